@@ -1,0 +1,1 @@
+"""The broker and what every role shares."""

@@ -1,0 +1,1 @@
+"""Broker role: topics, groups, pull and hold, over the store."""

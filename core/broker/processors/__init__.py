@@ -1,0 +1,1 @@
+"""One request family of the remoting protocol per module."""

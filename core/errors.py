@@ -1,0 +1,86 @@
+"""Error trees of everything below the gateway: one root per part, leaves carry what the catcher needs.
+
+Owns: StoreError, BrokerError, RemotingError and their leaves.
+Must not touch: anything; this module imports the standard library alone.
+"""
+
+from __future__ import annotations
+
+
+class MotelogError(Exception):
+    """Root of every error Motelog raises on purpose."""
+
+
+class ConfigError(MotelogError):
+    """The configuration cannot be used; the text names file, line, key path and what was expected."""
+
+
+class StoreError(MotelogError):
+    """Root of the store's errors."""
+
+
+class StoreFencedError(StoreError):
+    """A write or flush failed, so nothing more is acknowledged until a restart (threats.md 12)."""
+
+
+class StoreFullError(StoreError):
+    """The disk is too full to accept messages; reads go on."""
+
+
+class StoreDamagedError(StoreError):
+    """A store file is not what its name says.
+
+    ``path`` is the file, ``offset_bytes`` where in it the first wrong byte range begins.
+    """
+
+    def __init__(self, message: str, *, path: str, offset_bytes: int) -> None:
+        super().__init__(f"{path}: {message} (at byte {offset_bytes})")
+        self.path = path
+        self.offset_bytes = offset_bytes
+
+
+class StoreLockedError(StoreError):
+    """Another process has this store folder open."""
+
+
+class RecordTooLargeError(StoreError):
+    """A message is larger than the store accepts; nothing was written."""
+
+
+class RecordError(StoreError):
+    """Bytes that should be a record are not one.
+
+    ``offset_bytes`` is where in the given buffer the bad record begins.
+    """
+
+    def __init__(self, message: str, *, offset_bytes: int) -> None:
+        super().__init__(f"{message} (at byte {offset_bytes})")
+        self.offset_bytes = offset_bytes
+
+
+class RemotingError(MotelogError):
+    """Root of the remoting protocol's errors."""
+
+
+class RemotingDecodeError(RemotingError):
+    """A remoting frame cannot be parsed; the connection that sent it is closed."""
+
+
+class RemotingTimeoutError(RemotingError):
+    """The peer did not answer before the deadline; the request may or may not have been carried out."""
+
+
+class RemotingConnectionError(RemotingError):
+    """The connection could not be made or ended while a request waited for its answer."""
+
+
+class BrokerError(MotelogError):
+    """A request that the broker or name server refuses.
+
+    ``code`` is the remoting response code (core.remoting.ResponseCode), the text its remark.
+    """
+
+    def __init__(self, code: int, remark: str) -> None:
+        super().__init__(remark)
+        self.code = code
+        self.remark = remark

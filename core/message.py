@@ -1,0 +1,163 @@
+r"""Messages as values: what a producer hands in, what a consumer gets, and the property text between.
+
+Owns: Message, MessageQueue, StoredMessage, the offset types, the property text codec, Java's string
+hash, host encoding and message ids. Must not touch: sockets, files, clocks.
+Spec: RocketMQ MessageDecoder, MessageConst, UtilAll.
+
+    property text:  name \x01 value \x02 name \x01 value \x02 ...      (UTF-8, at most 32767 bytes)
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final, NewType
+
+PhysicalOffset = NewType("PhysicalOffset", int)
+QueueOffset = NewType("QueueOffset", int)
+
+NAME_END: Final = "\x01"
+VALUE_END: Final = "\x02"
+PROPERTIES_BYTES_MAX: Final = 32767
+
+# Property names that RocketMQ gives a meaning to (MessageConst).
+KEYS: Final = "KEYS"
+TAGS: Final = "TAGS"
+UNIQ_KEY: Final = "UNIQ_KEY"
+WAIT: Final = "WAIT"
+DELAY: Final = "DELAY"
+# Property names of an MQTT message in the log (docs/architecture.md, "Mapping"); the first
+# and third are those of rocketmq-mqtt.
+MQTT_TOPIC: Final = "mqttRealTopic"
+MQTT_QOS: Final = "qosLevel"
+MQTT_CLIENT_ID: Final = "clientId"
+MQTT_PROPERTIES: Final = "mqttProperties"
+
+SYS_FLAG_COMPRESSED: Final = 0x1
+SYS_FLAG_BORN_IPV6: Final = 0x10
+SYS_FLAG_STORE_IPV6: Final = 0x20
+
+
+@dataclass(frozen=True, slots=True)
+class MessageQueue:
+    """One queue of a topic on one broker group."""
+
+    topic: str
+    broker_name: str
+    queue_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """A message to be sent; ``keys`` are the words it can be found by."""
+
+    topic: str
+    body: bytes
+    tags: str | None = None
+    keys: tuple[str, ...] = ()
+    properties: Mapping[str, str] = field(default_factory=dict)
+    flag: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class StoredMessage:
+    """A message read back from the log; times are milliseconds since the epoch."""
+
+    topic: str
+    queue_id: int
+    queue_offset: int
+    physical_offset: int
+    body: bytes
+    properties: dict[str, str]
+    flag: int
+    sys_flag: int
+    born_timestamp_ms: int
+    born_host: tuple[str, int]
+    store_timestamp_ms: int
+    store_host: tuple[str, int]
+    reconsume_times: int
+    prepared_transaction_offset: int
+    stored_bytes: int
+
+    @property
+    def tags(self) -> str | None:
+        return self.properties.get(TAGS)
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        return tuple(self.properties.get(KEYS, "").split())
+
+    @property
+    def offset_id(self) -> str:
+        """The id that names the record by store address and physical offset."""
+        return encode_offset_id(encode_host(*self.store_host), self.physical_offset)
+
+    @property
+    def message_id(self) -> str:
+        """The producer's unique id when it sent one, else the offset id."""
+        return self.properties.get(UNIQ_KEY) or self.offset_id
+
+
+def encode_properties(properties: Mapping[str, str]) -> bytes:
+    """Return the property text; ValueError if a name or value holds a separator or is too long."""
+    parts = []
+    for name, value in properties.items():
+        if NAME_END in name + value or VALUE_END in name + value:
+            raise ValueError(f"property {name!r} holds a separator (U+0001 or U+0002)")
+        parts.append(f"{name}{NAME_END}{value}{VALUE_END}")
+    text = "".join(parts).encode()
+    if len(text) > PROPERTIES_BYTES_MAX:
+        raise ValueError(f"properties take {len(text)} bytes, at most {PROPERTIES_BYTES_MAX} fit")
+    return text
+
+
+def decode_properties(text: bytes) -> dict[str, str]:
+    """Return the pairs of a property text.
+
+    Some releases omit the last separator, so it is optional; pairs without a value are dropped, as
+    Java's decoder does; bytes that are not UTF-8 become U+FFFD.
+    """
+    pairs: dict[str, str] = {}
+    for item in text.decode(errors="replace").split(VALUE_END):
+        name, found, value = item.partition(NAME_END)
+        if found and value:
+            pairs[name] = value
+    return pairs
+
+
+def string_hash(text: str) -> int:
+    """Return Java's ``String.hashCode``: 31 * h + UTF-16 code unit, as a signed 32-bit integer."""
+    h = 0
+    units = text.encode("utf-16-le", errors="surrogatepass")
+    for i in range(0, len(units), 2):
+        h = (31 * h + (units[i] | units[i + 1] << 8)) & 0xFFFFFFFF
+    return h - 0x100000000 if h & 0x80000000 else h
+
+
+def tags_code(tags: str | None) -> int:
+    """Return the ConsumeQueue unit's tag hash; 0 without tags."""
+    return string_hash(tags) if tags else 0
+
+
+def encode_host(address: str, port: int) -> bytes:
+    """Return 4 or 16 address bytes and the port as four, as records hold them."""
+    return ipaddress.ip_address(address).packed + port.to_bytes(4, "big")
+
+
+def decode_host(host: bytes) -> tuple[str, int]:
+    """Return (address, port) from the 8 or 20 bytes of a record's host field."""
+    return str(ipaddress.ip_address(host[:-4])), int.from_bytes(host[-4:], "big")
+
+
+def encode_offset_id(store_host: bytes, physical_offset: int) -> str:
+    """Return the message id that names a record by where it is stored (32 or 56 hex digits)."""
+    return (store_host + physical_offset.to_bytes(8, "big")).hex().upper()
+
+
+def decode_offset_id(message_id: str) -> tuple[bytes, int]:
+    """Return (store host bytes, physical offset); ValueError if it is not an offset id."""
+    data = bytes.fromhex(message_id)
+    if len(data) not in (16, 28):
+        raise ValueError(f"message id has {len(message_id)} digits, expected 32 or 56")
+    return data[:-8], int.from_bytes(data[-8:], "big")

@@ -1,0 +1,1 @@
+"""Name server role: topic -> brokers and queues."""

@@ -1,0 +1,1 @@
+"""The durable log: CommitLog, ConsumeQueues, flush, recovery."""

@@ -1,0 +1,1 @@
+"""MQTT side of Motelog: connections, sessions, delivery. Import the module you need."""

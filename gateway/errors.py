@@ -1,0 +1,60 @@
+"""Errors of the MQTT side: one root, each leaf carries the reason code that answers the peer.
+
+Owns: the GatewayError tree. Must not touch: sockets, sessions; the codec raises, the shell answers.
+Spec: MQTT 5.0 sections 2.4 and 4.13.
+"""
+
+from __future__ import annotations
+
+from core.errors import MotelogError
+
+
+class GatewayError(MotelogError):
+    """A fault of one MQTT peer; ``reason_code`` is the byte that tells it why (MQTT 5.0 section 2.4)."""
+
+    reason_code: int = 0x80
+
+    def __init__(self, message: str, *, reason_code: int | None = None) -> None:
+        super().__init__(message)
+        if reason_code is not None:
+            self.reason_code = reason_code
+
+
+class MalformedPacketError(GatewayError):
+    """The peer's bytes cannot be parsed (MQTT 5.0 section 4.13)."""
+
+    reason_code = 0x81
+
+    def __init__(self, message: str, *, offset_bytes: int = 0) -> None:
+        super().__init__(f"{message} (at byte {offset_bytes})")
+        self.offset_bytes = offset_bytes
+
+
+class ProtocolViolationError(GatewayError):
+    """The packet parses but may not be sent here or now."""
+
+    reason_code = 0x82
+
+
+class UnsupportedProtocolVersionError(GatewayError):
+    """CONNECT names a protocol or level that is not MQTT 3.1, 3.1.1 or 5.0."""
+
+    reason_code = 0x84
+
+
+class ClientIdentifierError(GatewayError):
+    """The client identifier cannot be used."""
+
+    reason_code = 0x85
+
+
+class TopicFilterError(GatewayError):
+    """A topic filter is malformed."""
+
+    reason_code = 0x8F
+
+
+class TopicNameError(GatewayError):
+    """A topic name is malformed or may not be published to."""
+
+    reason_code = 0x90

@@ -1,0 +1,1 @@
+"""MQTT protocol core: bytes <-> packets. No I/O, no clock."""

@@ -1,0 +1,1 @@
+"""Session state machines. No I/O; time is an argument."""

@@ -1,0 +1,1 @@
+"""Load: Locust users and scenarios, and the throughput benches behind `motelog bench`."""

@@ -1,0 +1,1 @@
+"""Locust scenarios, one per file."""
