@@ -1,0 +1,16 @@
+"""Shared by all tests: the checkout comes first on the path, so that tests.support is found."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from hypothesis import settings
+
+ROOT = Path(__file__).resolve().parent.parent
+if str(ROOT) not in sys.path:
+    sys.path.insert(0, str(ROOT))
+
+# Examples run beside other processes on few cores, so a slow one is no fault.
+settings.register_profile("motelog", deadline=None, max_examples=100)
+settings.load_profile("motelog")
