@@ -1,0 +1,655 @@
+# cython: boundscheck=False, wraparound=False, cdivision=True
+"""Kernel of the Arrow decoder: concatenated RocketMQ records -> Arrow column buffers.
+
+Mirrors spark/_arrow_py.py; spark/arrow.py has the documentation of both.
+Schema: docs/store-format.md, "record"; the numbers of the columns are spark.columns.Column's.
+Preconditions: none; every length in the input is checked against the bytes that are there before it is
+used, and memory grows with bytes copied, never with a claimed length.
+Not checked: the body's CRC (the broker's store does at recovery), and that records are of the queue that
+was asked for (the remoting client's business).
+The GIL is released while records are decoded, and taken only to inflate a compressed payload.
+"""
+
+from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_FillInfo, PyBuffer_Release, PyObject_GetBuffer
+from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint32_t, uint64_t
+from libc.stdlib cimport free, realloc
+from libc.string cimport memchr, memcmp, memcpy, memset
+
+from core.errors import RecordError
+from spark._arrow_py import inflate
+
+
+cdef enum:
+    TOPIC = 0
+    QUEUE_TOPIC = 1
+    DEVICE = 2
+    KEY = 3
+    PAYLOAD = 4
+    STORE_TIME = 5
+    BORN_TIME = 6
+    BROKER = 7
+    QUEUE_ID = 8
+    QUEUE_OFFSET = 9
+    PROPERTIES = 10
+    # Two more tables of text: names and values of the properties.
+    NAMES = 11
+    VALUES = 12
+    COLUMNS = 13
+
+cdef enum:
+    DONE = 0
+    INFLATE = 1
+    NO_MEMORY = 2
+    CUT_SHORT = 3
+    NOT_A_RECORD = 4
+    SIZE_DOES_NOT_FIT = 5
+    FIELD_LEAVES = 6
+    SIZE_IS_WRONG = 7
+
+cdef dict MESSAGES = {
+    CUT_SHORT: "record is cut short",
+    NOT_A_RECORD: "no record begins here",
+    SIZE_DOES_NOT_FIT: "record size does not fit",
+    FIELD_LEAVES: "a field leaves its record",
+    SIZE_IS_WRONG: "record size is not that of its fields",
+}
+
+cdef uint32_t MAGIC_V1 = 0xDAA320A7
+cdef uint32_t MAGIC_V2 = 0xDAA320AB
+cdef size_t RECORD_BYTES_MIN = 91
+cdef size_t BATCH_BYTES_MAX = 1 << 29
+cdef int64_t MS_MAX = 253402300799999
+# Up to here comparing every pair of property names is faster than a hash table.
+cdef size_t QUADRATIC_MAX = 16
+
+cdef struct Store:
+    uint8_t* data
+    size_t size
+    size_t capacity
+    size_t hint      # how much the last batch took
+
+cdef struct Table:
+    bint wanted
+    int64_t nulls
+    Store valid      # a byte per row, a bitmap only when something is null
+    Store offsets    # int32, one more than rows
+    Store data
+
+cdef struct Text:
+    const uint8_t* data
+    size_t size
+
+cdef struct Pair:
+    Text name
+    Text value
+
+cdef struct Record:
+    size_t total
+    int32_t queue_id
+    uint32_t sys_flag
+    int64_t queue_offset
+    int64_t born_ms
+    int64_t store_ms
+    Text body
+    Text topic
+    Text properties
+
+
+cdef class Block:
+    """Memory handed over to Arrow; freed with the last buffer that looks at it."""
+
+    cdef uint8_t* data
+    cdef Py_ssize_t size
+
+    def __dealloc__(self):
+        free(self.data)
+
+    def __getbuffer__(self, Py_buffer* view, int flags):
+        PyBuffer_FillInfo(view, self, self.data if self.data != NULL else <void*>b"", self.size, 1, flags)
+
+    def __len__(self):
+        return self.size
+
+
+cdef Block hand_over(Store* store):
+    """Give the memory away; the next batch starts with about what this one needed."""
+    cdef Block block = Block.__new__(Block)
+    block.data = store.data
+    block.size = <Py_ssize_t>store.size
+    store.hint = store.size + (store.size >> 3)
+    store.data = NULL
+    store.size = 0
+    store.capacity = 0
+    return block
+
+
+cdef inline int reserve(Store* store, size_t extra) noexcept nogil:
+    """Make room for ``extra`` bytes more; NO_MEMORY leaves the store as it was."""
+    return 0 if store.capacity - store.size >= extra else grow(store, extra)
+
+
+cdef int grow(Store* store, size_t extra) noexcept nogil:
+    cdef size_t capacity
+    cdef void* grown
+    capacity = store.capacity * 2 if store.capacity else max(4096, store.hint)
+    while capacity - store.size < extra:
+        capacity *= 2
+    grown = realloc(store.data, capacity)
+    if grown == NULL:
+        return NO_MEMORY
+    store.data = <uint8_t*>grown
+    store.capacity = capacity
+    return 0
+
+
+cdef inline int put_bytes(Store* store, const uint8_t* data, size_t size) noexcept nogil:
+    if size == 0:
+        return 0
+    if reserve(store, size):
+        return NO_MEMORY
+    memcpy(store.data + store.size, data, size)
+    store.size += size
+    return 0
+
+
+cdef inline int put_byte(Store* store, uint8_t value) noexcept nogil:
+    return put_bytes(store, &value, 1)
+
+
+cdef inline int put_i32(Store* store, int32_t value) noexcept nogil:
+    return put_bytes(store, <const uint8_t*>&value, 4)
+
+
+cdef inline int put_i64(Store* store, int64_t value) noexcept nogil:
+    return put_bytes(store, <const uint8_t*>&value, 8)
+
+
+cdef inline int end_row(Table* table, bint valid) noexcept nogil:
+    """Close a row of a text table after its bytes."""
+    table.nulls += not valid
+    if put_byte(&table.valid, valid):
+        return NO_MEMORY
+    return put_i32(&table.offsets, <int32_t>table.data.size)
+
+
+cdef inline uint32_t load_u32(const uint8_t* p) noexcept nogil:
+    return (<uint32_t>p[0] << 24) | (<uint32_t>p[1] << 16) | (<uint32_t>p[2] << 8) | p[3]
+
+
+cdef inline uint64_t load_u64(const uint8_t* p) noexcept nogil:
+    return (<uint64_t>load_u32(p) << 32) | load_u32(p + 4)
+
+
+cdef inline bint take_text(const uint8_t* p, size_t* position, size_t total, int64_t size, Text* text) noexcept nogil:
+    """Point ``text`` at the next ``size`` bytes; false if they leave the record."""
+    if size < 0 or <uint64_t>size > total - position[0]:
+        return False
+    text.data = p + position[0]
+    text.size = <size_t>size
+    position[0] += <size_t>size
+    return True
+
+
+cdef int parse(const uint8_t* p, size_t left, Record* r) noexcept nogil:
+    """Check one record and point into its fields. Every read lies below r.total, which is <= left."""
+    cdef uint32_t magic
+    cdef size_t position = 56
+    cdef size_t host, total, count
+    cdef int64_t size
+    if left < RECORD_BYTES_MIN:
+        return CUT_SHORT
+    magic = load_u32(p + 4)
+    if magic != MAGIC_V1 and magic != MAGIC_V2:
+        return NOT_A_RECORD
+    total = load_u32(p)
+    if total < RECORD_BYTES_MIN or total > left:
+        return SIZE_DOES_NOT_FIT
+    r.total = total
+    r.queue_id = <int32_t>load_u32(p + 12)
+    r.queue_offset = <int64_t>load_u64(p + 20)
+    r.sys_flag = load_u32(p + 36)
+    r.born_ms = <int64_t>load_u64(p + 40)
+    # Both hosts of 20 bytes still leave position <= 48 + 20 + 8 + 20 + 16 = 112, which may be past
+    # a record of 91 bytes: so each step is checked.
+    position = 48 + (20 if r.sys_flag & 0x10 else 8)
+    host = 20 if r.sys_flag & 0x20 else 8
+    if position + 8 + host + 12 + 4 > total:
+        return FIELD_LEAVES
+    r.store_ms = <int64_t>load_u64(p + position)
+    position += 8 + host + 12
+    size = <int32_t>load_u32(p + position)
+    position += 4
+    if not take_text(p, &position, total, size, &r.body):
+        return FIELD_LEAVES
+    count = 2 if magic == MAGIC_V2 else 1
+    if total - position < count:
+        return FIELD_LEAVES
+    size = p[position]
+    if count == 2:
+        size = (size << 8) | p[position + 1]
+    position += count
+    if not take_text(p, &position, total, size, &r.topic):
+        return FIELD_LEAVES
+    if total - position < 2:
+        return FIELD_LEAVES
+    size = <int16_t>((<uint32_t>p[position] << 8) | p[position + 1])
+    position += 2
+    if not take_text(p, &position, total, size, &r.properties):
+        return FIELD_LEAVES
+    return DONE if position == total else SIZE_IS_WRONG
+
+
+cdef size_t sequence(const uint8_t* p, size_t left, bint* valid) noexcept nogil:
+    """Return the bytes of the UTF-8 sequence at p, or of the part that U+FFFD stands for."""
+    cdef uint8_t first = p[0]
+    cdef uint8_t low = 0x80
+    cdef uint8_t high = 0xBF
+    cdef size_t need
+    cdef size_t i
+    valid[0] = False
+    if first < 0x80:
+        valid[0] = True
+        return 1
+    if first < 0xC2 or first > 0xF4:
+        return 1
+    if first < 0xE0:
+        need = 2
+    elif first < 0xF0:
+        need = 3
+        if first == 0xE0:
+            low = 0xA0
+        elif first == 0xED:
+            high = 0x9F
+    else:
+        need = 4
+        if first == 0xF0:
+            low = 0x90
+        elif first == 0xF4:
+            high = 0x8F
+    for i in range(1, need):
+        if i >= left or p[i] < low or p[i] > high:
+            return i
+        low = 0x80
+        high = 0xBF
+    valid[0] = True
+    return need
+
+
+cdef bint is_utf8(Text text) noexcept nogil:
+    cdef size_t i = 0
+    cdef uint64_t word
+    cdef bint valid
+    while i < text.size:
+        if text.size - i >= 8:
+            memcpy(&word, text.data + i, 8)
+            if not word & 0x8080808080808080ULL:
+                i += 8
+                continue
+        i += sequence(text.data + i, text.size - i, &valid)
+        if not valid:
+            return False
+    return True
+
+
+cdef int as_utf8(Text* text, Store* scratch) noexcept nogil:
+    """Leave valid text as it is; else point at a copy in ``scratch`` with U+FFFD for wrong bytes."""
+    cdef size_t i = 0
+    cdef size_t size
+    cdef bint valid
+    if is_utf8(text[0]):
+        return 0
+    scratch.size = 0
+    while i < text.size:
+        size = sequence(text.data + i, text.size - i, &valid)
+        if put_bytes(scratch, text.data + i if valid else <const uint8_t*>b"\xef\xbf\xbd", size if valid else 3):
+            return NO_MEMORY
+        i += size
+    text.data = scratch.data
+    text.size = scratch.size
+    return 0
+
+
+cdef inline bint same(Text a, Text b) noexcept nogil:
+    return a.size == b.size and (a.size == 0 or memcmp(a.data, b.data, a.size) == 0)
+
+
+cdef inline bint is_named(Text name, const char* other, size_t size) noexcept nogil:
+    return name.size == size and memcmp(name.data, other, size) == 0
+
+
+cdef bint next_pair(Text* rest, Pair* pair) noexcept nogil:
+    """Take the next pair that has a value off ``rest``; false when none is left."""
+    cdef const uint8_t* end
+    cdef const uint8_t* middle
+    cdef size_t size
+    while rest.size:
+        end = <const uint8_t*>memchr(rest.data, 2, rest.size)
+        size = <size_t>(end - rest.data) if end != NULL else rest.size
+        middle = <const uint8_t*>memchr(rest.data, 1, size) if size else NULL
+        pair.name.data = rest.data
+        if middle != NULL:
+            pair.name.size = <size_t>(middle - rest.data)
+            pair.value.data = middle + 1
+            pair.value.size = size - pair.name.size - 1
+        if end != NULL:
+            size += 1
+        rest.data += size
+        rest.size -= size
+        if middle != NULL and pair.value.size:
+            return True
+    return False
+
+
+cdef size_t drop_doubles(Pair* pairs, size_t count, Store* slots) noexcept nogil:
+    """Keep each name once: where it came first, with the value that came last. Returns how many."""
+    cdef size_t kept = 0
+    cdef size_t i, j, mask, slot
+    cdef uint32_t* table
+    cdef uint32_t h
+    if count <= QUADRATIC_MAX:
+        for i in range(count):
+            j = 0
+            while j < kept and not same(pairs[j].name, pairs[i].name):
+                j += 1
+            if j < kept:
+                pairs[j].value = pairs[i].value
+            else:
+                pairs[kept] = pairs[i]
+                kept += 1
+        return kept
+    mask = 32
+    while mask < 2 * count:
+        mask *= 2
+    slots.size = 0
+    if reserve(slots, mask * 4):
+        return count + 1
+    memset(slots.data, 0, mask * 4)
+    table = <uint32_t*>slots.data
+    mask -= 1
+    for i in range(count):
+        h = 2166136261U
+        for j in range(pairs[i].name.size):
+            h = (h ^ pairs[i].name.data[j]) * 16777619U
+        slot = h & mask
+        while table[slot] and not same(pairs[table[slot] - 1].name, pairs[i].name):
+            slot = (slot + 1) & mask
+        if table[slot]:
+            pairs[table[slot] - 1].value = pairs[i].value
+        else:
+            pairs[kept] = pairs[i]
+            kept += 1
+            table[slot] = <uint32_t>kept
+    return kept
+
+
+cdef class RecordColumns:
+    """See spark/arrow.py."""
+
+    cdef Table tables[COLUMNS]
+    cdef Store bitmap, text_scratch, topic_scratch, pairs, slots
+    cdef tuple columns
+    cdef bytes broker_name
+    cdef Text broker
+    cdef int64_t offset_end
+    cdef size_t payload_bytes_max
+    cdef bint bad_payload_null
+    cdef readonly int64_t rows
+    cdef int64_t total_bytes
+    cdef readonly int64_t next_offset
+
+    def __cinit__(self):
+        memset(self.tables, 0, sizeof(self.tables))
+        memset(&self.bitmap, 0, sizeof(Store))
+        memset(&self.text_scratch, 0, sizeof(Store))
+        memset(&self.topic_scratch, 0, sizeof(Store))
+        memset(&self.pairs, 0, sizeof(Store))
+        memset(&self.slots, 0, sizeof(Store))
+
+    def __init__(
+        self, columns, *, str broker not None, int64_t offset_begin, int64_t offset_end,
+        int64_t payload_bytes_max, bint bad_payload_null=False,
+    ):
+        if not 1 <= payload_bytes_max <= <int64_t>BATCH_BYTES_MAX:
+            raise ValueError(f"payload_bytes_max {payload_bytes_max} not in [1, {BATCH_BYTES_MAX}]")
+        self.broker_name = broker.encode()
+        if len(self.broker_name) > 65535:
+            raise ValueError("broker name is longer than 65535 bytes")
+        self.broker.data = <const uint8_t*><const char*>self.broker_name
+        self.broker.size = len(self.broker_name)
+        self.columns = tuple([int(column) for column in columns])
+        for column in self.columns:
+            if not TOPIC <= column <= PROPERTIES:
+                raise ValueError(f"{column} is not a valid Column")
+            if self.tables[<int>column].wanted:
+                raise ValueError("a column is asked for twice")
+            self.tables[<int>column].wanted = True
+        self.offset_end = offset_end
+        self.payload_bytes_max = <size_t>payload_bytes_max
+        self.bad_payload_null = bad_payload_null
+        self.next_offset = offset_begin
+        self._start()
+
+    def __dealloc__(self):
+        cdef int i
+        for i in range(COLUMNS):
+            free(self.tables[i].valid.data)
+            free(self.tables[i].offsets.data)
+            free(self.tables[i].data.data)
+        free(self.bitmap.data)
+        free(self.text_scratch.data)
+        free(self.topic_scratch.data)
+        free(self.pairs.data)
+        free(self.slots.data)
+
+    @property
+    def data_bytes(self):
+        return self.total_bytes
+
+    def append(self, records, int64_t begin, *, int64_t rows_max, int64_t bytes_max):
+        cdef Py_buffer view
+        cdef const uint8_t* data
+        cdef size_t size, position
+        cdef Record record
+        cdef Text payload
+        cdef int code
+        PyObject_GetBuffer(records, &view, PyBUF_SIMPLE)
+        try:
+            data = <const uint8_t*>view.buf
+            size = <size_t>view.len
+            if not 0 <= begin <= <int64_t>size:
+                raise ValueError(f"begin {begin} not in [0, {size}]")
+            if size > BATCH_BYTES_MAX or not 0 <= bytes_max <= <int64_t>BATCH_BYTES_MAX:
+                raise ValueError(f"records or bytes_max above {BATCH_BYTES_MAX} bytes")
+            position = <size_t>begin
+            while True:
+                with nogil:
+                    code = self._run(data, size, &position, rows_max, bytes_max, &record)
+                if code == INFLATE:
+                    body = self._inflate(&record, position)
+                    payload.data = NULL
+                    payload.size = 0
+                    if body is not None:
+                        payload.data = <const uint8_t*><const char*>(<bytes>body)
+                        payload.size = <size_t>len(<bytes>body)
+                    code = self._put(&record, payload, body is not None)
+                    if code == DONE:
+                        position += record.total
+                        continue
+                break
+            if code == NO_MEMORY:
+                raise MemoryError
+            if code != DONE:
+                raise RecordError(MESSAGES[code], offset_bytes=position)
+            return position
+        finally:
+            PyBuffer_Release(&view)
+
+    def take(self):
+        taken = [self._take(column) for column in self.columns]
+        self._start()
+        return taken
+
+    cdef int _start(self) except -1:
+        cdef int i
+        cdef Table* table
+        for i in range(COLUMNS):
+            table = &self.tables[i]
+            table.nulls = 0
+            table.valid.size = 0
+            table.offsets.size = 0
+            table.data.size = 0
+            if put_i32(&table.offsets, 0):
+                raise MemoryError
+        self.rows = 0
+        self.total_bytes = 0
+        return 0
+
+    cdef _take(self, int column):
+        cdef Table* table = &self.tables[column]
+        cdef int64_t i
+        validity = None
+        if table.nulls:
+            self.bitmap.size = 0
+            if reserve(&self.bitmap, <size_t>(self.rows + 7) // 8):
+                raise MemoryError
+            self.bitmap.size = <size_t>(self.rows + 7) // 8
+            memset(self.bitmap.data, 0, self.bitmap.size)
+            for i in range(self.rows):
+                self.bitmap.data[i >> 3] |= <uint8_t>(table.valid.data[i] << (i & 7))
+            validity = hand_over(&self.bitmap)
+        if STORE_TIME <= column <= BORN_TIME or QUEUE_ID <= column <= QUEUE_OFFSET:
+            return table.nulls, [validity, hand_over(&table.data)]
+        buffers = [validity, hand_over(&table.offsets)]
+        if column != PROPERTIES:
+            buffers.append(hand_over(&table.data))
+        else:
+            for i in range(NAMES, VALUES + 1):
+                buffers.append(hand_over(&self.tables[i].offsets))
+                buffers.append(hand_over(&self.tables[i].data))
+        return table.nulls, buffers
+
+    cdef _inflate(self, Record* r, size_t position):
+        try:
+            return inflate(
+                (<const char*>r.body.data)[: r.body.size], r.sys_flag, self.payload_bytes_max
+            )
+        except ValueError as exc:
+            if self.bad_payload_null:
+                return None
+            message = f"payload at queue offset {r.queue_offset} {exc}"
+            raise RecordError(message, offset_bytes=position) from None
+
+    cdef int _run(
+        self, const uint8_t* data, size_t size, size_t* position, int64_t rows_max, int64_t bytes_max,
+        Record* r,
+    ) noexcept nogil:
+        """Add records until a limit, the end, a fault, or a payload that must be inflated."""
+        cdef int code
+        while position[0] < size and self.next_offset < self.offset_end:
+            if self.rows >= rows_max or self.total_bytes >= bytes_max:
+                return DONE
+            code = parse(data + position[0], size - position[0], r)
+            if code:
+                return code
+            if self.next_offset <= r.queue_offset < self.offset_end:
+                if r.sys_flag & 1 and self.tables[PAYLOAD].wanted:
+                    return INFLATE
+                code = self._put(r, r.body, True)
+                if code:
+                    return code
+            position[0] += r.total
+        position[0] = size
+        return DONE
+
+    cdef int _put(self, Record* r, Text payload, bint payload_valid) noexcept nogil:
+        """Add one row."""
+        cdef Text tag, keys, mqtt_topic
+        cdef Text text = r.properties
+        cdef Text queue_topic = r.topic
+        cdef size_t count = 0
+        cdef Table* tables = self.tables
+        cdef Pair pair
+        cdef bint all_pairs = tables[PROPERTIES].wanted
+        tag.size = keys.size = mqtt_topic.size = 0
+        tag.data = keys.data = mqtt_topic.data = NULL
+
+        if as_utf8(&text, &self.text_scratch) or as_utf8(&queue_topic, &self.topic_scratch):
+            return NO_MEMORY
+        self.pairs.size = 0
+        while next_pair(&text, &pair):
+            if is_named(pair.name, b"TAGS", 4):
+                tag = pair.value
+            elif is_named(pair.name, b"KEYS", 4):
+                keys = pair.value
+            elif is_named(pair.name, b"mqttRealTopic", 13):
+                mqtt_topic = pair.value
+            if all_pairs:
+                if put_bytes(&self.pairs, <const uint8_t*>&pair, sizeof(Pair)):
+                    return NO_MEMORY
+                count += 1
+
+        if tables[TOPIC].wanted:
+            if mqtt_topic.size:
+                if self._put_text(TOPIC, mqtt_topic, True):
+                    return NO_MEMORY
+            else:
+                if put_bytes(&tables[TOPIC].data, queue_topic.data, queue_topic.size):
+                    return NO_MEMORY
+                if tag.size and put_byte(&tables[TOPIC].data, 0x2F):
+                    return NO_MEMORY
+                self.total_bytes += <int64_t>(queue_topic.size + (1 if tag.size else 0))
+                if self._put_text(TOPIC, tag, True):
+                    return NO_MEMORY
+        if tables[QUEUE_TOPIC].wanted and self._put_text(QUEUE_TOPIC, queue_topic, True):
+            return NO_MEMORY
+        if tables[DEVICE].wanted and self._put_text(DEVICE, tag, tag.size > 0):
+            return NO_MEMORY
+        if tables[KEY].wanted and self._put_text(KEY, keys, keys.size > 0):
+            return NO_MEMORY
+        if tables[PAYLOAD].wanted and self._put_text(PAYLOAD, payload, payload_valid):
+            return NO_MEMORY
+        if tables[BROKER].wanted and self._put_text(BROKER, self.broker, True):
+            return NO_MEMORY
+        if tables[STORE_TIME].wanted and self._put_time(STORE_TIME, r.store_ms):
+            return NO_MEMORY
+        if tables[BORN_TIME].wanted and self._put_time(BORN_TIME, r.born_ms):
+            return NO_MEMORY
+        if tables[QUEUE_ID].wanted and put_i32(&tables[QUEUE_ID].data, r.queue_id):
+            return NO_MEMORY
+        if tables[QUEUE_OFFSET].wanted and put_i64(&tables[QUEUE_OFFSET].data, r.queue_offset):
+            return NO_MEMORY
+        if all_pairs and self._put_pairs(count):
+            return NO_MEMORY
+        self.rows += 1
+        self.next_offset = r.queue_offset + 1
+        return DONE
+
+    cdef inline int _put_text(self, int column, Text text, bint valid) noexcept nogil:
+        if put_bytes(&self.tables[column].data, text.data, text.size):
+            return NO_MEMORY
+        self.total_bytes += <int64_t>text.size
+        return end_row(&self.tables[column], valid)
+
+    cdef inline int _put_time(self, int column, int64_t time_ms) noexcept nogil:
+        cdef bint valid = 0 <= time_ms <= MS_MAX
+        self.tables[column].nulls += not valid
+        if put_byte(&self.tables[column].valid, valid):
+            return NO_MEMORY
+        return put_i64(&self.tables[column].data, time_ms * 1000 if valid else 0)
+
+    cdef int _put_pairs(self, size_t count) noexcept nogil:
+        cdef Pair* pairs = <Pair*>self.pairs.data
+        cdef Table* table = &self.tables[PROPERTIES]
+        cdef size_t kept = 0
+        cdef size_t i
+        if count:
+            kept = drop_doubles(pairs, count, &self.slots)
+            if kept > count:
+                return NO_MEMORY
+        for i in range(kept):
+            if self._put_text(NAMES, pairs[i].name, True):
+                return NO_MEMORY
+            if self._put_text(VALUES, pairs[i].value, True):
+                return NO_MEMORY
+        # The map's own "data" counts its pairs: their number is the next offset.
+        return put_i32(&table.offsets, <int32_t>(self.tables[NAMES].offsets.size // 4 - 1))

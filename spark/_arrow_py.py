@@ -1,0 +1,267 @@
+"""Reference of the Arrow decoder: RocketMQ records -> Arrow column buffers, in plain Python.
+
+Owns: what the decoder means. Must not touch: pyarrow, pyspark, sockets.
+Spec: RocketMQ MessageDecoder (docs/store-format.md, "record").
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from array import array
+from collections.abc import Sequence
+from typing import Final
+
+from core.errors import RecordError
+from core.message import (
+    KEYS,
+    MQTT_TOPIC,
+    SYS_FLAG_BORN_IPV6,
+    SYS_FLAG_COMPRESSED,
+    SYS_FLAG_STORE_IPV6,
+    TAGS,
+    decode_properties,
+)
+from spark.columns import BYTES_MAX, TIME_MS_MAX, Column
+
+MAGIC_V1: Final = 0xDAA320A7
+MAGIC_V2: Final = 0xDAA320AB
+# Total size to sys flag, which says how long the hosts are.
+_HEAD: Final = struct.Struct(">IIIiIqqIq")
+_RECORD_BYTES_MIN: Final = 91
+
+Bytes = bytes | bytearray | memoryview
+# (rows that are null, buffers): validity or None, then offsets and data of a string or binary
+# column, the values of a fixed one, or of the map its offsets, then offsets and data of the keys,
+# then offsets and data of the values.
+ColumnBuffers = tuple[int, list[Bytes | None]]
+
+
+class RecordColumns:
+    """Rows of one queue range on their way into Arrow batches; `arrow.py` has the documentation."""
+
+    def __init__(
+        self,
+        columns: Sequence[int],
+        *,
+        broker: str,
+        offset_begin: int,
+        offset_end: int,
+        payload_bytes_max: int,
+        bad_payload_null: bool = False,
+    ) -> None:
+        if not 1 <= payload_bytes_max <= BYTES_MAX:
+            raise ValueError(f"payload_bytes_max {payload_bytes_max} not in [1, {BYTES_MAX}]")
+        if len(broker.encode()) > 65535:
+            raise ValueError("broker name is longer than 65535 bytes")
+        self._columns = tuple(Column(column) for column in columns)
+        if len(set(self._columns)) < len(self._columns):
+            raise ValueError("a column is asked for twice")
+        self._broker = broker
+        self._offset_end = offset_end
+        self._payload_bytes_max = payload_bytes_max
+        self._bad_payload_null = bad_payload_null
+        self.next_offset = offset_begin
+        self._clear()
+
+    def _clear(self) -> None:
+        self.rows = 0
+        self.data_bytes = 0
+        self._values: dict[Column, list[object]] = {column: [] for column in self._columns}
+
+    def append(self, records: Bytes, begin: int, *, rows_max: int, bytes_max: int) -> int:
+        size = len(records)
+        if not 0 <= begin <= size:
+            raise ValueError(f"begin {begin} not in [0, {size}]")
+        if size > BYTES_MAX or not 0 <= bytes_max <= BYTES_MAX:
+            raise ValueError(f"records or bytes_max above {BYTES_MAX} bytes")
+        data = bytes(records)
+        position = begin
+        while position < size and self.next_offset < self._offset_end:
+            if self.rows >= rows_max or self.data_bytes >= bytes_max:
+                return position
+            position = self._add(data, position)
+        return size
+
+    def take(self) -> list[ColumnBuffers]:
+        taken = [_buffers(column, self._values[column]) for column in self._columns]
+        self._clear()
+        return taken
+
+    def _add(self, data: bytes, begin: int) -> int:
+        """Add the record at ``begin`` if it belongs to the range; return where the next begins."""
+        if len(data) - begin < _RECORD_BYTES_MIN:
+            raise RecordError("record is cut short", offset_bytes=begin)
+        head: tuple[int, ...] = _HEAD.unpack_from(data, begin)
+        total, magic, _, queue_id, _, offset, _, sys_flag, born_ms = head
+        if magic not in (MAGIC_V1, MAGIC_V2):
+            raise RecordError("no record begins here", offset_bytes=begin)
+        if not _RECORD_BYTES_MIN <= total <= len(data) - begin:
+            raise RecordError("record size does not fit", offset_bytes=begin)
+        field = _Fields(data, begin, begin + total)
+        field.position = begin + _HEAD.size
+        field.skip(20 if sys_flag & SYS_FLAG_BORN_IPV6 else 8)
+        store_ms = field.signed(8)
+        field.skip((20 if sys_flag & SYS_FLAG_STORE_IPV6 else 8) + 12)
+        body = field.take(field.signed(4))
+        topic = field.take(field.unsigned(2 if magic == MAGIC_V2 else 1))
+        text = field.take(field.signed(2))
+        if field.position != begin + total:
+            raise RecordError("record size is not that of its fields", offset_bytes=begin)
+        if not self.next_offset <= offset < self._offset_end:
+            return begin + total
+
+        payload: bytes | None = body
+        if sys_flag & SYS_FLAG_COMPRESSED and Column.PAYLOAD in self._columns:
+            try:
+                payload = inflate(body, sys_flag, self._payload_bytes_max)
+            except ValueError as exc:
+                if not self._bad_payload_null:
+                    message = f"payload at queue offset {offset} {exc}"
+                    raise RecordError(message, offset_bytes=begin) from None
+                payload = None
+        self._put(
+            queue_id=queue_id,
+            offset=offset,
+            born_ms=born_ms,
+            store_ms=store_ms,
+            payload=payload,
+            queue_topic=topic.decode(errors="replace"),
+            properties=decode_properties(text),
+        )
+        return begin + total
+
+    def _put(
+        self,
+        *,
+        queue_id: int,
+        offset: int,
+        born_ms: int,
+        store_ms: int,
+        payload: bytes | None,
+        queue_topic: str,
+        properties: dict[str, str],
+    ) -> None:
+        tag = properties.get(TAGS)
+        row = {
+            Column.TOPIC: properties.get(MQTT_TOPIC)
+            or (queue_topic if tag is None else f"{queue_topic}/{tag}"),
+            Column.QUEUE_TOPIC: queue_topic,
+            Column.DEVICE: tag,
+            Column.KEY: properties.get(KEYS),
+            Column.PAYLOAD: payload,
+            Column.STORE_TIME: _time_us(store_ms),
+            Column.BORN_TIME: _time_us(born_ms),
+            Column.BROKER: self._broker,
+            Column.QUEUE_ID: queue_id,
+            Column.QUEUE_OFFSET: offset,
+            Column.PROPERTIES: properties,
+        }
+        for column in self._columns:
+            value = row[column]
+            self._values[column].append(value)
+            self.data_bytes += _data_bytes(value)
+        self.rows += 1
+        self.next_offset = offset + 1
+
+
+class _Fields:
+    """Reads the fields of one record; a length that leaves the record is a RecordError."""
+
+    def __init__(self, data: bytes, begin: int, end: int) -> None:
+        self._data = data
+        self._begin = begin
+        self._end = end
+        self.position = begin
+
+    def take(self, count: int) -> bytes:
+        if not 0 <= count <= self._end - self.position:
+            raise RecordError("a field leaves its record", offset_bytes=self._begin)
+        self.position += count
+        return self._data[self.position - count : self.position]
+
+    def skip(self, count: int) -> None:
+        self.take(count)
+
+    def signed(self, size: int) -> int:
+        return int.from_bytes(self.take(size), "big", signed=True)
+
+    def unsigned(self, size: int) -> int:
+        return int.from_bytes(self.take(size), "big")
+
+
+def inflate(body: bytes, sys_flag: int, bytes_max: int) -> bytes:
+    """Return the body inflated; ValueError says what is wrong with it."""
+    kind = sys_flag >> 8 & 7
+    if kind not in (0, 3):
+        name = {1: "LZ4", 2: "ZSTD"}.get(kind, f"type {kind}")
+        raise ValueError(f"is compressed with {name}; only zlib can be read")
+    inflater = zlib.decompressobj()
+    try:
+        # One byte more than allowed tells "exactly as much" from "more".
+        payload = inflater.decompress(body, bytes_max + 1)
+    except zlib.error as exc:
+        raise ValueError(f"cannot be inflated: {exc}") from None
+    if len(payload) > bytes_max:
+        raise ValueError(f"inflates to more than {bytes_max} bytes")
+    if not inflater.eof:
+        raise ValueError("cannot be inflated: it is cut short")
+    return payload
+
+
+def _time_us(time_ms: int) -> int | None:
+    return time_ms * 1000 if 0 <= time_ms <= TIME_MS_MAX else None
+
+
+def _data_bytes(value: object) -> int:
+    """Return how much a value adds to the variable data of a batch."""
+    match value:
+        case bytes():
+            return len(value)
+        case str():
+            return len(value.encode())
+        case dict():
+            return sum(len(name.encode()) + len(text.encode()) for name, text in value.items())
+        case _:
+            return 0
+
+
+def _buffers(column: Column, values: list[object]) -> ColumnBuffers:
+    nulls = sum(value is None for value in values)
+    validity = _bitmap([value is not None for value in values]) if nulls else None
+    if column is Column.PROPERTIES:
+        maps = [value for value in values if isinstance(value, dict)]
+        names = [name for properties in maps for name in properties]
+        texts = [text for properties in maps for text in properties.values()]
+        return nulls, [validity, _offsets(maps), *_texts(names), *_texts(texts)]
+    if column in (Column.STORE_TIME, Column.BORN_TIME, Column.QUEUE_OFFSET):
+        return nulls, [validity, _fixed("q", values)]
+    if column is Column.QUEUE_ID:
+        return nulls, [validity, _fixed("i", values)]
+    return nulls, [validity, *_texts(values)]
+
+
+def _fixed(typecode: str, values: Sequence[object]) -> bytes:
+    return array(typecode, [value if isinstance(value, int) else 0 for value in values]).tobytes()
+
+
+def _texts(values: Sequence[object]) -> list[bytes]:
+    parts = [
+        value.encode() if isinstance(value, str) else value if isinstance(value, bytes) else b""
+        for value in values
+    ]
+    return [_offsets(parts), b"".join(parts)]
+
+
+def _offsets(parts: Sequence[Sequence[object] | dict[str, str]]) -> bytes:
+    ends = array("i", [0])
+    for part in parts:
+        ends.append(ends[-1] + len(part))
+    return ends.tobytes()
+
+
+def _bitmap(valid: list[bool]) -> bytes:
+    bits = bytearray((len(valid) + 7) // 8)
+    for i, is_valid in enumerate(valid):
+        bits[i >> 3] |= is_valid << (i & 7)
+    return bytes(bits)

@@ -1,0 +1,52 @@
+"""Decoder of pulled RocketMQ records into Arrow column buffers: compiled, or the reference.
+
+Owns: which of the two is used, and the documentation of both. Must not touch: pyarrow, pyspark.
+
+    pull body:    record record record ...          (layout: docs/store-format.md)
+    RecordColumns: one growing set of buffers per chosen column, taken ~10,000 rows at a time
+
+``RecordColumns(columns, *, broker, offset_begin, offset_end, payload_bytes_max,
+bad_payload_null)`` holds rows of the queue range [offset_begin, offset_end). Records outside of it,
+and records at or before the last one taken, are skipped, so a row comes once however pulls overlap.
+
+- ``append(records, begin, *, rows_max, bytes_max) -> int`` adds records from byte ``begin`` on and
+  returns the first byte it did not use: ``len(records)``, or less when ``rows_max`` rows or
+  ``bytes_max`` bytes of variable data are held. Raises RecordError at bytes that are not a record;
+  rows before it stay.
+- ``take() -> list[ColumnBuffers]`` hands the buffers over, in the order of ``columns``, and starts
+  anew.
+- ``rows``, ``data_bytes``: what is held. ``next_offset``: the queue offset after the last row.
+
+Text that is not UTF-8 comes with U+FFFD in place of the wrong bytes, as Java's decoder has it. A
+payload stored compressed (zlib) is inflated up to ``payload_bytes_max``; one that cannot be is a
+RecordError, or null with ``bad_payload_null``. A builder belongs to one thread.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from spark._arrow_py import ColumnBuffers
+
+if TYPE_CHECKING:
+    from spark._arrow import RecordColumns
+
+    COMPILED: bool
+elif os.environ.get("MOTELOG_PURE") == "1":
+    from spark._arrow_py import RecordColumns
+
+    COMPILED = False
+else:
+    try:
+        from spark._arrow import RecordColumns
+    except ModuleNotFoundError as exc:
+        if exc.name != "spark._arrow":
+            raise
+        raise ImportError(
+            "the kernel spark._arrow is not built: run `pip install -e .`"
+            " (or set MOTELOG_PURE=1 for the slow reference)"
+        ) from exc
+    COMPILED = True
+
+__all__ = ["COMPILED", "ColumnBuffers", "RecordColumns"]

@@ -1,0 +1,75 @@
+"""The columns that the source can give, and what each is made of.
+
+Owns: Column, the column names in schema order, their Spark types as DDL, limits shared by the
+decoder and its callers. Must not touch: pyspark, pyarrow.
+
+    topic         the MQTT topic name: property mqttRealTopic, else queue topic "/" tag, else the
+                  queue topic
+    queue_topic   the RocketMQ topic
+    device        the tag; null without one
+    key           the KEYS property (words with spaces between); null without one
+    payload       the body, inflated when it was stored compressed
+    store_time, born_time   when the broker stored, the producer made the message; null when the
+                  milliseconds lie outside 1970..9999
+    broker, queue_id, queue_offset   where the record stands: a message's identity in its topic
+    properties    every property by its name, as the log has it
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import Final
+
+
+class Column(IntEnum):
+    """Numbers the kernel knows the columns by; the order is that of the default schema."""
+
+    TOPIC = 0
+    QUEUE_TOPIC = 1
+    DEVICE = 2
+    KEY = 3
+    PAYLOAD = 4
+    STORE_TIME = 5
+    BORN_TIME = 6
+    BROKER = 7
+    QUEUE_ID = 8
+    QUEUE_OFFSET = 9
+    PROPERTIES = 10
+
+    @property
+    def label(self) -> str:
+        return self.name.lower()
+
+
+COLUMN_TYPES: Final[dict[Column, str]] = {
+    Column.TOPIC: "string",
+    Column.QUEUE_TOPIC: "string",
+    Column.DEVICE: "string",
+    Column.KEY: "string",
+    Column.PAYLOAD: "binary",
+    Column.STORE_TIME: "timestamp",
+    Column.BORN_TIME: "timestamp",
+    Column.BROKER: "string",
+    Column.QUEUE_ID: "int",
+    Column.QUEUE_OFFSET: "bigint",
+    Column.PROPERTIES: "map<string,string>",
+}
+
+# 9999-12-31T23:59:59.999Z, the last time that Spark can show.
+TIME_MS_MAX: Final = 253_402_300_799_999
+# Arrow's string and binary offsets are 32 bits: what one batch holds plus one more message stays
+# below that.
+BYTES_MAX: Final = 1 << 29
+
+
+def column_named(name: str) -> Column | None:
+    """Return the column of that name, None if there is none."""
+    try:
+        return Column[name.upper()]
+    except KeyError:
+        return None
+
+
+def schema_ddl(columns: tuple[Column, ...]) -> str:
+    """Return the Spark schema of these columns."""
+    return ", ".join(f"{column.label} {COLUMN_TYPES[column]}" for column in columns)

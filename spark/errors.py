@@ -1,0 +1,53 @@
+"""Errors of the Spark source.
+
+Owns: SourceError and its leaves. Must not touch: pyspark; the pure parts raise these too.
+"""
+
+from __future__ import annotations
+
+from core.errors import MotelogError
+
+
+class SourceError(MotelogError):
+    """Root of the Spark source's errors."""
+
+
+class OptionError(SourceError):
+    """An option of the source cannot be used; carries the option's name."""
+
+    def __init__(self, option: str, value: str, expected: str) -> None:
+        super().__init__(f"option {option!r} is {value!r}, expected {expected}")
+        self.option = option
+        self.value = value
+        self.expected = expected
+
+
+class OffsetFormatError(SourceError):
+    """Offsets in JSON (a checkpoint's or an option's) are not what this source writes."""
+
+
+class DataLossError(SourceError):
+    """Messages that the query had still to read are gone from the broker.
+
+    ``queue`` is "broker/queue id"; the lost messages are [offset_begin, offset_end).
+    """
+
+    def __init__(
+        self, topic: str, queue: str, *, offset_begin: int, offset_end: int, why: str
+    ) -> None:
+        super().__init__(
+            f"topic {topic!r} queue {queue!r}: messages [{offset_begin}, {offset_end}) are lost:"
+            f" {why}. Option 'failOnDataLoss' = 'false' goes on with what is left."
+        )
+        self.topic = topic
+        self.queue = queue
+        self.offset_begin = offset_begin
+        self.offset_end = offset_end
+
+
+class OutageError(SourceError):
+    """The broker or name server could not be reached for longer than option 'outageSecondsMax'."""
+
+
+class RecordFormatError(SourceError):
+    """A pulled body holds bytes that are not a record, or a payload that cannot be inflated."""
