@@ -58,3 +58,9 @@ class TopicNameError(GatewayError):
     """A topic name is malformed or may not be published to."""
 
     reason_code = 0x90
+
+
+class TopicAliasError(GatewayError):
+    """A topic alias is 0 or above the maximum that the server granted."""
+
+    reason_code = 0x94

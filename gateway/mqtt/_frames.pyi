@@ -1,0 +1,9 @@
+from typing import Any
+
+Frame = tuple[int, int, Any, Any, int, Any]
+
+def split(data: Any, index: Any) -> list[Frame]: ...
+def split_one(first_byte: int, body: bytes, version: int, connection: int) -> Frame: ...
+def encode_publish(
+    topic: bytes, payload: bytes, first_byte: int, version: int, properties: bytes | None
+) -> tuple[bytes, int]: ...

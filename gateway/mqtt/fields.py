@@ -1,0 +1,104 @@
+"""Bounded reading and writing of the field types that all MQTT packets are made of.
+
+Owns: integers, strings, binary data and pairs. Must not touch: what the fields mean.
+Invariants: no read goes past the body, and no length is believed before the bytes are there.
+Spec: MQTT 5.0 section 1.5.
+
+    string, binary data:  length u16 | bytes
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from gateway.errors import MalformedPacketError
+from gateway.mqtt.varint import decode_varint
+
+STRING_BYTES_MAX: Final = 65535
+
+
+class FieldReader:
+    """Reads a packet body from front to back; every fault is a MalformedPacketError."""
+
+    __slots__ = ("_body", "_end", "position")
+
+    def __init__(self, body: bytes) -> None:
+        self._body = body
+        self._end = len(body)
+        self.position = 0
+
+    def __len__(self) -> int:
+        """Bytes that are left."""
+        return self._end - self.position
+
+    def part(self, count: int) -> FieldReader:
+        """Return a reader of the next ``count`` bytes, which this one skips."""
+        part = FieldReader(self._body)
+        part.position = self.position
+        self.bytes_of(count)
+        part._end = self.position
+        return part
+
+    def bytes_of(self, count: int) -> bytes:
+        begin = self.position
+        if count > self._end - begin:
+            raise MalformedPacketError(
+                f"{count} bytes expected, {self._end - begin} left", offset_bytes=begin
+            )
+        self.position = begin + count
+        return self._body[begin : begin + count]
+
+    def u8(self) -> int:
+        return self.bytes_of(1)[0]
+
+    def u16(self) -> int:
+        return int.from_bytes(self.bytes_of(2), "big")
+
+    def u32(self) -> int:
+        return int.from_bytes(self.bytes_of(4), "big")
+
+    def varint(self) -> int:
+        value, self.position = decode_varint(self._body, self.position, self._end)
+        return value
+
+    def binary(self) -> bytes:
+        return self.bytes_of(self.u16())
+
+    def string(self) -> str:
+        begin = self.position
+        encoded = self.binary()
+        try:
+            # Python's strict decoder refuses surrogates and overlong forms and keeps U+FEFF.
+            text = encoded.decode()  # [MQTT-1.5.4-1] [MQTT-1.5.4-3]
+        except UnicodeDecodeError as exc:
+            raise MalformedPacketError(
+                "string is not UTF-8", offset_bytes=begin + 2 + exc.start
+            ) from exc
+        if "\0" in text:  # [MQTT-1.5.4-2]
+            raise MalformedPacketError(
+                "string holds U+0000", offset_bytes=begin + 2 + encoded.index(0)
+            )
+        return text
+
+    def rest(self) -> bytes:
+        return self.bytes_of(len(self))
+
+    def expect_end(self) -> None:
+        if len(self):
+            raise MalformedPacketError(
+                f"{len(self)} bytes after the packet's end", offset_bytes=self.position
+            )
+
+
+def encode_binary(data: bytes) -> bytes:
+    """Return ``data`` behind its length; ValueError above 65,535 bytes."""
+    if len(data) > STRING_BYTES_MAX:
+        raise ValueError(f"{len(data)} bytes do not fit into a string or binary data")
+    return len(data).to_bytes(2, "big") + data
+
+
+def encode_string(text: str) -> bytes:
+    """Return the text as UTF-8 behind its length; ValueError if it holds U+0000 or is too long."""
+    if "\0" in text:
+        raise ValueError("a string cannot hold U+0000")
+    return encode_binary(text.encode())

@@ -1,0 +1,61 @@
+"""Whole MQTT frames -> plain tuples, and one PUBLISH -> bytes for many receivers.
+
+Owns: the choice between the kernel (_frames.pyx) and its reference (_frames_py.py), and what both
+promise. Must not touch: sessions, topic aliases, what a property says; those are decided on the
+tuples.
+
+One uniform 6-tuple per frame, in the order of the index:
+
+    PUBLISH             (connection, first byte, topic, payload, packet id or 0, properties or None)
+    PUBACK .. PUBCOMP   (connection, first byte, None, None, packet id, reason code)
+    any other           (connection, first byte, None, body, 0, None)
+    malformed           (connection, 0, None, None, reason code, offset of the fault in the body)
+
+Topic, payload, body and properties are bytes; properties are the raw MQTT 5 block without its
+length. A topic is checked: UTF-8, no U+0000, no control character, no wildcard. It is empty only in
+MQTT 5 together with properties, among which the caller must find a topic alias.
+
+A frame of version 0 comes from a connection that had no version when the batch was read. Only a
+CONNECT may be the first of these; what follows it in the same batch is handed over unparsed, as
+``(connection, first byte, None, body, 0, None)``, for ``split_one`` once the version is known.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Any, Final
+
+from gateway.mqtt import _frames_py
+
+Frame = tuple[int, int, Any, Any, int, Any]
+
+COMPILED: bool
+_kernel: Any
+if os.environ.get("MOTELOG_PURE") == "1":
+    _kernel, COMPILED = _frames_py, False
+else:
+    try:
+        from gateway.mqtt import _frames
+    except ImportError as exc:
+        raise ImportError("the frames kernel is not built: pip install -e .") from exc
+    _kernel, COMPILED = _frames, True
+
+split: Final[Callable[[Any, Any], list[Frame]]] = _kernel.split
+"""``split(data, index)``: the frames of one Turn; ``index`` holds four native u32 per frame:
+connection, MQTT version (0, 3, 4, 5), begin and end in ``data``, the fixed header included.
+
+ValueError, and no frames at all, if the index is no such thing or points outside the data.
+"""
+
+split_one: Final[Callable[[int, bytes, int, int], Frame]] = _kernel.split_one
+"""``split_one(first_byte, body, version, connection)``: one frame whose version is known."""
+
+encode_publish: Final[Callable[[bytes, bytes, int, int, bytes | None], tuple[bytes, int]]] = (
+    _kernel.encode_publish
+)
+"""``encode_publish(topic, payload, first_byte, version, properties)``: (packet, where its id is).
+
+The packet identifier is 0 and to be set per receiver at that position, which is 0 for QoS 0. The
+topic is not checked. ValueError if ``first_byte`` begins no PUBLISH or something is too long.
+"""

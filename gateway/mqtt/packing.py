@@ -1,0 +1,28 @@
+"""The fixed header in front of a packet body.
+
+Owns: first byte and remaining length. Must not touch: bodies.
+Spec: MQTT 5.0 section 2.1.
+
+    packet:  type << 4 | flags | remaining length varint | body
+"""
+
+from __future__ import annotations
+
+from gateway.errors import MalformedPacketError
+from gateway.mqtt.packet_types import PacketType
+from gateway.mqtt.varint import encode_varint
+
+
+def packet(packet_type: PacketType, body: bytes, flags: int = 0) -> bytes:
+    """Return the whole packet; ValueError if the body is longer than MQTT allows."""
+    return bytes((packet_type << 4 | flags,)) + encode_varint(len(body)) + body
+
+
+def check_flags(version: int, first_byte: int, expected: int) -> None:
+    """Raise MalformedPacketError unless the reserved bits are as ``expected``  [MQTT-2.1.3-1].
+
+    MQTT 3.1 alone lets a client set DUP when it repeats a PUBREL, SUBSCRIBE or UNSUBSCRIBE.
+    """
+    flags = first_byte & 0x0F
+    if flags != expected and not (version == 3 and expected == 2 and flags == 0x0A):
+        raise MalformedPacketError(f"reserved flags are {flags:04b}, must be {expected:04b}")

@@ -1,0 +1,172 @@
+"""SUBSCRIBE, SUBACK, UNSUBSCRIBE and UNSUBACK.
+
+Owns: their bytes. Must not touch: subscriptions, and which of the standard's options are granted.
+Spec: MQTT 5.0 sections 3.8 to 3.11.
+
+    SUBSCRIBE:    packet id u16 | properties (v5) | { filter string | options u8 } ...
+    options:      retain handling 5..4 | retain as published 3 | no local 2 | QoS 1..0 (v5)
+    UNSUBSCRIBE:  packet id u16 | properties (v5) | { filter string } ...
+    SUBACK:       packet id u16 | properties (v5) | { reason code u8 } ...
+    UNSUBACK:     the same in v5; packet id u16 alone before
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+from gateway.errors import MalformedPacketError, ProtocolViolationError
+from gateway.mqtt.fields import FieldReader, encode_string
+from gateway.mqtt.packet_types import (
+    NO_PROPERTIES,
+    PacketType,
+    PropertyId,
+    PropertyValue,
+    Subscribe,
+    SubscribeEntry,
+    SubscriptionAck,
+    Unsubscribe,
+)
+from gateway.mqtt.packing import check_flags, packet
+from gateway.mqtt.properties import length_and_properties, read_properties
+from gateway.mqtt.topics import check_topic_filter, parse_shared
+
+_FLAGS: Final = 0b0010  # [MQTT-3.8.1-1] [MQTT-3.10.1-1]
+_FAILURE: Final = 0x80
+
+
+def decode_subscribe(version: int, first_byte: int, body: bytes) -> Subscribe:
+    """Return the SUBSCRIBE in a packet body; every topic filter in it is legal.
+
+    Raises MalformedPacketError, ProtocolViolationError or TopicFilterError.
+    """
+    check_flags(version, first_byte, _FLAGS)
+    reader = FieldReader(body)
+    packet_id = _read_packet_id(reader)
+    properties = NO_PROPERTIES
+    if version == 5:
+        properties = read_properties(reader, PacketType.SUBSCRIBE)
+    entries = []
+    while len(reader):
+        topic_filter = reader.string()  # [MQTT-3.8.3-1]
+        check_topic_filter(topic_filter)
+        entries.append(_entry(version, topic_filter, reader.u8()))
+    if not entries:  # [MQTT-3.8.3-2]
+        raise ProtocolViolationError("SUBSCRIBE without a topic filter")
+    return Subscribe(packet_id, tuple(entries), properties)
+
+
+def encode_subscribe(version: int, subscribe: Subscribe) -> bytes:
+    """Return the whole SUBSCRIBE packet; options other than the QoS are sent to MQTT 5 alone."""
+    parts = [_head(version, subscribe.packet_id, subscribe.properties.as_dict())]
+    for entry in subscribe.entries:
+        parts.append(encode_string(entry.topic_filter))
+        parts.append(bytes((entry.options if version == 5 else entry.qos,)))
+    return packet(PacketType.SUBSCRIBE, b"".join(parts), _FLAGS)
+
+
+def decode_unsubscribe(version: int, first_byte: int, body: bytes) -> Unsubscribe:
+    """Return the UNSUBSCRIBE in a packet body; errors as with ``decode_subscribe``."""
+    check_flags(version, first_byte, _FLAGS)
+    reader = FieldReader(body)
+    packet_id = _read_packet_id(reader)
+    properties = NO_PROPERTIES
+    if version == 5:
+        properties = read_properties(reader, PacketType.UNSUBSCRIBE)
+    topic_filters = []
+    while len(reader):
+        topic_filter = reader.string()  # [MQTT-3.10.3-1]
+        check_topic_filter(topic_filter)
+        topic_filters.append(topic_filter)
+    if not topic_filters:  # [MQTT-3.10.3-2]
+        raise ProtocolViolationError("UNSUBSCRIBE without a topic filter")
+    return Unsubscribe(packet_id, tuple(topic_filters), properties)
+
+
+def encode_unsubscribe(version: int, unsubscribe: Unsubscribe) -> bytes:
+    """Return the whole UNSUBSCRIBE packet."""
+    head = _head(version, unsubscribe.packet_id, unsubscribe.properties.as_dict())
+    body = head + b"".join(encode_string(one) for one in unsubscribe.topic_filters)
+    return packet(PacketType.UNSUBSCRIBE, body, _FLAGS)
+
+
+def encode_suback(
+    version: int,
+    packet_id: int,
+    codes: Iterable[int],
+    properties: Mapping[PropertyId, PropertyValue] | None = None,
+) -> bytes:
+    """Return the SUBACK packet, one reason code per topic filter in their order [MQTT-3.8.4-6].
+
+    Before MQTT 5 every failure is 0x80 [MQTT-3.9.3-2 of 3.1.1]; 3.1 has the same byte by custom.
+    """
+    if version == 5:
+        encoded = bytes(codes)
+    else:
+        encoded = bytes(_FAILURE if code >= _FAILURE else code for code in codes)
+    return packet(PacketType.SUBACK, _head(version, packet_id, properties) + encoded)
+
+
+def encode_unsuback(
+    version: int,
+    packet_id: int,
+    codes: Iterable[int] = (),
+    properties: Mapping[PropertyId, PropertyValue] | None = None,
+) -> bytes:
+    """Return the UNSUBACK packet; ``codes`` are sent to MQTT 5 alone, one per topic filter."""
+    encoded = bytes(codes) if version == 5 else b""
+    return packet(PacketType.UNSUBACK, _head(version, packet_id, properties) + encoded)
+
+
+def decode_suback(version: int, body: bytes) -> SubscriptionAck:
+    """Return the SUBACK in a packet body."""
+    answer = _decode_answer(version, PacketType.SUBACK, body)
+    if not answer.reason_codes:
+        raise ProtocolViolationError("SUBACK without a reason code")
+    return answer
+
+
+def decode_unsuback(version: int, body: bytes) -> SubscriptionAck:
+    """Return the UNSUBACK in a packet body."""
+    answer = _decode_answer(version, PacketType.UNSUBACK, body)
+    if bool(answer.reason_codes) != (version == 5):
+        raise MalformedPacketError("UNSUBACK's reason codes do not fit its version")
+    return answer
+
+
+def _decode_answer(version: int, packet_type: PacketType, body: bytes) -> SubscriptionAck:
+    reader = FieldReader(body)
+    packet_id = _read_packet_id(reader)
+    properties = NO_PROPERTIES
+    if version == 5:
+        properties = read_properties(reader, packet_type, from_server=True)
+    return SubscriptionAck(packet_id, tuple(reader.rest()), properties)
+
+
+def _entry(version: int, topic_filter: str, options: int) -> SubscribeEntry:
+    qos = options & 3
+    if qos == 3:
+        raise ProtocolViolationError("subscription QoS is 3")  # section 3.8.3.1
+    if options & (0xC0 if version == 5 else 0xFC):  # [MQTT-3.8.3-5]; [MQTT-3-8.3-4 of 3.1.1]
+        raise MalformedPacketError("reserved subscription options are set")
+    no_local = bool(options & 0x04)
+    if no_local and parse_shared(topic_filter) is not None:  # [MQTT-3.8.3-4]
+        raise ProtocolViolationError("no local on a shared subscription")
+    retain_handling = options >> 4 & 3
+    if retain_handling == 3:
+        raise ProtocolViolationError("retain handling is 3")  # section 3.8.3.1
+    return SubscribeEntry(topic_filter, qos, no_local, bool(options & 0x08), retain_handling)
+
+
+def _read_packet_id(reader: FieldReader) -> int:
+    packet_id = reader.u16()
+    if packet_id == 0:  # [MQTT-2.2.1-3]
+        raise ProtocolViolationError("packet identifier is 0")
+    return packet_id
+
+
+def _head(
+    version: int, packet_id: int, properties: Mapping[PropertyId, PropertyValue] | None
+) -> bytes:
+    head = packet_id.to_bytes(2, "big")
+    return head + length_and_properties(properties) if version == 5 else head

@@ -1,0 +1,95 @@
+"""Topic names and topic filters: what is legal, and which filter matches which name.
+
+Owns: the rules of section 4.7. Must not touch: subscriptions (gateway.sessions.subscriptions).
+Beyond the standard's musts, control characters (U+0001..U+001F, U+007F..U+009F) are refused, as
+section 1.5.4 allows: topics end up in log lines and in the log's property text, whose separators
+they are.
+Spec: MQTT 5.0 sections 4.7 and 4.8.2.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from gateway.errors import MalformedPacketError, TopicFilterError, TopicNameError
+from gateway.mqtt.fields import STRING_BYTES_MAX
+
+SHARED_PREFIX: Final = "$share/"
+
+_CONTROL: Final = "\x00-\x1f\x7f-\x9f"
+_NOT_IN_NAME: Final = re.compile(f"[{_CONTROL}+#]")
+_NOT_IN_FILTER: Final = re.compile(f"[{_CONTROL}]")
+
+
+def check_topic_name(name: str | bytes) -> None:
+    """Raise TopicNameError unless one may publish to ``name`` (MalformedPacketError: not UTF-8)."""
+    if isinstance(name, bytes):
+        try:
+            name = name.decode()  # [MQTT-1.5.4-1]
+        except UnicodeDecodeError as exc:
+            raise MalformedPacketError("topic is not UTF-8", offset_bytes=exc.start) from exc
+    if not name:  # [MQTT-4.7.3-1]
+        raise TopicNameError("topic name is empty")
+    found = _NOT_IN_NAME.search(name)
+    if found:  # [MQTT-4.7.1-1] [MQTT-4.7.3-2]
+        raise TopicNameError(f"topic name holds {found.group()!r}")
+    if len(name) * 4 > STRING_BYTES_MAX and len(name.encode()) > STRING_BYTES_MAX:  # [MQTT-4.7.3-3]
+        raise TopicNameError("topic name is longer than 65,535 bytes")
+
+
+def check_topic_filter(topic_filter: str) -> None:
+    """Raise TopicFilterError unless ``topic_filter`` is legal, shared or not."""
+    if not topic_filter:  # [MQTT-4.7.3-1]
+        raise TopicFilterError("topic filter is empty")
+    found = _NOT_IN_FILTER.search(topic_filter)
+    if found:  # [MQTT-4.7.3-2]
+        raise TopicFilterError(f"topic filter holds {found.group()!r}")
+    if len(topic_filter) * 4 > STRING_BYTES_MAX and len(topic_filter.encode()) > STRING_BYTES_MAX:
+        raise TopicFilterError("topic filter is longer than 65,535 bytes")  # [MQTT-4.7.3-3]
+    shared = parse_shared(topic_filter)
+    if shared is not None:
+        topic_filter = shared[1]
+    if "+" not in topic_filter and "#" not in topic_filter:
+        return
+    levels = topic_filter.split("/")
+    last = len(levels) - 1
+    for i, level in enumerate(levels):
+        if "#" in level and (level != "#" or i != last):  # [MQTT-4.7.1-1]
+            raise TopicFilterError("'#' must be the whole last level of a topic filter")
+        if "+" in level and level != "+":  # [MQTT-4.7.1-2]
+            raise TopicFilterError("'+' must be a whole level of a topic filter")
+
+
+def parse_shared(topic_filter: str) -> tuple[str, str] | None:
+    """Return (group, topic filter) of a shared subscription, None if it is not one.
+
+    TopicFilterError if it begins with ``$share/`` and is not complete (section 4.8.2).
+    """
+    if not topic_filter.startswith(SHARED_PREFIX):
+        return None
+    group, separator, inner = topic_filter[len(SHARED_PREFIX) :].partition("/")
+    if not group or "+" in group or "#" in group:  # [MQTT-4.8.2-1] [MQTT-4.8.2-2]
+        raise TopicFilterError("shared subscription without a legal group name")
+    if not separator or not inner:  # [MQTT-4.8.2-2]
+        raise TopicFilterError("shared subscription without a topic filter")
+    return group, inner
+
+
+def has_wildcard(topic_filter: str) -> bool:
+    """Whether a legal topic filter matches more than the name it spells."""
+    return "+" in topic_filter or "#" in topic_filter
+
+
+def matches(topic_filter: str, name: str) -> bool:
+    """Whether a legal, not shared topic filter matches a legal topic name (section 4.7)."""
+    filter_levels = topic_filter.split("/")
+    name_levels = name.split("/")
+    if name.startswith("$") and filter_levels[0] in ("+", "#"):  # [MQTT-4.7.2-1]
+        return False
+    for i, level in enumerate(filter_levels):
+        if level == "#":
+            return True  # section 4.7.1.2: the parent level and all below it
+        if i == len(name_levels) or level not in ("+", name_levels[i]):
+            return False
+    return len(filter_levels) == len(name_levels)

@@ -1,0 +1,220 @@
+"""Which sessions want a message: topic filters -> subscribers, matched by topic name.
+
+Owns: the filters of all sessions of this process and their options. Must not touch: sessions; a
+subscriber is any hashable value. Not for shared subscriptions.
+Invariants (``_check``): a (filter, subscriber) pair stands once; no node and no table is empty.
+Spec: MQTT 5.0 section 4.7; overlapping subscriptions 3.3.4.
+
+    filter without wildcards:  options -> { filter: subscriber, or _Several when there are more }
+    filter with wildcards:     a trie, one node per level, "+" and "#" being levels like others
+
+Nearly all filters of a fleet are exact and have one subscriber. Such a one costs its slot in a dict
+(some 50 bytes) and no object of its own: the options, of which a process sees a handful, choose the
+dict.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Iterator
+from typing import Final, Generic, TypeVar
+
+from gateway.mqtt.topics import has_wildcard
+
+S = TypeVar("S", bound=Hashable)
+
+QOS_MASK: Final = 0x03
+NO_LOCAL: Final = 0x04
+
+
+class SubscriptionTree(Generic[S]):
+    """``version`` grows with each change, so that what was computed from a match can be dropped."""
+
+    __slots__ = ("_count", "_exact", "_root", "version")
+
+    def __init__(self) -> None:
+        self._exact: dict[int, dict[str, S | _Several[S]]] = {}
+        self._root: _Node[S] = _Node()
+        self._count = 0
+        self.version = 0
+
+    def __len__(self) -> int:
+        """How many (filter, subscriber) pairs there are."""
+        return self._count
+
+    def add(self, topic_filter: str, subscriber: S, options: int) -> bool:
+        """Subscribe, or replace the options [MQTT-3.8.4-3]; return whether the pair is new.
+
+        ``topic_filter`` must be legal, ``options`` is the byte of SUBSCRIBE (QoS in bits 0 and 1).
+        """
+        if has_wildcard(topic_filter):
+            node = self._root
+            for level in topic_filter.split("/"):
+                node = node.child(level)
+            is_new = subscriber not in node.subscribers
+            node.subscribers[subscriber] = options
+        else:
+            is_new = not self._remove_exact(topic_filter, subscriber)
+            self._add_exact(topic_filter, subscriber, options)
+        self._count += is_new
+        self.version += 1
+        return is_new
+
+    def remove(self, topic_filter: str, subscriber: S) -> bool:
+        """Unsubscribe; return whether there was such a subscription."""
+        if has_wildcard(topic_filter):
+            removed = self._remove_wildcard(topic_filter.split("/"), subscriber)
+        else:
+            removed = self._remove_exact(topic_filter, subscriber)
+        if removed:
+            self._count -= 1
+            self.version += 1
+        return removed
+
+    def remove_all(self, subscriber: S, topic_filters: Iterable[str]) -> None:
+        """Remove what the subscriber has among ``topic_filters``."""
+        for topic_filter in topic_filters:
+            self.remove(topic_filter, subscriber)
+
+    def match(self, topic_name: str) -> dict[S, int]:
+        """Return each subscriber that wants ``topic_name``, with the options to deliver by.
+
+        A subscriber with several matching filters is there once: its QoS is the highest of them
+        [MQTT-3.3.4-2], no local holds if it does for all of them, the other options if for one.
+        """
+        matched: dict[S, int] = {}
+        for options, filters in self._exact.items():
+            entry = filters.get(topic_name)
+            if entry is None:
+                continue
+            if isinstance(entry, _Several):
+                for subscriber in entry:
+                    matched[subscriber] = options
+            else:
+                matched[entry] = options
+        if self._root.children:
+            for node in self._matching_nodes(topic_name):
+                for subscriber, options in node.subscribers.items():
+                    other = matched.get(subscriber)
+                    matched[subscriber] = options if other is None else _merged(options, other)
+        return matched
+
+    def _matching_nodes(self, topic_name: str) -> Iterator[_Node[S]]:
+        """Walk all branches level by level; a deep topic name costs time, never stack."""
+        branches = [self._root]
+        # [MQTT-4.7.2-1]: a wildcard as first level does not match a name that begins with "$".
+        skip_wildcards = topic_name.startswith("$")
+        for level in topic_name.split("/"):
+            next_branches = []
+            for node in branches:
+                children = node.children
+                if not skip_wildcards:
+                    if "#" in children:
+                        yield children["#"]
+                    if "+" in children:
+                        next_branches.append(children["+"])
+                if level in children:
+                    next_branches.append(children[level])
+            branches = next_branches
+            skip_wildcards = False
+            if not branches:
+                return
+        for node in branches:
+            yield node
+            if "#" in node.children:  # "#" matches the parent level too (section 4.7.1.2)
+                yield node.children["#"]
+
+    def _add_exact(self, topic_filter: str, subscriber: S, options: int) -> None:
+        filters = self._exact.setdefault(options, {})
+        entry = filters.get(topic_filter)
+        if entry is None:
+            filters[topic_filter] = subscriber
+        elif isinstance(entry, _Several):
+            entry[subscriber] = None
+        else:
+            filters[topic_filter] = _Several(((entry, None), (subscriber, None)))
+
+    def _remove_exact(self, topic_filter: str, subscriber: S) -> bool:
+        for options, filters in self._exact.items():
+            entry = filters.get(topic_filter)
+            if isinstance(entry, _Several):
+                if subscriber not in entry:
+                    continue
+                del entry[subscriber]
+                if len(entry) == 1:
+                    filters[topic_filter] = next(iter(entry))
+                return True
+            if entry is not None and entry == subscriber:
+                del filters[topic_filter]
+                if not filters:
+                    del self._exact[options]
+                return True
+        return False
+
+    def _remove_wildcard(self, levels: list[str], subscriber: S) -> bool:
+        path = [self._root]
+        for level in levels:
+            node = path[-1].children.get(level)
+            if node is None:
+                return False
+            path.append(node)
+        if subscriber not in path[-1].subscribers:
+            return False
+        del path[-1].subscribers[subscriber]
+        while levels and path[-1].is_empty:
+            path.pop()
+            del path[-1].children[levels.pop()]
+        return True
+
+    def _check(self) -> None:
+        """Assert the invariants; for tests."""
+        pairs = set()
+        count = 0
+        for filters in self._exact.values():
+            assert filters
+            for topic_filter, entry in filters.items():
+                assert not has_wildcard(topic_filter)
+                subscribers = list(entry) if isinstance(entry, _Several) else [entry]
+                assert not isinstance(entry, _Several) or len(entry) > 1
+                pairs |= {(topic_filter, subscriber) for subscriber in subscribers}
+                count += len(subscribers)
+        nodes = [("", self._root)]
+        while nodes:
+            path, node = nodes.pop()
+            assert node is self._root or not node.is_empty
+            assert not node.subscribers or has_wildcard(path)
+            count += len(node.subscribers)
+            pairs |= {(path, subscriber) for subscriber in node.subscribers}
+            nodes += [(f"{path}/{level}", child) for level, child in node.children.items()]
+        assert count == len(pairs) == self._count
+
+
+class _Several(dict[S, None]):
+    """The subscribers of one exact filter, in a type that no subscriber has."""
+
+    __slots__ = ()
+
+
+class _Node(Generic[S]):
+    """One level of the filters that have wildcards."""
+
+    __slots__ = ("children", "subscribers")
+
+    def __init__(self) -> None:
+        self.children: dict[str, _Node[S]] = {}
+        self.subscribers: dict[S, int] = {}
+
+    @property
+    def is_empty(self) -> bool:
+        return not self.children and not self.subscribers
+
+    def child(self, level: str) -> _Node[S]:
+        node = self.children.get(level)
+        if node is None:
+            node = self.children[level] = _Node()
+        return node
+
+
+def _merged(one: int, other: int) -> int:
+    qos = max(one & QOS_MASK, other & QOS_MASK)
+    no_local = one & other & NO_LOCAL
+    return qos | no_local | ((one | other) & ~(QOS_MASK | NO_LOCAL))
