@@ -10,7 +10,7 @@ from core.errors import MotelogError
 
 
 class GatewayError(MotelogError):
-    """A fault of one MQTT peer; ``reason_code`` is the byte that tells it why (MQTT 5.0 section 2.4)."""
+    """A fault of one MQTT peer; ``reason_code`` is the byte that tells it why."""
 
     reason_code: int = 0x80
 

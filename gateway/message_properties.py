@@ -1,0 +1,112 @@
+"""What a publisher adds to a message's property text, and what an MQTT 5 receiver gets back of it.
+
+Owns: the property ``clientId`` and the JSON text of ``mqttProperties``. Must not touch: packets,
+the log.
+Spec: MQTT 5.0 section 3.3.2.3.
+
+    clientId \\x01 sensor-7 \\x02 mqttProperties \\x01 {"contentType":"text/plain", ...} \\x02
+
+JSON keeps the MQTT 5 properties readable for native consumers and Spark; its escapes keep the
+separators U+0001 and U+0002 out of the property text.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+from core.message import MQTT_CLIENT_ID, MQTT_PROPERTIES, NAME_END, VALUE_END, encode_properties
+from gateway.mqtt.packet_types import Properties, PropertyId, PropertyValue
+from gateway.mqtt.properties import encode_properties as encode_block
+
+
+class StoredProperties(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
+    """MQTT 5 properties of a PUBLISH that its receivers get too."""
+
+    payload_format: int | None = None
+    expiry_s: int | None = None
+    content_type: str | None = None
+    response_topic: str | None = None
+    correlation_data: bytes | None = None
+    user: tuple[tuple[str, str], ...] = ()
+
+
+_NONE: Final = StoredProperties()
+_encoder: Final = msgspec.json.Encoder()
+_decoder: Final = msgspec.json.Decoder(StoredProperties)
+_END: Final = VALUE_END.encode()
+_CLIENT_ID: Final = (MQTT_CLIENT_ID + NAME_END).encode()
+_PROPERTIES: Final = (MQTT_PROPERTIES + NAME_END).encode()
+
+
+def publisher_properties(client_id: str) -> bytes:
+    """Return the property text that every message of one publisher ends with."""
+    return encode_properties({MQTT_CLIENT_ID: client_id})
+
+
+def publish_properties(properties: Properties) -> bytes:
+    """Return the property text of a PUBLISH's own properties; empty if it has none to forward."""
+    stored = StoredProperties(
+        payload_format=properties.payload_format_indicator,
+        expiry_s=properties.message_expiry_interval_s,
+        content_type=properties.content_type,
+        response_topic=properties.response_topic,
+        correlation_data=properties.correlation_data,
+        user=properties.user_properties,
+    )
+    if stored == _NONE:
+        return b""
+    return _PROPERTIES + _encoder.encode(stored) + _END
+
+
+def delivery_properties(text: bytes, *, store_ms: int, now_ms: int) -> bytes | None:
+    """Return the MQTT 5 property block for receivers, b"" without any; None if the message expired.
+
+    The expiry interval that a receiver sees is what is left of it. [MQTT-3.3.2-6]
+    """
+    value = _value(text, _PROPERTIES)
+    if value is None:
+        return b""
+    try:
+        stored = _decoder.decode(value)
+    except msgspec.DecodeError:
+        return b""  # a native producer wrote something else under this name
+    block: dict[PropertyId, PropertyValue] = {}
+    if stored.payload_format is not None:
+        block[PropertyId.PAYLOAD_FORMAT_INDICATOR] = stored.payload_format
+    if stored.expiry_s is not None:
+        left_s = stored.expiry_s - max(0, now_ms - store_ms) // 1000
+        if left_s <= 0:
+            return None  # [MQTT-3.3.2-5]
+        block[PropertyId.MESSAGE_EXPIRY_INTERVAL] = left_s
+    if stored.content_type is not None:
+        block[PropertyId.CONTENT_TYPE] = stored.content_type
+    if stored.response_topic is not None:
+        block[PropertyId.RESPONSE_TOPIC] = stored.response_topic
+    if stored.correlation_data is not None:
+        block[PropertyId.CORRELATION_DATA] = stored.correlation_data
+    if stored.user:
+        block[PropertyId.USER_PROPERTY] = stored.user
+    try:
+        return encode_block(block)
+    except ValueError:
+        return b""
+
+
+def client_id_property(text: bytes) -> str:
+    """Return the client identifier of the publisher, "" for a native producer's message."""
+    value = _value(text, _CLIENT_ID)
+    return value.decode(errors="replace") if value is not None else ""
+
+
+def _value(text: bytes, name: bytes) -> bytes | None:
+    """Return the value of the property whose name and separator are ``name``."""
+    begin = len(name)
+    if not text.startswith(name):
+        before = text.find(_END + name)
+        if before < 0:
+            return None
+        begin += before + 1
+    end = text.find(_END, begin)
+    return text[begin:] if end < 0 else text[begin:end]

@@ -1,0 +1,35 @@
+"""The gateway's counters: plain integers that the hot path adds to and a scrape reads.
+
+Owns: the names and meanings. Must not touch: exposition (core.metrics does that).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+
+@dataclass(slots=True)
+class GatewayMetrics:
+    """Counters since start, but for the ``*_now`` fields, which are gauges."""
+
+    connections_opened: int = 0
+    connections_closed: int = 0
+    connections_refused: int = 0
+    sessions_now: int = 0
+    sessions_taken_over: int = 0
+    subscriptions_now: int = 0
+    packets_malformed: int = 0
+    publishes_received: int = 0
+    publishes_refused: int = 0
+    messages_appended: int = 0
+    messages_delivered: int = 0
+    messages_dropped_qos0: int = 0
+    messages_dropped_too_large: int = 0
+    messages_expired: int = 0
+    messages_lost_to_retention: int = 0
+    messages_undeliverable: int = 0
+    receivers_lagging_now: int = 0
+
+    def sample(self) -> dict[str, int]:
+        """Return every counter by name."""
+        return {field.name: getattr(self, field.name) for field in fields(self)}

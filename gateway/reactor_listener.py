@@ -1,0 +1,305 @@
+"""The plain TCP listener: turns of the reactor in, one append and one batch of answers out.
+
+Owns: the hot loop over a turn's packets, acknowledgements that wait for the log, topic aliases.
+Must not touch: what other packets mean (``clients``), where messages go (``routes``), who receives
+them (``delivery``). Invariants: a publish is acknowledged only after the log's mode allows it; the
+packets of one connection take effect in the order in which they came.
+Spec: MQTT 5.0 sections 3.3, 3.4 and 4.6; 3.1.1 likewise.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import deque
+from dataclasses import dataclass
+from typing import Any, Final
+
+import trio
+
+from core.errors import StoreError, StoreFullError
+from core.message import PROPERTIES_BYTES_MAX
+from core.net.reactor import Reactor, Turn
+from gateway.clients import Clients
+from gateway.delivery import Delivery
+from gateway.errors import GatewayError, ProtocolViolationError, TopicNameError
+from gateway.log_port import LogPort
+from gateway.message_properties import publish_properties, publisher_properties
+from gateway.metrics import GatewayMetrics
+from gateway.mqtt.acks import encode_puback
+from gateway.mqtt.frames import split, split_one
+from gateway.mqtt.packet_types import PacketType, ReasonCode
+from gateway.mqtt.properties import decode_properties
+from gateway.routes import Route, Routes
+from gateway.sessions.session import Session
+
+_log = logging.getLogger(__name__)
+
+#: PUBACK with reason "success", the same in every version; the packet identifier goes to position
+#: 2.
+PUBACK: Final = b"\x40\x02\x00\x00"
+PUBACK_NUMBER_AT: Final = 2
+
+
+@dataclass(frozen=True, slots=True)
+class WaitingAcks:
+    """Acknowledgements to be sent once the log is durable up to ``end_offset``."""
+
+    end_offset: int
+    acks: list[tuple[int, int]]
+    sessions: list[Session | None]
+
+
+class ReactorListener:
+    """Handles every turn of one gateway's reactor."""
+
+    def __init__(
+        self,
+        reactor: Reactor,
+        log: LogPort,
+        routes: Routes,
+        clients: Clients,
+        delivery: Delivery,
+        metrics: GatewayMetrics,
+        *,
+        sessions: list[Session | None],
+    ) -> None:
+        self._reactor = reactor
+        self._log_port = log
+        self._routes = routes
+        self._clients = clients
+        self._delivery = delivery
+        self._metrics = metrics
+        self._sessions = sessions
+        # What this turn has collected: messages, and who wants an acknowledgement for which.
+        self._messages: list[tuple[Any, ...]] = []
+        self._acks: list[tuple[int, int]] = []
+        self._waiting: deque[WaitingAcks] = deque()
+        self._waiting_grew = trio.Event()
+
+    def handle_turn(self, turn: Turn) -> None:
+        """Handle one batch of the reactor; called by ``core.net.driver.drive``."""
+        now_ms = time.time_ns() // 1_000_000
+        for connection, _, address in turn.opened:
+            self._clients.opened(connection, address)
+        if turn.frames:
+            self._handle_packets(split(turn.data, turn.index), now_ms)
+            self._commit()
+        for connection, fault in turn.faults:
+            self._clients.faulted(connection, fault)
+        for connection, reason in turn.closed:
+            self._clients.closed(connection, reason)
+        for connection in turn.drained:
+            session = self._sessions[connection]
+            if session is not None:
+                self._delivery.acknowledged(session)
+        self._delivery.deliver(now_ms)
+
+    def _handle_packets(self, packets: list[tuple[Any, ...]], now_ms: int) -> None:
+        # The hot loop: once per PUBLISH and PUBACK, so without a call where one can be spared.
+        sessions = self._sessions
+        routes = self._routes.by_topic
+        messages = self._messages
+        acks = self._acks
+        for packet in packets:
+            connection, first_byte, topic, payload, packet_id, extra = packet
+            session = sessions[connection]
+            if session is not None:
+                if first_byte & 0xF4 == 0x30:  # PUBLISH with QoS 0 or 1 (or the illegal 2 | 1 = 3)
+                    route = routes.get(topic)
+                    if route is not None and extra is None and not first_byte & 1:
+                        origin = session.origin or self._make_origin(session)
+                        if first_byte & 2:
+                            properties = route.at_least_once + origin
+                            acks.append((connection, packet_id))
+                        else:
+                            properties = route.at_most_once + origin
+                        messages.append(
+                            (
+                                route.tail,
+                                payload,
+                                properties,
+                                route.tags_code,
+                                now_ms,
+                                session.host,
+                                0,
+                                0,
+                                0,
+                                0,
+                            )
+                        )
+                        continue
+                elif first_byte == 0x40:  # PUBACK
+                    if session.inflight.ack(packet_id) and session.lagging:
+                        self._delivery.acknowledged(session)
+                    continue
+            self._handle_rare(packet, session, now_ms)
+
+    def _handle_rare(self, packet: tuple[Any, ...], session: Session | None, now_ms: int) -> None:
+        connection, first_byte, topic, payload, packet_id, extra = packet
+        packet_type = first_byte >> 4
+        if session is not None and packet_type == PacketType.PUBLISH:
+            if (
+                topic is None
+            ):  # came in the same turn as CONNECT: split before its version was known
+                packet = split_one(first_byte, payload, session.version, connection)
+                self._handle_packets([packet], now_ms)
+                return
+            try:
+                self._publish(session, first_byte, topic, payload, packet_id, extra, now_ms)
+            except GatewayError as exc:
+                self._commit()
+                self._metrics.publishes_refused += 1
+                self._clients.disconnect(connection, exc.reason_code, str(exc))
+            return
+        # Whatever else a client says takes effect after what it published before.
+        self._commit()
+        if first_byte == 0:
+            self._clients.malformed(connection, packet_id, extra)
+        else:
+            self._clients.handle(connection, first_byte, payload or b"")
+
+    # --- publish -------------------------------------------------------------------------
+
+    def _publish(
+        self,
+        session: Session,
+        first_byte: int,
+        topic: bytes,
+        payload: bytes,
+        packet_id: int,
+        block: bytes | None,
+        now_ms: int,
+    ) -> None:
+        """Take a PUBLISH that the hot loop could not: new topic, properties, alias, refusal."""
+        qos = first_byte >> 1 & 3
+        if qos == 2:
+            raise GatewayError(
+                "QoS 2 is not offered yet", reason_code=ReasonCode.QOS_NOT_SUPPORTED
+            )  # [MQTT-3.2.2-11]
+        if first_byte & 1:
+            raise GatewayError(
+                "retained messages are not offered yet",
+                reason_code=ReasonCode.RETAIN_NOT_SUPPORTED,
+            )  # [MQTT-3.2.2-14]
+        extra = b""
+        if block is not None:
+            properties = decode_properties(block, PacketType.PUBLISH)
+            if properties.topic_alias is not None:
+                topic = session.resolve_alias(topic, properties.topic_alias)
+            extra = publish_properties(properties)
+        if not topic:
+            raise ProtocolViolationError("PUBLISH with neither topic name nor topic alias")
+        try:
+            route = self._route(session, topic)
+        except TopicNameError as exc:
+            self._refuse_publish(session, qos, packet_id, exc)
+            return
+        origin = session.origin or self._make_origin(session)
+        text = (route.at_least_once if qos else route.at_most_once) + origin + extra
+        if len(text) > PROPERTIES_BYTES_MAX:
+            error = GatewayError(
+                f"topic name and properties take {len(text)} bytes in the log,"
+                f" at most {PROPERTIES_BYTES_MAX} fit",
+                reason_code=ReasonCode.QUOTA_EXCEEDED,
+            )
+            self._refuse_publish(session, qos, packet_id, error)
+            return
+        if qos:
+            self._acks.append((session.connection, packet_id))
+        self._messages.append(
+            (route.tail, payload, text, route.tags_code, now_ms, session.host, 0, 0, 0, 0)
+        )
+
+    def _route(self, session: Session, topic: bytes) -> Route:
+        return self._routes.resolve(
+            topic, client_id=session.client_id, user_name=session.user_name or ""
+        )
+
+    def _refuse_publish(
+        self, session: Session, qos: int, packet_id: int, error: GatewayError
+    ) -> None:
+        """Answer one publish that will not be stored; the connection goes on where it can."""
+        self._metrics.publishes_refused += 1
+        if session.version == 5 and qos:
+            self._commit()  # acknowledgements go out in the order of the publishes [MQTT-4.6.0-2]
+            packet = encode_puback(session.version, packet_id, error.reason_code)
+            self._reactor.send(session.connection, packet)
+        elif qos:
+            # MQTT 3 can refuse a publish only by ending the connection.
+            self._commit()
+            self._clients.disconnect(session.connection, error.reason_code, str(error))
+
+    @staticmethod
+    def _make_origin(session: Session) -> bytes:
+        session.origin = publisher_properties(session.client_id)
+        return session.origin
+
+    # --- append and acknowledge ----------------------------------------------------------
+
+    def _commit(self) -> None:
+        """Append what was collected and acknowledge it as soon as the log's mode allows."""
+        # Both lists are emptied in place: the hot loop holds on to them across a commit.
+        messages = self._messages
+        if not messages:
+            return
+        acks = self._acks.copy()
+        self._acks.clear()
+        self._metrics.publishes_received += len(messages)
+        try:
+            end_offset = self._log_port.append(messages)
+        except StoreError as exc:
+            messages.clear()
+            self._append_failed(acks, exc)
+            return
+        self._metrics.messages_appended += len(messages)
+        messages.clear()
+        if not acks:
+            return
+        if not self._waiting and self._log_port.acknowledged_offset >= end_offset:
+            self._reactor.send_numbered(PUBACK, PUBACK_NUMBER_AT, acks)
+            return
+        sessions = [self._sessions[connection] for connection, _ in acks]
+        self._waiting.append(WaitingAcks(end_offset, acks, sessions))
+        self._waiting_grew.set()
+
+    def _append_failed(self, acks: list[tuple[int, int]], error: StoreError) -> None:
+        _log.error("append failed error=%s", error)
+        is_full = isinstance(error, StoreFullError)
+        code = ReasonCode.QUOTA_EXCEEDED if is_full else ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR
+        refusal = GatewayError(str(error), reason_code=code)
+        self._metrics.publishes_refused += len(acks)
+        for connection, packet_id in acks:
+            session = self._sessions[connection]
+            if session is not None:
+                self._refuse_publish(session, 1, packet_id, refusal)
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Send the acknowledgements that wait for the disk, until cancelled."""
+        task_status.started()
+        while True:
+            await self._waiting_grew.wait()
+            self._waiting_grew = trio.Event()
+            while self._waiting:
+                await self._release(self._waiting[0])
+
+    async def _release(self, first: WaitingAcks) -> None:
+        try:
+            await self._log_port.wait_acknowledged(first.end_offset)
+        except StoreError as exc:
+            while self._waiting:
+                self._append_failed(_still_open(self._waiting.popleft(), self._sessions), exc)
+        durable = self._log_port.acknowledged_offset
+        while self._waiting and self._waiting[0].end_offset <= durable:
+            acks = _still_open(self._waiting.popleft(), self._sessions)
+            self._reactor.send_numbered(PUBACK, PUBACK_NUMBER_AT, acks)
+        self._reactor.flush()
+
+
+def _still_open(waiting: WaitingAcks, sessions: list[Session | None]) -> list[tuple[int, int]]:
+    """Return the acknowledgements whose connection is still the one that published."""
+    return [
+        ack
+        for ack, session in zip(waiting.acks, waiting.sessions, strict=True)
+        if session is not None and sessions[ack[0]] is session
+    ]

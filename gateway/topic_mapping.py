@@ -1,0 +1,168 @@
+"""Where an MQTT topic name goes in the log, and which queue topics a filter can match.
+
+Owns: the rules (configured ones first, then the built-in ones) and their templates.
+Must not touch: the log, sessions, clocks. Invariant: a message mapped by ``map_name`` lies in one
+of the topics that ``queue_topics`` names for every filter that matches its topic name.
+
+Built-in rules: the first level is the queue topic if that is a legal name, the second level is the
+tag; what has no legal first level, or whose topic may not be created, goes to the default topic.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from core.errors import ConfigError
+from gateway.config import TopicRule
+from gateway.errors import TopicFilterError
+from gateway.mqtt.topics import check_topic_filter, matches
+
+# Narrower than what a broker allows: '%' names retry and dead-letter topics, which a device may not
+# reach.
+_LEGAL_QUEUE_TOPIC = re.compile(r"[A-Za-z0-9_-]{1,127}\Z")
+_PLACEHOLDER = re.compile(r"\{([^{}]*)\}")
+# Topics that RocketMQ brokers keep for themselves (TopicValidator).
+_SYSTEM_TOPICS = frozenset(
+    {
+        "TBW102",
+        "SCHEDULE_TOPIC_XXXX",
+        "BenchmarkTest",
+        "SELF_TEST_TOPIC",
+        "OFFSET_MOVED_EVENT",
+        "TRANS_CHECK_MAX_TIME_TOPIC",
+    }
+)
+_SYSTEM_PREFIXES = ("%", "RMQ_SYS_", "rmq_sys_")
+
+
+@dataclass(frozen=True, slots=True)
+class MappedName:
+    """What one topic name becomes; ``queue_topic`` None stands for the default topic."""
+
+    queue_topic: str | None
+    tag: str
+    keys: str
+    selector: str
+
+
+class TopicMapping:
+    """The rules of one gateway, compiled."""
+
+    def __init__(self, rules: Sequence[TopicRule], *, default_topic: str) -> None:
+        if not is_device_topic(default_topic):
+            raise ConfigError(f"gateway.default_topic: {default_topic!r} is no legal queue topic")
+        self.default_topic = default_topic
+        self._rules = tuple(rules)
+        for position, rule in enumerate(rules):
+            _check_rule(rule, f"gateway.topic_map[{position}]")
+        #: Whether the same topic name may map differently for different publishers.
+        self.depends_on_publisher = any(
+            "{client_id}" in text or "{user_name}" in text or rule.queue_by == "client_id"
+            for rule in rules
+            for text in (rule.queue_topic, rule.tag, rule.keys)
+        )
+
+    def map_name(self, topic_name: str, *, client_id: str, user_name: str) -> MappedName:
+        """Return where a message published under ``topic_name`` goes."""
+        levels = topic_name.split("/")
+        for rule in self._rules:
+            if not matches(rule.filter, topic_name):
+                continue
+            values = {"client_id": client_id, "user_name": user_name}
+            queue_topic = _fill(rule.queue_topic, levels, values)
+            tag = _fill(rule.tag, levels, values)
+            selector = {"tag": tag, "topic": topic_name, "client_id": client_id}[rule.queue_by]
+            return MappedName(
+                queue_topic if is_device_topic(queue_topic) else None,
+                tag,
+                _fill(rule.keys, levels, values),
+                selector or topic_name,
+            )
+        tag = levels[1] if len(levels) > 1 else ""
+        first_level = levels[0] if is_device_topic(levels[0]) else None
+        return MappedName(first_level, tag, "", tag or topic_name)
+
+    def queue_topics(self, topic_filter: str) -> frozenset[str] | None:
+        """Return the queue topics that can hold matches of ``topic_filter``; None means any."""
+        levels = topic_filter.split("/")
+        if levels[0] in ("#", "+"):
+            return None
+        topics = {self.default_topic}
+        if is_device_topic(levels[0]):
+            topics.add(levels[0])
+        for rule in self._rules:
+            if _may_overlap(rule.filter.split("/"), levels):
+                named = _fill_from_filter(rule.queue_topic, levels)
+                if named is None:
+                    return None
+                topics.add(named)
+        return frozenset(topics)
+
+
+def is_device_topic(queue_topic: str) -> bool:
+    """Return whether devices may read and write the queue topic of this name."""
+    return (
+        _LEGAL_QUEUE_TOPIC.match(queue_topic) is not None
+        and queue_topic not in _SYSTEM_TOPICS
+        and not queue_topic.startswith(_SYSTEM_PREFIXES)
+    )
+
+
+def _fill(template: str, levels: Sequence[str], values: dict[str, str]) -> str:
+    def value(match: re.Match[str]) -> str:
+        name = match.group(1)
+        if name.isdigit():
+            level = int(name) - 1
+            return levels[level] if level < len(levels) else ""
+        return values[name]
+
+    return _PLACEHOLDER.sub(value, template)
+
+
+def _fill_from_filter(template: str, levels: Sequence[str]) -> str | None:
+    """Return the queue topic if the filter's literal levels decide it, else None."""
+    for match in _PLACEHOLDER.finditer(template):
+        name = match.group(1)
+        if not name.isdigit():
+            return None
+        level = int(name) - 1
+        before = levels[: level + 1]
+        if len(before) <= level or "#" in before or before[level] == "+":
+            return None
+    return _fill(template, levels, {})
+
+
+def _may_overlap(one: Sequence[str], other: Sequence[str]) -> bool:
+    """Return whether some topic name matches both filters."""
+    for position in range(max(len(one), len(other)) + 1):
+        first = one[position] if position < len(one) else None
+        second = other[position] if position < len(other) else None
+        if first == "#" or second == "#":
+            return True
+        if first is None or second is None:
+            return first is second
+        if "+" not in (first, second) and first != second:
+            return False
+    raise AssertionError("the last position is past the end of both filters")
+
+
+def _check_rule(rule: TopicRule, where: str) -> None:
+    try:
+        check_topic_filter(rule.filter)
+    except TopicFilterError as exc:
+        raise ConfigError(f"{where}.filter: {exc}") from exc
+    for key, text in (("queue_topic", rule.queue_topic), ("tag", rule.tag), ("keys", rule.keys)):
+        for match in _PLACEHOLDER.finditer(text):
+            name = match.group(1)
+            if name not in ("client_id", "user_name") and not (name.isdigit() and int(name) > 0):
+                raise ConfigError(
+                    f"{where}.{key}: unknown placeholder {{{name}}};"
+                    " use {1}, {2}, ... for topic levels, {client_id} or {user_name}"
+                )
+    if not _PLACEHOLDER.search(rule.queue_topic) and not is_device_topic(rule.queue_topic):
+        raise ConfigError(
+            f"{where}.queue_topic: {rule.queue_topic!r} is no legal queue topic"
+            " (letters, digits, '_' and '-', at most 127, no system topic)"
+        )
