@@ -14,7 +14,7 @@ from __future__ import annotations
 import difflib
 import json
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -29,6 +29,7 @@ CONFIG_EXIT_STATUS: Final = 78  # EX_CONFIG of sysexits.h
 
 S = TypeVar("S", bound=msgspec.Struct)
 KeyPath = tuple[str | int, ...]
+LeafCheck = Callable[[KeyPath, Any], str | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +60,13 @@ class ConfigFaultsError(ConfigError):
         self.faults = tuple(faults)
 
 
-def load_file(kind: type[S], path: str | Path, environment: Mapping[str, str]) -> S:
+def load_file(
+    kind: type[S],
+    path: str | Path,
+    environment: Mapping[str, str],
+    *,
+    check: LeafCheck | None = None,
+) -> S:
     """Return the checked tree of a TOML file; ConfigFaultsError if it is unreadable or wrong."""
     try:
         text = Path(path).read_bytes().decode()
@@ -69,19 +76,27 @@ def load_file(kind: type[S], path: str | Path, environment: Mapping[str, str]) -
     except UnicodeDecodeError as exc:
         fault = ConfigFault(str(path), "", f"not UTF-8 at byte {exc.start}")
         raise ConfigFaultsError([fault]) from exc
-    return load(kind, text, environment, name=str(path))
+    return load(kind, text, environment, name=str(path), check=check)
 
 
-def load(kind: type[S], text: str, environment: Mapping[str, str], *, name: str) -> S:
+def load(
+    kind: type[S],
+    text: str,
+    environment: Mapping[str, str],
+    *,
+    name: str,
+    check: LeafCheck | None = None,
+) -> S:
     """Return the checked tree of ``text`` with the environment laid over it.
 
-    ``name`` is what faults call the text. Raises ConfigFaultsError with every fault found.
+    ``name`` is what faults call the text; ``check`` is asked about each accepted value and returns
+    what is wrong with it, if anything. Raises ConfigFaultsError with every fault found.
     """
     try:
         table = tomllib.loads(text)
     except tomllib.TOMLDecodeError as exc:
         raise ConfigFaultsError([_syntax_fault(name, exc)]) from exc
-    loader = _Loader(name, find_lines(text))
+    loader = _Loader(name, find_lines(text), check)
     loader.override(table, kind, environment)
     section = loader.section(kind, table, ())
     if loader.faults:
@@ -141,10 +156,11 @@ def find_lines(text: str) -> dict[KeyPath, int]:
 class _Loader:
     """One load: the faults found so far and where each value came from."""
 
-    def __init__(self, name: str, lines: Mapping[KeyPath, int]) -> None:
+    def __init__(self, name: str, lines: Mapping[KeyPath, int], check: LeafCheck | None) -> None:
         self.faults: list[ConfigFault] = []
         self._name = name
         self._lines = lines
+        self._check = check
         self._variables: dict[KeyPath, str] = {}
 
     def override(
@@ -209,12 +225,16 @@ class _Loader:
     def _leaf(self, kind: Any, value: Any, path: KeyPath) -> Any:
         try:
             # A variable is text, so "8" is good for an integer there and nowhere else.
-            return msgspec.convert(value, kind, strict=path not in self._variables)
+            leaf = msgspec.convert(value, kind, strict=path not in self._variables)
         except msgspec.ValidationError:
             close = difflib.get_close_matches(str(value), _choices(kind), n=1)
             nearest = json.dumps(close[0]) if close else None
             self._report(path, f"{_show(value)} is not accepted", _describe(kind), nearest)
             return None
+        refusal = self._check(path, leaf) if self._check is not None else None
+        if refusal is not None:
+            self._report(path, refusal)
+        return leaf
 
     def _report_unknown(self, path: KeyPath, known: list[str]) -> None:
         close = difflib.get_close_matches(str(path[-1]), known, n=1, cutoff=0.5)

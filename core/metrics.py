@@ -66,6 +66,17 @@ class Registry:
         """Ask ``read`` for its readings at each scrape."""
         self._sources.append(read)
 
+    def add_counters(self, prefix: str, sample: Callable[[], Mapping[str, float]]) -> None:
+        """Show every entry of ``sample()``; names that end in ``_now`` are gauges."""
+
+        def read() -> Iterable[Reading]:
+            for name, value in sample().items():
+                kind = MetricKind.GAUGE if name.endswith("_now") else MetricKind.COUNTER
+                words = name.removesuffix("_now").replace("_", " ").capitalize()
+                yield Reading(f"{prefix}_{name}", kind, f"{words}.", value)
+
+        self._sources.append(read)
+
     def exposition(self) -> bytes:
         """Return all readings in the Prometheus text format (``CONTENT_TYPE``)."""
         from prometheus_client import CollectorRegistry, generate_latest

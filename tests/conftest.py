@@ -14,3 +14,6 @@ if str(ROOT) not in sys.path:
 # Examples run beside other processes on few cores, so a slow one is no fault.
 settings.register_profile("motelog", deadline=None, max_examples=100)
 settings.load_profile("motelog")
+
+# Also there when the checkout is on the path but its plugin is not registered.
+from motelog.pytest_plugin import motelog_stack as motelog_stack  # noqa: E402  # needs the path

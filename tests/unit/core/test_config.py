@@ -222,3 +222,15 @@ def test_address(text: str, address: tuple[str, int]) -> None:
 def test_bad_address(text: str) -> None:
     with pytest.raises(ValueError, match=r"HOST:PORT|brackets|at most"):
         parse_address(text)
+
+
+def test_the_callers_own_check_is_reported_with_the_rest() -> None:
+    def refuse_x(path: tuple[str | int, ...], value: object) -> str | None:
+        return f"{value} is not for {path[-1]}" if value == "x" else None
+
+    with pytest.raises(ConfigFaultsError) as caught:
+        load(Server, 'listen = "x"\nlow = ""\n' + GOOD, {}, name="f.toml", check=refuse_x)
+    assert [str(fault) for fault in caught.value.faults] == [
+        "f.toml:1: listen: x is not for listen",
+        'f.toml:2: low: "" is not accepted; expected an integer',
+    ]

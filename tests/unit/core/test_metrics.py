@@ -52,3 +52,12 @@ def test_label_values_are_escaped() -> None:
     registry = Registry()
     registry.add(lambda: [Reading("m_x", MetricKind.GAUGE, "X.", 1, {"a": 'b"\n'})])
     assert 'm_x{a="b\\"\\n"} 1.0' in lines(registry)
+
+
+def test_plain_counters_are_shown_with_a_prefix() -> None:
+    registry = Registry()
+    registry.add_counters("m", lambda: {"publishes_received": 4, "sessions_now": 2})
+    found = lines(registry)
+    assert "m_publishes_received_total 4.0" in found
+    assert "# HELP m_sessions_now Sessions." in found
+    assert "# TYPE m_sessions_now gauge" in found

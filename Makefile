@@ -1,0 +1,69 @@
+# Two commands do everything: `make run` and `make test`. Nothing here needs root.
+# Stamp files under .make/ remember what was installed from which inputs, so that a second run is quick.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+KERNELS := $(wildcard core/*.pyx core/*/*.pyx gateway/*/*.pyx spark/*.pyx core/*.pxd core/*/*.pxd)
+BUILD_INPUTS := pyproject.toml setup.py $(KERNELS)
+# How long `make fuzz` may take altogether.
+SECONDS_TOTAL := $(if $(filter command line,$(origin SECONDS)),$(SECONDS),60)
+TEST_ARGS ?=
+
+.PHONY: help run test lint types suite fuzz bench wheel clean
+
+help:  ## show this list
+	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /	/' | expand -t 10
+
+run: .make/run  ## build and start the whole stack on loopback (motelog dev)
+	@$(BIN)/motelog dev $(DEV_ARGS)
+
+test: lint types suite  ## lint, types and every test
+
+lint: .make/test  ## ruff and the import contracts
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/lint-imports --no-cache
+
+types: .make/test  ## mypy --strict
+	@$(BIN)/mypy
+
+suite: .make/test  ## the tests alone; TEST_ARGS='-k store' selects
+	@.ci/java-note
+	@$(BIN)/python -m pytest $(TEST_ARGS)
+
+fuzz: .make/test  ## kernels under AddressSanitizer and UBSan; SECONDS=60 in all
+	@.ci/fuzz $(BIN)/python $(SECONDS_TOTAL)
+
+bench: .make/test  ## the performance table, beside mosquitto where it is installed
+	@$(BIN)/python -m tests.bench
+
+wheel: .make/test  ## build dist/*.whl
+	@rm -rf build/lib* build/bdist* dist
+	@$(BIN)/python -m build --wheel --no-isolation --outdir dist .
+
+clean:  ## remove everything that was built, and the virtual environment
+	rm -rf $(VENV) .make build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	find core gateway spark -name '*.so' -delete
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# --- what the commands above need
+
+.make/checked:
+	@.ci/check-tools $(PYTHON)
+	@mkdir -p .make && touch $@
+
+.make/venv: | .make/checked
+	@echo "creating $(VENV)"
+	@$(PYTHON) -m venv $(VENV)
+	@touch $@
+
+.make/run: .make/venv $(BUILD_INPUTS)
+	@echo "building kernels and installing (once)"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable .
+	@touch $@
+
+.make/test: .make/venv $(BUILD_INPUTS)
+	@echo "building kernels and installing with every extra (once)"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[spark,loadtest,test,dev]'
+	@touch $@ .make/run

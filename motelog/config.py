@@ -1,0 +1,84 @@
+"""The one configuration tree of a process: which roles it runs and each role's section.
+
+Owns: MotelogConfig, AdminConfig, the refusal of addresses that are not loopback.
+Must not touch: how a file is read (core.config), what a role does with its section.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+
+from core import config as loader
+from core.broker.config import BrokerConfig
+from core.namesrv.config import NamesrvConfig
+from gateway.config import GatewayConfig
+
+Role = Literal["namesrv", "broker", "gateway", "console"]
+
+NOT_LOOPBACK = (
+    "{text} is not a loopback address: Motelog has no access control yet, so anyone on the network "
+    "could read and write every topic; use 127.0.0.1"
+)
+
+
+class AdminConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """The admin HTTP listener: /health/live, /health/ready, /metrics."""
+
+    #: HOST:PORT; port 0 takes any free one.
+    listen: str = "127.0.0.1:8080"
+
+
+class MotelogConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Everything one process is told; ``roles`` says which of the sections it uses."""
+
+    #: What this process runs, in any order.
+    roles: tuple[Role, ...] = ("namesrv", "broker", "gateway", "console")
+    namesrv: NamesrvConfig = msgspec.field(default_factory=NamesrvConfig)
+    broker: BrokerConfig | None = None
+    gateway: GatewayConfig = msgspec.field(default_factory=GatewayConfig)
+    admin: AdminConfig = msgspec.field(default_factory=AdminConfig)
+
+    def __post_init__(self) -> None:
+        if not self.roles:
+            raise ValueError("roles is empty, so there is nothing to run")
+        if len(set(self.roles)) < len(self.roles):
+            raise ValueError(f"roles names one role twice: {', '.join(self.roles)}")
+        if "broker" in self.roles and self.broker is None:
+            raise ValueError('the role "broker" needs broker.store.directory: where to keep messages')
+        if "gateway" in self.roles and "broker" not in self.roles:
+            raise ValueError('the role "gateway" needs the role "broker" in the same process')
+
+
+def load_config(path: str | Path) -> MotelogConfig:
+    """Return the checked tree of a file and the environment, or raise ConfigFaultsError."""
+    return loader.load_file(MotelogConfig, path, os.environ, check=_check_leaf)
+
+
+def check_listen(text: str) -> tuple[str, int]:
+    """Return (host, port) of an address to listen on; ValueError if malformed or not loopback."""
+    host, port = loader.parse_address(text)
+    if host != "localhost" and not _is_loopback(host):
+        raise ValueError(NOT_LOOPBACK.format(text=text))
+    return host, port
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False  # a name may resolve to anything, and to something else tomorrow
+
+
+def _check_leaf(path: loader.KeyPath, value: Any) -> str | None:
+    if path[-1] != "listen":
+        return None
+    try:
+        check_listen(value)
+    except ValueError as exc:
+        return str(exc)
+    return None
