@@ -1,0 +1,326 @@
+"""What producers and consumers share: name servers, routes, connections to brokers, heartbeats.
+
+Owns: one RemotingClient per address, the route cache and its refresh, the client's identity towards
+brokers. Must not touch: what is sent or pulled (bridge.producer, bridge.pull).
+Invariants: every wait on a peer has a deadline; background tasks live in the nursery that ``enter``
+opens and ``leave`` ends. State changes between two awaits on trio's thread, or under the lock of
+one address or topic.
+Spec: RocketMQ MQClientInstance; docs of the wire in core.remoting.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import os
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractAsyncContextManager
+from typing import Any, Final
+
+import trio
+
+from bridge.errors import ClientClosedError, NoNameServerError, RouteError
+from bridge.routes import DEFAULT_TOPIC, MASTER_ID, TopicRoute, decode_route
+from core.errors import BrokerError, RemotingDecodeError, RemotingError
+from core.remoting import RemotingCommand, RequestCode, ResponseCode, dumps
+from core.remoting_client import RemotingClient, RequestHandler, connect, split_address
+
+logger = logging.getLogger(__name__)
+
+ROUTE_REFRESH_S: Final = 30.0
+HEARTBEAT_S: Final = 30.0
+REQUEST_TIMEOUT_S: Final = 3.0
+LEAVE_GRACE_S: Final = 1.0
+# A topic that does not exist yet is asked for again at most this often.
+STAND_IN_RETRY_S: Final = 0.1
+
+# The members of the heartbeat that say which groups this client belongs to.
+GroupsOf = Callable[[], Mapping[str, list[dict[str, Any]]]]
+
+_instances = itertools.count(1)
+
+
+class Client:
+    """Requests to name servers and brokers by address; usable between ``enter`` and ``leave``."""
+
+    def __init__(
+        self,
+        *,
+        namesrv: str,
+        groups: GroupsOf,
+        unregister: Mapping[str, str],
+        on_request: RequestHandler | None = None,
+    ) -> None:
+        self.namesrv_addresses = parse_namesrv(namesrv)
+        self.address = "127.0.0.1"  # our own, as brokers see us; known after enter
+        self.client_id = ""
+        self._groups = groups
+        self._unregister = dict(unregister)
+        self._on_request = on_request
+        self._namesrv_index = 0
+        self._connections: dict[str, RemotingClient] = {}
+        self._connecting: defaultdict[str, trio.Lock] = defaultdict(trio.Lock)
+        self._routes: dict[str, tuple[TopicRoute, float]] = {}
+        self._routing: defaultdict[str, trio.Lock] = defaultdict(trio.Lock)
+        self._heartbeat_wanted = trio.Event()
+        self._manager: AbstractAsyncContextManager[trio.Nursery] | None = None
+        self._nursery: trio.Nursery | None = None
+
+    async def enter(self) -> None:
+        """Start the background tasks; connects to nobody yet."""
+        if self._nursery is not None:
+            raise ClientClosedError("already entered")
+        self.address = await _own_address(self.namesrv_addresses[0])
+        # Distinct per process and client: the broker tells the members of a group apart by it.
+        instance = f"{os.getpid()}#{time.time_ns()}#{next(_instances)}"
+        self.client_id = f"{self.address}@{instance}"
+        self._manager = trio.open_nursery()
+        self._nursery = await self._manager.__aenter__()
+        self._nursery.start_soon(self._refresh_routes)
+        self._nursery.start_soon(self._send_heartbeats)
+
+    async def leave(self) -> None:
+        """Say goodbye to the brokers, for at most LEAVE_GRACE_S, and end every task.
+
+        The nursery is left by hand, without the caller's exception: that one then propagates as
+        itself instead of inside an exception group.
+        """
+        if self._nursery is None or self._manager is None:
+            return
+        nursery, self._nursery = self._nursery, None
+        with trio.move_on_after(LEAVE_GRACE_S, shield=True):
+            await self._say_goodbye()
+        nursery.cancel_scope.cancel()
+        await self._manager.__aexit__(None, None, None)
+
+    def start_soon(self, task: Callable[..., Any], *args: object) -> None:
+        """Run ``task`` until ``leave``."""
+        self._open_nursery().start_soon(task, *args)
+
+    async def request(
+        self, address: str, command: RemotingCommand, *, timeout_s: float = REQUEST_TIMEOUT_S
+    ) -> RemotingCommand:
+        """Return the answer of the server at ``address``, connecting first if need be.
+
+        RemotingError as RemotingClient.request; the answer's code is the caller's to judge.
+        """
+        deadline = trio.current_time() + timeout_s
+        connection = await self._connection(address, timeout_s)
+        remaining_s = max(0.0, deadline - trio.current_time())
+        return await connection.request(command, timeout_s=remaining_s)
+
+    async def send_oneway(
+        self, address: str, command: RemotingCommand, *, timeout_s: float = REQUEST_TIMEOUT_S
+    ) -> None:
+        """Send a request that nobody answers."""
+        connection = await self._connection(address, timeout_s)
+        await connection.send_oneway(command, timeout_s=timeout_s)
+
+    async def route(
+        self, topic: str, *, for_sending: bool = False, newer_than: float | None = None
+    ) -> TopicRoute:
+        """Return the topic's route, from the cache or a name server.
+
+        ``newer_than`` asks again unless the cached answer is from after that time. ``for_sending``
+        falls back to the default topic's route, whose broker will create the topic. RouteError if
+        the topic does not exist, NoNameServerError if nobody could be asked.
+        """
+        found = self._cached(topic, for_sending, newer_than)
+        if found is not None:
+            return found
+        async with self._routing[topic]:
+            # Whoever waited here finds what the one before it has fetched.
+            found = self._cached(topic, for_sending, newer_than)
+            if found is not None:
+                return found
+            try:
+                return await self._fetch_route(topic, for_sending)
+            except NoNameServerError:
+                # An old route is better than none: brokers answer without name servers too.
+                found = self._cached(topic, for_sending, None)
+                if found is None:
+                    raise
+                return found
+
+    async def request_namesrv(
+        self, command: RemotingCommand, *, timeout_s: float = REQUEST_TIMEOUT_S
+    ) -> RemotingCommand:
+        """Return the first answer of a name server, trying each in turn from the last good one."""
+        count = len(self.namesrv_addresses)
+        failures = []
+        for attempt in range(count):
+            index = (self._namesrv_index + attempt) % count
+            address = self.namesrv_addresses[index]
+            try:
+                answer = await self.request(address, command, timeout_s=timeout_s / count)
+            except RemotingError as exc:
+                failures.append(str(exc))
+                continue
+            self._namesrv_index = index
+            return answer
+        raise NoNameServerError(f"no name server answered: {'; '.join(failures)}")
+
+    def want_heartbeat(self) -> None:
+        """Send a heartbeat at once, because the groups or subscriptions have changed."""
+        self._heartbeat_wanted.set()
+
+    def _open_nursery(self) -> trio.Nursery:
+        if self._nursery is None:
+            raise ClientClosedError("not open: use it inside `async with`")
+        return self._nursery
+
+    async def _connection(self, address: str, timeout_s: float) -> RemotingClient:
+        nursery = self._open_nursery()
+        connection = self._connections.get(address)
+        if connection is not None and connection.is_open:
+            return connection
+        async with self._connecting[address]:
+            connection = self._connections.get(address)
+            if connection is not None and connection.is_open:
+                return connection
+            stream = await connect(address, timeout_s=timeout_s)
+            connection = RemotingClient(stream, peer=address, on_request=self._on_request)
+            self._connections[address] = connection
+            await nursery.start(connection.run)
+            return connection
+
+    def _cached(self, topic: str, for_sending: bool, newer_than: float | None) -> TopicRoute | None:
+        route, fetched_at = self._routes.get(topic, (None, 0.0))
+        if route is None or (newer_than is not None and fetched_at <= newer_than):
+            return None
+        if route.is_stand_in and (
+            not for_sending or trio.current_time() - fetched_at > STAND_IN_RETRY_S
+        ):
+            return None
+        return route
+
+    async def _fetch_route(self, topic: str, for_sending: bool) -> TopicRoute:
+        route = await self._ask_route(topic, topic)
+        if route is None and for_sending:
+            route = await self._ask_route(topic, DEFAULT_TOPIC)
+        if route is None:
+            raise RouteError(f"topic {topic!r} does not exist", topic=topic)
+        self._remember(route)
+        return route
+
+    async def _ask_route(self, topic: str, asked_topic: str) -> TopicRoute | None:
+        answer = await self.request_namesrv(
+            RemotingCommand(RequestCode.GET_ROUTEINFO_BY_TOPIC, ext={"topic": asked_topic})
+        )
+        if answer.code == ResponseCode.TOPIC_NOT_EXIST:
+            return None
+        check(answer)
+        return decode_route(topic, answer.body, is_stand_in=asked_topic != topic)
+
+    def _remember(self, route: TopicRoute) -> None:
+        known = set(self._broker_addresses())
+        self._routes[route.topic] = (route, trio.current_time())
+        if not known.issuperset(_addresses([route])):
+            self._heartbeat_wanted.set()
+
+    async def _refresh_routes(self) -> None:
+        while True:
+            await trio.sleep(ROUTE_REFRESH_S)
+            for topic in list(self._routes):
+                try:
+                    await self._refresh_route(topic)
+                except (NoNameServerError, BrokerError, RemotingDecodeError) as exc:
+                    # What is known stays in use; brokers answer without name servers too.
+                    logger.warning("route_refresh_failed topic=%s error=%s", topic, exc)
+
+    async def _refresh_route(self, topic: str) -> None:
+        async with self._routing[topic]:
+            route = await self._ask_route(topic, topic)
+            if route is not None:
+                self._remember(route)
+            else:
+                self._routes.pop(topic, None)
+
+    async def _send_heartbeats(self) -> None:
+        while True:
+            with trio.move_on_after(HEARTBEAT_S):
+                await self._heartbeat_wanted.wait()
+            self._heartbeat_wanted = trio.Event()
+            body = dumps({"clientID": self.client_id, **self._groups()})
+            async with trio.open_nursery() as nursery:
+                for address in self._broker_addresses():
+                    nursery.start_soon(self._send_heartbeat, address, body)
+
+    async def _send_heartbeat(self, address: str, body: bytes) -> None:
+        try:
+            check(await self.request(address, RemotingCommand(RequestCode.HEART_BEAT, body=body)))
+        except (RemotingError, BrokerError) as exc:
+            logger.info("heartbeat_failed broker=%s error=%s", address, exc)
+
+    async def _say_goodbye(self) -> None:
+        command_ext = {"clientID": self.client_id, **self._unregister}
+        brokers = set(self._broker_addresses())
+        async with trio.open_nursery() as nursery:
+            for address, connection in self._connections.items():
+                if connection.is_open:
+                    ext = command_ext if address in brokers else None
+                    nursery.start_soon(_unregister_and_close, connection, ext)
+
+    def _broker_addresses(self) -> Iterable[str]:
+        """Return the addresses that get heartbeats: those of the masters in use."""
+        return _addresses([route for route, _ in self._routes.values()])
+
+
+async def _unregister_and_close(connection: RemotingClient, ext: dict[str, str] | None) -> None:
+    if ext is not None:
+        command = RemotingCommand(RequestCode.UNREGISTER_CLIENT, ext=ext)
+        try:
+            await connection.request(command, timeout_s=LEAVE_GRACE_S / 2)
+        except RemotingError as exc:
+            logger.info("unregister_failed broker=%s error=%s", connection.peer, exc)
+    await connection.aclose()
+
+
+def _addresses(routes: Iterable[TopicRoute]) -> set[str]:
+    return {
+        members[MASTER_ID]
+        for route in routes
+        for members in route.addresses.values()
+        if MASTER_ID in members
+    }
+
+
+def check(answer: RemotingCommand) -> RemotingCommand:
+    """Return ``answer`` if it reports success; BrokerError with its code and remark otherwise."""
+    if answer.code != ResponseCode.SUCCESS:
+        raise BrokerError(answer.code, answer.remark or f"response code {answer.code}")
+    return answer
+
+
+def int_field(answer: RemotingCommand, name: str) -> int:
+    """Return a number from the answer's header; RemotingDecodeError if it is missing or none."""
+    text = answer.ext.get(name)
+    try:
+        return int(text) if text is not None and len(text) <= 20 else int("")
+    except ValueError:
+        raise RemotingDecodeError(f"answer's field {name} is {text!r}, not a number") from None
+
+
+def parse_namesrv(namesrv: str) -> tuple[str, ...]:
+    """Return the addresses of ``host:port;host:port``; ValueError if there is none or a bad one."""
+    addresses = tuple(part.strip() for part in namesrv.split(";") if part.strip())
+    if not addresses:
+        raise ValueError("namesrv is empty; expected HOST:PORT, several separated by ';'")
+    for address in addresses:
+        split_address(address)
+    return addresses
+
+
+async def _own_address(peer: str) -> str:
+    """Return the local address that faces ``peer``. Connecting a UDP socket sends nothing."""
+    host, port = split_address(peer)
+    try:
+        found = await trio.socket.getaddrinfo(host, port, type=trio.socket.SOCK_DGRAM)
+        family, kind, protocol, _, address = found[0]
+        with trio.socket.socket(family, kind, protocol) as probe:
+            await probe.connect(address)
+            return str(probe.getsockname()[0])
+    except OSError:
+        return "127.0.0.1"

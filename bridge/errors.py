@@ -1,0 +1,47 @@
+"""Errors of the native client.
+
+Owns: ClientError and its leaves. Must not touch: anything else. What a broker refuses comes as
+BrokerError, what the network does as RemotingError (core.errors).
+"""
+
+from __future__ import annotations
+
+from core.errors import MotelogError
+
+
+class ClientError(MotelogError):
+    """Root of the errors the native client itself decides on."""
+
+
+class ClientClosedError(ClientError):
+    """The producer or consumer is closed, not yet entered, or was created before a fork."""
+
+
+class MessageRefusedError(ClientError):
+    """The message cannot be sent as it is; nothing has left this process."""
+
+
+class RouteError(ClientError):
+    """No queue can be used for the topic.
+
+    ``topic`` has no route, or none of its brokers may be written to or read from.
+    """
+
+    def __init__(self, message: str, *, topic: str) -> None:
+        super().__init__(message)
+        self.topic = topic
+
+
+class SendFailedError(ClientError):
+    """No attempt to send was acknowledged; a message may still have been stored by one of them.
+
+    ``attempts`` says per attempt which broker was asked and what came of it.
+    """
+
+    def __init__(self, message: str, *, attempts: tuple[str, ...]) -> None:
+        super().__init__(f"{message}: {'; '.join(attempts)}")
+        self.attempts = attempts
+
+
+class NoNameServerError(ClientError):
+    """None of the name servers answered."""

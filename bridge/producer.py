@@ -1,0 +1,390 @@
+"""Sending messages: validation, queue choice, attempts within a deadline.
+
+Owns: Producer, SendResult, the header and body of a send request. Must not touch: connections and
+routes (bridge.client). Safe to share between the tasks of one trio run.
+Spec: RocketMQ DefaultMQProducerImpl, SendMessageRequestHeaderV2, MessageBatch.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import re
+import time
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from types import TracebackType
+from typing import Final, Self
+
+import trio
+
+from bridge.client import Client, int_field
+from bridge.errors import (
+    ClientClosedError,
+    MessageRefusedError,
+    NoNameServerError,
+    RouteError,
+    SendFailedError,
+)
+from bridge.routes import DEFAULT_TOPIC, DEFAULT_TOPIC_QUEUE_COUNT, TopicRoute
+from bridge.unique_id import UniqueIds
+from core.errors import (
+    BrokerError,
+    RemotingConnectionError,
+    RemotingError,
+    RemotingTimeoutError,
+)
+from core.message import (
+    DELAY,
+    KEYS,
+    SYS_FLAG_COMPRESSED,
+    TAGS,
+    UNIQ_KEY,
+    WAIT,
+    Message,
+    MessageQueue,
+    encode_properties,
+    string_hash,
+)
+from core.remoting import RemotingCommand, RequestCode, ResponseCode, encode_batch_items
+
+SEND_TIMEOUT_S: Final = 3.0
+RETRIES: Final = 2
+MESSAGE_BYTES_MAX: Final = 4 * 1024 * 1024
+COMPRESS_ABOVE_BYTES: Final = 4096
+# Pause before asking the same broker again; other brokers are asked at once.
+RETRY_PAUSE_S: Final = 0.1
+# Compressing less than this takes a few milliseconds, which a thread would not make shorter.
+_COMPRESS_IN_THREAD_BYTES: Final = 262_144
+_ZLIB_LEVEL: Final = 5  # what Java clients use
+
+_TOPIC: Final = re.compile(r"[%|a-zA-Z0-9_-]{1,127}")
+_RETRY_PREFIX: Final = "%RETRY%"
+
+# Refusals that another broker, or the same one a little later, may not repeat.
+_RETRIED_CODES: Final = frozenset(
+    {
+        ResponseCode.SYSTEM_ERROR,
+        ResponseCode.SYSTEM_BUSY,
+        ResponseCode.SERVICE_NOT_AVAILABLE,
+        ResponseCode.NO_PERMISSION,
+        ResponseCode.TOPIC_NOT_EXIST,
+        ResponseCode.FLOW_CONTROL,
+    }
+)
+
+compress_limiter = trio.CapacityLimiter(2)
+
+
+class SendStatus(IntEnum):
+    """How safely a message is stored; all but OK are warnings (RocketMQ SendStatus)."""
+
+    OK = ResponseCode.SUCCESS
+    FLUSH_DISK_TIMEOUT = ResponseCode.FLUSH_DISK_TIMEOUT
+    SLAVE_NOT_AVAILABLE = ResponseCode.SLAVE_NOT_AVAILABLE
+    FLUSH_SLAVE_TIMEOUT = ResponseCode.FLUSH_SLAVE_TIMEOUT
+
+
+@dataclass(frozen=True, slots=True)
+class SendResult:
+    """Where a message was stored.
+
+    ``message_id`` is the unique id given to it here, ``offset_id`` the broker's; for a batch both
+    are the messages' ids joined by commas, and ``queue_offset`` is the first message's.
+    """
+
+    status: SendStatus
+    message_id: str
+    offset_id: str
+    queue: MessageQueue
+    queue_offset: int
+
+
+class Producer:
+    """Send messages to the brokers that the name servers know.
+
+    ``async with Producer(namesrv="127.0.0.1:9876", group="P") as producer:``; ``namesrv`` may list
+    several servers separated by ";". One producer serves any number of topics and tasks.
+    """
+
+    def __init__(
+        self,
+        *,
+        namesrv: str = "127.0.0.1:9876",
+        group: str = "motelog",
+        timeout_s: float = SEND_TIMEOUT_S,
+        retries: int = RETRIES,
+        message_bytes_max: int = MESSAGE_BYTES_MAX,
+        compress_above_bytes: int = COMPRESS_ABOVE_BYTES,
+    ) -> None:
+        self.group = group
+        self._timeout_s = timeout_s
+        self._retries = retries
+        self._message_bytes_max = message_bytes_max
+        self._compress_above_bytes = compress_above_bytes
+        self._turns: dict[str, int] = {}
+        self._ids: UniqueIds | None = None
+        self._client = Client(
+            namesrv=namesrv,
+            groups=lambda: {"consumerDataSet": [], "producerDataSet": [{"groupName": group}]},
+            unregister={"producerGroup": group},
+        )
+
+    async def __aenter__(self) -> Self:
+        await self._client.enter()
+        address = ipaddress.ip_address(self._client.address.partition("%")[0]).packed
+        self._ids = UniqueIds(address=address, process_id=os.getpid())
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        value: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self._client.leave()
+
+    async def queues(self, topic: str) -> tuple[MessageQueue, ...]:
+        """Return the queues that may be written to; those it will get if it does not exist yet."""
+        return (await self._route(topic)).write_queues
+
+    async def send(
+        self,
+        message: Message,
+        *,
+        queue: MessageQueue | None = None,
+        hash_key: str | None = None,
+        timeout_s: float | None = None,
+    ) -> SendResult:
+        """Return once a broker has stored ``message``.
+
+        Without ``queue`` or ``hash_key`` queues take turns and a retry goes to another broker. With
+        ``hash_key`` equal keys go to the same queue, as long as the number of queues stays. Raises
+        MessageRefusedError before anything is sent, BrokerError when the broker refuses it,
+        SendFailedError when no attempt was acknowledged within ``timeout_s``: then it may have been
+        stored all the same, under the same unique id.
+        """
+        message_id, properties = self._properties(message)
+        self._check_size(len(message.body))
+        body, sys_flag = await self._compress(message.body)
+        ext = self._ext(message.topic, properties, sys_flag=sys_flag, flag=message.flag)
+        command = RemotingCommand(RequestCode.SEND_MESSAGE_V2, ext=ext, body=body)
+        return await self._send(message.topic, message_id, command, queue, hash_key, timeout_s)
+
+    async def send_batch(
+        self,
+        messages: Sequence[Message],
+        *,
+        queue: MessageQueue | None = None,
+        hash_key: str | None = None,
+        timeout_s: float | None = None,
+    ) -> SendResult:
+        """Return once a broker has stored all of ``messages``, which go to one queue, in order.
+
+        They share a topic and are at most 4 MiB together; no delay, no retry topic. Errors as
+        ``send``; a batch is stored whole or not at all.
+        """
+        if not messages:
+            raise MessageRefusedError("a batch needs at least one message")
+        topic = messages[0].topic
+        items = []
+        message_ids = []
+        for message in messages:
+            if message.topic != topic:
+                raise MessageRefusedError(f"batch mixes topics {topic!r} and {message.topic!r}")
+            if DELAY in message.properties or topic.startswith(_RETRY_PREFIX):
+                raise MessageRefusedError("a batch can neither be delayed nor go to a retry topic")
+            message_id, properties = self._properties(message)
+            message_ids.append(message_id)
+            items.append((message.flag, message.body, properties))
+        body = encode_batch_items(items)
+        self._check_size(len(body))
+        batch_properties = encode_properties({UNIQ_KEY: message_ids[0], WAIT: "true"})
+        ext = self._ext(topic, batch_properties, sys_flag=0, flag=0) | {"m": "true"}
+        command = RemotingCommand(RequestCode.SEND_BATCH_MESSAGE, ext=ext, body=body)
+        return await self._send(topic, ",".join(message_ids), command, queue, hash_key, timeout_s)
+
+    async def _send(
+        self,
+        topic: str,
+        message_id: str,
+        command: RemotingCommand,
+        queue: MessageQueue | None,
+        hash_key: str | None,
+        timeout_s: float | None,
+    ) -> SendResult:
+        timeout_s = self._timeout_s if timeout_s is None else timeout_s
+        deadline = trio.current_time() + timeout_s
+        attempts: list[str] = []
+        avoided: set[str] = set()
+        asked_at: float | None = None
+        for attempt in range(self._retries + 1):
+            remaining_s = deadline - trio.current_time()
+            if remaining_s <= 0:
+                break
+            target: MessageQueue | None = None
+            others: set[str] = set()
+            try:
+                with trio.fail_after(remaining_s):
+                    route = await self._route(topic, asked_at)
+                target = self._choose(route, queue, hash_key, avoided)
+                avoided.add(target.broker_name)
+                if queue is None and hash_key is None:
+                    others = {other.broker_name for other in route.write_queues} - avoided
+                return await self._attempt(
+                    route, target, message_id, command, deadline, self._retries - attempt
+                )
+            except trio.TooSlowError:
+                attempts.append("no route in time")
+                break
+            except BrokerError as exc:
+                if exc.code not in _RETRIED_CODES:
+                    raise
+                attempts.append(_describe(target, exc))
+            except RouteError as exc:
+                # A broker that restarts takes its topics with it for a moment.
+                if attempt == 0:
+                    raise
+                attempts.append(_describe(target, exc))
+            except (RemotingError, NoNameServerError) as exc:
+                attempts.append(_describe(target, exc))
+            asked_at = trio.current_time()  # the route may be what was wrong
+            if not others:
+                await trio.sleep(min(RETRY_PAUSE_S * 2**attempt, max(0.0, deadline - asked_at)))
+        raise SendFailedError(
+            f"message {message_id} for topic {topic!r} was not acknowledged within "
+            f"{timeout_s:.3g} s and {len(attempts)} attempts",
+            attempts=tuple(attempts),
+        )
+
+    async def _attempt(
+        self,
+        route: TopicRoute,
+        target: MessageQueue,
+        message_id: str,
+        command: RemotingCommand,
+        deadline: float,
+        attempts_left: int,
+    ) -> SendResult:
+        address = route.address(target.broker_name)
+        if address is None:
+            raise RemotingConnectionError(f"broker {target.broker_name!r} has no master")
+        timeout_s = deadline - trio.current_time()
+        if attempts_left and len(route.addresses) > 1:
+            # One stuck broker must not use up the time in which another could have answered.
+            timeout_s /= attempts_left + 1
+        command.ext |= {"e": str(target.queue_id), "n": target.broker_name}
+        answer = await self._client.request(address, command, timeout_s=timeout_s)
+        try:
+            status = SendStatus(answer.code)
+        except ValueError:
+            remark = answer.remark or f"response code {answer.code}"
+            raise BrokerError(answer.code, remark) from None
+        return SendResult(
+            status=status,
+            message_id=message_id,
+            offset_id=answer.ext.get("msgId", ""),
+            queue=MessageQueue(target.topic, target.broker_name, int_field(answer, "queueId")),
+            queue_offset=int_field(answer, "queueOffset"),
+        )
+
+    async def _route(self, topic: str, newer_than: float | None = None) -> TopicRoute:
+        _check_topic(topic)
+        route = await self._client.route(topic, for_sending=True, newer_than=newer_than)
+        if not route.write_queues:
+            raise RouteError(f"topic {topic!r} has no queue that may be written to", topic=topic)
+        return route
+
+    def _choose(
+        self,
+        route: TopicRoute,
+        queue: MessageQueue | None,
+        hash_key: str | None,
+        avoided: set[str],
+    ) -> MessageQueue:
+        """Return the queue of the next attempt: the caller's choice, or the next one in turn."""
+        if queue is not None:
+            if queue.topic != route.topic:
+                raise MessageRefusedError(f"{queue} is not a queue of topic {route.topic!r}")
+            return queue
+        queues = route.write_queues
+        if hash_key is not None:
+            return queues[abs(string_hash(hash_key)) % len(queues)]
+        turn = self._turns.get(route.topic, -1)
+        for _ in queues:
+            turn = (turn + 1) % len(queues)
+            if queues[turn].broker_name not in avoided:
+                break
+        else:
+            turn = (turn + 1) % len(queues)  # every broker has failed once; take turns again
+        self._turns[route.topic] = turn
+        return queues[turn]
+
+    def _properties(self, message: Message) -> tuple[str, bytes]:
+        """Return the message's unique id and its property text."""
+        _check_topic(message.topic)
+        if self._ids is None:
+            raise ClientClosedError("not open: use the producer inside `async with`")
+        properties = dict(message.properties)
+        message_id = properties.setdefault(UNIQ_KEY, self._ids.next(time.time_ns() // 1_000_000))
+        properties.setdefault(WAIT, "true")
+        if message.tags is not None:
+            properties[TAGS] = message.tags
+        if message.keys:
+            if any(not key or " " in key for key in message.keys):
+                raise MessageRefusedError("keys are words: not empty and without spaces")
+            properties[KEYS] = " ".join(message.keys)
+        try:
+            return message_id, encode_properties(properties)
+        except ValueError as exc:
+            raise MessageRefusedError(str(exc)) from exc
+
+    def _check_size(self, body_bytes: int) -> None:
+        if body_bytes > self._message_bytes_max:
+            raise MessageRefusedError(
+                f"body of {body_bytes} bytes, at most {self._message_bytes_max} may be sent"
+            )
+
+    async def _compress(self, body: bytes) -> tuple[bytes, int]:
+        """Return the body as it travels and its flag bit; whoever reads it inflates it."""
+        if len(body) <= self._compress_above_bytes:
+            return body, 0
+        if len(body) < _COMPRESS_IN_THREAD_BYTES:
+            packed = zlib.compress(body, _ZLIB_LEVEL)
+        else:
+            packed = await trio.to_thread.run_sync(
+                zlib.compress, body, _ZLIB_LEVEL, limiter=compress_limiter
+            )
+        return (packed, SYS_FLAG_COMPRESSED) if len(packed) < len(body) else (body, 0)
+
+    def _ext(self, topic: str, properties: bytes, *, sys_flag: int, flag: int) -> dict[str, str]:
+        """Return the header of SEND_MESSAGE_V2, whose fields are letters to save bytes."""
+        return {
+            "a": self.group,
+            "b": topic,
+            "c": DEFAULT_TOPIC,
+            "d": str(DEFAULT_TOPIC_QUEUE_COUNT),
+            "e": "0",  # queue id; set per attempt
+            "f": str(sys_flag),
+            "g": str(time.time_ns() // 1_000_000),
+            "h": str(flag),
+            "i": properties.decode(),
+            "j": "0",  # reconsume times
+            "k": "false",  # unit mode
+            "m": "false",  # batch
+        }
+
+
+def _check_topic(topic: str) -> None:
+    if _TOPIC.fullmatch(topic) is None:
+        raise MessageRefusedError(
+            f"topic {topic[:140]!r} is not 1 to 127 characters of letters, digits, '_-%|'"
+        )
+
+
+def _describe(target: MessageQueue | None, exc: Exception) -> str:
+    place = f"broker {target.broker_name!r}" if target is not None else "name servers"
+    kind = "timed out" if isinstance(exc, RemotingTimeoutError) else "failed"
+    return f"{place} {kind}: {exc}"

@@ -1,0 +1,468 @@
+"""Reading messages by explicit offsets: assign queues, poll them fairly, commit.
+
+Owns: PullConsumer, PullResult, the position in each assigned queue, at most two batches read ahead
+per queue. Must not touch: connections and routes (bridge.client), the assignment of queues to the
+members of a group (the caller decides). Used by one task at a time; ``poll`` and ``commit`` from
+different tasks are fine.
+Invariants: ``position`` is the offset after the last message handed out, never of one read ahead;
+so what ``commit`` stores has been seen by the caller. Offsets live at the broker.
+Spec: RocketMQ PullAPIWrapper, PullMessageRequestHeader, DefaultLitePullConsumerImpl.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import dataclass
+from enum import IntEnum
+from types import TracebackType
+from typing import Any, Final, Literal, Self, TypeVar
+
+import trio
+
+from bridge.client import REQUEST_TIMEOUT_S, Client, check, int_field
+from bridge.errors import ClientError, NoNameServerError, RouteError
+from bridge.read_ahead import TAGS_ALL, Reading, Start, parse_tags, with_tags
+from bridge.routes import MASTER_ID
+from core.errors import BrokerError, MotelogError, RecordError, RemotingError
+from core.message import MessageQueue, StoredMessage, string_hash
+from core.record import decode_messages
+from core.remoting import PullSysFlag, RemotingCommand, RequestCode, ResponseCode
+
+logger = logging.getLogger(__name__)
+
+HOLD_S: Final = 15.0
+# Added to the hold: the broker looks for expired holds every 5 s.
+HOLD_GRACE_S: Final = 10.0
+RETRY_S: Final = 1.0
+PULL_COUNT: Final = 32
+PULL_BYTES_MAX: Final = 262_144
+
+_RETRIED_CODES: Final = frozenset(
+    {
+        ResponseCode.SYSTEM_ERROR,
+        ResponseCode.SYSTEM_BUSY,
+        ResponseCode.SERVICE_NOT_AVAILABLE,
+        ResponseCode.FLOW_CONTROL,
+    }
+)
+
+T = TypeVar("T")
+
+
+class PullStatus(IntEnum):
+    """What a pull found; the next offset is valid for each of them."""
+
+    FOUND = ResponseCode.SUCCESS
+    NO_NEW_MESSAGE = ResponseCode.PULL_NOT_FOUND
+    NO_MATCHED_MESSAGE = ResponseCode.PULL_RETRY_IMMEDIATELY
+    OFFSET_ILLEGAL = ResponseCode.PULL_OFFSET_MOVED
+
+
+@dataclass(frozen=True, slots=True)
+class PullResult:
+    """One answer of a broker; ``records`` are stored records back to back (core.record)."""
+
+    status: PullStatus
+    next_offset: int
+    min_offset: int
+    max_offset: int
+    records: bytes
+    suggested_broker_id: int = MASTER_ID
+
+    def messages(self) -> list[StoredMessage]:
+        """Decode ``records``; RecordError if they are damaged."""
+        return decode_messages(self.records)
+
+
+class PullConsumer:
+    """Read chosen queues at chosen offsets, as a member of ``group`` for committed offsets.
+
+    ``async with PullConsumer(namesrv="127.0.0.1:9876", group="G") as consumer:``. A queue without a
+    committed offset starts at its oldest message, or with ``start="last"`` at what comes next.
+    """
+
+    def __init__(
+        self,
+        *,
+        namesrv: str = "127.0.0.1:9876",
+        group: str = "motelog",
+        start: Literal["first", "last"] = "first",
+        hold_s: float = HOLD_S,
+        request_timeout_s: float = REQUEST_TIMEOUT_S,
+    ) -> None:
+        self.group = group
+        self._start = Start.BEGIN if start == "first" else Start.END
+        self._hold_s = hold_s
+        self._request_timeout_s = request_timeout_s
+        self._reading: dict[MessageQueue, Reading] = {}
+        self._turn: deque[Reading] = deque()
+        self._arrived = trio.Event()
+        self._assigned_at_ms = 0
+        self._client = Client(
+            namesrv=namesrv, groups=self._groups, unregister={"consumerGroup": group}
+        )
+
+    async def __aenter__(self) -> Self:
+        await self._client.enter()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        value: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """End all reading. Positions that were not committed are forgotten."""
+        await self._client.leave()
+
+    async def queues(self, topic: str) -> tuple[MessageQueue, ...]:
+        """Return the topic's readable queues; RouteError if it does not exist."""
+        return (await self._client.route(topic, newer_than=trio.current_time())).read_queues
+
+    @property
+    def assigned(self) -> tuple[MessageQueue, ...]:
+        return tuple(self._reading)
+
+    def assign(self, queues: Iterable[MessageQueue], *, tags: str = TAGS_ALL) -> None:
+        """Read exactly ``queues`` from now on, and of them only messages with one of ``tags``.
+
+        ``tags`` is "*" or "A || B". Queues that stay, with the same tags, keep their position; new
+        ones start at the committed offset.
+        """
+        parse_tags(tags)  # reports a bad expression here rather than in a background task
+        wanted = list(dict.fromkeys(queues))
+        for queue, reading in list(self._reading.items()):
+            if queue not in wanted or reading.tags != tags:
+                self._stop_reading(queue)
+        for queue in wanted:
+            if queue not in self._reading:
+                self._start_reading(queue, Start.COMMITTED, tags)
+        self._assigned_at_ms = time.time_ns() // 1_000_000
+        self._client.want_heartbeat()
+
+    def seek(self, queue: MessageQueue, queue_offset: int) -> None:
+        """Hand out ``queue`` from ``queue_offset`` next; drops what was read ahead."""
+        if queue_offset < 0:
+            raise ValueError(f"queue offset {queue_offset} is negative")
+        self._restart(queue, queue_offset)
+
+    def seek_to_begin(self, queues: Iterable[MessageQueue] | None = None) -> None:
+        """Hand out the assigned (or given) queues from their oldest message."""
+        for queue in list(self._reading if queues is None else queues):
+            self._restart(queue, Start.BEGIN)
+
+    def seek_to_end(self, queues: Iterable[MessageQueue] | None = None) -> None:
+        """Hand out only messages stored after this call reaches the broker."""
+        for queue in list(self._reading if queues is None else queues):
+            self._restart(queue, Start.END)
+
+    def position(self, queue: MessageQueue) -> int | None:
+        """Return the offset after the last message handed out; None until the start is known."""
+        return self._assigned_reading(queue).position
+
+    async def poll(self, *, timeout_s: float = 1.0, count_max: int = 512) -> list[StoredMessage]:
+        """Return up to ``count_max`` messages as soon as there are any; [] after ``timeout_s``.
+
+        Queues take turns, so a busy one does not starve the others; order holds within each.
+        Brokers that cannot be reached are tried again in the background. Raises what a queue cannot
+        go on after (BrokerError, RouteError, RecordError), once; ``seek`` starts it again.
+        """
+        deadline = trio.current_time() + timeout_s
+        while True:
+            messages = self._take(count_max)
+            if messages:
+                return messages
+            self._raise_failure()
+            self._arrived = trio.Event()
+            with trio.move_on_at(deadline) as scope:
+                await self._arrived.wait()
+            if scope.cancelled_caught:
+                return []
+
+    async def commit(self, offsets: Mapping[MessageQueue, int] | None = None) -> None:
+        """Store at the brokers the positions of all assigned queues, or ``offsets``.
+
+        Returns when every broker has confirmed; on an error some queues may have been committed.
+        """
+        if offsets is None:
+            offsets = {
+                queue: reading.position
+                for queue, reading in self._reading.items()
+                if reading.position is not None and reading.position != reading.committed
+            }
+        await _for_each(offsets.items(), lambda item: self._commit_one(*item))
+
+    async def committed(self, queue: MessageQueue) -> int | None:
+        """Return the group's committed offset, None if it has none."""
+        ext = self._queue_ext(queue) | {"consumerGroup": self.group}
+        answer = await self._ask(queue, RequestCode.QUERY_CONSUMER_OFFSET, ext)
+        if answer.code == ResponseCode.QUERY_NOT_FOUND:
+            return None
+        return int_field(check(answer), "offset")
+
+    async def begin_offsets(self, queues: Iterable[MessageQueue]) -> dict[MessageQueue, int]:
+        """Return the offset of the oldest message of each queue."""
+        return await self._offsets(queues, RequestCode.GET_MIN_OFFSET, {})
+
+    async def end_offsets(self, queues: Iterable[MessageQueue]) -> dict[MessageQueue, int]:
+        """Return the offset after the newest message of each queue."""
+        return await self._offsets(queues, RequestCode.GET_MAX_OFFSET, {})
+
+    async def offsets_for_time(
+        self, queues: Iterable[MessageQueue], timestamp_ms: int
+    ) -> dict[MessageQueue, int]:
+        """Return per queue the offset of the first message stored at ``timestamp_ms`` or later."""
+        ext = {"timestamp": str(timestamp_ms)}
+        return await self._offsets(queues, RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, ext)
+
+    async def pull(
+        self,
+        queue: MessageQueue,
+        queue_offset: int,
+        *,
+        count_max: int = PULL_COUNT,
+        bytes_max: int = PULL_BYTES_MAX,
+        hold_s: float = 0.0,
+        tags: str = TAGS_ALL,
+        broker_id: int = MASTER_ID,
+    ) -> PullResult:
+        """Return one broker answer as it came, independent of assignment and position.
+
+        The broker holds the request up to ``hold_s`` when there is nothing yet. It filters by tag
+        hash, so records of other tags with the same hash may be among them, and it may return less
+        than asked for; ``bytes_max`` is a wish that brokers before 5.0 do not know.
+        """
+        sys_flag = PullSysFlag.SUBSCRIPTION | (PullSysFlag.SUSPEND if hold_s > 0 else 0)
+        ext = self._queue_ext(queue) | {
+            "consumerGroup": self.group,
+            "queueOffset": str(queue_offset),
+            "maxMsgNums": str(count_max),
+            "maxMsgBytes": str(bytes_max),
+            "sysFlag": str(int(sys_flag)),
+            "commitOffset": "0",
+            "suspendTimeoutMillis": str(int(hold_s * 1000)),
+            "subscription": tags,
+            "subVersion": "0",
+            "expressionType": "TAG",
+        }
+        answer = await self._ask(
+            queue,
+            RequestCode.PULL_MESSAGE,
+            ext,
+            timeout_s=self._request_timeout_s + (hold_s + HOLD_GRACE_S if hold_s > 0 else 0),
+            broker_id=broker_id,
+        )
+        try:
+            status = PullStatus(answer.code)
+        except ValueError:
+            raise BrokerError(
+                answer.code, answer.remark or f"response code {answer.code}"
+            ) from None
+        return PullResult(
+            status=status,
+            next_offset=int_field(answer, "nextBeginOffset"),
+            min_offset=int_field(answer, "minOffset"),
+            max_offset=int_field(answer, "maxOffset"),
+            records=answer.body if status is PullStatus.FOUND else b"",
+            suggested_broker_id=int_field(answer, "suggestWhichBrokerId"),
+        )
+
+    def _take(self, count_max: int) -> list[StoredMessage]:
+        """Hand out what has been read ahead, one batch of each queue in turn."""
+        messages: list[StoredMessage] = []
+        idle = 0
+        while idle < len(self._turn) and len(messages) < count_max:
+            taken = self._turn[0].take(count_max - len(messages))
+            self._turn.rotate(-1)
+            idle = 0 if taken else idle + 1
+            messages += taken
+        return messages
+
+    def _raise_failure(self) -> None:
+        for reading in self._turn:
+            if reading.failure is not None:
+                failure, reading.failure = reading.failure, None
+                raise failure
+
+    def _assigned_reading(self, queue: MessageQueue) -> Reading:
+        try:
+            return self._reading[queue]
+        except KeyError:
+            raise ClientError(f"{queue} is not assigned") from None
+
+    def _restart(self, queue: MessageQueue, start: Start | int) -> None:
+        tags = self._assigned_reading(queue).tags
+        self._stop_reading(queue)
+        self._start_reading(queue, start, tags)
+
+    def _start_reading(self, queue: MessageQueue, start: Start | int, tags: str) -> None:
+        reading = Reading(queue, start, tags)
+        self._client.start_soon(self._read_ahead, reading)
+        self._reading[queue] = reading
+        self._turn.append(reading)
+
+    def _stop_reading(self, queue: MessageQueue) -> None:
+        reading = self._reading.pop(queue)
+        self._turn.remove(reading)
+        reading.scope.cancel()
+
+    async def _read_ahead(self, reading: Reading) -> None:
+        """Keep up to BATCHES_AHEAD batches of one queue ready, until the queue is given up."""
+        with reading.scope:
+            while True:
+                await reading.room.wait()
+                try:
+                    await self._read_once(reading)
+                except (RemotingError, NoNameServerError) as exc:
+                    await self._pause(reading, exc)
+                except BrokerError as exc:
+                    if exc.code not in _RETRIED_CODES:
+                        return self._fail(reading, exc)
+                    await self._pause(reading, exc)
+                except RouteError as exc:
+                    # A broker that restarts takes its topics with it for a moment; a topic that
+                    # was never there is the caller's mistake.
+                    if isinstance(reading.next_offset, Start):
+                        return self._fail(reading, exc)
+                    await self._pause(reading, exc)
+                except RecordError as exc:
+                    return self._fail(reading, exc)
+
+    async def _read_once(self, reading: Reading) -> None:
+        if isinstance(reading.next_offset, Start):
+            reading.begin_at(await self._resolve(reading.queue, reading.next_offset))
+        asked_offset = reading.next_offset
+        assert not isinstance(asked_offset, Start)
+        result = await self.pull(
+            reading.queue,
+            asked_offset,
+            hold_s=self._hold_s,
+            tags=reading.tags,
+            broker_id=reading.broker_id,
+        )
+        if result.status is PullStatus.OFFSET_ILLEGAL:
+            logger.warning(
+                "pull_offset_illegal queue=%s offset=%d min=%d max=%d next=%d",
+                reading.queue,
+                asked_offset,
+                result.min_offset,
+                result.max_offset,
+                result.next_offset,
+            )
+            await trio.sleep(RETRY_S)  # a broker that goes on refusing is not asked in a tight loop
+        reading.broker_id = result.suggested_broker_id
+        reading.add(with_tags(result.messages(), reading.tags), result.next_offset)
+        if reading.batches:
+            self._arrived.set()
+
+    async def _resolve(self, queue: MessageQueue, start: Start) -> int:
+        if start is Start.COMMITTED:
+            committed = await self.committed(queue)
+            if committed is not None:
+                return committed
+            start = self._start
+        if start is Start.BEGIN:
+            return (await self.begin_offsets([queue]))[queue]
+        return (await self.end_offsets([queue]))[queue]
+
+    async def _pause(self, reading: Reading, exc: Exception) -> None:
+        logger.warning("pull_failed queue=%s error=%s", reading.queue, exc)
+        reading.broker_id = MASTER_ID
+        reading.route_at = trio.current_time()
+        await trio.sleep(RETRY_S)
+
+    def _fail(self, reading: Reading, exc: Exception) -> None:
+        reading.failure = exc
+        self._arrived.set()
+
+    async def _commit_one(self, queue: MessageQueue, queue_offset: int) -> None:
+        ext = self._queue_ext(queue) | {
+            "consumerGroup": self.group,
+            "commitOffset": str(queue_offset),
+        }
+        check(await self._ask(queue, RequestCode.UPDATE_CONSUMER_OFFSET, ext))
+        reading = self._reading.get(queue)
+        if reading is not None:
+            reading.committed = queue_offset
+
+    async def _offsets(
+        self, queues: Iterable[MessageQueue], code: RequestCode, ext: dict[str, str]
+    ) -> dict[MessageQueue, int]:
+        found: dict[MessageQueue, int] = {}
+
+        async def ask(queue: MessageQueue) -> None:
+            answer = await self._ask(queue, code, self._queue_ext(queue) | ext)
+            found[queue] = int_field(check(answer), "offset")
+
+        queues = list(queues)
+        await _for_each(queues, ask)
+        return {queue: found[queue] for queue in queues}
+
+    async def _ask(
+        self,
+        queue: MessageQueue,
+        code: RequestCode,
+        ext: dict[str, str],
+        *,
+        timeout_s: float | None = None,
+        broker_id: int = MASTER_ID,
+    ) -> RemotingCommand:
+        reading = self._reading.get(queue)
+        newer_than = reading.route_at if reading is not None else None
+        route = await self._client.route(queue.topic, newer_than=newer_than)
+        address = route.any_address(queue.broker_name, broker_id)
+        if address is None:
+            raise RouteError(
+                f"topic {queue.topic!r} has no broker {queue.broker_name!r}", topic=queue.topic
+            )
+        return await self._client.request(
+            address, RemotingCommand(code, ext=ext), timeout_s=timeout_s or self._request_timeout_s
+        )
+
+    def _queue_ext(self, queue: MessageQueue) -> dict[str, str]:
+        return {"topic": queue.topic, "queueId": str(queue.queue_id), "bname": queue.broker_name}
+
+    def _groups(self) -> dict[str, list[dict[str, Any]]]:
+        """Return the heartbeat's members: brokers create the group and show it to tools."""
+        topics = {reading.queue.topic: reading.tags for reading in self._reading.values()}
+        subscriptions = [
+            {
+                "classFilterMode": False,
+                "codeSet": [string_hash(tag) for tag in parse_tags(tags)],
+                "expressionType": "TAG",
+                "subString": tags,
+                "subVersion": self._assigned_at_ms,
+                "tagsSet": list(parse_tags(tags)),
+                "topic": topic,
+            }
+            for topic, tags in topics.items()
+        ]
+        consumer = {
+            "consumeFromWhere": "CONSUME_FROM_LAST_OFFSET",
+            "consumeType": "CONSUME_ACTIVELY",
+            "groupName": self.group,
+            "messageModel": "CLUSTERING",
+            "subscriptionDataSet": subscriptions,
+            "unitMode": False,
+        }
+        return {"consumerDataSet": [consumer], "producerDataSet": []}
+
+
+async def _for_each(items: Iterable[T], work: Callable[[T], Awaitable[None]]) -> None:
+    """Run ``work`` on all items at once; raises the first error after the others have ended."""
+    errors: list[MotelogError] = []
+
+    async def run(item: T) -> None:
+        try:
+            await work(item)
+        except MotelogError as exc:
+            errors.append(exc)
+
+    async with trio.open_nursery() as nursery:
+        for item in items:
+            nursery.start_soon(run, item)
+    if errors:
+        raise errors[0]

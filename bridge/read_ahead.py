@@ -1,0 +1,117 @@
+"""What a pull consumer keeps per assigned queue: messages read ahead and how far they were taken.
+
+Owns: Reading, where to start, the tag expression. Must not touch: requests, routes, tasks; the one
+trio thing here are the events and scopes by which bridge.pull's tasks wait for each other.
+Invariants: ``position`` is the offset after the last message taken, or after those filtered out
+behind it; never of one that is only read ahead. At most BATCHES_AHEAD batches once ``room`` is
+unset.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final
+
+import trio
+
+from bridge.routes import MASTER_ID
+from core.message import MessageQueue, StoredMessage
+
+BATCHES_AHEAD: Final = 2
+TAGS_ALL: Final = "*"
+
+
+class Start(Enum):
+    """Where to begin, as long as the broker has not been asked which offset that is."""
+
+    COMMITTED = 1
+    BEGIN = 2
+    END = 3
+
+
+@dataclass(slots=True)
+class Batch:
+    """Messages of one pull; ``next_offset`` follows the last one and all that were filtered out."""
+
+    messages: list[StoredMessage]
+    next_offset: int
+    taken: int = 0
+
+
+class Reading:
+    """One assigned queue: what is read ahead, and how far it has been handed out."""
+
+    __slots__ = (
+        "batches",
+        "broker_id",
+        "committed",
+        "failure",
+        "next_offset",
+        "position",
+        "queue",
+        "room",
+        "route_at",
+        "scope",
+        "tags",
+    )
+
+    def __init__(self, queue: MessageQueue, start: Start | int, tags: str) -> None:
+        self.queue = queue
+        self.tags = tags
+        self.next_offset = start
+        self.position = start if isinstance(start, int) else None
+        self.committed: int | None = None
+        self.batches: deque[Batch] = deque()
+        self.room = trio.Event()
+        self.room.set()
+        self.scope = trio.CancelScope()
+        self.failure: Exception | None = None
+        self.broker_id = MASTER_ID
+        self.route_at: float | None = None  # routes from before this time are not trusted
+
+    def begin_at(self, queue_offset: int) -> None:
+        self.next_offset = self.position = queue_offset
+
+    def add(self, messages: list[StoredMessage], next_offset: int) -> None:
+        self.next_offset = next_offset
+        if messages:
+            self.batches.append(Batch(messages, next_offset))
+        elif self.batches:
+            self.batches[-1].next_offset = next_offset
+        else:
+            self.position = next_offset
+        if len(self.batches) >= BATCHES_AHEAD:
+            self.room = trio.Event()
+
+    def take(self, count_max: int) -> list[StoredMessage]:
+        if not self.batches:
+            return []
+        batch = self.batches[0]
+        messages = batch.messages[batch.taken : batch.taken + count_max]
+        batch.taken += len(messages)
+        if batch.taken < len(batch.messages):
+            self.position = messages[-1].queue_offset + 1
+        else:
+            self.batches.popleft()
+            self.position = batch.next_offset
+            self.room.set()
+        return messages
+
+
+def parse_tags(expression: str) -> tuple[str, ...]:
+    """Return the tags of "A || B", () for all; ValueError if nothing is between the bars."""
+    expression = expression.strip()
+    if expression in ("", TAGS_ALL):
+        return ()
+    tags = tuple(tag for part in expression.split("||") if (tag := part.strip()))
+    if not tags:
+        raise ValueError(f"tag expression {expression!r} names no tag")
+    return tags
+
+
+def with_tags(messages: list[StoredMessage], expression: str) -> list[StoredMessage]:
+    """Return those with one of the tags: the broker has compared their hashes only."""
+    tags = parse_tags(expression)
+    return [message for message in messages if message.tags in tags] if tags else messages
