@@ -1,0 +1,1406 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
+"""The reactor kernel; mirrors ``_reactor_py``, which says what each call means.
+
+Owns: descriptors, connection slots, the turn's buffers, queued output, until shut_down().
+Must not touch: what frames mean; policy, clocks (the second enters with poll() and sweep()), logging.
+
+Everything inside poll() and flush() runs without the GIL. One thread owns a Reactor: a call from a
+second one while the first is inside raises RuntimeError.
+
+    slots   [Connection 96 B] x connections_max, zero pages until used; the connection id is the index
+    input   a turn buffer for all whole frames of a turn; a partial tail waits in its connection's block
+            and is copied in front of the next bytes, unless it is large: then it is received in place
+    output  Connection.head -> Node -> Node ...; a Node holds bytes copied into it, or refers to a Shared
+            payload (one bytes object for any number of connections)
+
+Preconditions checked here: every id, position and length from Python; every length from a peer against
+the connection's limit and the bytes present, before memory is taken. Memory for input grows with bytes
+received, never with a claimed length. A stale event is recognised by the generation in its epoll data.
+Not checked: that a descriptor handed to listen() stays open until stop_listening().
+"""
+
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
+from cpython.buffer cimport PyBUF_WRITABLE, PyBuffer_FillInfo
+from cpython.object cimport PyObject
+from cpython.ref cimport Py_DECREF, Py_INCREF
+from libc.errno cimport EAGAIN, ECONNABORTED, EINPROGRESS, EINTR, EMFILE, EPROTO, errno
+from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+from libc.stdlib cimport calloc, free, malloc, realloc
+from libc.string cimport memcpy, memset
+
+import os
+
+from core.net import reactor_types as _types
+
+cdef extern from "sys/uio.h" nogil:
+    cdef struct iovec:
+        void *iov_base
+        size_t iov_len
+
+cdef extern from "sys/socket.h" nogil:
+    ctypedef uint32_t socklen_t
+    cdef struct sockaddr:
+        uint16_t sa_family
+    cdef struct sockaddr_storage:
+        uint16_t ss_family
+    cdef struct msghdr:
+        iovec *msg_iov
+        size_t msg_iovlen
+    cdef struct linger:
+        int l_onoff
+        int l_linger
+    int socket(int, int, int)
+    int bind(int, const sockaddr *, socklen_t)
+    int connect(int, const sockaddr *, socklen_t)
+    int accept4(int, sockaddr *, socklen_t *, int)
+    ssize_t recv(int, void *, size_t, int)
+    ssize_t sendmsg(int, const msghdr *, int)
+    int shutdown(int, int)
+    int setsockopt(int, int, int, const void *, socklen_t)
+    int getsockopt(int, int, int, void *, socklen_t *)
+    int AF_INET, AF_INET6, SOCK_STREAM, SOCK_NONBLOCK, SOCK_CLOEXEC
+    int SOL_SOCKET, SO_ERROR, SO_LINGER, SHUT_WR, MSG_NOSIGNAL, MSG_DONTWAIT
+
+cdef extern from "netinet/in.h" nogil:
+    cdef struct in_addr:
+        uint32_t s_addr
+    cdef struct in6_addr:
+        uint8_t s6_addr[16]
+    cdef struct sockaddr_in:
+        uint16_t sin_family
+        uint16_t sin_port
+        in_addr sin_addr
+    cdef struct sockaddr_in6:
+        uint16_t sin6_family
+        uint16_t sin6_port
+        in6_addr sin6_addr
+    int IPPROTO_TCP, IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT
+
+cdef extern from "netinet/tcp.h" nogil:
+    int TCP_NODELAY
+
+cdef extern from "arpa/inet.h" nogil:
+    uint16_t htons(uint16_t)
+    uint16_t ntohs(uint16_t)
+    const char *inet_ntop(int, const void *, char *, socklen_t)
+    int inet_pton(int, const char *, void *)
+
+cdef extern from "sys/epoll.h" nogil:
+    ctypedef union epoll_data_t:
+        uint64_t u64
+    cdef struct epoll_event:
+        uint32_t events
+        epoll_data_t data
+    int epoll_create1(int)
+    int epoll_ctl(int, int, int, epoll_event *)
+    int epoll_wait(int, epoll_event *, int, int)
+    int EPOLL_CLOEXEC, EPOLL_CTL_ADD, EPOLL_CTL_DEL, EPOLL_CTL_MOD
+    uint32_t EPOLLIN, EPOLLOUT, EPOLLERR, EPOLLHUP
+
+cdef extern from "unistd.h" nogil:
+    int close_descriptor "close"(int)
+
+cdef enum:
+    EVENTS_ROOM = 1024
+    VECTORS_MAX = 64
+    LISTENERS_ROOM = 64
+    LISTENER_MARK = 0xFFFFFFFF       # in the generation half of epoll data
+    NODE_BYTES_MIN = 224             # with its header 256 bytes, freed when sent
+    NODE_BYTES_MAX = 16352
+    MESSAGE_BYTES_MAX = 0x7FFFFFFF
+
+cdef enum State:
+    FREE = 0
+    CONNECTING
+    OPEN
+    LINGERING                        # closed by Python: sends what is queued, discards input
+    DEAD                             # ended, to be reported in the next turn; holds no descriptor
+    RESTING                          # holds nothing; its id is not given out yet
+
+cdef enum Flag:
+    PAUSED = 1                       # by Python
+    FAULTED = 2                      # its input is no longer trusted
+    FULL = 4                         # above output_bytes_high; not read until it has drained
+    BLOCKED = 8                      # the socket takes no more; waits for EPOLLOUT
+    DIRTY = 16                       # in the list that flush() serves
+    BROKEN = 32                      # sending failed; what it sent before is still read
+    HALF_CLOSED = 64                 # our side is shut down
+    INPUT_ENDED = 128                # the peer's side is shut down
+    DRAINED = 256                    # noted for the next turn
+    FIRST_FRAME = 512                # idle_s_max ends with the first frame
+
+cdef enum:
+    FAULT_TOO_LARGE = 1
+    FAULT_MALFORMED = 2
+    FAULT_IDLE = 3
+    CLOSE_PEER = 1
+    CLOSE_RESET = 2
+    CLOSE_OUTPUT_FULL = 3
+    CLOSE_CONNECT_FAILED = 4
+
+cdef struct Shared:
+    PyObject *owner                  # the bytes object; released with the GIL only
+    const uint8_t *data
+    Shared *next                     # in the list of those no node refers to
+    uint32_t references
+
+cdef struct Node:
+    Node *next
+    Shared *shared                   # NULL: the bytes follow this header
+    uint32_t begin                   # first byte not sent yet
+    uint32_t end
+    uint32_t room                    # 0 if shared
+
+cdef struct Connection:
+    uint8_t *rest                    # partial frame, or NULL
+    Node *head
+    Node *tail
+    uint32_t rest_bytes
+    uint32_t rest_room
+    uint32_t output_bytes
+    uint32_t variant
+    uint32_t frame_bytes_max
+    uint32_t last_frame_s            # of CONNECTING and LINGERING: when that began
+    uint32_t idle_s_max
+    uint32_t events                  # what epoll is asked for
+    uint32_t resting_until           # first turn that may give the id out again
+    int fd
+    uint16_t generation
+    uint16_t flags
+    int16_t listener
+    uint16_t port
+    uint8_t state
+    uint8_t framing
+    uint8_t family                   # 0 none, 4, 6
+    uint8_t address[16]
+
+cdef struct Listener:
+    int fd                           # -1: stopped
+    uint32_t frame_bytes_max
+    uint32_t first_frame_s
+    uint32_t resume_s
+    uint8_t framing
+    uint8_t paused
+
+cdef uint32_t TURN_BYTES = _types.TURN_BYTES
+cdef uint32_t TURN_FRAMES = _types.TURN_FRAMES
+cdef uint32_t RECEIVE_BYTES_MAX = _types.RECEIVE_BYTES_MAX
+cdef uint32_t ACCEPTS_MAX = _types.ACCEPTS_MAX
+cdef uint32_t BUSY_EVENTS = _types.BUSY_EVENTS
+cdef uint32_t DIRECT_BYTES = _types.DIRECT_BYTES
+cdef uint32_t COPIED_BYTES_MAX = _types.COPIED_BYTES_MAX
+cdef int32_t LINGER_S = _types.LINGER_S
+cdef int32_t CONNECT_S_MAX = _types.CONNECT_S_MAX
+cdef uint32_t ACCEPT_PAUSE_S = _types.ACCEPT_PAUSE_S
+# Before a socket is served the turn is below its limits, so these hold whatever one receive brings;
+# only a frame received in place may need more.
+cdef size_t DATA_ROOM = TURN_BYTES + DIRECT_BYTES + RECEIVE_BYTES_MAX
+cdef size_t INDEX_ROOM = 16 * (TURN_FRAMES + (DIRECT_BYTES + RECEIVE_BYTES_MAX) // 2 + 1)
+cdef tuple FAULTS = (None, *_types.Fault)
+cdef tuple REASONS = tuple(_types.CloseReason)
+cdef object Framing = _types.Framing
+cdef object EMPTY = memoryview(b"")
+cdef object EMPTY_INDEX = memoryview(b"").cast("I")
+
+
+cdef int64_t frame_size(uint8_t framing, const uint8_t *p, uint32_t present) noexcept nogil:
+    """Whole size of the frame at p, 0 while more bytes are needed to know it, -1 if it cannot be one."""
+    cdef uint32_t length = 0
+    cdef uint32_t i
+    if framing == 1:
+        if present < 4:
+            return 0
+        length = <uint32_t>p[0] << 24 | <uint32_t>p[1] << 16 | <uint32_t>p[2] << 8 | p[3]
+        return <int64_t>length + 4 if length >= 4 else -1
+    for i in range(1, 5):
+        if i >= present:
+            return 0
+        length |= <uint32_t>(p[i] & 127) << (7 * (i - 1))
+        if p[i] < 128:
+            return <int64_t>length + i + 1
+    return -1
+
+
+cdef class Block:
+    """Bytes that a turn shows to Python; replaced instead of overwritten while something still refers to them."""
+
+    cdef uint8_t *bytes
+    cdef size_t room
+    cdef size_t shown
+    cdef int exports
+
+    def __cinit__(self, size_t room):
+        self.bytes = <uint8_t *>malloc(room)
+        if self.bytes == NULL:
+            raise MemoryError
+        self.room = room
+
+    def __dealloc__(self):
+        free(self.bytes)
+
+    def __getbuffer__(self, Py_buffer *view, int flags):
+        PyBuffer_FillInfo(view, self, self.bytes, <Py_ssize_t>self.shown, 1, flags)
+        self.exports += 1
+
+    def __releasebuffer__(self, Py_buffer *view):
+        self.exports -= 1
+
+    cdef bint reserve(self, size_t room) noexcept nogil:
+        cdef uint8_t *grown
+        if room > self.room:
+            grown = <uint8_t *>realloc(self.bytes, room)
+            if grown == NULL:
+                return False
+            self.bytes = grown
+            self.room = room
+        return True
+
+
+cdef class Turn:
+    """One batch: what arrived and what happened; its buffers are valid until the next poll()."""
+
+    cdef readonly uint32_t frames
+    cdef readonly object data
+    cdef readonly object index
+    cdef readonly list opened
+    cdef readonly list faults
+    cdef readonly list closed
+    cdef readonly list drained
+    cdef readonly bint more
+
+    def __bool__(self):
+        return bool(self.frames or self.opened or self.faults or self.closed or self.drained)
+
+
+cdef class Reactor:
+    cdef int epoll_fd
+    cdef bint inside
+    cdef bint input_ready                # a receive filled its share, so its socket holds more
+    cdef uint32_t now_s
+    cdef uint32_t turn
+    cdef readonly uint32_t connections_count
+    cdef uint32_t output_bytes_high
+    cdef uint32_t output_bytes_max
+    # slots
+    cdef Connection *slots
+    cdef uint32_t slots_max
+    cdef uint32_t slots_fresh            # ids from here on were never used
+    cdef uint32_t *free_slots
+    cdef uint32_t free_count
+    cdef uint32_t *resting               # ring of ids that wait to be free
+    cdef uint32_t resting_begin
+    cdef uint32_t resting_count
+    cdef uint32_t *dirty
+    cdef uint32_t dirty_count
+    cdef Shared *unreferenced
+    # what the next turn reports; each id is in each list at most once
+    cdef uint32_t *opened
+    cdef uint32_t *faults
+    cdef uint32_t *closed
+    cdef uint32_t *drained
+    cdef uint8_t *fault_kinds
+    cdef uint8_t *close_kinds
+    cdef uint32_t opened_count
+    cdef uint32_t faults_count
+    cdef uint32_t closed_count
+    cdef uint32_t drained_count
+    # the turn
+    cdef Block data
+    cdef Block index
+    cdef Turn last
+    cdef uint32_t data_bytes
+    cdef uint32_t frames
+    cdef epoll_event ready[EVENTS_ROOM]
+    cdef uint32_t ready_begin
+    cdef uint32_t ready_count
+    cdef Listener listeners[LISTENERS_ROOM]
+    cdef uint32_t listeners_count
+    cdef uint32_t listeners_paused
+    cdef list sockets                    # of the listeners
+
+    def __cinit__(
+        self,
+        *,
+        int connections_max=20000,
+        uint32_t output_bytes_high=262_144,
+        uint32_t output_bytes_max=1_048_576,
+    ):
+        self.epoll_fd = -1
+        if connections_max < 1 or output_bytes_high > output_bytes_max:
+            raise ValueError("connections_max is at least 1, output_bytes_high at most output_bytes_max")
+        self.slots_max = connections_max
+        self.output_bytes_high = output_bytes_high
+        self.output_bytes_max = output_bytes_max
+        self.slots = <Connection *>calloc(connections_max, sizeof(Connection))
+        self.free_slots = <uint32_t *>calloc(connections_max, 4)
+        self.resting = <uint32_t *>calloc(connections_max, 4)
+        self.dirty = <uint32_t *>calloc(connections_max, 4)
+        self.opened = <uint32_t *>calloc(connections_max, 4)
+        self.faults = <uint32_t *>calloc(connections_max, 4)
+        self.closed = <uint32_t *>calloc(connections_max, 4)
+        self.drained = <uint32_t *>calloc(connections_max, 4)
+        self.fault_kinds = <uint8_t *>calloc(connections_max, 1)
+        self.close_kinds = <uint8_t *>calloc(connections_max, 1)
+        if (
+            self.slots == NULL or self.free_slots == NULL or self.resting == NULL
+            or self.dirty == NULL or self.opened == NULL or self.faults == NULL
+            or self.closed == NULL or self.drained == NULL
+            or self.fault_kinds == NULL or self.close_kinds == NULL
+        ):
+            raise MemoryError
+        self.data = Block(DATA_ROOM)
+        self.index = Block(INDEX_ROOM)
+        self.sockets = []
+        self.epoll_fd = epoll_create1(EPOLL_CLOEXEC)
+        if self.epoll_fd < 0:
+            raise OSError(errno, os.strerror(errno))
+
+    def __dealloc__(self):
+        if self.slots != NULL:
+            self.end_all()
+        free(self.slots)
+        free(self.free_slots)
+        free(self.resting)
+        free(self.dirty)
+        free(self.opened)
+        free(self.faults)
+        free(self.closed)
+        free(self.drained)
+        free(self.fault_kinds)
+        free(self.close_kinds)
+
+    # ------------------------------------------------------------------ what Python calls
+
+    def fileno(self):
+        return self.epoll_fd
+
+    def listen(self, sock, framing, *, uint32_t frame_bytes_max, uint32_t first_frame_s):
+        cdef epoll_event event
+        cdef Listener *listener
+        cdef uint32_t i = self.listeners_count
+        self.check_usable()
+        if i == LISTENERS_ROOM:
+            raise ValueError(f"a reactor takes at most {LISTENERS_ROOM} listeners")
+        listener = &self.listeners[i]
+        listener.framing = int(Framing(framing))
+        listener.frame_bytes_max = min(frame_bytes_max, <uint32_t>MESSAGE_BYTES_MAX)
+        listener.first_frame_s = min(first_frame_s, <uint32_t>MESSAGE_BYTES_MAX)
+        listener.paused = 0
+        sock.setblocking(False)
+        listener.fd = sock.fileno()
+        event.events = EPOLLIN
+        event.data.u64 = <uint64_t>LISTENER_MARK << 32 | i
+        if epoll_ctl(self.epoll_fd, EPOLL_CTL_ADD, listener.fd, &event) != 0:
+            raise OSError(errno, os.strerror(errno))
+        self.sockets.append(sock)
+        self.listeners_count += 1
+        return <int>i
+
+    def stop_listening(self, uint32_t listener):
+        self.check_usable()
+        if listener >= self.listeners_count or self.listeners[listener].fd < 0:
+            return
+        epoll_ctl(self.epoll_fd, EPOLL_CTL_DEL, self.listeners[listener].fd, NULL)
+        self.listeners_paused -= self.listeners[listener].paused
+        self.listeners[listener].paused = 0
+        self.listeners[listener].fd = -1
+        self.sockets[listener].close()
+
+    def connect(self, tuple address, framing, *, uint32_t frame_bytes_max, source=None):
+        cdef sockaddr_storage storage
+        cdef sockaddr_storage local
+        cdef socklen_t size
+        cdef socklen_t local_size = 0
+        cdef int fd
+        cdef int one = 1
+        cdef int64_t slot
+        cdef int error = 0
+        cdef Connection *c
+        cdef uint8_t kind = int(Framing(framing))
+        self.check_usable()
+        size = write_address(&storage, address[0], address[1])
+        if source is not None:
+            local_size = write_address(&local, source, 0)
+        slot = self.take_slot()
+        if slot < 0:
+            raise OSError(EMFILE, "all connection slots of the reactor are taken")
+        c = &self.slots[slot]
+        fd = socket(storage.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0)
+        if fd < 0:
+            error = errno
+        elif source is not None:
+            setsockopt(fd, IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT, &one, sizeof(one))
+            if bind(fd, <sockaddr *>&local, local_size) != 0:
+                error = errno
+                close_descriptor(fd)
+        if error:
+            self.give_back(<uint32_t>slot)
+            raise OSError(error, os.strerror(error))
+        self.start(<uint32_t>slot, fd, CONNECTING, kind, -1, &storage)
+        c.frame_bytes_max = min(frame_bytes_max, <uint32_t>MESSAGE_BYTES_MAX)
+        if connect(fd, <sockaddr *>&storage, size) != 0 and errno != EINPROGRESS:
+            self.end(<uint32_t>slot, CLOSE_CONNECT_FAILED)
+        elif not self.watch(<uint32_t>slot, EPOLL_CTL_ADD, EPOLLOUT):
+            self.end(<uint32_t>slot, CLOSE_CONNECT_FAILED)
+        return <int>slot
+
+    def poll(self, now_s):
+        cdef uint32_t now = <uint32_t>(<int64_t>now_s)
+        self.check_usable()
+        self.recycle_blocks()
+        self.inside = True
+        with nogil:
+            self.now_s = now
+            self.take_turn()
+        self.inside = False
+        if self.unreferenced != NULL:
+            self.release_payloads()
+        return self.report()
+
+    def flush(self):
+        self.check_usable()
+        self.inside = True
+        with nogil:
+            self.flush_dirty()
+        self.inside = False
+        if self.unreferenced != NULL:
+            self.release_payloads()
+
+    def send(self, Py_ssize_t connection, bytes data not None):
+        self.check_owner()
+        self.send_one(connection, data)
+        if self.unreferenced != NULL:
+            self.release_payloads()
+
+    def send_many(self, list items not None):
+        self.check_owner()
+        for connection, data in items:
+            self.send_one(connection, <bytes?>data)
+        if self.unreferenced != NULL:
+            self.release_payloads()
+
+    def fan_out(self, bytes data not None, connections):
+        cdef const uint8_t *bytes_ = <const uint8_t *>PyBytes_AS_STRING(data)
+        cdef uint32_t size = message_bytes(data)
+        cdef Shared *shared = NULL
+        cdef int64_t slot
+        cdef list skipped = []
+        self.check_owner()
+        if size > COPIED_BYTES_MAX:
+            shared = self.share(data)
+        try:
+            for connection in connections:
+                slot = self.receiver(connection)
+                if slot < 0:
+                    skipped.append(connection)
+                elif shared == NULL:
+                    self.copy(<uint32_t>slot, bytes_, size)
+                else:
+                    self.refer(<uint32_t>slot, shared, 0, size)
+        finally:
+            if shared != NULL:
+                self.unshare(shared)
+            if self.unreferenced != NULL:
+                self.release_payloads()
+        return skipped
+
+    def send_numbered(self, bytes data not None, Py_ssize_t number_at, list receivers not None):
+        cdef const uint8_t *bytes_ = <const uint8_t *>PyBytes_AS_STRING(data)
+        cdef uint32_t size = message_bytes(data)
+        cdef uint32_t rest_at = <uint32_t>number_at + 2
+        cdef Shared *shared = NULL
+        cdef uint16_t number
+        cdef int64_t slot
+        cdef uint8_t *copied
+        cdef list skipped = []
+        self.check_owner()
+        if number_at < 0 or number_at + 2 > size:
+            raise ValueError(f"no room for a number at byte {number_at} of {size}")
+        if size > COPIED_BYTES_MAX and size > rest_at:
+            shared = self.share(data)
+        try:
+            for connection, number_ in receivers:
+                number = number_
+                slot = self.receiver(connection)
+                if slot < 0:
+                    skipped.append(connection)
+                    continue
+                copied = self.copy(<uint32_t>slot, bytes_, size if shared == NULL else rest_at)
+                copied[number_at] = number >> 8
+                copied[number_at + 1] = number & 255
+                if shared != NULL:
+                    self.refer(<uint32_t>slot, shared, rest_at, size)
+        finally:
+            if shared != NULL:
+                self.unshare(shared)
+            if self.unreferenced != NULL:
+                self.release_payloads()
+        return skipped
+
+    def close(self, Py_ssize_t connection):
+        cdef Connection *c
+        self.check_owner()
+        if connection < 0 or connection >= self.slots_fresh:
+            return
+        c = &self.slots[connection]
+        if c.state == OPEN and not c.flags & BROKEN:
+            self.drop_input(c)
+            c.state = LINGERING
+            c.last_frame_s = self.now_s
+            self.connections_count -= 1
+            self.mark_dirty(<uint32_t>connection)  # flush() half-closes once all is sent
+            self.ask(<uint32_t>connection)
+        elif c.state == OPEN or c.state == CONNECTING:
+            self.forget(<uint32_t>connection)
+            if self.unreferenced != NULL:
+                self.release_payloads()
+        elif c.state == DEAD:
+            self.rest_slot(<uint32_t>connection)
+
+    def abort(self, Py_ssize_t connection):
+        cdef Connection *c
+        self.check_owner()
+        if connection < 0 or connection >= self.slots_fresh:
+            return
+        c = &self.slots[connection]
+        if c.state == DEAD:
+            self.rest_slot(<uint32_t>connection)
+        elif c.state == OPEN or c.state == CONNECTING or c.state == LINGERING:
+            reset_on_close(c.fd)
+            self.forget(<uint32_t>connection)
+            if self.unreferenced != NULL:
+                self.release_payloads()
+
+    def set_variant(self, Py_ssize_t connection, uint32_t variant):
+        cdef Connection *c = self.existing(connection)
+        if c != NULL:
+            c.variant = variant
+
+    def set_limits(self, Py_ssize_t connection, *, uint32_t frame_bytes_max, uint32_t idle_s_max):
+        cdef Connection *c = self.existing(connection)
+        if c != NULL:
+            c.frame_bytes_max = min(frame_bytes_max, <uint32_t>MESSAGE_BYTES_MAX)
+            c.idle_s_max = min(idle_s_max, <uint32_t>MESSAGE_BYTES_MAX)
+            c.flags &= ~FIRST_FRAME
+
+    def pause(self, Py_ssize_t connection):
+        cdef Connection *c = self.existing(connection)
+        if c != NULL and not c.flags & PAUSED:
+            c.flags |= PAUSED
+            self.ask(<uint32_t>connection)
+
+    def resume(self, Py_ssize_t connection):
+        cdef Connection *c = self.existing(connection)
+        if c != NULL and c.flags & PAUSED:
+            c.flags &= ~PAUSED
+            c.last_frame_s = self.now_s
+            self.ask(<uint32_t>connection)
+
+    def peer(self, Py_ssize_t connection):
+        if connection < 0 or connection >= self.slots_fresh:
+            raise ValueError(f"no connection {connection}")
+        return self.address_of(<uint32_t>connection)
+
+    def output_bytes(self, Py_ssize_t connection):
+        cdef Connection *c = self.existing(connection)
+        return 0 if c == NULL else c.output_bytes
+
+    def sweep(self, now_s):
+        cdef uint32_t now = <uint32_t>(<int64_t>now_s)
+        self.check_usable()
+        with nogil:
+            self.now_s = now
+            self.find_overdue()
+        if self.unreferenced != NULL:
+            self.release_payloads()
+
+    def shut_down(self):
+        self.check_owner()
+        self.end_all()
+        for sock in self.sockets:
+            sock.close()
+
+    # ------------------------------------------------------------------ checks
+
+    cdef int check_owner(self) except -1:
+        if self.inside:
+            raise RuntimeError("another thread is inside this reactor")
+        return 0
+
+    cdef int check_usable(self) except -1:
+        self.check_owner()
+        if self.epoll_fd < 0:
+            raise ValueError("the reactor is shut down")
+        return 0
+
+    cdef Connection *existing(self, Py_ssize_t connection) except? NULL:
+        cdef Connection *c
+        self.check_owner()
+        if connection < 0 or connection >= self.slots_fresh:
+            return NULL
+        c = &self.slots[connection]
+        return c if c.state == OPEN or c.state == CONNECTING else NULL
+
+    # ------------------------------------------------------------------ slots
+
+    cdef int64_t take_slot(self) noexcept nogil:
+        if self.free_count:
+            self.free_count -= 1
+            return self.free_slots[self.free_count]
+        if self.slots_fresh < self.slots_max:
+            self.slots_fresh += 1
+            return self.slots_fresh - 1
+        return -1
+
+    cdef void give_back(self, uint32_t slot) noexcept nogil:
+        self.slots[slot].state = FREE
+        self.free_slots[self.free_count] = slot
+        self.free_count += 1
+
+    cdef void rest_slot(self, uint32_t slot) noexcept nogil:
+        self.slots[slot].state = RESTING
+        self.slots[slot].resting_until = self.turn + 2
+        self.resting[(self.resting_begin + self.resting_count) % self.slots_max] = slot
+        self.resting_count += 1
+
+    cdef void wake_slots(self) noexcept nogil:
+        cdef uint32_t slot
+        while self.resting_count:
+            slot = self.resting[self.resting_begin]
+            if <int32_t>(self.slots[slot].resting_until - self.turn) > 0:
+                return
+            self.resting_begin = (self.resting_begin + 1) % self.slots_max
+            self.resting_count -= 1
+            self.give_back(slot)
+
+    cdef void start(
+        self, uint32_t slot, int fd, uint8_t state, uint8_t framing, int listener, sockaddr_storage *peer
+    ) noexcept nogil:
+        cdef Connection *c = &self.slots[slot]
+        cdef uint16_t generation = c.generation
+        cdef int one = 1
+        memset(c, 0, sizeof(Connection))
+        c.generation = generation + 1
+        c.fd = fd
+        c.state = state
+        c.framing = framing
+        c.listener = listener
+        c.last_frame_s = self.now_s
+        if peer.ss_family == AF_INET:
+            c.family = 4
+            c.port = ntohs((<sockaddr_in *>peer).sin_port)
+            memcpy(c.address, &(<sockaddr_in *>peer).sin_addr, 4)
+        elif peer.ss_family == AF_INET6:
+            c.family = 6
+            c.port = ntohs((<sockaddr_in6 *>peer).sin6_port)
+            memcpy(c.address, &(<sockaddr_in6 *>peer).sin6_addr, 16)
+        setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one))
+
+    cdef void drop_input(self, Connection *c) noexcept nogil:
+        free(c.rest)
+        c.rest = NULL
+        c.rest_bytes = 0
+        c.rest_room = 0
+
+    cdef void release(self, Connection *c) noexcept nogil:
+        """Close the descriptor and free all memory of a connection."""
+        if c.state == OPEN:
+            self.connections_count -= 1
+        close_descriptor(c.fd)
+        c.fd = -1
+        self.drop_input(c)
+        self.drop_output(c)
+
+    cdef void end(self, uint32_t slot, uint8_t reason) noexcept nogil:
+        """End a connection that Python has to hear about."""
+        self.release(&self.slots[slot])
+        self.slots[slot].state = DEAD
+        self.closed[self.closed_count] = slot
+        self.close_kinds[self.closed_count] = reason
+        self.closed_count += 1
+
+    cdef void forget(self, uint32_t slot) noexcept nogil:
+        """End a connection that Python has closed."""
+        self.release(&self.slots[slot])
+        self.rest_slot(slot)
+
+    cdef void end_all(self) noexcept:
+        cdef uint32_t slot
+        cdef Connection *c
+        for slot in range(self.slots_fresh):
+            c = &self.slots[slot]
+            if c.state == OPEN or c.state == LINGERING:
+                self.flush_one(slot)
+            if c.state == OPEN or c.state == LINGERING or c.state == CONNECTING:
+                self.release(c)
+            c.state = FREE
+        self.slots_fresh = 0
+        self.free_count = 0
+        self.resting_count = 0
+        self.dirty_count = 0
+        self.opened_count = 0
+        self.faults_count = 0
+        self.closed_count = 0
+        self.drained_count = 0
+        self.release_payloads()
+        if self.epoll_fd >= 0:
+            close_descriptor(self.epoll_fd)
+            self.epoll_fd = -1
+
+    # ------------------------------------------------------------------ what epoll is asked for
+
+    cdef bint watch(self, uint32_t slot, int operation, uint32_t events) noexcept nogil:
+        cdef epoll_event event
+        cdef Connection *c = &self.slots[slot]
+        event.events = events
+        event.data.u64 = <uint64_t>c.generation << 32 | slot
+        c.events = events
+        return epoll_ctl(self.epoll_fd, operation, c.fd, &event) == 0
+
+    cdef void ask(self, uint32_t slot) noexcept nogil:
+        """Tell epoll what the connection waits for now, if that has changed."""
+        cdef Connection *c = &self.slots[slot]
+        cdef uint32_t events = 0
+        if c.state == OPEN:
+            if not c.flags & (PAUSED | FAULTED | FULL):
+                events = EPOLLIN
+        elif c.state == LINGERING:
+            if not c.flags & INPUT_ENDED:
+                events = EPOLLIN
+        else:
+            return
+        if c.flags & BLOCKED:
+            events |= EPOLLOUT
+        if events != c.events:
+            self.watch(slot, EPOLL_CTL_MOD, events)
+
+    # ------------------------------------------------------------------ one turn
+
+    cdef void take_turn(self) noexcept nogil:
+        cdef uint64_t data
+        cdef uint32_t slot
+        cdef uint32_t events
+        cdef int count
+        self.turn += 1
+        self.data_bytes = 0
+        self.frames = 0
+        self.input_ready = False
+        self.wake_slots()
+        self.flush_dirty()
+        if self.listeners_paused:
+            self.resume_listeners()
+        if self.ready_begin == self.ready_count:
+            count = epoll_wait(self.epoll_fd, self.ready, EVENTS_ROOM, 0)
+            self.ready_begin = 0
+            self.ready_count = count if count > 0 else 0
+            if self.ready_count >= BUSY_EVENTS:
+                self.input_ready = True
+        # What a full turn leaves over is first in the next one; asking epoll again instead would
+        # serve the same sockets first each time.
+        while (
+            self.ready_begin < self.ready_count
+            and self.data_bytes < TURN_BYTES
+            and self.frames < TURN_FRAMES
+        ):
+            data = self.ready[self.ready_begin].data.u64
+            events = self.ready[self.ready_begin].events
+            self.ready_begin += 1
+            slot = <uint32_t>data
+            if data >> 32 == LISTENER_MARK:
+                self.accept(slot)
+            elif data >> 32 == self.slots[slot].generation:
+                self.serve(slot, events)
+
+    cdef void serve(self, uint32_t slot, uint32_t events) noexcept nogil:
+        cdef Connection *c = &self.slots[slot]
+        if c.state == CONNECTING:
+            self.finish_connect(slot)
+            return
+        if c.state != OPEN and c.state != LINGERING:
+            return
+        if events & EPOLLOUT and c.flags & BLOCKED:
+            c.flags &= ~BLOCKED
+            self.flush_one(slot)
+        if c.state == LINGERING:
+            if events & (EPOLLIN | EPOLLERR | EPOLLHUP):
+                self.discard(slot)
+        elif c.state == OPEN:
+            if not c.flags & (PAUSED | FAULTED | FULL):
+                if events & (EPOLLIN | EPOLLERR | EPOLLHUP):
+                    self.receive(slot)
+            elif events & (EPOLLERR | EPOLLHUP):
+                self.end(slot, CLOSE_RESET)
+
+    cdef void finish_connect(self, uint32_t slot) noexcept nogil:
+        cdef Connection *c = &self.slots[slot]
+        cdef int error = 0
+        cdef socklen_t size = sizeof(error)
+        if getsockopt(c.fd, SOL_SOCKET, SO_ERROR, &error, &size) != 0 or error:
+            self.end(slot, CLOSE_CONNECT_FAILED)
+            return
+        c.state = OPEN
+        c.last_frame_s = self.now_s
+        self.connections_count += 1
+        self.note_opened(slot)
+        self.flush_one(slot)
+        self.ask(slot)
+
+    cdef void note_opened(self, uint32_t slot) noexcept nogil:
+        self.opened[self.opened_count] = slot
+        self.opened_count += 1
+
+    cdef void accept(self, uint32_t listener) noexcept nogil:
+        cdef Listener *l = &self.listeners[listener]
+        cdef sockaddr_storage peer
+        cdef socklen_t size
+        cdef int64_t slot
+        cdef int fd
+        cdef uint32_t i
+        for i in range(ACCEPTS_MAX):
+            if l.fd < 0 or l.paused:
+                return
+            slot = self.take_slot()
+            if slot < 0:
+                self.pause_listener(l, listener)
+                return
+            size = sizeof(peer)
+            memset(&peer, 0, 4)
+            fd = accept4(l.fd, <sockaddr *>&peer, &size, SOCK_NONBLOCK | SOCK_CLOEXEC)
+            if fd < 0:
+                self.give_back(<uint32_t>slot)
+                if errno == EAGAIN or errno == EINTR:
+                    return
+                if errno == ECONNABORTED or errno == EPROTO:
+                    continue
+                # No descriptor or no memory: the pending connection stays ready, so that trying
+                # at once again would spin.
+                self.pause_listener(l, listener)
+                return
+            self.start(<uint32_t>slot, fd, OPEN, l.framing, listener, &peer)
+            self.connections_count += 1
+            self.slots[slot].frame_bytes_max = l.frame_bytes_max
+            self.slots[slot].idle_s_max = l.first_frame_s
+            self.slots[slot].flags = FIRST_FRAME
+            if self.watch(<uint32_t>slot, EPOLL_CTL_ADD, EPOLLIN):
+                self.note_opened(<uint32_t>slot)
+            else:
+                self.forget(<uint32_t>slot)
+                self.pause_listener(l, listener)
+        self.input_ready = True
+
+    cdef void pause_listener(self, Listener *l, uint32_t listener) noexcept nogil:
+        cdef epoll_event event
+        event.events = 0
+        event.data.u64 = <uint64_t>LISTENER_MARK << 32 | listener
+        epoll_ctl(self.epoll_fd, EPOLL_CTL_MOD, l.fd, &event)
+        l.paused = 1
+        l.resume_s = self.now_s + ACCEPT_PAUSE_S
+        self.listeners_paused += 1
+
+    cdef void resume_listeners(self) noexcept nogil:
+        cdef epoll_event event
+        cdef Listener *l
+        cdef uint32_t i
+        for i in range(self.listeners_count):
+            l = &self.listeners[i]
+            if l.paused and <int32_t>(self.now_s - l.resume_s) >= 0:
+                event.events = EPOLLIN
+                event.data.u64 = <uint64_t>LISTENER_MARK << 32 | i
+                epoll_ctl(self.epoll_fd, EPOLL_CTL_MOD, l.fd, &event)
+                l.paused = 0
+                self.listeners_paused -= 1
+
+    # ------------------------------------------------------------------ input
+
+    cdef void receive(self, uint32_t slot) noexcept nogil:
+        """Take what one socket has, at most its share of the turn; cut it into frames."""
+        cdef Connection *c = &self.slots[slot]
+        cdef uint32_t have = c.rest_bytes
+        cdef uint32_t begin = self.data_bytes
+        cdef uint32_t end
+        cdef ssize_t received
+        if have >= DIRECT_BYTES:
+            self.receive_in_place(slot)
+            return
+        received = recv(c.fd, self.data.bytes + begin + have, RECEIVE_BYTES_MAX, 0)
+        if received <= 0:
+            self.end_of_input(slot, received)
+            return
+        if received == RECEIVE_BYTES_MAX:
+            self.input_ready = True
+        if have:
+            memcpy(self.data.bytes + begin, c.rest, have)
+        end = begin + have + <uint32_t>received
+        begin = self.cut(slot, begin, end)
+        if not c.flags & FAULTED and not self.keep(c, self.data.bytes + begin, end - begin):
+            self.end(slot, CLOSE_RESET)
+
+    cdef void end_of_input(self, uint32_t slot, ssize_t received) noexcept nogil:
+        if received == 0:
+            self.end(slot, CLOSE_PEER)
+        elif errno != EAGAIN and errno != EINTR:
+            self.end(slot, CLOSE_RESET)
+
+    cdef uint32_t cut(self, uint32_t slot, uint32_t begin, uint32_t end) noexcept nogil:
+        """Index the whole frames in data[begin:end]; returns where the partial tail begins."""
+        cdef Connection *c = &self.slots[slot]
+        cdef const uint8_t *data = self.data.bytes
+        cdef uint32_t *entry
+        cdef uint32_t before = self.frames
+        cdef int64_t size
+        entry = <uint32_t *>self.index.bytes + 4 * self.frames
+        while begin < end:
+            size = frame_size(c.framing, data + begin, end - begin)
+            if size == 0:
+                break
+            if size < 0 or size > c.frame_bytes_max:
+                self.note_fault(slot, FAULT_MALFORMED if size < 0 else FAULT_TOO_LARGE)
+                break
+            if size > end - begin:
+                break
+            entry[0] = slot
+            entry[1] = c.variant
+            entry[2] = begin
+            begin += <uint32_t>size
+            entry[3] = begin
+            entry += 4
+            self.frames += 1
+        self.data_bytes = begin
+        if self.frames != before:
+            self.note_frame(c)
+        return begin
+
+    cdef void note_frame(self, Connection *c) noexcept nogil:
+        c.last_frame_s = self.now_s
+        if c.flags & FIRST_FRAME:
+            c.flags &= ~FIRST_FRAME
+            c.idle_s_max = 0
+
+    cdef void note_fault(self, uint32_t slot, uint8_t fault) noexcept nogil:
+        cdef Connection *c = &self.slots[slot]
+        c.flags |= FAULTED
+        self.drop_input(c)
+        self.ask(slot)
+        self.faults[self.faults_count] = slot
+        self.fault_kinds[self.faults_count] = fault
+        self.faults_count += 1
+
+    cdef bint keep(self, Connection *c, const uint8_t *tail, uint32_t size) noexcept nogil:
+        """Put a partial tail aside; False if there is no memory for it."""
+        cdef uint8_t *rest
+        if size == 0:
+            if c.rest != NULL:
+                self.drop_input(c)
+            return True
+        if size > c.rest_room:
+            rest = <uint8_t *>realloc(c.rest, size)
+            if rest == NULL:
+                return False
+            c.rest = rest
+            c.rest_room = size
+        memcpy(c.rest, tail, size)
+        c.rest_bytes = size
+        return True
+
+    cdef void receive_in_place(self, uint32_t slot) noexcept nogil:
+        """Receive up to the end of a large partial frame into its own block.
+
+        The block at most doubles with what has been received: a length that was only claimed costs nothing.
+        """
+        cdef Connection *c = &self.slots[slot]
+        cdef uint32_t size = <uint32_t>frame_size(c.framing, c.rest, c.rest_bytes)
+        cdef uint32_t wanted
+        cdef uint32_t room
+        cdef uint8_t *rest
+        cdef ssize_t received
+        if size > c.frame_bytes_max:         # the limit was lowered meanwhile
+            self.note_fault(slot, FAULT_TOO_LARGE)
+            return
+        if c.rest_bytes == c.rest_room:
+            room = size if size // 2 <= c.rest_bytes else 2 * c.rest_bytes
+            rest = <uint8_t *>realloc(c.rest, room)
+            if rest == NULL:
+                self.end(slot, CLOSE_RESET)
+                return
+            c.rest = rest
+            c.rest_room = room
+        wanted = min(min(size, c.rest_room) - c.rest_bytes, RECEIVE_BYTES_MAX)
+        received = recv(c.fd, c.rest + c.rest_bytes, wanted, 0)
+        if received <= 0:
+            self.end_of_input(slot, received)
+            return
+        c.rest_bytes += <uint32_t>received
+        self.input_ready = True
+        if c.rest_bytes < size:
+            return
+        if not self.data.reserve(<size_t>self.data_bytes + size):
+            self.end(slot, CLOSE_RESET)
+            return
+        memcpy(self.data.bytes + self.data_bytes, c.rest, size)
+        self.drop_input(c)
+        self.cut(slot, self.data_bytes, self.data_bytes + size)
+
+    cdef void discard(self, uint32_t slot) noexcept nogil:
+        """Throw away what a closed connection still sends; let it go when the peer has finished too."""
+        cdef Connection *c = &self.slots[slot]
+        cdef ssize_t received
+        received = recv(c.fd, self.data.bytes + self.data_bytes, RECEIVE_BYTES_MAX, 0)
+        if received > 0 or (received < 0 and (errno == EAGAIN or errno == EINTR)):
+            return
+        if received == 0 and not c.flags & HALF_CLOSED and not c.flags & INPUT_ENDED:
+            c.flags |= INPUT_ENDED           # it may still read what is queued
+            self.ask(slot)
+        else:
+            self.forget(slot)
+
+    # ------------------------------------------------------------------ output
+
+    cdef int64_t receiver(self, Py_ssize_t connection) noexcept:
+        """The slot if it is open and below its high-water mark, else -1."""
+        cdef Connection *c
+        if connection < 0 or connection >= self.slots_fresh:
+            return -1
+        c = &self.slots[connection]
+        if (c.state != OPEN and c.state != CONNECTING) or c.flags & BROKEN:
+            return -1
+        if c.output_bytes > self.output_bytes_high:
+            if not c.flags & BLOCKED:
+                self.flush_one(<uint32_t>connection)
+            if c.flags & BROKEN:
+                return -1
+            if c.output_bytes > self.output_bytes_high:
+                c.flags |= FULL
+                self.ask(<uint32_t>connection)
+                return -1
+        return connection
+
+    cdef int send_one(self, Py_ssize_t connection, bytes data) except -1:
+        cdef uint32_t size = message_bytes(data)
+        cdef Connection *c
+        cdef uint32_t slot
+        cdef Shared *shared
+        if self.receiver(connection) < 0:
+            if connection < 0 or connection >= self.slots_fresh:
+                return 0
+            c = &self.slots[connection]
+            if (c.state != OPEN and c.state != CONNECTING) or c.flags & BROKEN:
+                return 0
+            if <uint64_t>c.output_bytes + size > self.output_bytes_max:
+                reset_on_close(c.fd)
+                self.end(<uint32_t>connection, CLOSE_OUTPUT_FULL)
+                return 0
+        slot = <uint32_t>connection
+        if size <= COPIED_BYTES_MAX:
+            self.copy(slot, <const uint8_t *>PyBytes_AS_STRING(data), size)
+        else:
+            shared = self.share(data)
+            try:
+                self.refer(slot, shared, 0, size)
+            finally:
+                self.unshare(shared)
+        return 0
+
+    cdef uint8_t *copy(self, uint32_t slot, const uint8_t *data, uint32_t size) except NULL:
+        """Copy a message behind the queued output; returns where it lies."""
+        cdef Connection *c = &self.slots[slot]
+        cdef Node *node = c.tail
+        cdef uint8_t *copied
+        cdef uint32_t room = NODE_BYTES_MIN
+        if node == NULL or node.room - node.end < size or node.shared != NULL:
+            if node != NULL and node.shared == NULL:
+                room = min(<uint32_t>NODE_BYTES_MAX, 4 * node.room)
+            room = max(room, size)
+            node = <Node *>malloc(sizeof(Node) + room)
+            if node == NULL:
+                raise MemoryError
+            node.shared = NULL
+            node.begin = 0
+            node.end = 0
+            node.room = room
+            self.attach(c, node)
+        copied = <uint8_t *>(node + 1) + node.end
+        memcpy(copied, data, size)
+        node.end += size
+        c.output_bytes += size
+        self.mark_dirty(slot)
+        return copied
+
+    cdef int refer(self, uint32_t slot, Shared *shared, uint32_t begin, uint32_t end) except -1:
+        """Queue data[begin:end] of a shared payload."""
+        cdef Connection *c = &self.slots[slot]
+        cdef Node *node = <Node *>malloc(sizeof(Node))
+        if node == NULL:
+            raise MemoryError
+        node.shared = shared
+        node.begin = begin
+        node.end = end
+        node.room = 0
+        shared.references += 1
+        self.attach(c, node)
+        c.output_bytes += end - begin
+        self.mark_dirty(slot)
+        return 0
+
+    cdef void attach(self, Connection *c, Node *node) noexcept nogil:
+        node.next = NULL
+        if c.tail == NULL:
+            c.head = node
+        else:
+            c.tail.next = node
+        c.tail = node
+
+    cdef void mark_dirty(self, uint32_t slot) noexcept nogil:
+        cdef Connection *c = &self.slots[slot]
+        if not c.flags & (DIRTY | BLOCKED):
+            c.flags |= DIRTY
+            self.dirty[self.dirty_count] = slot
+            self.dirty_count += 1
+
+    cdef Shared *share(self, bytes data) except NULL:
+        """A payload that nodes may refer to; the caller holds one reference."""
+        cdef Shared *shared = <Shared *>malloc(sizeof(Shared))
+        if shared == NULL:
+            raise MemoryError
+        Py_INCREF(data)
+        shared.owner = <PyObject *>data
+        shared.data = <const uint8_t *>PyBytes_AS_STRING(data)
+        shared.references = 1
+        shared.next = NULL
+        return shared
+
+    cdef void unshare(self, Shared *shared) noexcept nogil:
+        shared.references -= 1
+        if shared.references == 0:
+            shared.next = self.unreferenced
+            self.unreferenced = shared
+
+    cdef void release_payloads(self) noexcept:
+        cdef Shared *shared
+        while self.unreferenced != NULL:
+            shared = self.unreferenced
+            self.unreferenced = shared.next
+            Py_DECREF(<object>shared.owner)
+            free(shared)
+
+    cdef void drop_node(self, Connection *c) noexcept nogil:
+        cdef Node *node = c.head
+        c.head = node.next
+        if c.head == NULL:
+            c.tail = NULL
+        if node.shared != NULL:
+            self.unshare(node.shared)
+        free(node)
+
+    cdef void drop_output(self, Connection *c) noexcept nogil:
+        while c.head != NULL:
+            self.drop_node(c)
+        c.output_bytes = 0
+
+    cdef void flush_dirty(self) noexcept nogil:
+        cdef uint32_t i
+        cdef uint32_t slot
+        for i in range(self.dirty_count):
+            slot = self.dirty[i]
+            self.slots[slot].flags &= ~DIRTY
+            self.flush_one(slot)
+        self.dirty_count = 0
+
+    cdef void flush_one(self, uint32_t slot) noexcept nogil:
+        """Send what is queued, as far as the socket takes it; half-close a closed connection after that."""
+        cdef Connection *c = &self.slots[slot]
+        if c.state != OPEN and c.state != LINGERING:
+            return
+        if not c.flags & BLOCKED:
+            self.transmit(c)
+        if c.flags & BROKEN and c.state == LINGERING:
+            self.forget(slot)
+            return
+        if c.output_bytes > self.output_bytes_high:
+            c.flags |= FULL
+        elif c.flags & FULL and c.output_bytes <= self.output_bytes_high // 2:
+            c.flags &= ~FULL
+            c.last_frame_s = self.now_s if c.state == OPEN else c.last_frame_s
+            if not c.flags & DRAINED:
+                c.flags |= DRAINED
+                self.drained[self.drained_count] = slot
+                self.drained_count += 1
+        if c.state == LINGERING and c.head == NULL and not c.flags & HALF_CLOSED:
+            if c.flags & INPUT_ENDED or shutdown(c.fd, SHUT_WR) != 0:
+                self.forget(slot)
+                return
+            c.flags |= HALF_CLOSED
+        self.ask(slot)
+
+    cdef void transmit(self, Connection *c) noexcept nogil:
+        """Send until the queue is empty or the socket is full; sets BLOCKED or BROKEN."""
+        cdef iovec vectors[VECTORS_MAX]
+        cdef msghdr message
+        cdef Node *node
+        cdef uint32_t count
+        cdef size_t queued
+        cdef size_t left
+        cdef ssize_t sent
+        memset(&message, 0, sizeof(message))
+        message.msg_iov = vectors
+        while c.head != NULL:
+            count = 0
+            queued = 0
+            node = c.head
+            while node != NULL and count < VECTORS_MAX:
+                if node.shared != NULL:
+                    vectors[count].iov_base = <void *>(node.shared.data + node.begin)
+                else:
+                    vectors[count].iov_base = <uint8_t *>(node + 1) + node.begin
+                vectors[count].iov_len = node.end - node.begin
+                queued += node.end - node.begin
+                count += 1
+                node = node.next
+            message.msg_iovlen = count
+            sent = sendmsg(c.fd, &message, MSG_NOSIGNAL | MSG_DONTWAIT)
+            if sent < 0:
+                if errno == EINTR:
+                    continue
+                if errno == EAGAIN:
+                    c.flags |= BLOCKED
+                else:
+                    # What the peer sent before it went away is still read; that ends the connection.
+                    c.flags |= BROKEN
+                    self.drop_output(c)
+                return
+            c.output_bytes -= <uint32_t>sent
+            left = <size_t>sent
+            while c.head != NULL and left >= c.head.end - c.head.begin:
+                left -= c.head.end - c.head.begin
+                self.drop_node(c)
+            if left:
+                c.head.begin += <uint32_t>left
+            if <size_t>sent < queued:
+                c.flags |= BLOCKED
+                return
+
+    # ------------------------------------------------------------------ time
+
+    cdef void find_overdue(self) noexcept nogil:
+        """Idle connections, lingering ones that had their time, connections that do not open."""
+        cdef uint32_t slot
+        cdef int32_t waited_s
+        cdef Connection *c
+        for slot in range(self.slots_fresh):
+            c = &self.slots[slot]
+            waited_s = <int32_t>(self.now_s - c.last_frame_s)
+            if c.state == OPEN:
+                if (
+                    c.idle_s_max
+                    and waited_s > 0 and <uint32_t>waited_s > c.idle_s_max
+                    and not c.flags & (PAUSED | FAULTED)
+                ):
+                    self.note_fault(slot, FAULT_IDLE)
+            elif c.state == LINGERING:
+                if waited_s > LINGER_S:
+                    reset_on_close(c.fd)
+                    self.forget(slot)
+            elif c.state == CONNECTING and waited_s > CONNECT_S_MAX:
+                self.end(slot, CLOSE_CONNECT_FAILED)
+
+    # ------------------------------------------------------------------ what Python sees
+
+    cdef int recycle_blocks(self) except -1:
+        """Make the buffers of the last turn usable again, or leave them to whoever still holds them."""
+        cdef Turn last = self.last
+        self.last = None
+        if last is not None and last.frames:
+            for view in (last.data, last.index):
+                try:
+                    view.release()
+                except BufferError:
+                    pass                     # in use as a buffer elsewhere; replaced below
+        if self.data.exports or self.data.room > DATA_ROOM:
+            self.data = Block(DATA_ROOM)
+        if self.index.exports:
+            self.index = Block(INDEX_ROOM)
+        return 0
+
+    cdef object address_of(self, uint32_t slot):
+        cdef Connection *c = &self.slots[slot]
+        cdef char text[64]
+        if c.family == 0:
+            return ("", 0)
+        inet_ntop(AF_INET if c.family == 4 else AF_INET6, c.address, text, sizeof(text))
+        return ((<bytes>text).decode("ascii"), <int>c.port)
+
+    cdef Turn report(self):
+        cdef Turn turn = Turn.__new__(Turn)
+        cdef uint32_t i
+        cdef uint32_t slot
+        cdef Connection *c
+        turn.frames = self.frames
+        if self.frames:
+            self.data.shown = self.data_bytes
+            self.index.shown = 16 * <size_t>self.frames
+            turn.data = memoryview(self.data)
+            turn.index = memoryview(self.index).cast("I")
+        else:
+            turn.data = EMPTY
+            turn.index = EMPTY_INDEX
+        turn.opened = []
+        turn.faults = []
+        turn.closed = []
+        turn.drained = []
+        # What Python has closed since it was noted is left out.
+        for i in range(self.opened_count):
+            slot = self.opened[i]
+            c = &self.slots[slot]
+            if c.state == OPEN or c.state == DEAD:
+                turn.opened.append((slot, <int>c.listener, self.address_of(slot)))
+        for i in range(self.faults_count):
+            c = &self.slots[self.faults[i]]
+            if c.state == OPEN or c.state == DEAD:
+                turn.faults.append((self.faults[i], FAULTS[self.fault_kinds[i]]))
+        for i in range(self.drained_count):
+            c = &self.slots[self.drained[i]]
+            c.flags &= ~DRAINED
+            if c.state == OPEN:
+                turn.drained.append(self.drained[i])
+        for i in range(self.closed_count):
+            slot = self.closed[i]
+            if self.slots[slot].state == DEAD:
+                turn.closed.append((slot, REASONS[self.close_kinds[i]]))
+                self.rest_slot(slot)
+        self.opened_count = 0
+        self.faults_count = 0
+        self.drained_count = 0
+        self.closed_count = 0
+        turn.more = self.input_ready or self.ready_begin < self.ready_count
+        self.last = turn
+        return turn
+
+
+cdef uint32_t message_bytes(bytes data) except? 0xFFFFFFFF:
+    cdef Py_ssize_t size = PyBytes_GET_SIZE(data)
+    if size > MESSAGE_BYTES_MAX:
+        raise ValueError(f"a message of {size} bytes is more than a connection sends at once")
+    return <uint32_t>size
+
+
+cdef void reset_on_close(int fd) noexcept nogil:
+    """Closing the descriptor then ends the connection at once, with what is in its buffers."""
+    cdef linger now
+    now.l_onoff = 1
+    now.l_linger = 0
+    setsockopt(fd, SOL_SOCKET, SO_LINGER, &now, sizeof(now))
+
+
+cdef socklen_t write_address(sockaddr_storage *storage, str host, uint16_t port) except 0:
+    cdef bytes text = host.encode("ascii")
+    cdef sockaddr_in *v4 = <sockaddr_in *>storage
+    cdef sockaddr_in6 *v6 = <sockaddr_in6 *>storage
+    memset(storage, 0, sizeof(sockaddr_storage))
+    if inet_pton(AF_INET, text, &v4.sin_addr) == 1:
+        v4.sin_family = AF_INET
+        v4.sin_port = htons(port)
+        return sizeof(sockaddr_in)
+    if inet_pton(AF_INET6, text, &v6.sin6_addr) == 1:
+        v6.sin6_family = AF_INET6
+        v6.sin6_port = htons(port)
+        return sizeof(sockaddr_in6)
+    raise ValueError(f"{host!r} is not a numeric IPv4 or IPv6 address")

@@ -1,0 +1,794 @@
+"""The reactor's reference: the same interface and answers in plain Python over epoll.
+
+Owns: its sockets, their queued output and partial frames until shut_down(). Must not touch: what
+frames mean; policy, clocks (the second enters with poll() and sweep()), logging.
+Invariants: an id is given out again two polls after its connection ended at the earliest; a partial
+frame takes as much memory as was received of it; per connection a turn says opened, frames, faults,
+closed, in this order of time.
+Spec: MQTT 5.0 section 2.1.4; RocketMQ's NettyDecoder (LengthFieldBasedFrameDecoder of 4 bytes).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import ipaddress
+import select
+import socket
+import struct
+from array import array
+from collections import deque
+from collections.abc import Iterable, Sequence
+
+from core.net.reactor_types import (
+    ACCEPT_PAUSE_S,
+    ACCEPTS_MAX,
+    BUSY_EVENTS,
+    CONNECT_S_MAX,
+    EVENTS_MAX,
+    LINGER_S,
+    LISTENERS_MAX,
+    RECEIVE_BYTES_MAX,
+    TURN_BYTES,
+    TURN_FRAMES,
+    CloseReason,
+    Fault,
+    Framing,
+)
+
+RESET_ON_CLOSE = struct.pack("ii", 1, 0)
+MALFORMED = -1
+WOULD_BLOCK = (errno.EAGAIN, errno.EINTR)
+
+
+def frame_size(framing: Framing, data: bytes | bytearray, begin: int) -> int:
+    """Whole size of the frame at ``begin``; 0 while that takes more bytes, -1 if malformed."""
+    if framing is Framing.REMOTING:
+        if len(data) - begin < 4:
+            return 0
+        length = int.from_bytes(data[begin : begin + 4], "big")
+        return length + 4 if length >= 4 else MALFORMED
+    length = 0
+    for i, byte in enumerate(data[begin + 1 : begin + 5]):
+        length |= (byte & 127) << (7 * i)
+        if byte < 128:
+            return length + i + 2
+    return MALFORMED if len(data) - begin >= 5 else 0
+
+
+class Turn:
+    """One batch: what arrived and what happened; its buffers are valid until the next poll()."""
+
+    __slots__ = ("closed", "data", "drained", "faults", "frames", "index", "more", "opened")
+
+    def __init__(
+        self,
+        data: bytes,
+        index: array[int],
+        *,
+        opened: list[tuple[int, int, tuple[str, int]]],
+        faults: list[tuple[int, Fault]],
+        closed: list[tuple[int, CloseReason]],
+        drained: list[int],
+        more: bool,
+    ) -> None:
+        self.frames = len(index) // 4
+        self.data = memoryview(data)
+        self.index = memoryview(index).toreadonly()
+        self.opened = opened
+        self.faults = faults
+        self.closed = closed
+        self.drained = drained
+        self.more = more
+
+    def __bool__(self) -> bool:
+        return bool(self.frames or self.opened or self.faults or self.closed or self.drained)
+
+
+class _Listener:
+    __slots__ = ("first_frame_s", "frame_bytes_max", "framing", "resume_s", "sock")
+
+    def __init__(
+        self, sock: socket.socket, framing: Framing, frame_bytes_max: int, first_frame_s: int
+    ) -> None:
+        self.sock: socket.socket | None = sock
+        self.framing = framing
+        self.frame_bytes_max = frame_bytes_max
+        self.first_frame_s = first_frame_s
+        self.resume_s: int | None = None  # set while accepting is paused
+
+
+class _Connection:
+    __slots__ = (
+        "awaits_first_frame",
+        "events",
+        "fault",
+        "frame_bytes_max",
+        "framing",
+        "idle_s_max",
+        "is_blocked",
+        "is_broken",
+        "is_connecting",
+        "is_full",
+        "is_half_closed",
+        "is_input_ended",
+        "is_lingering",
+        "is_paused",
+        "last_frame_s",
+        "listener",
+        "output",
+        "output_bytes",
+        "peer",
+        "rest",
+        "sock",
+        "variant",
+    )
+
+    def __init__(
+        self,
+        sock: socket.socket,
+        framing: Framing,
+        *,
+        frame_bytes_max: int,
+        idle_s_max: int,
+        listener: int,
+        peer: tuple[str, int],
+        now_s: int,
+    ) -> None:
+        self.sock = sock
+        self.framing = framing
+        self.frame_bytes_max = frame_bytes_max
+        self.idle_s_max = idle_s_max
+        self.listener = listener
+        self.peer = peer
+        self.last_frame_s = now_s  # while connecting or lingering: when that began
+        self.variant = 0
+        self.rest = b""
+        self.output: deque[memoryview] = deque()
+        self.output_bytes = 0
+        self.events = 0
+        self.awaits_first_frame = listener >= 0
+        self.fault = False
+        self.is_connecting = listener < 0
+        self.is_paused = False
+        self.is_full = False  # above output_bytes_high; not read until it has drained
+        self.is_blocked = False  # the socket takes no more; waits for EPOLLOUT
+        self.is_broken = False  # sending failed; what the peer sent before is still read
+        self.is_lingering = False  # closed by Python: sends what is queued, discards input
+        self.is_half_closed = False
+        self.is_input_ended = False
+
+    @property
+    def is_read(self) -> bool:
+        return not (self.is_paused or self.fault or self.is_full)
+
+    @property
+    def wanted_events(self) -> int:
+        """What epoll is asked for."""
+        if self.is_connecting:
+            return select.EPOLLOUT
+        is_read = not self.is_input_ended if self.is_lingering else self.is_read
+        return (select.EPOLLIN if is_read else 0) | (select.EPOLLOUT if self.is_blocked else 0)
+
+
+class Reactor:
+    """Sockets in batches: one poll() takes what all of them have and cuts it into frames.
+
+    One thread owns it. Ids of connections are slot numbers below ``connections_max``. Calls that
+    name a connection which has ended do nothing: it may have ended before that is reported.
+    """
+
+    def __init__(
+        self,
+        *,
+        connections_max: int = 20_000,
+        output_bytes_high: int = 262_144,
+        output_bytes_max: int = 1_048_576,
+    ) -> None:
+        if connections_max < 1 or output_bytes_high > output_bytes_max:
+            raise ValueError(
+                "connections_max is at least 1, output_bytes_high at most output_bytes_max"
+            )
+        self._connections_max = connections_max
+        self._output_bytes_high = output_bytes_high
+        self._output_bytes_max = output_bytes_max
+        self._epoll: select.epoll | None = select.epoll()
+        self._listeners: list[_Listener] = []
+        self._connections: dict[int, _Connection] = {}
+        self._by_descriptor: dict[int, int] = {}
+        self._peers: dict[int, tuple[str, int]] = {}
+        self._free: list[int] = []
+        self._fresh = 0
+        self._resting: deque[tuple[int, int]] = deque()  # (first turn that may use it, id)
+        self._turn = 0
+        self._now_s = 0
+        self._dirty: dict[int, None] = {}
+        self._ready: deque[tuple[int, int]] = deque()
+        self._input_ready = False
+        self._data = bytearray()
+        self._index = array("I")
+        self._opened: list[tuple[int, int, tuple[str, int]]] = []
+        self._faults: dict[int, Fault] = {}
+        self._closed: dict[int, CloseReason] = {}
+        self._drained: dict[int, None] = {}
+        self._last: Turn | None = None
+
+    # ------------------------------------------------------------------ what Python calls
+
+    @property
+    def connections_count(self) -> int:
+        """Connections that are open: neither being opened nor closed by either side."""
+        return sum(not (c.is_connecting or c.is_lingering) for c in self._connections.values())
+
+    def fileno(self) -> int:
+        """The epoll descriptor: readable when poll() has something to do; -1 after shut_down()."""
+        return -1 if self._epoll is None else self._epoll.fileno()
+
+    def listen(
+        self, sock: socket.socket, framing: Framing, *, frame_bytes_max: int, first_frame_s: int
+    ) -> int:
+        """Accept from ``sock``, bound and listening, which the reactor now owns; returns its id.
+
+        A connection that has not completed a frame within ``first_frame_s`` gets Fault.IDLE; 0
+        means no limit. After the first frame there is none until set_limits().
+        """
+        epoll = self._usable()
+        if len(self._listeners) == LISTENERS_MAX:
+            raise ValueError(f"a reactor takes at most {LISTENERS_MAX} listeners")
+        sock.setblocking(False)
+        epoll.register(sock, select.EPOLLIN)
+        listener = len(self._listeners)
+        self._listeners.append(_Listener(sock, Framing(framing), frame_bytes_max, first_frame_s))
+        self._by_descriptor[sock.fileno()] = -1 - listener
+        return listener
+
+    def stop_listening(self, listener: int) -> None:
+        """Close that listener's socket; its connections stay."""
+        epoll = self._usable()
+        if listener >= len(self._listeners):
+            return
+        sock = self._listeners[listener].sock
+        if sock is not None:
+            epoll.unregister(sock)
+            del self._by_descriptor[sock.fileno()]
+            sock.close()
+            self._listeners[listener].sock = None
+
+    def connect(
+        self,
+        address: tuple[str, int],
+        framing: Framing,
+        *,
+        frame_bytes_max: int,
+        source: str | None = None,
+    ) -> int:
+        """Begin to connect to a numeric address; a turn reports it in ``opened`` or ``closed``.
+
+        What is sent before it is open waits. ``source`` is the local address. OSError when there
+        is no descriptor or no slot left.
+        """
+        self._usable()
+        try:
+            family = (
+                socket.AF_INET if ipaddress.ip_address(address[0]).version == 4 else socket.AF_INET6
+            )
+        except ValueError:
+            raise ValueError(f"{address[0]!r} is not a numeric IPv4 or IPv6 address") from None
+        slot = self._take_slot()
+        if slot is None:
+            raise OSError(errno.EMFILE, "all connection slots of the reactor are taken")
+        sock = None
+        try:
+            sock = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+            if source is not None:
+                sock.bind((source, 0))
+        except OSError:
+            if sock is not None:
+                sock.close()
+            self._free.append(slot)
+            raise
+        c = self._start(
+            slot,
+            _Connection(
+                sock,
+                Framing(framing),
+                frame_bytes_max=frame_bytes_max,
+                idle_s_max=0,
+                listener=-1,
+                peer=(address[0], address[1]),
+                now_s=self._now_s,
+            ),
+        )
+        code = sock.connect_ex(address)
+        if code not in (0, errno.EINPROGRESS):
+            self._end(slot, CloseReason.CONNECT_FAILED)
+        else:
+            self._watch(c)
+        return slot
+
+    def poll(self, now_s: int) -> Turn:
+        """Send what is queued, then take one batch from all sockets that are ready; never waits.
+
+        ``now_s`` is a clock that does not go back. The buffers of the turn before are released.
+        """
+        self._usable()
+        self._now_s = now_s
+        self._turn += 1
+        if self._last is not None:
+            for view in (self._last.data, self._last.index):
+                with contextlib.suppress(BufferError):  # in use as a buffer elsewhere
+                    view.release()
+        self._data = bytearray()
+        self._index = array("I")
+        self._input_ready = False
+        while self._resting and self._resting[0][0] <= self._turn:
+            self._free.append(self._resting.popleft()[1])
+        self.flush()
+        self._resume_listeners()
+        if not self._ready:
+            assert self._epoll is not None
+            self._ready.extend(self._epoll.poll(0, EVENTS_MAX))
+            self._input_ready = len(self._ready) >= BUSY_EVENTS
+        # What a full turn leaves over is first in the next one; asking epoll again instead would
+        # serve the same sockets first each time.
+        while self._ready and len(self._data) < TURN_BYTES and len(self._index) < 4 * TURN_FRAMES:
+            descriptor, events = self._ready.popleft()
+            slot = self._by_descriptor.get(descriptor)
+            if slot is None:
+                continue
+            if slot < 0:
+                self._accept(-1 - slot)
+            else:
+                self._serve(slot, self._connections[slot], events)
+        return self._report()
+
+    def send(self, connection: int, data: bytes) -> None:
+        """Queue a message; flush() or the next poll() sends it.
+
+        A connection that does not read and would exceed ``output_bytes_max`` is aborted with
+        OUTPUT_FULL. While at most ``output_bytes_high`` wait, a message of any size is taken.
+        """
+        c = self._sendable(connection)
+        if c is None:
+            return
+        if not self._has_room(connection, c) and (
+            c.is_broken or c.output_bytes + len(data) > self._output_bytes_max
+        ):
+            if not c.is_broken:
+                self._reset(c)
+                self._end(connection, CloseReason.OUTPUT_FULL)
+            return
+        self._queue(connection, c, data)
+
+    def send_many(self, items: list[tuple[int, bytes]]) -> None:
+        """send() each (connection, data)."""
+        for connection, data in items:
+            self.send(connection, data)
+
+    def fan_out(self, data: bytes, connections: Sequence[int]) -> list[int]:
+        """Queue one message for many; returns those skipped: closed or above output_bytes_high."""
+        return self._fan_out((connection, data) for connection in connections)
+
+    def send_numbered(
+        self, data: bytes, number_at: int, receivers: list[tuple[int, int]]
+    ) -> list[int]:
+        """fan_out() with a 16-bit number of each receiver's own put at ``data[number_at]``."""
+        if not 0 <= number_at <= len(data) - 2:
+            raise ValueError(f"no room for a number at byte {number_at} of {len(data)}")
+        before, after = data[:number_at], data[number_at + 2 :]
+        return self._fan_out(
+            (connection, before + number.to_bytes(2, "big") + after)
+            for connection, number in receivers
+        )
+
+    def flush(self) -> None:
+        """Send what is queued: one system call per connection that has output, normally."""
+        self._usable()
+        dirty, self._dirty = self._dirty, {}
+        for slot in dirty:
+            c = self._connections.get(slot)
+            if c is not None:
+                self._flush_one(slot, c)
+
+    def close(self, connection: int) -> None:
+        """Send what is queued, half-close, discard input for LINGER_S; not reported."""
+        if self._closed.pop(connection, None) is not None:
+            self._rest(connection)
+            return
+        c = self._connections.get(connection)
+        if c is None or c.is_lingering:
+            return
+        if c.is_connecting or c.is_broken:
+            self._forget(connection)
+            return
+        c.is_lingering = True
+        c.last_frame_s = self._now_s
+        c.rest = b""
+        self._dirty[connection] = None  # flush() half-closes once all is sent
+        self._watch(c)
+
+    def abort(self, connection: int) -> None:
+        """End it at once, with what is queued; not reported."""
+        if self._closed.pop(connection, None) is not None:
+            self._rest(connection)
+        elif connection in self._connections:
+            self._reset(self._connections[connection])
+            self._forget(connection)
+
+    def set_variant(self, connection: int, variant: int) -> None:
+        """A number handed back with each frame cut from now on."""
+        c = self._sendable(connection)
+        if c is not None:
+            c.variant = variant
+
+    def set_limits(self, connection: int, *, frame_bytes_max: int, idle_s_max: int) -> None:
+        """Largest frame with header; seconds without a complete frame until Fault.IDLE, 0: never.
+
+        Time in which Python has paused the connection does not count.
+        """
+        c = self._sendable(connection)
+        if c is not None:
+            c.frame_bytes_max = frame_bytes_max
+            c.idle_s_max = idle_s_max
+            c.awaits_first_frame = False
+
+    def pause(self, connection: int) -> None:
+        """Stop reading from it; frames of the current turn stay valid."""
+        c = self._sendable(connection)
+        if c is not None:
+            c.is_paused = True
+            self._watch(c)
+
+    def resume(self, connection: int) -> None:
+        """Read from it again; its idle time begins anew."""
+        c = self._sendable(connection)
+        if c is not None and c.is_paused:
+            c.is_paused = False
+            c.last_frame_s = self._now_s
+            self._watch(c)
+
+    def peer(self, connection: int) -> tuple[str, int]:
+        """Address and port of the other side, also after the end until the id is used again."""
+        if connection not in self._peers:
+            raise ValueError(f"no connection {connection}")
+        return self._peers[connection]
+
+    def output_bytes(self, connection: int) -> int:
+        """Bytes queued and not yet taken by the socket."""
+        c = self._sendable(connection)
+        return 0 if c is None else c.output_bytes
+
+    def sweep(self, now_s: int) -> None:
+        """Find what is overdue: idle connections, lingering ones, those that do not open."""
+        self._usable()
+        self._now_s = now_s
+        for slot, c in list(self._connections.items()):
+            waited_s = now_s - c.last_frame_s
+            if c.is_connecting:
+                if waited_s > CONNECT_S_MAX:
+                    self._end(slot, CloseReason.CONNECT_FAILED)
+            elif c.is_lingering:
+                if waited_s > LINGER_S:
+                    self._reset(c)
+                    self._forget(slot)
+            elif c.idle_s_max and waited_s > c.idle_s_max and not (c.is_paused or c.fault):
+                self._note_fault(slot, c, Fault.IDLE)
+
+    def shut_down(self) -> None:
+        """Close all sockets after one attempt to send what is queued; it cannot be used again."""
+        for slot, c in list(self._connections.items()):
+            if not c.is_connecting:
+                self._flush_one(slot, c)
+            c.sock.close()
+        self._connections.clear()
+        for listener in self._listeners:
+            if listener.sock is not None:
+                listener.sock.close()
+        if self._epoll is not None:
+            self._epoll.close()
+            self._epoll = None
+
+    # ------------------------------------------------------------------ slots
+
+    def _usable(self) -> select.epoll:
+        if self._epoll is None:
+            raise ValueError("the reactor is shut down")
+        return self._epoll
+
+    def _sendable(self, connection: int) -> _Connection | None:
+        c = self._connections.get(connection)
+        return None if c is None or c.is_lingering else c
+
+    def _take_slot(self) -> int | None:
+        if self._free:
+            return self._free.pop()
+        if self._fresh < self._connections_max:
+            self._fresh += 1
+            return self._fresh - 1
+        return None
+
+    def _rest(self, slot: int) -> None:
+        self._resting.append((self._turn + 2, slot))
+
+    def _start(self, slot: int, c: _Connection) -> _Connection:
+        with contextlib.suppress(OSError):  # not TCP
+            c.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._connections[slot] = c
+        self._by_descriptor[c.sock.fileno()] = slot
+        self._peers[slot] = c.peer
+        return c
+
+    def _release(self, slot: int) -> None:
+        c = self._connections.pop(slot)
+        del self._by_descriptor[c.sock.fileno()]
+        c.sock.close()
+
+    def _end(self, slot: int, reason: CloseReason) -> None:
+        """End a connection that Python has to hear about."""
+        self._release(slot)
+        self._closed[slot] = reason
+
+    def _forget(self, slot: int) -> None:
+        """End a connection that Python has closed."""
+        self._release(slot)
+        self._rest(slot)
+
+    @staticmethod
+    def _reset(c: _Connection) -> None:
+        c.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET_ON_CLOSE)
+
+    def _watch(self, c: _Connection) -> None:
+        events = c.wanted_events
+        epoll = self._usable()
+        try:
+            epoll.modify(c.sock, events)
+        except FileNotFoundError:
+            epoll.register(c.sock, events)
+
+    # ------------------------------------------------------------------ one turn
+
+    def _serve(self, slot: int, c: _Connection, events: int) -> None:
+        if c.is_connecting:
+            self._finish_connect(slot, c)
+            return
+        if events & select.EPOLLOUT and c.is_blocked:
+            c.is_blocked = False
+            self._flush_one(slot, c)
+        if slot not in self._connections:
+            return
+        has_input = events & (select.EPOLLIN | select.EPOLLERR | select.EPOLLHUP)
+        if c.is_lingering:
+            if has_input:
+                self._discard(slot, c)
+        elif c.is_read:
+            if has_input:
+                self._receive(slot, c)
+        elif events & (select.EPOLLERR | select.EPOLLHUP):
+            self._end(slot, CloseReason.RESET)
+
+    def _finish_connect(self, slot: int, c: _Connection) -> None:
+        if c.sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
+            self._end(slot, CloseReason.CONNECT_FAILED)
+            return
+        c.is_connecting = False
+        c.last_frame_s = self._now_s
+        self._opened.append((slot, c.listener, c.peer))
+        self._flush_one(slot, c)
+
+    def _accept(self, number: int) -> None:
+        listener = self._listeners[number]
+        for _ in range(ACCEPTS_MAX):
+            if listener.sock is None or listener.resume_s is not None:
+                return
+            slot = self._take_slot()
+            if slot is None:
+                self._pause_listener(listener)
+                return
+            try:
+                sock, peer = listener.sock.accept()
+            except OSError as exc:
+                self._free.append(slot)
+                if exc.errno in WOULD_BLOCK:
+                    return
+                if exc.errno in (errno.ECONNABORTED, errno.EPROTO):
+                    continue
+                # No descriptor or no memory: the pending connection stays ready, so that trying
+                # at once again would spin.
+                self._pause_listener(listener)
+                return
+            sock.setblocking(False)
+            c = self._start(
+                slot,
+                _Connection(
+                    sock,
+                    listener.framing,
+                    frame_bytes_max=listener.frame_bytes_max,
+                    idle_s_max=listener.first_frame_s,
+                    listener=number,
+                    peer=(peer[0], peer[1]) if isinstance(peer, tuple) else ("", 0),
+                    now_s=self._now_s,
+                ),
+            )
+            self._watch(c)
+            self._opened.append((slot, number, c.peer))
+        self._input_ready = True
+
+    def _pause_listener(self, listener: _Listener) -> None:
+        assert listener.sock is not None
+        self._usable().modify(listener.sock, 0)
+        listener.resume_s = self._now_s + ACCEPT_PAUSE_S
+
+    def _resume_listeners(self) -> None:
+        for listener in self._listeners:
+            if (
+                listener.sock is not None
+                and listener.resume_s is not None
+                and self._now_s >= listener.resume_s
+            ):
+                listener.resume_s = None
+                self._usable().modify(listener.sock, select.EPOLLIN)
+
+    # ------------------------------------------------------------------ input
+
+    def _receive(self, slot: int, c: _Connection) -> None:
+        """Take what one socket has, at most its share of the turn; cut it into frames."""
+        try:
+            received = c.sock.recv(RECEIVE_BYTES_MAX)
+        except OSError as exc:
+            if exc.errno not in WOULD_BLOCK:
+                self._end(slot, CloseReason.RESET)
+            return
+        if not received:
+            self._end(slot, CloseReason.PEER)
+            return
+        if len(received) == RECEIVE_BYTES_MAX:
+            self._input_ready = True
+        self._cut(slot, c, c.rest + received)
+
+    def _cut(self, slot: int, c: _Connection, data: bytes) -> None:
+        """Index the whole frames in ``data``; the partial tail waits in the connection."""
+        begin = 0
+        while begin < len(data):
+            size = frame_size(c.framing, data, begin)
+            if size == 0:
+                break
+            if size < 0 or size > c.frame_bytes_max:
+                fault = Fault.MALFORMED_LENGTH if size < 0 else Fault.FRAME_TOO_LARGE
+                self._note_fault(slot, c, fault)
+                return
+            if size > len(data) - begin:
+                break
+            at = len(self._data)
+            self._data += data[begin : begin + size]
+            self._index.extend((slot, c.variant, at, at + size))
+            begin += size
+            c.last_frame_s = self._now_s
+            if c.awaits_first_frame:
+                c.awaits_first_frame = False
+                c.idle_s_max = 0
+        c.rest = data[begin:]
+
+    def _note_fault(self, slot: int, c: _Connection, fault: Fault) -> None:
+        c.fault = True
+        c.rest = b""
+        self._faults[slot] = fault
+        self._watch(c)
+
+    def _discard(self, slot: int, c: _Connection) -> None:
+        """Throw away what a closed connection still sends; let it go when the peer is done too."""
+        try:
+            received = c.sock.recv(RECEIVE_BYTES_MAX)
+        except OSError as exc:
+            if exc.errno not in WOULD_BLOCK:
+                self._forget(slot)
+            return
+        if received:
+            return
+        if c.is_half_closed or c.is_input_ended:
+            self._forget(slot)
+        else:
+            c.is_input_ended = True  # it may still read what is queued
+            self._watch(c)
+
+    # ------------------------------------------------------------------ output
+
+    def _has_room(self, slot: int, c: _Connection) -> bool:
+        """Whether the connection is at or below its high-water mark, after trying to get it so."""
+        if c.is_broken:
+            return False
+        if c.output_bytes > self._output_bytes_high:
+            if not (c.is_blocked or c.is_connecting):
+                self._flush_one(slot, c)
+            if c.output_bytes > self._output_bytes_high:
+                c.is_full = True
+                self._watch(c)
+                return False
+        return not c.is_broken
+
+    def _fan_out(self, messages: Iterable[tuple[int, bytes]]) -> list[int]:
+        skipped = []
+        for connection, data in messages:
+            c = self._sendable(connection)
+            if c is None or not self._has_room(connection, c):
+                skipped.append(connection)
+            else:
+                self._queue(connection, c, data)
+        return skipped
+
+    def _queue(self, slot: int, c: _Connection, data: bytes) -> None:
+        if data:
+            c.output.append(memoryview(data))
+            c.output_bytes += len(data)
+        self._dirty[slot] = None
+
+    def _flush_one(self, slot: int, c: _Connection) -> None:
+        """Send what is queued as far as the socket takes it; half-close if Python closed it."""
+        if c.is_connecting:
+            return
+        if not c.is_blocked:
+            self._transmit(c)
+        if c.is_lingering and c.is_broken:
+            self._forget(slot)
+            return
+        if c.output_bytes > self._output_bytes_high:
+            c.is_full = True
+        elif c.is_full and c.output_bytes <= self._output_bytes_high // 2:
+            c.is_full = False
+            if not c.is_lingering:
+                c.last_frame_s = self._now_s
+            self._drained[slot] = None
+        if c.is_lingering and not c.output and not c.is_half_closed:
+            if c.is_input_ended:
+                self._forget(slot)
+                return
+            try:
+                c.sock.shutdown(socket.SHUT_WR)
+            except OSError:
+                self._forget(slot)
+                return
+            c.is_half_closed = True
+        self._watch(c)
+
+    def _transmit(self, c: _Connection) -> None:
+        while c.output:
+            try:
+                sent = c.sock.send(c.output[0])
+            except OSError as exc:
+                if exc.errno in WOULD_BLOCK:
+                    c.is_blocked = True
+                else:
+                    # What the peer sent before it went away is still read; that ends it.
+                    c.is_broken = True
+                    c.output.clear()
+                    c.output_bytes = 0
+                return
+            c.output_bytes -= sent
+            if sent < len(c.output[0]):
+                c.output[0] = c.output[0][sent:]
+            else:
+                c.output.popleft()
+
+    # ------------------------------------------------------------------ what Python sees
+
+    def _report(self) -> Turn:
+        """The turn; what Python has closed since it was noted is left out."""
+        turn = Turn(
+            bytes(self._data),
+            self._index,
+            opened=[item for item in self._opened if self._is_known(item[0])],
+            faults=[item for item in self._faults.items() if self._is_known(item[0])],
+            closed=list(self._closed.items()),
+            drained=[slot for slot in self._drained if self._sendable(slot) is not None],
+            more=self._input_ready or bool(self._ready),
+        )
+        for slot in self._closed:
+            self._rest(slot)
+        self._opened = []
+        self._faults = {}
+        self._closed = {}
+        self._drained = {}
+        self._last = turn
+        return turn
+
+    def _is_known(self, slot: int) -> bool:
+        return self._sendable(slot) is not None or slot in self._closed

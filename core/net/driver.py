@@ -1,0 +1,42 @@
+"""The one task that drives a reactor: waits on its epoll descriptor, hands each turn on, sends.
+
+Owns: the loop. Must not touch: frames, sessions, the reactor's life (its maker shuts it down).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+import trio
+
+from core.net.reactor import Reactor, Turn
+
+TURNS_MAX: Final = 16
+"""Turns taken in a row before other tasks get to run."""
+SWEEP_INTERVAL_S: Final = 1
+
+
+async def drive(
+    reactor: Reactor, handle_turn: Callable[[Turn], None], *, clock_s: Callable[[], int]
+) -> None:
+    """Poll and hand each turn that holds something to ``handle_turn``, until cancelled.
+
+    Output queued by ``handle_turn`` is sent before the next wait; a task that queues output at
+    another time calls ``reactor.flush()``. Overdue connections are looked for once a second.
+    ``clock_s`` is a clock that does not go back.
+    """
+    sweep_at = trio.current_time() + SWEEP_INTERVAL_S
+    while True:
+        with trio.move_on_at(sweep_at):
+            await trio.lowlevel.wait_readable(reactor.fileno())
+        if trio.current_time() >= sweep_at:
+            reactor.sweep(clock_s())
+            sweep_at = trio.current_time() + SWEEP_INTERVAL_S
+        for _ in range(TURNS_MAX):
+            turn = reactor.poll(clock_s())
+            if turn:
+                handle_turn(turn)
+            if not turn.more:
+                break
+        reactor.flush()

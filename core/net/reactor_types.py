@@ -1,0 +1,60 @@
+"""What both reactors share: the closed sets of the interface and the limits they keep.
+
+Owns: Framing, Fault, CloseReason and the limits. Must not touch: sockets.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import Final
+
+
+class Framing(IntEnum):
+    """How a connection's byte stream is cut into frames."""
+
+    MQTT = 0  # one byte, then the count of the bytes that follow in one to four 7-bit groups
+    REMOTING = 1  # the count of the bytes that follow, four bytes big-endian
+
+
+class Fault(IntEnum):
+    """Why the reactor stopped reading from a connection that is still open."""
+
+    FRAME_TOO_LARGE = 1
+    MALFORMED_LENGTH = 2
+    IDLE = 3
+
+
+class CloseReason(IntEnum):
+    """Who or what ended a connection."""
+
+    LOCAL = 0
+    PEER = 1
+    RESET = 2
+    OUTPUT_FULL = 3
+    CONNECT_FAILED = 4
+
+
+TURN_BYTES: Final = 1 << 20
+"""A turn that has received this much serves no more sockets; they are first in the next one."""
+TURN_FRAMES: Final = 16_384
+"""The same for frames, so that two-byte frames cannot make a turn arbitrarily long."""
+RECEIVE_BYTES_MAX: Final = 65_536
+"""Most that one connection may contribute to a turn."""
+EVENTS_MAX: Final = 1024
+"""Most sockets asked for in one turn."""
+ACCEPTS_MAX: Final = 256
+"""Most connections taken from one listener in a turn."""
+BUSY_EVENTS: Final = 8
+"""A turn that served this many sockets says ``more``: by now others are ready, and polling again is
+cheaper than waiting."""
+DIRECT_BYTES: Final = 4096
+"""A partial frame of at least this size is received in place instead of being copied each turn."""
+COPIED_BYTES_MAX: Final = 256
+"""A message up to this size is copied behind the queued output, a larger one is shared."""
+LINGER_S: Final = 1
+"""How long a closed connection may still take output and send what we discard."""
+CONNECT_S_MAX: Final = 10
+"""How long an outgoing connection may take to open."""
+ACCEPT_PAUSE_S: Final = 1
+"""How long accepting rests when no descriptor or no slot is free."""
+LISTENERS_MAX: Final = 64
