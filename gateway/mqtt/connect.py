@@ -47,7 +47,7 @@ _PASSWORD: Final = 0x40
 _USER_NAME: Final = 0x80
 
 # MQTT 3.1.1 table 3.1; a reason code that is not here has no return code.
-_RETURN_CODES: Final = {
+_RETURN_CODES: Final[dict[int, int]] = {
     ReasonCode.SUCCESS: 0,
     ReasonCode.UNSUPPORTED_PROTOCOL_VERSION: 1,
     ReasonCode.CLIENT_IDENTIFIER_NOT_VALID: 2,
@@ -82,8 +82,13 @@ def decode_connect(body: bytes) -> Connect:
     properties = read_properties(reader, PacketType.CONNECT) if version == 5 else NO_PROPERTIES
     client_id = reader.string()  # [MQTT-3.1.3-3]
     will = _read_will(reader, version, flags) if flags & _WILL else None
-    user_name = reader.string() if flags & _USER_NAME else None  # [MQTT-3.1.3-12]
-    password = reader.binary() if flags & _PASSWORD else None
+    user_name = None
+    # MQTT 3.1 section 3.1: there the remaining length takes precedence over the user name flag.
+    if flags & _USER_NAME and (version != 3 or len(reader)):
+        user_name = reader.string()  # [MQTT-3.1.3-12]
+    password = None
+    if flags & _PASSWORD and (version != 3 or len(reader)):
+        password = reader.binary()
     reader.expect_end()
     _check_client_id(version, client_id, clean_start=bool(flags & _CLEAN_START))
     if user_name is not None and _CONTROL.search(user_name):
@@ -156,7 +161,7 @@ def encode_connack(
     if version == 5:
         body = bytes((present, reason_code)) + length_and_properties(properties)
         return packet(PacketType.CONNACK, body)
-    return_code = _RETURN_CODES.get(ReasonCode(reason_code))
+    return_code = _RETURN_CODES.get(reason_code)
     if return_code is None:
         return b""
     # Version 3.1 knows no session present flag: the byte is reserved.

@@ -16,6 +16,8 @@ from gateway.errors import MalformedPacketError, TopicFilterError, TopicNameErro
 from gateway.mqtt.fields import STRING_BYTES_MAX
 
 SHARED_PREFIX: Final = "$share/"
+# More levels than any fleet names and few enough that matching one topic name stays cheap.
+FILTER_LEVELS_MAX: Final = 128
 
 _CONTROL: Final = "\x00-\x1f\x7f-\x9f"
 _NOT_IN_NAME: Final = re.compile(f"[{_CONTROL}+#]")
@@ -50,9 +52,11 @@ def check_topic_filter(topic_filter: str) -> None:
     shared = parse_shared(topic_filter)
     if shared is not None:
         topic_filter = shared[1]
-    if "+" not in topic_filter and "#" not in topic_filter:
-        return
     levels = topic_filter.split("/")
+    if len(levels) > FILTER_LEVELS_MAX:
+        raise TopicFilterError(f"topic filter has more than {FILTER_LEVELS_MAX} levels")
+    if not has_wildcard(topic_filter):
+        return
     last = len(levels) - 1
     for i, level in enumerate(levels):
         if "#" in level and (level != "#" or i != last):  # [MQTT-4.7.1-1]

@@ -16,6 +16,8 @@ from gateway.errors import ProtocolViolationError, TopicAliasError
 from gateway.sessions.inflight import InflightWindow
 
 _NONE: Final[tuple[str, ...]] = ()
+#: No MQTT packet can be larger (section 2.1.4).
+PACKET_BYTES_LIMIT: Final = 268_435_460
 
 
 class Session:
@@ -32,7 +34,10 @@ class Session:
         "_inflight_limit",
         "client_id",
         "connection",
+        "host",
         "keep_alive_s",
+        "lagging",
+        "origin",
         "packet_bytes_max",
         "topic_alias_maximum",
         "user_name",
@@ -49,7 +54,8 @@ class Session:
         inflight_limit: int,
         user_name: str | None = None,
         topic_alias_maximum: int = 0,
-        packet_bytes_max: int = 268_435_460,
+        packet_bytes_max: int = PACKET_BYTES_LIMIT,
+        host: bytes = b"",
     ) -> None:
         self.client_id = client_id
         self.connection = connection
@@ -58,6 +64,11 @@ class Session:
         self.user_name = user_name
         self.topic_alias_maximum = topic_alias_maximum
         self.packet_bytes_max = packet_bytes_max
+        #: The peer's address as records hold it, and the property text that its publishes end with.
+        self.host = host
+        self.origin = b""
+        #: Queue -> queue offset to go on from, for the queues in which this receiver lags.
+        self.lagging: dict[Any, int] | None = None
         self._inflight_limit = inflight_limit
         self._inflight: InflightWindow[Any] | None = None
         # None, one filter, or several: a dict for one would double the session.

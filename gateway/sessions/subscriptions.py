@@ -5,12 +5,13 @@ subscriber is any hashable value. Not for shared subscriptions.
 Invariants (``_check``): a (filter, subscriber) pair stands once; no node and no table is empty.
 Spec: MQTT 5.0 section 4.7; overlapping subscriptions 3.3.4.
 
-    filter without wildcards:  options -> { filter: subscriber, or _Several when there are more }
-    filter with wildcards:     a trie, one node per level, "+" and "#" being levels like others
+    filter without "+":  options -> { filter: subscriber, or _Several when there are more }
+    filter with "+":     a trie, one node per level, "+" and "#" being levels like others
 
-Nearly all filters of a fleet are exact and have one subscriber. Such a one costs its slot in a dict
-(some 50 bytes) and no object of its own: the options, of which a process sees a handful, choose the
-dict.
+Nearly all filters of a fleet are exact, or one device's branch ("dev42/#"), and have one
+subscriber. Such a one costs its slot in a dict (some 50 bytes) and no object of its own: the
+options, of which a process sees a handful, choose the dict; a topic name is looked up there as it
+is and, for each of its branches, with "/#" behind it.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable, Iterator
 from typing import Final, Generic, TypeVar
 
-from gateway.mqtt.topics import has_wildcard
+from gateway.mqtt.topics import FILTER_LEVELS_MAX
 
 S = TypeVar("S", bound=Hashable)
 
@@ -29,10 +30,11 @@ NO_LOCAL: Final = 0x04
 class SubscriptionTree(Generic[S]):
     """``version`` grows with each change, so that what was computed from a match can be dropped."""
 
-    __slots__ = ("_count", "_exact", "_root", "version")
+    __slots__ = ("_branches_count", "_count", "_root", "_tables", "version")
 
     def __init__(self) -> None:
-        self._exact: dict[int, dict[str, S | _Several[S]]] = {}
+        self._tables: dict[int, dict[str, S | _Several[S]]] = {}
+        self._branches_count = 0  # pairs in the tables whose filter ends in "#"
         self._root: _Node[S] = _Node()
         self._count = 0
         self.version = 0
@@ -44,27 +46,28 @@ class SubscriptionTree(Generic[S]):
     def add(self, topic_filter: str, subscriber: S, options: int) -> bool:
         """Subscribe, or replace the options [MQTT-3.8.4-3]; return whether the pair is new.
 
-        ``topic_filter`` must be legal, ``options`` is the byte of SUBSCRIBE (QoS in bits 0 and 1).
+        ``topic_filter`` has passed ``topics.check_topic_filter``; ``options`` is the byte of
+        SUBSCRIBE, the QoS in its bits 0 and 1.
         """
-        if has_wildcard(topic_filter):
+        if "+" in topic_filter:
             node = self._root
             for level in topic_filter.split("/"):
                 node = node.child(level)
             is_new = subscriber not in node.subscribers
             node.subscribers[subscriber] = options
         else:
-            is_new = not self._remove_exact(topic_filter, subscriber)
-            self._add_exact(topic_filter, subscriber, options)
+            is_new = not self._remove_from_tables(topic_filter, subscriber)
+            self._add_to_table(topic_filter, subscriber, options)
         self._count += is_new
         self.version += 1
         return is_new
 
     def remove(self, topic_filter: str, subscriber: S) -> bool:
         """Unsubscribe; return whether there was such a subscription."""
-        if has_wildcard(topic_filter):
-            removed = self._remove_wildcard(topic_filter.split("/"), subscriber)
+        if "+" in topic_filter:
+            removed = self._remove_from_trie(topic_filter.split("/"), subscriber)
         else:
-            removed = self._remove_exact(topic_filter, subscriber)
+            removed = self._remove_from_tables(topic_filter, subscriber)
         if removed:
             self._count -= 1
             self.version += 1
@@ -82,20 +85,18 @@ class SubscriptionTree(Generic[S]):
         [MQTT-3.3.4-2], no local holds if it does for all of them, the other options if for one.
         """
         matched: dict[S, int] = {}
-        for options, filters in self._exact.items():
-            entry = filters.get(topic_name)
-            if entry is None:
-                continue
-            if isinstance(entry, _Several):
-                for subscriber in entry:
-                    matched[subscriber] = options
-            else:
-                matched[entry] = options
+        keys = [topic_name]
+        if self._branches_count:
+            keys += _branches(topic_name)
+        for options, filters in self._tables.items():
+            for key in keys:
+                entry = filters.get(key)
+                if entry is not None:
+                    _merge(matched, entry if isinstance(entry, _Several) else (entry,), options)
         if self._root.children:
             for node in self._matching_nodes(topic_name):
                 for subscriber, options in node.subscribers.items():
-                    other = matched.get(subscriber)
-                    matched[subscriber] = options if other is None else _merged(options, other)
+                    _merge(matched, (subscriber,), options)
         return matched
 
     def _matching_nodes(self, topic_name: str) -> Iterator[_Node[S]]:
@@ -103,7 +104,8 @@ class SubscriptionTree(Generic[S]):
         branches = [self._root]
         # [MQTT-4.7.2-1]: a wildcard as first level does not match a name that begins with "$".
         skip_wildcards = topic_name.startswith("$")
-        for level in topic_name.split("/"):
+        # What is deeper than any filter stays together and matches no level.
+        for level in topic_name.split("/", FILTER_LEVELS_MAX):
             next_branches = []
             for node in branches:
                 children = node.children
@@ -123,8 +125,9 @@ class SubscriptionTree(Generic[S]):
             if "#" in node.children:  # "#" matches the parent level too (section 4.7.1.2)
                 yield node.children["#"]
 
-    def _add_exact(self, topic_filter: str, subscriber: S, options: int) -> None:
-        filters = self._exact.setdefault(options, {})
+    def _add_to_table(self, topic_filter: str, subscriber: S, options: int) -> None:
+        self._branches_count += topic_filter.endswith("#")
+        filters = self._tables.setdefault(options, {})
         entry = filters.get(topic_filter)
         if entry is None:
             filters[topic_filter] = subscriber
@@ -133,8 +136,8 @@ class SubscriptionTree(Generic[S]):
         else:
             filters[topic_filter] = _Several(((entry, None), (subscriber, None)))
 
-    def _remove_exact(self, topic_filter: str, subscriber: S) -> bool:
-        for options, filters in self._exact.items():
+    def _remove_from_tables(self, topic_filter: str, subscriber: S) -> bool:
+        for options, filters in self._tables.items():
             entry = filters.get(topic_filter)
             if isinstance(entry, _Several):
                 if subscriber not in entry:
@@ -142,15 +145,17 @@ class SubscriptionTree(Generic[S]):
                 del entry[subscriber]
                 if len(entry) == 1:
                     filters[topic_filter] = next(iter(entry))
-                return True
-            if entry is not None and entry == subscriber:
+            elif entry is not None and entry == subscriber:
                 del filters[topic_filter]
                 if not filters:
-                    del self._exact[options]
-                return True
+                    del self._tables[options]
+            else:
+                continue
+            self._branches_count -= topic_filter.endswith("#")
+            return True
         return False
 
-    def _remove_wildcard(self, levels: list[str], subscriber: S) -> bool:
+    def _remove_from_trie(self, levels: list[str], subscriber: S) -> bool:
         path = [self._root]
         for level in levels:
             node = path[-1].children.get(level)
@@ -168,20 +173,22 @@ class SubscriptionTree(Generic[S]):
     def _check(self) -> None:
         """Assert the invariants; for tests."""
         pairs = set()
-        count = 0
-        for filters in self._exact.values():
+        count = branches_count = 0
+        for filters in self._tables.values():
             assert filters
             for topic_filter, entry in filters.items():
-                assert not has_wildcard(topic_filter)
+                assert "+" not in topic_filter
                 subscribers = list(entry) if isinstance(entry, _Several) else [entry]
                 assert not isinstance(entry, _Several) or len(entry) > 1
                 pairs |= {(topic_filter, subscriber) for subscriber in subscribers}
                 count += len(subscribers)
+                branches_count += len(subscribers) * topic_filter.endswith("#")
+        assert branches_count == self._branches_count
         nodes = [("", self._root)]
         while nodes:
             path, node = nodes.pop()
             assert node is self._root or not node.is_empty
-            assert not node.subscribers or has_wildcard(path)
+            assert not node.subscribers or "+" in path
             count += len(node.subscribers)
             pairs |= {(path, subscriber) for subscriber in node.subscribers}
             nodes += [(f"{path}/{level}", child) for level, child in node.children.items()]
@@ -212,6 +219,25 @@ class _Node(Generic[S]):
         if node is None:
             node = self.children[level] = _Node()
         return node
+
+
+def _branches(topic_name: str) -> list[str]:
+    """Return the filters without "+" that end in "#" and match the topic name."""
+    # "#" matches the parent level too (section 4.7.1.2), but no "$" name [MQTT-4.7.2-1].
+    found = [] if topic_name.startswith("$") else ["#"]
+    end = topic_name.find("/")
+    while end >= 0 and len(found) < FILTER_LEVELS_MAX:
+        found.append(topic_name[: end + 1] + "#")
+        end = topic_name.find("/", end + 1)
+    if end < 0:
+        found.append(topic_name + "/#")
+    return found
+
+
+def _merge(matched: dict[S, int], subscribers: Iterable[S], options: int) -> None:
+    for subscriber in subscribers:
+        other = matched.get(subscriber)
+        matched[subscriber] = options if other is None else _merged(options, other)
 
 
 def _merged(one: int, other: int) -> int:
