@@ -3,6 +3,8 @@ from collections.abc import Sequence
 
 from core.net.reactor_types import CloseReason, Fault, Framing
 
+CONNECTION_BYTES: int
+
 class Turn:
     @property
     def frames(self) -> int: ...

@@ -199,6 +199,7 @@ cdef size_t INDEX_ROOM = 16 * (TURN_FRAMES + (DIRECT_BYTES + RECEIVE_BYTES_MAX) 
 cdef tuple FAULTS = (None, *_types.Fault)
 cdef tuple REASONS = tuple(_types.CloseReason)
 cdef object Framing = _types.Framing
+CONNECTION_BYTES = sizeof(Connection)
 cdef object EMPTY = memoryview(b"")
 cdef object EMPTY_INDEX = memoryview(b"").cast("I")
 
@@ -937,7 +938,7 @@ cdef class Reactor:
 
     cdef void end_of_input(self, uint32_t slot, ssize_t received) noexcept nogil:
         if received == 0:
-            self.end(slot, CLOSE_PEER)
+            self.end(slot, CLOSE_RESET if self.slots[slot].flags & BROKEN else CLOSE_PEER)
         elif errno != EAGAIN and errno != EINTR:
             self.end(slot, CLOSE_RESET)
 
@@ -1287,6 +1288,8 @@ cdef class Reactor:
         cdef Connection *c
         for slot in range(self.slots_fresh):
             c = &self.slots[slot]
+            if c.last_frame_s == 0:          # it was opened before anything told the time
+                c.last_frame_s = self.now_s
             waited_s = <int32_t>(self.now_s - c.last_frame_s)
             if c.state == OPEN:
                 if (

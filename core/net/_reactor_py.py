@@ -463,6 +463,8 @@ class Reactor:
         self._usable()
         self._now_s = now_s
         for slot, c in list(self._connections.items()):
+            if not c.last_frame_s:  # it was opened before anything told the time
+                c.last_frame_s = now_s
             waited_s = now_s - c.last_frame_s
             if c.is_connecting:
                 if waited_s > CONNECT_S_MAX:
@@ -639,7 +641,7 @@ class Reactor:
                 self._end(slot, CloseReason.RESET)
             return
         if not received:
-            self._end(slot, CloseReason.PEER)
+            self._end(slot, CloseReason.RESET if c.is_broken else CloseReason.PEER)
             return
         if len(received) == RECEIVE_BYTES_MAX:
             self._input_ready = True

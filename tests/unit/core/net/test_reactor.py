@@ -1,0 +1,681 @@
+"""What each call of the reactor does; every test runs on the kernel and on the reference."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+
+import pytest
+
+from core.net import _reactor, reactor
+from core.net._reactor_py import frame_size
+from core.net.reactor import CloseReason, Fault, Framing, Reactor
+from tests.support.reactor_loop import (
+    FRAME_BYTES_MAX,
+    REACTOR_CLASSES,
+    ReactorLoop,
+    listening,
+    listening_unix,
+    mqtt_frame,
+    reactor_loop,
+    receive_exactly,
+)
+
+PING = b"\xc0\x00"
+
+
+@pytest.fixture(params=REACTOR_CLASSES, ids=["reference", "kernel"])
+def reactor_class(request: pytest.FixtureRequest) -> type[Reactor]:
+    return request.param  # type: ignore[no-any-return]  # a fixture's parameter has no type
+
+
+@pytest.fixture
+def loop(reactor_class: type[Reactor]) -> Iterator[ReactorLoop]:
+    with reactor_loop(reactor_class()) as made:
+        yield made
+
+
+def test_the_kernel_is_used_and_a_session_is_small() -> None:
+    assert reactor.COMPILED
+    assert reactor.Reactor is _reactor.Reactor  # type: ignore[comparison-overlap]  # chosen at import
+    assert _reactor.CONNECTION_BYTES <= 96
+
+
+@pytest.mark.parametrize(
+    ("framing", "data", "size"),
+    [
+        (Framing.MQTT, b"", 0),
+        (Framing.MQTT, b"\x30", 0),
+        (Framing.MQTT, b"\x30\x00", 2),
+        (Framing.MQTT, b"\x30\x7f", 129),
+        (Framing.MQTT, b"\x30\x80", 0),
+        (Framing.MQTT, b"\x30\x80\x01", 131),
+        (Framing.MQTT, b"\x30\xff\xff\xff\x7f", 268_435_460),
+        (Framing.MQTT, b"\x30\xff\xff\xff", 0),
+        (Framing.MQTT, b"\x30\xff\xff\xff\xff", -1),
+        (Framing.REMOTING, b"\x00\x00\x00", 0),
+        (Framing.REMOTING, b"\x00\x00\x00\x03", -1),
+        (Framing.REMOTING, b"\x00\x00\x00\x04", 8),
+        (Framing.REMOTING, b"\xff\xff\xff\xff", 2**32 + 3),
+    ],
+)
+def test_frame_size(framing: Framing, data: bytes, size: int) -> None:
+    assert frame_size(framing, data, 0) == size
+    assert frame_size(framing, b"?" + data, 1) == size
+
+
+def test_accepting_reports_listener_and_peer(loop: ReactorLoop) -> None:
+    connection, peer = loop.open()
+    assert loop.opened == [(connection, loop.listener, peer.getsockname())]
+    assert loop.reactor.peer(connection) == peer.getsockname()
+    assert loop.reactor.connections_count == 1
+    with pytest.raises(ValueError, match="no connection 7"):
+        loop.reactor.peer(7)
+
+
+def test_frames_come_whole_with_the_variant_of_their_connection(loop: ReactorLoop) -> None:
+    connection, peer = loop.open()
+    peer.sendall(mqtt_frame(b"a" * 200) + PING)
+    loop.until(lambda: len(loop.frames[connection]) == 2)
+    loop.reactor.set_variant(connection, 0xFFFFFFFF)
+    peer.sendall(PING)
+    loop.until(lambda: len(loop.frames[connection]) == 3)
+    assert loop.frames[connection] == [mqtt_frame(b"a" * 200), PING, PING]
+    assert loop.variants[connection] == [0, 0, 0xFFFFFFFF]
+
+
+def test_a_frame_that_arrives_byte_by_byte_is_reported_once(loop: ReactorLoop) -> None:
+    connection, peer = loop.open()
+    frame = mqtt_frame(b"hello" * 40)
+    for byte in frame:
+        assert not loop.frames[connection]
+        peer.sendall(bytes([byte]))
+        loop.turn()
+    loop.until(lambda: loop.frames[connection])
+    assert loop.frames[connection] == [frame]
+
+
+def test_a_frame_larger_than_a_turn_arrives_whole(reactor_class: type[Reactor]) -> None:
+    with reactor_loop(reactor_class()) as loop:
+        connection, peer = loop.open()
+        loop.reactor.set_limits(connection, frame_bytes_max=4 << 20, idle_s_max=0)
+        frame = mqtt_frame(bytes(range(256)) * 12_000)
+        peer.setblocking(False)
+        sent = 0
+        while sent < len(frame):
+            try:
+                sent += peer.send(frame[sent : sent + 300_000])
+            except BlockingIOError:
+                loop.turn()
+        peer.setblocking(True)
+        peer.sendall(PING)
+        loop.until(lambda: len(loop.frames[connection]) == 2)
+        assert loop.frames[connection] == [frame, PING]
+
+
+@pytest.mark.parametrize(
+    ("framing", "hostile", "fault"),
+    [
+        (Framing.MQTT, b"\x30\xff\xff\xff\x7f", Fault.FRAME_TOO_LARGE),
+        (Framing.MQTT, b"\x30\xff\xff\xff\xff", Fault.MALFORMED_LENGTH),
+        (Framing.MQTT, b"\x30\x80\x80\x80\x80", Fault.MALFORMED_LENGTH),
+        (Framing.REMOTING, b"\x00\x00\x00\x03", Fault.MALFORMED_LENGTH),
+        (Framing.REMOTING, b"\x00\x00\x00\x00", Fault.MALFORMED_LENGTH),
+        (Framing.REMOTING, b"\x80\x00\x00\x00", Fault.FRAME_TOO_LARGE),
+        (Framing.REMOTING, b"\xff\xff\xff\xff", Fault.FRAME_TOO_LARGE),
+    ],
+)
+def test_a_hostile_length_ends_reading_after_the_frames_before_it(
+    reactor_class: type[Reactor], framing: Framing, hostile: bytes, fault: Fault
+) -> None:
+    good = mqtt_frame(b"good") if framing is Framing.MQTT else b"\x00\x00\x00\x04good"
+    reactor = reactor_class()
+    with reactor_loop(reactor, framing=framing) as loop:
+        connection, peer = loop.open()
+        peer.sendall(good + hostile + good)
+        loop.until(lambda: loop.faults)
+        assert loop.faults == [(connection, fault)]
+        peer.sendall(good * 3)
+        loop.settle()
+        assert loop.frames[connection] == [good]
+        assert not loop.closed
+        reactor.send(connection, b"why")
+        reactor.close(connection)
+        loop.turn()
+        assert receive_exactly(peer, 3) == b"why"
+        assert peer.recv(1) == b""
+        assert not loop.closed
+
+
+def test_the_frame_limit_counts_the_header(loop: ReactorLoop) -> None:
+    connection, peer = loop.open()
+    loop.reactor.set_limits(connection, frame_bytes_max=100, idle_s_max=0)
+    peer.sendall(mqtt_frame(b"x" * 98) + mqtt_frame(b"x" * 99))
+    loop.until(lambda: loop.faults)
+    assert loop.frames[connection] == [mqtt_frame(b"x" * 98)]
+    assert loop.faults == [(connection, Fault.FRAME_TOO_LARGE)]
+
+
+def test_a_lowered_limit_applies_to_the_frame_in_progress(loop: ReactorLoop) -> None:
+    connection, peer = loop.open()
+    peer.sendall(mqtt_frame(b"x" * 20_000)[:10_000])
+    loop.settle()
+    loop.reactor.set_limits(connection, frame_bytes_max=5_000, idle_s_max=0)
+    peer.sendall(b"x" * 100)
+    loop.until(lambda: loop.faults)
+    assert loop.faults == [(connection, Fault.FRAME_TOO_LARGE)]
+
+
+# ---------------------------------------------------------------------- idle
+
+
+def test_a_first_frame_is_waited_for_only_so_long(reactor_class: type[Reactor]) -> None:
+    reactor = reactor_class()
+    with reactor_loop(reactor, first_frame_s=10) as loop:
+        silent, _silent_peer = loop.open()
+        slow, slow_peer = loop.open()
+        quick, quick_peer = loop.open()
+        loop.now_s += 5
+        slow_peer.sendall(b"\x10\x50partly")
+        quick_peer.sendall(PING)
+        loop.until(lambda: loop.frames[quick])
+        loop.now_s += 5
+        reactor.sweep(loop.now_s)
+        loop.settle()
+        assert not loop.faults
+        loop.now_s += 1
+        reactor.sweep(loop.now_s)
+        loop.until(lambda: loop.faults)
+        assert loop.faults == [(silent, Fault.IDLE), (slow, Fault.IDLE)]
+        loop.now_s += 10_000
+        reactor.sweep(loop.now_s)
+        loop.settle()
+        assert len(loop.faults) == 2
+
+
+def test_idle_time_counts_complete_frames_and_not_bytes(loop: ReactorLoop) -> None:
+    connection, peer = loop.open()
+    loop.reactor.set_limits(connection, frame_bytes_max=FRAME_BYTES_MAX, idle_s_max=3)
+    for _ in range(3):
+        peer.sendall(PING)
+        loop.settle()
+        loop.now_s += 3
+        loop.reactor.sweep(loop.now_s)
+    assert len(loop.frames[connection]) == 3
+    assert not loop.faults
+    peer.sendall(b"\x30\x7f")
+    for _ in range(4):
+        peer.sendall(b"x")
+        loop.now_s += 1
+        loop.reactor.sweep(loop.now_s)
+        loop.settle()
+    assert loop.faults == [(connection, Fault.IDLE)]
+
+
+def test_paused_time_is_not_idle_time(loop: ReactorLoop) -> None:
+    connection, peer = loop.open()
+    loop.reactor.set_limits(connection, frame_bytes_max=FRAME_BYTES_MAX, idle_s_max=3)
+    loop.reactor.pause(connection)
+    peer.sendall(PING)
+    loop.now_s += 100
+    loop.reactor.sweep(loop.now_s)
+    loop.settle()
+    assert not loop.faults
+    assert not loop.frames[connection]
+    loop.reactor.resume(connection)
+    loop.reactor.sweep(loop.now_s + 3)
+    loop.until(lambda: loop.frames[connection])
+    assert not loop.faults
+
+
+# ---------------------------------------------------------------------- output
+
+
+def test_output_of_all_kinds_keeps_its_order(loop: ReactorLoop) -> None:
+    connection, peer = loop.open()
+    large = bytes(range(256)) * 4
+    expected = b""
+    for i in range(40):
+        loop.reactor.send(connection, b"s%d" % i)
+        loop.reactor.send_many([(connection, large), (connection, b"m")])
+        assert loop.reactor.fan_out(b"f" * (i * 20), [connection]) == []
+        assert loop.reactor.send_numbered(b"@@@@", 2, [(connection, i)]) == []
+        assert loop.reactor.send_numbered(large, 300, [(connection, 0x0102 + i)]) == []
+        expected += b"s%d" % i + large + b"m" + b"f" * (i * 20)
+        expected += b"@@" + i.to_bytes(2, "big")
+        expected += large[:300] + (0x0102 + i).to_bytes(2, "big") + large[302:]
+    assert loop.reactor.output_bytes(connection) == len(expected)
+    loop.reactor.flush()
+    assert loop.reactor.output_bytes(connection) == 0
+    assert receive_exactly(peer, len(expected)) == expected
+
+
+@pytest.mark.parametrize("size", [2, 4, 256, 257, 1000])
+def test_each_receiver_gets_its_own_number(loop: ReactorLoop, size: int) -> None:
+    peers = [loop.open() for _ in range(3)]
+    data = b"." * size
+    numbers = [1, 0x1234, 0xFFFF]
+    for number_at in {0, size // 2 - 1, size - 2}:
+        assert not loop.reactor.send_numbered(
+            data, number_at, [(c, n) for (c, _), n in zip(peers, numbers, strict=True)]
+        )
+        loop.reactor.flush()
+        for (_, peer), number in zip(peers, numbers, strict=True):
+            wanted = data[:number_at] + number.to_bytes(2, "big") + data[number_at + 2 :]
+            assert receive_exactly(peer, size) == wanted
+
+
+def test_a_number_needs_room(loop: ReactorLoop) -> None:
+    connection, _peer = loop.open()
+    for number_at in (-1, 3, 4):
+        with pytest.raises(ValueError, match="no room"):
+            loop.reactor.send_numbered(b"1234", number_at, [(connection, 1)])
+    with pytest.raises(OverflowError):
+        loop.reactor.send_numbered(b"1234", 0, [(connection, 65_536)])
+    assert loop.reactor.output_bytes(connection) == 0
+
+
+def test_sending_to_what_is_not_open_is_skipped(loop: ReactorLoop) -> None:
+    open_one, peer = loop.open()
+    closed_one, _other = loop.open()
+    loop.reactor.close(closed_one)
+    ids = [closed_one, open_one, -1, 12_345]
+    loop.reactor.send_many([(c, b"s") for c in ids])
+    assert loop.reactor.fan_out(b"f", ids) == [closed_one, -1, 12_345]
+    assert loop.reactor.fan_out(b"F" * 300, tuple(ids)) == [closed_one, -1, 12_345]
+    assert loop.reactor.send_numbered(b"\0\0", 0, [(c, 7) for c in ids]) == [
+        closed_one,
+        -1,
+        12_345,
+    ]
+    loop.turn()
+    assert receive_exactly(peer, 304) == b"sf" + b"F" * 300 + b"\x00\x07"
+
+
+def test_an_empty_message_sends_nothing(loop: ReactorLoop) -> None:
+    connection, peer = loop.open()
+    loop.reactor.send(connection, b"")
+    loop.reactor.send(connection, b"x")
+    loop.reactor.close(connection)
+    loop.settle()
+    assert peer.recv(10) == b"x"
+    assert peer.recv(10) == b""
+
+
+def test_a_slow_reader_is_not_read_until_it_has_drained(reactor_class: type[Reactor]) -> None:
+    reactor = reactor_class(output_bytes_high=10_000, output_bytes_max=100_000)
+    with reactor_loop(reactor) as loop:
+        connection, peer = loop.open()
+        sent = 0
+        while reactor.fan_out(b"x" * 5_000, [connection]) == []:
+            sent += 5_000
+            reactor.flush()
+        assert 10_000 < reactor.output_bytes(connection) <= 20_000
+        peer.sendall(PING)
+        loop.settle()
+        assert not loop.frames[connection]
+        assert not loop.drained
+        received = 0
+        while received < sent:
+            received += len(peer.recv(65_536))
+            loop.turn()
+        loop.until(lambda: loop.frames[connection])
+        assert loop.drained == [connection]
+        assert reactor.fan_out(b"x", [connection]) == []
+
+
+def test_a_reader_that_stays_away_is_ended_when_its_output_is_full(
+    reactor_class: type[Reactor],
+) -> None:
+    reactor = reactor_class(output_bytes_high=10_000, output_bytes_max=100_000)
+    with reactor_loop(reactor) as loop:
+        connection, peer = loop.open()
+        for _ in range(10_000):
+            reactor.send(connection, b"x" * 5_000)
+            if not reactor.connections_count:
+                break
+        assert reactor.output_bytes(connection) == 0
+        loop.until(lambda: loop.closed)
+        assert loop.closed == [(connection, CloseReason.OUTPUT_FULL)]
+        with pytest.raises(ConnectionResetError):
+            receive_exactly(peer, 1 << 30)
+
+
+def test_a_message_above_the_output_limit_goes_to_a_peer_that_reads(
+    reactor_class: type[Reactor],
+) -> None:
+    reactor = reactor_class(output_bytes_high=1_000, output_bytes_max=2_000)
+    with reactor_loop(reactor) as loop:
+        connection, peer = loop.open()
+        reactor.send(connection, b"a")
+        reactor.send(connection, b"b" * 50_000)
+        reactor.send(connection, b"c")
+        loop.turn()
+        assert receive_exactly(peer, 50_002) == b"a" + b"b" * 50_000 + b"c"
+
+
+# ---------------------------------------------------------------------- ends
+
+
+def test_the_peer_closing_is_reported_after_its_frames(loop: ReactorLoop) -> None:
+    connection, peer = loop.open()
+    peer.sendall(PING + b"\x30\x05par")
+    peer.close()
+    loop.until(lambda: loop.closed)
+    assert loop.frames[connection] == [PING]
+    assert loop.closed == [(connection, CloseReason.PEER)]
+    assert loop.reactor.connections_count == 0
+    assert loop.reactor.peer(connection)[0] == "127.0.0.1"
+
+
+def reset(peer: socket.socket) -> None:
+    peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
+    peer.close()
+
+
+def test_a_reset_is_reported(loop: ReactorLoop) -> None:
+    connection, peer = loop.open()
+    reset(peer)
+    loop.until(lambda: loop.closed)
+    assert loop.closed == [(connection, CloseReason.RESET)]
+
+
+def test_a_reset_is_noticed_while_paused(loop: ReactorLoop) -> None:
+    connection, peer = loop.open()
+    loop.reactor.pause(connection)
+    reset(peer)
+    loop.until(lambda: loop.closed)
+    assert loop.closed == [(connection, CloseReason.RESET)]
+
+
+def test_what_a_peer_sent_before_it_went_away_is_read_though_sending_fails(
+    loop: ReactorLoop,
+) -> None:
+    connection, peer = loop.open()
+    peer.sendall(PING * 3)
+    reset(peer)
+    loop.reactor.send(connection, b"x")
+    loop.reactor.flush()
+    assert loop.reactor.fan_out(b"x", [connection]) == [connection]
+    loop.until(lambda: loop.closed)
+    assert loop.frames[connection] == [PING] * 3
+    assert loop.closed == [(connection, CloseReason.RESET)]
+
+
+def test_close_sends_what_is_queued_and_is_not_reported(loop: ReactorLoop) -> None:
+    connection, peer = loop.open()
+    loop.reactor.send(connection, b"bye")
+    loop.reactor.close(connection)
+    loop.reactor.close(connection)
+    assert loop.reactor.connections_count == 0
+    loop.turn()
+    assert receive_exactly(peer, 3) == b"bye"
+    assert peer.recv(1) == b""
+    peer.sendall(PING)
+    loop.settle()
+    peer.close()
+    loop.settle()
+    assert not loop.closed
+    assert not loop.frames[connection]
+
+
+def test_a_closed_connection_lingers_only_so_long(loop: ReactorLoop) -> None:
+    connection, peer = loop.open()
+    loop.reactor.close(connection)
+    loop.settle()
+    loop.now_s += 2
+    loop.reactor.sweep(loop.now_s)
+    loop.settle()
+    assert peer.recv(1) == b""
+    with pytest.raises(OSError, match=r"Broken pipe|reset by peer"):
+        peer.sendall(b"x" * (64 << 20))
+    assert not loop.closed
+
+
+def test_abort_resets_the_peer(loop: ReactorLoop) -> None:
+    connection, peer = loop.open()
+    loop.reactor.send(connection, b"never seen")
+    loop.reactor.abort(connection)
+    with pytest.raises(ConnectionResetError):
+        peer.recv(1)
+    loop.settle()
+    assert not loop.closed
+    assert loop.reactor.connections_count == 0
+
+
+def test_an_id_rests_before_it_is_used_again(reactor_class: type[Reactor]) -> None:
+    with reactor_loop(reactor_class()) as loop:
+        _connection, peer = loop.open()
+        peer.close()
+        loop.until(lambda: loop.closed)
+        other, _other_peer = loop.open()  # the poll after the report may use it already
+        aborted, _aborted_peer = loop.open()
+        assert len({other, aborted}) == 2
+        loop.begin()
+        loop.reactor.abort(aborted)
+        before = len(loop.opened)
+        loop.turn()
+        assert [item[0] for item in loop.opened[before:]] != [aborted]
+
+
+def test_closing_what_was_noted_but_not_yet_reported_is_quiet(
+    reactor_class: type[Reactor],
+) -> None:
+    reactor = reactor_class(output_bytes_high=1_000, output_bytes_max=2_000)
+    with reactor_loop(reactor) as loop:
+        first, _first_peer = loop.open()
+        second, _second_peer = loop.open()
+        for connection in (first, second):
+            while reactor.connections_count == 2 - (connection == second):
+                reactor.send(connection, b"x" * 100_000)
+        reactor.close(first)
+        reactor.abort(second)
+        loop.settle()
+        assert not loop.closed
+
+
+# ---------------------------------------------------------------------- outgoing
+
+
+def test_connecting_is_reported_and_sends_what_was_queued(loop: ReactorLoop) -> None:
+    server = loop.own(listening())
+    connection = loop.reactor.connect(
+        server.getsockname(), Framing.REMOTING, frame_bytes_max=1000, source="127.0.0.9"
+    )
+    loop.reactor.send(connection, b"queued early")
+    loop.until(lambda: loop.opened)
+    assert loop.opened == [(connection, -1, server.getsockname())]
+    accepted, address = server.accept()
+    loop.own(accepted)
+    assert address[0] == "127.0.0.9"
+    assert receive_exactly(accepted, 12) == b"queued early"
+    accepted.sendall(b"\x00\x00\x00\x05hello")
+    loop.until(lambda: loop.frames[connection])
+    assert loop.frames[connection] == [b"\x00\x00\x00\x05hello"]
+
+
+def test_a_refused_connection_is_reported(loop: ReactorLoop) -> None:
+    server = listening()
+    address = server.getsockname()
+    server.close()
+    connection = loop.reactor.connect(address, Framing.MQTT, frame_bytes_max=1000)
+    loop.until(lambda: loop.closed)
+    assert loop.closed == [(connection, CloseReason.CONNECT_FAILED)]
+    assert not loop.opened
+
+
+def test_connecting_takes_numeric_addresses_only(loop: ReactorLoop) -> None:
+    with pytest.raises(ValueError, match="'localhost' is not a numeric"):
+        loop.reactor.connect(("localhost", 1883), Framing.MQTT, frame_bytes_max=1000)
+    with pytest.raises(OSError, match="assign requested address"):
+        loop.reactor.connect(
+            ("127.0.0.1", 1883), Framing.MQTT, frame_bytes_max=1000, source="192.0.2.1"
+        )
+    assert loop.open()[0] == 0  # the refused calls kept no slot
+
+
+def test_a_connection_closed_before_it_opened_is_not_reported(loop: ReactorLoop) -> None:
+    server = loop.own(listening())
+    for end in (loop.reactor.close, loop.reactor.abort):
+        end(loop.reactor.connect(server.getsockname(), Framing.MQTT, frame_bytes_max=1000))
+    loop.settle()
+    assert not loop.opened
+    assert not loop.closed
+
+
+def test_a_connection_that_does_not_open_is_given_up(reactor_class: type[Reactor]) -> None:
+    # A full backlog: Linux drops further SYNs, so that connect neither succeeds nor fails.
+    with reactor_loop(reactor_class()) as loop:
+        server = loop.own(listening(backlog=0))
+        for _ in range(4):
+            filler = loop.own(socket.socket())
+            filler.setblocking(False)
+            filler.connect_ex(server.getsockname())
+        connection = loop.reactor.connect(server.getsockname(), Framing.MQTT, frame_bytes_max=1000)
+        loop.settle()
+        loop.reactor.sweep(loop.now_s)
+        loop.reactor.sweep(loop.now_s + 10)
+        loop.settle()
+        assert not loop.closed
+        loop.reactor.sweep(loop.now_s + 11)
+        loop.settle()
+        assert loop.closed == [(connection, CloseReason.CONNECT_FAILED)]
+
+
+# ---------------------------------------------------------------------- limits and life
+
+
+def test_accepting_rests_while_all_slots_are_taken(reactor_class: type[Reactor]) -> None:
+    with reactor_loop(reactor_class(connections_max=2)) as loop:
+        _first, first_peer = loop.open()
+        loop.open()
+        loop.begin()
+        loop.settle()
+        first_peer.close()
+        loop.settle()
+        assert len(loop.opened) == 2
+        loop.reactor.abort(loop.reactor.connect(loop.address, Framing.MQTT, frame_bytes_max=1))
+        with pytest.raises(OSError, match="slots"):
+            loop.reactor.connect(loop.address, Framing.MQTT, frame_bytes_max=1)
+        loop.settle()
+        loop.now_s += 1
+        loop.settle()
+        assert len(loop.opened) == 3
+
+
+def test_the_buffers_of_a_turn_end_with_the_next_poll(loop: ReactorLoop) -> None:
+    connection, peer = loop.open()
+    peer.sendall(mqtt_frame(b"first"))
+    loop.until(lambda: loop.frames[connection])
+    peer.sendall(mqtt_frame(b"again"))
+    turn = loop.turn()
+    while not turn.frames:
+        turn = loop.turn()
+    held = turn.data[2:]
+    peer.sendall(mqtt_frame(b"third"))
+    loop.until(lambda: len(loop.frames[connection]) == 3)
+    with pytest.raises(ValueError, match="released"):
+        turn.data[0]
+    assert bytes(held) == b"again"
+    with pytest.raises(TypeError):
+        held[0] = 1  # read-only
+
+
+def test_a_full_turn_leaves_nobody_out(reactor_class: type[Reactor]) -> None:
+    reactor = reactor_class()
+    with reactor_loop(reactor, sock=listening_unix()) as loop:
+        peers = [loop.open() for _ in range(40)]
+        frame = mqtt_frame(b"x" * 60_000)
+        for _, peer in peers:
+            peer.sendall(frame)
+        turn = loop.turn()
+        assert turn.more
+        assert turn.frames < 40
+        while turn.more:
+            turn = loop.turn()
+        assert all(len(loop.frames[c]) == 1 for c, _ in peers)
+
+
+def test_a_flood_of_the_shortest_frames_is_cut_into_turns(reactor_class: type[Reactor]) -> None:
+    reactor = reactor_class()
+    with reactor_loop(reactor, sock=listening_unix()) as loop:
+        peers = [loop.open() for _ in range(4)]
+        for _, peer in peers:
+            peer.sendall(PING * 32_768)
+        frames = [loop.turn().frames]
+        while sum(frames) < 4 * 32_768:
+            frames.append(loop.turn().frames)
+        assert max(frames) < 16_384 + 34_816
+        assert all(len(loop.frames[c]) == 32_768 for c, _ in peers)
+
+
+def test_ipv6_and_unix_listeners_beside_ipv4(loop: ReactorLoop) -> None:
+    six = listening("::1")
+    unix = listening_unix()
+    addresses = [six.getsockname()[:2], unix.getsockname()]
+    for sock in (six, unix):
+        loop.reactor.listen(sock, Framing.REMOTING, frame_bytes_max=100, first_frame_s=0)
+    peer6 = loop.own(socket.create_connection(addresses[0]))
+    loop.until(lambda: loop.opened)
+    peer_unix = loop.own(socket.socket(socket.AF_UNIX))
+    peer_unix.connect(addresses[1])
+    loop.until(lambda: len(loop.opened) == 2)
+    outgoing = loop.reactor.connect(addresses[0], Framing.MQTT, frame_bytes_max=100)
+    loop.until(lambda: len(loop.opened) == 4)
+    by_listener = {item[1]: item[2] for item in loop.opened if item[0] != outgoing}
+    assert loop.opened[0][1:] == (1, peer6.getsockname()[:2])
+    assert loop.opened[1][1:] == (2, ("", 0))
+    assert by_listener[1][0] == "::1"
+    assert loop.reactor.peer(outgoing) == addresses[0]
+    peer_unix.sendall(b"\x00\x00\x00\x04unix")
+    loop.until(lambda: loop.frames)
+    assert next(iter(loop.frames.values())) == [b"\x00\x00\x00\x04unix"]
+
+
+def test_several_reactors_share_a_process(reactor_class: type[Reactor]) -> None:
+    with reactor_loop(reactor_class()) as one, reactor_loop(reactor_class()) as two:
+        first, first_peer = one.open()
+        second, second_peer = two.open()
+        assert first == second == 0
+        first_peer.sendall(mqtt_frame(b"one"))
+        second_peer.sendall(mqtt_frame(b"two"))
+        one.until(lambda: one.frames[first])
+        two.until(lambda: two.frames[second])
+        assert one.frames[first] == [mqtt_frame(b"one")]
+        assert two.frames[second] == [mqtt_frame(b"two")]
+
+
+def test_stop_listening_keeps_the_connections(loop: ReactorLoop) -> None:
+    connection, peer = loop.open()
+    loop.reactor.stop_listening(loop.listener)
+    loop.reactor.stop_listening(loop.listener)
+    loop.reactor.stop_listening(5)
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(loop.address)
+    peer.sendall(PING)
+    loop.until(lambda: loop.frames[connection])
+
+
+def test_shut_down_sends_and_closes_everything(loop: ReactorLoop) -> None:
+    connection, peer = loop.open()
+    loop.reactor.send(connection, b"last words")
+    loop.reactor.shut_down()
+    loop.reactor.shut_down()
+    assert receive_exactly(peer, 10) == b"last words"
+    assert peer.recv(1) == b""
+    assert loop.reactor.fileno() == -1
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(loop.address)
+    loop.reactor.send(connection, b"ignored")
+    for call in (loop.reactor.flush, lambda: loop.reactor.poll(1), lambda: loop.reactor.sweep(1)):
+        with pytest.raises(ValueError, match="shut down"):
+            call()
+
+
+def test_impossible_arguments_are_refused(reactor_class: type[Reactor]) -> None:
+    with pytest.raises(ValueError, match="connections_max"):
+        reactor_class(connections_max=0)
+    with pytest.raises(ValueError, match="output_bytes_high"):
+        reactor_class(output_bytes_high=2, output_bytes_max=1)
+    with reactor_loop(reactor_class()) as loop, pytest.raises(ValueError, match="7"):
+        loop.reactor.listen(loop.own(listening()), 7, frame_bytes_max=1, first_frame_s=1)  # type: ignore[arg-type]  # not a framing
