@@ -329,13 +329,13 @@ class Delivery:
 
     def forget(self, session: Session) -> None:
         """Drop the cursors of a session that has ended."""
-        if session.lagging:
+        if session.lagging is not None:
             session.lagging = None
             self._metrics.receivers_lagging_now -= 1
         self._returning.pop(session, None)
 
     def _lag(self, session: Session, queue: WatchedQueue, queue_offset: int) -> None:
-        if not session.lagging:
+        if session.lagging is None:
             session.lagging = {}
             self._metrics.receivers_lagging_now += 1
         session.lagging[queue] = queue_offset

@@ -1,0 +1,152 @@
+"""A log in memory behind the gateway's LogPort, and a reactor that writes down what it is told.
+
+Owns: one list of records per queue, encoded by the real record kernel. ``error`` is raised by the
+next appends; with ``acknowledged_offset`` 0 they wait for ``make_durable``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import trio
+
+from core.broker.api import ReadResult, ReadStatus
+from core.errors import StoreError
+from core.record import QueueTail, encode_batch
+
+HOST = bytes([127, 0, 0, 1, 0, 0, 0x2A, 0x9F])
+
+
+class FakeLog:
+    """LogPort without a disk."""
+
+    def __init__(self) -> None:
+        self.queue_counts: dict[str, int] = {}
+        self.records: dict[tuple[str, int], list[bytes]] = {}
+        self.begin_offsets: dict[tuple[str, int], int] = {}
+        self.error: StoreError | None = None
+        self.acknowledged_offset = 1 << 62
+        self.now_ms = 1_000_000
+        self._tails: dict[tuple[str, int], QueueTail] = {}
+        self._end_offset = 0
+        self._growth: list[Callable[[list[QueueTail]], None]] = []
+        self._created: list[Callable[[str], None]] = []
+        self._durable = trio.Event()
+
+    def queue_count(self, topic: str) -> int | None:
+        return self.queue_counts.get(topic)
+
+    def create_topic(self, topic: str, queue_count: int) -> int:
+        if topic not in self.queue_counts:
+            self.queue_counts[topic] = queue_count
+            for listener in self._created:
+                listener(topic)
+        return self.queue_counts[topic]
+
+    def topics(self) -> Sequence[str]:
+        return list(self.queue_counts)
+
+    def queue_tail(self, topic: str, queue_id: int) -> QueueTail:
+        key = (topic, queue_id)
+        if key not in self._tails:
+            self._tails[key] = QueueTail(topic.encode(), queue_id, 0)
+            self.records[key] = []
+        return self._tails[key]
+
+    def append(self, messages: list[Any]) -> int:
+        if self.error is not None:
+            raise self.error
+        dirty: list[QueueTail] = []
+        for message in messages:
+            buffer = bytearray(70_000 + len(message[1]))
+            end = encode_batch(
+                buffer, 0, len(buffer), 0, [message], 0, self.now_ms, HOST, dirty, None
+            )[1]
+            tail = message[0]
+            self.records[(tail.topic.decode(), tail.queue_id)].append(bytes(buffer[:end]))
+            self._end_offset += end
+        for tail in dirty:
+            tail.take_units()
+        for listener in self._growth:
+            listener(dirty)
+        return self._end_offset
+
+    async def wait_acknowledged(self, end_offset: int) -> None:
+        await self._durable.wait()
+        if self.error is not None:
+            raise self.error
+
+    def make_durable(self) -> None:
+        self.acknowledged_offset = self._end_offset
+        self._durable.set()
+
+    def read(
+        self, topic: str, queue_id: int, queue_offset: int, *, count_max: int, bytes_max: int
+    ) -> ReadResult:
+        key = (topic, queue_id)
+        records = self.records[key]
+        begin = self.begin_offsets.get(key, 0)
+        if queue_offset < begin:
+            status, found = ReadStatus.OFFSET_TOO_SMALL, []
+        else:
+            found = records[queue_offset : queue_offset + count_max]
+            status = ReadStatus.FOUND if found else ReadStatus.OFFSET_OVERFLOW_ONE
+        return ReadResult(
+            status=status,
+            next_offset=queue_offset + len(found),
+            min_offset=begin,
+            max_offset=len(records),
+            records=b"".join(found),
+            count=len(found),
+        )
+
+    def max_offset(self, topic: str, queue_id: int) -> int:
+        return len(self.records.get((topic, queue_id), ()))
+
+    def on_growth(self, listener: Callable[[list[QueueTail]], None]) -> None:
+        self._growth.append(listener)
+
+    def on_topic_created(self, listener: Callable[[str], None]) -> None:
+        self._created.append(listener)
+
+
+class FakeReactor:
+    """Collects output per connection; those in ``full`` take nothing."""
+
+    def __init__(self) -> None:
+        self.sent: dict[int, list[bytes]] = {}
+        self.full: set[int] = set()
+        self.closed: list[int] = []
+        self.limits: dict[int, tuple[int, int]] = {}
+        self.variants: dict[int, int] = {}
+
+    def send(self, connection: int, data: bytes) -> None:
+        self.sent.setdefault(connection, []).append(data)
+
+    def fan_out(self, data: bytes, connections: Sequence[int]) -> list[int]:
+        for connection in connections:
+            if connection not in self.full:
+                self.send(connection, data)
+        return [connection for connection in connections if connection in self.full]
+
+    def send_numbered(
+        self, data: bytes, number_at: int, receivers: list[tuple[int, int]]
+    ) -> list[int]:
+        for connection, number in receivers:
+            if connection not in self.full:
+                numbered = data[:number_at] + number.to_bytes(2, "big") + data[number_at + 2 :]
+                self.send(connection, numbered)
+        return [connection for connection, _ in receivers if connection in self.full]
+
+    def close(self, connection: int) -> None:
+        self.closed.append(connection)
+
+    def set_variant(self, connection: int, variant: int) -> None:
+        self.variants[connection] = variant
+
+    def set_limits(self, connection: int, *, frame_bytes_max: int, idle_s_max: int) -> None:
+        self.limits[connection] = (frame_bytes_max, idle_s_max)
+
+    def flush(self) -> None:
+        """Nothing is held back here."""

@@ -1,0 +1,295 @@
+"""Delivery over a log in memory: plans, windows, receivers that lag and come back."""
+
+from __future__ import annotations
+
+import zlib
+from typing import Any, cast
+
+import pytest
+
+from core.message import encode_properties, tags_code
+from core.net.reactor import Reactor
+from gateway.delivery import Delivery
+from gateway.message_properties import publish_properties, publisher_properties
+from gateway.metrics import GatewayMetrics
+from gateway.mqtt.packet_types import Properties
+from gateway.sessions.session import Session
+from gateway.sessions.subscriptions import NO_LOCAL, SubscriptionTree
+from gateway.topic_mapping import TopicMapping
+from tests.support.fake_log import HOST, FakeLog, FakeReactor
+from tests.support.mqtt_wire import published
+
+
+class Stage:
+    """One Delivery with its surroundings."""
+
+    def __init__(self) -> None:
+        self.log = FakeLog()
+        self.reactor = FakeReactor()
+        self.tree: SubscriptionTree[Session] = SubscriptionTree()
+        self.metrics = GatewayMetrics()
+        self.sessions: list[Session | None] = [None] * 16
+        self.wakes = 0
+        self.log.create_topic("MQTT_DEFAULT", 1)
+        self.log.create_topic("t", 2)
+        self.delivery = Delivery(
+            self.log,
+            cast("Reactor", self.reactor),
+            TopicMapping((), default_topic="MQTT_DEFAULT"),
+            self.tree,
+            self.metrics,
+            sessions=self.sessions,
+            wake=self._wake,
+        )
+
+    def _wake(self) -> None:
+        self.wakes += 1
+
+    def session(self, connection: int, topic_filter: str, options: int, **how: Any) -> Session:
+        how.setdefault("inflight_limit", 100)
+        session = Session(
+            f"c{connection}", connection, how.pop("version", 4), keep_alive_s=60, **how
+        )
+        self.sessions[connection] = session
+        self.tree.add(topic_filter, session, options)
+        session.add_filter(topic_filter)
+        self.delivery.subscribe(topic_filter)
+        return session
+
+    def publish(
+        self, name: str, payload: bytes, qos: int = 1, *, queue_id: int = 0, extra: bytes = b""
+    ) -> None:
+        text = encode_properties({"mqttRealTopic": name, "qosLevel": str(qos)}) + extra
+        self.append(name.split("/")[0], payload, text, queue_id=queue_id)
+
+    def append(
+        self, topic: str, payload: bytes, text: bytes, *, queue_id: int = 0, sys_flag: int = 0
+    ) -> None:
+        tail = self.log.queue_tail(topic, queue_id)
+        message = (tail, payload, text, tags_code("x"), 0, HOST, sys_flag, 0, 0, 0)
+        self.log.append([message])
+
+    def deliver(self) -> None:
+        while self.delivery.deliver(self.log.now_ms):
+            pass
+
+    def got(self, connection: int) -> list[tuple[str, int, bytes]]:
+        return [
+            published(packet[0], packet[2:]) for packet in self.reactor.sent.get(connection, [])
+        ]
+
+
+def test_only_what_is_appended_after_subscribing_arrives() -> None:
+    stage = Stage()
+    stage.publish("t/a", b"before")
+    stage.session(1, "t/+", 0)
+    stage.publish("t/a", b"after")
+    stage.deliver()
+    assert stage.got(1) == [("t/a", 0, b"after")]
+    assert stage.wakes == 1
+
+
+@pytest.mark.parametrize(("published_qos", "granted_qos"), [(0, 0), (0, 1), (1, 0), (1, 1)])
+def test_receiver_gets_the_lower_qos(published_qos: int, granted_qos: int) -> None:
+    stage = Stage()
+    stage.session(1, "t/a", granted_qos)
+    stage.publish("t/a", b"x", published_qos)
+    stage.deliver()
+    [(_, packet_id, _)] = stage.got(1)
+    assert bool(packet_id) == bool(published_qos and granted_qos)
+
+
+def test_queue_that_nobody_needs_is_not_read() -> None:
+    stage = Stage()
+    session = stage.session(1, "t/a", 0)
+    stage.tree.remove("t/a", session)
+    stage.delivery.unsubscribe("t/a")
+    stage.publish("t/a", b"x")
+    assert stage.wakes == 0
+
+
+def test_wildcard_reads_topics_that_are_created_later() -> None:
+    stage = Stage()
+    stage.session(1, "#", 0)
+    stage.log.create_topic("later", 1)
+    stage.publish("later/a", b"x")
+    stage.deliver()
+    assert stage.got(1) == [("later/a", 0, b"x")]
+
+
+def test_named_topic_is_read_once_it_is_created() -> None:
+    stage = Stage()
+    stage.session(1, "later/+", 0)
+    stage.log.create_topic("later", 1)
+    stage.publish("later/a", b"x")
+    stage.deliver()
+    assert stage.got(1) == [("later/a", 0, b"x")]
+
+
+def test_full_window_lags_and_goes_on_in_order_as_it_empties() -> None:
+    stage = Stage()
+    session = stage.session(1, "t/+", 1, inflight_limit=2)
+    for number in range(7):
+        stage.publish("t/a", b"%d" % number)
+    stage.deliver()
+    got: list[bytes] = []
+    while stage.reactor.sent.get(1):
+        batch = stage.got(1)
+        assert len(batch) <= 2
+        stage.reactor.sent.clear()
+        for _, packet_id, payload in batch:
+            got.append(payload)
+            assert session.inflight.ack(packet_id)
+        stage.delivery.acknowledged(session)
+        stage.deliver()
+    assert got == [b"%d" % number for number in range(7)]
+    assert session.lagging is None
+    assert stage.metrics.receivers_lagging_now == 0
+
+
+def test_lagging_receiver_gets_later_qos_0_messages_in_the_queue_s_order() -> None:
+    stage = Stage()
+    session = stage.session(1, "t/+", 1, inflight_limit=1)
+    stage.publish("t/a", b"1")
+    stage.publish("t/a", b"2")
+    stage.deliver()
+    stage.publish("t/a", b"3", 0)
+    stage.deliver()
+    assert [payload for _, _, payload in stage.got(1)] == [b"1"]
+    session.inflight.ack(1)
+    stage.delivery.acknowledged(session)
+    stage.deliver()
+    assert [payload for _, _, payload in stage.got(1)] == [b"1", b"2", b"3"]
+
+
+def test_full_socket_drops_qos_0_and_keeps_qos_1_for_later() -> None:
+    stage = Stage()
+    stage.session(1, "t/+", 0)
+    windowed = stage.session(2, "t/+", 1)
+    stage.reactor.full = {1, 2}
+    stage.publish("t/a", b"1")
+    stage.deliver()
+    assert stage.metrics.messages_dropped_qos0 == 1
+    assert len(windowed.inflight) == 0
+    stage.reactor.full = set()
+    stage.delivery.acknowledged(windowed)
+    stage.deliver()
+    assert stage.got(1) == []
+    assert [payload for _, _, payload in stage.got(2)] == [b"1"]
+
+
+def test_lagging_in_one_queue_does_not_hold_up_another() -> None:
+    stage = Stage()
+    session = stage.session(1, "t/#", 1, inflight_limit=1)
+    stage.publish("t/a", b"a1")
+    stage.publish("t/a", b"a2")
+    stage.deliver()
+    session.inflight.ack(1)
+    stage.publish("t/b", b"b1", queue_id=1)
+    stage.deliver()
+    assert [payload for _, _, payload in stage.got(1)] == [b"a1", b"b1"]
+
+
+def test_retention_that_passes_a_cursor_is_counted() -> None:
+    stage = Stage()
+    session = stage.session(1, "t/a", 1, inflight_limit=1)
+    for number in range(10):
+        stage.publish("t/a", b"%d" % number)
+    stage.deliver()
+    stage.log.begin_offsets[("t", 0)] = 6
+    session.inflight.ack(1)
+    stage.delivery.acknowledged(session)
+    stage.deliver()
+    assert [payload for _, _, payload in stage.got(1)] == [b"0", b"6"]
+    assert stage.metrics.messages_lost_to_retention == 5
+
+
+def test_closed_session_is_forgotten_while_it_lags() -> None:
+    stage = Stage()
+    session = stage.session(1, "t/a", 1, inflight_limit=1)
+    stage.publish("t/a", b"1")
+    stage.publish("t/a", b"2")
+    stage.deliver()
+    stage.delivery.acknowledged(session)
+    stage.delivery.forget(session)
+    stage.sessions[1] = None
+    stage.tree.remove("t/a", session)
+    stage.deliver()
+    assert stage.metrics.receivers_lagging_now == 0
+    assert len(stage.got(1)) == 1
+
+
+def test_no_local_skips_the_publisher_alone() -> None:
+    stage = Stage()
+    stage.session(1, "t/a", 1 | NO_LOCAL, version=5)
+    stage.session(2, "t/a", 1 | NO_LOCAL, version=5)
+    stage.publish("t/a", b"x", extra=publisher_properties("c1"))
+    stage.deliver()
+    assert stage.got(1) == []
+    assert len(stage.got(2)) == 1
+
+
+def test_packet_larger_than_the_receiver_takes_is_dropped_for_it_alone() -> None:
+    stage = Stage()
+    stage.session(1, "t/a", 1, version=5, packet_bytes_max=20)
+    stage.session(2, "t/a", 1, version=5)
+    stage.publish("t/a", bytes(50))
+    stage.publish("t/a", b"small")
+    stage.deliver()
+    assert [rest for _, _, rest in stage.got(1)] == [b"\x00small"]
+    assert len(stage.got(2)) == 2
+    assert stage.metrics.messages_dropped_too_large == 1
+
+
+def test_expired_message_is_not_delivered() -> None:
+    stage = Stage()
+    stage.session(1, "t/a", 1)
+    text = publish_properties(Properties(message_expiry_interval_s=5))
+    stage.publish("t/a", b"old", extra=text)
+    stage.log.now_ms += 5_000
+    stage.deliver()
+    assert stage.got(1) == []
+    assert stage.metrics.messages_expired == 1
+
+
+def test_native_message_arrives_under_queue_topic_and_tag() -> None:
+    stage = Stage()
+    stage.session(1, "t/#", 1)
+    stage.append("t", b"tagged", encode_properties({"TAGS": "dev7"}))
+    stage.append("t", b"plain", b"")
+    stage.deliver()
+    assert [(name, body) for name, _, body in stage.got(1)] == [
+        ("t/dev7", b"tagged"),
+        ("t", b"plain"),
+    ]
+
+
+def test_native_names_that_no_device_may_use_are_counted_and_skipped() -> None:
+    stage = Stage()
+    stage.session(1, "#", 1)
+    stage.append("t", b"x", encode_properties({"mqttRealTopic": "a/+/b"}))
+    stage.append("t", b"y", b"mqttRealTopic\x01\xff\xfe\x02")
+    stage.append("t", b"fine", b"")
+    stage.deliver()
+    assert [body for _, _, body in stage.got(1)] == [b"fine"]
+    assert stage.metrics.messages_undeliverable == 2
+
+
+def test_compressed_native_body_is_inflated_within_its_limit() -> None:
+    stage = Stage()
+    stage.session(1, "t", 0)
+    stage.append("t", zlib.compress(b"hello"), b"", sys_flag=1)
+    stage.append("t", zlib.compress(bytes(5_000_000)), b"", sys_flag=1)
+    stage.append("t", b"not zlib", b"", sys_flag=1)
+    stage.deliver()
+    assert [body for _, _, body in stage.got(1)] == [b"hello"]
+    assert stage.metrics.messages_undeliverable == 2
+
+
+def test_many_messages_take_several_slices() -> None:
+    stage = Stage()
+    stage.session(1, "t/a", 0)
+    for number in range(5000):
+        stage.publish("t/a", b"%d" % number, 0)
+    stage.deliver()
+    assert [int(body) for _, _, body in stage.got(1)] == list(range(5000))

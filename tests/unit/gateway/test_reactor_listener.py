@@ -1,0 +1,267 @@
+"""The listener over a log in memory: acknowledgements, refusals, failed appends, order."""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+import trio
+import trio.testing
+
+from core.errors import StoreFencedError, StoreFullError
+from core.net.reactor import CloseReason, Fault, Reactor, Turn
+from core.record import decode
+from gateway.clients import Clients
+from gateway.config import GatewayConfig, TopicRule
+from gateway.delivery import Delivery
+from gateway.metrics import GatewayMetrics
+from gateway.mqtt.connect import encode_connect
+from gateway.mqtt.packet_types import Connect
+from gateway.reactor_listener import ReactorListener
+from gateway.routes import Routes
+from gateway.sessions.session import Session
+from gateway.sessions.subscriptions import SubscriptionTree
+from gateway.topic_mapping import TopicMapping
+from tests.support.fake_log import FakeLog, FakeReactor
+from tests.support.mqtt_wire import varint
+
+
+@dataclass
+class FakeTurn:
+    """What the listener reads of a Turn."""
+
+    data: bytes = b""
+    index: bytes = b""
+    frames: int = 0
+    opened: list[tuple[int, int, tuple[str, int]]] = field(default_factory=list)
+    faults: list[tuple[int, Fault]] = field(default_factory=list)
+    closed: list[tuple[int, CloseReason]] = field(default_factory=list)
+    drained: list[int] = field(default_factory=list)
+
+
+class Stage:
+    """One listener with its surroundings; ``turn`` plays one turn of the reactor."""
+
+    def __init__(self, config: GatewayConfig | None = None) -> None:
+        config = config or GatewayConfig()
+        self.log = FakeLog()
+        self.fake = FakeReactor()
+        reactor = cast("Reactor", self.fake)
+        self.metrics = GatewayMetrics()
+        self.sessions: list[Session | None] = [None] * 16
+        tree: SubscriptionTree[Session] = SubscriptionTree()
+        mapping = TopicMapping(config.topic_map, default_topic=config.default_topic)
+        self.log.create_topic(config.default_topic, 4)
+        delivery = Delivery(
+            self.log,
+            reactor,
+            mapping,
+            tree,
+            self.metrics,
+            sessions=self.sessions,
+            wake=lambda: None,
+        )
+        clients = Clients(config, reactor, tree, delivery, self.metrics, sessions=self.sessions)
+        routes = Routes(
+            mapping,
+            self.log,
+            create_topics=config.create_topics,
+            topics_max=config.topics_max,
+            topic_queue_count=config.topic_queue_count,
+            topic_bytes_max=config.topic_bytes_max,
+        )
+        self.listener = ReactorListener(
+            reactor,
+            self.log,
+            routes,
+            clients,
+            delivery,
+            self.metrics,
+            sessions=self.sessions,
+        )
+
+    def turn(self, *frames: tuple[int, bytes], **what: Any) -> None:
+        data, index = b"", b""
+        for connection, frame in frames:
+            variant = self.fake.variants.get(connection, 0)
+            index += struct.pack("=4I", connection, variant, len(data), len(data) + len(frame))
+            data += frame
+        turn = FakeTurn(data, index, len(frames), **what)
+        self.listener.handle_turn(cast("Turn", turn))
+
+    def connect(self, connection: int, version: int = 4) -> None:
+        connect = Connect(
+            version=version, clean_start=True, keep_alive_s=60, client_id=f"c{connection}"
+        )
+        opened = [(connection, 0, ("127.0.0.1", 4000 + connection))]
+        self.turn((connection, encode_connect(connect)), opened=opened)
+        assert self.sent(connection)[0][0] == 0x20
+
+    def sent(self, connection: int) -> list[bytes]:
+        return self.fake.sent.pop(connection, [])
+
+    def stored(self) -> list[tuple[Any, ...]]:
+        return [
+            decode(record)[0]
+            for key in sorted(self.log.records)
+            for record in self.log.records[key]
+        ]
+
+
+def publish(topic: str, payload: bytes, packet_id: int = 0, *, version: int = 4) -> bytes:
+    name = topic.encode()
+    body = len(name).to_bytes(2, "big") + name
+    if packet_id:
+        body += packet_id.to_bytes(2, "big")
+    if version == 5:
+        body += b"\x00"
+    body += payload
+    return bytes([0x32 if packet_id else 0x30]) + varint(len(body)) + body
+
+
+def test_publish_is_stored_with_what_the_mapping_says() -> None:
+    stage = Stage()
+    stage.connect(1)
+    stage.turn((1, publish("telemetry/dev42/temp", b"21.5", 7)))
+    assert stage.sent(1) == [b"\x40\x02\x00\x07"]
+    [record] = stage.stored()
+    assert record[0] == b"telemetry"
+    assert record[12] == (
+        b"mqttRealTopic\x01telemetry/dev42/temp\x02TAGS\x01dev42\x02qosLevel\x011\x02"
+        b"clientId\x01c1\x02"
+    )
+    assert record[13] == b"21.5"
+    assert record[7] == bytes([127, 0, 0, 1]) + (4001).to_bytes(4, "big")
+
+
+def test_acknowledgements_wait_until_the_log_is_durable() -> None:
+    async def main() -> None:
+        stage = Stage()
+        stage.log.acknowledged_offset = 0
+        stage.connect(1)
+        stage.connect(2)
+        async with trio.open_nursery() as nursery:
+            await nursery.start(stage.listener.run)
+            stage.turn((1, publish("t/a", b"1", 1)), (2, publish("t/a", b"2", 9)))
+            stage.turn((1, publish("t/a", b"3", 2)))
+            await trio.testing.wait_all_tasks_blocked()
+            assert stage.sent(1) == []
+            stage.turn(closed=[(2, CloseReason.PEER)])
+            stage.connect(2)  # another client in the same slot
+            stage.log.make_durable()
+            await trio.testing.wait_all_tasks_blocked()
+            nursery.cancel_scope.cancel()
+        assert stage.sent(1) == [b"\x40\x02\x00\x01", b"\x40\x02\x00\x02"]
+        assert stage.sent(2) == []
+
+    trio.run(main)
+
+
+def test_failed_flush_is_answered_and_never_acknowledged() -> None:
+    async def main() -> None:
+        stage = Stage()
+        stage.log.acknowledged_offset = 0
+        stage.connect(1, version=5)
+        stage.connect(2)
+        async with trio.open_nursery() as nursery:
+            await nursery.start(stage.listener.run)
+            stage.turn((1, publish("t/a", b"1", 1, version=5)), (2, publish("t/a", b"2", 2)))
+            stage.log.error = StoreFencedError("EIO")
+            stage.log._durable.set()
+            await trio.testing.wait_all_tasks_blocked()
+            nursery.cancel_scope.cancel()
+        assert stage.sent(1)[0][:5] == b"\x40\x03\x00\x01\x83"
+        assert stage.sent(2) == []
+        assert stage.fake.closed == [2]
+
+    trio.run(main)
+
+
+def test_full_store_refuses_with_quota_exceeded_and_goes_on_when_there_is_room() -> None:
+    stage = Stage()
+    stage.connect(1, version=5)
+    stage.log.error = StoreFullError("disk 91 % full")
+    stage.turn((1, publish("t/a", b"1", 1, version=5)))
+    assert stage.sent(1)[0][:5] == b"\x40\x03\x00\x01\x97"
+    stage.log.error = None
+    stage.turn((1, publish("t/a", b"2", 2, version=5)))
+    assert stage.sent(1) == [b"\x40\x02\x00\x02"]
+    assert [record[13] for record in stage.stored()] == [b"2"]
+
+
+def test_refusal_between_publishes_keeps_the_order_of_acknowledgements() -> None:
+    stage = Stage()
+    stage.connect(1, version=5)
+    frames = [
+        (1, publish(topic, b"x", packet_id, version=5))
+        for packet_id, topic in enumerate(["t/a", "$SYS/x", "t/b", "t/a"], 1)
+    ]
+    stage.turn(*frames)
+    assert [(p[3], p[4] if p[1] > 2 else 0) for p in stage.sent(1)] == [
+        (1, 0),
+        (2, 0x90),
+        (3, 0),
+        (4, 0),
+    ]
+    assert len(stage.stored()) == 3
+
+
+def test_subscription_takes_effect_after_the_publishes_before_it() -> None:
+    stage = Stage()
+    stage.connect(1)
+    subscribe = bytes.fromhex("8206 0001 0001 23 00")  # "#"
+    stage.turn((1, publish("t/a", b"before")), (1, subscribe), (1, publish("t/a", b"after")))
+    suback, message = stage.sent(1)
+    assert suback == b"\x90\x03\x00\x01\x00"
+    assert message.endswith(b"after")
+
+
+def test_packets_after_a_close_in_the_same_turn_are_ignored() -> None:
+    stage = Stage()
+    stage.connect(1)
+    stage.turn((1, b"\xe0\x00"), (1, publish("t/a", b"ghost")), (1, b"\xc0\x00"))
+    assert stage.fake.closed == [1]
+    assert stage.stored() == []
+    assert stage.sent(1) == []
+
+
+def test_fault_of_one_connection_does_not_touch_the_batch_of_others() -> None:
+    stage = Stage()
+    stage.connect(1)
+    stage.connect(2)
+    stage.turn(
+        (1, publish("t/a", b"1", 1)),
+        (2, bytes.fromhex("36 06 0001 61 0001 68")),  # QoS 3
+        (1, publish("t/a", b"2", 2)),
+        faults=[(2, Fault.FRAME_TOO_LARGE)],
+    )
+    assert stage.sent(1) == [b"\x40\x02\x00\x01", b"\x40\x02\x00\x02"]
+    assert stage.fake.closed == [2]
+
+
+def test_topics_beyond_the_limit_go_to_the_default_topic() -> None:
+    stage = Stage(GatewayConfig(topics_max=1))
+    stage.connect(1)
+    stage.turn((1, publish("one/a", b"1", 1)), (1, publish("two/a", b"2", 2)))
+    assert sorted(record[0] for record in stage.stored()) == [b"MQTT_DEFAULT", b"one"]
+
+
+def test_rule_with_the_client_identifier_routes_each_publisher_by_itself() -> None:
+    rule = TopicRule(filter="up/#", queue_topic="up", tag="{client_id}")
+    stage = Stage(GatewayConfig(topic_map=(rule,)))
+    stage.connect(1)
+    stage.connect(2)
+    stage.turn((1, publish("up/x", b"1")), (2, publish("up/x", b"2")), (1, publish("up/x", b"3")))
+    tags = {record[13]: b"TAGS\x01c1\x02" in record[12] for record in stage.stored()}
+    assert tags == {b"1": True, b"2": False, b"3": True}
+
+
+def test_properties_that_do_not_fit_a_record_are_refused() -> None:
+    stage = Stage()
+    stage.connect(1, version=5)
+    pair = b"\x26\x00\x01a" + (40_000).to_bytes(2, "big") + b"v" * 40_000
+    body = b"\x00\x03t/a\x00\x05" + varint(len(pair)) + pair
+    stage.turn((1, b"\x32" + varint(len(body)) + body))
+    assert stage.sent(1)[0][:5] == b"\x40\x03\x00\x05\x97"
+    assert stage.stored() == []
