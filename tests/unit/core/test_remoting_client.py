@@ -44,7 +44,9 @@ class Peer:
 
     async def next(self) -> RemotingCommand:
         while len(self._buffer) < 4 or len(self._buffer) < self._frame_bytes:
-            self._buffer += await self._stream.receive_some()
+            data = await self._stream.receive_some()
+            assert data, "the client closed the connection"
+            self._buffer += data
         frame, self._buffer = (
             self._buffer[: self._frame_bytes],
             self._buffer[self._frame_bytes :],
@@ -213,16 +215,23 @@ async def test_peer_that_does_not_read_makes_senders_wait(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     async with connected() as (client, theirs):
-        # A memory stream takes everything, so the stuck peer is one whose hook never returns.
-        stuck = trio.Event()
-        client._stream.send_stream.send_all_hook = stuck.wait  # type: ignore[attr-defined]
+        # A memory stream takes everything at once; its hook is what moves the bytes on.
+        sending = client._stream.send_stream  # type: ignore[attr-defined]
+        move_on = sending.send_all_hook
+        unstuck = trio.Event()
+
+        async def move_on_later() -> None:
+            await unstuck.wait()
+            await move_on()
+
+        sending.send_all_hook = move_on_later
         large = RemotingCommand(1, body=bytes(OUTPUT_BYTES_HIGH))
         await client.send_oneway(large, timeout_s=1)
         with pytest.raises(RemotingTimeoutError, match="stuck"):
             await client.send_oneway(RemotingCommand(1), timeout_s=1)
         with pytest.raises(RemotingTimeoutError):
             await client.request(RemotingCommand(1), timeout_s=1)
-        stuck.set()
+        unstuck.set()
         await client.send_oneway(RemotingCommand(2), timeout_s=1)
         peer = Peer(theirs)
         assert [(await peer.next()).code for _ in range(2)] == [1, 2]
