@@ -1,0 +1,58 @@
+"""Consumers of this process, one per name server and group, kept from task to task.
+
+Owns: the only state a worker keeps between tasks. Must not touch: pyspark.
+Spark forks its Python workers and uses them for many tasks; a consumer holds a thread and sockets,
+which do not survive a fork, so the process belongs to the key. A consumer connects anew by itself;
+it is dropped when it has been closed or an outage lasted too long.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterable
+from typing import Protocol
+
+from bridge.pull import PullResult
+from bridge.sync import SyncPullConsumer
+from core.message import MessageQueue
+
+Endpoint = tuple[str, str]  # name servers, group
+
+
+class Consumer(Protocol):
+    """What the source needs of ``bridge.sync.SyncPullConsumer``."""
+
+    def queues(self, topic: str) -> tuple[MessageQueue, ...]: ...
+    def begin_offsets(self, queues: Iterable[MessageQueue]) -> dict[MessageQueue, int]: ...
+    def end_offsets(self, queues: Iterable[MessageQueue]) -> dict[MessageQueue, int]: ...
+    def offsets_for_time(
+        self, queues: Iterable[MessageQueue], timestamp_ms: int
+    ) -> dict[MessageQueue, int]: ...
+    def pull(
+        self, queue: MessageQueue, queue_offset: int, *, count_max: int, bytes_max: int
+    ) -> PullResult: ...
+    def close(self) -> None: ...
+
+
+_consumers: dict[tuple[int, Endpoint], Consumer] = {}
+_lock = threading.Lock()
+
+
+def consumer_for(endpoint: Endpoint) -> Consumer:
+    """Return this process's consumer for the endpoint, made at the first call."""
+    key = (os.getpid(), endpoint)
+    with _lock:
+        consumer = _consumers.get(key)
+        if consumer is None:
+            namesrv, group = endpoint
+            consumer = _consumers[key] = SyncPullConsumer(namesrv=namesrv, group=group)
+        return consumer
+
+
+def drop(endpoint: Endpoint) -> None:
+    """Close and forget this process's consumer for the endpoint, if there is one."""
+    with _lock:
+        consumer = _consumers.pop((os.getpid(), endpoint), None)
+    if consumer is not None:
+        consumer.close()

@@ -1,0 +1,147 @@
+"""Statistics of each device's values per minute, from a topic's JSON telemetry to Parquet.
+
+Owns: the job's command line, its query. Must not touch: the source's inside.
+A message is ``{"value": 21.5, ...}``; its device is the tag. Messages without a number in ``value``
+count as messages, not as values. A minute is written once, when the watermark has passed it: the
+Parquet folder and the checkpoint together give every minute exactly once, over restarts too. With
+--once the newest minutes therefore stay in the checkpoint until a later run sees newer messages.
+
+    device  minute (UTC)         messages  values  value_min  value_max  value_mean  value_stddev
+    dev42   2026-11-21 03:00:00  60        60      19.5       23.0       21.2        0.8
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+from collections.abc import Sequence
+
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.streaming.query import StreamingQuery
+
+from spark.errors import SourceError
+from spark.session import start_session
+
+# Batches of a first run over a long log stay small enough for a laptop.
+OFFSETS_PER_TRIGGER = 1_000_000
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run the job; returns when --once has read everything, else at an interrupt."""
+    arguments = _parser().parse_args(argv)
+    try:
+        session = start_session("motelog device-minutes", master=arguments.master)
+    except SourceError as exc:
+        sys.stderr.write(f"device-minutes: {exc}\n")
+        return 1
+    query = start(session, arguments)
+    try:
+        query.awaitTermination()
+    except KeyboardInterrupt:
+        query.stop()
+    except StreamingQueryException as exc:
+        sys.stderr.write(f"device-minutes: {exc}\n")
+        return 1
+    finally:
+        session.stop()
+    return 0
+
+
+def start(session: SparkSession, arguments: argparse.Namespace) -> StreamingQuery:
+    """Start the query that ``arguments`` describe."""
+    readings = (
+        session.readStream.format("motelog")
+        .option("namesrv", arguments.namesrv)
+        .option("topic", arguments.topic)
+        .option("columns", f"device,payload,{arguments.time}")
+        .option("maxOffsetsPerTrigger", OFFSETS_PER_TRIGGER)
+        # A stream may be started before the first device has spoken; --once says what is wrong.
+        .option("failOnMissingTopic", str(arguments.once).lower())
+        .load()
+        .withColumnRenamed(arguments.time, "time")
+    )
+    writer = (
+        device_minutes(readings, lateness=arguments.lateness)
+        .writeStream.format("parquet")
+        .outputMode("append")
+        .queryName("device-minutes")
+        .option("path", arguments.output)
+        .option("checkpointLocation", arguments.checkpoint)
+    )
+    if arguments.once:
+        return writer.trigger(availableNow=True).start()
+    return writer.trigger(processingTime=f"{arguments.interval} seconds").start()
+
+
+def device_minutes(readings: DataFrame, *, lateness: str) -> DataFrame:
+    """Return statistics per device and minute of rows (device, time, payload)."""
+    value = F.from_json(F.col("payload").cast("string"), "value double")["value"]
+    return (
+        readings.select("device", "time", value.alias("value"))
+        .withWatermark("time", lateness)
+        .groupBy(F.window("time", "1 minute"), "device")
+        .agg(
+            F.count(F.lit(1)).alias("messages"),
+            F.count("value").alias("values"),
+            F.min("value").alias("value_min"),
+            F.max("value").alias("value_max"),
+            F.avg("value").alias("value_mean"),
+            F.stddev("value").alias("value_stddev"),
+        )
+        .select(
+            "device",
+            F.col("window.start").alias("minute"),
+            "messages",
+            "values",
+            "value_min",
+            "value_max",
+            "value_mean",
+            "value_stddev",
+        )
+    )
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="device-minutes",
+        description="Statistics of each device's values per minute, to Parquet.",
+    )
+    parser.add_argument("--namesrv", default="127.0.0.1:9876", help="name servers, HOST:PORT;...")
+    parser.add_argument("--topic", default="telemetry", help="queue topic (default: telemetry)")
+    parser.add_argument("--output", required=True, help="folder of the Parquet files")
+    parser.add_argument("--checkpoint", required=True, help="folder of the query's progress")
+    parser.add_argument("--master", default="local[*]", help="Spark master (default: local[*])")
+    trigger = parser.add_mutually_exclusive_group()
+    trigger.add_argument("--once", action="store_true", help="read what is there, then end")
+    trigger.add_argument(
+        "--interval", type=_seconds, default=10, help="seconds from batch to batch (default: 10)"
+    )
+    parser.add_argument(
+        "--lateness",
+        type=_duration,
+        default="2 minutes",
+        help="how long a minute waits for late messages (default: 2 minutes)",
+    )
+    parser.add_argument(
+        "--time",
+        choices=("store_time", "born_time"),
+        default="store_time",
+        help="the broker's clock (default), or the producer's: one that runs ahead makes the"
+        " others' messages late",
+    )
+    return parser
+
+
+def _seconds(text: str) -> int:
+    if not (text.isascii() and text.isdecimal() and 1 <= int(text[:6]) <= 86_400):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds, 1 to 86400")
+    return int(text[:6])
+
+
+def _duration(text: str) -> str:
+    if not re.fullmatch(r"[0-9]{1,6} (second|minute|hour|day)s?", text):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a duration such as '2 minutes'")
+    return text

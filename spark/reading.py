@@ -1,0 +1,206 @@
+"""Read one queue range: pulls -> Arrow batches, over short outages, each message once or an error.
+
+Owns: what an answer means for the range, and when messages count as lost. Must not touch: pyspark;
+consumer, clock and sleep are arguments.
+Invariants: rows come in order of queue offsets; unless loss is allowed, every offset of the range
+comes exactly once or the read ends with a DataLossError, OutageError or RecordFormatError.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+from bridge.pull import PullStatus
+from core.errors import MotelogError, RecordError
+from spark.arrow import RecordColumns
+from spark.batches import record_batch
+from spark.columns import Column
+from spark.connections import Consumer
+from spark.errors import DataLossError, RecordFormatError
+from spark.offsets import OffsetRange, queue_label
+from spark.options import SourceOptions
+from spark.outage import Outage
+from spark.pull_ahead import Answer, PullAhead
+
+logger = logging.getLogger(__name__)
+
+# A batch is also cut where its texts and payloads reach this, however few rows that are.
+BATCH_BYTES_MAX = 64 * 1024 * 1024
+
+
+def read_range(
+    consumer: Consumer,
+    offset_range: OffsetRange,
+    columns: tuple[Column, ...],
+    options: SourceOptions,
+    *,
+    clock_s: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], None] = time.sleep,
+) -> Iterator[Any]:
+    """Yield the range's messages as Arrow batches of ``options.batch_rows`` rows."""
+    executor = ThreadPoolExecutor(options.prefetch + 1, thread_name_prefix="motelog-pull")
+    try:
+        reader = _RangeReader(consumer, offset_range, columns, options, executor)
+        outage = Outage(options.outage_seconds_max, clock_s=clock_s, sleep=sleep)
+        yield from reader.batches(outage)
+    finally:
+        # Pulls under way end by their own deadline; nobody waits for them.
+        executor.shutdown(wait=False, cancel_futures=True)
+
+
+@dataclass(frozen=True, slots=True)
+class _Gap:
+    """Offsets up to ``end`` will not come."""
+
+    end: int
+    why: str
+
+
+class _RangeReader:
+    def __init__(
+        self,
+        consumer: Consumer,
+        offset_range: OffsetRange,
+        columns: tuple[Column, ...],
+        options: SourceOptions,
+        executor: ThreadPoolExecutor,
+    ) -> None:
+        self._consumer = consumer
+        self._range = offset_range
+        self._queue = offset_range.queue
+        self._columns = columns
+        self._options = options
+        self._executor = executor
+        self._decoder = RecordColumns(
+            columns,
+            broker=self._queue.broker_name,
+            offset_begin=offset_range.begin,
+            offset_end=offset_range.end,
+            payload_bytes_max=options.payload_bytes_max,
+            bad_payload_null=options.bad_payload == "null",
+        )
+        self._pulls = PullAhead(
+            self._submit,
+            offset_range.begin,
+            offset_range.end,
+            count_max=options.pull_records,
+            ahead=options.prefetch,
+        )
+        self._rows_taken = 0
+
+    def batches(self, outage: Outage) -> Iterator[Any]:
+        pulls = self._pulls
+        what = f"queue {queue_label(self._queue)!r} of topic {self._queue.topic!r}"
+        while not pulls.is_done:
+            try:
+                answer = pulls.take()
+            except MotelogError as exc:
+                outage.pause_after(exc, what)
+                self._look_for_broker()
+                continue
+            result = answer.result
+            if result.status is PullStatus.FOUND and result.next_offset > answer.begin:
+                yield from self._decode(answer)
+                outage.over()
+                continue
+            gap = self._judge(answer)
+            if gap is None:
+                # The broker has less than it said when the batch was planned. A restart or a
+                # change of master can look like that for a moment.
+                if outage.pause():
+                    pulls.restart(answer.begin)
+                    continue
+                why = f"the queue ends at {result.max_offset}"
+                gap = _Gap(self._range.end, why)
+            # Of an open range nobody was promised what retention took from its beginning.
+            if not (self._range.is_open and answer.begin == self._range.begin):
+                self._skip(answer.begin, gap)
+            pulls.restart(min(gap.end, self._range.end))
+        if self._decoder.rows:
+            yield self._take()
+
+    def _submit(self, offset: int, count: int) -> Any:
+        return self._executor.submit(
+            self._consumer.pull,
+            self._queue,
+            offset,
+            count_max=count,
+            bytes_max=self._options.pull_bytes,
+        )
+
+    def _decode(self, answer: Answer) -> Iterator[Any]:
+        """Take an answer's records over; yields the batches that they fill."""
+        records = answer.result.records
+        rows_before = self._rows_taken + self._decoder.rows
+        position = 0
+        while True:
+            try:
+                position = self._decoder.append(
+                    records,
+                    position,
+                    rows_max=self._options.batch_rows,
+                    bytes_max=BATCH_BYTES_MAX,
+                )
+            except (RecordError, ValueError) as exc:
+                raise RecordFormatError(
+                    f"topic {self._queue.topic!r} queue {queue_label(self._queue)!r}: answer to the"
+                    f" pull at offset {answer.begin}: {exc}"
+                ) from exc
+            if position == len(records):
+                break
+            yield self._take()
+        end = min(answer.result.next_offset, self._range.end)
+        missing = end - answer.begin - (self._rows_taken + self._decoder.rows - rows_before)
+        if missing:
+            why = f"{missing} of them are not in the broker's answer"
+            self._skip(answer.begin, _Gap(end, why))
+        self._pulls.go_on(answer, end)
+
+    def _judge(self, answer: Answer) -> _Gap | None:
+        """Return what an answer without messages says is missing; None if nothing is sure yet."""
+        result = answer.result
+        if result.status is PullStatus.OFFSET_ILLEGAL and result.min_offset > answer.begin:
+            return _Gap(result.min_offset, f"the queue begins at {result.min_offset} by now")
+        if (
+            result.status in (PullStatus.NO_MATCHED_MESSAGE, PullStatus.NO_NEW_MESSAGE)
+            and result.next_offset > answer.begin
+        ):
+            return _Gap(result.next_offset, "the broker has removed them")
+        return None
+
+    def _skip(self, begin: int, gap: _Gap) -> None:
+        """Pass over offsets that will not come, if that is allowed."""
+        end = min(gap.end, self._range.end)
+        if self._options.fail_on_data_loss:
+            raise DataLossError(
+                self._queue.topic,
+                queue_label(self._queue),
+                offset_begin=begin,
+                offset_end=end,
+                why=gap.why,
+            )
+        logger.warning(
+            "messages_lost topic=%s queue=%s offset_begin=%d offset_end=%d why=%s",
+            self._queue.topic,
+            queue_label(self._queue),
+            begin,
+            end,
+            gap.why,
+        )
+
+    def _take(self) -> Any:
+        rows = self._decoder.rows
+        self._rows_taken += rows
+        return record_batch(self._columns, rows, self._decoder.take())
+
+    def _look_for_broker(self) -> None:
+        """Ask for the route again: after an outage the queue's broker may have another address."""
+        try:
+            self._consumer.queues(self._queue.topic)
+        except MotelogError as exc:
+            logger.info("route_failed topic=%s error=%s", self._queue.topic, exc)

@@ -1,0 +1,42 @@
+"""The jobs that come with Motelog, by name; ``motelog spark run NAME`` calls ``run``.
+
+Owns: the list of jobs. Must not touch: pyspark; a job is imported when it runs.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Sequence
+from typing import Final
+
+from spark.errors import SourceError
+
+# Name -> (module with ``main(argv) -> int``, one line for listings).
+JOBS: Final[dict[str, tuple[str, str]]] = {
+    "device-minutes": (
+        "spark.jobs.device_minutes",
+        "statistics of each device's values per minute, to Parquet",
+    ),
+}
+
+
+class UnknownJobError(SourceError):
+    """No job has that name."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"no Spark job {name!r}; there are: {', '.join(JOBS)}")
+
+
+def names() -> list[str]:
+    """Return the names of the jobs."""
+    return list(JOBS)
+
+
+def run(name: str, argv: Sequence[str]) -> int:
+    """Run a job with its own arguments; return its exit status."""
+    if name not in JOBS:
+        raise UnknownJobError(name)
+    module = importlib.import_module(JOBS[name][0])
+    status = module.main(list(argv))
+    assert isinstance(status, int)
+    return status

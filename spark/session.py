@@ -1,0 +1,77 @@
+"""A Spark session with the settings that Motelog's jobs and tests need.
+
+Owns: start_session, the check for Java. Must not touch: the source, brokers.
+Workers run the interpreter that runs us: anything else lacks our packages. A session on this
+machine keeps to loopback and opens no web interface.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+from pyspark.sql import SparkSession
+
+from spark.errors import SourceError
+
+JAVA_NEEDED: Final = (
+    "Spark needs Java 17 or 21: install a JRE (such as openjdk-17-jre-headless) or set JAVA_HOME"
+)
+
+
+class NoJavaError(SourceError):
+    """There is no Java to run Spark with."""
+
+    def __init__(self) -> None:
+        super().__init__(JAVA_NEEDED)
+
+
+def has_java() -> bool:
+    """Say whether Spark would find a Java; its version shows when it starts."""
+    home = os.environ.get("JAVA_HOME")
+    return bool(home and Path(home, "bin", "java").exists()) or shutil.which("java") is not None
+
+
+def start_session(
+    name: str, *, master: str = "local[*]", conf: Mapping[str, str] | None = None
+) -> SparkSession:
+    """Return the running session or start one; ``conf`` overrides what is set here.
+
+    The caller stops it. NoJavaError without a Java.
+    """
+    if not has_java():
+        raise NoJavaError
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+    settings = {
+        "spark.sql.session.timeZone": "UTC",
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+    }
+    if master.startswith("local"):
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+        _share_checkout()
+        settings |= {
+            "spark.driver.host": "127.0.0.1",
+            "spark.driver.bindAddress": "127.0.0.1",
+            # Two hundred shuffle partitions are for clusters.
+            "spark.sql.shuffle.partitions": str(max(2, os.cpu_count() or 1)),
+        }
+    builder = SparkSession.builder.appName(name).master(master)
+    for key, value in (settings | dict(conf or {})).items():
+        builder = builder.config(key, value)
+    session = builder.getOrCreate()
+    session.sparkContext.setLogLevel("ERROR")
+    return session
+
+
+def _share_checkout() -> None:
+    """Let workers import what we import when we run from a checkout that is not installed."""
+    root = str(Path(__file__).resolve().parents[1])
+    paths = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    if root not in paths and "site-packages" not in root:
+        os.environ["PYTHONPATH"] = os.pathsep.join([root, *filter(None, paths)])

@@ -1,0 +1,209 @@
+"""The Spark data source ``format("motelog")``: batch and micro-batch reads of one queue topic.
+
+Owns: how Spark's Data Source API maps onto offsets, plans and reads. Must not touch: sockets
+(bridge does), bytes of records (spark.arrow does).
+
+Spark builds readers in several processes: one lives with the query and plans, others only ``read``.
+What ``read`` needs travels in the partition; the planner's memory is its own. pyarrow, trio and the
+client are imported when something is asked of a broker, because Spark imports this module in every
+worker that looks for data sources.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    InputPartition,
+)
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxBytes,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+from pyspark.sql.types import StructType
+
+from spark.columns import COLUMN_TYPES, Column, schema_ddl
+from spark.errors import OptionError, OutageError
+from spark.offsets import (
+    OffsetRange,
+    QueueOffsets,
+    decode_offsets,
+    encode_offsets,
+    limit_bytes,
+    limit_rows,
+    ranges_between,
+    split_ranges,
+)
+from spark.options import SourceOptions, columns_named, parse_options
+
+if TYPE_CHECKING:
+    from spark.topic_view import TopicView
+
+
+class QueuePartition(InputPartition):
+    """One Spark task: a range of one queue."""
+
+    def __init__(self, offset_range: OffsetRange) -> None:
+        super().__init__(offset_range)
+        self.offset_range = offset_range
+
+
+class MotelogDataSource(DataSource):
+    """``spark.read`` and ``spark.readStream`` of a topic; spark.options lists what can be set."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "motelog"
+
+    def schema(self) -> str:
+        return schema_ddl(parse_options(self.options).columns)
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        return MotelogReader(parse_options(self.options), columns_of(schema))
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        return MotelogStreamReader(parse_options(self.options), columns_of(schema))
+
+
+def columns_of(schema: StructType) -> tuple[Column, ...]:
+    """Return the columns of a schema; OptionError if one does not exist or has another type.
+
+    ``.schema("device string, payload binary")`` is another way to choose columns.
+    """
+    columns = columns_named([field.name for field in schema.fields], option="schema")
+    for field, column in zip(schema.fields, columns, strict=True):
+        if field.dataType.simpleString() != COLUMN_TYPES[column]:
+            given = f"{field.name} {field.dataType.simpleString()}"
+            raise OptionError("schema", given, f"{column.label} {COLUMN_TYPES[column]}")
+    return columns
+
+
+class _Reader:
+    """What both readers do alike; holds options only, so that it can be pickled."""
+
+    def __init__(self, options: SourceOptions, columns: tuple[Column, ...]) -> None:
+        self._options = options
+        self._columns = columns
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        """Yield the partition's messages as Arrow batches."""
+        # Spark makes up one partition of its own where there is none.
+        if not isinstance(partition, QueuePartition):
+            return
+        from spark.connections import consumer_for, drop
+        from spark.reading import read_range
+
+        endpoint = (self._options.namesrv, self._options.group)
+        try:
+            yield from read_range(
+                consumer_for(endpoint), partition.offset_range, self._columns, self._options
+            )
+        except OutageError:
+            drop(endpoint)
+            raise
+
+    def _view(self) -> TopicView:
+        from spark.connections import consumer_for
+        from spark.topic_view import TopicView
+
+        endpoint = (self._options.namesrv, self._options.group)
+        return TopicView(lambda: consumer_for(endpoint), self._options)
+
+    def _split(self, ranges: Sequence[OffsetRange]) -> list[InputPartition]:
+        pieces = split_ranges(
+            ranges,
+            partitions_min=self._options.min_partitions,
+            rows_max=self._options.max_records_per_partition,
+        )
+        return [QueuePartition(piece) for piece in pieces]
+
+
+class MotelogReader(_Reader, DataSourceReader):
+    """One batch query: the offsets between start and end, both fixed when it is planned."""
+
+    def partitions(self) -> list[InputPartition]:
+        options = self._options
+        view = self._view()
+        queues = view.queues(is_known=False)
+        start = view.resolve("startingOffsets", options.starting_offsets, queues)
+        end = view.resolve("endingOffsets", options.ending_offsets, queues)
+        # An end before the start means no rows, not a queue begun anew.
+        end = {queue: max(offset, start[queue]) for queue, offset in end.items()}
+        return self._split(ranges_between(start, end))
+
+
+class MotelogStreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """One streaming query. The memory below is the planning process's; ``read`` never sees it."""
+
+    def __init__(self, options: SourceOptions, columns: tuple[Column, ...]) -> None:
+        super().__init__(options, columns)
+        self._initial: dict[str, Any] | None = None
+        self._target: QueueOffsets | None = None
+        self._latest: QueueOffsets | None = None
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        if self._options.max_offsets_per_trigger is not None:
+            return ReadMaxRows(self._options.max_offsets_per_trigger)
+        if self._options.max_bytes_per_trigger is not None:
+            return ReadMaxBytes(self._options.max_bytes_per_trigger)
+        return ReadAllAvailable()
+
+    def initialOffset(self) -> dict[str, Any]:
+        """Return where a new query starts. Spark asks twice and expects one answer."""
+        if self._initial is None:
+            view = self._view()
+            queues = view.queues(is_known=False)
+            start = view.resolve("startingOffsets", self._options.starting_offsets, queues)
+            self._initial = encode_offsets(self._options.topic, start)
+        return self._initial
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        """Freeze the target: messages that come later belong to the next run."""
+        view = self._view()
+        self._target = view.ends(view.queues(is_known=False))
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        """Return the end of the next batch that starts at ``start``."""
+        topic = self._options.topic
+        known = decode_offsets(topic, start)
+        view = self._view()
+        latest = self._target
+        if latest is None:
+            latest = view.ends(view.queues(is_known=bool(known)))
+        self._latest = known | latest
+        begin = view.planned_begin(known, latest)
+        end = self._limited(view, begin, latest, limit)
+        # Queues that are not there now are away, not gone: the query keeps its place in them.
+        return encode_offsets(topic, known | end)
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:
+        if self._latest is None:
+            return None
+        return encode_offsets(self._options.topic, self._latest)
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        topic = self._options.topic
+        ranges = ranges_between(decode_offsets(topic, start), decode_offsets(topic, end))
+        return self._split(ranges)
+
+    def _limited(
+        self, view: TopicView, begin: QueueOffsets, latest: QueueOffsets, limit: ReadLimit
+    ) -> QueueOffsets:
+        # With fewer rows than queues the turn moves on with what has been read.
+        first = sum(begin.values())
+        match limit:
+            case ReadMaxRows(max_rows=rows_max):
+                return limit_rows(begin, latest, rows_max, first=first)
+            case ReadMaxBytes(max_bytes=bytes_max):
+                waiting = {queue: begin[queue] for queue in latest if latest[queue] > begin[queue]}
+                row_bytes = view.row_bytes(waiting)
+                return limit_bytes(begin, latest, bytes_max, row_bytes=row_bytes, first=first)
+            case _:
+                return latest

@@ -1,0 +1,163 @@
+"""What planning asks the brokers about one topic: its queues, where they begin and end.
+
+Owns: TopicView, the meaning of startingOffsets and endingOffsets. Must not touch: pyspark,
+messages. Short outages are waited out (spark.outage); a topic that does not exist is an answer.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from typing import TypeVar
+
+from bridge.errors import RouteError
+from core.errors import MotelogError
+from core.message import MessageQueue
+from spark.connections import Consumer, drop
+from spark.errors import DataLossError, OptionError, OutageError, SourceError
+from spark.offsets import Edge, QueueOffsets, in_order, parse_offsets, queue_label
+from spark.options import AtOffsets, AtTime, Position, SourceOptions
+from spark.outage import Outage
+
+T = TypeVar("T")
+
+# A sample for the bytes of a row: one small answer.
+_SAMPLE_ROWS = 64
+_SAMPLE_BYTES = 65_536
+
+
+class TopicView:
+    """One topic as its brokers know it now."""
+
+    def __init__(
+        self,
+        open_consumer: Callable[[], Consumer],
+        options: SourceOptions,
+        *,
+        clock_s: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._open_consumer = open_consumer
+        self._options = options
+        self._clock_s = clock_s
+        self._sleep = sleep
+
+    def queues(self, *, is_known: bool) -> list[MessageQueue]:
+        """Return the topic's queues.
+
+        ``is_known`` says that the topic has been seen, so that its absence is an outage. Otherwise
+        it is an OptionError, or with failOnMissingTopic off a topic without queues.
+        """
+        topic = self._options.topic
+
+        def ask(consumer: Consumer) -> list[MessageQueue]:
+            try:
+                return in_order(consumer.queues(topic))
+            except RouteError:
+                if is_known:
+                    raise
+                if not self._options.fail_on_missing_topic:
+                    return []
+                raise OptionError(
+                    "topic",
+                    topic,
+                    "a topic that exists; publish to it first, or set failOnMissingTopic to false",
+                ) from None
+
+        return self._ask(ask)
+
+    def begins(self, queues: Iterable[MessageQueue]) -> QueueOffsets:
+        """Return the offset of each queue's oldest message."""
+        asked = list(queues)
+        return self._ask(lambda consumer: consumer.begin_offsets(asked))
+
+    def ends(self, queues: Iterable[MessageQueue]) -> QueueOffsets:
+        """Return the offset after each queue's newest message."""
+        asked = list(queues)
+        return self._ask(lambda consumer: consumer.end_offsets(asked))
+
+    def row_bytes(self, begin: QueueOffsets) -> dict[MessageQueue, int]:
+        """Return about how many bytes a message takes from these offsets on, by queue."""
+
+        def sample(queue: MessageQueue, offset: int) -> int:
+            result = self._ask(
+                lambda consumer: consumer.pull(
+                    queue, offset, count_max=_SAMPLE_ROWS, bytes_max=_SAMPLE_BYTES
+                )
+            )
+            rows = max(1, result.next_offset - offset)
+            return -(-len(result.records) // rows)
+
+        return {queue: sample(queue, offset) for queue, offset in begin.items()}
+
+    def resolve(self, option: str, position: Position, queues: list[MessageQueue]) -> QueueOffsets:
+        """Return the offsets that ``startingOffsets`` or ``endingOffsets`` mean now."""
+        match position:
+            case "earliest":
+                return self.begins(queues)
+            case "latest":
+                return self.ends(queues)
+            case AtTime(timestamp_ms):
+                return self._ask(lambda consumer: consumer.offsets_for_time(queues, timestamp_ms))
+            case AtOffsets(text):
+                return self._resolve_offsets(option, text, queues)
+
+    def _resolve_offsets(self, option: str, text: str, queues: list[MessageQueue]) -> QueueOffsets:
+        given = parse_offsets(self._options.topic, text)
+        if set(given) != set(queues):
+            labels = [queue_label(queue) for queue in queues]
+            raise OptionError(option, text, f"one offset for each of the queues {labels}")
+        begins, ends = self.begins(queues), self.ends(queues)
+        edges: dict[Edge, QueueOffsets] = {"earliest": begins, "latest": ends}
+        offsets: QueueOffsets = {}
+        for queue, value in given.items():
+            offsets[queue] = value if isinstance(value, int) else edges[value][queue]
+            if offsets[queue] > ends[queue]:
+                raise OptionError(
+                    option, text, f"offsets up to {ends[queue]} in queue {queue_label(queue)!r}"
+                )
+        return offsets
+
+    def planned_begin(self, start: QueueOffsets, latest: QueueOffsets) -> QueueOffsets:
+        """Return where a batch from ``start`` towards ``latest`` really begins in each queue.
+
+        A queue new to the query begins where its log does. One whose end lies before ``start`` has
+        been begun anew: that is a DataLossError, or it begins where its log does.
+        """
+        options = self._options
+        anew = []
+        for queue, end in latest.items():
+            if queue not in start:
+                anew.append(queue)
+            elif end < start[queue]:
+                if options.fail_on_data_loss:
+                    raise DataLossError(
+                        options.topic,
+                        queue_label(queue),
+                        offset_begin=end,
+                        offset_end=start[queue],
+                        why=f"the queue ends at {end}, the query had read up to {start[queue]}",
+                    )
+                anew.append(queue)
+        # Where loss is allowed, offsets that retention took must not use up a batch's limit.
+        asked = anew if options.fail_on_data_loss else list(latest)
+        begins = self.begins(asked) if asked else {}
+        return {
+            queue: begins[queue] if queue in anew else max(start[queue], begins.get(queue, 0))
+            for queue in latest
+        }
+
+    def _ask(self, ask: Callable[[Consumer], T]) -> T:
+        options = self._options
+        outage = Outage(options.outage_seconds_max, clock_s=self._clock_s, sleep=self._sleep)
+        while True:
+            try:
+                return ask(self._open_consumer())
+            except SourceError:
+                raise
+            except MotelogError as exc:
+                try:
+                    outage.pause_after(exc, f"brokers of topic {options.topic!r}")
+                except OutageError:
+                    drop((options.namesrv, options.group))
+                    raise
