@@ -1,0 +1,96 @@
+"""The broker's face for users in the same process: the gateway appends and reads here.
+
+Owns: nothing; it hands on to the topic table and the store. Must not touch: sockets, files.
+The system's topics and the consumer groups' retry topics cannot be reached from here: what a device
+sends must not land where the broker reads its own state from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from core.broker.topics import TopicTable
+from core.clock import Clock
+from core.errors import BrokerError
+from core.record import QueueTail
+from core.remoting_codes import ResponseCode
+from core.store.message_store import MessageStore, ReadResult, ReadStatus
+from core.topic_config import TopicConfig, is_group_topic
+
+__all__ = ["BrokerApi", "QueueTail", "ReadResult", "ReadStatus"]
+
+AppendMessage = tuple[QueueTail, bytes, bytes, int, int, bytes, int, int, int, int]
+
+
+class BrokerApi:
+    """Topics and messages of one broker; usable while ``Broker.run`` is running."""
+
+    def __init__(
+        self,
+        store: MessageStore,
+        topics: TopicTable,
+        *,
+        clock: Clock,
+        store_host: bytes,
+        flush_is_sync: bool,
+    ) -> None:
+        self._store = store
+        self._topics = topics
+        self._clock = clock
+        self.store_host = store_host
+        self.flush_is_sync = flush_is_sync
+        # The hot calls go straight to the store.
+        self.append = store.append
+        self.read = store.read
+        self.queue_tail = store.queue_tail
+        self.wait_durable = store.wait_durable
+        self.max_offset = store.max_offset
+        self.min_offset = store.min_offset
+
+    @property
+    def durable_offset(self) -> int:
+        """Every record below this physical offset is on disk."""
+        return self._store.durable_offset
+
+    def topic_queue_count(self, topic: str) -> int | None:
+        """Return how many queues may be written to; None if there is no such topic for users."""
+        config = self._topics.get(topic)
+        if config is None or not config.is_writable or self._is_closed(topic):
+            return None
+        return config.write_queue_nums
+
+    def create_topic(self, topic: str, queue_count: int) -> int:
+        """Return the queue count of the topic, created with ``queue_count`` queues if it is new.
+
+        BrokerError if the name or the count is refused or the broker has too many topics.
+        """
+        if self._is_closed(topic):
+            text = f"the topic {ascii(topic)[1:-1]} belongs to the system"
+            raise BrokerError(ResponseCode.NO_PERMISSION, text)
+        known = self._topics.get(topic)
+        if known is not None:
+            return known.write_queue_nums
+        config = TopicConfig(
+            topic_name=topic, read_queue_nums=queue_count, write_queue_nums=queue_count
+        )
+        return self._topics.put(config, self._clock.now_ms()).write_queue_nums
+
+    def topics(self) -> list[str]:
+        """Return the users' topics in the order of creation."""
+        return self._topics.user_topics()
+
+    def on_growth(self, listener: Callable[[list[QueueTail]], None]) -> None:
+        """Call ``listener`` after each append with the queues that grew; it must not append."""
+        self._store.on_dispatch.append(listener)
+
+    def on_topic_created(self, listener: Callable[[str], None]) -> None:
+        """Call ``listener`` with the name of each users' topic that is created or changed."""
+
+        def hear(topic: str) -> None:
+            if not self._is_closed(topic):
+                listener(topic)
+
+        self._topics.listeners.append(hear)
+
+    def _is_closed(self, topic: str) -> bool:
+        return self._topics.is_system(topic) or is_group_topic(topic)

@@ -1,0 +1,116 @@
+"""Configuration section of the broker; holds the store's.
+
+Owns: BrokerConfig. Must not touch: files, environment; core.config reads those.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from core.config import parse_address
+from core.store.config import StoreConfig
+
+
+class BrokerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Settings of one broker."""
+
+    store: StoreConfig
+    """The CommitLog store this broker owns."""
+
+    listen: str = "127.0.0.1:10911"
+    """HOST:PORT for clients; port 0 takes any free one. Loopback: there is no access control."""
+
+    vip: bool = True
+    """Listen on the port two below ``listen`` as well, where RocketMQ clients before 4.5 send to.
+    Without effect when ``listen`` has port 0; a taken port is a warning."""
+
+    advertise: str = ""
+    """HOST:PORT told to clients and written into message ids; empty: the address of ``listen``.
+    Needed when ``listen`` is a wildcard. HOST must be an IP address."""
+
+    name: str = "broker-a"
+    """Broker name; masters of one cluster have different ones."""
+
+    cluster: str = "DefaultCluster"
+    """Cluster name."""
+
+    region: str = "DefaultRegion"
+    """Region told to producers and written into each message, as RocketMQ does."""
+
+    namesrv: tuple[str, ...] = ()
+    """HOST:PORT of every name server; the broker registers with all of them."""
+
+    register_interval_s: float = 30.0
+    """Seconds between registrations; name servers drop a broker after 120."""
+
+    register_timeout_s: float = 6.0
+    """Seconds that one name server may take to answer."""
+
+    default_queue_count: int = 8
+    """Queues of the template topic TBW102, so the most that an auto-created topic gets."""
+
+    auto_create_topics: bool = True
+    """Create a topic at the first message to it."""
+
+    auto_create_groups: bool = True
+    """Create a consumer group at its first request."""
+
+    topics_max: int = 10_000
+    """Topics kept, the system's included; further ones are refused."""
+
+    groups_max: int = 10_000
+    """Consumer groups kept; further ones are refused."""
+
+    clients_max: int = 50_000
+    """Group memberships of connected producers and consumers; further ones are refused."""
+
+    client_silence_s_max: int = 120
+    """Seconds without a heartbeat after which a client is forgotten; they come every 30 s."""
+
+    offset_entries_max: int = 1_000_000
+    """Consume offsets kept (group, topic, queue); commits that would add more are refused."""
+
+    waiting_answers_max: int = 100_000
+    """Sends that may wait for the disk under sync flush; further ones get SYSTEM_BUSY."""
+
+    save_interval_s: float = 5.0
+    """Seconds between two writes of changed consume offsets, topics and groups to disk."""
+
+    long_poll: bool = True
+    """Hold a pull that finds nothing for as long as it asks; else for ``short_poll_ms``."""
+
+    short_poll_ms: int = 1000
+    """Milliseconds to hold a pull when ``long_poll`` is off."""
+
+    hold_ms_max: int = 60_000
+    """Longest hold that a client may ask for."""
+
+    held_pulls_max: int = 100_000
+    """Pulls held at once; further ones are answered at once."""
+
+    held_pulls_per_connection_max: int = 4096
+    """Pulls held for one connection; further ones are answered at once."""
+
+    pull_bytes_max: int = 262_144
+    """Bytes of one pull's answer; its first message is sent whatever its size."""
+
+    pull_count_max: int = 1024
+    """Messages of one pull's answer, however many the client asks for."""
+
+    connections_max: int = 20_000
+    """Open connections; above it accepting pauses."""
+
+    idle_s_max: int = 120
+    """Seconds without a complete request after which a connection is closed."""
+
+    frame_bytes_max: int = 16_777_216
+    """Largest request; RocketMQ's own limit."""
+
+    def __post_init__(self) -> None:
+        host, _ = parse_address(self.listen)
+        if host in ("0.0.0.0", "::") and not self.advertise:
+            raise ValueError(f"listen is {self.listen}, so advertise must say what clients use")
+        for address in (*self.namesrv, *((self.advertise,) if self.advertise else ())):
+            parse_address(address)
+        if not 1 <= self.default_queue_count <= 4096:
+            raise ValueError(f"default_queue_count is {self.default_queue_count}, not 1 to 4096")

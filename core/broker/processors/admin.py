@@ -1,0 +1,305 @@
+"""Administration: topics, groups, statistics, single messages, as RocketMQ's tools ask for them.
+
+Owns: request codes 17, 21, 26, 28, 33, 43, 200 to 204, 207, 208, 300, 351, 352.
+Must not touch: how topics, groups and offsets are kept. Spec: RocketMQ AdminBrokerProcessor.
+Bodies keyed by a message queue need its JSON object as the key; ``dumps`` writes those.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any, Final
+
+import msgspec
+
+from core.broker.consumer_groups import Group, GroupMembers, Member
+from core.broker.consumer_offsets import ConsumerOffsets
+from core.broker.subscription_groups import SubscriptionGroup, SubscriptionGroups
+from core.broker.topics import TopicTable
+from core.clock import Clock
+from core.errors import BrokerError, RemotingDecodeError
+from core.message import MessageQueue
+from core.remoting import (
+    VERSION_CURRENT,
+    RemotingCommand,
+    RequestCode,
+    ResponseCode,
+    dumps,
+    loads,
+)
+from core.remoting_server import (
+    Connection,
+    Processor,
+    bool_field,
+    int32_field,
+    int_field,
+    text_field,
+)
+from core.store.message_store import MessageStore
+from core.topic_config import RETRY_PREFIX, TopicConfig, shown
+
+_VERSION_TEXT: Final = "V4_9_8"
+
+
+class AdminProcessor:
+    """Answers the tools; ``messages_in`` and ``messages_out`` count since the start."""
+
+    def __init__(
+        self,
+        store: MessageStore,
+        topics: TopicTable,
+        groups: SubscriptionGroups,
+        consumers: GroupMembers[Connection],
+        producers: GroupMembers[Connection],
+        offsets: ConsumerOffsets,
+        *,
+        clock: Clock,
+        broker_name: str,
+        properties: dict[str, str],
+        messages_in: Callable[[], int],
+        messages_out: Callable[[], int],
+    ) -> None:
+        self._store = store
+        self._topics = topics
+        self._groups = groups
+        self._consumers = consumers
+        self._producers = producers
+        self._offsets = offsets
+        self._clock = clock
+        self._broker_name = broker_name
+        self._properties = properties
+        self._messages_in = messages_in
+        self._messages_out = messages_out
+        self._started_ms = clock.now_ms()
+
+    def processors(self) -> dict[int, Processor]:
+        return {
+            RequestCode.UPDATE_AND_CREATE_TOPIC: self._create_topic,
+            RequestCode.GET_ALL_TOPIC_CONFIG: self._topic_configs,
+            RequestCode.GET_TOPIC_CONFIG: self._topic_config,
+            RequestCode.GET_BROKER_CONFIG: self._broker_config,
+            RequestCode.GET_BROKER_RUNTIME_INFO: self._runtime_info,
+            RequestCode.VIEW_MESSAGE_BY_ID: self._view_message,
+            RequestCode.GET_ALL_CONSUMER_OFFSET: self._all_offsets,
+            RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: self._create_group,
+            RequestCode.DELETE_SUBSCRIPTIONGROUP: self._delete_group,
+            RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: self._group_configs,
+            RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG: self._group_config,
+            RequestCode.GET_TOPIC_STATS_INFO: self._topic_stats,
+            RequestCode.GET_CONSUME_STATS: self._consume_stats,
+            RequestCode.GET_CONSUMER_CONNECTION_LIST: self._consumer_connections,
+            RequestCode.GET_PRODUCER_CONNECTION_LIST: self._producer_connections,
+            RequestCode.QUERY_TOPIC_CONSUME_BY_WHO: self._groups_of_topic,
+        }
+
+    def _create_topic(self, request: RemotingCommand, _: Connection) -> RemotingCommand:
+        ext = request.ext
+        config = TopicConfig(
+            topic_name=text_field(ext, "topic"),
+            read_queue_nums=int32_field(ext, "readQueueNums"),
+            write_queue_nums=int32_field(ext, "writeQueueNums"),
+            perm=int32_field(ext, "perm"),
+            topic_filter_type=ext.get("topicFilterType", "SINGLE_TAG"),
+            topic_sys_flag=int32_field(ext, "topicSysFlag", 0),
+            order=bool_field(ext, "order"),
+        )
+        self._topics.put(config, self._clock.now_ms())
+        return request.answer()
+
+    def _topic_configs(self, request: RemotingCommand, _: Connection) -> RemotingCommand:
+        ext = {"totalTopicNum": str(len(self._topics))}
+        return request.answer(ext=ext, body=msgspec.json.encode(self._topics.snapshot()))
+
+    def _topic_config(self, request: RemotingCommand, _: Connection) -> RemotingCommand:
+        config = self._find_topic(text_field(request.ext, "topic"))
+        return request.answer(body=msgspec.json.encode(config))
+
+    def _broker_config(self, request: RemotingCommand, _: Connection) -> RemotingCommand:
+        text = "".join(f"{name}={value}\n" for name, value in self._properties.items())
+        version = msgspec.json.encode(self._topics.version).decode()
+        return request.answer(ext={"version": version}, body=text.encode())
+
+    def _runtime_info(self, request: RemotingCommand, _: Connection) -> RemotingCommand:
+        now_ms = self._clock.now_ms()
+        # The tools want all of these and parse the first number of the rates. Only totals since
+        # the start are counted, so rates and yesterday's totals are 0.
+        table = {
+            "brokerVersionDesc": _VERSION_TEXT,
+            "brokerVersion": str(VERSION_CURRENT),
+            "bootTimestamp": str(self._started_ms),
+            "startAcceptSendRequestTimeStamp": "0",
+            "runtime": f"[ {(now_ms - self._started_ms) // 1000} seconds ]",
+            "commitLogMinOffset": str(self._store.begin_offset),
+            "commitLogMaxOffset": str(self._store.end_offset),
+            "remainHowManyDataToFlush": (
+                f"{self._store.end_offset - self._store.durable_offset} B"
+            ),
+            "dispatchBehindBytes": "0",
+            **dict.fromkeys(_RATES, "0.0 0.0 0.0"),
+            **dict.fromkeys(_COUNTS, "0"),
+            "msgPutTotalTodayNow": str(self._messages_in()),
+            "msgGetTotalTodayNow": str(self._messages_out()),
+        }
+        return request.answer(body=msgspec.json.encode({"table": table}))
+
+    def _view_message(self, request: RemotingCommand, _: Connection) -> RemotingCommand:
+        return request.answer(body=self._store.record_at(int_field(request.ext, "offset")))
+
+    def _all_offsets(self, request: RemotingCommand, _: Connection) -> RemotingCommand:
+        return request.answer(body=msgspec.json.encode(self._offsets.snapshot()))
+
+    def _create_group(self, request: RemotingCommand, _: Connection) -> RemotingCommand:
+        try:
+            group = msgspec.convert(loads(request.body), SubscriptionGroup)
+        except msgspec.ValidationError as exc:
+            raise RemotingDecodeError(f"subscription group: {exc}") from exc
+        self._groups.put(group, self._clock.now_ms())
+        return request.answer()
+
+    def _delete_group(self, request: RemotingCommand, _: Connection) -> RemotingCommand:
+        name = text_field(request.ext, "groupName")
+        self._groups.delete(name, self._clock.now_ms())
+        if bool_field(request.ext, "cleanOffset"):
+            self._offsets.forget_group(name)
+        return request.answer()
+
+    def _group_configs(self, request: RemotingCommand, _: Connection) -> RemotingCommand:
+        return request.answer(body=msgspec.json.encode(self._groups.snapshot()))
+
+    def _group_config(self, request: RemotingCommand, _: Connection) -> RemotingCommand:
+        name = text_field(request.ext, "group")
+        group = self._groups.get(name)
+        if group is None:
+            text = f"subscription group {shown(name)[1:-1]} does not exist"
+            raise BrokerError(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, text)
+        return request.answer(body=msgspec.json.encode(group))
+
+    def _topic_stats(self, request: RemotingCommand, _: Connection) -> RemotingCommand:
+        config = self._find_topic(text_field(request.ext, "topic"))
+        table = {}
+        for queue in self._queues(config):
+            begin, end = self._ends(queue)
+            table[queue] = {
+                "lastUpdateTimestamp": self._time_before(queue, begin, end),
+                "maxOffset": end,
+                "minOffset": begin,
+            }
+        return request.answer(body=dumps({"offsetTable": table, "topicPutTps": 0.0}))
+
+    def _consume_stats(self, request: RemotingCommand, _: Connection) -> RemotingCommand:
+        name = text_field(request.ext, "consumerGroup")
+        wanted = request.ext.get("topic")
+        topics = {topic for topic, _ in self._offsets.topics_of(name)}
+        members = self._consumers.get(name)
+        topics |= members.subscriptions.keys() if members is not None else set()
+        if wanted:
+            topics &= {wanted}
+        table = {}
+        for topic in sorted(topics | {RETRY_PREFIX + name}):
+            config = self._topics.get(topic)
+            for queue in () if config is None else self._queues(config):
+                begin, end = self._ends(queue)
+                consumed = self._offsets.query(name, topic, queue.queue_id) or 0
+                table[queue] = {
+                    "brokerOffset": end,
+                    "consumerOffset": consumed,
+                    "lastTimestamp": self._time_before(queue, begin, min(consumed, end)),
+                }
+        return request.answer(body=dumps({"consumeTps": 0.0, "offsetTable": table}))
+
+    def _consumer_connections(self, request: RemotingCommand, _: Connection) -> RemotingCommand:
+        name = text_field(request.ext, "consumerGroup")
+        group = self._consumers.get(name)
+        if group is None:
+            text = f"the consumer group {shown(name)[1:-1]} is not online"
+            return request.answer(ResponseCode.CONSUMER_NOT_ONLINE, text)
+        value = {
+            "connectionSet": _connections(group.members.values()),
+            "consumeFromWhere": group.from_where,
+            "consumeType": group.consume_type,
+            "messageModel": group.message_model,
+            "subscriptionTable": group.subscriptions,
+        }
+        return request.answer(body=msgspec.json.encode(value))
+
+    def _producer_connections(self, request: RemotingCommand, _: Connection) -> RemotingCommand:
+        name = text_field(request.ext, "producerGroup")
+        group: Group[Connection] | None = self._producers.get(name)
+        if group is None:
+            text = f"the producer group {shown(name)[1:-1]} is not online"
+            return request.answer(ResponseCode.SYSTEM_ERROR, text)
+        value = {"connectionSet": _connections(group.members.values())}
+        return request.answer(body=msgspec.json.encode(value))
+
+    def _groups_of_topic(self, request: RemotingCommand, _: Connection) -> RemotingCommand:
+        topic = text_field(request.ext, "topic")
+        names = set(self._offsets.groups_of(topic))
+        names |= {group.name for group in self._consumers.groups() if topic in group.subscriptions}
+        return request.answer(body=msgspec.json.encode({"groupList": sorted(names)}))
+
+    def _find_topic(self, name: str) -> TopicConfig:
+        config = self._topics.get(name)
+        if config is None:
+            text = f"topic {shown(name)[1:-1]} does not exist"
+            raise BrokerError(ResponseCode.TOPIC_NOT_EXIST, text)
+        return config
+
+    def _queues(self, config: TopicConfig) -> list[MessageQueue]:
+        return [
+            MessageQueue(config.topic_name, self._broker_name, queue_id)
+            for queue_id in range(max(config.write_queue_nums, config.read_queue_nums))
+        ]
+
+    def _ends(self, queue: MessageQueue) -> tuple[int, int]:
+        return (
+            self._store.min_offset(queue.topic, queue.queue_id),
+            self._store.max_offset(queue.topic, queue.queue_id),
+        )
+
+    def _time_before(self, queue: MessageQueue, begin: int, offset: int) -> int:
+        """Return when the message before ``offset`` was stored, 0 if there is none."""
+        if offset <= begin:
+            return 0
+        return self._store.store_timestamp(queue.topic, queue.queue_id, offset - 1)
+
+
+_RATES: Final = (
+    "putTps",
+    "getTotalTps",
+    "getFoundTps",
+    "getMissTps",
+    "getTransferedTps",
+)
+_COUNTS: Final = (
+    "msgPutTotalYesterdayMorning",
+    "msgPutTotalTodayMorning",
+    "msgGetTotalYesterdayMorning",
+    "msgGetTotalTodayMorning",
+    "sendThreadPoolQueueSize",
+    "sendThreadPoolQueueCapacity",
+    "sendThreadPoolQueueHeadWaitTimeMills",
+    "pullThreadPoolQueueSize",
+    "pullThreadPoolQueueCapacity",
+    "pullThreadPoolQueueHeadWaitTimeMills",
+    "queryThreadPoolQueueSize",
+    "queryThreadPoolQueueCapacity",
+    "queryThreadPoolQueueHeadWaitTimeMills",
+    "EndTransactionQueueSize",
+    "pageCacheLockTimeMills",
+    "earliestMessageTimeStamp",
+    "commitLogDiskRatio",
+    "consumeQueueDiskRatio",
+    "remainTransientStoreBufferNumbs",
+)
+
+
+def _connections(members: Iterable[Member[Connection]]) -> list[dict[str, Any]]:
+    return [
+        {
+            "clientAddr": f"{member.owner.peer[0]}:{member.owner.peer[1]}",
+            "clientId": member.client_id,
+            "language": member.language.name,
+            "version": member.version,
+        }
+        for member in members
+    ]

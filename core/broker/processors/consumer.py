@@ -1,0 +1,290 @@
+"""Consumers and clients: heartbeats, membership, consume offsets, queue ends, queue locks.
+
+Owns: request codes 14, 15, 29 to 32, 34, 35, 38, 41, 42, 46, the notice that a group changed (40).
+Must not touch: how offsets, groups and locks are kept. Spec: RocketMQ ConsumerManageProcessor,
+ClientManageProcessor, AdminBrokerProcessor.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+from typing import Final
+
+import msgspec
+
+from core.broker.consumer_groups import GroupMembers, Member
+from core.broker.consumer_offsets import ConsumerOffsets
+from core.broker.heartbeat import Heartbeat, Subscription, decode_heartbeat
+from core.broker.queue_locks import QueueLocks
+from core.broker.subscription_groups import SubscriptionGroups
+from core.broker.topics import TopicTable
+from core.clock import Clock
+from core.errors import BrokerError, RemotingDecodeError
+from core.message import MessageQueue
+from core.remoting import (
+    FLAG_ONEWAY,
+    RemotingCommand,
+    RequestCode,
+    ResponseCode,
+    dumps,
+    loads,
+)
+from core.remoting_server import Connection, Processor, int32_field, int_field, text_field
+from core.store.message_store import MessageStore
+from core.topic_config import group_name_fault, shown
+
+_log = logging.getLogger(__name__)
+
+CLIENT_ID_CHARACTERS_MAX: Final = 255
+# What one heartbeat may name; a client has a handful.
+GROUPS_PER_CLIENT_MAX: Final = 1000
+SUBSCRIPTIONS_PER_GROUP_MAX: Final = 1000
+
+
+class ConsumerProcessor:
+    """Answers what clients ask besides sends and pulls; state changes only within a turn."""
+
+    def __init__(
+        self,
+        store: MessageStore,
+        topics: TopicTable,
+        groups: SubscriptionGroups,
+        consumers: GroupMembers[Connection],
+        producers: GroupMembers[Connection],
+        offsets: ConsumerOffsets,
+        *,
+        clock: Clock,
+        young_bytes_max: int,
+    ) -> None:
+        self._store = store
+        self._topics = topics
+        self._groups = groups
+        self._consumers = consumers
+        self._producers = producers
+        self._offsets = offsets
+        self._clock = clock
+        self._young_bytes_max = young_bytes_max
+        self._locks = QueueLocks()
+
+    def processors(self) -> dict[int, Processor]:
+        return {
+            RequestCode.QUERY_CONSUMER_OFFSET: self._query_offset,
+            RequestCode.UPDATE_CONSUMER_OFFSET: self._update_offset,
+            RequestCode.SEARCH_OFFSET_BY_TIMESTAMP: self._offset_by_time,
+            RequestCode.GET_MAX_OFFSET: self._max_offset,
+            RequestCode.GET_MIN_OFFSET: self._min_offset,
+            RequestCode.GET_EARLIEST_MSG_STORETIME: self._earliest_time,
+            RequestCode.HEART_BEAT: self._heartbeat,
+            RequestCode.UNREGISTER_CLIENT: self._unregister,
+            RequestCode.GET_CONSUMER_LIST_BY_GROUP: self._members,
+            RequestCode.LOCK_BATCH_MQ: self._lock,
+            RequestCode.UNLOCK_BATCH_MQ: self._unlock,
+            RequestCode.CHECK_CLIENT_CONFIG: self._check_client,
+        }
+
+    def connection_closed(self, connection: Connection) -> None:
+        """Forget who lived on a connection, and tell the groups they left."""
+        self._producers.close_owner(connection)
+        self._notify(self._consumers.close_owner(connection))
+
+    def expire(self, silence_ms_max: int) -> None:
+        """Forget the clients that were silent for too long, and locks nobody renewed."""
+        now_ms = self._clock.monotonic_ms()
+        self._producers.expire(now_ms, silence_ms_max)
+        gone = self._consumers.expire(now_ms, silence_ms_max)
+        for group in gone:
+            _log.warning("consumer expired group=%s", ascii(group))
+        self._notify(gone)
+        self._locks.expire(now_ms)
+
+    def _query_offset(self, request: RemotingCommand, _: Connection) -> RemotingCommand:
+        group, topic, queue_id = _group_queue(request)
+        known = self._offsets.query(group, topic, queue_id)
+        if known is not None and known >= 0:
+            return request.answer(ext={"offset": str(known)})
+        # A new group on a young queue begins at its first message, whatever its clients would
+        # choose: they may have subscribed before it was sent.
+        is_zero_wanted = request.ext.get("setZeroIfNotFound") != "false"
+        if is_zero_wanted and self._is_young(topic, queue_id):
+            return request.answer(ext={"offset": "0"})
+        return request.answer(
+            ResponseCode.QUERY_NOT_FOUND, "Not found, maybe this group consumer boot first"
+        )
+
+    def _is_young(self, topic: str, queue_id: int) -> bool:
+        """Return whether the queue begins at 0 and its first message is likely still in memory."""
+        if self._store.min_offset(topic, queue_id) > 0:
+            return False
+        is_empty = self._store.max_offset(topic, queue_id) == 0
+        return is_empty or self._store.end_offset - self._store.begin_offset < self._young_bytes_max
+
+    def _update_offset(self, request: RemotingCommand, _: Connection) -> RemotingCommand:
+        group, topic, queue_id = _group_queue(request)
+        offset = int_field(request.ext, "commitOffset")
+        config = self._topics.get(topic)
+        if config is None:
+            text = f"topic {shown(topic)[1:-1]} does not exist"
+            raise BrokerError(ResponseCode.TOPIC_NOT_EXIST, text)
+        if not 0 <= queue_id < config.read_queue_nums or offset < 0:
+            text = f"queue id {queue_id} or offset {offset} of topic {topic} is illegal"
+            raise BrokerError(ResponseCode.SYSTEM_ERROR, text)
+        self._groups.find(group, self._clock.now_ms())
+        self._offsets.commit(group, topic, queue_id, offset)
+        return request.answer()
+
+    def _max_offset(self, request: RemotingCommand, _: Connection) -> RemotingCommand:
+        offset = self._store.max_offset(*_queue(request))
+        return request.answer(ext={"offset": str(offset)})
+
+    def _min_offset(self, request: RemotingCommand, _: Connection) -> RemotingCommand:
+        offset = self._store.min_offset(*_queue(request))
+        return request.answer(ext={"offset": str(offset)})
+
+    def _offset_by_time(self, request: RemotingCommand, _: Connection) -> RemotingCommand:
+        topic, queue_id = _queue(request)
+        timestamp_ms = int_field(request.ext, "timestamp")
+        offset = self._store.offset_by_time(topic, queue_id, timestamp_ms)
+        return request.answer(ext={"offset": str(offset)})
+
+    def _earliest_time(self, request: RemotingCommand, _: Connection) -> RemotingCommand:
+        topic, queue_id = _queue(request)
+        first = self._store.min_offset(topic, queue_id)
+        timestamp_ms = -1
+        if first < self._store.max_offset(topic, queue_id):
+            timestamp_ms = self._store.store_timestamp(topic, queue_id, first)
+        return request.answer(ext={"timestamp": str(timestamp_ms)})
+
+    def _heartbeat(self, request: RemotingCommand, connection: Connection) -> RemotingCommand:
+        beat = decode_heartbeat(request.body)
+        _check_heartbeat(beat)
+        member = Member(
+            beat.client_id,
+            connection,
+            request.language,
+            request.version,
+            self._clock.monotonic_ms(),
+        )
+        for name in beat.producer_groups:
+            self._producers.beat(name, member)
+        now_ms = self._clock.now_ms()
+        changed = []
+        for consumer in beat.consumers:
+            group = self._groups.find(consumer.group, now_ms)
+            # The group's members look for this topic's route at once: its creation also
+            # triggers a registration with the name servers.
+            self._topics.create_retry_topic(consumer.group, now_ms, group.retry_queue_nums)
+            if self._consumers.beat(consumer.group, member, consumer):
+                changed.append(consumer.group)
+        self._notify(changed)
+        return request.answer()
+
+    def _unregister(self, request: RemotingCommand, _: Connection) -> RemotingCommand:
+        client_id = text_field(request.ext, "clientID")
+        producer_group = request.ext.get("producerGroup")
+        if producer_group:
+            self._producers.leave(producer_group, client_id)
+        consumer_group = request.ext.get("consumerGroup")
+        if consumer_group and self._consumers.leave(consumer_group, client_id):
+            self._notify([consumer_group])
+        return request.answer()
+
+    def _members(self, request: RemotingCommand, _: Connection) -> RemotingCommand:
+        name = text_field(request.ext, "consumerGroup")
+        group = self._consumers.get(name)
+        if group is None:
+            text = f"no consumer for this group, {shown(name)[1:-1]}"
+            return request.answer(ResponseCode.SYSTEM_ERROR, text)
+        return request.answer(body=msgspec.json.encode({"consumerIdList": list(group.members)}))
+
+    def _lock(self, request: RemotingCommand, _: Connection) -> RemotingCommand:
+        group, client_id, queues = self._lock_body(request.body)
+        held = self._locks.lock(group, client_id, queues, self._clock.monotonic_ms())
+        return request.answer(body=dumps({"lockOKMQSet": held}))
+
+    def _unlock(self, request: RemotingCommand, _: Connection) -> RemotingCommand:
+        self._locks.unlock(*self._lock_body(request.body))
+        return request.answer()
+
+    def _lock_body(self, body: bytes) -> tuple[str, str, list[MessageQueue]]:
+        try:
+            value = msgspec.convert(loads(body), _LockJson)
+        except msgspec.ValidationError as exc:
+            raise RemotingDecodeError(f"lock request: {exc}") from exc
+        queues = []
+        for queue in value.mq_set:
+            # Only what exists can be locked, so the table cannot be filled with names.
+            config = self._topics.get(queue.topic)
+            if config is not None and 0 <= queue.queue_id < config.read_queue_nums:
+                queues.append(MessageQueue(queue.topic, queue.broker_name, queue.queue_id))
+        if self._groups.get(value.consumer_group) is None:
+            queues = []
+        return value.consumer_group, value.client_id, queues
+
+    def _check_client(self, request: RemotingCommand, _: Connection) -> RemotingCommand:
+        try:
+            value = msgspec.convert(loads(request.body), _CheckClientJson)
+        except msgspec.ValidationError as exc:
+            raise RemotingDecodeError(f"client check: {exc}") from exc
+        if value.subscription_data is not None and not value.subscription_data.is_tag_filter:
+            kind = shown(value.subscription_data.expression_type or "")[1:-1]
+            text = f"The broker does not support consumer to filter message by {kind}"
+            raise BrokerError(ResponseCode.SYSTEM_ERROR, text)
+        return request.answer()
+
+    def _notify(self, names: Iterable[str]) -> None:
+        """Tell the members of groups that the group changed, so that they share its queues anew."""
+        for name in dict.fromkeys(names):
+            group = self._consumers.get(name)
+            config = self._groups.get(name)
+            if group is None or config is None or not config.notify_consumer_ids_changed_enable:
+                continue
+            notice = RemotingCommand(
+                RequestCode.NOTIFY_CONSUMER_IDS_CHANGED,
+                flag=FLAG_ONEWAY,
+                ext={"consumerGroup": name},
+            )
+            for member in group.members.values():
+                member.owner.reply(notice)
+
+
+class _QueueJson(msgspec.Struct, rename="camel"):
+    topic: str
+    queue_id: int
+    broker_name: str = ""
+
+
+class _LockJson(msgspec.Struct, rename="camel"):
+    consumer_group: str
+    client_id: str
+    mq_set: list[_QueueJson] = []
+
+
+class _CheckClientJson(msgspec.Struct, rename="camel"):
+    subscription_data: Subscription | None = None
+
+
+def _check_heartbeat(beat: Heartbeat) -> None:
+    """Refuse a heartbeat whose names or counts are out of bounds, before anything is kept of it."""
+    names = [*beat.producer_groups, *(consumer.group for consumer in beat.consumers)]
+    if len(names) > GROUPS_PER_CLIENT_MAX:
+        raise BrokerError(ResponseCode.SYSTEM_ERROR, f"{len(names)} groups in one heartbeat")
+    if not 1 <= len(beat.client_id) <= CLIENT_ID_CHARACTERS_MAX:
+        text = f"the client id has {len(beat.client_id)} characters"
+        raise BrokerError(ResponseCode.SYSTEM_ERROR, text)
+    for name in names:
+        fault = group_name_fault(name)
+        if fault is not None:
+            raise BrokerError(ResponseCode.SYSTEM_ERROR, fault)
+    for consumer in beat.consumers:
+        if len(consumer.subscriptions) > SUBSCRIPTIONS_PER_GROUP_MAX:
+            text = f"{len(consumer.subscriptions)} subscriptions of one group"
+            raise BrokerError(ResponseCode.SYSTEM_ERROR, text)
+
+
+def _queue(request: RemotingCommand) -> tuple[str, int]:
+    return text_field(request.ext, "topic"), int32_field(request.ext, "queueId")
+
+
+def _group_queue(request: RemotingCommand) -> tuple[str, str, int]:
+    return text_field(request.ext, "consumerGroup"), *_queue(request)

@@ -1,0 +1,310 @@
+"""Pulls: stored records from an offset on, now or as soon as there are some.
+
+Owns: request codes 11 and 361, the checks of a pull, holding it, waking it, its deadline.
+Must not touch: how records are found (the store), the registry's structure (long_poll).
+Spec: RocketMQ PullMessageProcessor, PullRequestHoldService.
+
+    pull -> read -> found                    -> answer 0 with the records
+                 -> nothing yet, may suspend -> hold -> queue grew   -> read again -> answer | hold
+                                                     -> deadline     -> answer 19 | 20
+                 -> anything else            -> answer 19 | 20 | 21
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import trio
+
+from core.broker.api import BrokerApi, QueueTail, ReadResult, ReadStatus
+from core.broker.consumer_groups import GroupMembers
+from core.broker.consumer_offsets import ConsumerOffsets
+from core.broker.heartbeat import (
+    EXPRESSION_CHARACTERS_MAX,
+    TAG_EXPRESSION_TYPE,
+    decode_tag_expression,
+)
+from core.broker.long_poll import HeldPull, HeldPulls
+from core.broker.subscription_groups import SubscriptionGroup, SubscriptionGroups
+from core.broker.topics import TopicTable
+from core.clock import Clock
+from core.errors import BrokerError
+from core.remoting import PullSysFlag, RemotingCommand, RequestCode, ResponseCode
+from core.remoting_server import (
+    Connection,
+    Processor,
+    RemotingServer,
+    int32_field,
+    int_field,
+    text_field,
+)
+from core.topic_config import shown
+
+_EXPRESSIONS_MAX: Final = 10_000
+
+# Response code and, as RocketMQ names it, the remark for each outcome of a read.
+_OUTCOMES: Final = {
+    ReadStatus.FOUND: (ResponseCode.SUCCESS, "FOUND"),
+    ReadStatus.NO_MATCH: (ResponseCode.PULL_RETRY_IMMEDIATELY, "NO_MATCHED_MESSAGE"),
+    ReadStatus.MESSAGE_WAS_REMOVED: (
+        ResponseCode.PULL_RETRY_IMMEDIATELY,
+        "MESSAGE_WAS_REMOVING",
+    ),
+    ReadStatus.NO_QUEUE: (ResponseCode.PULL_OFFSET_MOVED, "NO_MATCHED_LOGIC_QUEUE"),
+    ReadStatus.NO_MESSAGE_IN_QUEUE: (ResponseCode.PULL_OFFSET_MOVED, "NO_MESSAGE_IN_QUEUE"),
+    ReadStatus.OFFSET_OVERFLOW_ONE: (ResponseCode.PULL_NOT_FOUND, "OFFSET_OVERFLOW_ONE"),
+    ReadStatus.OFFSET_OVERFLOW_BADLY: (ResponseCode.PULL_OFFSET_MOVED, "OFFSET_OVERFLOW_BADLY"),
+    ReadStatus.OFFSET_TOO_SMALL: (ResponseCode.PULL_OFFSET_MOVED, "OFFSET_TOO_SMALL"),
+}
+
+
+class PullProcessor:
+    """Answers pulls; state changes only within a turn and in ``run``, between two awaits."""
+
+    def __init__(
+        self,
+        api: BrokerApi,
+        topics: TopicTable,
+        groups: SubscriptionGroups,
+        consumers: GroupMembers[Connection],
+        offsets: ConsumerOffsets,
+        held: HeldPulls,
+        *,
+        clock: Clock,
+        count_max: int,
+        bytes_max: int,
+        hold_ms_max: int,
+        short_poll_ms: int | None,
+    ) -> None:
+        self._api = api
+        self._topics = topics
+        self._groups = groups
+        self._consumers = consumers
+        self._offsets = offsets
+        self._held = held
+        self._clock = clock
+        self._count_max = count_max
+        self._bytes_max = bytes_max
+        self._hold_ms_max = hold_ms_max
+        self._short_poll_ms = short_poll_ms
+        self._tag_codes: dict[str, frozenset[int] | None] = {}
+        self._grown: dict[tuple[str, int], None] = {}
+        self._wanted = trio.Event()
+        self.messages_count = 0
+
+    def processors(self) -> dict[int, Processor]:
+        return {RequestCode.PULL_MESSAGE: self._pull, RequestCode.LITE_PULL_MESSAGE: self._pull}
+
+    def queues_grew(self, tails: list[QueueTail]) -> None:
+        """Note which queues have new messages; pulls held for them are woken by ``run``."""
+        for tail in tails:
+            queue = (tail.topic.decode(), tail.queue_id)
+            if self._held.is_held(*queue):
+                self._grown[queue] = None
+        if self._grown:
+            self._wanted.set()
+
+    async def run(
+        self,
+        server: RemotingServer,
+        *,
+        task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
+    ) -> None:
+        """Wake held pulls and end those whose deadline has come."""
+        task_status.started()
+        while True:
+            due_ms = self._held.next_due_ms()
+            wait_ms = _IDLE_MS if due_ms is None else max(0, due_ms - self._clock.monotonic_ms())
+            with trio.move_on_after(wait_ms / 1000):
+                await self._wanted.wait()
+            self._wanted = trio.Event()
+            self._wake_grown()
+            for pull in self._held.take_due(self._clock.monotonic_ms()):
+                self._finish(pull, self._read(pull))
+            server.flush()
+
+    def connection_closed(self, connection: Connection) -> None:
+        self._held.close_connection(connection)
+
+    def _pull(self, request: RemotingCommand, connection: Connection) -> RemotingCommand | None:
+        ext = request.ext
+        group_name = text_field(ext, "consumerGroup")
+        topic = text_field(ext, "topic")
+        queue_id = int32_field(ext, "queueId")
+        queue_offset = int_field(ext, "queueOffset")
+        sys_flag = int32_field(ext, "sysFlag")
+        commit_offset = int_field(ext, "commitOffset")
+        suspend_ms = int_field(ext, "suspendTimeoutMillis")
+        group = self._check(group_name, topic, queue_id)
+        pull = HeldPull(
+            request,
+            connection,
+            topic,
+            queue_id,
+            queue_offset,
+            queue_offset,
+            max(1, min(int32_field(ext, "maxMsgNums"), self._count_max)),
+            max(1, min(int32_field(ext, "maxMsgBytes", self._bytes_max), self._bytes_max)),
+            self._filter(ext, group, topic, sys_flag),
+            0,
+        )
+        if sys_flag & PullSysFlag.COMMIT_OFFSET:
+            self._offsets.commit(group_name, topic, queue_id, commit_offset)
+        result = self._read(pull)
+        may_hold = sys_flag & PullSysFlag.SUSPEND and suspend_ms > 0
+        is_empty = _code(pull, result) == ResponseCode.PULL_NOT_FOUND
+        if may_hold and is_empty and self._hold(pull, suspend_ms):
+            return None
+        return self._answer(pull, result)
+
+    def _check(self, group_name: str, topic: str, queue_id: int) -> SubscriptionGroup:
+        """Return the group of a pull after the checks that do not need the store."""
+        group = self._groups.find(group_name, self._clock.now_ms())
+        if not group.consume_enable:
+            text = f"subscription group {group_name} may not consume"
+            raise BrokerError(ResponseCode.NO_PERMISSION, text)
+        config = self._topics.get(topic)
+        if config is None:
+            text = f"topic {shown(topic)[1:-1]} does not exist"
+            raise BrokerError(ResponseCode.TOPIC_NOT_EXIST, text)
+        if not config.is_readable:
+            raise BrokerError(ResponseCode.NO_PERMISSION, f"topic {topic} is not readable")
+        if not 0 <= queue_id < config.read_queue_nums:
+            text = (
+                f"queue id {queue_id} of topic {topic} is illegal, it has {config.read_queue_nums}"
+            )
+            raise BrokerError(ResponseCode.SYSTEM_ERROR, text)
+        return group
+
+    def _filter(
+        self, ext: dict[str, str], group: SubscriptionGroup, topic: str, sys_flag: int
+    ) -> frozenset[int] | None:
+        """Return the tag hashes the pull wants, None for all: by its own text or the heartbeat."""
+        if sys_flag & PullSysFlag.SUBSCRIPTION:
+            _check_expression_type(ext.get("expressionType"))
+            return self._codes(ext.get("subscription", ""))
+        members = self._consumers.get(group.group_name)
+        if members is None:
+            text = (
+                f"consumer group {group.group_name} has no member that told what it subscribes to"
+            )
+            raise BrokerError(ResponseCode.SUBSCRIPTION_NOT_EXIST, text)
+        if members.message_model == "BROADCASTING" and not group.consume_broadcast_enable:
+            text = f"subscription group {group.group_name} may not consume by broadcast"
+            raise BrokerError(ResponseCode.NO_PERMISSION, text)
+        subscription = members.subscriptions.get(topic)
+        if subscription is None:
+            text = f"consumer group {group.group_name} does not subscribe to {topic}"
+            raise BrokerError(ResponseCode.SUBSCRIPTION_NOT_EXIST, text)
+        if subscription.sub_version < int_field(ext, "subVersion"):
+            text = f"the subscription of {group.group_name} to {topic} is older than the pull's"
+            raise BrokerError(ResponseCode.SUBSCRIPTION_NOT_LATEST, text)
+        _check_expression_type(subscription.expression_type)
+        return self._codes(subscription.sub_string or "")
+
+    def _codes(self, expression: str) -> frozenset[int] | None:
+        """Return the hashes of a tag expression; remembered, since each pull repeats it."""
+        if expression in ("", "*"):
+            return None
+        if expression not in self._tag_codes:
+            if len(expression) > EXPRESSION_CHARACTERS_MAX:
+                text = f"the subscription has {len(expression)} characters"
+                raise BrokerError(ResponseCode.SUBSCRIPTION_PARSE_FAILED, text)
+            if len(self._tag_codes) >= _EXPRESSIONS_MAX:
+                self._tag_codes.clear()
+            self._tag_codes[expression] = decode_tag_expression(expression)
+        return self._tag_codes[expression]
+
+    def _read(self, pull: HeldPull) -> ReadResult:
+        return self._api.read(
+            pull.topic,
+            pull.queue_id,
+            pull.queue_offset,
+            count_max=pull.count_max,
+            bytes_max=pull.bytes_max,
+            tag_codes=pull.tag_codes,
+        )
+
+    def _hold(self, pull: HeldPull, suspend_ms: int) -> bool:
+        """Hold a pull; return False when there is no room, so that it is answered at once."""
+        if self._held.is_full_for(pull.connection):
+            return False
+        hold_ms = suspend_ms if self._short_poll_ms is None else self._short_poll_ms
+        pull.deadline_ms = self._clock.monotonic_ms() + min(hold_ms, self._hold_ms_max)
+        due_ms = self._held.next_due_ms()
+        self._held.hold(pull)
+        if due_ms is None or pull.deadline_ms < due_ms:
+            self._wanted.set()
+        return True
+
+    def _wake_grown(self) -> None:
+        grown, self._grown = self._grown, {}
+        for topic, queue_id in grown:
+            for pull in self._held.take_queue(topic, queue_id):
+                self._try(pull)
+
+    def _try(self, pull: HeldPull) -> None:
+        """Read for a held pull whose queue grew: answer it, or hold it on."""
+        if pull.connection.is_congested:
+            # It asks again, and that request waits until the client has read what is queued.
+            self._retry_later(pull)
+            return
+        result = self._read(pull)
+        # Past messages that the filter refuses, as long as there are some.
+        while result.status == ReadStatus.NO_MATCH and result.next_offset < result.max_offset:
+            pull.queue_offset = result.next_offset
+            result = self._read(pull)
+        if result.status == ReadStatus.NO_MATCH:
+            pull.queue_offset = result.next_offset
+            self._held.hold(pull)
+        elif _code(pull, result) == ResponseCode.PULL_NOT_FOUND:
+            self._held.hold(pull)
+        else:
+            self._finish(pull, result)
+
+    def _retry_later(self, pull: HeldPull) -> None:
+        ext = {
+            "suggestWhichBrokerId": "0",
+            "nextBeginOffset": str(pull.queue_offset),
+            "minOffset": str(self._api.min_offset(pull.topic, pull.queue_id)),
+            "maxOffset": str(self._api.max_offset(pull.topic, pull.queue_id)),
+        }
+        code = ResponseCode.PULL_RETRY_IMMEDIATELY
+        pull.connection.reply(pull.request.answer(code, "NO_MATCHED_MESSAGE", ext))
+
+    def _finish(self, pull: HeldPull, result: ReadResult) -> None:
+        pull.connection.reply(self._answer(pull, result))
+
+    def _answer(self, pull: HeldPull, result: ReadResult) -> RemotingCommand:
+        code = _code(pull, result)
+        next_offset = result.next_offset
+        # The filter refused messages while the pull was held: the client goes on behind them.
+        if code == ResponseCode.PULL_NOT_FOUND and pull.queue_offset != pull.first_offset:
+            code = ResponseCode.PULL_RETRY_IMMEDIATELY
+        ext = {
+            "suggestWhichBrokerId": "0",
+            "nextBeginOffset": str(next_offset),
+            "minOffset": str(result.min_offset),
+            "maxOffset": str(result.max_offset),
+        }
+        remark = _OUTCOMES[result.status][1]
+        self.messages_count += result.count
+        return pull.request.answer(code, remark, ext, result.records)
+
+
+_IDLE_MS: Final = 60_000
+
+
+def _code(pull: HeldPull, result: ReadResult) -> ResponseCode:
+    """Return the response code of a read's outcome."""
+    status = result.status
+    if status in (ReadStatus.NO_QUEUE, ReadStatus.NO_MESSAGE_IN_QUEUE) and not pull.queue_offset:
+        return ResponseCode.PULL_NOT_FOUND
+    return _OUTCOMES[status][0]
+
+
+def _check_expression_type(expression_type: str | None) -> None:
+    if expression_type not in (None, "", TAG_EXPRESSION_TYPE):
+        kind = shown(expression_type)[1:-1]
+        text = f"The broker does not support consumer to filter message by {kind}"
+        raise BrokerError(ResponseCode.SYSTEM_ERROR, text)

@@ -1,0 +1,141 @@
+"""Registration: tells the name servers which topics this broker has, again and again.
+
+Owns: one connection per name server, the registration body. Must not touch: the topic table beyond
+reading it. Spec: RocketMQ BrokerOuterAPI.registerBrokerAll, RegisterBrokerBody.
+
+A name server that cannot be reached is tried again soon; it takes nothing from the others. There is
+no farewell: a name server drops a broker when its connection closes.
+"""
+
+from __future__ import annotations
+
+import logging
+import zlib
+from dataclasses import dataclass
+from typing import Final
+
+import msgspec
+import trio
+
+from core.broker.topics import TopicTable
+from core.errors import RemotingError
+from core.remoting import RemotingCommand, RequestCode, ResponseCode
+from core.remoting_client import RemotingClient, connect
+
+_log = logging.getLogger(__name__)
+
+# Changes that follow each other within this time share one registration.
+_GATHER_S: Final = 0.01
+_RETRY_S: Final = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerAddress:
+    """How this broker is told to the world."""
+
+    cluster: str
+    name: str
+    address: str
+    ha_address: str
+    broker_id: int = 0
+
+
+class Registrar:
+    """Keeps this broker registered with one name server."""
+
+    def __init__(
+        self,
+        namesrv: str,
+        broker: BrokerAddress,
+        topics: TopicTable,
+        *,
+        interval_s: float,
+        timeout_s: float,
+    ) -> None:
+        self._namesrv = namesrv
+        self._broker = broker
+        self._topics = topics
+        self._interval_s = interval_s
+        self._timeout_s = timeout_s
+        self._wanted = trio.Event()
+        self._is_registered = False
+        self._was_told_unreachable = False
+        self.first_round_over = trio.Event()
+        topics.listeners.append(lambda _topic: self._wanted.set())
+
+    @property
+    def is_registered(self) -> bool:
+        """Whether the last registration was accepted."""
+        return self._is_registered
+
+    async def run(self) -> None:
+        """Register until cancelled."""
+        while True:
+            try:
+                stream = await connect(self._namesrv, timeout_s=self._timeout_s)
+            except RemotingError as exc:
+                self._lose(exc)
+            else:
+                await self._serve(stream)
+            await trio.sleep(_RETRY_S)
+
+    async def _serve(self, stream: trio.SocketStream) -> None:
+        client = RemotingClient(stream, peer=self._namesrv)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._run_client, client)
+            try:
+                while True:
+                    await self._register(client)
+                    await self._pause()
+            except RemotingError as exc:
+                self._lose(exc)
+            nursery.cancel_scope.cancel()
+
+    async def _run_client(self, client: RemotingClient) -> None:
+        await client.run()
+        # The name server has closed the connection: the next registration finds that out.
+        self._wanted.set()
+
+    async def _pause(self) -> None:
+        """Wait for a change or for the time to register again."""
+        with trio.move_on_after(self._interval_s):
+            await self._wanted.wait()
+            await trio.sleep(_GATHER_S)
+        self._wanted = trio.Event()
+
+    async def _register(self, client: RemotingClient) -> None:
+        body = encode_registration(self._topics)
+        request = RemotingCommand(
+            RequestCode.REGISTER_BROKER,
+            ext={
+                "brokerName": self._broker.name,
+                "brokerAddr": self._broker.address,
+                "clusterName": self._broker.cluster,
+                "haServerAddr": self._broker.ha_address,
+                "brokerId": str(self._broker.broker_id),
+                "compressed": "false",
+                "bodyCrc32": str(zlib.crc32(body) & 0x7FFFFFFF),
+            },
+            body=body,
+        )
+        answer = await client.request(request, timeout_s=self._timeout_s)
+        if answer.code != ResponseCode.SUCCESS:
+            raise RemotingError(f"registration refused: {answer.code} {answer.remark}")
+        if not self._is_registered:
+            _log.info("registered namesrv=%s topics=%d", self._namesrv, len(self._topics))
+        self._is_registered = True
+        self._was_told_unreachable = False
+        self.first_round_over.set()
+
+    def _lose(self, exc: RemotingError) -> None:
+        self._is_registered = False
+        self.first_round_over.set()
+        if not self._was_told_unreachable:
+            _log.warning("name server unreachable namesrv=%s error=%s", self._namesrv, exc)
+        self._was_told_unreachable = True
+
+
+def encode_registration(topics: TopicTable) -> bytes:
+    """Return the registration body in its uncompressed form."""
+    wrapper = {"dataVersion": topics.version, "topicConfigTable": topics.table()}
+    return msgspec.json.encode({"filterServerList": [], "topicConfigSerializeWrapper": wrapper})

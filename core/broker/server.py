@@ -1,0 +1,357 @@
+"""The broker: one store, its topics and groups, and the remoting server in front of it.
+
+Owns: the life of all of these, listening addresses, the table of request codes, saving state.
+Must not touch: what a request does (processors), what a message is (the store).
+
+    run: listen -> open the store, load state -> serve -> register -> started
+    end: stop serving -> save what changed -> the store closes itself
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Final, Protocol
+
+import msgspec
+import trio
+
+from core.broker.api import BrokerApi
+from core.broker.config import BrokerConfig
+from core.broker.consumer_groups import GroupMembers
+from core.broker.consumer_offsets import ConsumerOffsets
+from core.broker.long_poll import HeldPulls
+from core.broker.processors.admin import AdminProcessor
+from core.broker.processors.consumer import ConsumerProcessor
+from core.broker.processors.pull import PullProcessor
+from core.broker.processors.send import SendProcessor
+from core.broker.registration import BrokerAddress, Registrar
+from core.broker.state_files import StateFile
+from core.broker.subscription_groups import SubscriptionGroups
+from core.broker.topics import TopicTable
+from core.clock import Clock, SystemClock
+from core.config import parse_address
+from core.errors import StoreDamagedError
+from core.message import encode_host
+from core.remoting_server import Connection, RemotingServer, open_listener
+from core.store.message_store import MessageStore
+
+_log = logging.getLogger(__name__)
+
+VIP_PORT_DISTANCE: Final = 2
+HA_PORT_DISTANCE: Final = 1
+_EXPIRE_INTERVAL_S: Final = 10.0
+_FIRST_REGISTRATION_S_MAX: Final = 3.0
+# RocketMQ takes the last 40 % of memory's worth of the log for being in the page cache.
+_CACHED_MEMORY_SHARE: Final = 0.4
+
+
+class Broker:
+    """One broker; ``address`` and ``api`` exist once ``run`` has started."""
+
+    def __init__(self, config: BrokerConfig, *, clock: Clock | None = None) -> None:
+        self._config = config
+        self._clock = clock or SystemClock()
+        self._address: tuple[str, int] | None = None
+        self._api: BrokerApi | None = None
+        self.topics = TopicTable(
+            broker_name=config.name,
+            cluster=config.cluster,
+            default_queue_count=config.default_queue_count,
+            auto_create=config.auto_create_topics,
+            topics_max=config.topics_max,
+        )
+        self.groups = SubscriptionGroups(
+            auto_create=config.auto_create_groups, groups_max=config.groups_max
+        )
+        self.offsets = ConsumerOffsets(entries_max=config.offset_entries_max)
+        self.consumers: GroupMembers[Connection] = GroupMembers(members_max=config.clients_max)
+        self.producers: GroupMembers[Connection] = GroupMembers(members_max=config.clients_max)
+        self.held_pulls = HeldPulls(
+            pulls_max=config.held_pulls_max,
+            pulls_per_connection_max=config.held_pulls_per_connection_max,
+        )
+        self._saved = [
+            _Saved(self._state_file("topics.json"), self.topics),
+            _Saved(self._state_file("subscriptionGroup.json"), self.groups),
+            _Saved(self._state_file("consumerOffset.json"), self.offsets),
+        ]
+        self._registrars: list[Registrar] = []
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """(host, port) that clients connect to."""
+        assert self._address is not None, "the broker has not started"
+        return self._address
+
+    @property
+    def api(self) -> BrokerApi:
+        """The broker for users in this process."""
+        assert self._api is not None, "the broker has not started"
+        return self._api
+
+    @property
+    def is_registered(self) -> bool:
+        """Whether at least one name server took the last registration; True without any."""
+        return not self._registrars or any(r.is_registered for r in self._registrars)
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Serve until cancelled.
+
+        OSError if the address cannot be had, StoreError if the store or a state file cannot be
+        used; then nothing was changed.
+        """
+        listeners = self._open_listeners()
+        try:
+            self._address = listeners[0].getsockname()[:2]
+            store = MessageStore(
+                self._config.store, store_host=encode_host(*self._advertised()), clock=self._clock
+            )
+            await trio.to_thread.run_sync(self._open, store)
+        except BaseException:
+            for listener in listeners:
+                listener.close()
+            raise
+        async with trio.open_nursery() as nursery:
+            # The store outlives everybody who uses it, so its end is ours to choose.
+            store_scope = trio.CancelScope(shield=True)
+            await nursery.start(_run_in_scope, store.run, store_scope)
+            try:
+                await self._serve(store, listeners, task_status)
+            finally:
+                with trio.CancelScope(shield=True):
+                    await self._save_changed()
+                store_scope.cancel()
+
+    async def _serve(
+        self,
+        store: MessageStore,
+        listeners: list[socket.socket],
+        task_status: trio.TaskStatus[None],
+    ) -> None:
+        api = self._api = BrokerApi(
+            store,
+            self.topics,
+            clock=self._clock,
+            store_host=encode_host(*self._advertised()),
+            flush_is_sync=self._config.store.flush == "sync",
+        )
+        send, pull, consumer, admin = self._processors(store, api)
+        server = RemotingServer(
+            send.processors() | pull.processors() | consumer.processors() | admin.processors(),
+            connections_max=self._config.connections_max,
+            frame_bytes_max=self._config.frame_bytes_max,
+            idle_s_max=self._config.idle_s_max,
+            end_turn=send.end_turn,
+            on_closed=partial(_connection_closed, pull, consumer),
+        )
+        for listener in listeners:
+            server.listen(listener)
+        api.on_growth(pull.queues_grew)
+        async with trio.open_nursery() as nursery:
+            await nursery.start(server.run)
+            await nursery.start(pull.run, server)
+            if api.flush_is_sync:
+                await nursery.start(send.run, server)
+            nursery.start_soon(self._save_regularly)
+            nursery.start_soon(self._expire_regularly, consumer)
+            await self._start_registrars(nursery)
+            _log.info("broker listens address=%s:%d topics=%d", *self.address, len(self.topics))
+            task_status.started()
+
+    def _processors(
+        self, store: MessageStore, api: BrokerApi
+    ) -> tuple[SendProcessor, PullProcessor, ConsumerProcessor, AdminProcessor]:
+        config = self._config
+        send = SendProcessor(
+            api,
+            self.topics,
+            clock=self._clock,
+            cluster=config.cluster,
+            region=config.region,
+            body_bytes_max=config.store.message_bytes_max,
+            waiting_answers_max=config.waiting_answers_max,
+        )
+        pull = PullProcessor(
+            api,
+            self.topics,
+            self.groups,
+            self.consumers,
+            self.offsets,
+            self.held_pulls,
+            clock=self._clock,
+            count_max=config.pull_count_max,
+            bytes_max=config.pull_bytes_max,
+            hold_ms_max=config.hold_ms_max,
+            short_poll_ms=None if config.long_poll else config.short_poll_ms,
+        )
+        consumer = ConsumerProcessor(
+            store,
+            self.topics,
+            self.groups,
+            self.consumers,
+            self.producers,
+            self.offsets,
+            clock=self._clock,
+            young_bytes_max=_cached_bytes(),
+        )
+        admin = AdminProcessor(
+            store,
+            self.topics,
+            self.groups,
+            self.consumers,
+            self.producers,
+            self.offsets,
+            clock=self._clock,
+            broker_name=config.name,
+            properties=self._shown_properties(),
+            messages_in=lambda: send.messages_count,
+            messages_out=lambda: pull.messages_count,
+        )
+        return send, pull, consumer, admin
+
+    def _open_listeners(self) -> list[socket.socket]:
+        main = open_listener(self._config.listen)
+        host, port = parse_address(self._config.listen)
+        vip_port = port - VIP_PORT_DISTANCE
+        if not self._config.vip or vip_port <= 0:
+            return [main]
+        shown_host = f"[{host}]" if ":" in host else host
+        try:
+            return [main, open_listener(f"{shown_host}:{vip_port}")]
+        except OSError as exc:
+            _log.warning("VIP port not available, old clients may need it error=%s", exc)
+            return [main]
+
+    def _advertised(self) -> tuple[str, int]:
+        return parse_address(self._config.advertise) if self._config.advertise else self.address
+
+    def _open(self, store: MessageStore) -> None:
+        """Open the store and load what is saved beside it; blocking."""
+        store.open()
+        try:
+            for saved in self._saved:
+                saved.load()
+        except BaseException:
+            store.close()
+            raise
+
+    async def _start_registrars(self, nursery: trio.Nursery) -> None:
+        host, port = self._advertised()
+        shown_host = f"[{host}]" if ":" in host else host
+        broker = BrokerAddress(
+            cluster=self._config.cluster,
+            name=self._config.name,
+            address=f"{shown_host}:{port}",
+            ha_address=f"{shown_host}:{port + HA_PORT_DISTANCE}",
+        )
+        for namesrv in self._config.namesrv:
+            registrar = Registrar(
+                namesrv,
+                broker,
+                self.topics,
+                interval_s=self._config.register_interval_s,
+                timeout_s=self._config.register_timeout_s,
+            )
+            self._registrars.append(registrar)
+            nursery.start_soon(registrar.run)
+        # Clients that start after us should find our topics at once; a name server that is
+        # away must not keep us from starting.
+        with trio.move_on_after(_FIRST_REGISTRATION_S_MAX):
+            for registrar in self._registrars:
+                await registrar.first_round_over.wait()
+
+    async def _save_regularly(self) -> None:
+        while True:
+            await trio.sleep(self._config.save_interval_s)
+            await self._save_changed()
+
+    async def _save_changed(self) -> None:
+        for saved in self._saved:
+            await saved.save_if_changed()
+
+    async def _expire_regularly(self, consumer: ConsumerProcessor) -> None:
+        while True:
+            await trio.sleep(_EXPIRE_INTERVAL_S)
+            consumer.expire(self._config.client_silence_s_max * 1000)
+
+    def _state_file(self, name: str) -> StateFile:
+        return StateFile(self._config.store.directory, name)
+
+    def _shown_properties(self) -> dict[str, str]:
+        """Return the settings under the names RocketMQ's tools know."""
+        config = self._config
+        return {
+            "brokerName": config.name,
+            "brokerClusterName": config.cluster,
+            "brokerId": "0",
+            "brokerRole": "ASYNC_MASTER",
+            "brokerPermission": "6",
+            "namesrvAddr": ";".join(config.namesrv),
+            "listenPort": str(self.address[1]),
+            "flushDiskType": f"{config.store.flush.upper()}_FLUSH",
+            "defaultTopicQueueNums": str(config.default_queue_count),
+            "autoCreateTopicEnable": str(config.auto_create_topics).lower(),
+            "autoCreateSubscriptionGroup": str(config.auto_create_groups).lower(),
+            "maxMessageSize": str(config.store.message_bytes_max),
+            "longPollingEnable": str(config.long_poll).lower(),
+        }
+
+
+class _State(Protocol):
+    """A table that is saved as a whole when it has changed."""
+
+    is_dirty: bool
+
+    def snapshot(self) -> dict[str, Any]: ...
+    def load(self, content: Mapping[str, Any]) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class _Saved:
+    file: StateFile
+    state: _State
+
+    def load(self) -> None:
+        """StoreDamagedError if the file is JSON, but not what it should be."""
+        try:
+            self.state.load(self.file.load())
+        except (msgspec.ValidationError, ValueError) as exc:
+            raise StoreDamagedError(str(exc), path=self.file.path, offset_bytes=0) from exc
+
+    async def save_if_changed(self) -> None:
+        """Save in a thread; a failure is logged and tried again with the next change."""
+        if not self.state.is_dirty:
+            return
+        self.state.is_dirty = False
+        try:
+            await trio.to_thread.run_sync(self.file.save, self.state.snapshot())
+        except OSError as exc:
+            self.state.is_dirty = True
+            _log.warning("state not saved path=%s error=%s", self.file.path, exc)
+
+
+async def _run_in_scope(
+    run: Callable[..., Any],
+    scope: trio.CancelScope,
+    *,
+    task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
+) -> None:
+    with scope:
+        await run(task_status=task_status)
+
+
+def _connection_closed(
+    pull: PullProcessor, consumer: ConsumerProcessor, connection: Connection
+) -> None:
+    pull.connection_closed(connection)
+    consumer.connection_closed(connection)
+
+
+def _cached_bytes() -> int:
+    memory_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return int(memory_bytes * _CACHED_MEMORY_SHARE)

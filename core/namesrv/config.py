@@ -1,0 +1,39 @@
+"""Configuration section of the name server.
+
+Owns: NamesrvConfig. Must not touch: files, environment; core.config reads those.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class NamesrvConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Settings of one name server."""
+
+    listen: str = "127.0.0.1:9876"
+    """HOST:PORT to listen on; port 0 takes any free one. Loopback: there is no access control."""
+
+    broker_silence_s_max: int = 120
+    """Seconds without a registration after which a broker is dropped; they come every 30 s."""
+
+    scan_interval_s: float = 5.0
+    """Seconds between two looks for silent brokers."""
+
+    connections_max: int = 10_000
+    """Open connections; above it accepting pauses."""
+
+    idle_s_max: int = 120
+    """Seconds without a request after which a connection is closed; clients ask every 30 s."""
+
+    frame_bytes_max: int = 16_777_216
+    """Largest request; RocketMQ's own limit. A registration carries every topic of a broker."""
+
+    brokers_max: int = 10_000
+    """Broker addresses kept; registrations of further ones are refused."""
+
+    topics_max: int = 1_000_000
+    """Topics kept over all brokers; registrations that would exceed it are refused."""
+
+    kv_entries_max: int = 10_000
+    """Entries of the key-value table (order topics and the like)."""

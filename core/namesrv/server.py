@@ -1,0 +1,273 @@
+"""The name server: brokers register, clients ask where a topic is.
+
+Owns: the request codes of the name server, its sockets and its scan for silent brokers.
+Must not touch: how routes are kept (route_table). Spec: RocketMQ DefaultRequestProcessor.
+"""
+
+from __future__ import annotations
+
+import logging
+import zlib
+from collections.abc import Iterable
+from typing import Any
+
+import msgspec
+import trio
+
+from core.errors import BrokerError
+from core.namesrv.config import NamesrvConfig
+from core.namesrv.registration_body import decode_registration, decode_version
+from core.namesrv.route_table import BrokerData, BrokerIdentity, RouteTable, TopicRoute
+from core.remoting import RemotingCommand, RequestCode, ResponseCode
+from core.remoting_server import (
+    Connection,
+    Processor,
+    RemotingServer,
+    bool_field,
+    int_field,
+    open_listener,
+    text_field,
+)
+
+_log = logging.getLogger(__name__)
+
+ORDER_TOPIC_NAMESPACE = "ORDER_TOPIC_CONFIG"
+
+
+class NameServer:
+    """One name server; keeps nothing on disk, brokers tell it everything again every 30 s."""
+
+    def __init__(self, config: NamesrvConfig) -> None:
+        self._config = config
+        self._address: tuple[str, int] | None = None
+        self._kv: dict[str, dict[str, str]] = {}
+        self.routes = RouteTable(
+            silence_ms_max=config.broker_silence_s_max * 1000,
+            brokers_max=config.brokers_max,
+            topics_max=config.topics_max,
+        )
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """(host, port) that clients connect to; known once ``run`` has started."""
+        assert self._address is not None, "the name server has not started"
+        return self._address
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Serve until cancelled; OSError if the address cannot be had."""
+        listener = open_listener(self._config.listen)
+        self._address = listener.getsockname()[:2]
+        server = RemotingServer(
+            self._processors(),
+            connections_max=self._config.connections_max,
+            frame_bytes_max=self._config.frame_bytes_max,
+            idle_s_max=self._config.idle_s_max,
+            on_closed=self._connection_closed,
+        )
+        server.listen(listener)
+        _log.info("name server listens address=%s:%d", *self.address)
+        async with trio.open_nursery() as nursery:
+            await nursery.start(server.run)
+            nursery.start_soon(self._scan)
+            task_status.started()
+
+    async def _scan(self) -> None:
+        while True:
+            await trio.sleep(self._config.scan_interval_s)
+            _log_dropped("was silent", self.routes.expire(_now_ms()))
+
+    def _connection_closed(self, connection: Connection) -> None:
+        _log_dropped("closed its connection", self.routes.close_owner(connection))
+
+    def _processors(self) -> dict[int, Processor]:
+        return {
+            RequestCode.REGISTER_BROKER: self._register,
+            RequestCode.UNREGISTER_BROKER: self._unregister,
+            RequestCode.QUERY_DATA_VERSION: self._query_version,
+            RequestCode.GET_ROUTEINFO_BY_TOPIC: self._route,
+            RequestCode.GET_BROKER_CLUSTER_INFO: self._clusters,
+            RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER: self._topics,
+            RequestCode.GET_TOPICS_BY_CLUSTER: self._topics_of_cluster,
+            RequestCode.DELETE_TOPIC_IN_NAMESRV: self._delete_topic,
+            RequestCode.WIPE_WRITE_PERM_OF_BROKER: self._wipe_write_permission,
+            RequestCode.ADD_WRITE_PERM_OF_BROKER: self._add_write_permission,
+            RequestCode.PUT_KV_CONFIG: self._put_kv,
+            RequestCode.GET_KV_CONFIG: self._get_kv,
+            RequestCode.DELETE_KV_CONFIG: self._delete_kv,
+            RequestCode.GET_KVLIST_BY_NAMESPACE: self._list_kv,
+        }
+
+    def _register(self, request: RemotingCommand, connection: Connection) -> RemotingCommand:
+        ext = request.ext
+        crc = int_field(ext, "bodyCrc32", 0)
+        if crc and crc != zlib.crc32(request.body) & 0x7FFFFFFF:
+            raise BrokerError(ResponseCode.SYSTEM_ERROR, "bodyCrc32 does not match the body")
+        identity = _identity(ext)
+        body = decode_registration(request.body, is_compressed=bool_field(ext, "compressed"))
+        silence_ms = int_field(ext, "heartbeatTimeoutMillis", 0)
+        is_new = self.routes.query_version(identity, now_ms=_now_ms()) is None
+        master, ha_address = self.routes.register(
+            identity,
+            body.topics,
+            body.version,
+            owner=connection,
+            now_ms=_now_ms(),
+            ha_address=ext.get("haServerAddr", ""),
+            silence_ms_max=silence_ms if silence_ms > 0 else None,
+        )
+        if is_new:
+            _log.info("broker registered %s topics=%d", _shown(identity), len(body.topics))
+        answer = {"masterAddr": master, "haServerAddr": ha_address}
+        order_topics = {"table": self._kv.get(ORDER_TOPIC_NAMESPACE, {})}
+        return request.answer(ext=answer, body=msgspec.json.encode(order_topics))
+
+    def _unregister(self, request: RemotingCommand, _: Connection) -> RemotingCommand:
+        identity = _identity(request.ext)
+        self.routes.unregister(identity)
+        _log.info("broker unregistered %s", _shown(identity))
+        return request.answer()
+
+    def _query_version(self, request: RemotingCommand, _: Connection) -> RemotingCommand:
+        known = self.routes.query_version(_identity(request.ext), now_ms=_now_ms())
+        is_changed = known is None or known != decode_version(request.body)
+        body = b"" if known is None else msgspec.json.encode(known)
+        return request.answer(ext={"changed": "true" if is_changed else "false"}, body=body)
+
+    def _route(self, request: RemotingCommand, _: Connection) -> RemotingCommand:
+        topic = text_field(request.ext, "topic")
+        route = self.routes.route(topic)
+        if route is None:
+            text = f"No topic route info in name server for the topic: {ascii(topic)[1:-1]}"
+            return request.answer(ResponseCode.TOPIC_NOT_EXIST, text)
+        order = self._kv.get(ORDER_TOPIC_NAMESPACE, {}).get(topic)
+        return request.answer(body=encode_route(route, order))
+
+    def _clusters(self, request: RemotingCommand, _: Connection) -> RemotingCommand:
+        brokers = self.routes.brokers()
+        value = {
+            "brokerAddrTable": {name: _broker_json(data) for name, data in brokers.items()},
+            "clusterAddrTable": {name: sorted(s) for name, s in self.routes.clusters().items()},
+        }
+        return request.answer(body=msgspec.json.encode(value))
+
+    def _topics(self, request: RemotingCommand, _: Connection) -> RemotingCommand:
+        return request.answer(body=_topic_list(self.routes.topics()))
+
+    def _topics_of_cluster(self, request: RemotingCommand, _: Connection) -> RemotingCommand:
+        cluster = text_field(request.ext, "cluster")
+        return request.answer(body=_topic_list(self.routes.topics_of_cluster(cluster)))
+
+    def _delete_topic(self, request: RemotingCommand, _: Connection) -> RemotingCommand:
+        self.routes.delete_topic(
+            text_field(request.ext, "topic"), request.ext.get("clusterName") or None
+        )
+        return request.answer()
+
+    def _wipe_write_permission(self, request: RemotingCommand, _: Connection) -> RemotingCommand:
+        name = text_field(request.ext, "brokerName")
+        count = self.routes.set_write_permission(name, is_allowed=False)
+        return request.answer(ext={"wipeTopicCount": str(count)})
+
+    def _add_write_permission(self, request: RemotingCommand, _: Connection) -> RemotingCommand:
+        name = text_field(request.ext, "brokerName")
+        count = self.routes.set_write_permission(name, is_allowed=True)
+        return request.answer(ext={"addTopicCount": str(count)})
+
+    def _put_kv(self, request: RemotingCommand, _: Connection) -> RemotingCommand:
+        namespace = text_field(request.ext, "namespace")
+        key = text_field(request.ext, "key")
+        table = self._kv.get(namespace, {})
+        count = sum(map(len, self._kv.values()))
+        if key not in table and count >= self._config.kv_entries_max:
+            raise BrokerError(ResponseCode.SYSTEM_ERROR, f"more than {count} key-value entries")
+        table[key] = text_field(request.ext, "value")
+        self._kv[namespace] = table
+        return request.answer()
+
+    def _get_kv(self, request: RemotingCommand, _: Connection) -> RemotingCommand:
+        table = self._kv.get(text_field(request.ext, "namespace"), {})
+        value = table.get(text_field(request.ext, "key"))
+        if value is None:
+            return request.answer(ResponseCode.QUERY_NOT_FOUND, "no such key-value entry")
+        return request.answer(ext={"value": value})
+
+    def _delete_kv(self, request: RemotingCommand, _: Connection) -> RemotingCommand:
+        namespace = text_field(request.ext, "namespace")
+        table = self._kv.get(namespace, {})
+        table.pop(text_field(request.ext, "key"), None)
+        if not table:
+            self._kv.pop(namespace, None)
+        return request.answer()
+
+    def _list_kv(self, request: RemotingCommand, _: Connection) -> RemotingCommand:
+        table = self._kv.get(text_field(request.ext, "namespace"))
+        if table is None:
+            return request.answer(ResponseCode.QUERY_NOT_FOUND, "no such key-value namespace")
+        return request.answer(body=msgspec.json.encode({"table": table}))
+
+
+def encode_route(route: TopicRoute, order_config: str | None) -> bytes:
+    """Return TopicRouteData as standard JSON.
+
+    RocketMQ writes it for clients before 4.9.4 with bare broker ids (``{0:"..."}``). Every known
+    client of those versions reads quoted ones too, so there is one form here.
+    """
+    value: dict[str, Any] = {
+        "brokerDatas": [_broker_json(data) for data in route.brokers],
+        "filterServerTable": {},
+        "queueDatas": [
+            {
+                "brokerName": queue.broker_name,
+                "perm": queue.perm,
+                "readQueueNums": queue.read_queue_nums,
+                # The flag's name up to 4.8, and the one since.
+                "topicSynFlag": queue.topic_sys_flag,
+                "topicSysFlag": queue.topic_sys_flag,
+                "writeQueueNums": queue.write_queue_nums,
+            }
+            for queue in route.queues
+        ],
+    }
+    if order_config is not None:
+        value["orderTopicConf"] = order_config
+    return msgspec.json.encode(value)
+
+
+def _broker_json(data: BrokerData) -> dict[str, Any]:
+    return {
+        "brokerAddrs": {str(number): address for number, address in sorted(data.addresses.items())},
+        "brokerName": data.name,
+        "cluster": data.cluster,
+        "enableActingMaster": False,
+    }
+
+
+def _topic_list(topics: Iterable[str]) -> bytes:
+    return msgspec.json.encode({"topicList": sorted(topics)})
+
+
+def _identity(ext: dict[str, str]) -> BrokerIdentity:
+    return BrokerIdentity(
+        cluster=text_field(ext, "clusterName"),
+        name=text_field(ext, "brokerName"),
+        address=text_field(ext, "brokerAddr"),
+        broker_id=int_field(ext, "brokerId"),
+    )
+
+
+def _shown(identity: BrokerIdentity) -> str:
+    """Return an identity for a log line; its parts are a peer's text."""
+    return (
+        f"cluster={identity.cluster!a} name={identity.name!a} "
+        f"address={identity.address!a} id={identity.broker_id}"
+    )
+
+
+def _log_dropped(reason: str, identities: Iterable[BrokerIdentity]) -> None:
+    for identity in identities:
+        _log.warning("broker dropped, it %s %s", reason, _shown(identity))
+
+
+def _now_ms() -> int:
+    # Monotonic: wall time going back must not keep a dead broker, nor forward drop a live one.
+    return int(trio.current_time() * 1000)
