@@ -1,0 +1,116 @@
+from collections.abc import Set as AbstractSet
+from typing import Any
+
+from core._record_py import ScanStop
+from core.record import AppendMessage
+
+# Any stands for an object with the buffer protocol, which Python 3.11 cannot name.
+
+class QueueTail:
+    """Where the next record of one queue goes, and the ConsumeQueue units not yet taken.
+
+    ``room_end`` belongs to the store: the queue offset up to which its files have room.
+    """
+
+    def __init__(self, topic: bytes, queue_id: int, next_offset: int) -> None: ...
+    @property
+    def topic(self) -> bytes: ...
+    @property
+    def queue_id(self) -> int: ...
+    @property
+    def pending(self) -> int: ...
+    next_offset: int
+    room_end: int
+    def take_units(self) -> bytes: ...
+
+def measure(
+    messages: list[AppendMessage],
+    begin: int,
+    body_bytes_max: int,
+    lacking: list[QueueTail] | None = None,
+) -> tuple[int, int]:
+    """Check messages[begin:] and return how many bytes they take at most: (total, largest record).
+
+    Appends to ``lacking`` each tail whose room may not hold them. Raises RecordTooLargeError,
+    TypeError, ValueError or OverflowError; what passes here can be encoded.
+    """
+
+def encode_batch(
+    target: Any,
+    position: int,
+    limit: int,
+    physical_base: int,
+    messages: list[AppendMessage],
+    begin: int,
+    store_timestamp_ms: int,
+    store_host: bytes,
+    dirty: list[QueueTail],
+    placed: list[tuple[int, int]] | None,
+) -> tuple[int, int]:
+    """Write messages[begin:] at ``position`` until one does not fit below ``limit`` less 8 bytes.
+
+    ``physical_base`` is the physical offset of target[0]. Returns (index of the first message not
+    written, new position). Appends to ``dirty`` each tail that got its first unit since
+    take_units, and (physical offset, queue offset) of each message to ``placed``.
+    """
+
+def encode_blank(target: Any, position: int, limit: int) -> None:
+    """Write the blank record that fills ``position`` up to ``limit``, the end of the file."""
+
+def crc32_31(data: Any) -> int:
+    """Return zlib's CRC-32 without its highest bit, as records hold it."""
+
+def decode(records: Any, count_max: int = ..., verify: bool = False) -> list[tuple[Any, ...]]:
+    """Return the fields of concatenated records; RecordError for anything that is not one.
+
+    (topic, queue_id, queue_offset, physical_offset, flag, sys_flag, born_ms, born_host, store_ms,
+    store_host, reconsume_times, prepared_transaction_offset, properties, body); text as bytes.
+    ``verify`` checks the CRC of each body too.
+    """
+
+def decode_brief(
+    records: Any, name: bytes
+) -> list[tuple[int, bytes | None, bytes, bytes, bytes, int, int, int]]:
+    """Return what delivery needs of concatenated records, with the value of property ``name``.
+
+    (queue_offset, value or None, topic, properties, body, sys_flag, store_ms, stored_bytes)
+    """
+
+def scan(
+    view: Any, begin: int, end: int, physical_base: int, count_max: int
+) -> tuple[list[tuple[bytes, int, int, int, int, int, int, int, bytes]], int, ScanStop]:
+    """Walk records from ``begin``, checking layout, CRC and that each names its own place.
+
+    ``physical_base`` is the physical offset of view[0]; ``end`` is the end of the file, which a
+    blank record must reach. Returns the records, where the walk ended, and why:
+    (topic, queue_id, queue_offset, physical_offset, size, tags_code, sys_flag, store_ms,
+    properties)
+    """
+
+def find_record(view: Any, begin: int, stop: int, end: int, physical_base: int) -> int:
+    """Return the first position in [begin, stop) of an intact record that names its place; or -1.
+
+    The record may reach up to ``end``.
+    """
+
+def zeros_from(view: Any, begin: int, end: int) -> int:
+    """Return the position from which on [begin, end) holds nothing but zeros."""
+
+def gather(view: Any, file_base: int, units: bytes, begin: int, end: int) -> bytes:
+    """Return the records that units[begin:end] (counted in units) name, one after the other.
+
+    RecordError if a unit names anything but a record of that size at that place.
+    """
+
+def select_units(
+    units: Any,
+    count_max: int,
+    bytes_max: int,
+    tag_codes: AbstractSet[int] | None,
+    physical_begin: int,
+) -> tuple[bytes, int, int]:
+    """Choose units to read: (the chosen units, how many were looked at, how many name nothing).
+
+    The first that matches is chosen whatever its size. Units below ``physical_begin`` and fillers
+    name nothing; a unit without size ends the walk.
+    """

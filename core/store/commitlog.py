@@ -1,0 +1,134 @@
+"""The CommitLog: the one append-only log that all topics share.
+
+Owns: the append path, physical offsets, blank records, reading records back. Must not touch: which
+queue a record belongs to (consume_queue), when bytes reach the disk (flush), the start (recovery).
+
+Invariants: everything in [begin_offset, end_offset) is whole records and blank records; store
+timestamps do not go back along the log, whatever the clock does; 8 bytes stay free at the end of
+each file for its blank record.
+"""
+
+from __future__ import annotations
+
+from core.clock import Clock
+from core.errors import RecordError, RecordTooLargeError
+from core.record import (
+    BLANK_BYTES_MIN,
+    AppendMessage,
+    QueueTail,
+    encode_batch,
+    encode_blank,
+    gather,
+    scan,
+)
+from core.store.files import Storage
+from core.store.mapped_file_queue import MappedFileQueue
+
+
+class CommitLog:
+    """Append and read by physical offset."""
+
+    def __init__(
+        self, storage: Storage, directory: str, file_bytes: int, *, store_host: bytes, clock: Clock
+    ) -> None:
+        self.queue = MappedFileQueue(storage, directory, file_bytes)
+        self._store_host = store_host
+        self._clock = clock
+        self.end_offset = 0
+        self.last_store_timestamp_ms = 0
+        self._view = memoryview(b"")
+        self._file_begin = 0
+        self._file_end = 0
+
+    @property
+    def begin_offset(self) -> int:
+        return self.queue.files[0].begin if self.queue.files else 0
+
+    def start_at(self, end_offset: int, last_store_timestamp_ms: int) -> None:
+        """Append from ``end_offset`` on; makes the file for it when there is none."""
+        self.end_offset = end_offset
+        self.last_store_timestamp_ms = last_store_timestamp_ms
+        if not self.queue.files or end_offset >= self.queue.files[-1].end:
+            self.queue.add()
+        self._use_last()
+
+    def _use_last(self) -> None:
+        file = self.queue.files[-1]
+        self._view = file.view
+        self._file_begin, self._file_end = file.begin, file.end
+
+    def make_room(self, total_bytes: int, largest_bytes: int) -> None:
+        """Have the files that a batch of this size may need; then append cannot fail.
+
+        OSErrors come as they are; StoreError for a record that fits no file.
+        """
+        if self.end_offset + total_bytes + BLANK_BYTES_MIN <= self._file_end:
+            return
+        # Each file ends with less than the next record and the blank one unused.
+        usable = self.queue.file_bytes - largest_bytes - BLANK_BYTES_MIN
+        if usable <= 0:
+            raise RecordTooLargeError(
+                f"a record of {largest_bytes} bytes does not fit a file of {self.queue.file_bytes}"
+            )
+        self.queue.ensure_ahead(-(-total_bytes // usable))
+
+    def append(
+        self,
+        messages: list[AppendMessage],
+        dirty: list[QueueTail],
+        placed: list[tuple[int, int]] | None,
+    ) -> int:
+        """Write messages that measure and make_room have seen; return the new end offset."""
+        now_ms = max(self._clock.now_ms(), self.last_store_timestamp_ms)
+        self.last_store_timestamp_ms = now_ms
+        index = 0
+        position = self.end_offset - self._file_begin
+        size = self.queue.file_bytes
+        while True:
+            index, position = encode_batch(
+                self._view, position, size, self._file_begin, messages, index, now_ms,
+                self._store_host, dirty, placed,
+            )  # fmt: skip
+            if index == len(messages):
+                break
+            encode_blank(self._view, position, size)
+            self.queue.add()
+            self._use_last()
+            position = 0
+        self.end_offset = self._file_begin + position
+        if position > size // 2:
+            self.queue.make_ahead()
+        return self.end_offset
+
+    def gather(self, units: bytes) -> bytes:
+        """Return the records that units name, one after the other; RecordError if one does not."""
+        count = len(units) // 20
+        parts = []
+        begin = 0
+        while begin < count:
+            physical_offset = int.from_bytes(units[begin * 20 : begin * 20 + 8], "big")
+            file = self.queue.find(physical_offset)
+            if file is None or physical_offset >= self.end_offset:
+                raise RecordError("a unit names a place outside the log", offset_bytes=begin * 20)
+            end = begin + 1
+            while end < count and int.from_bytes(units[end * 20 : end * 20 + 8], "big") < file.end:
+                end += 1
+            parts.append(gather(file.view, file.begin, units, begin, end))
+            begin = end
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    def record_at(self, physical_offset: int) -> bytes:
+        """Return the intact record that begins there; RecordError if none does."""
+        file = self.queue.find(physical_offset)
+        if file is None or not self.begin_offset <= physical_offset < self.end_offset:
+            raise RecordError("outside the log", offset_bytes=physical_offset)
+        at = physical_offset - file.begin
+        end = min(self.end_offset - file.begin, file.size)
+        found, stop_at, stop = scan(file.view, at, end, file.begin, 1)
+        if not found:
+            raise RecordError(f"no record begins here ({stop.name})", offset_bytes=physical_offset)
+        return bytes(file.view[at:stop_at])
+
+    def close(self) -> None:
+        self._view = memoryview(b"")
+        self.queue.close()
