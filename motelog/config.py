@@ -49,7 +49,9 @@ class MotelogConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
         if len(set(self.roles)) < len(self.roles):
             raise ValueError(f"roles names one role twice: {', '.join(self.roles)}")
         if "broker" in self.roles and self.broker is None:
-            raise ValueError('the role "broker" needs broker.store.directory: where to keep messages')
+            raise ValueError(
+                'the role "broker" needs broker.store.directory: where to keep messages'
+            )
         if "gateway" in self.roles and "broker" not in self.roles:
             raise ValueError('the role "gateway" needs the role "broker" in the same process')
 

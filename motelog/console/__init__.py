@@ -1,1 +1,1 @@
-"""Admin HTTP endpoints: health and metrics."""
+"""Admin HTTP listener of one process: health and metrics."""

@@ -1,0 +1,161 @@
+"""``motelog dev``: the whole stack in one process on loopback.
+
+Owns: its options, what it prints when ready. Must not touch: how roles run (motelog.roles).
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from motelog.cli.output import CliError, write, write_json
+
+if TYPE_CHECKING:
+    from motelog.config import MotelogConfig
+    from motelog.roles import Roles
+
+# A folder that goes away with the process needs no files sized for months of messages.
+EPHEMERAL_COMMITLOG_BYTES = 64 * 1024 * 1024
+EPHEMERAL_QUEUE_UNITS = 10_000
+
+OPTION_OF_ROLE = {
+    "namesrv": "--namesrv",
+    "broker": "--broker",
+    "gateway": "--mqtt",
+    "console": "--admin",
+}
+
+
+class Flush(StrEnum):
+    ASYNC = "async"
+    SYNC = "sync"
+
+
+def dev(
+    mqtt: Annotated[
+        str, typer.Option(metavar="HOST:PORT", help="MQTT listener; port 0 takes any free one.")
+    ] = "127.0.0.1:1883",
+    namesrv: Annotated[
+        str, typer.Option(metavar="HOST:PORT", help="Name server.")
+    ] = "127.0.0.1:9876",
+    broker: Annotated[str, typer.Option(metavar="HOST:PORT", help="Broker.")] = "127.0.0.1:10911",
+    admin: Annotated[
+        str, typer.Option(metavar="HOST:PORT", help="Health and metrics over HTTP.")
+    ] = "127.0.0.1:8080",
+    data: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Where messages are kept. [default: ./motelog-data]"),
+    ] = None,
+    ephemeral: Annotated[
+        bool, typer.Option("--ephemeral", help="Keep messages in a temporary folder.")
+    ] = False,
+    flush: Annotated[
+        Flush, typer.Option(help="sync: acknowledge when the message is on the disk.")
+    ] = Flush.ASYNC,
+    json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON line when ready, nothing else.")
+    ] = False,
+) -> None:
+    """Run the whole stack in one process on loopback."""
+    import shutil
+    import tempfile
+
+    if ephemeral and data is not None:
+        raise CliError("--data and --ephemeral exclude each other", status=2)
+    listen = {"--mqtt": mqtt, "--namesrv": namesrv, "--broker": broker, "--admin": admin}
+    _check_addresses(listen)
+    directory = data or Path("motelog-data")
+    if ephemeral:
+        directory = Path(tempfile.mkdtemp(prefix="motelog-"))
+    try:
+        config = _config(listen, directory, ephemeral=ephemeral, flush=flush)
+        _serve(config, directory, json=json)
+    finally:
+        if ephemeral:
+            shutil.rmtree(directory, ignore_errors=True)
+
+
+def _check_addresses(listen: dict[str, str]) -> None:
+    from motelog.config import check_listen
+
+    for option, text in listen.items():
+        try:
+            check_listen(text)
+        except ValueError as exc:
+            raise CliError(f"{option}: {exc}", status=2) from exc
+
+
+def _config(
+    listen: dict[str, str], directory: Path, *, ephemeral: bool, flush: Flush
+) -> MotelogConfig:
+    from core.broker.config import BrokerConfig
+    from core.namesrv.config import NamesrvConfig
+    from core.store.config import StoreConfig
+    from gateway.config import GatewayConfig
+    from motelog.config import AdminConfig, MotelogConfig
+
+    store = StoreConfig(directory=str(directory), flush=flush.value)
+    if ephemeral:
+        store = StoreConfig(
+            directory=str(directory),
+            flush=flush.value,
+            commitlog_file_bytes=EPHEMERAL_COMMITLOG_BYTES,
+            consume_queue_file_units=EPHEMERAL_QUEUE_UNITS,
+        )
+    return MotelogConfig(
+        namesrv=NamesrvConfig(listen=listen["--namesrv"]),
+        broker=BrokerConfig(listen=listen["--broker"], store=store),
+        gateway=GatewayConfig(listen=listen["--mqtt"]),
+        admin=AdminConfig(listen=listen["--admin"]),
+    )
+
+
+def _serve(config: MotelogConfig, directory: Path, *, json: bool) -> None:
+    from motelog.cli.serve import serve
+
+    def ready(roles: Roles) -> None:
+        if json:
+            write_json(ready_line(roles, directory))
+        else:
+            write(_ready_text(roles, directory))
+
+    serve(config, ready, OPTION_OF_ROLE)
+
+
+def ready_line(roles: Roles, directory: Path) -> dict[str, object]:
+    """Return what a script gets when the stack is ready."""
+    import os
+
+    text = {role: f"{host}:{port}" for role, (host, port) in roles.addresses.items()}
+    return {
+        "event": "ready",
+        "pid": os.getpid(),
+        "mqtt": text["gateway"],
+        "namesrv": text["namesrv"],
+        "broker": text["broker"],
+        "admin": text["console"],
+        "data": str(directory.absolute()),
+    }
+
+
+def _ready_text(roles: Roles, directory: Path) -> str:
+    line = ready_line(roles, directory)
+    host, _, port = str(line["mqtt"]).rpartition(":")
+    to = "" if line["mqtt"] == "127.0.0.1:1883" else f" --to {line['mqtt']}"
+    namesrv = "" if line["namesrv"] == "127.0.0.1:9876" else f" --namesrv {line['namesrv']}"
+    return f"""Motelog is ready.
+  MQTT         {line["mqtt"]}
+  name server  {line["namesrv"]}
+  broker       {line["broker"]}
+  admin        http://{line["admin"]}/health/ready  /metrics
+  messages     {line["data"]}
+
+Try, in other terminals:
+  motelog sub -t 'telemetry/#'{to}
+  motelog pub -t telemetry/dev42/temp -m 21.5{to}
+  mosquitto_pub -h {host} -p {port} -q 1 -t telemetry/dev42/temp -m 21.5
+  motelog consume telemetry{namesrv}
+Ctrl-C stops it."""

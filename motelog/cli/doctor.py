@@ -1,0 +1,167 @@
+"""``motelog doctor``: what this machine has, what is missing, and the remedy for each.
+
+Owns: the checks. Must not touch: fixing anything.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import platform
+import resource
+import shutil
+import socket
+import sys
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from motelog.cli.output import stop, table, write, write_json
+
+PYTHON_MIN = (3, 11)
+DESCRIPTORS_WANTED = 20_000
+FREE_BYTES_WANTED = 4 * 1024**3  # a CommitLog file of 1 GiB, its successor, and room to work
+JAVA_VERSIONS = range(17, 26)
+PORTS = {1883: "--mqtt", 8080: "--admin", 9876: "--namesrv", 10909: "--broker", 10911: "--broker"}
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One line of the report; ``level`` is "ok", "note" (something optional) or "fault"."""
+
+    name: str
+    level: str
+    text: str
+    remedy: str | None = None
+
+
+def doctor(
+    data: Annotated[Path, typer.Option(metavar="DIR", help="Where messages would be kept.")] = Path(
+        "motelog-data"
+    ),
+    json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
+) -> None:
+    """Check this machine; exit status 1 if Motelog cannot work here."""
+    findings = [
+        _python(),
+        _compiler(),
+        *_kernels(),
+        _java(),
+        _pyspark(),
+        _mosquitto(),
+        *_ports(),
+        _disk(data),
+        _descriptors(),
+    ]
+    has_fault = any(finding.level == "fault" for finding in findings)
+    if json:
+        write_json({"ok": not has_fault, "findings": [asdict(finding) for finding in findings]})
+    else:
+        write(table([(finding.level, finding.name, finding.text) for finding in findings]))
+        for finding in findings:
+            if finding.remedy is not None:
+                write(f"{finding.name}: {finding.remedy}")
+    stop(1 if has_fault else 0)
+
+
+def _python() -> Finding:
+    version = platform.python_version()
+    if sys.version_info < PYTHON_MIN:
+        return Finding("python", "fault", version, "install Python 3.11 or newer")
+    return Finding("python", "ok", f"{version} at {sys.executable}")
+
+
+def _compiler() -> Finding:
+    import shlex
+    import sysconfig
+
+    command = os.environ.get("CC") or sysconfig.get_config_var("CC") or "cc"
+    found = shutil.which(shlex.split(command)[0])
+    if found is None:
+        remedy = "only needed to build from source: apt install build-essential"
+        return Finding("compiler", "note", f"{command} not found", remedy)
+    return Finding("compiler", "ok", found)
+
+
+def _kernels() -> list[Finding]:
+    from motelog.cli.kernels import COMPILED, KERNELS, kernel_states
+
+    findings = []
+    for name, state in kernel_states().items():
+        if state == COMPILED:
+            findings.append(Finding(f"kernel {name}", "ok", state))
+        elif KERNELS[name] is not None and state.startswith("not installed"):
+            findings.append(Finding(f"kernel {name}", "note", state))
+        else:
+            remedy = "build it: pip install -e . (with a C compiler, without MOTELOG_PURE)"
+            findings.append(Finding(f"kernel {name}", "fault", state, remedy))
+    return findings
+
+
+def _java() -> Finding:
+    from motelog.cli.tools import find_java, java_version
+
+    remedy = "only needed for Spark: apt install openjdk-17-jre-headless"
+    java = find_java()
+    if java is None:
+        return Finding("java", "note", "not found", remedy)
+    version = java_version(java)
+    if version not in JAVA_VERSIONS:
+        return Finding("java", "note", f"{java} is version {version}", remedy)
+    return Finding("java", "ok", f"{version} at {java}")
+
+
+def _pyspark() -> Finding:
+    from motelog.cli.tools import has_pyspark
+
+    if has_pyspark():
+        return Finding("pyspark", "ok", "installed")
+    return Finding("pyspark", "note", "not installed", "for Spark: pip install 'motelog[spark]'")
+
+
+def _mosquitto() -> Finding:
+    found = shutil.which("mosquitto_pub")
+    if found is None:
+        remedy = "only for comparisons: apt install mosquitto mosquitto-clients"
+        return Finding("mosquitto", "note", "clients not found", remedy)
+    return Finding("mosquitto", "ok", found)
+
+
+def _ports() -> list[Finding]:
+    return [_port(port, option) for port, option in PORTS.items()]
+
+
+def _port(port: int, option: str) -> Finding:
+    name = f"port {port}"
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError as exc:
+            text = "in use" if exc.errno == errno.EADDRINUSE else (exc.strerror or str(exc))
+            remedy = f"stop what uses it (ss -ltnp 'sport = :{port}'), or motelog dev {option}"
+            return Finding(name, "note", text, f"{remedy} 127.0.0.1:0")
+    return Finding(name, "ok", "free")
+
+
+def _disk(data: Path) -> Finding:
+    place = data.absolute()
+    while not place.exists():
+        place = place.parent
+    free = shutil.disk_usage(place).free
+    text = f"{free / 1024**3:.1f} GiB free at {place}"
+    if not os.access(place, os.W_OK):
+        return Finding("disk", "fault", f"{place} cannot be written", "choose another --data")
+    if free < FREE_BYTES_WANTED:
+        return Finding("disk", "note", text, "a CommitLog file takes 1 GiB: make room")
+    return Finding("disk", "ok", text)
+
+
+def _descriptors() -> Finding:
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard != resource.RLIM_INFINITY and hard < DESCRIPTORS_WANTED:
+        remedy = f"each connection takes one: raise it with ulimit -Hn {DESCRIPTORS_WANTED}"
+        return Finding("descriptors", "note", f"at most {hard}", remedy)
+    return Finding("descriptors", "ok", f"at most {hard}")

@@ -1,0 +1,20 @@
+"""Message bodies from an option or from standard input, shared by ``pub`` and ``produce``."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+
+async def bodies(message: str | None, count: int) -> AsyncIterator[bytes]:
+    """Yield ``message`` so often, or else each line of standard input without its line end."""
+    import sys
+
+    import trio
+
+    if message is not None:
+        for _ in range(count):
+            yield message.encode()
+        return
+    read = sys.stdin.buffer.readline
+    while line := await trio.to_thread.run_sync(read, abandon_on_cancel=True):
+        yield line.rstrip(b"\r\n")

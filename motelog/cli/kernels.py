@@ -1,0 +1,36 @@
+"""Which kernels there are and whether each is compiled.
+
+Owns: the list of chooser modules. Must not touch: the kernels.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Final
+
+# Chooser module -> the extra that it needs, if it is not always there.
+KERNELS: Final = {
+    "core.net.reactor": None,
+    "core.record": None,
+    "gateway.mqtt.frames": None,
+    "spark.arrow": "spark",
+}
+COMPILED: Final = "compiled"
+
+
+def kernel_states() -> dict[str, str]:
+    """Return chooser -> "compiled", "reference (slow)" or why it cannot be imported."""
+    return {name: _state(name, extra) for name, extra in KERNELS.items()}
+
+
+def _state(name: str, extra: str | None) -> str:
+    try:
+        module = import_module(name)
+    except ModuleNotFoundError as exc:
+        missing = (exc.name or "").partition(".")[0]
+        if extra is not None and missing not in ("core", "spark"):
+            return f"not installed (pip install motelog[{extra}])"
+        return f"missing: {exc}"
+    except ImportError as exc:
+        return f"missing: {exc}"
+    return COMPILED if module.COMPILED else "reference (slow)"

@@ -1,0 +1,59 @@
+"""How commands speak: text for people, one JSON object per line for scripts, errors that help.
+
+Owns: writing to standard output and error, CliError. Must not touch: what any command does.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from typing import Any, NoReturn
+
+from core.errors import MotelogError
+
+
+class CliError(MotelogError):
+    """A command cannot go on: what happened and why, what to do about it, the exit status."""
+
+    def __init__(self, message: str, *, remedy: str | None = None, status: int = 1) -> None:
+        super().__init__(message)
+        self.remedy = remedy
+        self.status = status
+
+
+def write(text: str = "") -> None:
+    """Write one line for a person or a pipe; flushed, since a reader may wait for it."""
+    sys.stdout.write(text + "\n")
+    sys.stdout.flush()
+
+
+def write_json(value: Any) -> None:
+    """Write one JSON object as one line."""
+    write(json.dumps(value, ensure_ascii=False))
+
+
+def write_error(message: str, remedy: str | None = None) -> None:
+    """Write what went wrong and what to do to standard error."""
+    sys.stderr.write(f"motelog: {message}\n")
+    if remedy is not None:
+        sys.stderr.write(f"  {remedy}\n")
+    sys.stderr.flush()
+
+
+def table(rows: Sequence[tuple[str, ...]], *, right: frozenset[int] = frozenset()) -> str:
+    """Return rows as aligned columns; ``right`` are the columns to align to the right."""
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    lines = []
+    for row in rows:
+        cells = [
+            cell.rjust(width) if column in right else cell.ljust(width)
+            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ]
+        lines.append("  ".join(cells).rstrip())
+    return "\n".join(lines)
+
+
+def stop(status: int) -> NoReturn:
+    """End the command with an exit status."""
+    raise SystemExit(status)

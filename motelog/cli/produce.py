@@ -1,0 +1,68 @@
+"""``motelog produce``: send messages to a queue topic with the native client."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from motelog.cli.input import bodies
+from motelog.cli.output import CliError, write, write_json
+
+
+def produce(
+    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="Queue topic.")],
+    message: Annotated[
+        str | None,
+        typer.Option("--message", "-m", metavar="TEXT", help="Else each line of standard input."),
+    ] = None,
+    tag: Annotated[str | None, typer.Option(help="Tag of every message.")] = None,
+    key: Annotated[list[str] | None, typer.Option(help="Key; may be repeated.")] = None,
+    property_: Annotated[
+        list[str] | None,
+        typer.Option("--property", "-p", metavar="NAME=VALUE", help="May be repeated."),
+    ] = None,
+    count: Annotated[int, typer.Option(min=1, help="Send the message so often.")] = 1,
+    namesrv: Annotated[
+        str, typer.Option(metavar="HOST:PORT", help="Name server; more separated by ';'.")
+    ] = "127.0.0.1:9876",
+    json: Annotated[bool, typer.Option("--json", help="One JSON object per message.")] = False,
+) -> None:
+    """Send a message to a queue topic, or one per line of standard input."""
+    import trio
+
+    from bridge.producer import Producer
+    from core.message import Message
+
+    properties = dict(_pair(text) for text in property_ or ())
+    sent = 0
+
+    async def run() -> None:
+        nonlocal sent
+        async with Producer(namesrv=namesrv, group="motelog-cli") as producer:
+            async for body in bodies(message, count):
+                result = await producer.send(
+                    Message(topic, body, tags=tag, keys=tuple(key or ()), properties=properties)
+                )
+                sent += 1
+                if json:
+                    write_json(
+                        {
+                            "status": result.status.name,
+                            "message_id": result.message_id,
+                            "broker": result.queue.broker_name,
+                            "queue_id": result.queue.queue_id,
+                            "queue_offset": result.queue_offset,
+                        }
+                    )
+
+    trio.run(run)
+    if not json:
+        write(f"sent {sent}")
+
+
+def _pair(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not (name and equals):
+        raise CliError(f"--property: {text!r} is not NAME=VALUE", status=2)
+    return name, value

@@ -1,0 +1,60 @@
+"""Running roles in the foreground until a signal: shared by ``dev`` and ``up``.
+
+Owns: signals, turning a taken port into an error that helps. Must not touch: the roles.
+"""
+
+from __future__ import annotations
+
+import logging
+import signal
+from collections.abc import Callable, Mapping
+
+import trio
+
+from core.errors import MotelogError
+from motelog.cli.output import CliError
+from motelog.config import MotelogConfig
+from motelog.roles import CannotListenError, PortTakenError, Roles, leaves, run_roles
+
+
+def serve(
+    config: MotelogConfig, ready: Callable[[Roles], None], option_of_role: Mapping[str, str]
+) -> None:
+    """Run the roles until SIGINT or SIGTERM; ``ready`` is called once when all have started.
+
+    ``option_of_role`` names what the user changes to move a role to another address.
+    """
+    logging.basicConfig(
+        level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s %(message)s"
+    )
+    try:
+        trio.run(_serve, config, ready)
+    except BaseException as exc:
+        _raise_helpful(exc, option_of_role)
+        raise
+
+
+async def _serve(config: MotelogConfig, ready: Callable[[Roles], None]) -> None:
+    with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(_cancel_at_signal, signals, nursery.cancel_scope)
+            ready(await nursery.start(run_roles, config))
+
+
+async def _cancel_at_signal(signals: object, scope: trio.CancelScope) -> None:
+    async for _ in signals:  # type: ignore[attr-defined]  # trio names no public type for it
+        scope.cancel()
+
+
+def _raise_helpful(exc: BaseException, option_of_role: Mapping[str, str]) -> None:
+    """Raise the first error that was raised on purpose, with what to do if it is about a port."""
+    for leaf in leaves(exc):
+        if isinstance(leaf, PortTakenError | CannotListenError):
+            option = option_of_role[leaf.role]
+            host = leaf.listen.rpartition(":")[0]
+            remedy = f"stop that process, or choose another port: {option} {host}:0 takes any"
+            if isinstance(leaf, CannotListenError):
+                remedy = f"choose another address with {option}"
+            raise CliError(str(leaf), remedy=remedy) from exc
+        if isinstance(leaf, MotelogError):
+            raise leaf from exc

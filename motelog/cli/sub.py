@@ -1,0 +1,66 @@
+"""``motelog sub``: print the MQTT messages that match topic filters."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from motelog.cli.addresses import address
+from motelog.cli.output import CliError, write, write_json
+
+
+def sub(
+    topic: Annotated[
+        list[str],
+        typer.Option("--topic", "-t", metavar="FILTER", help="Topic filter; may be repeated."),
+    ],
+    qos: Annotated[int, typer.Option("--qos", "-q", min=0, max=1, help="0 or 1.")] = 1,
+    to: Annotated[str, typer.Option(metavar="HOST:PORT", help="MQTT server.")] = "127.0.0.1:1883",
+    count: Annotated[int | None, typer.Option(min=1, help="End after so many messages.")] = None,
+    seconds: Annotated[float | None, typer.Option(min=0.0, help="End after so long.")] = None,
+    protocol: Annotated[int, typer.Option(min=4, max=5, help="5, or 4 for MQTT 3.1.1.")] = 5,
+    client_id: Annotated[str, typer.Option(help="Client identifier. [default: a new one]")] = "",
+    json: Annotated[bool, typer.Option("--json", help="One JSON object per message.")] = False,
+) -> None:
+    """Print messages as they arrive, until --count, --seconds or Ctrl-C."""
+    import math
+
+    import trio
+
+    from gateway.errors import GatewayError
+    from gateway.mqtt.packet_types import NO_PROPERTIES
+    from gateway.mqtt.topics import check_topic_filter
+    from motelog.cli.mqtt_client import FAILURE, connect, reason_text
+
+    for topic_filter in topic:
+        try:
+            check_topic_filter(topic_filter)
+        except GatewayError as exc:
+            raise CliError(f"--topic {topic_filter!r}: {exc}", status=2) from exc
+
+    async def run() -> int:
+        received = 0
+        async with connect(address("--to", to), version=protocol, client_id=client_id) as client:
+            codes = await client.subscribe(topic, qos=qos)
+            for topic_filter, code in zip(topic, codes, strict=True):
+                if code >= FAILURE:
+                    text = reason_text(code, NO_PROPERTIES)
+                    raise CliError(f"the server refused to subscribe {topic_filter!r}: {text}")
+            if json:
+                write_json({"event": "subscribed", "qos": codes})
+            with trio.move_on_after(math.inf if seconds is None else seconds):
+                async for message in client.received:
+                    received += 1
+                    text = message.payload.decode(errors="replace")
+                    if json:
+                        write_json({"topic": message.topic, "payload": text, "qos": message.qos})
+                    else:
+                        write(f"{message.topic} {text}")
+                    if received == count:
+                        break
+        return received
+
+    received = trio.run(run)
+    if count is not None and received < count:
+        raise CliError(f"{received} of {count} messages arrived within {seconds:g} s")

@@ -1,0 +1,44 @@
+"""``motelog up``: the roles that a configuration file names, in the foreground."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from motelog.cli.output import write, write_json
+
+if TYPE_CHECKING:
+    from motelog.roles import Roles
+
+OPTION_OF_ROLE = {
+    "namesrv": "namesrv.listen",
+    "broker": "broker.listen",
+    "gateway": "gateway.listen",
+    "console": "admin.listen",
+}
+
+
+def up(
+    config: Annotated[Path, typer.Option("--config", metavar="FILE", help="TOML file.")],
+    json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON line when ready, nothing else.")
+    ] = False,
+) -> None:
+    """Run the roles that a configuration file names."""
+    from motelog.cli.serve import serve
+    from motelog.config import load_config
+
+    def ready(roles: Roles) -> None:
+        addresses = {role: f"{host}:{port}" for role, (host, port) in roles.addresses.items()}
+        if json:
+            import os
+
+            write_json({"event": "ready", "pid": os.getpid(), **addresses})
+            return
+        write("Motelog is ready.")
+        for role, address in addresses.items():
+            write(f"  {role:<9}{address}")
+
+    serve(load_config(config), ready, OPTION_OF_ROLE)

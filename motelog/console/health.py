@@ -1,0 +1,37 @@
+"""What the process says about itself: which roles have started and whether it should get work.
+
+Owns: Health. Must not touch: HTTP, sockets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+
+class Health:
+    """Readiness of the process, changed by motelog.roles and read at each request.
+
+    ``checks`` are asked each time: name -> what is wrong, or None.
+    """
+
+    def __init__(self) -> None:
+        self.is_ready = False
+        self.roles: dict[str, bool] = {}
+        self.checks: dict[str, Callable[[], str | None]] = {}
+
+    def starting(self, role: str) -> None:
+        self.roles[role] = False
+
+    def started(self, role: str) -> None:
+        self.roles[role] = True
+
+    def faults(self) -> dict[str, str]:
+        """Return what speaks against sending work here, by role or check; empty when ready."""
+        faults = {role: "starting" for role, has_started in self.roles.items() if not has_started}
+        for name, check in self.checks.items():
+            fault = check()
+            if fault is not None:
+                faults[name] = fault
+        if not faults and not self.is_ready:
+            faults["process"] = "starting or stopping"
+        return faults

@@ -1,0 +1,92 @@
+"""The console's HTTP server: starlette routes on hypercorn's trio worker.
+
+Owns: the listening socket and the routes. Must not touch: what is healthy (health.py) or counted.
+
+    GET /health/live    200 while the process answers
+    GET /health/ready   200 when all roles take work, else 503; {"ready": bool, "faults": {...}}
+    GET /metrics        Prometheus text
+"""
+
+from __future__ import annotations
+
+import logging
+import socket
+
+import trio
+from hypercorn.config import Config
+from hypercorn.trio import serve
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, PlainTextResponse, Response
+from starlette.routing import Route
+
+from core.config import parse_address
+from core.metrics import CONTENT_TYPE, Registry
+from motelog.config import AdminConfig
+from motelog.console.health import Health
+
+SHUTDOWN_S = 1.0  # what open requests get at the end; all of ours are short
+CONNECTIONS_MAX = 128  # waiting in the backlog
+REQUEST_BYTES_MAX = 16_384  # no route takes a body
+
+
+class Console:
+    """The admin listener as a service; ``address`` is known once started."""
+
+    def __init__(self, config: AdminConfig, health: Health, registry: Registry) -> None:
+        self._config = config
+        self._health = health
+        self._registry = registry
+        self.address: tuple[str, int] = parse_address(config.listen)
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Serve until cancelled; OSError if the address cannot be bound."""
+        listener = self._bind()
+        self.address = listener.getsockname()[:2]
+        config = Config()
+        config.bind = [f"fd://{listener.detach()}"]
+        config.graceful_timeout = SHUTDOWN_S
+        config.shutdown_timeout = SHUTDOWN_S
+        config.h11_max_incomplete_size = REQUEST_BYTES_MAX
+        config.include_server_header = False
+        # Its start message would be a second, differently formatted line about our address.
+        config.errorlog = logging.getLogger(__name__ + ".http")
+        async with trio.open_nursery() as nursery:
+            await nursery.start(serve, self.application(), config)
+            task_status.started()
+
+    def application(self) -> Starlette:
+        """Return the routes, also used without a socket in tests."""
+        return Starlette(
+            routes=[
+                Route("/health/live", self._live),
+                Route("/health/ready", self._ready),
+                Route("/metrics", self._metrics),
+            ]
+        )
+
+    def _bind(self) -> socket.socket:
+        host, port = parse_address(self._config.listen)
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        listener = socket.socket(family, socket.SOCK_STREAM)
+        try:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listener.bind((host, port))
+            listener.listen(CONNECTIONS_MAX)
+            listener.setblocking(False)
+        except BaseException:
+            listener.close()
+            raise
+        return listener
+
+    async def _live(self, request: Request) -> Response:
+        return PlainTextResponse("ok\n")
+
+    async def _ready(self, request: Request) -> Response:
+        faults = self._health.faults()
+        return JSONResponse(
+            {"ready": not faults, "faults": faults}, status_code=503 if faults else 200
+        )
+
+    async def _metrics(self, request: Request) -> Response:
+        return Response(self._registry.exposition(), media_type=CONTENT_TYPE)

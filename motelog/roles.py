@@ -1,0 +1,188 @@
+"""The roles of one process in one nursery: started in order, stopped in reverse.
+
+Owns: the order, readiness, what happens when a role fails. Must not touch: what a role does.
+
+    namesrv -> broker -> gateway -> console        each is started when the one before it is ready
+    console -> gateway -> broker -> namesrv        each is stopped when the one before it has ended
+
+So a gateway never sees its broker go away, and the broker can still unregister.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Final, Protocol
+
+import msgspec
+import trio
+
+from core.broker.config import BrokerConfig
+from core.broker.server import Broker
+from core.errors import MotelogError
+from core.metrics import Registry
+from core.namesrv.server import NameServer
+from gateway.local_log import LocalLog
+from gateway.server import Gateway
+from motelog.config import MotelogConfig, Role
+from motelog.console.health import Health
+from motelog.console.server import Console
+
+logger = logging.getLogger(__name__)
+
+# A role that has not ended by then is a fault worth a line in the log; the rest is stopped anyway.
+STOP_WITHIN_S: Final = 10.0
+
+Address = tuple[str, int]
+
+
+class Service(Protocol):
+    """What every role is."""
+
+    @property
+    def address(self) -> Address: ...
+
+    async def run(self, *, task_status: trio.TaskStatus[None]) -> None: ...
+
+
+class PortTakenError(MotelogError):
+    """A role's address is in use by another process."""
+
+    def __init__(self, role: Role, listen: str) -> None:
+        super().__init__(f"the {role} cannot listen on {listen}: another process uses that port")
+        self.role = role
+        self.listen = listen
+
+
+class CannotListenError(MotelogError):
+    """A role's address cannot be bound for another reason (permission, no such address)."""
+
+    def __init__(self, role: Role, listen: str, reason: str) -> None:
+        super().__init__(f"the {role} cannot listen on {listen}: {reason}")
+        self.role = role
+        self.listen = listen
+
+
+@dataclass(slots=True)
+class Roles:
+    """The roles that run, by name."""
+
+    addresses: dict[Role, Address] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class _Running:
+    role: Role
+    scope: trio.CancelScope
+    ended: trio.Event
+
+
+async def run_roles(
+    config: MotelogConfig, *, task_status: trio.TaskStatus[Roles] = trio.TASK_STATUS_IGNORED
+) -> None:
+    """Run the roles that ``config`` names until cancelled; started when all of them are ready.
+
+    A role that fails stops the others in order and its error is raised.
+    """
+    health = Health()
+    registry = Registry()
+    roles = Roles()
+    running: list[_Running] = []
+    async with trio.open_nursery() as nursery:
+        try:
+            await _start_all(config, nursery, roles, running, health, registry)
+            health.is_ready = True
+            task_status.started(roles)
+            await trio.sleep_forever()
+        finally:
+            health.is_ready = False
+            await _stop_all(running)
+
+
+async def _start_all(
+    config: MotelogConfig,
+    nursery: trio.Nursery,
+    roles: Roles,
+    running: list[_Running],
+    health: Health,
+    registry: Registry,
+) -> None:
+    async def start(role: Role, listen: str, service: Service) -> None:
+        health.starting(role)
+        entry = _Running(role, trio.CancelScope(shield=True), trio.Event())
+        running.append(entry)
+        try:
+            await nursery.start(_run_one, service.run, entry)
+        except BaseException as exc:
+            entry.ended.set()
+            _raise_listen_error(exc, role, listen)
+            raise
+        roles.addresses[role] = service.address
+        health.started(role)
+        logger.info("role started role=%s address=%s:%d", role, *service.address)
+
+    if "namesrv" in config.roles:
+        await start("namesrv", config.namesrv.listen, NameServer(config.namesrv))
+    broker: Broker | None = None
+    if "broker" in config.roles:
+        assert config.broker is not None, "checked by MotelogConfig"
+        broker = Broker(_with_namesrv(config.broker, roles))
+        await start("broker", config.broker.listen, broker)
+    if "gateway" in config.roles:
+        assert broker is not None, "checked by MotelogConfig"
+        gateway = Gateway(config.gateway, LocalLog(broker.api))
+        registry.add_counters("motelog_gateway", gateway.metrics.sample)
+        await start("gateway", config.gateway.listen, gateway)
+    if "console" in config.roles:
+        await start("console", config.admin.listen, Console(config.admin, health, registry))
+
+
+async def _run_one(
+    run: Callable[..., Awaitable[None]],
+    entry: _Running,
+    *,
+    task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
+) -> None:
+    # Shielded, so that a cancelled process ends its roles one by one instead of all at once.
+    try:
+        with entry.scope:
+            await run(task_status=task_status)
+    finally:
+        entry.ended.set()
+
+
+async def _stop_all(running: list[_Running]) -> None:
+    for entry in reversed(running):
+        with trio.CancelScope(shield=True, deadline=trio.current_time() + STOP_WITHIN_S):
+            entry.scope.cancel()
+            await entry.ended.wait()
+        if not entry.ended.is_set():
+            logger.warning("role did not stop role=%s within_s=%g", entry.role, STOP_WITHIN_S)
+
+
+def _with_namesrv(config: BrokerConfig, roles: Roles) -> BrokerConfig:
+    """Return the section, registered with this process's name server if it names none."""
+    if config.namesrv or "namesrv" not in roles.addresses:
+        return config
+    host, port = roles.addresses["namesrv"]
+    return msgspec.structs.replace(config, namesrv=(f"{host}:{port}",))
+
+
+def _raise_listen_error(exc: BaseException, role: Role, listen: str) -> None:
+    """Raise the error that names role and address, if that is what ended the role's start."""
+    for leaf in leaves(exc):
+        if not isinstance(leaf, OSError):
+            continue
+        if leaf.errno == errno.EADDRINUSE:
+            raise PortTakenError(role, listen) from exc
+        if leaf.errno in (errno.EACCES, errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT):
+            raise CannotListenError(role, listen, leaf.strerror or str(leaf)) from exc
+
+
+def leaves(exc: BaseException) -> list[BaseException]:
+    """Return the errors inside nested exception groups, in order."""
+    if isinstance(exc, BaseExceptionGroup):
+        return [leaf for inner in exc.exceptions for leaf in leaves(inner)]
+    return [exc]

@@ -1,0 +1,89 @@
+"""Who may import whom: the import-linter contracts, and outside names in their corners."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+import sysconfig
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.repository import PACKAGES, ROOT, source_files
+
+# Foreign package -> the only folders that may import it (docs/architecture.md).
+CORNERS = {
+    "pyspark": ("spark", "tests", "pyspark_motelog.py"),
+    "pyarrow": ("spark", "tests"),
+    "locust": ("loadtest", "tests"),
+    "gevent": ("loadtest", "tests"),
+    "paho": ("loadtest", "tests"),
+    "amqtt": ("tests",),
+    "hypercorn": ("motelog/console", "tests"),
+    "starlette": ("motelog/console", "tests"),
+    "typer": ("motelog/cli", "tests"),
+    "pytest": ("tests", "motelog/pytest_plugin.py"),
+    "asyncio": ("tests",),
+    "prometheus_client": ("core/metrics.py", "tests"),
+    "mmap": ("core/store/files.py", "tests"),
+}
+
+
+def test_import_contracts_hold() -> None:
+    pytest.importorskip("importlinter")
+    script = Path(sysconfig.get_path("scripts")) / "lint-imports"
+    result = subprocess.run(
+        [sys.executable, str(script), "--no-cache"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=110,
+        check=False,
+    )
+    assert result.returncode == 0, result.stdout + result.stderr
+
+
+@pytest.mark.parametrize("name", sorted(CORNERS))
+def test_outside_package_stays_in_its_corner(name: str) -> None:
+    allowed = tuple(str(ROOT / corner) for corner in CORNERS[name])
+    found = [
+        f"{path.relative_to(ROOT)}:{line}"
+        for path in source_files()
+        if not str(path).startswith(allowed)
+        for line, module in imports(path)
+        if module.partition(".")[0] == name
+    ]
+    assert found == []
+
+
+def test_imports_inside_the_project_are_absolute() -> None:
+    found = [
+        f"{path.relative_to(ROOT)}:{node.lineno}"
+        for path in source_files()
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.ImportFrom) and node.level
+    ]
+    assert found == []
+
+
+def test_nothing_imports_the_tests() -> None:
+    found = [
+        str(path.relative_to(ROOT))
+        for path in source_files()
+        if path.relative_to(ROOT).parts[0] in PACKAGES
+        for _, module in imports(path)
+        if module.partition(".")[0] == "tests"
+    ]
+    assert found == []
+
+
+def imports(path: Path) -> Iterator[tuple[int, str]]:
+    """Yield (line, module) of every import in a file, wherever it stands."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield node.lineno, alias.name
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            yield node.lineno, node.module

@@ -1,0 +1,78 @@
+"""How modules open, and that kernels come in fours."""
+
+from __future__ import annotations
+
+import ast
+import re
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from motelog.cli.kernels import KERNELS
+from tests.support.repository import PACKAGES, ROOT, source_files
+
+# A module with fewer statements than this explains itself in a sentence.
+STATEMENTS_FOR_OWNS = 60
+KERNEL_SOURCES = sorted(path for folder in PACKAGES for path in (ROOT / folder).rglob("*.pyx"))
+
+
+def test_every_module_opens_with_a_docstring() -> None:
+    missing = [
+        str(path.relative_to(ROOT))
+        for path in source_files()
+        if not (ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or "").strip()
+    ]
+    assert missing == []
+
+
+def test_larger_modules_say_what_they_own_and_must_not_touch() -> None:
+    missing = []
+    for path in source_files():
+        if path.relative_to(ROOT).parts[0] not in PACKAGES:
+            continue
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        statements = sum(isinstance(node, ast.stmt) for node in ast.walk(tree))
+        text = ast.get_docstring(tree) or ""
+        if statements >= STATEMENTS_FOR_OWNS and not ("Owns:" in text and "Must not" in text):
+            missing.append(str(path.relative_to(ROOT)))
+    assert missing == []
+
+
+def test_there_are_kernels() -> None:
+    assert KERNEL_SOURCES
+
+
+@pytest.mark.parametrize("source", KERNEL_SOURCES, ids=lambda path: path.stem)
+def test_kernel_has_reference_stub_chooser_property_test_and_fuzz_program(source: Path) -> None:
+    stem = source.stem.removeprefix("_")
+    assert source.stem.startswith("_")
+    for name in (f"_{stem}_py.py", f"_{stem}.pyi", f"{stem}.py"):
+        assert (source.parent / name).exists(), f"{source.parent.name}/{name} is missing"
+    fuzz = {path.stem for path in (ROOT / "tests" / "fuzz").glob("fuzz_*.py")}
+    assert f"fuzz_{stem}" in fuzz
+    tests = (ROOT / "tests").rglob("test_*.py")
+    assert any(
+        f"_{stem}_py" in text and "@given" in text
+        for text in (path.read_text(encoding="utf-8") for path in tests)
+    ), f"no Hypothesis test compares _{stem} with _{stem}_py"
+
+
+def test_every_kernel_is_built_and_listed() -> None:
+    setup = (ROOT / "setup.py").read_text(encoding="utf-8")
+    built = set(re.findall(r'"([\w/]+\.pyx)"', setup))
+    assert built == {path.relative_to(ROOT).as_posix() for path in KERNEL_SOURCES}
+    choosers = {
+        ".".join((*path.relative_to(ROOT).parent.parts, path.stem.removeprefix("_")))
+        for path in KERNEL_SOURCES
+    }
+    assert choosers == set(KERNELS)
+
+
+@pytest.mark.parametrize("chooser", sorted(KERNELS))
+def test_compiled_kernel_is_the_one_in_use(chooser: str) -> None:
+    extra = KERNELS[chooser]
+    if extra == "spark" and find_spec("pyarrow") is None:
+        pytest.skip("needs the [spark] extra")
+    assert import_module(chooser).COMPILED is True

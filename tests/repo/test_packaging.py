@@ -1,0 +1,90 @@
+"""What is installed: package list, typing files, names, and commands the README promises."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from importlib.metadata import packages_distributions, version
+
+import pytest
+
+import motelog
+from tests.support.repository import PACKAGES, ROOT, project_settings
+
+
+def installed_names() -> dict[str, list[str]]:
+    found = packages_distributions()
+    if "motelog" not in found:
+        pytest.skip("the project is not installed in this environment (make test installs it)")
+    return dict(found)
+
+
+def test_package_list_is_the_tree() -> None:
+    listed = project_settings()["tool"]["setuptools"]["packages"]
+    tree = {
+        ".".join(path.parent.relative_to(ROOT).parts)
+        for folder in PACKAGES
+        for path in (ROOT / folder).rglob("__init__.py")
+    }
+    assert sorted(listed) == sorted(tree)
+    folders = {
+        ".".join(path.parent.relative_to(ROOT).parts)
+        for folder in PACKAGES
+        for path in (ROOT / folder).rglob("*.py")
+    }
+    assert folders <= tree, "a folder with modules has no __init__.py"
+
+
+def test_single_modules_are_the_ones_listed() -> None:
+    listed = project_settings()["tool"]["setuptools"]["py-modules"]
+    assert sorted(listed) == sorted(path.stem for path in ROOT.glob("*.py") if path.stem != "setup")
+
+
+def test_our_names_belong_to_our_distribution_alone() -> None:
+    names = installed_names()
+    for name in PACKAGES:
+        assert set(names.get(name, [])) == {"motelog"}, name
+
+
+def test_versions_agree() -> None:
+    installed_names()
+    assert version("motelog") == motelog.__version__
+    assert project_settings()["project"]["version"] == motelog.__version__
+
+
+def test_typing_files_are_there_and_shipped() -> None:
+    shipped = project_settings()["tool"]["setuptools"]["package-data"]["*"]
+    assert {"py.typed", "*.pyi"} <= set(shipped)
+    for folder in PACKAGES:
+        assert (ROOT / folder / "py.typed").exists(), folder
+
+
+def test_lazy_names_are_all_there() -> None:
+    for name in motelog.__all__:
+        assert getattr(motelog, name) is not None
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        motelog.nothing  # noqa: B018  # the access is the test
+
+
+def test_make_commands_that_the_documents_name_exist() -> None:
+    targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    for name in ("README.md", "docs/quickstart.md"):
+        text = (ROOT / name).read_text(encoding="utf-8")
+        named = set(re.findall(r"(?:^|`)make ([a-z]+)", text, re.MULTILINE))
+        assert named <= targets, name
+    assert {"run", "test"} <= set(
+        re.findall(r"^make ([a-z]+)", (ROOT / "README.md").read_text(), re.MULTILINE)
+    )
+
+
+def test_every_toml_block_in_the_documents_parses() -> None:
+    for path in (ROOT / "README.md", *(ROOT / "docs").glob("*.md")):
+        for block in re.findall(r"```toml\n(.*?)```", path.read_text(encoding="utf-8"), re.DOTALL):
+            tomllib.loads(block)
+
+
+def test_links_between_documents_lead_somewhere() -> None:
+    for path in (ROOT / "README.md", ROOT / "CHANGELOG.md", *(ROOT / "docs").rglob("*.md")):
+        for target in re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", path.read_text(encoding="utf-8")):
+            if "://" not in target:
+                assert (path.parent / target).exists(), f"{path.name} -> {target}"

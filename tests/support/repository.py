@@ -1,0 +1,41 @@
+"""What belongs to this repository, for the tests that read its files.
+
+Owns: the root, the lists of source and tracked files. Must not touch: any file.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import tomllib
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+PACKAGES = ("motelog", "gateway", "core", "bridge", "spark", "loadtest")
+
+
+def source_files() -> list[Path]:
+    """Return every Python file of the packages and the tests."""
+    found = [*ROOT.glob("*.py")]
+    for folder in (*PACKAGES, "tests"):
+        found += (ROOT / folder).rglob("*.py")
+    return sorted(found)
+
+
+@cache
+def project_settings() -> dict[str, Any]:
+    """Return pyproject.toml."""
+    return tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+
+
+def tracked_files() -> list[Path] | None:
+    """Return the files under version control, or None where that cannot be asked."""
+    try:
+        result = subprocess.run(
+            ["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, check=True, timeout=60
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    names = result.stdout.decode().split("\0")
+    return [ROOT / name for name in names if name and (ROOT / name).exists()]

@@ -1,0 +1,86 @@
+"""The whole tree: defaults, what a file must say, and the refusal of foreign addresses."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from core.config import ConfigFaultsError
+from motelog.config import check_listen, load_config
+
+STORE = '[broker.store]\ndirectory = "d"\n'
+
+
+def write(tmp_path: Path, text: str) -> Path:
+    path = tmp_path / "motelog.toml"
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def faults(path: Path) -> list[str]:
+    with pytest.raises(ConfigFaultsError) as caught:
+        load_config(path)
+    return [str(fault).replace(f"{path}:", "") for fault in caught.value.faults]
+
+
+def test_a_folder_for_messages_is_all_that_must_be_said(tmp_path: Path) -> None:
+    config = load_config(write(tmp_path, STORE))
+    assert config.roles == ("namesrv", "broker", "gateway", "console")
+    assert config.broker is not None
+    assert config.broker.store.directory == "d"
+    assert config.gateway.listen == "127.0.0.1:1883"
+    assert config.admin.listen == "127.0.0.1:8080"
+
+
+def test_environment_reaches_nested_sections(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MOTELOG__BROKER__STORE__FLUSH", "sync")
+    monkeypatch.setenv("MOTELOG__ROLES", '["namesrv", "broker"]')
+    config = load_config(write(tmp_path, STORE))
+    assert config.broker is not None
+    assert config.broker.store.flush == "sync"
+    assert config.roles == ("namesrv", "broker")
+
+
+def test_rules_of_the_topic_map_are_read(tmp_path: Path) -> None:
+    rule = '[[gateway.topic_map]]\nfilter = "a/+/#"\nqueue_topic = "a"\n'
+    config = load_config(write(tmp_path, STORE + rule))
+    assert config.gateway.topic_map[0].filter == "a/+/#"
+
+
+@pytest.mark.parametrize("section", ["namesrv", "gateway", "admin"])
+def test_listening_beyond_loopback_is_refused_with_the_reason(tmp_path: Path, section: str) -> None:
+    (fault,) = faults(write(tmp_path, f'{STORE}[{section}]\nlisten = "0.0.0.0:7000"\n'))
+    assert fault.startswith(f"4: {section}.listen: 0.0.0.0:7000 is not a loopback address")
+    assert "no access control yet" in fault
+
+
+def test_roles_are_checked_together(tmp_path: Path) -> None:
+    assert faults(write(tmp_path, 'roles = ["gateway"]\n'))[0].endswith(
+        'the role "gateway" needs the role "broker" in the same process'
+    )
+    assert "names one role twice" in faults(write(tmp_path, 'roles = ["console", "console"]\n'))[0]
+    assert "roles is empty" in faults(write(tmp_path, "roles = []\n"))[0]
+    assert "needs broker.store.directory" in faults(write(tmp_path, ""))[0]
+
+
+def test_unknown_role_and_unknown_section_are_reported_together(tmp_path: Path) -> None:
+    found = faults(write(tmp_path, 'roles = ["brokr"]\n[gatway]\nlisten = "x"\n'))
+    assert found == [
+        '1: roles: ["brokr"] is not accepted; expected an array, each element '
+        '"broker" or "console" or "gateway" or "namesrv"',
+        "2: gatway: unknown key; did you mean gateway?",
+    ]
+
+
+@pytest.mark.parametrize("text", ["127.0.0.1:0", "127.8.9.1:1", "[::1]:1883", "localhost:80"])
+def test_loopback_addresses(text: str) -> None:
+    assert check_listen(text)[1] == int(text.rpartition(":")[2])
+
+
+@pytest.mark.parametrize("text", ["0.0.0.0:1", "[::]:1", "192.0.2.1:1", "example.org:1"])
+def test_other_addresses(text: str) -> None:
+    with pytest.raises(ValueError, match="not a loopback address"):
+        check_listen(text)
