@@ -202,12 +202,12 @@ def split_ranges(
         1 if rows_max is None else -(-offset_range.rows // rows_max) for offset_range in ranges
     ]
     total = sum(offset_range.rows for offset_range in ranges)
-    missing = min(partitions_min, total) - sum(pieces)
-    if missing > 0:
+    wanted = min(partitions_min, total)
+    if sum(pieces) < wanted:
         # Proportional first, then whatever rounding left goes to where pieces are largest.
         for i, offset_range in enumerate(ranges):
-            pieces[i] = max(pieces[i], partitions_min * offset_range.rows // total)
-        for _ in range(min(partitions_min, total) - sum(pieces)):
+            pieces[i] = max(pieces[i], wanted * offset_range.rows // total)
+        for _ in range(wanted - sum(pieces)):
             largest = max(range(len(ranges)), key=lambda i: ranges[i].rows / pieces[i])
             pieces[largest] += 1
     return [

@@ -74,6 +74,7 @@ def telemetry(
 class Queue:
     """An in-memory queue that answers pulls as a broker does."""
 
+    queue_id: int = 0
     records: list[Record] = field(default_factory=list)
     min_offset: int = 0
 
@@ -83,7 +84,8 @@ class Queue:
 
     def put(self, *records: Record) -> None:
         for record in records:
-            self.records.append(replace(record, queue_offset=self.max_offset))
+            placed = replace(record, queue_offset=self.max_offset, queue_id=self.queue_id)
+            self.records.append(placed)
 
     def expire(self, count: int) -> None:
         del self.records[:count]

@@ -1,0 +1,107 @@
+"""A broker in memory that answers the Spark source's questions; faults by request.
+
+Owns: FakeConsumer. It behaves as bridge.sync.SyncPullConsumer against a broker that sends at most
+``answer_rows`` messages at once.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Iterable
+
+from bridge.errors import RouteError
+from bridge.pull import PullResult, PullStatus
+from core.message import MessageQueue
+from tests.support.spark_records import Queue, Record
+
+
+class FakeConsumer:
+    """Queues of one topic; ``faults`` are raised by the next calls, one each."""
+
+    def __init__(
+        self, topic: str = "telemetry", queue_count: int = 1, *, answer_rows: int = 32
+    ) -> None:
+        self.topic = topic
+        self.broker: dict[MessageQueue, Queue] = {}
+        self.answer_rows = answer_rows
+        self.faults: deque[Exception] = deque()
+        self.pulls: list[tuple[int, int, int]] = []
+        self.is_closed = False
+        self._lock = threading.Lock()
+        for queue_id in range(queue_count):
+            self.add_queue(queue_id)
+
+    def add_queue(self, queue_id: int, *records: Record) -> MessageQueue:
+        queue = MessageQueue(self.topic, "broker-a", queue_id)
+        self.broker[queue] = Queue(queue_id)
+        self.broker[queue].put(*records)
+        return queue
+
+    def queues(self, topic: str) -> tuple[MessageQueue, ...]:
+        self._fail()
+        if topic != self.topic or not self.broker:
+            raise RouteError(f"topic {topic!r} does not exist", topic=topic)
+        return tuple(self.broker)
+
+    def begin_offsets(self, queues: Iterable[MessageQueue]) -> dict[MessageQueue, int]:
+        self._fail()
+        return {queue: self.broker[queue].min_offset for queue in queues}
+
+    def end_offsets(self, queues: Iterable[MessageQueue]) -> dict[MessageQueue, int]:
+        self._fail()
+        return {queue: self.broker[queue].max_offset for queue in queues}
+
+    def offsets_for_time(
+        self, queues: Iterable[MessageQueue], timestamp_ms: int
+    ) -> dict[MessageQueue, int]:
+        self._fail()
+        return {
+            queue: self.broker[queue].min_offset
+            + sum(record.store_ms < timestamp_ms for record in self.broker[queue].records)
+            for queue in queues
+        }
+
+    def pull(
+        self, queue: MessageQueue, queue_offset: int, *, count_max: int, bytes_max: int
+    ) -> PullResult:
+        with self._lock:
+            self.pulls.append((queue.queue_id, queue_offset, count_max))
+            self._fail()
+            return self._answer(self.broker[queue], queue_offset, count_max, bytes_max)
+
+    def close(self) -> None:
+        self.is_closed = True
+
+    def _answer(self, log: Queue, offset: int, count_max: int, bytes_max: int) -> PullResult:
+        low, high = log.min_offset, log.max_offset
+        if offset < low:
+            return PullResult(PullStatus.OFFSET_ILLEGAL, low, low, high, b"")
+        if offset > high:
+            return PullResult(PullStatus.OFFSET_ILLEGAL, high, low, high, b"")
+        if offset == high:
+            return PullResult(PullStatus.NO_NEW_MESSAGE, offset, low, high, b"")
+        found: list[bytes] = []
+        for record in log.records[offset - low :][: min(count_max, self.answer_rows)]:
+            data = record.encode()
+            if found and sum(map(len, found)) + len(data) > bytes_max:
+                break
+            found.append(data)
+        return PullResult(PullStatus.FOUND, offset + len(found), low, high, b"".join(found))
+
+    def _fail(self) -> None:
+        if self.faults:
+            raise self.faults.popleft()
+
+
+class ManualTime:
+    """A clock that moves when somebody sleeps."""
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+
+    def clock_s(self) -> float:
+        return self.now_s
+
+    def sleep(self, seconds: float) -> None:
+        self.now_s += seconds

@@ -1,0 +1,80 @@
+"""Offset documents: what is accepted, and what is said about what is not."""
+
+from __future__ import annotations
+
+import pytest
+
+from core.message import MessageQueue
+from spark.errors import OffsetFormatError
+from spark.offsets import (
+    OffsetRange,
+    decode_offsets,
+    encode_offsets,
+    limit_rows,
+    parse_offsets,
+    ranges_between,
+    split_ranges,
+)
+
+A0, A1, A2 = (MessageQueue("t", "a", i) for i in range(3))
+
+
+def test_queues_stand_in_order_of_broker_and_number() -> None:
+    queues = [MessageQueue("t", "b", 0), MessageQueue("t", "a", 10), MessageQueue("t", "a", 9)]
+    document = encode_offsets("t", dict.fromkeys(queues, 1))
+    assert list(document["t"]) == ["a/9", "a/10", "b/0"]
+
+
+@pytest.mark.parametrize(
+    ("document", "expected"),
+    [
+        ({"other": {}}, r"offsets are of \['other'\], expected one entry, topic 't'"),
+        ({"t": {}, "u": {}}, "expected one entry, topic 't'"),
+        ([], "expected one entry, topic 't'"),
+        ({"t": [1]}, "expected an object"),
+        ({"t": {"a": 1}}, "queue 'a', expected 'broker name/queue id'"),
+        ({"t": {"/0": 1}}, "queue '/0'"),
+        ({"t": {"a/x": 1}}, "queue 'a/x'"),
+        ({"t": {"a/0": -1}}, "'a/0' is -1, expected an offset"),
+        ({"t": {"a/0": True}}, "'a/0' is True"),
+        ({"t": {"a/0": 1.5}}, "'a/0' is 1.5"),
+        ({"t": {"a/0": 1 << 63}}, "expected an offset"),
+    ],
+)
+def test_a_wrong_document_is_refused_with_the_place(document: object, expected: str) -> None:
+    with pytest.raises(OffsetFormatError, match=expected):
+        decode_offsets("t", document)
+
+
+def test_an_options_offsets_may_name_the_edges() -> None:
+    assert parse_offsets("t", '{"t": {"a/0": "earliest", "a/1": 7, "a/2": "latest"}}') == {
+        A0: "earliest",
+        A1: 7,
+        A2: "latest",
+    }
+    with pytest.raises(OffsetFormatError, match="expected an offset, 'earliest' or 'latest'"):
+        parse_offsets("t", '{"t": {"a/0": "newest"}}')
+    with pytest.raises(OffsetFormatError, match="not JSON"):
+        parse_offsets("t", "{" * 100_000)
+
+
+def test_a_new_queue_and_one_begun_anew_have_open_ranges() -> None:
+    assert ranges_between({A0: 5, A1: 9}, {A0: 8, A1: 3, A2: 2}) == [
+        OffsetRange(A0, 5, 8),
+        OffsetRange(A1, 0, 3, is_open=True),
+        OffsetRange(A2, 0, 2, is_open=True),
+    ]
+
+
+def test_single_rows_go_to_the_queues_in_turn() -> None:
+    begin = {A0: 0, A1: 0, A2: 0}
+    latest = {A0: 5, A1: 5, A2: 5}
+    for _ in range(3):
+        begin = limit_rows(begin, latest, 1, first=sum(begin.values()))
+    assert begin == {A0: 1, A1: 1, A2: 1}
+
+
+def test_larger_ranges_are_cut_first() -> None:
+    ranges = [OffsetRange(A0, 0, 10), OffsetRange(A1, 0, 1000)]
+    pieces = split_ranges(ranges, partitions_min=4)
+    assert [piece.rows for piece in pieces] == [10, 333, 333, 334]

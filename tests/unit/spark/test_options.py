@@ -1,0 +1,103 @@
+"""Options of the source: what is accepted, and complaints that name option, value, expectation."""
+
+from __future__ import annotations
+
+import pytest
+
+from spark.columns import Column
+from spark.errors import OptionError
+from spark.options import AtOffsets, AtTime, SourceOptions, parse_options
+
+
+def test_only_the_topic_is_needed() -> None:
+    assert parse_options({"topic": "telemetry"}) == SourceOptions(topic="telemetry")
+
+
+def test_every_option_is_read_whatever_the_case_of_its_name() -> None:
+    offsets = '{"t": {"b/0": 3}}'
+    assert parse_options(
+        {
+            "TOPIC": "t",
+            "namesrv": " a:1 ; [::1]:2;",
+            "group": "g",
+            "columns": "payload, device",
+            "startingoffsets": offsets,
+            "endingOffsets": "LATEST",
+            "maxoffsetspertrigger": "10",
+            "minPartitions": "3",
+            "maxRecordsPerPartition": "100",
+            "failOnDataLoss": "False",
+            "failOnMissingTopic": "false",
+            "badPayload": "null",
+            "payloadBytesMax": "5",
+            "outageSecondsMax": "0",
+            "batchRows": "7",
+            "pullRecords": "8",
+            "pullBytes": "2048",
+            "prefetch": "4",
+        }
+    ) == SourceOptions(
+        topic="t",
+        namesrv="a:1;[::1]:2",
+        group="g",
+        columns=(Column.PAYLOAD, Column.DEVICE),
+        starting_offsets=AtOffsets(offsets),
+        ending_offsets="latest",
+        max_offsets_per_trigger=10,
+        min_partitions=3,
+        max_records_per_partition=100,
+        fail_on_data_loss=False,
+        fail_on_missing_topic=False,
+        bad_payload="null",
+        payload_bytes_max=5,
+        outage_seconds_max=0,
+        batch_rows=7,
+        pull_records=8,
+        pull_bytes=2048,
+        prefetch=4,
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "timestamp_ms"),
+    [
+        ("1700000000123", 1_700_000_000_123),
+        ("2023-11-14T22:13:20Z", 1_700_000_000_000),
+        ("2023-11-14T23:13:20.5+01:00", 1_700_000_000_500),
+    ],
+)
+def test_a_start_may_be_a_time(text: str, timestamp_ms: int) -> None:
+    options = parse_options({"topic": "t", "startingOffsets": text})
+    assert options.starting_offsets == AtTime(timestamp_ms)
+
+
+@pytest.mark.parametrize(
+    ("given", "complaint"),
+    [
+        ({}, "option 'topic' is '', expected the queue topic to read"),
+        ({"topic": "a/b"}, "option 'topic' is 'a/b', expected a queue topic: 1 to 127"),
+        ({"namesrv": "host"}, "option 'namesrv' is 'host', expected HOST:PORT"),
+        ({"namesrv": ";"}, "option 'namesrv' is ';', expected HOST:PORT"),
+        ({"columns": "payload,devise"}, "option 'columns' is 'devise', expected columns among top"),
+        ({"columns": "key,key"}, "option 'columns' is 'key', expected each column once"),
+        ({"columns": ","}, "option 'columns' is '', expected at least one column"),
+        ({"startingOffsets": "soon"}, "option 'startingOffsets' is 'soon', expected 'earliest'"),
+        ({"startingOffsets": "2026-11-21T03:00:00"}, "a time with its offset such as"),
+        ({"startingOffsets": '{"u": {}}'}, r"expected offsets by queue \(offsets are of \['u'\]"),
+        ({"maxOffsetsPerTrigger": "0"}, "option 'maxOffsetsPerTrigger' is '0', expected a whole"),
+        ({"maxOffsetsPerTrigger": "9" * 9999}, "expected a whole number from 1 to"),
+        ({"maxOffsetsPerTriger": "1"}, "did you mean 'maxOffsetsPerTrigger'?"),
+        ({"path": "/x"}, "option 'path' is '/x', expected no such option of format 'motelog'"),
+        ({"failOnDataLoss": "no"}, "option 'failOnDataLoss' is 'no', expected 'true' or 'false'"),
+        (
+            {"maxOffsetsPerTrigger": "1", "maxBytesPerTrigger": "1"},
+            "option 'maxBytesPerTrigger' is '1', expected to be alone",
+        ),
+    ],
+)
+def test_a_wrong_option_is_named_with_what_was_expected(
+    given: dict[str, str], complaint: str
+) -> None:
+    options = given if not given or "topic" in given else {"topic": "t"} | given
+    with pytest.raises(OptionError, match=complaint):
+        parse_options(options)

@@ -1,0 +1,273 @@
+"""The source's readers against a broker in memory: planning, freezing, new and lost queues."""
+
+from __future__ import annotations
+
+import os
+import pickle
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+pytest.importorskip("pyspark", reason="needs the [spark] extra")
+pytest.importorskip("pyarrow", reason="needs the [spark] extra")
+
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxBytes,
+    ReadMaxRows,
+)
+from pyspark.sql.types import StructType
+
+from core.errors import RemotingConnectionError
+from pyspark_motelog import DefaultSource
+from spark import connections
+from spark.batches import arrow_schema
+from spark.columns import Column, schema_ddl
+from spark.errors import DataLossError, OptionError
+from spark.source import MotelogDataSource, MotelogStreamReader, QueuePartition
+from tests.support.spark_broker import FakeConsumer
+from tests.support.spark_records import telemetry
+
+
+@pytest.fixture
+def broker() -> Iterator[FakeConsumer]:
+    """Three queues of 10, 4 and 0 messages, reached through the process's cache."""
+    consumer = FakeConsumer(queue_count=3)
+    for queue, count in zip(consumer.broker, (10, 4, 0), strict=True):
+        consumer.broker[queue].put(*(telemetry(n) for n in range(count)))
+    key = (os.getpid(), ("127.0.0.1:9876", "motelog-spark"))
+    connections._consumers[key] = consumer
+    yield consumer
+    connections._consumers.pop(key, None)
+
+
+# The schema of all columns, without a session to parse DDL with.
+SCHEMA = StructType.fromJson(
+    {
+        "type": "struct",
+        "fields": [
+            {
+                "name": column.label,
+                "type": {
+                    "type": "map",
+                    "keyType": "string",
+                    "valueType": "string",
+                    "valueContainsNull": True,
+                }
+                if column is Column.PROPERTIES
+                else {"int": "integer", "bigint": "long"}.get(kind, kind),
+                "nullable": True,
+                "metadata": {},
+            }
+            for column, kind in (
+                (Column.TOPIC, "string"),
+                (Column.QUEUE_TOPIC, "string"),
+                (Column.DEVICE, "string"),
+                (Column.KEY, "string"),
+                (Column.PAYLOAD, "binary"),
+                (Column.STORE_TIME, "timestamp"),
+                (Column.BORN_TIME, "timestamp"),
+                (Column.BROKER, "string"),
+                (Column.QUEUE_ID, "int"),
+                (Column.QUEUE_OFFSET, "bigint"),
+                (Column.PROPERTIES, ""),
+            )
+        ],
+    }
+)
+
+
+def source(**options: str) -> MotelogDataSource:
+    return DefaultSource({"topic": "telemetry", "outageSecondsMax": "0"} | options)
+
+
+def stream(**options: str) -> MotelogStreamReader:
+    reader = source(**options).streamReader(SCHEMA)
+    assert isinstance(reader, MotelogStreamReader)
+    return reader
+
+
+def rows_of(reader: Any, partitions: Any) -> list[tuple[int, int]]:
+    """Return (queue id, queue offset) of each row, read as Spark does: by a copy of the reader."""
+    worker = pickle.loads(pickle.dumps(reader))
+    return [
+        (row["queue_id"], row["queue_offset"])
+        for partition in pickle.loads(pickle.dumps(partitions))
+        for batch in worker.read(partition)
+        for row in batch.to_pylist()
+    ]
+
+
+def run(reader: MotelogStreamReader, start: dict[str, Any], limit: ReadLimit) -> list[list[Any]]:
+    """Run batches until there is nothing more, as AvailableNow does."""
+    batches = []
+    while (end := reader.latestOffset(start, limit)) != start:
+        batches.append(rows_of(reader, reader.partitions(start, end)))
+        start = end
+    return batches
+
+
+def test_the_arrow_schema_is_the_one_that_spark_derives() -> None:
+    assert arrow_schema(tuple(Column)) == to_arrow_schema(SCHEMA, timezone="UTC")
+    assert source().schema() == schema_ddl(tuple(Column))
+    assert source(columns="payload,device").schema() == "payload binary, device string"
+
+
+def test_a_schema_chooses_columns_and_is_checked() -> None:
+    assert DefaultSource.name() == "motelog"
+    wrong = StructType.fromJson(
+        {
+            "type": "struct",
+            "fields": [{"name": "payload", "type": "string", "nullable": True, "metadata": {}}],
+        }
+    )
+    with pytest.raises(OptionError, match="'schema' is 'payload string', expected payload binary"):
+        source().reader(wrong)
+
+
+@pytest.mark.usefixtures("broker")
+def test_a_batch_reads_everything_once() -> None:
+    reader = source().reader(SCHEMA)
+    partitions = reader.partitions()
+    assert isinstance(partitions, list)
+    queues = [p.offset_range.queue.queue_id for p in partitions if isinstance(p, QueuePartition)]
+    assert queues == [0, 1]
+    assert rows_of(reader, partitions) == [(0, n) for n in range(10)] + [(1, n) for n in range(4)]
+
+
+@pytest.mark.usefixtures("broker")
+def test_a_batch_between_two_positions_reads_what_lies_between() -> None:
+    start = '{"telemetry": {"broker-a/0": 8, "broker-a/1": "latest", "broker-a/2": "earliest"}}'
+    reader = source(startingOffsets=start).reader(SCHEMA)
+    assert rows_of(reader, reader.partitions()) == [(0, 8), (0, 9)]
+    reader = source(startingOffsets="latest", endingOffsets="earliest").reader(SCHEMA)
+    assert list(reader.partitions()) == []
+
+
+@pytest.mark.usefixtures("broker")
+def test_positions_that_cannot_be_are_refused() -> None:
+    some = '{"telemetry": {"broker-a/0": 8}}'
+    with pytest.raises(OptionError, match=r"one offset for each of the queues \['broker-a/0', "):
+        source(startingOffsets=some).reader(SCHEMA).partitions()
+    beyond = '{"telemetry": {"broker-a/0": 11, "broker-a/1": 0, "broker-a/2": 0}}'
+    with pytest.raises(OptionError, match="offsets up to 10 in queue 'broker-a/0'"):
+        source(endingOffsets=beyond).reader(SCHEMA).partitions()
+    with pytest.raises(OptionError, match="option 'topic' is 'other', expected a topic that exi"):
+        source(topic="other").reader(SCHEMA).partitions()
+    assert source(topic="other", failOnMissingTopic="false").reader(SCHEMA).partitions() == []
+
+
+@pytest.mark.usefixtures("broker")
+def test_limited_batches_share_rows_and_reach_the_end() -> None:
+    reader = stream(maxOffsetsPerTrigger="5")
+    limit = reader.getDefaultReadLimit()
+    assert limit == ReadMaxRows(5)
+    batches = run(reader, {"telemetry": {}}, limit)
+    assert [len(batch) for batch in batches] == [5, 5, 4]
+    rows = sorted(row for batch in batches for row in batch)
+    assert rows == [(0, n) for n in range(10)] + [(1, n) for n in range(4)]
+
+
+@pytest.mark.usefixtures("broker")
+def test_batches_limited_by_bytes_are_as_large_as_the_sample_says() -> None:
+    size = len(telemetry(0).encode())
+    reader = stream(maxBytesPerTrigger=str(4 * size))
+    limit = reader.getDefaultReadLimit()
+    assert limit == ReadMaxBytes(4 * size)
+    batches = run(reader, reader.initialOffset(), limit)
+    assert max(len(batch) for batch in batches) == 4
+    assert sum(len(batch) for batch in batches) == 14
+
+
+def test_available_now_ends_at_the_frozen_target(broker: FakeConsumer) -> None:
+    reader = stream()
+    reader.prepareForTriggerAvailableNow()
+    start = reader.initialOffset()
+    for queue in broker.broker:
+        broker.broker[queue].put(telemetry(0))
+    broker.add_queue(3, telemetry(0))
+    batches = run(reader, start, ReadAllAvailable())
+    assert [len(batch) for batch in batches] == [14]
+    assert reader.reportLatestOffset() == {
+        "telemetry": {"broker-a/0": 10, "broker-a/1": 4, "broker-a/2": 0}
+    }
+
+
+def test_the_initial_offset_stays_what_it_was(broker: FakeConsumer) -> None:
+    reader = stream(startingOffsets="latest")
+    first = reader.initialOffset()
+    broker.broker[next(iter(broker.broker))].put(telemetry(0))
+    assert reader.initialOffset() == first
+    assert run(reader, first, ReadAllAvailable()) == [[(0, 10)]]
+
+
+def test_a_queue_that_appears_later_is_read_from_its_beginning(broker: FakeConsumer) -> None:
+    reader = stream(startingOffsets="latest")
+    start = reader.initialOffset()
+    new = broker.add_queue(3, *(telemetry(n) for n in range(6)))
+    broker.broker[new].expire(2)
+    assert run(reader, start, ReadMaxRows(3)) == [[(3, 2), (3, 3), (3, 4)], [(3, 5)]]
+
+
+def test_a_queue_that_is_away_keeps_its_place(broker: FakeConsumer) -> None:
+    reader = stream()
+    start = reader.latestOffset({"telemetry": {}}, ReadAllAvailable())
+    queue = next(iter(broker.broker))
+    away = broker.broker.pop(queue)
+    assert reader.latestOffset(start, ReadAllAvailable()) == start
+    away.put(telemetry(0))
+    broker.broker[queue] = away
+    assert run(reader, start, ReadAllAvailable()) == [[(0, 10)]]
+
+
+def test_a_queue_begun_anew_is_lost_data_or_read_from_its_beginning(broker: FakeConsumer) -> None:
+    start = stream().latestOffset({"telemetry": {}}, ReadAllAvailable())
+    broker.add_queue(0, telemetry(0), telemetry(1))
+    with pytest.raises(DataLossError, match="the queue ends at 2, the query had read up to 10"):
+        stream().latestOffset(start, ReadAllAvailable())
+    reader = stream(failOnDataLoss="false")
+    assert run(reader, start, ReadMaxRows(1)) == [[(0, 0)], [(0, 1)]]
+
+
+def test_offsets_that_retention_took_use_up_no_limit_where_loss_is_allowed(
+    broker: FakeConsumer,
+) -> None:
+    reader = stream(failOnDataLoss="false")
+    start = reader.initialOffset()
+    broker.broker[next(iter(broker.broker))].expire(8)
+    assert run(reader, start, ReadMaxRows(6)) == [[(0, 8), (0, 9), *((1, n) for n in range(4))]]
+    with pytest.raises(DataLossError, match=r"\[0, 8\) are lost"):
+        run(stream(), start, ReadAllAvailable())
+
+
+def test_a_stream_waits_for_a_topic_that_does_not_exist_yet(broker: FakeConsumer) -> None:
+    queues = dict(broker.broker)
+    broker.broker.clear()
+    with pytest.raises(OptionError, match="a topic that exists"):
+        stream().initialOffset()
+    reader = stream(failOnMissingTopic="false", startingOffsets="latest")
+    start = reader.initialOffset()
+    assert start == {"telemetry": {}}
+    assert reader.latestOffset(start, ReadAllAvailable()) == start
+    broker.broker |= queues
+    assert [len(batch) for batch in run(reader, start, ReadAllAvailable())] == [14]
+
+
+def test_a_short_outage_is_waited_out_when_planning(broker: FakeConsumer) -> None:
+    broker.faults.append(RemotingConnectionError("refused"))
+    reader = stream(outageSecondsMax="5")
+    assert reader.initialOffset()["telemetry"] == {
+        "broker-a/0": 0,
+        "broker-a/1": 0,
+        "broker-a/2": 0,
+    }
+
+
+def test_the_cached_consumer_is_dropped_when_an_outage_lasts(broker: FakeConsumer) -> None:
+    broker.faults.extend(RemotingConnectionError("refused") for _ in range(9))
+    with pytest.raises(Exception, match="brokers of topic 'telemetry': no answer for 0 s"):
+        stream().initialOffset()
+    assert broker.is_closed
