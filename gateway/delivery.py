@@ -272,13 +272,13 @@ class Delivery:
                 return
         is_at_most_once = _AT_MOST_ONCE in properties
         for version, connections in plan.direct.items():
-            self._fan_out(encode_publish(name, body, 0x30, version, block)[0], connections)
+            self._fan_out(encode(name, body, 0x30, version, block)[0], connections)
         for version, sessions in plan.windowed.items():
             if is_at_most_once:
-                packet, _ = encode_publish(name, body, 0x30, version, block)
+                packet, _ = encode(name, body, 0x30, version, block)
                 self._fan_out(packet, [s.connection for s in sessions if not s.lagging])
                 continue
-            packet, number_at = encode_publish(name, body, 0x32, version, block)
+            packet, number_at = encode(name, body, 0x32, version, block)
             self._send_windowed(packet, number_at, sessions, queue, queue_offset)
         if plan.particular:
             message = OutgoingMessage(record, name, body, now_ms)
@@ -393,7 +393,7 @@ class Delivery:
             return True  # [MQTT-3.8.3-3]
         qos = min(message.qos, options & QOS_MASK)
         first_byte = 0x32 if qos else 0x30
-        packet, number_at = encode_publish(
+        packet, number_at = encode(
             message.name, message.body, first_byte, session.version, message.properties
         )
         if len(packet) > session.packet_bytes_max:
@@ -420,6 +420,13 @@ class Delivery:
             begin,
             end - begin,
         )
+
+
+def encode(
+    name: bytes, body: bytes, first_byte: int, version: int, block: bytes | None
+) -> tuple[bytes, int]:
+    """Return a PUBLISH and where its packet identifier is; only MQTT 5 has properties."""
+    return encode_publish(name, body, first_byte, version, block if version == 5 else None)
 
 
 def native_topic_name(record: BriefRecord) -> bytes:

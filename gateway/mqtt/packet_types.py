@@ -121,7 +121,7 @@ class PropertyId(IntEnum):
 PropertyValue: TypeAlias = int | str | bytes | tuple[int, ...] | tuple[tuple[str, str], ...]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Properties:
     """The properties of one packet; None (or an empty tuple) means that the packet has none.
 
@@ -155,6 +155,10 @@ class Properties:
     wildcard_subscription_available: int | None = None
     subscription_identifier_available: int | None = None
     shared_subscription_available: int | None = None
+
+    def __repr__(self) -> str:
+        present = (f"{key.name.lower()}={value!r}" for key, value in self.as_dict().items())
+        return f"Properties({', '.join(present)})"
 
     def as_dict(self) -> dict[PropertyId, PropertyValue]:
         """Return what is present, in the form that the encoders take."""

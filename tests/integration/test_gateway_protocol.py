@@ -47,10 +47,10 @@ def test_connack_tells_what_is_not_offered(wire: Wire) -> None:
 @pytest.mark.parametrize(
     ("connect", "answer"),
     [
-        ("100c 00044d5154540400003c0000", "20020005"),  # 3.1.1, clean session 0, empty id
+        ("100c 00044d5154540400003c0000", "20020002"),  # 3.1.1, clean session 0, empty id
         ("100d 00044d5154540400003c000161", "20020005"),  # 3.1.1, clean session 0
         ("100d 00044d5154540602003c000161", "2003008400"),  # protocol level 6
-        ("1014 00044d5154540406003c000161 0001740002 6869", "20020005"),  # 3.1.1 with a will
+        ("1014 00044d5154540406003c000161 0001740002 6869", "20020003"),  # 3.1.1 with a will
         ("1016 00044d5154540506003c00000161 00 0001740002 6869", "2003008300"),  # 5.0 with a will
         ("100e 00064d5149736470030200 3c0000", "20020002"),  # 3.1 with an empty client id
     ],
@@ -72,7 +72,7 @@ def test_connect_that_cannot_be_served_is_refused(wire: Wire, connect: str, answ
         "10ffffff7f",  # claims 256 MiB
         "10ffffffff7f",  # five length bytes
         "16030100c8010000c4",  # TLS on the plain port
-        "474554202f20485454502f312e310d0a0d0a",  # HTTP
+        "474554202f20485454502f312e310d0a0d0a" + "20" * 80,  # HTTP
     ],
 )
 def test_garbage_before_connect_closes_that_connection_alone(
@@ -247,7 +247,7 @@ def test_receive_maximum_bounds_what_is_in_flight_and_nothing_is_lost(
         for number in range(1, 51):
             wire.publish("window/a", b"%d" % number, packet_id=number)
             wire.packet()
-        got = []
+        got: list[int] = []
         for _ in range(25):
             pair = [published(*reader.packet()) for _ in range(2)]
             reader.socket.settimeout(0.05)

@@ -8,11 +8,12 @@ import shutil
 import subprocess
 import threading
 from pathlib import Path
+from typing import Any
 
 import aiomqtt
 import paho.mqtt.client as paho
 import pytest
-from paho.mqtt.enums import CallbackAPIVersion
+from paho.mqtt.enums import CallbackAPIVersion, MQTTProtocolVersion
 from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 
@@ -21,13 +22,15 @@ from tests.support.node import node_modules
 
 DEADLINE_S = 20
 
-VERSIONS = pytest.mark.parametrize("version", [paho.MQTTv31, paho.MQTTv311, paho.MQTTv5])
+VERSIONS = pytest.mark.parametrize("version", list(MQTTProtocolVersion))
 
 
 class PahoClient:
     """A paho client on its own thread, whose messages and events can be waited for."""
 
-    def __init__(self, address: tuple[str, int], version: int, client_id: str) -> None:
+    def __init__(
+        self, address: tuple[str, int], version: MQTTProtocolVersion, client_id: str
+    ) -> None:
         self.messages: queue.Queue[paho.MQTTMessage] = queue.Queue()
         self._connected = threading.Event()
         self._subscribed = threading.Event()
@@ -53,7 +56,7 @@ class PahoClient:
 @VERSIONS
 @pytest.mark.parametrize("qos", [0, 1])
 def test_paho_publishes_and_subscribes_with_wildcards(
-    motelog_stack: MotelogProcess, version: int, qos: int
+    motelog_stack: MotelogProcess, version: MQTTProtocolVersion, qos: int
 ) -> None:
     base = f"paho{version}{qos}"
     reader = PahoClient(motelog_stack.mqtt, version, f"{base}-r")
@@ -77,28 +80,28 @@ def test_paho_publishes_and_subscribes_with_wildcards(
 
 
 def test_paho_version_5_properties_travel_through_the_log(motelog_stack: MotelogProcess) -> None:
-    reader = PahoClient(motelog_stack.mqtt, paho.MQTTv5, "props-r")
-    writer = PahoClient(motelog_stack.mqtt, paho.MQTTv5, "props-w")
+    reader = PahoClient(motelog_stack.mqtt, MQTTProtocolVersion.MQTTv5, "props-r")
+    writer = PahoClient(motelog_stack.mqtt, MQTTProtocolVersion.MQTTv5, "props-w")
     try:
         reader.subscribe("pahoprops/#", 1)
-        properties = Properties(PacketTypes.PUBLISH)
+        # paho sets its property attributes at run time.
+        properties: Any = Properties(PacketTypes.PUBLISH)  # type: ignore[no-untyped-call]  # paho's
         properties.ContentType = "application/json"
         properties.UserProperty = [("unit", "°C"), ("unit", "K")]
         properties.MessageExpiryInterval = 60
         writer.client.publish("pahoprops/a", b"{}", 1, properties=properties)
-        message = reader.messages.get(timeout=DEADLINE_S)
-        assert message.properties is not None
-        assert message.properties.ContentType == "application/json"
-        assert message.properties.UserProperty == [("unit", "°C"), ("unit", "K")]
-        assert 0 < message.properties.MessageExpiryInterval <= 60
+        got: Any = reader.messages.get(timeout=DEADLINE_S).properties
+        assert got.ContentType == "application/json"
+        assert got.UserProperty == [("unit", "°C"), ("unit", "K")]
+        assert 0 < got.MessageExpiryInterval <= 60
     finally:
         reader.stop()
         writer.stop()
 
 
 def test_unsubscribe_ends_delivery(motelog_stack: MotelogProcess) -> None:
-    reader = PahoClient(motelog_stack.mqtt, paho.MQTTv311, "unsub-r")
-    writer = PahoClient(motelog_stack.mqtt, paho.MQTTv311, "unsub-w")
+    reader = PahoClient(motelog_stack.mqtt, MQTTProtocolVersion.MQTTv311, "unsub-r")
+    writer = PahoClient(motelog_stack.mqtt, MQTTProtocolVersion.MQTTv311, "unsub-w")
     try:
         unsubscribed = threading.Event()
         reader.client.on_unsubscribe = lambda *_: unsubscribed.set()
@@ -148,7 +151,21 @@ def test_mosquitto_clients_exchange_lines(motelog_stack: MotelogProcess, version
     common = ["-h", host, "-p", str(port), "-V", version, "-q", "1"]
     topic = f"mosq/{version}"
     reader = subprocess.Popen(
-        ["mosquitto_sub", *common, "-t", f"{topic}/#", "-C", "5", "-W", "20", "-v", "-d"],
+        # stdbuf: its lines must not wait in a buffer while the test waits for them.
+        [
+            "stdbuf",
+            "-oL",
+            "mosquitto_sub",
+            *common,
+            "-t",
+            f"{topic}/#",
+            "-C",
+            "5",
+            "-W",
+            "20",
+            "-v",
+            "-d",
+        ],
         stdout=subprocess.PIPE,
         text=True,
     )
@@ -175,14 +192,14 @@ def test_mosquitto_clients_exchange_lines(motelog_stack: MotelogProcess, version
 
 MQTT_JS = """
 const mqtt = require('mqtt');
-const [port, version] = process.argv.slice(2).map(Number);
+const [port, version] = process.argv.slice(1).map(Number);
 const options = { port, host: '127.0.0.1', protocolVersion: version, reconnectPeriod: 0 };
-const reader = mqtt.connect(options);
+const reader = mqtt.connect({ ...options });
 const got = [];
 reader.on('error', e => { console.error(e); process.exit(1); });
 reader.on('connect', () => reader.subscribe('js/+', { qos: 1 }, error => {
   if (error) { console.error(error); process.exit(1); }
-  const writer = mqtt.connect(options);
+  const writer = mqtt.connect({ ...options });
   for (let i = 0; i < 20; i++) writer.publish('js/a', String(i), { qos: 1 });
   reader.on('message', (topic, payload) => {
     got.push(Number(payload));

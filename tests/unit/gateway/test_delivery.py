@@ -219,6 +219,17 @@ def test_closed_session_is_forgotten_while_it_lags() -> None:
     assert len(stage.got(1)) == 1
 
 
+@pytest.mark.parametrize("options", [0, 1, 1 | NO_LOCAL])
+def test_properties_go_to_version_5_receivers_alone(options: int) -> None:
+    stage = Stage()
+    stage.session(1, "t/a", options, version=5)
+    stage.session(2, "t/a", options)
+    stage.publish("t/a", b"x", extra=publish_properties(Properties(payload_format_indicator=1)))
+    stage.deliver()
+    assert stage.got(1)[0][2] == b"\x02\x01\x01x"
+    assert stage.got(2)[0][2] == b"x"
+
+
 def test_no_local_skips_the_publisher_alone() -> None:
     stage = Stage()
     stage.session(1, "t/a", 1 | NO_LOCAL, version=5)

@@ -55,7 +55,7 @@ def test_template_cannot_reach_a_system_topic() -> None:
 
 
 def test_filter_with_literal_first_level_needs_its_topic_and_the_default() -> None:
-    assert mapping().queue_topics("telemetry/+/temp") == {"telemetry", "MQTT_DEFAULT"}
+    assert mapping().queue_topics("telemetry/+/temp") == frozenset({"telemetry", "MQTT_DEFAULT"})
 
 
 @pytest.mark.parametrize("topic_filter", ["#", "+/a", "+"])
@@ -65,7 +65,9 @@ def test_filter_with_wildcard_first_level_needs_any(topic_filter: str) -> None:
 
 def test_filter_that_leaves_a_template_level_open_needs_any() -> None:
     assert mapping(*RULES).queue_topics("fleet/+/truck9") is None
-    assert mapping(*RULES).queue_topics("fleet/eu/#") == {"fleet", "fleet_eu", "MQTT_DEFAULT"}
+    assert mapping(*RULES).queue_topics("fleet/eu/#") == frozenset(
+        {"fleet", "fleet_eu", "MQTT_DEFAULT"}
+    )
 
 
 @pytest.mark.parametrize(
