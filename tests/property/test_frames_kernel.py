@@ -1,0 +1,109 @@
+"""The frames kernel answers like its reference, on legal, damaged and hostile batches."""
+
+from __future__ import annotations
+
+import struct
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gateway.mqtt import _frames, _frames_py, frames
+from tests.support.mqtt import batch, body_of
+from tests.support.mqtt_strategies import nearly_packets, packets
+
+CONNECTIONS = st.integers(0, 3)
+
+
+def test_the_kernel_is_in_use() -> None:
+    assert frames.COMPILED
+    assert frames.split is _frames.split
+
+
+def answer(split: Any, *arguments: Any) -> Any:
+    try:
+        return split(*arguments)
+    except ValueError:
+        return ValueError
+
+
+@settings(max_examples=200)
+@given(drawn=st.lists(st.tuples(CONNECTIONS, nearly_packets()), max_size=8))
+def test_kernel_splits_damaged_frames_like_the_reference(
+    drawn: list[tuple[int, tuple[int, bytes]]],
+) -> None:
+    data, index = batch((connection, *packet) for connection, packet in drawn)
+    assert _frames.split(data, index) == _frames_py.split(data, index)
+
+
+@settings(max_examples=200)
+@given(data=st.binary(max_size=60), index=st.lists(st.integers(0, 70), max_size=12))
+def test_kernel_treats_a_hostile_index_like_the_reference(data: bytes, index: list[int]) -> None:
+    packed = struct.pack(f"={len(index)}I", *index)
+    assert answer(_frames.split, data, packed) == answer(_frames_py.split, data, packed)
+
+
+@settings(max_examples=200)
+@given(first_byte=st.integers(0, 255), body=st.binary(max_size=40), version=st.integers(0, 6))
+def test_kernel_splits_one_like_the_reference(first_byte: int, body: bytes, version: int) -> None:
+    arguments = (first_byte, body, version, 9)
+    assert answer(_frames.split_one, *arguments) == answer(_frames_py.split_one, *arguments)
+
+
+@settings(max_examples=200)
+@given(topic=st.binary(max_size=24) | st.text(max_size=24).map(str.encode))
+def test_kernel_judges_topics_like_the_reference(topic: bytes) -> None:
+    body = len(topic).to_bytes(2, "big") + topic + b"payload"
+    assert _frames.split_one(0x30, body, 4, 0) == _frames_py.split_one(0x30, body, 4, 0)
+
+
+@settings(max_examples=100)
+@given(packet=packets())
+def test_every_cut_of_a_legal_packet_is_refused_or_raw(packet: tuple[int, bytes]) -> None:
+    version, whole = packet
+    for end in range(len(whole)):
+        data, index = batch([(1, version, whole[:end])])
+        kernel = _frames.split(data, index)
+        assert kernel == _frames_py.split(data, index)
+        assert kernel[0][1] == 0, "the remaining length is that of the whole packet"
+
+
+@settings(max_examples=100)
+@given(
+    topic=st.binary(max_size=300),
+    payload=st.binary(max_size=300),
+    first_byte=st.integers(0x20, 0x4F),
+    version=st.integers(2, 6),
+    properties=st.none() | st.binary(max_size=200),
+)
+def test_kernel_encodes_like_the_reference(
+    topic: bytes, payload: bytes, first_byte: int, version: int, properties: bytes | None
+) -> None:
+    arguments = (topic, payload, first_byte, version, properties)
+    expected = answer(_frames_py.encode_publish, *arguments)
+    assert answer(_frames.encode_publish, *arguments) == expected
+
+
+@settings(max_examples=200)
+@given(packet=packets())
+def test_split_and_split_one_agree(packet: tuple[int, bytes]) -> None:
+    version, whole = packet
+    data, index = batch([(5, version, whole)])
+    (frame,) = _frames.split(data, index)
+    assert frame == _frames.split_one(whole[0], body_of(whole), version, 5)
+    assert frame[1] == whole[0]
+
+
+@pytest.mark.parametrize("kernel", [_frames, _frames_py], ids=["kernel", "reference"])
+@pytest.mark.parametrize("bytes_of_length", [1, 2, 3, 4])
+def test_long_packets_are_split(kernel: Any, bytes_of_length: int) -> None:
+    payload = bytes(128 ** (bytes_of_length - 1))
+    packet, number_at = kernel.encode_publish(b"a/b", payload, 0x32, 4, None)
+    assert number_at == 1 + bytes_of_length + 2 + 3
+    packet = packet[:number_at] + b"\x00\x07" + packet[number_at + 2 :]
+    data, index = batch([(0, 4, b"\xc0\x00"), (1, 4, packet)])
+    assert kernel.split(data, index) == [
+        (0, 0xC0, None, b"", 0, None),
+        (1, 0x32, b"a/b", payload, 7, None),
+    ]
