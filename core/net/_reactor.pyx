@@ -54,6 +54,7 @@ cdef extern from "sys/socket.h" nogil:
     int connect(int, const sockaddr *, socklen_t)
     int accept4(int, sockaddr *, socklen_t *, int)
     ssize_t recv(int, void *, size_t, int)
+    ssize_t send_bytes "send"(int, const void *, size_t, int)
     ssize_t sendmsg(int, const msghdr *, int)
     int shutdown(int, int)
     int setsockopt(int, int, int, const void *, socklen_t)
@@ -1256,8 +1257,11 @@ cdef class Reactor:
                 queued += node.end - node.begin
                 count += 1
                 node = node.next
-            message.msg_iovlen = count
-            sent = sendmsg(c.fd, &message, MSG_NOSIGNAL | MSG_DONTWAIT)
+            if count == 1:                   # the usual case, and cheaper
+                sent = send_bytes(c.fd, vectors[0].iov_base, queued, MSG_NOSIGNAL | MSG_DONTWAIT)
+            else:
+                message.msg_iovlen = count
+                sent = sendmsg(c.fd, &message, MSG_NOSIGNAL | MSG_DONTWAIT)
             if sent < 0:
                 if errno == EINTR:
                     continue

@@ -25,10 +25,14 @@ FRAME_BYTES_MAX = 65_536
 _unix_names = count()
 
 
-def listening(host: str = "127.0.0.1", *, backlog: int = 512) -> socket.socket:
-    """A TCP listener on a free port."""
+def listening(
+    host: str = "127.0.0.1", *, backlog: int = 512, buffer_bytes: int = 0
+) -> socket.socket:
+    """A TCP listener on a free port; ``buffer_bytes`` is the send buffer of what it accepts."""
     sock = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    if buffer_bytes:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, buffer_bytes)
     sock.bind((host, 0))
     sock.listen(backlog)
     return sock
@@ -53,8 +57,10 @@ class ReactorLoop:
         frame_bytes_max: int = FRAME_BYTES_MAX,
         first_frame_s: int = 0,
         sock: socket.socket | None = None,
+        buffer_bytes: int = 0,
     ) -> None:
         self.reactor = reactor
+        self.buffer_bytes = buffer_bytes  # receive buffer of the peers, 0: the system's
         self.now_s = 1000
         self.opened: list[tuple[int, int, tuple[str, int]]] = []
         self.frames: defaultdict[int, list[bytes]] = defaultdict(list)
@@ -109,6 +115,8 @@ class ReactorLoop:
     def begin(self) -> socket.socket:
         """A new peer that the reactor has not accepted yet."""
         peer = self.own(socket.socket(self.family, socket.SOCK_STREAM))
+        if self.buffer_bytes:
+            peer.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, self.buffer_bytes)
         peer.connect(self.address)
         return peer
 
@@ -132,6 +140,7 @@ def reactor_loop(
     frame_bytes_max: int = FRAME_BYTES_MAX,
     first_frame_s: int = 0,
     sock: socket.socket | None = None,
+    buffer_bytes: int = 0,
 ) -> Iterator[ReactorLoop]:
     """A loop with one listener, on TCP loopback if none is given; shuts all of it down."""
     loop = ReactorLoop(
@@ -140,6 +149,7 @@ def reactor_loop(
         frame_bytes_max=frame_bytes_max,
         first_frame_s=first_frame_s,
         sock=sock,
+        buffer_bytes=buffer_bytes,
     )
     try:
         yield loop

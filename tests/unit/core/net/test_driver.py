@@ -1,0 +1,124 @@
+"""The task that drives a reactor, under trio."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+
+import pytest
+import trio
+import trio.testing
+
+from core.net.driver import TURNS_MAX, drive
+from core.net.reactor import Fault, Framing, Reactor, Turn
+from tests.support.reactor_loop import listening
+
+PING = b"\xc0\x00"
+
+
+class Echo:
+    """Answers each frame with itself; keeps what the turns said."""
+
+    def __init__(self, *, first_frame_s: int = 0) -> None:
+        self.reactor = Reactor()
+        sock = listening()
+        self.address = sock.getsockname()
+        self.reactor.listen(sock, Framing.MQTT, frame_bytes_max=1000, first_frame_s=first_frame_s)
+        self.now_s = 1000
+        self.connections: list[int] = []
+        self.faults: list[tuple[int, Fault]] = []
+        self.fault_seen = trio.Event()
+        self.empty_turns = 0
+
+    def clock_s(self) -> int:
+        return self.now_s
+
+    def handle_turn(self, turn: Turn) -> None:
+        self.empty_turns += not turn
+        self.connections += [connection for connection, _, _ in turn.opened]
+        self.faults += turn.faults
+        if turn.faults:
+            self.fault_seen.set()
+        for i in range(0, 4 * turn.frames, 4):
+            connection, _, begin, end = turn.index[i : i + 4]
+            self.reactor.send(connection, bytes(turn.data[begin:end]))
+
+    async def connect(self) -> trio.SocketStream:
+        return await trio.open_tcp_stream(*self.address)
+
+
+@pytest.fixture
+def echo() -> Iterator[Echo]:
+    made = Echo(first_frame_s=10)
+    yield made
+    made.reactor.shut_down()
+
+
+async def receive(stream: trio.SocketStream, size: int) -> bytes:
+    received = b""
+    with trio.fail_after(20):
+        while len(received) < size:
+            received += await stream.receive_some(size - len(received))
+    return received
+
+
+async def test_answers_leave_without_another_event(echo: Echo) -> None:
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(lambda: drive(echo.reactor, echo.handle_turn, clock_s=echo.clock_s))
+        async with await echo.connect() as one, await echo.connect() as two:
+            for stream in (one, two, one):
+                await stream.send_all(PING)
+                assert await receive(stream, 2) == PING
+        nursery.cancel_scope.cancel()
+    assert echo.empty_turns == 0
+
+
+async def test_other_tasks_run_while_a_peer_never_stops_sending(echo: Echo) -> None:
+    # A turn for each answer: without a bound on turns in a row the driver would not let go.
+    progress = trio.Event()
+    turns = 0
+
+    def handle_turn(turn: Turn) -> None:
+        nonlocal turns
+        turns += 1
+        if turns == 3:
+            progress.set()
+        echo.handle_turn(turn)
+        if turns < 100 * TURNS_MAX:
+            peer.send(PING)
+
+    with socket.create_connection(echo.address) as peer:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(lambda: drive(echo.reactor, handle_turn, clock_s=echo.clock_s))
+            with trio.fail_after(20):
+                await progress.wait()
+            turns_when_run, turns = turns, 100 * TURNS_MAX
+            nursery.cancel_scope.cancel()
+    assert turns_when_run <= 2 * TURNS_MAX
+
+
+async def test_overdue_connections_are_found_without_any_traffic(
+    echo: Echo, autojump_clock: trio.testing.MockClock
+) -> None:
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(lambda: drive(echo.reactor, echo.handle_turn, clock_s=echo.clock_s))
+        async with await echo.connect() as stream:
+            await stream.send_all(PING)
+            await receive(stream, 2)
+            echo.reactor.set_limits(echo.connections[0], frame_bytes_max=1000, idle_s_max=10)
+            echo.now_s += 11
+            await echo.fault_seen.wait()
+        nursery.cancel_scope.cancel()
+    assert echo.faults == [(echo.connections[0], Fault.IDLE)]
+
+
+async def test_output_queued_by_another_task_leaves_with_flush(echo: Echo) -> None:
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(lambda: drive(echo.reactor, echo.handle_turn, clock_s=echo.clock_s))
+        async with await echo.connect() as stream:
+            await stream.send_all(PING)
+            await receive(stream, 2)
+            echo.reactor.send(echo.connections[0], b"from elsewhere")
+            echo.reactor.flush()
+            assert await receive(stream, 14) == b"from elsewhere"
+        nursery.cancel_scope.cancel()
