@@ -1,3 +1,4 @@
+from collections.abc import Callable
 from collections.abc import Set as AbstractSet
 from typing import Any
 
@@ -85,6 +86,23 @@ def scan(
     blank record must reach. Returns the records, where the walk ended, and why:
     (topic, queue_id, queue_offset, physical_offset, size, tags_code, sys_flag, store_ms,
     properties)
+    """
+
+def collect(
+    view: Any,
+    begin: int,
+    end: int,
+    physical_base: int,
+    count_max: int,
+    timed_topic: bytes,
+    due_time: Callable[[bytes, int], int],
+) -> tuple[list[QueueTail], int, ScanStop, int, int]:
+    """Scan as ``scan`` does, but return the ConsumeQueue units of the records, run by run.
+
+    A run is a QueueTail whose pending units have consecutive queue offsets, the last of them
+    ``next_offset - 1``; a queue whose offsets jump has several, in log order. Records of
+    ``timed_topic`` get due_time(properties, store_ms) instead of their tag hash, unless that is 0.
+    Returns (runs, where the walk ended, why, records seen, latest store timestamp).
     """
 
 def find_record(view: Any, begin: int, stop: int, end: int, physical_base: int) -> int:

@@ -90,6 +90,8 @@ cdef enum:
     UNIT = 20
     RECORD_MIN = 92
     PROPERTIES_MAX = 32767
+    TOPIC_MAX = 255
+    CACHE = 256  # entries of collect's cache; a power of two
     FILLER = 0x7FFFFFFF
     # The values of ScanStop; OKAY is what _parse says of a whole record.
     OKAY = -1
@@ -122,7 +124,7 @@ cdef class QueueTail:
     cdef Py_ssize_t _capacity
 
     def __init__(self, bytes topic not None, queue_id, next_offset):
-        if not 1 <= PyBytes_GET_SIZE(topic) <= 255:
+        if not 1 <= PyBytes_GET_SIZE(topic) <= TOPIC_MAX:
             raise ValueError(f"a topic has 1 to 255 bytes, not {len(topic)}")
         if not 0 <= queue_id < 1 << 31:
             raise ValueError(f"queue id {queue_id} is not in [0, 2147483648)")
@@ -190,7 +192,7 @@ cdef struct Fields:
     int32_t reconsume
 
 
-cdef int32_t _int32(object value) except? -1:
+cdef inline int32_t _int32(object value) except? -1:
     cdef int64_t wide
     if not isinstance(value, int):
         raise TypeError("an integer is expected")
@@ -200,7 +202,7 @@ cdef int32_t _int32(object value) except? -1:
     return <int32_t> wide
 
 
-cdef int64_t _int64(object value) except? -1:
+cdef inline int64_t _int64(object value) except? -1:
     if not isinstance(value, int):
         raise TypeError("an integer is expected")
     return <int64_t> value
@@ -422,6 +424,8 @@ cdef int _parse(const uint8_t *at, Py_ssize_t there, Record *r) noexcept nogil:
     magic = get32(at + 4)
     if magic != MAGIC_V1 and magic != MAGIC_V2:
         return BAD_MAGIC
+    if <int32_t> get32(at + 12) < 0 or <int64_t> get64(at + 20) < 0:
+        return BAD_LAYOUT
     head = 2 if magic == MAGIC_V2 else 1
     r.at = at
     r.size = size
@@ -441,7 +445,7 @@ cdef int _parse(const uint8_t *at, Py_ssize_t there, Record *r) noexcept nogil:
     p += r.body_bytes
     r.topic_bytes = get16(at + p) if head == 2 else at[p]
     p += head
-    if r.topic_bytes < 1 or r.topic_bytes > (32767 if head == 2 else 127):
+    if r.topic_bytes < 1 or r.topic_bytes > (TOPIC_MAX if head == 2 else 127):
         return BAD_LAYOUT
     if r.topic_bytes > size - p - 2:
         return BAD_LAYOUT
@@ -658,6 +662,81 @@ def scan(view, Py_ssize_t begin, Py_ssize_t end, int64_t physical_base, Py_ssize
     finally:
         PyBuffer_Release(&buffer)
     return found, at, _STOPS[stop]
+
+
+def collect(
+    view, Py_ssize_t begin, Py_ssize_t end, int64_t physical_base, Py_ssize_t count_max,
+    bytes timed_topic not None, due_time,
+):
+    cdef Py_buffer buffer
+    cdef Py_ssize_t at = begin
+    cdef Py_ssize_t count = 0
+    cdef Py_ssize_t size
+    cdef int stop = END
+    cdef Record r
+    cdef list runs = []
+    cdef dict current = {}
+    # Where the queue of a record was found last: borrowed from `runs`, which keeps them alive.
+    cdef PyObject *cache[CACHE]
+    cdef uint32_t slot
+    cdef QueueTail run
+    cdef int64_t queue_offset, code, ms
+    cdef int64_t last_ms = 0
+    cdef const uint8_t *data
+    for slot in range(CACHE):
+        cache[slot] = NULL
+    PyObject_GetBuffer(view, &buffer, PyBUF_CONTIG_RO)
+    try:
+        if not (0 <= begin <= end <= buffer.len):
+            raise ValueError("begin and end lie outside the view")
+        data = <const uint8_t *> buffer.buf
+        while at < end:
+            if count >= count_max:
+                stop = COUNT
+                break
+            stop = _examine(data, at, end, physical_base, &r)
+            if stop != OKAY:
+                break
+            size = r.size
+            count += 1
+            ms = <int64_t> get64(r.store)
+            if ms > last_ms:
+                last_ms = ms
+            if (r.sys_flag & 0xC) == 0 or (r.sys_flag & 0xC) == 0x8:
+                code = _record_tags_code(&r)
+                if (
+                    r.topic_bytes == PyBytes_GET_SIZE(timed_topic)
+                    and memcmp(r.topic, PyBytes_AS_STRING(timed_topic), r.topic_bytes) == 0
+                ):
+                    code = due_time(_cut(r.properties, r.properties_bytes), ms) or code
+                slot = (crc_bytes(r.topic, r.topic_bytes) ^ get32(r.at + 12)) & (CACHE - 1)
+                run = <QueueTail> cache[slot] if cache[slot] != NULL else None
+                if run is None or not _is_of(run, &r):
+                    run = current.get((_cut(r.topic, r.topic_bytes), <int32_t> get32(r.at + 12)))
+                queue_offset = <int64_t> get64(r.at + 20)
+                if run is None or run.next_offset != queue_offset:
+                    run = QueueTail(
+                        _cut(r.topic, r.topic_bytes), <int32_t> get32(r.at + 12), queue_offset
+                    )
+                    current[(run.topic, run.queue_id)] = run
+                    runs.append(run)
+                cache[slot] = <PyObject *> run
+                run.reserve()
+                run.add(physical_base + at, <int32_t> size, code)
+            at += size
+        else:
+            stop = END
+    finally:
+        PyBuffer_Release(&buffer)
+    return runs, at, _STOPS[stop], count, last_ms
+
+
+cdef inline bint _is_of(QueueTail run, Record *r) noexcept:
+    return (
+        run.queue_id == <int32_t> get32(r.at + 12)
+        and PyBytes_GET_SIZE(run.topic) == r.topic_bytes
+        and memcmp(PyBytes_AS_STRING(run.topic), r.topic, r.topic_bytes) == 0
+    )
 
 
 def find_record(

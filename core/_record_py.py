@@ -7,6 +7,7 @@ Spec: RocketMQ MessageDecoder, MessageExtEncoder, CommitLog, ConsumeQueue.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from collections.abc import Set as AbstractSet
 from enum import IntEnum
 from struct import Struct
@@ -23,6 +24,7 @@ BLANK_BYTES_MIN: Final = 8
 RECORD_BYTES_MIN: Final = 92  # with a topic of one byte; the fixed part is 91
 UNIT_BYTES: Final = 20
 FILLER_SIZE: Final = 0x7FFFFFFF  # size of a unit that names no record (0, this, 0)
+TOPIC_BYTES_MAX: Final = 255
 COUNT_MAX: Final = 0x7FFFFFFF
 TRANSACTION_MASK: Final = 0xC  # 0x4 prepared, 0x8 commit, 0xC rollback
 HOST_FLAGS: Final = SYS_FLAG_BORN_IPV6 | SYS_FLAG_STORE_IPV6
@@ -50,7 +52,7 @@ class QueueTail:
     __slots__ = ("_units", "next_offset", "queue_id", "room_end", "topic")
 
     def __init__(self, topic: bytes, queue_id: int, next_offset: int) -> None:
-        if not 1 <= len(topic) <= 255:
+        if not 1 <= len(topic) <= TOPIC_BYTES_MAX:
             raise ValueError(f"a topic has 1 to 255 bytes, not {len(topic)}")
         if not 0 <= queue_id < 1 << 31:
             raise ValueError(f"queue id {queue_id} is not in [0, 2147483648)")
@@ -201,6 +203,8 @@ def _parse(view: memoryview, at: int, end: int) -> tuple[Any, ...] | ScanStop:
         return ScanStop.BAD_SIZE
     if magic not in (MAGIC_V1, MAGIC_V2):
         return ScanStop.BAD_MAGIC
+    if queue_id < 0 or queue_offset < 0:
+        return ScanStop.BAD_LAYOUT
     p = 48
     born = bytes(view[at + p : at + (p := p + (20 if sys_flag & SYS_FLAG_BORN_IPV6 else 8))])
     store_ms = int.from_bytes(view[at + p : at + (p := p + 8)], "big", signed=True)
@@ -215,7 +219,7 @@ def _parse(view: memoryview, at: int, end: int) -> tuple[Any, ...] | ScanStop:
     body = bytes(view[at + p : at + (p := p + body_bytes)])
     topic_bytes = int.from_bytes(view[at + p : at + (p := p + topic_bytes_size)], "big")
     # One byte is signed in Java: longer topics need the second version of the record.
-    if not 1 <= topic_bytes <= (127 if topic_bytes_size == 1 else 32767):
+    if not 1 <= topic_bytes <= (127 if topic_bytes_size == 1 else TOPIC_BYTES_MAX):
         return ScanStop.BAD_LAYOUT
     if topic_bytes > size - p - 2:
         return ScanStop.BAD_LAYOUT
@@ -314,6 +318,28 @@ def scan(
         )  # fmt: skip
         at += size
     return found, at, ScanStop.END
+
+
+def collect(
+    view: Any, begin: int, end: int, physical_base: int, count_max: int,
+    timed_topic: bytes, due_time: Callable[[bytes, int], int],
+) -> tuple[list[QueueTail], int, ScanStop, int, int]:  # fmt: skip
+    found, at, stop = scan(view, begin, end, physical_base, count_max)
+    runs: list[QueueTail] = []
+    current: dict[tuple[bytes, int], QueueTail] = {}
+    last_ms = 0
+    for topic, queue_id, queue_offset, physical, size, code, sys_flag, ms, properties in found:
+        last_ms = max(last_ms, ms)
+        if sys_flag & TRANSACTION_MASK not in (0, 0x8):
+            continue
+        if topic == timed_topic:
+            code = due_time(properties, ms) or code
+        run = current.get((topic, queue_id))
+        if run is None or run.next_offset != queue_offset:
+            run = current[(topic, queue_id)] = QueueTail(topic, queue_id, queue_offset)
+            runs.append(run)
+        run._add(physical, size, code)
+    return runs, at, stop, len(found), last_ms
 
 
 def _blank(data: memoryview, at: int, end: int) -> ScanStop | None:

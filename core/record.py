@@ -74,6 +74,7 @@ __all__ = [
     "AppendMessage",
     "QueueTail",
     "ScanStop",
+    "collect",
     "crc32_31",
     "decode",
     "decode_brief",
@@ -104,6 +105,7 @@ crc32_31 = _kernel.crc32_31
 decode = _kernel.decode
 decode_brief = _kernel.decode_brief
 scan = _kernel.scan
+collect = _kernel.collect
 find_record = _kernel.find_record
 gather = _kernel.gather
 select_units = _kernel.select_units

@@ -23,6 +23,7 @@ from core.store.mapped_file_queue import NAME_DIGITS, file_name
 
 UNIT = struct.Struct(">qiq")
 FILLER = bytes(8) + FILLER_SIZE.to_bytes(4, "big") + bytes(8)
+NO_VIEW = memoryview(b"")
 RESERVE_BYTES_MIN = 16_384
 RESERVE_BYTES_MAX = 1_048_576
 # RocketMQ's characters and lengths (TopicValidator): neither a dot nor a slash among them.
@@ -38,42 +39,45 @@ def is_topic_name(topic: str) -> bool:
 
 
 class OpenRegions:
-    """The mapped ConsumeQueue files, at most ``count_max``; the least recently used goes first."""
+    """The mapped ConsumeQueue files, at most ``count_max``; the one opened first goes first.
+
+    A queue keeps the view of its last file for as long as it is mapped; it is told when that ends.
+    """
 
     def __init__(self, storage: Storage, count_max: int) -> None:
         self.storage = storage
         self._count_max = count_max
-        self._regions: OrderedDict[str, Region] = OrderedDict()
+        self._regions: OrderedDict[str, tuple[Region, ConsumeQueue]] = OrderedDict()
 
-    def get(self, path: str, size: int) -> Region:
-        region = self._regions.get(path)
-        if region is not None:
+    def get(self, path: str, size: int, owner: ConsumeQueue) -> Region:
+        known = self._regions.get(path)
+        if known is not None:
             self._regions.move_to_end(path)
-            return region
+            return known[0]
         region = self.storage.map_file(path, size)
-        self._regions[path] = region
+        self._regions[path] = (region, owner)
         if len(self._regions) > self._count_max:
-            _, oldest = self._regions.popitem(last=False)
-            oldest.close()
+            self.forget(next(iter(self._regions)))
         return region
 
     def forget(self, path: str) -> None:
-        region = self._regions.pop(path, None)
-        if region is not None:
+        known = self._regions.pop(path, None)
+        if known is not None:
+            region, owner = known
+            owner.let_go()
             region.close()
 
     def close(self) -> None:
-        for region in self._regions.values():
-            region.close()
-        self._regions.clear()
+        for path in list(self._regions):
+            self.forget(path)
 
 
 class ConsumeQueue:
     """The units of one queue. Files are opened when they are needed."""
 
     __slots__ = (
-        "_directory", "_dirty_from", "_file_units", "_paths", "_regions", "_reserved_end",
-        "_storage", "begin_offset", "has_new_file", "max_offset", "min_offset", "tail",
+        "_active", "_active_begin", "_active_end", "_directory", "_dirty_from", "_file_units",
+        "_paths", "_regions", "_reserved_end", "_storage", "begin_offset", "has_new_file", "max_offset", "min_offset", "tail",
     )  # fmt: skip
 
     def __init__(
@@ -85,6 +89,9 @@ class ConsumeQueue:
         self._file_units = file_units
         self._paths: list[str] = []
         self._reserved_end = 0
+        # The file that was put into last: its view and the queue offsets it holds.
+        self._active = NO_VIEW
+        self._active_begin = self._active_end = 0
         self.begin_offset = 0  # of the first unit on file
         self.min_offset = 0  # of the first unit whose record is still in the log
         self.max_offset = 0
@@ -185,24 +192,48 @@ class ConsumeQueue:
             self._reserved_end = self.begin_offset + index * self._file_units + stop // UNIT_BYTES
 
     def _region(self, index: int) -> Region:
-        return self._regions.get(self._paths[index], self._file_units * UNIT_BYTES)
+        return self._regions.get(self._paths[index], self._file_units * UNIT_BYTES, self)
 
     def put(self, units: bytes) -> None:
         """Write units at the end, into room that ensure_room has made."""
-        self._write(self.max_offset, units)
-        self.max_offset += len(units) // UNIT_BYTES
+        offset = self.max_offset
+        end = offset + len(units) // UNIT_BYTES
+        if end > self._active_end:
+            self._put_slowly(units)
+        else:
+            at = (offset - self._active_begin) * UNIT_BYTES
+            self._active[at : at + len(units)] = units
+            if self._dirty_from is None:
+                self._dirty_from = offset
+        self.max_offset = end
 
-    def _write(self, offset: int, units: bytes | memoryview) -> None:
-        index, unit = divmod(offset - self.begin_offset, self._file_units)
-        at = unit * UNIT_BYTES
-        room = self._file_units * UNIT_BYTES - at
+    def _put_slowly(self, units: bytes) -> None:
+        """Write units at the end where the file is not mapped, or they go into the next one too."""
+        self._write(self.max_offset, units)
+        index = (self.max_offset + len(units) // UNIT_BYTES - 1 - self.begin_offset) // (
+            self._file_units
+        )
+        region = self._region(index)
+        self._active = region.view
+        self._active_begin = self.begin_offset + index * self._file_units
+        self._active_end = self._active_begin + self._file_units
+
+    def let_go(self) -> None:
+        """Forget the view of the last file: it is about to be unmapped."""
+        self._active = NO_VIEW
+        self._active_begin = self._active_end = 0
+
+    def _write(self, offset: int, units: bytes) -> None:
+        """Write units that begin at ``offset``, into as many files as they need."""
         self._mark_dirty(offset)
-        if len(units) <= room:
-            self._region(index).view[at : at + len(units)] = units
-            return
         rest = memoryview(units)
-        self._region(index).view[at:] = rest[:room]
-        self._write(offset + room // UNIT_BYTES, rest[room:])
+        while rest:
+            index, unit = divmod(offset - self.begin_offset, self._file_units)
+            at = unit * UNIT_BYTES
+            here = rest[: self._file_units * UNIT_BYTES - at]
+            self._region(index).view[at : at + len(here)] = here
+            offset += len(here) // UNIT_BYTES
+            rest = rest[len(here) :]
 
     def repair(self, offset: int, units: bytes) -> int:
         """Make the units from ``offset`` on be these; return how many were not already.

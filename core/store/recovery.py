@@ -27,8 +27,9 @@ from core.message import decode_properties
 from core.record import (
     FILLER_SIZE,
     RECORD_BYTES_MIN,
-    UNIT_BYTES,
+    QueueTail,
     ScanStop,
+    collect,
     find_record,
     scan,
     zeros_from,
@@ -42,7 +43,7 @@ from core.store.mapped_file_queue import MappedFile
 logger = logging.getLogger(__name__)
 
 CHECKPOINT_MARGIN_MS: Final = 3_000
-RECORDS_PER_STEP: Final = 8_192
+RECORDS_PER_STEP: Final = 65_536
 SCHEDULE_TOPIC: Final = b"SCHEDULE_TOPIC_XXXX"
 _S, _M, _H = 1_000, 60_000, 3_600_000
 # Level 1 is the first; messageDelayLevel of RocketMQ's broker.
@@ -50,11 +51,7 @@ DELAY_LEVELS_MS: Final = (
     1 * _S, 5 * _S, 10 * _S, 30 * _S, 1 * _M, 2 * _M, 3 * _M, 4 * _M, 5 * _M, 6 * _M, 7 * _M,
     8 * _M, 9 * _M, 10 * _M, 20 * _M, 30 * _M, 1 * _H, 2 * _H,
 )  # fmt: skip
-TRANSACTION_MASK: Final = 0xC
-WITHOUT_UNIT: Final = (0x4, 0xC)
 
-# (topic, queue_id, queue_offset, physical_offset, size, tags_code, sys_flag, store_ms, properties)
-Scanned = tuple[bytes, int, int, int, int, int, int, int, bytes]
 QueueKey = tuple[str, int]
 
 
@@ -102,7 +99,7 @@ class Recovery:
         self._make_queue = make_queue
         # Queues to be made anew from the whole log, with the reason.
         self._broken: dict[QueueKey, str] = {}
-        self._only: set[tuple[bytes, int]] | None = None
+        self._only: set[QueueKey] | None = None
         # Queues that the current walk has met; and whether it began at the log's first byte.
         self._met: set[QueueKey] = set()
         self._is_whole = False
@@ -152,11 +149,14 @@ class Recovery:
         self._met.clear()
         at = begin
         while (file := self._log.queue.find(at)) is not None:
-            found, position, stop = scan(
-                file.view, at - file.begin, file.size, file.begin, RECORDS_PER_STEP
-            )
-            if found:
-                self._take(found)
+            runs, position, stop, count, last_ms = collect(
+                file.view, at - file.begin, file.size, file.begin, RECORDS_PER_STEP,
+                SCHEDULE_TOPIC, deliver_time_ms,
+            )  # fmt: skip
+            self.report.records += count
+            self.last_store_timestamp_ms = max(self.last_store_timestamp_ms, last_ms)
+            for run in runs:
+                self._place(run)
             at = file.begin + position
             match stop:
                 case ScanStop.COUNT:
@@ -298,40 +298,18 @@ class Recovery:
             return None
         return f"unit {offset} names no record of this queue at {physical_offset}"
 
-    def _take(self, records: list[Scanned]) -> None:
-        """Put the units of records, in log order, into their queues."""
-        if self._only is not None:
-            records = [record for record in records if (record[0], record[1]) in self._only]
-            if not records:
-                return
-        runs: dict[tuple[bytes, int], tuple[int, bytearray]] = {}
-        pack = UNIT.pack
-        for topic, queue_id, queue_offset, physical, size, code, sys_flag, ms, text in records:
-            if sys_flag & TRANSACTION_MASK in WITHOUT_UNIT:
-                continue
-            if topic == SCHEDULE_TOPIC:
-                code = deliver_time_ms(text, ms) or code
-            key = (topic, queue_id)
-            run = runs.get(key)
-            if run is not None and run[0] + len(run[1]) // UNIT_BYTES != queue_offset:
-                self._place(key, *run)
-                run = None
-            if run is None:
-                runs[key] = run = (queue_offset, bytearray())
-            run[1].extend(pack(physical, size, code))
-        for key, run in runs.items():
-            self._place(key, *run)
-        self.report.records += len(records)
-        self.last_store_timestamp_ms = max(self.last_store_timestamp_ms, records[-1][7])
-
-    def _place(self, raw_key: tuple[bytes, int], first: int, units: bytearray) -> None:
+    def _place(self, run: QueueTail) -> None:
         """Put a run of units where its first record's queue offset says."""
-        topic = raw_key[0].decode(errors="replace")
+        first = run.next_offset - run.pending
+        units = run.take_units()
         physical_offset = int.from_bytes(units[:8], "big")
-        if not is_topic_name(topic) or raw_key[1] < 0 or first < 0:
-            self._refuse(physical_offset, units, "its queue cannot exist")
+        topic = run.topic.decode(errors="replace")
+        if not is_topic_name(topic):
+            self._refuse(physical_offset, units, "no topic can have its name")
             return
-        key = (topic, raw_key[1])
+        key = (topic, run.queue_id)
+        if self._only is not None and key not in self._only:
+            return
         if key in self._broken and not self._is_whole:
             return
         queue = self._queues.get(key)
@@ -352,13 +330,15 @@ class Recovery:
         self._met.add(key)
         if not 0 <= gap <= possible:
             self._refuse(physical_offset, units, f"expected queue offset {queue.max_offset}")
-        elif queue.repair(first, bytes(units)) and key not in self._broken:
+        elif queue.repair(first, units) and key not in self._broken:
             self._note_repaired(key)
 
-    def _refuse(self, physical_offset: int, units: bytearray, reason: str) -> None:
+    def _refuse(self, physical_offset: int, units: bytes, reason: str) -> None:
         """Records whose header contradicts the log before them get no units."""
-        size = sum(unit[1] for unit in UNIT.iter_unpack(units))
-        self._report_damage(physical_offset, physical_offset + size, reason)
+        sizes = [unit[1] for unit in UNIT.iter_unpack(units)]
+        self._report_damage(
+            physical_offset, physical_offset + sum(sizes), f"{reason}; records={len(sizes)}"
+        )
 
     def _note_repaired(self, key: QueueKey) -> None:
         if key not in self.report.repaired_queues:
@@ -386,8 +366,10 @@ class Recovery:
         for key in self._broken:
             self._queues[key].wipe()
         self._is_whole = True
-        self._only = {(topic.encode(), queue_id) for topic, queue_id in self._broken}
+        self._only = set(self._broken)
+        records = self.report.records
         self._walk(self._log.begin_offset)
+        self.report.records = records
         self._only = None
 
     def _keep_offsets_used(self, table: QueueTable) -> None:
