@@ -2,7 +2,7 @@
 
 Owns: one RemotingClient per address, the route cache and its refresh, the client's identity towards
 brokers. Must not touch: what is sent or pulled (bridge.producer, bridge.pull).
-Invariants: every wait on a peer has a deadline; background tasks live in the nursery that ``enter``
+Invariants: every wait on a peer has a deadline; background tasks live in nurseries that ``enter``
 opens and ``leave`` ends. State changes between two awaits on trio's thread, or under the lock of
 one address or topic.
 Spec: RocketMQ MQClientInstance; docs of the wire in core.remoting.
@@ -16,7 +16,6 @@ import os
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import AbstractAsyncContextManager
 from typing import Any, Final
 
 import trio
@@ -65,39 +64,36 @@ class Client:
         self._routes: dict[str, tuple[TopicRoute, float]] = {}
         self._routing: defaultdict[str, trio.Lock] = defaultdict(trio.Lock)
         self._heartbeat_wanted = trio.Event()
-        self._manager: AbstractAsyncContextManager[trio.Nursery] | None = None
-        self._nursery: trio.Nursery | None = None
+        self._running: _Running | None = None
 
     async def enter(self) -> None:
         """Start the background tasks; connects to nobody yet."""
-        if self._nursery is not None:
-            raise ClientClosedError("already entered")
+        if self.client_id:
+            raise ClientClosedError("already used: create a new one")
         self.address = await _own_address(self.namesrv_addresses[0])
         # Distinct per process and client: the broker tells the members of a group apart by it.
         instance = f"{os.getpid()}#{time.time_ns()}#{next(_instances)}"
         self.client_id = f"{self.address}@{instance}"
-        self._manager = trio.open_nursery()
-        self._nursery = await self._manager.__aenter__()
-        self._nursery.start_soon(self._refresh_routes)
-        self._nursery.start_soon(self._send_heartbeats)
+        running = self._running = await _Running.enter()
+        running.work.start_soon(self._refresh_routes)
+        running.work.start_soon(self._send_heartbeats)
 
     async def leave(self) -> None:
-        """Say goodbye to the brokers, for at most LEAVE_GRACE_S, and end every task.
-
-        The nursery is left by hand, without the caller's exception: that one then propagates as
-        itself instead of inside an exception group.
-        """
-        if self._nursery is None or self._manager is None:
+        """End the background work, say goodbye for at most LEAVE_GRACE_S, drop the connections."""
+        running = self._running
+        if running is None:
             return
-        nursery, self._nursery = self._nursery, None
-        with trio.move_on_after(LEAVE_GRACE_S, shield=True):
-            await self._say_goodbye()
-        nursery.cancel_scope.cancel()
-        await self._manager.__aexit__(None, None, None)
+        try:
+            await running.end_work()
+        finally:
+            self._running = None
+            with trio.move_on_after(LEAVE_GRACE_S, shield=True):
+                await self._say_goodbye()
+            await running.end_connections()
 
     def start_soon(self, task: Callable[..., Any], *args: object) -> None:
         """Run ``task`` until ``leave``."""
-        self._open_nursery().start_soon(task, *args)
+        self._open().work.start_soon(task, *args)
 
     async def request(
         self, address: str, command: RemotingCommand, *, timeout_s: float = REQUEST_TIMEOUT_S
@@ -166,13 +162,13 @@ class Client:
         """Send a heartbeat at once, because the groups or subscriptions have changed."""
         self._heartbeat_wanted.set()
 
-    def _open_nursery(self) -> trio.Nursery:
-        if self._nursery is None:
+    def _open(self) -> _Running:
+        if self._running is None:
             raise ClientClosedError("not open: use it inside `async with`")
-        return self._nursery
+        return self._running
 
     async def _connection(self, address: str, timeout_s: float) -> RemotingClient:
-        nursery = self._open_nursery()
+        nursery = self._open().connections
         connection = self._connections.get(address)
         if connection is not None and connection.is_open:
             return connection
@@ -266,6 +262,35 @@ class Client:
     def _broker_addresses(self) -> Iterable[str]:
         """Return the addresses that get heartbeats: those of the masters in use."""
         return _addresses([route for route, _ in self._routes.values()])
+
+
+class _Running:
+    """The two nurseries of an entered client: connections outlive the work by the goodbye.
+
+    They are left by hand, without the caller's exception: that one then propagates as itself
+    instead of inside an exception group.
+    """
+
+    @classmethod
+    async def enter(cls) -> _Running:
+        running = cls()
+        running.connections = await running._connections_manager.__aenter__()
+        running.work = await running._work_manager.__aenter__()
+        return running
+
+    def __init__(self) -> None:
+        self.connections: trio.Nursery
+        self.work: trio.Nursery
+        self._connections_manager = trio.open_nursery()
+        self._work_manager = trio.open_nursery()
+
+    async def end_work(self) -> None:
+        self.work.cancel_scope.cancel()
+        await self._work_manager.__aexit__(None, None, None)
+
+    async def end_connections(self) -> None:
+        self.connections.cancel_scope.cancel()
+        await self._connections_manager.__aexit__(None, None, None)
 
 
 async def _unregister_and_close(connection: RemotingClient, ext: dict[str, str] | None) -> None:

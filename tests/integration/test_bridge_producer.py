@@ -1,0 +1,283 @@
+"""The producer against a fake cluster on loopback: queues, retries, deadlines, refusals."""
+
+from __future__ import annotations
+
+import zlib
+
+import pytest
+import trio
+
+from bridge.errors import (
+    ClientClosedError,
+    MessageRefusedError,
+    NoNameServerError,
+    RouteError,
+    SendFailedError,
+)
+from bridge.producer import Producer, SendStatus
+from core.errors import BrokerError
+from core.message import Message, MessageQueue
+from core.record import decode_messages
+from core.remoting import RemotingCommand, RequestCode, ResponseCode, loads
+from tests.support.fake_cluster import NO_ANSWER, FakeBroker, fake_cluster, serve
+
+SENDS = (RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE)
+
+
+def sends(broker: FakeBroker) -> list[RemotingCommand]:
+    return [request for request in broker.requests if request.code in SENDS]
+
+
+async def test_queues_take_turns_over_all_brokers() -> None:
+    async with fake_cluster("a", "b") as cluster, Producer(namesrv=cluster.namesrv) as producer:
+        results = [await producer.send(Message("T", b"%d" % i)) for i in range(8)]
+        queues = await producer.queues("T")
+    assert [result.queue for result in results] == [*queues, *queues]
+    assert len(queues) == 4
+    assert [result.queue_offset for result in results] == [0] * 4 + [1] * 4
+
+
+async def test_message_arrives_with_its_properties() -> None:
+    async with fake_cluster("a") as cluster, Producer(namesrv=cluster.namesrv) as producer:
+        message = Message("T", b"x", tags="tag", keys=("k1", "k2"), properties={"p": "ü"}, flag=3)
+        result = await producer.send(message)
+        (request,) = sends(cluster.brokers[0])
+        (stored,) = decode_messages(cluster.brokers[0].records["T", result.queue.queue_id][0])
+    assert result.status is SendStatus.OK
+    assert result.message_id == stored.message_id
+    assert len(result.message_id) == 32
+    assert stored.tags == "tag"
+    assert stored.keys == ("k1", "k2")
+    assert stored.properties["p"] == "ü"
+    assert stored.properties["WAIT"] == "true"
+    assert {request.ext[name] for name in "hjkm"} == {"3", "0", "false"}
+    assert all(isinstance(value, str) for value in request.ext.values())
+
+
+async def test_hash_key_and_chosen_queue_decide_the_queue() -> None:
+    async with fake_cluster("a", "b") as cluster, Producer(namesrv=cluster.namesrv) as producer:
+        by_key = {(await producer.send(Message("T", b""), hash_key="dev7")).queue for _ in range(5)}
+        chosen = MessageQueue("T", "b", 1)
+        by_choice = (await producer.send(Message("T", b""), queue=chosen)).queue
+    assert len(by_key) == 1
+    assert by_choice == chosen
+
+
+async def test_batch_is_stored_in_order_in_one_queue() -> None:
+    async with fake_cluster("a") as cluster, Producer(namesrv=cluster.namesrv) as producer:
+        result = await producer.send_batch([Message("T", b"%d" % i, tags="t") for i in range(5)])
+        records = cluster.brokers[0].records["T", result.queue.queue_id]
+        stored = decode_messages(b"".join(records))
+        (request,) = sends(cluster.brokers[0])
+    assert [message.body for message in stored] == [b"0", b"1", b"2", b"3", b"4"]
+    assert result.message_id == ",".join(message.message_id for message in stored)
+    assert request.code == RequestCode.SEND_BATCH_MESSAGE
+    assert request.ext["m"] == "true"
+
+
+@pytest.mark.parametrize(("size", "is_packed"), [(4096, False), (4097, True), (300_000, True)])
+async def test_large_bodies_are_compressed(size: int, is_packed: bool) -> None:
+    async with fake_cluster("a") as cluster, Producer(namesrv=cluster.namesrv) as producer:
+        result = await producer.send(Message("T", b"x" * size))
+        (request,) = sends(cluster.brokers[0])
+        (stored,) = decode_messages(cluster.brokers[0].records["T", result.queue.queue_id][0])
+    assert request.ext["f"] == ("1" if is_packed else "0")
+    assert (zlib.decompress(request.body) if is_packed else request.body) == b"x" * size
+    assert stored.body == b"x" * size
+
+
+@pytest.mark.parametrize(
+    ("message", "words"),
+    [
+        pytest.param(Message("", b""), "topic", id="no_topic"),
+        pytest.param(Message("a/b", b""), "topic", id="slash"),
+        pytest.param(Message("t" * 128, b""), "topic", id="long_topic"),
+        pytest.param(Message("T", bytes(4 * 1024 * 1024 + 1)), "at most 4194304", id="too_large"),
+        pytest.param(Message("T", b"", keys=("a b",)), "keys", id="key_with_space"),
+        pytest.param(Message("T", b"", properties={"a": "\x01"}), "separator", id="separator"),
+        pytest.param(Message("T", b"", properties={"a": "x" * 33000}), "32767", id="properties"),
+    ],
+)
+async def test_message_that_no_broker_would_take_is_refused_here(
+    message: Message, words: str
+) -> None:
+    async with fake_cluster("a") as cluster, Producer(namesrv=cluster.namesrv) as producer:
+        with pytest.raises(MessageRefusedError, match=words):
+            await producer.send(message)
+        with pytest.raises(MessageRefusedError):
+            await producer.send_batch([message])
+        assert sends(cluster.brokers[0]) == []
+
+
+async def test_batch_of_several_topics_or_delayed_or_empty_is_refused() -> None:
+    async with fake_cluster("a") as cluster, Producer(namesrv=cluster.namesrv) as producer:
+        for messages in (
+            [],
+            [Message("T", b""), Message("U", b"")],
+            [Message("T", b"", properties={"DELAY": "1"})],
+            [Message("%RETRY%G", b"")],
+        ):
+            with pytest.raises(MessageRefusedError):
+                await producer.send_batch(messages)
+
+
+async def test_busy_broker_is_left_for_another_one() -> None:
+    async with fake_cluster("a", "b") as cluster, Producer(namesrv=cluster.namesrv) as producer:
+        cluster.brokers[0].script = lambda request: (
+            request.answer(ResponseCode.SYSTEM_BUSY, "busy") if request.code in SENDS else None
+        )
+        for _ in range(4):
+            assert (await producer.send(Message("T", b""))).queue.broker_name == "b"
+
+
+async def test_stuck_broker_leaves_time_for_another_one() -> None:
+    async with fake_cluster("a", "b") as cluster:
+        cluster.brokers[0].script = lambda request: NO_ANSWER if request.code in SENDS else None
+        async with Producer(namesrv=cluster.namesrv, timeout_s=1.5) as producer:
+            results = [await producer.send(Message("T", b"%d" % i)) for i in range(2)]
+        assert {result.queue.broker_name for result in results} == {"b"}
+        ids = {request.ext["i"] for broker in cluster.brokers for request in sends(broker)}
+    assert len(ids) == 2  # an attempt again carries the same unique id
+
+
+async def test_refusal_for_good_is_not_retried() -> None:
+    async with fake_cluster("a", "b") as cluster, Producer(namesrv=cluster.namesrv) as producer:
+        for broker in cluster.brokers:
+            broker.script = lambda request: (
+                request.answer(ResponseCode.MESSAGE_ILLEGAL, "too odd")
+                if request.code in SENDS
+                else None
+            )
+        with pytest.raises(BrokerError, match="too odd") as caught:
+            await producer.send(Message("T", b""))
+        assert caught.value.code == ResponseCode.MESSAGE_ILLEGAL
+        assert sum(len(sends(broker)) for broker in cluster.brokers) == 1
+
+
+async def test_failure_of_every_attempt_says_what_happened() -> None:
+    async with fake_cluster("a") as cluster, Producer(namesrv=cluster.namesrv) as producer:
+        cluster.brokers[0].script = lambda request: (
+            request.answer(ResponseCode.SERVICE_NOT_AVAILABLE, "shutting down")
+            if request.code in SENDS
+            else None
+        )
+        with pytest.raises(SendFailedError, match="shutting down") as caught:
+            await producer.send(Message("T", b""))
+        assert len(caught.value.attempts) == 3
+
+
+async def test_warnings_of_the_broker_are_a_status() -> None:
+    async with fake_cluster("a") as cluster, Producer(namesrv=cluster.namesrv) as producer:
+        cluster.brokers[0].script = lambda request: (
+            request.answer(
+                ResponseCode.FLUSH_DISK_TIMEOUT,
+                ext={"msgId": "M", "queueId": "1", "queueOffset": "9"},
+            )
+            if request.code in SENDS
+            else None
+        )
+        result = await producer.send(Message("T", b""))
+    assert (result.status, result.queue_offset) == (SendStatus.FLUSH_DISK_TIMEOUT, 9)
+
+
+async def test_unknown_topic_is_sent_to_the_brokers_of_the_default_topic() -> None:
+    async with fake_cluster("a") as cluster, Producer(namesrv=cluster.namesrv) as producer:
+        with pytest.raises(RouteError, match="'New' does not exist"):
+            await producer.send(Message("New", b""))
+        cluster.topics["TBW102"] = 8
+        result = await producer.send(Message("New", b""))
+        (request,) = sends(cluster.brokers[0])
+        assert (request.ext["b"], request.ext["c"], request.ext["d"]) == ("New", "TBW102", "4")
+        assert result.queue.topic == "New"
+        assert len(await producer.queues("New")) == 4
+        # Once it exists its own route counts.
+        cluster.topics["New"] = 2
+        await trio.sleep(0.15)
+        assert len(await producer.queues("New")) == 2
+
+
+async def test_dead_name_server_is_passed_over() -> None:
+    async with fake_cluster("a") as cluster:
+        with trio.socket.socket() as unused:
+            await unused.bind(("127.0.0.1", 0))
+            dead = f"127.0.0.1:{unused.getsockname()[1]}"
+            async with Producer(namesrv=f"{dead};{cluster.namesrv}") as producer:
+                await producer.send(Message("T", b""))
+            async with Producer(namesrv=dead, timeout_s=0.5) as producer:
+                with pytest.raises(SendFailedError, match="no name server answered"):
+                    await producer.send(Message("T", b""))
+                with pytest.raises(NoNameServerError):
+                    await producer.queues("T")
+
+
+async def test_name_server_that_dies_later_does_not_stop_sends() -> None:
+    async with fake_cluster("a") as cluster, Producer(namesrv=cluster.namesrv) as producer:
+        await producer.send(Message("T", b""))
+        cluster.script = lambda request: NO_ANSWER
+        answers = iter([ResponseCode.SYSTEM_BUSY])
+        cluster.brokers[0].script = lambda request: (
+            request.answer(code, "busy")
+            if request.code in SENDS and (code := next(answers, None)) is not None
+            else None
+        )
+        await producer.send(Message("T", b""), timeout_s=8)
+
+
+async def test_heartbeat_and_goodbye_name_the_group() -> None:
+    async with fake_cluster("a") as cluster:
+        async with Producer(namesrv=cluster.namesrv, group="P") as producer:
+            await producer.send(Message("T", b""))
+            heartbeat = loads((await cluster.brokers[0].received(RequestCode.HEART_BEAT)).body)
+        goodbye = (await cluster.brokers[0].received(RequestCode.UNREGISTER_CLIENT)).ext
+    assert heartbeat["producerDataSet"] == [{"groupName": "P"}]
+    assert goodbye == {"clientID": heartbeat["clientID"], "producerGroup": "P"}
+
+
+async def test_errors_of_the_callers_block_come_out_as_they_are() -> None:
+    async with fake_cluster("a") as cluster:
+        with pytest.raises(KeyError, match="own"):  # noqa: PT012 (leaving the block is the point)
+            async with Producer(namesrv=cluster.namesrv) as producer:
+                await producer.send(Message("T", b""))
+                raise KeyError("own")
+        with trio.move_on_after(0.05) as scope:
+            async with Producer(namesrv=cluster.namesrv):
+                await trio.sleep_forever()
+        assert scope.cancelled_caught
+
+
+async def test_closed_producer_says_so() -> None:
+    async with fake_cluster("a") as cluster:
+        producer = Producer(namesrv=cluster.namesrv)
+        with pytest.raises(ClientClosedError):
+            await producer.send(Message("T", b""))
+        async with producer:
+            pass
+        with pytest.raises(ClientClosedError):
+            await producer.send(Message("T", b""))
+
+
+async def test_many_tasks_share_one_producer() -> None:
+    async with fake_cluster("a", "b") as cluster, Producer(namesrv=cluster.namesrv) as producer:
+        ids: set[str] = set()
+
+        async def send_some() -> None:
+            for _ in range(20):
+                ids.add((await producer.send(Message("T", b"x"))).message_id)
+
+        async with trio.open_nursery() as nursery:
+            for _ in range(20):
+                nursery.start_soon(send_some)
+        assert len(ids) == 400
+        assert sum(len(records) for b in cluster.brokers for records in b.records.values()) == 400
+
+
+async def test_name_server_with_garbage_for_a_route_is_reported() -> None:
+    async def garbage(request: RemotingCommand) -> RemotingCommand | None:
+        return request.answer(body=b"{nonsense")
+
+    async with trio.open_nursery() as nursery:
+        address = await serve(nursery, garbage)
+        async with Producer(namesrv=address) as producer:
+            with pytest.raises(SendFailedError, match="not JSON"):
+                await producer.send(Message("T", b""))
+        nursery.cancel_scope.cancel()

@@ -1,0 +1,258 @@
+"""The pull consumer against a fake cluster on loopback: positions, holds, filters, faults."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+import trio
+
+from bridge.errors import ClientError, RouteError
+from bridge.pull import PullConsumer, PullStatus
+from core.errors import BrokerError, RecordError
+from core.message import MessageQueue, StoredMessage, string_hash
+from core.remoting import RemotingCommand, RequestCode, ResponseCode, loads
+from tests.support.fake_cluster import FakeCluster, fake_cluster, properties
+
+Q0 = MessageQueue("T", "a", 0)
+Q1 = MessageQueue("T", "a", 1)
+
+
+def fill(cluster: FakeCluster, queue: MessageQueue, count: int, tag: str = "t") -> None:
+    (broker,) = (broker for broker in cluster.brokers if broker.name == queue.broker_name)
+    for _ in range(count):
+        number = len(broker.records[queue.topic, queue.queue_id])
+        broker.store(queue.topic, queue.queue_id, b"%d" % number, properties(TAGS=tag))
+
+
+async def drain(consumer: PullConsumer, count: int) -> list[StoredMessage]:
+    messages: list[StoredMessage] = []
+    with trio.fail_after(10):
+        while len(messages) < count:
+            messages += await consumer.poll(timeout_s=5)
+    return messages
+
+
+def consumer_of(cluster: FakeCluster, **options: object) -> PullConsumer:
+    return PullConsumer(namesrv=cluster.namesrv, group="G", hold_s=2, **options)  # type: ignore[arg-type]
+
+
+async def test_assigned_queues_are_read_in_order_to_the_end() -> None:
+    async with fake_cluster("a") as cluster, consumer_of(cluster) as consumer:
+        fill(cluster, Q0, 100)
+        fill(cluster, Q1, 3)
+        queues = await consumer.queues("T")
+        assert queues == (Q0, Q1)
+        consumer.assign(queues)
+        messages = await drain(consumer, 103)
+        for queue, count in ((Q0, 100), (Q1, 3)):
+            offsets = [m.queue_offset for m in messages if m.queue_id == queue.queue_id]
+            assert offsets == list(range(count))
+            assert consumer.position(queue) == count
+        assert await consumer.poll(timeout_s=0.05) == []
+
+
+async def test_busy_queue_does_not_starve_the_other() -> None:
+    async with fake_cluster("a") as cluster, consumer_of(cluster) as consumer:
+        fill(cluster, Q0, 500)
+        consumer.assign([Q0, Q1])
+        await drain(consumer, 64)
+        fill(cluster, Q1, 1)
+        seen = await drain(consumer, 200)
+        assert Q1.queue_id in {message.queue_id for message in seen}
+
+
+async def test_held_pull_answers_when_a_message_arrives() -> None:
+    async with fake_cluster("a") as cluster, consumer_of(cluster) as consumer:
+        consumer.assign([Q0])
+        async with trio.open_nursery() as nursery:
+
+            async def store_later() -> None:
+                await cluster.brokers[0].received(RequestCode.PULL_MESSAGE)
+                fill(cluster, Q0, 1)
+
+            nursery.start_soon(store_later)
+            assert len(await drain(consumer, 1)) == 1
+
+
+async def test_committed_offset_counts_what_was_handed_out_not_what_was_read_ahead() -> None:
+    async with fake_cluster("a") as cluster:
+        fill(cluster, Q0, 60)
+        async with consumer_of(cluster) as consumer:
+            consumer.assign([Q0])
+            assert len(await consumer.poll(timeout_s=5, count_max=7)) == 7
+            await consumer.commit()
+            assert await consumer.committed(Q0) == 7
+        async with consumer_of(cluster) as consumer:
+            consumer.assign([Q0])
+            assert (await drain(consumer, 1))[0].queue_offset == 7
+            await consumer.commit({Q0: 42})
+        assert cluster.brokers[0].committed["G", "T", 0] == 42
+
+
+async def test_commit_asks_only_for_what_has_changed() -> None:
+    async with fake_cluster("a") as cluster, consumer_of(cluster) as consumer:
+        fill(cluster, Q0, 1)
+        consumer.assign([Q0])
+        await drain(consumer, 1)
+        await consumer.commit()
+        await consumer.commit()
+        codes = [request.code for request in cluster.brokers[0].requests]
+        assert codes.count(RequestCode.UPDATE_CONSUMER_OFFSET) == 1
+
+
+async def test_seek_moves_in_both_directions_and_to_the_ends() -> None:
+    async with fake_cluster("a") as cluster, consumer_of(cluster) as consumer:
+        fill(cluster, Q0, 50)
+        consumer.assign([Q0])
+        await drain(consumer, 50)
+        consumer.seek(Q0, 48)
+        assert [m.queue_offset for m in await drain(consumer, 2)] == [48, 49]
+        consumer.seek_to_begin()
+        assert (await drain(consumer, 1))[0].queue_offset == 0
+        consumer.seek_to_end([Q0])
+        assert consumer.position(Q0) is None
+        assert await consumer.poll(timeout_s=0.2) == []
+        fill(cluster, Q0, 1)
+        assert (await drain(consumer, 1))[0].queue_offset == 50
+        with pytest.raises(ValueError, match="negative"):
+            consumer.seek(Q0, -1)
+        with pytest.raises(ClientError, match="not assigned"):
+            consumer.seek(Q1, 0)
+
+
+async def test_new_group_starts_where_it_was_told_to() -> None:
+    async with fake_cluster("a") as cluster, consumer_of(cluster, start="last") as consumer:
+        fill(cluster, Q0, 5)
+        consumer.assign([Q0])
+        assert await consumer.poll(timeout_s=0.2) == []
+        fill(cluster, Q0, 1)
+        assert [m.queue_offset for m in await drain(consumer, 1)] == [5]
+
+
+async def test_tags_are_told_to_the_broker_and_compared_exactly_here() -> None:
+    async with fake_cluster("a") as cluster, consumer_of(cluster) as consumer:
+        # "Aa" and "BB" have the same hash; the fake broker does not filter at all.
+        assert string_hash("Aa") == string_hash("BB")
+        for tag in ("Aa", "BB", "C", "BB"):
+            fill(cluster, Q0, 1, tag)
+        consumer.assign([Q0], tags="Aa || C")
+        assert [m.tags for m in await drain(consumer, 2)] == ["Aa", "C"]
+        assert consumer.position(Q0) == 4
+        pull = await cluster.brokers[0].received(RequestCode.PULL_MESSAGE)
+        assert (pull.ext["subscription"], pull.ext["expressionType"]) == ("Aa || C", "TAG")
+        heartbeat = loads((await cluster.brokers[0].received(RequestCode.HEART_BEAT)).body)
+        (subscription,) = heartbeat["consumerDataSet"][0]["subscriptionDataSet"]
+        assert subscription["codeSet"] == [string_hash("Aa"), string_hash("C")]
+        with pytest.raises(ValueError, match="names no tag"):
+            consumer.assign([Q0], tags="||")
+
+
+async def test_assigning_anew_keeps_the_queues_that_stay() -> None:
+    async with fake_cluster("a") as cluster, consumer_of(cluster) as consumer:
+        fill(cluster, Q0, 3)
+        consumer.assign([Q0])
+        await drain(consumer, 3)
+        consumer.assign([Q0, Q1])
+        assert consumer.position(Q0) == 3
+        consumer.assign([Q1])
+        assert consumer.assigned == (Q1,)
+
+
+async def test_expired_offset_moves_on_with_a_warning(caplog: pytest.LogCaptureFixture) -> None:
+    async with fake_cluster("a") as cluster, consumer_of(cluster) as consumer:
+        fill(cluster, Q0, 10)
+        cluster.brokers[0].min_offset = 8
+        consumer.assign([Q0])
+        consumer.seek(Q0, 2)
+        with caplog.at_level(logging.WARNING):
+            assert [m.queue_offset for m in await drain(consumer, 2)] == [8, 9]
+        assert "pull_offset_illegal" in caplog.text
+
+
+async def test_unreachable_broker_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("bridge.pull.RETRY_S", 0.05)
+    async with fake_cluster("a") as cluster, consumer_of(cluster) as consumer:
+        fill(cluster, Q0, 3)
+        address, cluster.brokers[0].address = cluster.brokers[0].address, "127.0.0.1:1"
+        consumer.assign([Q0])
+        assert await consumer.poll(timeout_s=0.2) == []
+        cluster.brokers[0].address = address
+        assert len(await drain(consumer, 3)) == 3
+
+
+async def test_refusal_for_good_is_raised_by_poll_once() -> None:
+    async with fake_cluster("a") as cluster, consumer_of(cluster) as consumer:
+        cluster.brokers[0].script = lambda request: (
+            request.answer(ResponseCode.NO_PERMISSION, "not for you")
+            if request.code == RequestCode.PULL_MESSAGE
+            else None
+        )
+        consumer.assign([Q0])
+        with pytest.raises(BrokerError, match="not for you"):
+            await consumer.poll(timeout_s=5)
+        assert await consumer.poll(timeout_s=0.05) == []
+        cluster.brokers[0].script = lambda request: None
+        fill(cluster, Q0, 1)
+        consumer.seek(Q0, 0)
+        assert len(await drain(consumer, 1)) == 1
+
+
+async def test_damaged_records_are_raised_by_poll() -> None:
+    async with fake_cluster("a") as cluster, consumer_of(cluster) as consumer:
+        fill(cluster, Q0, 1)
+        cluster.brokers[0].records["T", 0] = [b"\0\0\0\x10garbage!"]
+        consumer.assign([Q0])
+        with pytest.raises(RecordError):
+            await consumer.poll(timeout_s=5)
+
+
+async def test_topic_that_does_not_exist_is_reported() -> None:
+    async with fake_cluster("a") as cluster, consumer_of(cluster) as consumer:
+        with pytest.raises(RouteError, match="'Nowhere' does not exist"):
+            await consumer.queues("Nowhere")
+        consumer.assign([MessageQueue("Nowhere", "a", 0)])
+        with pytest.raises(RouteError, match="Nowhere"):
+            await consumer.poll(timeout_s=5)
+
+
+async def test_raw_pull_gives_the_answer_as_it_is() -> None:
+    async with fake_cluster("a") as cluster, consumer_of(cluster) as consumer:
+        fill(cluster, Q0, 5)
+        found = await consumer.pull(Q0, 1, count_max=2)
+        assert (found.status, found.next_offset, found.max_offset) == (PullStatus.FOUND, 3, 5)
+        assert found.records == b"".join(cluster.brokers[0].records["T", 0][1:3])
+        assert [m.body for m in found.messages()] == [b"1", b"2"]
+        empty = await consumer.pull(Q0, 5, hold_s=0.05)
+        assert (empty.status, empty.next_offset, empty.records) == (
+            PullStatus.NO_NEW_MESSAGE,
+            5,
+            b"",
+        )
+        assert consumer.assigned == ()
+
+
+async def test_offsets_are_asked_for_all_queues_at_once() -> None:
+    async with fake_cluster("a", "b") as cluster, consumer_of(cluster) as consumer:
+        fill(cluster, Q0, 5)
+        queues = await consumer.queues("T")
+        ends = await consumer.end_offsets(queues)
+        assert list(ends) == list(queues)
+        assert ends[Q0] == 5
+        assert set((await consumer.begin_offsets(queues)).values()) == {0}
+        with pytest.raises(BrokerError) as caught:
+            await consumer.offsets_for_time(queues, 0)
+        assert caught.value.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
+
+
+@pytest.mark.parametrize("value", [None, "x", "9" * 100])
+async def test_answer_without_its_numbers_is_an_error(value: str | None) -> None:
+    def script(request: RemotingCommand) -> RemotingCommand | None:
+        if request.code != RequestCode.GET_MAX_OFFSET:
+            return None
+        return request.answer(ext={} if value is None else {"offset": value})
+
+    async with fake_cluster("a") as cluster, consumer_of(cluster) as consumer:
+        cluster.brokers[0].script = script
+        with pytest.raises(Exception, match="field offset"):
+            await consumer.end_offsets([Q0])

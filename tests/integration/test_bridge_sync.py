@@ -1,0 +1,137 @@
+"""The blocking facade: the same calls from plain threads, closing, forks."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+import trio
+
+from bridge.errors import ClientClosedError, RouteError
+from bridge.sync import SyncProducer, SyncPullConsumer
+from core.message import Message
+from tests.support.fake_cluster import FakeCluster, fake_cluster
+
+
+@contextmanager
+def cluster_in_thread() -> Iterator[FakeCluster]:
+    """A fake cluster that runs in another thread's trio run."""
+    ready = threading.Event()
+    found: list[FakeCluster] = []
+    ends: list[tuple[trio.lowlevel.TrioToken, trio.Event]] = []
+
+    async def main() -> None:
+        async with fake_cluster("a") as cluster:
+            end = trio.Event()
+            found.append(cluster)
+            ends.append((trio.lowlevel.current_trio_token(), end))
+            ready.set()
+            await end.wait()
+
+    thread = threading.Thread(target=trio.run, args=(main,))
+    thread.start()
+    ready.wait(10)
+    yield found[0]
+    token, end = ends[0]
+    token.run_sync_soon(end.set)
+    thread.join(10)
+
+
+@pytest.fixture
+def cluster() -> Iterator[FakeCluster]:
+    with cluster_in_thread() as cluster:
+        yield cluster
+
+
+def test_messages_go_out_and_come_back(cluster: FakeCluster) -> None:
+    with SyncProducer(namesrv=cluster.namesrv) as producer:
+        sent = [producer.send(Message("T", b"%d" % i)) for i in range(5)]
+        batch = producer.send_batch([Message("T", b"5"), Message("T", b"6")], queue=sent[0].queue)
+        assert batch.queue == sent[0].queue
+        assert len(producer.queues("T")) == 2
+    with SyncPullConsumer(namesrv=cluster.namesrv, group="G") as consumer:
+        queues = consumer.queues("T")
+        consumer.assign(queues)
+        assert consumer.assigned == queues
+        bodies: list[bytes] = []
+        while len(bodies) < 7:
+            bodies += [message.body for message in consumer.poll(timeout_s=5)]
+        assert sorted(bodies) == [b"%d" % i for i in range(7)]
+        consumer.commit()
+        ends = consumer.end_offsets(queues)
+        assert {queue: consumer.committed(queue) for queue in queues} == ends
+        assert {queue: consumer.position(queue) for queue in queues} == ends
+        consumer.seek(queues[0], 1)
+        assert consumer.poll(timeout_s=5)[0].queue_offset == 1
+        consumer.seek_to_begin()
+        assert consumer.poll(timeout_s=5)[0].queue_offset == 0
+        consumer.seek_to_end()
+        assert consumer.poll(timeout_s=0.1) == []
+        assert set(consumer.begin_offsets(queues).values()) == {0}
+        assert consumer.pull(queues[0], 0, count_max=1).messages()[0].queue_offset == 0
+
+
+def test_errors_come_out_as_they_are(cluster: FakeCluster) -> None:
+    with SyncProducer(namesrv=cluster.namesrv) as producer:
+        with pytest.raises(RouteError, match="Nowhere"):
+            producer.send(Message("Nowhere", b""))
+        producer.send(Message("T", b""))  # and it goes on working
+
+
+def test_several_threads_share_one_producer(cluster: FakeCluster) -> None:
+    with SyncProducer(namesrv=cluster.namesrv) as producer:
+        ids: list[str] = []
+
+        def send_some() -> None:
+            ids.extend(producer.send(Message("T", b"")).message_id for _ in range(10))
+
+        threads = [threading.Thread(target=send_some) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(10)
+    assert len(set(ids)) == 40
+
+
+def test_close_ends_a_call_in_another_thread_and_may_be_repeated(cluster: FakeCluster) -> None:
+    consumer = SyncPullConsumer(namesrv=cluster.namesrv, group="G")
+    polling = threading.Event()
+    outcome: list[BaseException] = []
+
+    def poll() -> None:
+        polling.set()
+        try:
+            consumer.poll(timeout_s=60)
+        except ClientClosedError as exc:
+            outcome.append(exc)
+
+    thread = threading.Thread(target=poll)
+    thread.start()
+    polling.wait(10)
+    consumer.close()
+    thread.join(10)
+    assert len(outcome) == 1
+    consumer.close()
+    with pytest.raises(ClientClosedError):
+        consumer.poll()
+
+
+def test_bad_name_server_address_is_reported_at_once() -> None:
+    with pytest.raises(ValueError, match="HOST:PORT"):
+        SyncProducer(namesrv="nowhere")
+
+
+def test_object_from_before_a_fork_is_refused_in_the_child(cluster: FakeCluster) -> None:
+    with SyncProducer(namesrv=cluster.namesrv) as producer:
+        child = os.fork()
+        if child == 0:
+            try:
+                producer.send(Message("T", b""))
+            except ClientClosedError as exc:
+                os._exit(0 if "fork" in str(exc) else 2)
+            os._exit(1)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        producer.send(Message("T", b""))

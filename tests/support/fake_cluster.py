@@ -1,0 +1,223 @@
+"""A name server and brokers that fit into a test: real sockets, memory for messages, chosen faults.
+
+Owns: FakeCluster, FakeBroker. Must not touch: core.broker, core.namesrv; a client that only agreed
+with our own servers would not be tested. Answers follow the wire as Apache RocketMQ 4.9 speaks it.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+
+import trio
+
+from core.message import encode_properties
+from core.record import QueueTail, encode_batch
+from core.remoting import (
+    RemotingCommand,
+    RequestCode,
+    ResponseCode,
+    decode,
+    decode_batch_items,
+    dumps,
+    encode,
+)
+
+STORE_HOST = bytes([127, 0, 0, 1]) + (10911).to_bytes(4, "big")
+
+# Answers a request in place of the broker; None lets the broker answer, NO_ANSWER nobody.
+Script = Callable[[RemotingCommand], RemotingCommand | None]
+NO_ANSWER = RemotingCommand(-1)
+Answer = Callable[[RemotingCommand], Awaitable[RemotingCommand | None]]
+
+
+class FakeBroker:
+    """Keeps messages per queue; ``script`` may answer in its place."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.address = ""
+        self.script: Script = lambda request: None
+        self.requests: list[RemotingCommand] = []
+        self.records: defaultdict[tuple[str, int], list[bytes]] = defaultdict(list)
+        self.min_offset = 0
+        self.committed: dict[tuple[str, str, int], int] = {}
+        self._grown = trio.Event()
+        self._asked = trio.Event()
+
+    async def received(self, code: int) -> RemotingCommand:
+        """Return the first request with ``code``, waiting for it if need be."""
+        while True:
+            for request in self.requests:
+                if request.code == code:
+                    return request
+            await self._asked.wait()
+
+    def store(
+        self, topic: str, queue_id: int, body: bytes, properties: bytes = b"", sys_flag: int = 0
+    ) -> int:
+        """Append one message and return its queue offset."""
+        records = self.records[topic, queue_id]
+        tail = QueueTail(topic.encode(), queue_id, len(records))
+        message = (tail, body, properties, 0, 1000, STORE_HOST, sys_flag, 0, 0, 0)
+        target = bytearray(200 + len(body) + len(properties) + len(topic))
+        _, end = encode_batch(target, 0, len(target), 0, [message], 0, 2000, STORE_HOST, [], None)
+        records.append(bytes(target[:end]))
+        self._grown.set()
+        self._grown = trio.Event()
+        return len(records) - 1
+
+    async def answer(self, request: RemotingCommand) -> RemotingCommand | None:
+        self.requests.append(request)
+        self._asked.set()
+        self._asked = trio.Event()
+        scripted = self.script(request)
+        if scripted is not None:
+            return None if scripted is NO_ANSWER else scripted
+        ext = request.ext
+        match request.code:
+            case RequestCode.SEND_MESSAGE_V2:
+                return self._send(request, [(request.body, ext["i"].encode())])
+            case RequestCode.SEND_BATCH_MESSAGE:
+                items = decode_batch_items(request.body)
+                return self._send(request, [(body, properties) for _, body, properties in items])
+            case RequestCode.PULL_MESSAGE:
+                return await self._pull(request)
+            case RequestCode.QUERY_CONSUMER_OFFSET:
+                key = (ext["consumerGroup"], ext["topic"], int(ext["queueId"]))
+                if key not in self.committed:
+                    return request.answer(ResponseCode.QUERY_NOT_FOUND)
+                return request.answer(ext={"offset": str(self.committed[key])})
+            case RequestCode.UPDATE_CONSUMER_OFFSET:
+                key = (ext["consumerGroup"], ext["topic"], int(ext["queueId"]))
+                self.committed[key] = int(ext["commitOffset"])
+                return request.answer()
+            case RequestCode.GET_MIN_OFFSET:
+                return request.answer(ext={"offset": str(self.min_offset)})
+            case RequestCode.GET_MAX_OFFSET:
+                count = len(self.records[ext["topic"], int(ext["queueId"])])
+                return request.answer(ext={"offset": str(count)})
+            case RequestCode.HEART_BEAT | RequestCode.UNREGISTER_CLIENT:
+                return request.answer()
+        return request.answer(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, "not in the fake")
+
+    def _send(self, request: RemotingCommand, bodies: list[tuple[bytes, bytes]]) -> RemotingCommand:
+        topic, queue_id = request.ext["b"], int(request.ext["e"])
+        flag = int(request.ext["f"])
+        offsets = [self.store(topic, queue_id, body, text, flag) for body, text in bodies]
+        ext = {"msgId": "0" * 32, "queueId": str(queue_id), "queueOffset": str(offsets[0])}
+        return request.answer(ext=ext)
+
+    async def _pull(self, request: RemotingCommand) -> RemotingCommand:
+        ext = request.ext
+        records = self.records[ext["topic"], int(ext["queueId"])]
+        begin = int(ext["queueOffset"])
+        if begin == len(records) and int(ext["sysFlag"]) & 2:
+            with trio.move_on_after(int(ext["suspendTimeoutMillis"]) / 1000):
+                while begin == len(records):
+                    await self._grown.wait()
+        found = records[begin : begin + int(ext["maxMsgNums"])]
+        code, next_offset = ResponseCode.SUCCESS, begin + len(found)
+        if begin < self.min_offset:
+            code, next_offset, found = ResponseCode.PULL_OFFSET_MOVED, self.min_offset, []
+        elif not found:
+            code = ResponseCode.PULL_NOT_FOUND
+        answer_ext = {
+            "nextBeginOffset": str(next_offset),
+            "minOffset": str(self.min_offset),
+            "maxOffset": str(len(records)),
+            "suggestWhichBrokerId": "0",
+        }
+        return request.answer(code, ext=answer_ext, body=b"".join(found))
+
+
+class FakeCluster:
+    """Brokers, and a name server that knows their topics; ``topics`` maps name -> queue count."""
+
+    def __init__(self, *broker_names: str) -> None:
+        self.brokers = [FakeBroker(name) for name in broker_names]
+        self.topics: dict[str, int] = {}
+        self.namesrv = ""
+        self.quotes_keys = False
+        self.script: Script = lambda request: None
+
+    async def answer(self, request: RemotingCommand) -> RemotingCommand | None:
+        scripted = self.script(request)
+        if scripted is not None:
+            return None if scripted is NO_ANSWER else scripted
+        if request.code != RequestCode.GET_ROUTEINFO_BY_TOPIC:
+            return request.answer(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, "not in the fake")
+        count = self.topics.get(request.ext["topic"])
+        if count is None:
+            return request.answer(ResponseCode.TOPIC_NOT_EXIST, "no such topic")
+        master: int | str = "0" if self.quotes_keys else 0
+        route = {
+            "brokerDatas": [
+                {"brokerAddrs": {master: b.address}, "brokerName": b.name, "cluster": "c"}
+                for b in self.brokers
+            ],
+            "filterServerTable": {},
+            "queueDatas": [
+                {
+                    "brokerName": b.name,
+                    "perm": 6,
+                    "readQueueNums": count,
+                    "writeQueueNums": count,
+                    "topicSysFlag": 0,
+                }
+                for b in self.brokers
+            ],
+        }
+        return request.answer(body=dumps(route))
+
+
+@asynccontextmanager
+async def fake_cluster(*broker_names: str, queue_count: int = 2) -> AsyncIterator[FakeCluster]:
+    """A running cluster with topic "T" of ``queue_count`` queues on each broker."""
+    cluster = FakeCluster(*broker_names)
+    cluster.topics["T"] = queue_count
+    async with trio.open_nursery() as nursery:
+        cluster.namesrv = await serve(nursery, cluster.answer)
+        for broker in cluster.brokers:
+            broker.address = await serve(nursery, broker.answer)
+        yield cluster
+        nursery.cancel_scope.cancel()
+
+
+async def serve(nursery: trio.Nursery, answer: Answer) -> str:
+    """Answer remoting requests on a free port of loopback; return the address."""
+    (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
+
+    async def handle(stream: trio.SocketStream) -> None:
+        sending = trio.Lock()
+
+        async def handle_one(frame: bytes) -> None:
+            reply = await answer(decode(frame))
+            if reply is not None:
+                async with sending:
+                    await stream.send_all(encode(reply))
+
+        buffer = b""
+        try:
+            async with stream, trio.open_nursery() as requests:
+                async for data in stream:
+                    buffer += data
+                    while len(buffer) >= 4:
+                        end = 4 + int.from_bytes(buffer[:4], "big")
+                        if len(buffer) < end:
+                            break
+                        requests.start_soon(handle_one, buffer[:end])
+                        buffer = buffer[end:]
+                requests.cancel_scope.cancel()
+        except* (trio.BrokenResourceError, trio.ClosedResourceError):
+            pass
+
+    await nursery.start(trio.serve_listeners, handle, [listener])
+    host, port = listener.socket.getsockname()
+    return f"{host}:{port}"
+
+
+def properties(**pairs: str) -> bytes:
+    """Return a property text."""
+    return encode_properties(pairs)
