@@ -94,6 +94,13 @@ async def connected(address: str, serialize: Serialize = Serialize.JSON) -> Asyn
         nursery.cancel_scope.cancel()
 
 
+async def routed(stack: Stack, topic: str) -> None:
+    """Return when the name server knows ``topic``."""
+    with trio.fail_after(TIMEOUT_S):
+        while stack.namesrv.routes.route(topic) is None:
+            await trio.sleep(0.01)
+
+
 def joined(address: tuple[str, int]) -> str:
     return f"{address[0]}:{address[1]}"
 
