@@ -1,4 +1,4 @@
-"""Everything a client says but PUBLISH and PUBACK: CONNECT, SUBSCRIBE, PINGREQ, DISCONNECT...
+"""Everything a client says but PUBLISH and PUBACK: CONNECT, SUBSCRIBE, DISCONNECT...
 
 Owns: which session a connection has, which connection a client identifier has, refusals and why.
 Must not touch: appends, delivery plans; it tells ``Delivery`` what subscriptions need. Lives in the
@@ -27,7 +27,7 @@ from gateway.errors import (
 )
 from gateway.metrics import GatewayMetrics
 from gateway.mqtt.connect import claimed_version, decode_connect, encode_connack
-from gateway.mqtt.disconnect import PINGRESP, decode_disconnect, encode_disconnect
+from gateway.mqtt.disconnect import decode_disconnect, encode_disconnect
 from gateway.mqtt.packet_types import (
     Connect,
     PacketType,
@@ -191,9 +191,7 @@ class Clients:
 
     def _handle(self, session: Session, first_byte: int, body: bytes) -> None:
         packet_type = first_byte >> 4
-        if packet_type == PacketType.PINGREQ and first_byte & 15 == 0 and not body:
-            self._reactor.send(session.connection, PINGRESP)
-        elif packet_type == PacketType.SUBSCRIBE:
+        if packet_type == PacketType.SUBSCRIBE:
             self._subscribe(session, first_byte, body)
         elif packet_type == PacketType.UNSUBSCRIBE:
             self._unsubscribe(session, first_byte, body)

@@ -27,6 +27,7 @@ from gateway.log_port import LogPort
 from gateway.message_properties import publish_properties, publisher_properties
 from gateway.metrics import GatewayMetrics
 from gateway.mqtt.acks import encode_puback
+from gateway.mqtt.disconnect import PINGRESP
 from gateway.mqtt.frames import split, split_one
 from gateway.mqtt.packet_types import PacketType, ReasonCode
 from gateway.mqtt.properties import decode_properties
@@ -71,9 +72,10 @@ class ReactorListener:
         self._delivery = delivery
         self._metrics = metrics
         self._sessions = sessions
-        # What this turn has collected: messages, and who wants an acknowledgement for which.
+        # What this turn has collected: messages, who wants an acknowledgement for which, who pings.
         self._messages: list[tuple[Any, ...]] = []
         self._acks: list[tuple[int, int]] = []
+        self._pings: list[int] = []
         self._waiting: deque[WaitingAcks] = deque()
         self._waiting_grew = trio.Event()
 
@@ -132,6 +134,9 @@ class ReactorListener:
                 elif first_byte == 0x40:  # PUBACK
                     if session.inflight.ack(packet_id) and session.lagging:
                         self._delivery.acknowledged(session)
+                    continue
+                elif first_byte == 0xC0 and not payload:  # PINGREQ
+                    self._pings.append(connection)
                     continue
             self._handle_rare(packet, session, now_ms)
 
@@ -238,13 +243,19 @@ class ReactorListener:
     # --- append and acknowledge ----------------------------------------------------------
 
     def _commit(self) -> None:
-        """Append what was collected and acknowledge it as soon as the log's mode allows."""
-        # Both lists are emptied in place: the hot loop holds on to them across a commit.
+        """Append what was collected and answer as soon as the log's mode allows."""
+        # The lists are emptied in place: the hot loop holds on to them across a commit.
+        if self._messages:
+            acks = self._acks.copy()
+            self._acks.clear()
+            self._append(acks)
+        # Afterwards, so that a PINGRESP also says that what came before it is in the log.
+        for connection in self._pings:
+            self._reactor.send(connection, PINGRESP)
+        self._pings.clear()
+
+    def _append(self, acks: list[tuple[int, int]]) -> None:
         messages = self._messages
-        if not messages:
-            return
-        acks = self._acks.copy()
-        self._acks.clear()
         self._metrics.publishes_received += len(messages)
         try:
             end_offset = self._log_port.append(messages)
