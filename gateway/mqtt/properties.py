@@ -55,17 +55,16 @@ def read_properties(
 def encode_properties(properties: Mapping[PropertyId, PropertyValue] | None) -> bytes:
     """Return the block without its length; ValueError if a value does not fit its type.
 
-    USER_PROPERTY takes a tuple of pairs, SUBSCRIPTION_IDENTIFIER a tuple of integers.
+    USER_PROPERTY takes a tuple of pairs, SUBSCRIPTION_IDENTIFIER one or a tuple of several.
     """
     parts = []
     for property_id, value in (properties or {}).items():
         rule = _RULES[property_id]
-        head = encode_varint(property_id)
-        write = _WRITERS[rule.kind]
-        for item in value if rule.is_repeatable else (value,):  # type: ignore[union-attr]  # see docstring
+        several = value if rule.is_repeatable and isinstance(value, tuple) else (value,)
+        for item in several:
             try:
-                parts.append(head + write(item))
-            except (OverflowError, AttributeError, TypeError) as exc:
+                parts.append(encode_varint(property_id) + _WRITERS[rule.kind](item))
+            except (OverflowError, AttributeError, TypeError, IndexError) as exc:
                 raise ValueError(f"{rule.attribute} cannot be {item!r}") from exc
     return b"".join(parts)
 
