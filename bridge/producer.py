@@ -63,16 +63,17 @@ _ZLIB_LEVEL: Final = 5  # what Java clients use
 _TOPIC: Final = re.compile(r"[%|a-zA-Z0-9_-]{1,127}")
 _RETRY_PREFIX: Final = "%RETRY%"
 
-# Refusals that another broker, or the same one a little later, may not repeat.
-_RETRIED_CODES: Final = frozenset(
+# Refusals that the same broker may not repeat a little later.
+_PASSING_CODES: Final = frozenset(
     {
-        ResponseCode.SYSTEM_ERROR,
         ResponseCode.SYSTEM_BUSY,
         ResponseCode.SERVICE_NOT_AVAILABLE,
-        ResponseCode.NO_PERMISSION,
-        ResponseCode.TOPIC_NOT_EXIST,
         ResponseCode.FLOW_CONTROL,
     }
+)
+# Refusals that another broker may not share.
+_LOCAL_CODES: Final = frozenset(
+    {ResponseCode.SYSTEM_ERROR, ResponseCode.NO_PERMISSION, ResponseCode.TOPIC_NOT_EXIST}
 )
 
 compress_limiter = trio.CapacityLimiter(2)
@@ -240,7 +241,7 @@ class Producer:
                 attempts.append("no route in time")
                 break
             except BrokerError as exc:
-                if exc.code not in _RETRIED_CODES:
+                if exc.code not in _PASSING_CODES and not (exc.code in _LOCAL_CODES and others):
                     raise
                 attempts.append(_describe(target, exc))
             except RouteError as exc:

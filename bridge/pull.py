@@ -37,7 +37,9 @@ HOLD_S: Final = 15.0
 # Added to the hold: the broker looks for expired holds every 5 s.
 HOLD_GRACE_S: Final = 10.0
 RETRY_S: Final = 1.0
-PULL_COUNT: Final = 32
+TOPIC_RETRY_S: Final = 0.1
+# Brokers give less as they see fit; RocketMQ stops at 32 messages or 256 KiB.
+PULL_COUNT: Final = 512
 PULL_BYTES_MAX: Final = 262_144
 
 _RETRIED_CODES: Final = frozenset(
@@ -118,9 +120,20 @@ class PullConsumer:
         """End all reading. Positions that were not committed are forgotten."""
         await self._client.leave()
 
-    async def queues(self, topic: str) -> tuple[MessageQueue, ...]:
-        """Return the topic's readable queues; RouteError if it does not exist."""
-        return (await self._client.route(topic, newer_than=trio.current_time())).read_queues
+    async def queues(self, topic: str, *, wait_s: float = 0.0) -> tuple[MessageQueue, ...]:
+        """Return the topic's readable queues; RouteError if it does not exist.
+
+        A topic that is created by its first message is known to the name servers a moment later;
+        ``wait_s`` waits for it that long.
+        """
+        deadline = trio.current_time() + wait_s
+        while True:
+            try:
+                return (await self._client.route(topic, newer_than=trio.current_time())).read_queues
+            except RouteError:
+                if trio.current_time() + TOPIC_RETRY_S > deadline:
+                    raise
+            await trio.sleep(TOPIC_RETRY_S)
 
     @property
     def assigned(self) -> tuple[MessageQueue, ...]:
