@@ -152,8 +152,8 @@ def _disk(data: Path) -> Finding:
         place = place.parent
     free = shutil.disk_usage(place).free
     text = f"{free / 1024**3:.1f} GiB free at {place}"
-    if not os.access(place, os.W_OK):
-        return Finding("disk", "fault", f"{place} cannot be written", "choose another --data")
+    if not (place.is_dir() and os.access(place, os.W_OK)):
+        return Finding("disk", "fault", f"{place} cannot be used", "choose another --data")
     if free < FREE_BYTES_WANTED:
         return Finding("disk", "note", text, "a CommitLog file takes 1 GiB: make room")
     return Finding("disk", "ok", text)

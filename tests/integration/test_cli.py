@@ -1,0 +1,188 @@
+"""The other commands, through processes, against a running stack."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+import motelog as package
+from motelog.cli.main import COMMANDS
+from motelog.testing import MotelogProcess
+from tests.support.cli import motelog, motelog_lines, start_motelog
+
+
+@pytest.mark.parametrize("protocol", ["4", "5"])
+@pytest.mark.parametrize("qos", ["0", "1"])
+def test_what_pub_publishes_reaches_sub(
+    motelog_stack: MotelogProcess, protocol: str, qos: str
+) -> None:
+    to = ["--to", motelog_stack.ready["mqtt"], "--protocol", protocol, "-q", qos]
+    topic = f"pubsub{protocol}{qos}"
+    subscriber = start_motelog(
+        "sub", "-t", f"{topic}/+/x", "-t", f"{topic}/#", "--count=2", "--seconds=30", "--json", *to
+    )
+    assert subscriber.stdout is not None
+    assert json.loads(subscriber.stdout.readline())["event"] == "subscribed"
+    published = motelog_lines("pub", "-t", f"{topic}/a/x", "-m", "ünï", "--count=2", "--json", *to)
+    acknowledged = 2 if qos == "1" else 0
+    assert published == [{"published": 2, "acknowledged": acknowledged, "refused": 0}]
+    output, errors = subscriber.communicate(timeout=40)
+    assert subscriber.returncode == 0, errors
+    messages = [json.loads(line) for line in output.splitlines()]
+    assert messages == [{"topic": f"{topic}/a/x", "payload": "ünï", "qos": int(qos)}] * 2
+
+
+def test_lines_of_standard_input_reach_a_native_consumer(motelog_stack: MotelogProcess) -> None:
+    to = motelog_stack.ready["mqtt"]
+    motelog_lines("pub", "-t", "lines/dev1/temp", "--json", "--to", to, input="one\r\ntwo\n\nend")
+    namesrv = motelog_stack.ready["namesrv"]
+    messages = motelog_lines("consume", "lines", "--until-end", "--json", "--namesrv", namesrv)
+    assert [message["body"] for message in messages] == ["one", "two", "", "end"]
+    assert {message["tag"] for message in messages} == {"dev1"}
+    assert {message["properties"]["mqttRealTopic"] for message in messages} == {"lines/dev1/temp"}
+
+
+def test_what_produce_sends_reaches_consume_and_sub(motelog_stack: MotelogProcess) -> None:
+    namesrv = ["--namesrv", motelog_stack.ready["namesrv"]]
+    subscriber = start_motelog(
+        "sub", "-t", "commands/#", "--count=1", "--seconds=30", "--json",
+        "--to", motelog_stack.ready["mqtt"],
+    )  # fmt: skip
+    assert subscriber.stdout is not None
+    assert subscriber.stdout.readline()
+    (sent,) = motelog_lines(
+        "produce", "commands", "-m", "restart", "--tag", "dev9", "--key", "k1", "-p", "a=b=c",
+        "--json", *namesrv,
+    )  # fmt: skip
+    assert sent["status"] == "OK"
+    (message,) = motelog_lines("consume", "commands", "--count=1", "--json", *namesrv)
+    assert message["message_id"] == sent["message_id"]
+    assert (message["body"], message["tag"], message["keys"]) == ("restart", "dev9", ["k1"])
+    assert message["properties"]["a"] == "b=c"
+    output, errors = subscriber.communicate(timeout=40)
+    assert subscriber.returncode == 0, errors
+    assert json.loads(output)["topic"] == "commands/dev9"
+
+
+def test_a_group_goes_on_where_it_committed(motelog_stack: MotelogProcess) -> None:
+    namesrv = ["--namesrv", motelog_stack.ready["namesrv"]]
+    motelog("produce", "batches", *namesrv, input="1\n2\n3\n")
+    group = ["--group", "g1", "--from", "committed", "--until-end", "--json", *namesrv]
+    first = motelog_lines("consume", "batches", "--commit", *group)
+    assert sorted(message["body"] for message in first) == ["1", "2", "3"]
+    motelog("produce", "batches", "-m", "4", *namesrv)
+    second = motelog_lines("consume", "batches", *group)
+    assert [message["body"] for message in second] == ["4"]
+
+
+def test_plain_output_is_for_people(motelog_stack: MotelogProcess) -> None:
+    namesrv = ["--namesrv", motelog_stack.ready["namesrv"]]
+    result = motelog("pub", "-t", "plain/a", "-m", "x", "--to", motelog_stack.ready["mqtt"])
+    assert result.stdout == "published 1, acknowledged 1\n"
+    assert motelog("produce", "plain", "-m", "y", *namesrv).stdout == "sent 1\n"
+    lines = motelog("consume", "plain", "--until-end", *namesrv).stdout.splitlines()
+    assert sorted(line.rpartition(" ")[2] for line in lines) == ["x", "y"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "text"),
+    [
+        (["pub", "-t", "a/#", "-m", "x"], 2, "--topic 'a/#'"),
+        (["pub", "-t", "a", "-m", "x", "--to", "nowhere"], 2, "--to: 'nowhere' is not HOST:PORT"),
+        (["pub", "-t", "a", "-m", "x", "--to", "127.0.0.1:1"], 1, "cannot connect to 127.0.0.1:1"),
+        (["sub", "-t", "a/#/b"], 2, "--topic 'a/#/b'"),
+        (["sub", "-t", "$share/g/a", "--to", "{mqtt}"], 1, "refused to subscribe '$share/g/a'"),
+        (["consume", "never-written", "--namesrv", "{namesrv}"], 1, "'never-written'"),
+        (["consume", "a", "--namesrv", "127.0.0.1:1"], 1, "no name server answered"),
+        (["produce", "bad topic", "-m", "x", "--namesrv", "{namesrv}"], 1, "'bad topic'"),
+        (["produce", "a", "-m", "x", "-p", "novalue"], 2, "'novalue' is not NAME=VALUE"),
+        (["pub", "-t", "a", "-m", "x", "--to", "{namesrv}"], 1, "is this MQTT?"),
+        (["sub", "-t", "a", "--seconds=0.1", "--count=1", "--to", "{mqtt}"], 1, "0 of 1 messages"),
+        (["spark", "run", "nothing"], 2, "no Spark job is called 'nothing'"),
+        (["verson"], 2, "Did you mean version?"),
+        (["config", "check", "no-such-file"], 78, "no-such-file: cannot read: No such file"),
+    ],
+)
+def test_errors_say_what_is_wrong(
+    motelog_stack: MotelogProcess, arguments: list[str], status: int, text: str
+) -> None:
+    result = motelog(*(argument.format(**motelog_stack.ready) for argument in arguments))
+    assert text in result.stderr
+    assert result.returncode == status
+    assert "Traceback" not in result.stderr
+    assert result.stdout == ""
+
+
+@pytest.mark.parametrize("command", sorted(COMMANDS))
+def test_every_command_has_help(command: str) -> None:
+    result = motelog(command, "--help")
+    assert result.returncode == 0, result.stderr
+    assert f"motelog {command}" in result.stdout
+
+
+def test_help_lists_every_command_without_loading_the_runtime() -> None:
+    result = motelog("--help", environment={"PYTHONPROFILEIMPORTTIME": "1"})
+    assert result.returncode == 0
+    for command in COMMANDS:
+        assert f"\n  {command} " in result.stdout
+    imported = {line.rpartition("|")[2].strip() for line in result.stderr.splitlines()}
+    assert "typer" in imported
+    assert not imported & {"trio", "msgspec", "numpy", "pyspark", "rich", "starlette", "asyncio"}
+
+
+def test_version() -> None:
+    (found,) = motelog_lines("version", "--json")
+    assert found["version"] == package.__version__
+    assert set(found["kernels"].values()) <= {
+        "compiled",
+        "not installed (pip install motelog[spark])",
+    }
+    assert motelog("version").stdout.startswith(f"motelog {package.__version__}\n")
+
+
+def test_doctor_reports_with_remedies() -> None:
+    result = motelog("doctor", "--json")
+    report = json.loads(result.stdout)
+    assert result.returncode == (0 if report["ok"] else 1)
+    names = {finding["name"] for finding in report["findings"]}
+    assert {"python", "compiler", "java", "mosquitto", "port 1883", "disk", "descriptors"} <= names
+    assert "kernel core.record" in names
+    assert motelog("doctor").stdout
+
+
+def test_doctor_says_what_to_do_about_a_folder_that_cannot_be_used(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    result = motelog("doctor", "--data", str(tmp_path / "file" / "data"))
+    assert "choose another --data" in result.stdout
+    assert result.returncode == 1
+
+
+def test_config_check_reports_everything_for_scripts_too(tmp_path: Path) -> None:
+    path = tmp_path / "motelog.toml"
+    path.write_text('[broker.store]\ndirectory = "d"\nflush = "asinc"\n[gateway]\nlisten = 1\n')
+    result = motelog("config", "check", str(path), "--json")
+    assert result.returncode == 78
+    report = json.loads(result.stdout)
+    assert report["valid"] is False
+    assert [fault["key"] for fault in report["faults"]] == ["broker.store.flush", "gateway.listen"]
+    assert report["faults"][0]["nearest"] == '"async"'
+    path.write_text('[broker.store]\ndirectory = "d"\n')
+    assert motelog("config", "check", str(path)).stdout.startswith(f"{path}: valid; roles ")
+    wrong = motelog("config", "check", str(path), environment={"MOTELOG__ADMIN__LISTEN": "x"})
+    assert "environment variable MOTELOG__ADMIN__LISTEN: admin.listen" in wrong.stderr
+
+
+def test_pipe_whose_reader_has_gone_is_no_traceback(motelog_stack: MotelogProcess) -> None:
+    namesrv = motelog_stack.ready["namesrv"]
+    motelog("produce", "piped", "-m", "x", "--count=50", "--namesrv", namesrv)
+    process = start_motelog("consume", "piped", "--json", "--namesrv", namesrv)
+    assert process.stdout is not None
+    assert process.stderr is not None
+    assert process.stdout.readline()
+    process.stdout.close()
+    motelog("produce", "piped", "-m", "x", "--count=50", "--namesrv", namesrv)
+    assert process.wait(timeout=30) == 1
+    assert "Traceback" not in process.stderr.read()
+    process.stderr.close()

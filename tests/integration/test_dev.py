@@ -1,0 +1,169 @@
+"""``motelog dev`` as a process: start, addresses, stop, and what it refuses."""
+
+from __future__ import annotations
+
+import json
+import signal
+import socket
+from pathlib import Path
+
+import httpx
+import pytest
+
+from motelog.testing import MotelogProcess, MotelogProcessError
+from tests.support.cli import motelog, motelog_lines, start_motelog
+
+ANY_PORTS = [f"--{name}=127.0.0.1:0" for name in ("mqtt", "namesrv", "broker", "admin")]
+
+
+def test_every_address_of_the_ready_line_answers(motelog_stack: MotelogProcess) -> None:
+    assert set(motelog_stack.ready) == {
+        "event",
+        "pid",
+        "mqtt",
+        "namesrv",
+        "broker",
+        "admin",
+        "data",
+    }
+    assert motelog_stack.ready["event"] == "ready"
+    assert motelog_stack.ready["pid"] == motelog_stack.pid
+    for address in (
+        motelog_stack.mqtt,
+        motelog_stack.namesrv,
+        motelog_stack.broker,
+        motelog_stack.admin,
+    ):
+        with socket.create_connection(address, timeout=5):
+            pass
+
+
+def test_health_and_metrics(motelog_stack: MotelogProcess) -> None:
+    base = f"http://{motelog_stack.ready['admin']}"
+    live = httpx.get(f"{base}/health/live")
+    assert (live.status_code, live.text) == (200, "ok\n")
+    ready = httpx.get(f"{base}/health/ready")
+    assert (ready.status_code, ready.json()) == (200, {"ready": True, "faults": {}})
+    metrics = httpx.get(f"{base}/metrics")
+    assert metrics.headers["content-type"].startswith("text/plain; version=0.0.4")
+    assert "motelog_gateway_connections_opened_total" in metrics.text
+    assert httpx.get(f"{base}/nothing").status_code == 404
+    assert httpx.post(f"{base}/metrics").status_code == 405
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_signal_stops_it_cleanly(number: signal.Signals) -> None:
+    process = start_motelog("dev", "--ephemeral", "--json", *ANY_PORTS)
+    assert process.stdout is not None
+    line = process.stdout.readline()
+    ready = json.loads(line)
+    data = Path(ready["data"])
+    assert data.is_dir()
+    process.send_signal(number)
+    output, errors = process.communicate(timeout=20)
+    assert process.returncode == 0, errors
+    assert output == "", "one JSON line and nothing else"
+    assert not data.exists(), "an ephemeral folder goes with its process"
+
+
+def test_text_names_the_addresses_and_what_to_try_next() -> None:
+    process = start_motelog("dev", "--ephemeral", *ANY_PORTS)
+    assert process.stdout is not None
+    lines: list[str] = []
+    while not lines or "Ctrl-C" not in lines[-1]:
+        lines.append(process.stdout.readline())
+        assert lines[-1], process.communicate(timeout=20)
+    process.send_signal(signal.SIGTERM)
+    process.communicate(timeout=20)
+    text = "".join(lines)
+    assert text.startswith("Motelog is ready.\n  MQTT         127.0.0.1:")
+    assert "motelog pub -t telemetry/dev42/temp" in text
+    assert "mosquitto_pub" in text
+
+
+def test_messages_of_a_data_folder_are_there_after_a_restart(tmp_path: Path) -> None:
+    with MotelogProcess(data=tmp_path / "data") as process:
+        motelog_lines("pub", "-t", "room/1", "-m", "kept", "--json", "--to", process.ready["mqtt"])
+    with MotelogProcess(data=tmp_path / "data") as process:
+        (message,) = motelog_lines(
+            "consume", "room", "--until-end", "--json", "--namesrv", process.ready["namesrv"]
+        )
+    assert (message["body"], message["tag"]) == ("kept", "1")
+
+
+def test_data_folder_in_use_is_refused(tmp_path: Path) -> None:
+    with MotelogProcess(data=tmp_path):
+        result = motelog("dev", "--data", str(tmp_path), *ANY_PORTS)
+    assert result.returncode == 1
+    assert result.stderr.startswith("motelog: ")
+    assert "Traceback" not in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("option", "role"),
+    [
+        ("--mqtt", "gateway"),
+        ("--namesrv", "namesrv"),
+        ("--broker", "broker"),
+        ("--admin", "console"),
+    ],
+)
+def test_taken_port_names_the_port_and_the_option(option: str, role: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        result = motelog("dev", "--ephemeral", *ANY_PORTS, f"{option}={address}")
+    assert result.returncode == 1
+    assert result.stdout == ""
+    assert f"the {role} cannot listen on {address}: another process uses that port" in result.stderr
+    assert option in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+@pytest.mark.parametrize("option", ["--mqtt", "--namesrv", "--broker", "--admin"])
+def test_anything_but_loopback_is_refused_with_the_reason(option: str) -> None:
+    result = motelog("dev", "--ephemeral", f"{option}=0.0.0.0:0")
+    assert result.returncode == 2
+    assert f"{option}: 0.0.0.0:0 is not a loopback address" in result.stderr
+    assert "no access control yet" in result.stderr
+
+
+def test_address_without_a_port_is_explained() -> None:
+    result = motelog("dev", "--mqtt", "1883")
+    assert result.returncode == 2
+    assert "--mqtt: '1883' is not HOST:PORT, as in 127.0.0.1:1883" in result.stderr
+
+
+def test_ephemeral_and_data_exclude_each_other(tmp_path: Path) -> None:
+    result = motelog("dev", "--ephemeral", "--data", str(tmp_path))
+    assert result.returncode == 2
+    assert "exclude each other" in result.stderr
+
+
+def test_process_that_does_not_become_ready_shows_what_it_printed() -> None:
+    process = MotelogProcess(options=["--mqtt=0.0.0.0:0"])
+    with pytest.raises(MotelogProcessError, match="not a loopback address"):
+        process.start()
+
+
+def test_up_runs_the_roles_that_a_file_names(tmp_path: Path) -> None:
+    path = tmp_path / "motelog.toml"
+    path.write_text(
+        'roles = ["namesrv", "console"]\n[namesrv]\nlisten = "127.0.0.1:0"\n'
+        '[admin]\nlisten = "127.0.0.1:0"\n'
+    )
+    process = start_motelog("up", "--config", str(path), "--json")
+    assert process.stdout is not None
+    ready = json.loads(process.stdout.readline())
+    assert set(ready) == {"event", "pid", "namesrv", "console"}
+    assert httpx.get(f"http://{ready['console']}/health/ready").status_code == 200
+    process.send_signal(signal.SIGTERM)
+    _, errors = process.communicate(timeout=20)
+    assert process.returncode == 0, errors
+
+
+def test_up_with_a_wrong_file_ends_with_78(tmp_path: Path) -> None:
+    path = tmp_path / "motelog.toml"
+    path.write_text('roles = ["namesrv"]\n[namesrv]\nlistn = "127.0.0.1:0"\n')
+    result = motelog("up", "--config", str(path))
+    assert result.returncode == 78
+    assert f"{path}:3: namesrv.listn: unknown key; did you mean namesrv.listen?" in result.stderr
