@@ -49,7 +49,11 @@ class FieldReader:
         return self._body[begin : begin + count]
 
     def u8(self) -> int:
-        return self.bytes_of(1)[0]
+        begin = self.position
+        if begin >= self._end:
+            raise MalformedPacketError("a byte expected, none left", offset_bytes=begin)
+        self.position = begin + 1
+        return self._body[begin]
 
     def u16(self) -> int:
         return int.from_bytes(self.bytes_of(2), "big")

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 from enum import IntEnum
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 PROTOCOL_VERSIONS: Final = (3, 4, 5)  # the level byte of MQTT 3.1, 3.1.1, 5.0
 
@@ -121,11 +121,12 @@ class PropertyId(IntEnum):
 PropertyValue: TypeAlias = int | str | bytes | tuple[int, ...] | tuple[tuple[str, str], ...]
 
 
-@dataclass(frozen=True, slots=True, repr=False)
+@dataclass(frozen=True, repr=False)
 class Properties:
     """The properties of one packet; None (or an empty tuple) means that the packet has none.
 
     The attribute names are those of PropertyId in lower case, with the unit where there is one.
+    Without slots on purpose: what is absent is then not stored at all, but found in the class.
     """
 
     payload_format_indicator: int | None = None
@@ -155,6 +156,16 @@ class Properties:
     wildcard_subscription_available: int | None = None
     subscription_identifier_available: int | None = None
     shared_subscription_available: int | None = None
+
+    @classmethod
+    def of(cls, present: dict[str, Any]) -> Properties:
+        """Return properties from attribute names and values, which the caller has checked.
+
+        The constructor sets all 27 attributes; a PUBLISH by topic alias comes here with one.
+        """
+        made = cls.__new__(cls)
+        made.__dict__.update(present)
+        return made
 
     def __repr__(self) -> str:
         present = (f"{key.name.lower()}={value!r}" for key, value in self.as_dict().items())

@@ -26,6 +26,8 @@ from gateway.mqtt.packet_types import (
 )
 from gateway.mqtt.varint import encode_varint
 
+# The standard sets no limit; ours keeps a packet from costing more time than its bytes are worth.
+REPEATED_MAX: Final = 1024
 WILL: Final = 0  # stands for a CONNECT's will properties, which have their own column in table 2-4
 
 
@@ -79,7 +81,7 @@ def _decode(reader: FieldReader, packet_type: int, *, from_server: bool) -> Prop
     values: dict[str, Any] = {}
     while len(reader):
         begin = reader.position
-        identifier = reader.varint()
+        identifier = reader.u8()  # a varint, but all identifiers fit into one byte
         rule = _RULES.get(identifier)
         if rule is None or not rule.packets >> packet_type & 1:
             # Section 2.2.2.2: an identifier that is not valid for its packet type.
@@ -92,16 +94,21 @@ def _decode(reader: FieldReader, packet_type: int, *, from_server: bool) -> Prop
                 f"{rule.attribute} may not be {value!r}", reason_code=rule.fault_reason_code
             )
         if rule.is_repeatable:
-            values.setdefault(rule.attribute, []).append(value)
+            several = values.setdefault(rule.attribute, [])
+            several.append(value)
+            if len(several) > REPEATED_MAX:
+                raise ProtocolViolationError(
+                    f"more than {REPEATED_MAX} {rule.attribute}",
+                    reason_code=ReasonCode.QUOTA_EXCEEDED,
+                )
         elif rule.attribute in values:
             raise ProtocolViolationError(f"{rule.attribute} stands twice")
         else:
             values[rule.attribute] = value
     _check_together(values, packet_type, from_server=from_server)
-    for repeatable in ("user_properties", "subscription_identifiers"):
-        if repeatable in values:
-            values[repeatable] = tuple(values[repeatable])
-    return Properties(**values)
+    for repeatable in _REPEATABLE & values.keys():
+        values[repeatable] = tuple(values[repeatable])
+    return Properties.of(values)
 
 
 def _check_together(values: dict[str, Any], packet_type: int, *, from_server: bool) -> None:
@@ -254,3 +261,4 @@ _RULES: Final[dict[int, _Rule]] = {
         "shared_subscription_available", _Kind.BYTE, _in(_P.CONNACK), fault=_not_0_or_1
     ),
 }
+_REPEATABLE: Final = frozenset(rule.attribute for rule in _RULES.values() if rule.is_repeatable)

@@ -22,6 +22,7 @@ from gateway.mqtt.packet_types import (
     PacketType,
     PropertyId,
     PropertyValue,
+    ReasonCode,
     Subscribe,
     SubscribeEntry,
     SubscriptionAck,
@@ -31,6 +32,8 @@ from gateway.mqtt.packing import check_flags, packet
 from gateway.mqtt.properties import length_and_properties, read_properties
 from gateway.mqtt.topics import check_topic_filter, parse_shared
 
+# The standard sets no limit; ours keeps a packet from costing more time than its bytes are worth.
+FILTERS_MAX: Final = 4096
 _FLAGS: Final = 0b0010  # [MQTT-3.8.1-1] [MQTT-3.10.1-1]
 _FAILURE: Final = 0x80
 
@@ -49,7 +52,7 @@ def decode_subscribe(version: int, first_byte: int, body: bytes) -> Subscribe:
     entries = []
     while len(reader):
         topic_filter = reader.string()  # [MQTT-3.8.3-1]
-        check_topic_filter(topic_filter)
+        _check_filter(topic_filter, len(entries))
         entries.append(_entry(version, topic_filter, reader.u8()))
     if not entries:  # [MQTT-3.8.3-2]
         raise ProtocolViolationError("SUBSCRIBE without a topic filter")
@@ -76,7 +79,7 @@ def decode_unsubscribe(version: int, first_byte: int, body: bytes) -> Unsubscrib
     topic_filters = []
     while len(reader):
         topic_filter = reader.string()  # [MQTT-3.10.3-1]
-        check_topic_filter(topic_filter)
+        _check_filter(topic_filter, len(topic_filters))
         topic_filters.append(topic_filter)
     if not topic_filters:  # [MQTT-3.10.3-2]
         raise ProtocolViolationError("UNSUBSCRIBE without a topic filter")
@@ -141,6 +144,14 @@ def _decode_answer(version: int, packet_type: PacketType, body: bytes) -> Subscr
     if version == 5:
         properties = read_properties(reader, packet_type, from_server=True)
     return SubscriptionAck(packet_id, tuple(reader.rest()), properties)
+
+
+def _check_filter(topic_filter: str, before_it: int) -> None:
+    if before_it == FILTERS_MAX:
+        raise ProtocolViolationError(
+            f"more than {FILTERS_MAX} topic filters", reason_code=ReasonCode.QUOTA_EXCEEDED
+        )
+    check_topic_filter(topic_filter)
 
 
 def _entry(version: int, topic_filter: str, options: int) -> SubscribeEntry:

@@ -9,8 +9,11 @@ from gateway.mqtt.acks import PACKET_ID_AT, encode_ack, encode_puback
 from gateway.mqtt.disconnect import decode_disconnect, encode_disconnect
 from gateway.mqtt.packet_types import PacketType, PropertyId, SubscribeEntry
 from gateway.mqtt.subscribe import (
+    FILTERS_MAX,
     decode_suback,
+    decode_subscribe,
     decode_unsuback,
+    decode_unsubscribe,
     encode_suback,
     encode_unsuback,
 )
@@ -81,3 +84,13 @@ def test_server_sends_no_session_expiry_in_disconnect() -> None:
     assert decode_disconnect(5, 0xE0, body).properties.session_expiry_interval_s == 1
     with pytest.raises(ProtocolViolationError):
         decode_disconnect(5, 0xE0, body, from_server=True)  # [MQTT-3.14.2-2]
+
+
+def test_flood_of_filters_is_refused() -> None:
+    head = b"\x00\x01"
+    assert len(decode_subscribe(4, 0x82, head + b"\0\x01a\0" * FILTERS_MAX).entries) == FILTERS_MAX
+    with pytest.raises(ProtocolViolationError) as caught:
+        decode_subscribe(4, 0x82, head + b"\0\x01a\0" * 200_000)
+    assert caught.value.reason_code == 0x97
+    with pytest.raises(ProtocolViolationError):
+        decode_unsubscribe(4, 0xA2, head + b"\0\x01a" * 200_000)

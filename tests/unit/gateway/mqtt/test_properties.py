@@ -17,6 +17,7 @@ from gateway.mqtt.packet_types import (
     PropertyValue,
 )
 from gateway.mqtt.properties import (
+    REPEATED_MAX,
     WILL,
     decode_properties,
     encode_properties,
@@ -168,3 +169,11 @@ def test_value_of_the_wrong_kind_is_a_programming_error(
 ) -> None:
     with pytest.raises(ValueError, match=r"cannot be|does not fit"):
         encode_properties({property_id: value})
+
+
+def test_flood_of_user_properties_is_refused() -> None:
+    one = bytes.fromhex("26 0000 0000")
+    assert len(decode_properties(one * REPEATED_MAX, P.PUBLISH).user_properties) == REPEATED_MAX
+    with pytest.raises(ProtocolViolationError) as caught:
+        decode_properties(one * 200_000, P.PUBLISH)
+    assert caught.value.reason_code == 0x97
