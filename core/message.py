@@ -12,6 +12,7 @@ from __future__ import annotations
 import ipaddress
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Final, NewType
 
 PhysicalOffset = NewType("PhysicalOffset", int)
@@ -145,6 +146,8 @@ def encode_host(address: str, port: int) -> bytes:
     return ipaddress.ip_address(address).packed + port.to_bytes(4, "big")
 
 
+# Few hosts write most records, and formatting an address costs more than the rest of one.
+@lru_cache(maxsize=4096)
 def decode_host(host: bytes) -> tuple[str, int]:
     """Return (address, port) from the 8 or 20 bytes of a record's host field."""
     return str(ipaddress.ip_address(host[:-4])), int.from_bytes(host[-4:], "big")
