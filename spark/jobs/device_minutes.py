@@ -17,7 +17,7 @@ import re
 import sys
 from collections.abc import Sequence
 
-from pyspark.errors import StreamingQueryException
+from pyspark.errors import AnalysisException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
@@ -30,23 +30,27 @@ OFFSETS_PER_TRIGGER = 1_000_000
 
 
 def main(argv: Sequence[str]) -> int:
-    """Run the job; returns when --once has read everything, else at an interrupt."""
+    """Run the job; returns when --once has read everything, else at an interrupt.
+
+    In a program that has a Spark session already, that one is used and left running.
+    """
     arguments = _parser().parse_args(argv)
+    running = SparkSession.getActiveSession()
     try:
-        session = start_session("motelog device-minutes", master=arguments.master)
+        session = running or start_session("motelog device-minutes", master=arguments.master)
     except SourceError as exc:
-        sys.stderr.write(f"device-minutes: {exc}\n")
-        return 1
-    query = start(session, arguments)
+        return _failed(exc)
     try:
-        query.awaitTermination()
-    except KeyboardInterrupt:
-        query.stop()
-    except StreamingQueryException as exc:
-        sys.stderr.write(f"device-minutes: {exc}\n")
-        return 1
+        query = start(session, arguments)
+        try:
+            query.awaitTermination()
+        except KeyboardInterrupt:
+            query.stop()
+    except (AnalysisException, StreamingQueryException) as exc:
+        return _failed(exc)
     finally:
-        session.stop()
+        if running is None:
+            session.stop()
     return 0
 
 
@@ -102,6 +106,11 @@ def device_minutes(readings: DataFrame, *, lateness: str) -> DataFrame:
             "value_stddev",
         )
     )
+
+
+def _failed(exc: Exception) -> int:
+    sys.stderr.write(f"device-minutes: {exc}\n")
+    return 1
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from itertools import pairwise
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -32,7 +33,7 @@ offsets = st.dictionaries(queues, st.integers(0, 5000), max_size=6)
 
 @st.composite
 def growth(draw: st.DrawFn) -> tuple[QueueOffsets, QueueOffsets]:
-    """Draw a start and the latest offsets some time later; queues may have come, none is shorter."""
+    """Draw a start and the offsets some time later: queues may have come, none is shorter."""
     start = draw(offsets)
     latest = {queue: offset + draw(st.integers(0, 500)) for queue, offset in start.items()}
     return start, draw(offsets) | latest
@@ -116,6 +117,6 @@ def test_pieces_cover_their_ranges_and_keep_both_limits(
         mine = [piece for piece in pieces if piece.queue == whole.queue]
         assert mine[0].begin == whole.begin
         assert mine[-1].end == whole.end
-        assert all(a.end == b.begin for a, b in zip(mine, mine[1:], strict=False))
+        assert all(a.end == b.begin for a, b in pairwise(mine))
         assert {piece.is_open for piece in mine} == {whole.is_open}
         assert max(piece.rows for piece in mine) - min(piece.rows for piece in mine) <= 1

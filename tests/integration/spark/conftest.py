@@ -1,0 +1,98 @@
+"""One local Spark session per test run, and what the Spark tests ask of a running stack."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bridge.sync import SyncProducer
+from core.message import MQTT_TOPIC, Message
+from motelog.testing import MotelogProcess
+
+# Starting a session and running its first job takes most of a minute on a busy machine.
+QUERY_S_MAX = 90
+
+
+@pytest.fixture(scope="session")
+def spark_session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """A session with two threads; skips, saying why, where Spark cannot run."""
+    pytest.importorskip("pyspark", reason="needs the [spark] extra")
+    pytest.importorskip("pyarrow", reason="needs the [spark] extra")
+    from spark.session import JAVA_NEEDED, has_java, start_session
+
+    if not has_java():
+        pytest.skip(JAVA_NEEDED)
+    session = start_session(
+        "motelog tests",
+        master="local[2]",
+        conf={
+            "spark.driver.memory": "1g",
+            # Small queries spend their time in starting and compiling, not in running.
+            "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+            "spark.sql.codegen.wholeStage": "false",
+            "spark.sql.adaptive.enabled": "false",
+            "spark.sql.shuffle.partitions": "2",
+            "spark.sql.warehouse.dir": str(tmp_path_factory.mktemp("warehouse")),
+        },
+    )
+    yield session
+    for query in session.streams.active:
+        query.stop()
+    session.stop()
+
+
+@pytest.fixture
+def namesrv(motelog_stack: MotelogProcess) -> str:
+    host, port = motelog_stack.namesrv
+    return f"{host}:{port}"
+
+
+@pytest.fixture
+def producer(namesrv: str) -> Iterator[SyncProducer]:
+    with SyncProducer(namesrv=namesrv) as producer:
+        yield producer
+
+
+@pytest.fixture
+def source(spark_session: Any, namesrv: str) -> Callable[..., Any]:
+    """Return a reader or stream reader of a topic: ``source(topic, stream=True, option=...)``."""
+
+    def configured(topic: str, *, stream: bool = False, **options: str) -> Any:
+        reader = spark_session.readStream if stream else spark_session.read
+        reader = reader.format("motelog").option("namesrv", namesrv).option("topic", topic)
+        return reader.options(**options)
+
+    return configured
+
+
+def send(producer: SyncProducer, topic: str, begin: int, end: int, *, devices: int = 5) -> set[str]:
+    """Send messages with keys k<begin> to k<end - 1>, spread over queues; return the keys."""
+    for at in range(begin, end, 20):
+        messages = [
+            Message(
+                topic,
+                b'{"value": %d}' % n,
+                tags=f"dev{n % devices}",
+                keys=(f"k{n}",),
+                properties={MQTT_TOPIC: f"{topic}/dev{n % devices}/temp"},
+            )
+            for n in range(at, min(at + 20, end))
+        ]
+        producer.send_batch(messages)
+    return {f"k{n}" for n in range(begin, end)}
+
+
+def finish(query: Any) -> None:
+    """Wait for a query that ends by itself; it is stopped when it does not."""
+    try:
+        assert query.awaitTermination(QUERY_S_MAX), f"still running after {QUERY_S_MAX} s"
+    finally:
+        query.stop()
+
+
+def written_keys(session: Any, output: Path) -> list[str]:
+    """Return the keys in a Parquet folder that a query has written, as often as they are there."""
+    return [row["key"] for row in session.read.parquet(str(output)).select("key").collect()]

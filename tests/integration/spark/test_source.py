@@ -1,0 +1,116 @@
+"""The source in a real session against a real stack: every message once, over stops and faults."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bridge.sync import SyncProducer
+from tests.integration.spark.conftest import QUERY_S_MAX, finish, send, written_keys
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
+
+Source = Callable[..., Any]
+
+
+def test_a_batch_query_returns_each_message_once(source: Source, producer: SyncProducer) -> None:
+    keys = send(producer, "spark_batch", 0, 230)
+    rows = source("spark_batch").load().collect()
+    assert sorted(row["key"] for row in rows) == sorted(keys)
+    assert len({(row["broker"], row["queue_id"], row["queue_offset"]) for row in rows}) == 230
+    (row,) = (row for row in rows if row["key"] == "k7")
+    assert row["topic"] == "spark_batch/dev2/temp"
+    assert row["queue_topic"] == "spark_batch"
+    assert row["device"] == "dev2"
+    assert bytes(row["payload"]) == b'{"value": 7}'
+    assert row["properties"]["mqttRealTopic"] == "spark_batch/dev2/temp"
+    assert row["born_time"] <= row["store_time"]
+
+    chosen = source("spark_batch").schema("device string, queue_offset bigint").load()
+    assert chosen.columns == ["device", "queue_offset"]
+    parts = source("spark_batch", columns="key", minPartitions="9", maxRecordsPerPartition="20")
+    frame = parts.load()
+    assert frame.rdd.getNumPartitions() >= 12
+    assert sorted(row["key"] for row in frame.collect()) == sorted(keys)
+
+
+def test_wrong_options_and_topics_are_explained(source: Source) -> None:
+    with pytest.raises(Exception, match="did you mean 'startingOffsets'"):
+        source("spark_batch", startingOffset="latest").load()
+    with pytest.raises(Exception, match="option 'topic' is 'spark_no_such', expected a topic that"):
+        source("spark_no_such").load().collect()
+
+
+def test_available_now_restarts_where_it_ended(
+    spark_session: Any, source: Source, producer: SyncProducer, tmp_path: Path
+) -> None:
+    def run() -> Any:
+        frame = source("spark_now", stream=True, columns="key", maxOffsetsPerTrigger="50").load()
+        writer = frame.writeStream.format("parquet").option("path", str(tmp_path / "output"))
+        writer = writer.option("checkpointLocation", str(tmp_path / "checkpoint"))
+        query = writer.trigger(availableNow=True).start()
+        finish(query)
+        return query
+
+    keys = send(producer, "spark_now", 0, 120)
+    rows = [progress["numInputRows"] for progress in run().recentProgress]
+    assert [count for count in rows if count] == [50, 50, 20]
+    assert sorted(written_keys(spark_session, tmp_path / "output")) == sorted(keys)
+
+    keys |= send(producer, "spark_now", 120, 150)
+    query = run()
+    assert sorted(written_keys(spark_session, tmp_path / "output")) == sorted(keys)
+    (progress,) = (entry for entry in query.recentProgress if entry["numInputRows"])
+    assert progress["sources"][0]["latestOffset"] == progress["sources"][0]["endOffset"]
+
+
+def test_a_query_stopped_in_the_middle_writes_each_message_once(
+    spark_session: Any, source: Source, producer: SyncProducer, tmp_path: Path
+) -> None:
+    def start(**trigger: Any) -> Any:
+        frame = source("spark_stop", stream=True, columns="key", maxOffsetsPerTrigger="15").load()
+        writer = frame.writeStream.format("parquet").option("path", str(tmp_path / "output"))
+        writer = writer.option("checkpointLocation", str(tmp_path / "checkpoint"))
+        return writer.trigger(**trigger).start()
+
+    keys = send(producer, "spark_stop", 0, 90)
+    query = start(processingTime="0 seconds")
+    try:
+        for _ in range(20 * QUERY_S_MAX):
+            if query.lastProgress or query.awaitTermination(0.05):
+                break
+    finally:
+        query.stop()
+    keys |= send(producer, "spark_stop", 90, 120)
+    finish(start(availableNow=True))
+    assert sorted(written_keys(spark_session, tmp_path / "output")) == sorted(keys)
+
+
+def test_a_batch_that_failed_comes_again_with_the_same_rows(
+    source: Source, producer: SyncProducer, tmp_path: Path
+) -> None:
+    attempts: dict[int, list[list[str]]] = {}
+
+    def write(frame: Any, batch: int) -> None:
+        attempts.setdefault(batch, []).append(sorted(row["key"] for row in frame.collect()))
+        if batch == 1 and len(attempts[1]) == 1:
+            raise RuntimeError("the sink failed after its rows were read")
+
+    def start() -> Any:
+        frame = source("spark_fail", stream=True, columns="key", maxOffsetsPerTrigger="40").load()
+        writer = frame.writeStream.foreachBatch(write)
+        writer = writer.option("checkpointLocation", str(tmp_path / "checkpoint"))
+        return writer.trigger(availableNow=True).start()
+
+    keys = send(producer, "spark_fail", 0, 100)
+    with pytest.raises(Exception, match="the sink failed after its rows were read"):
+        finish(start())
+    keys |= send(producer, "spark_fail", 100, 110)
+    finish(start())
+    first, again = attempts[1]
+    assert first == again
+    got = [key for tries in attempts.values() for key in tries[-1]]
+    assert sorted(got) == sorted(keys)

@@ -1,0 +1,82 @@
+"""What the store encodes is what the Arrow decoder gives: the two share a format and no code."""
+
+from __future__ import annotations
+
+import zlib
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+pytest.importorskip("pyarrow", reason="needs the [spark] extra")
+
+from core.message import KEYS, MQTT_TOPIC, SYS_FLAG_COMPRESSED, TAGS, encode_host, encode_properties
+from core.record import AppendMessage, QueueTail, decode_messages, encode_batch
+from spark.arrow import RecordColumns
+from spark.batches import record_batch
+from spark.columns import Column
+
+texts = st.text(
+    st.characters(exclude_categories=["Cs"], exclude_characters="\x01\x02"), min_size=1, max_size=20
+)
+properties = st.dictionaries(
+    st.one_of(st.sampled_from([TAGS, KEYS, MQTT_TOPIC]), texts), texts, max_size=5
+)
+hosts = st.sampled_from([encode_host("127.0.0.1", 1), encode_host("::1", 65535)])
+
+
+@st.composite
+def stored(draw: st.DrawFn) -> bytes:
+    """Draw messages and encode them as the store does."""
+    tail = QueueTail(draw(st.sampled_from([b"telemetry", b"t" * 200])), 3, 0)
+    messages: list[AppendMessage] = []
+    for _ in range(draw(st.integers(0, 5))):
+        body = draw(st.binary(max_size=50))
+        flags = draw(st.sampled_from([0, SYS_FLAG_COMPRESSED]))
+        if flags:
+            body = zlib.compress(body)
+        text = encode_properties(draw(properties))
+        born_ms = draw(st.integers(0, 1 << 41))
+        messages.append((tail, body, text, 0, born_ms, draw(hosts), flags, 0, 0, 0))
+    target = bytearray(20_000)
+    store_ms = draw(st.integers(0, 1 << 41))
+    count, end = encode_batch(
+        target, 0, len(target), 0, messages, 0, store_ms, draw(hosts), [], None
+    )
+    assert count == len(messages)
+    return bytes(target[:end])
+
+
+@settings(max_examples=100)
+@given(stored())
+def test_stored_messages_become_the_same_rows(records: bytes) -> None:
+    decoder = RecordColumns(
+        tuple(Column), broker="b", offset_begin=0, offset_end=99, payload_bytes_max=1000
+    )
+    assert decoder.append(records, 0, rows_max=99, bytes_max=1 << 20) == len(records)
+    batch = record_batch(tuple(Column), decoder.rows, decoder.take())
+    batch.validate(full=True)
+    assert [
+        {
+            **row,
+            "store_time": round(row["store_time"].timestamp() * 1000),
+            "born_time": round(row["born_time"].timestamp() * 1000),
+        }
+        for row in batch.to_pylist()
+    ] == [
+        {
+            "topic": message.properties.get(MQTT_TOPIC)
+            or "/".join(filter(None, (message.topic, message.tags))),
+            "queue_topic": message.topic,
+            "device": message.tags,
+            "key": message.properties.get(KEYS),
+            "payload": message.body,
+            "store_time": message.store_timestamp_ms,
+            "born_time": message.born_timestamp_ms,
+            "broker": "b",
+            "queue_id": message.queue_id,
+            "queue_offset": message.queue_offset,
+            "properties": list(message.properties.items()),
+        }
+        for message in decode_messages(records)
+    ]
