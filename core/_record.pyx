@@ -809,10 +809,11 @@ def gather(view, int64_t file_base, bytes units not None, Py_ssize_t begin, Py_s
         for i in range(begin, end):
             physical_offset = <int64_t> get64(unit + i * UNIT)
             size = <int32_t> get32(unit + i * UNIT + 8)
-            if physical_offset < file_base or size < RECORD_MIN:
+            # Compared before it is subtracted: the difference of any two could overflow.
+            if physical_offset < file_base:
                 raise RecordError("a unit names bytes outside the file", offset_bytes=0)
             at = physical_offset - file_base
-            if at > buffer.len or size > buffer.len - at:
+            if size < RECORD_MIN or at > buffer.len or size > buffer.len - at:
                 raise RecordError("a unit names bytes outside the file", offset_bytes=at)
             magic = get32(data + at + 4)
             if (

@@ -77,7 +77,8 @@ class ConsumeQueue:
 
     __slots__ = (
         "_active", "_active_begin", "_active_end", "_directory", "_dirty_from", "_file_units",
-        "_paths", "_regions", "_reserved_end", "_storage", "begin_offset", "has_new_file", "max_offset", "min_offset", "tail",
+        "_paths", "_regions", "_reserved_end", "_storage", "begin_offset", "has_new_file",
+        "max_offset", "min_offset", "tail",
     )  # fmt: skip
 
     def __init__(

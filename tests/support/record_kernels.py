@@ -1,0 +1,82 @@
+"""Drives the record kernel and its reference alike and makes their answers comparable.
+
+Owns: what the property tests and the fuzz program both do with one input. Must not touch: pytest.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from core import _record, _record_py
+from core.errors import MotelogError
+
+KERNELS: tuple[Any, Any] = (_record, _record_py)
+STORE_HOSTS = (bytes([127, 0, 0, 1, 0, 0, 42, 159]), bytes(range(20)))
+EXPECTED = (MotelogError, ValueError, TypeError, OverflowError, BufferError)
+
+
+def answer(function: Any, *arguments: Any) -> Any:
+    """Return what a call returns or, if it raises, which error and where."""
+    try:
+        return function(*arguments)
+    except EXPECTED as exc:
+        return type(exc), getattr(exc, "offset_bytes", None)
+
+
+def due(properties: bytes, store_timestamp_ms: int) -> int:
+    """Some time that depends on both, and sometimes none."""
+    return 0 if len(properties) % 3 == 0 else store_timestamp_ms // 2 + len(properties)
+
+
+def encode(
+    kernel: Any, queues: list[tuple[bytes, int, int]], messages: list[Any], limit: int, base: int
+) -> Any:
+    """Encode messages, whose first item is an index into queues; all that can be seen of it."""
+    tails = [answer(kernel.QueueTail, *queue) for queue in queues]
+    batch = [(tails[m[0]], *m[1:]) if isinstance(m[0], int) else m for m in messages]
+    lacking: list[Any] = []
+    dirty: list[Any] = []
+    placed: list[Any] = []
+    measured = answer(kernel.measure, batch, 0, 5_000, lacking)
+    target = bytearray(limit + 16)
+    store_host = STORE_HOSTS[base & 1]
+    written = answer(
+        kernel.encode_batch, target, 3, limit, base, batch, 0, 1_000, store_host, dirty, placed
+    )
+    units = [
+        (tail.take_units(), tail.next_offset, tail.pending)
+        for tail in tails
+        if isinstance(tail, kernel.QueueTail)
+    ]
+    order = [[tails.index(tail) for tail in found] for found in (lacking, dirty)]
+    return measured, written, bytes(target), units, order, placed
+
+
+def read(kernel: Any, data: Any, begin: int, end: int, base: int, name: bytes) -> list[Any]:
+    """Every way of reading ``data``, as plain values."""
+    collected = answer(kernel.collect, data, begin, end, base, 50, b"timed", due)
+    if isinstance(collected[0], list):
+        runs = [(r.topic, r.queue_id, r.next_offset, r.take_units()) for r in collected[0]]
+        collected = (runs, *collected[1:])
+    return [
+        answer(kernel.decode, data),
+        answer(kernel.decode, data, 2, True),
+        answer(kernel.decode_brief, data, name),
+        answer(kernel.scan, data, begin, end, base, 3),
+        answer(kernel.scan, data, begin, end, base, 50),
+        answer(kernel.find_record, data, begin, (begin + end) // 2, end, base),
+        answer(kernel.find_record, data, begin, end, end, base),
+        answer(kernel.zeros_from, data, begin, end),
+        answer(kernel.crc32_31, data),
+        collected,
+    ]
+
+
+def choose(
+    kernel: Any, units: bytes, limits: tuple[int, int, int], codes: frozenset[int] | None
+) -> Any:
+    return answer(kernel.select_units, units, limits[0], limits[1], codes, limits[2])
+
+
+def gather(kernel: Any, data: Any, base: int, units: bytes, begin: int, end: int) -> Any:
+    return answer(kernel.gather, data, base, units, begin, end)
