@@ -52,11 +52,18 @@ def test_kernel_has_reference_stub_chooser_property_test_and_fuzz_program(source
         assert (source.parent / name).exists(), f"{source.parent.name}/{name} is missing"
     fuzz = {path.stem for path in (ROOT / "tests" / "fuzz").glob("fuzz_*.py")}
     assert f"fuzz_{stem}" in fuzz
-    tests = (ROOT / "tests").rglob("test_*.py")
     assert any(
-        f"_{stem}_py" in text and "@given" in text
-        for text in (path.read_text(encoding="utf-8") for path in tests)
+        "@given" in text and f"_{stem}_py" in text
+        for text in map(with_support, (ROOT / "tests").rglob("test_*.py"))
     ), f"no Hypothesis test compares _{stem} with _{stem}_py"
+
+
+def with_support(path: Path) -> str:
+    """Return a test's text and that of the tests.support modules that it imports."""
+    text = path.read_text(encoding="utf-8")
+    for name in re.findall(r"^from tests\.support\.(\w+) import", text, re.MULTILINE):
+        text += (ROOT / "tests" / "support" / f"{name}.py").read_text(encoding="utf-8")
+    return text
 
 
 def test_every_kernel_is_built_and_listed() -> None:
