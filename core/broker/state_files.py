@@ -30,6 +30,7 @@ class StateFile:
         self._directory = os.path.join(store_directory, "config")
         self.path = os.path.join(self._directory, name)
         self._backup = self.path + ".bak"
+        self._is_damaged = False
 
     def load(self) -> dict[str, Any]:
         """Return the newest content that can be read, empty if the file never existed.
@@ -49,6 +50,7 @@ class StateFile:
                 raise RemotingDecodeError("not a JSON object")
             except RemotingDecodeError as exc:
                 _log.warning("state file unreadable path=%s error=%s", path, exc)
+                self._is_damaged = True
                 fault = fault or exc
         if fault is not None:
             raise StoreDamagedError(str(fault), path=self.path, offset_bytes=0)
@@ -59,6 +61,7 @@ class StateFile:
         text = msgspec.json.format(msgspec.json.encode(value), indent=1)
         self._storage.make_directory(self._directory)
         # A file that cannot be read must not replace a backup that can.
-        if self._storage.read_file(self.path):
+        if not self._is_damaged and self._storage.read_file(self.path) is not None:
             self._storage.rename(self.path, self._backup)
         self._storage.replace_file(self.path, text)
+        self._is_damaged = False

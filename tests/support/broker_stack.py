@@ -6,7 +6,7 @@ answers mean; tests say that.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -73,8 +73,7 @@ async def started_stack(
         config = BrokerConfig(
             listen="127.0.0.1:0",
             namesrv=(namesrv_address,),
-            store=store_config(directory, flush=flush),
-            **broker,
+            **{"store": store_config(directory, flush=flush), **broker},
         )
         server = Broker(config)
         await nursery.start(server.run)
@@ -96,9 +95,14 @@ async def connected(address: str, serialize: Serialize = Serialize.JSON) -> Asyn
 
 async def routed(stack: Stack, topic: str) -> None:
     """Return when the name server knows ``topic``."""
+    await eventually(lambda: stack.namesrv.routes.route(topic) is not None)
+
+
+async def eventually(is_true: Callable[[], bool]) -> None:
+    """Return when the servers, which say nothing to a test, have got there."""
     with trio.fail_after(TIMEOUT_S):
-        while stack.namesrv.routes.route(topic) is None:
-            await trio.sleep(0.01)
+        while not is_true():  # noqa: ASYNC110  # what is waited for has no event
+            await trio.sleep(0.005)
 
 
 def joined(address: tuple[str, int]) -> str:

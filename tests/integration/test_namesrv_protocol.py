@@ -1,0 +1,194 @@
+"""The name server over real sockets, with JSON and binary headers."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+import trio
+
+from core.namesrv.config import NamesrvConfig
+from core.namesrv.server import NameServer
+from core.remoting import RequestCode, ResponseCode, Serialize, loads
+from tests.support.broker_stack import Peer, connected, joined, json_body
+
+BOTH = pytest.mark.parametrize("serialize", list(Serialize))
+
+IDENTITY = {
+    "brokerName": "a",
+    "brokerAddr": "10.0.0.1:10911",
+    "clusterName": "c",
+    "brokerId": 0,
+    "haServerAddr": "10.0.0.1:10912",
+}
+
+
+@asynccontextmanager
+async def namesrv(**config: Any) -> AsyncIterator[NameServer]:
+    async with trio.open_nursery() as nursery:
+        server = NameServer(NamesrvConfig(listen="127.0.0.1:0", **config))
+        await nursery.start(server.run)
+        yield server
+        nursery.cancel_scope.cancel()
+
+
+def registration(*topics: str, counter: int = 1) -> bytes:
+    table = {
+        name: {"topicName": name, "readQueueNums": 4, "writeQueueNums": 4, "perm": 6}
+        for name in topics
+    }
+    wrapper = {"dataVersion": {"counter": counter, "timestamp": 9}, "topicConfigTable": table}
+    return json_body({"topicConfigSerializeWrapper": wrapper, "filterServerList": []})
+
+
+async def register(peer: Peer, *topics: str, counter: int = 1, **ext: Any) -> Any:
+    body = registration(*topics, counter=counter)
+    answer = await peer.ask(RequestCode.REGISTER_BROKER, {**IDENTITY, **ext}, body)
+    assert answer.code == ResponseCode.SUCCESS, answer.remark
+    return answer
+
+
+@BOTH
+async def test_register_route_and_unregister(serialize: Serialize) -> None:
+    async with namesrv() as server, connected(joined(server.address), serialize) as peer:
+        answer = await register(peer, "T")
+        assert answer.serialize is serialize
+        assert loads(answer.body) == {"table": {}}
+        answer = await peer.ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": "T"})
+        assert loads(answer.body) == {
+            "brokerDatas": [
+                {
+                    "brokerAddrs": {"0": "10.0.0.1:10911"},
+                    "brokerName": "a",
+                    "cluster": "c",
+                    "enableActingMaster": False,
+                }
+            ],
+            "filterServerTable": {},
+            "queueDatas": [
+                {
+                    "brokerName": "a",
+                    "perm": 6,
+                    "readQueueNums": 4,
+                    "topicSynFlag": 0,
+                    "topicSysFlag": 0,
+                    "writeQueueNums": 4,
+                }
+            ],
+        }
+        answer = await peer.ask(RequestCode.GET_BROKER_CLUSTER_INFO)
+        assert loads(answer.body)["clusterAddrTable"] == {"c": ["a"]}
+        answer = await peer.ask(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER)
+        assert loads(answer.body) == {"topicList": ["T"]}
+        answer = await peer.ask(RequestCode.UNREGISTER_BROKER, IDENTITY)
+        assert answer.code == ResponseCode.SUCCESS
+        answer = await peer.ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": "T"})
+        assert answer.code == ResponseCode.TOPIC_NOT_EXIST
+
+
+@BOTH
+async def test_data_version_says_whether_to_register_again(serialize: Serialize) -> None:
+    version = json_body({"counter": 1, "timestamp": 9})
+    async with namesrv() as server, connected(joined(server.address), serialize) as peer:
+        answer = await peer.ask(RequestCode.QUERY_DATA_VERSION, IDENTITY, version)
+        assert (answer.ext["changed"], answer.body) == ("true", b"")
+        await register(peer, "T")
+        answer = await peer.ask(RequestCode.QUERY_DATA_VERSION, IDENTITY, version)
+        assert answer.ext["changed"] == "false"
+        assert loads(answer.body)["counter"] == 1
+        await register(peer, "T", counter=2)
+        answer = await peer.ask(RequestCode.QUERY_DATA_VERSION, IDENTITY, version)
+        assert answer.ext["changed"] == "true"
+
+
+async def test_compressed_body_and_its_checksum() -> None:
+    def counted(data: bytes) -> bytes:
+        return len(data).to_bytes(4, "big") + data
+
+    topic = b"T 8 8 6 SINGLE_TAG"
+    parts = counted(b'{"counter":1,"timestamp":2}') + (1).to_bytes(4, "big") + counted(topic)
+    body = zlib.compress(parts + counted(b"[]"))
+    crc = zlib.crc32(body) & 0x7FFFFFFF
+    async with namesrv() as server, connected(joined(server.address)) as peer:
+        for told, code in ((crc ^ 1, ResponseCode.SYSTEM_ERROR), (crc, ResponseCode.SUCCESS)):
+            ext = {**IDENTITY, "compressed": "true", "bodyCrc32": told}
+            answer = await peer.ask(RequestCode.REGISTER_BROKER, ext, body)
+            assert answer.code == code
+        answer = await peer.ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": "T"})
+        assert loads(answer.body)["queueDatas"][0]["readQueueNums"] == 8
+
+
+async def test_a_slave_is_told_its_master() -> None:
+    async with namesrv() as server, connected(joined(server.address)) as peer:
+        await register(peer, "T")
+        answer = await register(peer, brokerId=1, brokerAddr="10.0.0.2:10911")
+        assert answer.ext == {"masterAddr": "10.0.0.1:10911", "haServerAddr": "10.0.0.1:10912"}
+
+
+async def test_a_closed_connection_takes_the_broker_off_the_routes() -> None:
+    async with namesrv() as server, connected(joined(server.address)) as reader:
+        async with connected(joined(server.address)) as peer:
+            await register(peer, "T")
+        with trio.fail_after(10):
+            while True:
+                answer = await reader.ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": "T"})
+                if answer.code == ResponseCode.TOPIC_NOT_EXIST:
+                    break
+                await trio.sleep(0.01)
+
+
+async def test_write_permission_topic_deletion_and_lists() -> None:
+    async with namesrv() as server, connected(joined(server.address)) as peer:
+        await register(peer, "T", "U")
+        answer = await peer.ask(RequestCode.WIPE_WRITE_PERM_OF_BROKER, {"brokerName": "a"})
+        assert answer.ext == {"wipeTopicCount": "2"}
+        answer = await peer.ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": "T"})
+        assert loads(answer.body)["queueDatas"][0]["perm"] == 4
+        answer = await peer.ask(RequestCode.ADD_WRITE_PERM_OF_BROKER, {"brokerName": "a"})
+        assert answer.ext == {"addTopicCount": "2"}
+        await peer.ask(RequestCode.DELETE_TOPIC_IN_NAMESRV, {"topic": "T"})
+        answer = await peer.ask(RequestCode.GET_TOPICS_BY_CLUSTER, {"cluster": "c"})
+        assert loads(answer.body) == {"topicList": ["U"]}
+
+
+@BOTH
+async def test_key_value_table_and_order_topics(serialize: Serialize) -> None:
+    order = {"namespace": "ORDER_TOPIC_CONFIG", "key": "T"}
+    async with (
+        namesrv(kv_entries_max=1) as server,
+        connected(joined(server.address), serialize) as peer,
+    ):
+        await peer.ask(RequestCode.PUT_KV_CONFIG, {**order, "value": "a:4"})
+        assert loads((await register(peer, "T")).body) == {"table": {"T": "a:4"}}
+        answer = await peer.ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": "T"})
+        assert loads(answer.body)["orderTopicConf"] == "a:4"
+        answer = await peer.ask(RequestCode.GET_KV_CONFIG, order)
+        assert answer.ext == {"value": "a:4"}
+        answer = await peer.ask(RequestCode.GET_KVLIST_BY_NAMESPACE, order)
+        assert loads(answer.body) == {"table": {"T": "a:4"}}
+        answer = await peer.ask(
+            RequestCode.PUT_KV_CONFIG, {"namespace": "n", "key": "k", "value": "v"}
+        )
+        assert answer.code == ResponseCode.SYSTEM_ERROR
+        await peer.ask(RequestCode.DELETE_KV_CONFIG, order)
+        for code in (RequestCode.GET_KV_CONFIG, RequestCode.GET_KVLIST_BY_NAMESPACE):
+            assert (await peer.ask(code, order)).code == ResponseCode.QUERY_NOT_FOUND
+
+
+@BOTH
+async def test_unknown_codes_and_missing_fields_are_answered(serialize: Serialize) -> None:
+    async with namesrv() as server, connected(joined(server.address), serialize) as peer:
+        answer = await peer.ask(10)
+        assert answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
+        answer = await peer.ask(RequestCode.GET_ROUTEINFO_BY_TOPIC)
+        assert (answer.code, answer.remark) == (
+            ResponseCode.SYSTEM_ERROR,
+            "the field topic is missing",
+        )
+        answer = await peer.ask(RequestCode.REGISTER_BROKER, {**IDENTITY, "brokerId": "x"})
+        assert answer.code == ResponseCode.SYSTEM_ERROR
+        answer = await peer.ask(RequestCode.REGISTER_BROKER, IDENTITY, b"[[[")
+        assert answer.code == ResponseCode.SYSTEM_ERROR
