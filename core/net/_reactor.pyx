@@ -1,26 +1,29 @@
-# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
+# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
+# cython: initializedcheck=False
 """The reactor kernel; mirrors ``_reactor_py``, which says what each call means.
 
 Owns: descriptors, connection slots, the turn's buffers, queued output, until shut_down().
-Must not touch: what frames mean; policy, clocks (the second enters with poll() and sweep()), logging.
+Must not touch: what frames mean; policy, clocks (the second enters with poll() and sweep()),
+logging.
 
-Everything inside poll() and flush() runs without the GIL. One thread owns a Reactor: a call from a
-second one while the first is inside raises RuntimeError.
+Everything inside poll(), flush() and sweep() runs without the GIL. One thread owns a Reactor: a
+call from a second one while the first is inside raises RuntimeError.
 
-    slots   [Connection 96 B] x connections_max, zero pages until used; the connection id is the index
-    input   a turn buffer for all whole frames of a turn; a partial tail waits in its connection's block
-            and is copied in front of the next bytes, unless it is large: then it is received in place
-    output  Connection.head -> Node -> Node ...; a Node holds bytes copied into it, or refers to a Shared
-            payload (one bytes object for any number of connections)
+    slots   [Connection 96 B] x connections_max, zero pages until used; its id is the index
+    input   a turn buffer for all whole frames of a turn; a partial tail waits in its connection's
+            block and is copied in front of the next bytes, unless it is large: then the rest is
+            received into that block
+    output  Connection.head -> Node -> Node ...; a Node holds bytes copied into it, or refers to a
+            Shared payload (one bytes object for any number of connections)
 
-Preconditions checked here: every id, position and length from Python; every length from a peer against
-the connection's limit and the bytes present, before memory is taken. Memory for input grows with bytes
-received, never with a claimed length. A stale event is recognised by the generation in its epoll data.
+Checked here: every id, position and length from Python; every length from a peer, against the
+connection's limit and the bytes present, before memory is taken: input takes memory as bytes come
+in, never as a length claims. Generations in epoll's data tell stale events from new ones.
 Not checked: that a descriptor handed to listen() stays open until stop_listening().
 """
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
-from cpython.buffer cimport PyBUF_WRITABLE, PyBuffer_FillInfo
+from cpython.buffer cimport PyBuffer_FillInfo
 from cpython.object cimport PyObject
 from cpython.ref cimport Py_DECREF, Py_INCREF
 from libc.errno cimport EAGAIN, ECONNABORTED, EINPROGRESS, EINTR, EMFILE, EPROTO, errno
@@ -28,78 +31,19 @@ from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t,
 from libc.stdlib cimport calloc, free, malloc, realloc
 from libc.string cimport memcpy, memset
 
+from core.net._linux cimport (
+    AF_INET, AF_INET6, EPOLLERR, EPOLLHUP, EPOLLIN, EPOLLOUT, EPOLL_CLOEXEC, EPOLL_CTL_ADD,
+    EPOLL_CTL_DEL, EPOLL_CTL_MOD, IPPROTO_IP, IPPROTO_TCP, IP_BIND_ADDRESS_NO_PORT, MSG_DONTWAIT,
+    MSG_NOSIGNAL, SHUT_WR, SOCK_CLOEXEC, SOCK_NONBLOCK, SOCK_STREAM, SOL_SOCKET, SO_ERROR,
+    SO_LINGER, TCP_NODELAY, accept4, bind, close_descriptor, connect, epoll_create1, epoll_ctl,
+    epoll_event, epoll_wait, getsockopt, htons, inet_ntop, inet_pton, iovec, linger, msghdr,
+    ntohs, recv, send_bytes, sendmsg, setsockopt, shutdown, sockaddr, sockaddr_in, sockaddr_in6,
+    sockaddr_storage, socket, socklen_t,
+)
+
 import os
 
 from core.net import reactor_types as _types
-
-cdef extern from "sys/uio.h" nogil:
-    cdef struct iovec:
-        void *iov_base
-        size_t iov_len
-
-cdef extern from "sys/socket.h" nogil:
-    ctypedef uint32_t socklen_t
-    cdef struct sockaddr:
-        uint16_t sa_family
-    cdef struct sockaddr_storage:
-        uint16_t ss_family
-    cdef struct msghdr:
-        iovec *msg_iov
-        size_t msg_iovlen
-    cdef struct linger:
-        int l_onoff
-        int l_linger
-    int socket(int, int, int)
-    int bind(int, const sockaddr *, socklen_t)
-    int connect(int, const sockaddr *, socklen_t)
-    int accept4(int, sockaddr *, socklen_t *, int)
-    ssize_t recv(int, void *, size_t, int)
-    ssize_t send_bytes "send"(int, const void *, size_t, int)
-    ssize_t sendmsg(int, const msghdr *, int)
-    int shutdown(int, int)
-    int setsockopt(int, int, int, const void *, socklen_t)
-    int getsockopt(int, int, int, void *, socklen_t *)
-    int AF_INET, AF_INET6, SOCK_STREAM, SOCK_NONBLOCK, SOCK_CLOEXEC
-    int SOL_SOCKET, SO_ERROR, SO_LINGER, SHUT_WR, MSG_NOSIGNAL, MSG_DONTWAIT
-
-cdef extern from "netinet/in.h" nogil:
-    cdef struct in_addr:
-        uint32_t s_addr
-    cdef struct in6_addr:
-        uint8_t s6_addr[16]
-    cdef struct sockaddr_in:
-        uint16_t sin_family
-        uint16_t sin_port
-        in_addr sin_addr
-    cdef struct sockaddr_in6:
-        uint16_t sin6_family
-        uint16_t sin6_port
-        in6_addr sin6_addr
-    int IPPROTO_TCP, IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT
-
-cdef extern from "netinet/tcp.h" nogil:
-    int TCP_NODELAY
-
-cdef extern from "arpa/inet.h" nogil:
-    uint16_t htons(uint16_t)
-    uint16_t ntohs(uint16_t)
-    const char *inet_ntop(int, const void *, char *, socklen_t)
-    int inet_pton(int, const char *, void *)
-
-cdef extern from "sys/epoll.h" nogil:
-    ctypedef union epoll_data_t:
-        uint64_t u64
-    cdef struct epoll_event:
-        uint32_t events
-        epoll_data_t data
-    int epoll_create1(int)
-    int epoll_ctl(int, int, int, epoll_event *)
-    int epoll_wait(int, epoll_event *, int, int)
-    int EPOLL_CLOEXEC, EPOLL_CTL_ADD, EPOLL_CTL_DEL, EPOLL_CTL_MOD
-    uint32_t EPOLLIN, EPOLLOUT, EPOLLERR, EPOLLHUP
-
-cdef extern from "unistd.h" nogil:
-    int close_descriptor "close"(int)
 
 cdef enum:
     EVENTS_ROOM = 1024
@@ -206,7 +150,7 @@ cdef object EMPTY_INDEX = memoryview(b"").cast("I")
 
 
 cdef int64_t frame_size(uint8_t framing, const uint8_t *p, uint32_t present) noexcept nogil:
-    """Whole size of the frame at p, 0 while more bytes are needed to know it, -1 if it cannot be one."""
+    """Whole size of the frame at p, 0 while that takes more bytes, -1 if malformed."""
     cdef uint32_t length = 0
     cdef uint32_t i
     if framing == 1:
@@ -224,7 +168,7 @@ cdef int64_t frame_size(uint8_t framing, const uint8_t *p, uint32_t present) noe
 
 
 cdef class Block:
-    """Bytes that a turn shows to Python; replaced instead of overwritten while something still refers to them."""
+    """Bytes that a turn shows to Python; not overwritten while something still refers to them."""
 
     cdef uint8_t *bytes
     cdef size_t room
@@ -329,7 +273,9 @@ cdef class Reactor:
     ):
         self.epoll_fd = -1
         if connections_max < 1 or output_bytes_high > output_bytes_max:
-            raise ValueError("connections_max is at least 1, output_bytes_high at most output_bytes_max")
+            raise ValueError(
+                "connections_max is at least 1, output_bytes_high at most output_bytes_max"
+            )
         self.slots_max = connections_max
         self.output_bytes_high = output_bytes_high
         self.output_bytes_max = output_bytes_max
@@ -610,9 +556,11 @@ cdef class Reactor:
     def sweep(self, now_s):
         cdef uint32_t now = <uint32_t>(<int64_t>now_s)
         self.check_usable()
+        self.inside = True
         with nogil:
             self.now_s = now
             self.find_overdue()
+        self.inside = False
         if self.unreferenced != NULL:
             self.release_payloads()
 
@@ -676,7 +624,13 @@ cdef class Reactor:
             self.give_back(slot)
 
     cdef void start(
-        self, uint32_t slot, int fd, uint8_t state, uint8_t framing, int listener, sockaddr_storage *peer
+        self,
+        uint32_t slot,
+        int fd,
+        uint8_t state,
+        uint8_t framing,
+        int listener,
+        sockaddr_storage *peer,
     ) noexcept nogil:
         cdef Connection *c = &self.slots[slot]
         cdef uint16_t generation = c.generation
@@ -1007,7 +961,7 @@ cdef class Reactor:
     cdef void receive_in_place(self, uint32_t slot) noexcept nogil:
         """Receive up to the end of a large partial frame into its own block.
 
-        The block at most doubles with what has been received: a length that was only claimed costs nothing.
+        The block at most doubles what has been received: a length that was only claimed is free.
         """
         cdef Connection *c = &self.slots[slot]
         cdef uint32_t size = <uint32_t>frame_size(c.framing, c.rest, c.rest_bytes)
@@ -1043,7 +997,7 @@ cdef class Reactor:
         self.cut(slot, self.data_bytes, self.data_bytes + size)
 
     cdef void discard(self, uint32_t slot) noexcept nogil:
-        """Throw away what a closed connection still sends; let it go when the peer has finished too."""
+        """Throw away what a closed connection still sends; let it go when the peer is done too."""
         cdef Connection *c = &self.slots[slot]
         cdef ssize_t received
         received = recv(c.fd, self.data.bytes + self.data_bytes, RECEIVE_BYTES_MAX, 0)
@@ -1208,7 +1162,7 @@ cdef class Reactor:
         self.dirty_count = 0
 
     cdef void flush_one(self, uint32_t slot) noexcept nogil:
-        """Send what is queued, as far as the socket takes it; half-close a closed connection after that."""
+        """Send what is queued as far as the socket takes it; half-close if Python closed it."""
         cdef Connection *c = &self.slots[slot]
         if c.state != OPEN and c.state != LINGERING:
             return
@@ -1268,7 +1222,7 @@ cdef class Reactor:
                 if errno == EAGAIN:
                     c.flags |= BLOCKED
                 else:
-                    # What the peer sent before it went away is still read; that ends the connection.
+                    # What the peer sent before it went away is still read; that ends it.
                     c.flags |= BROKEN
                     self.drop_output(c)
                 return
@@ -1312,7 +1266,7 @@ cdef class Reactor:
     # ------------------------------------------------------------------ what Python sees
 
     cdef int recycle_blocks(self) except -1:
-        """Make the buffers of the last turn usable again, or leave them to whoever still holds them."""
+        """Take the last turn's buffers back, or leave them to whoever still holds them."""
         cdef Turn last = self.last
         self.last = None
         if last is not None and last.frames:
