@@ -49,7 +49,7 @@ def decode_subscribe(version: int, first_byte: int, body: bytes) -> Subscribe:
     properties = NO_PROPERTIES
     if version == 5:
         properties = read_properties(reader, PacketType.SUBSCRIBE)
-    entries = []
+    entries: list[SubscribeEntry] = []
     while len(reader):
         topic_filter = reader.string()  # [MQTT-3.8.3-1]
         _check_filter(topic_filter, len(entries))
@@ -76,7 +76,7 @@ def decode_unsubscribe(version: int, first_byte: int, body: bytes) -> Unsubscrib
     properties = NO_PROPERTIES
     if version == 5:
         properties = read_properties(reader, PacketType.UNSUBSCRIBE)
-    topic_filters = []
+    topic_filters: list[str] = []
     while len(reader):
         topic_filter = reader.string()  # [MQTT-3.10.3-1]
         _check_filter(topic_filter, len(topic_filters))

@@ -6,18 +6,20 @@ Invariants (``_check``): a (filter, subscriber) pair stands once; no node and no
 Spec: MQTT 5.0 section 4.7; overlapping subscriptions 3.3.4.
 
     filter without "+":  options -> { filter: subscriber, or _Several when there are more }
-    filter with "+":     a trie, one node per level, "+" and "#" being levels like others
+    filter with "+":     what ends in the first "+" -> a trie of the levels behind it, in which
+                         "+" and "#" are levels like others
 
 Nearly all filters of a fleet are exact, or one device's branch ("dev42/#"), and have one
 subscriber. Such a one costs its slot in a dict (some 50 bytes) and no object of its own: the
 options, of which a process sees a handful, choose the dict; a topic name is looked up there as it
-is and, for each of its branches, with "/#" behind it.
+is and, for each of its branches, with "/#" behind it. The tries begin behind the first "+", so that
+one device's "dev42/+/set" does not cost a node for each level before.
 """
 
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Iterator
-from typing import Final, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 from gateway.mqtt.topics import FILTER_LEVELS_MAX
 
@@ -26,16 +28,18 @@ S = TypeVar("S", bound=Hashable)
 QOS_MASK: Final = 0x03
 NO_LOCAL: Final = 0x04
 
+_EMPTY: Final[dict[Any, Any]] = {}
+
 
 class SubscriptionTree(Generic[S]):
     """``version`` grows with each change, so that what was computed from a match can be dropped."""
 
-    __slots__ = ("_branches_count", "_count", "_root", "_tables", "version")
+    __slots__ = ("_branches_count", "_count", "_tables", "_tries", "version")
 
     def __init__(self) -> None:
         self._tables: dict[int, dict[str, S | _Several[S]]] = {}
         self._branches_count = 0  # pairs in the tables whose filter ends in "#"
-        self._root: _Node[S] = _Node()
+        self._tries: dict[str, _Node[S]] = {}
         self._count = 0
         self.version = 0
 
@@ -50,11 +54,11 @@ class SubscriptionTree(Generic[S]):
         SUBSCRIBE, the QoS in its bits 0 and 1.
         """
         if "+" in topic_filter:
-            node = self._root
-            for level in topic_filter.split("/"):
+            head, levels = _head_and_levels(topic_filter)
+            node = self._tries.setdefault(head, _Node())
+            for level in levels:
                 node = node.child(level)
-            is_new = subscriber not in node.subscribers
-            node.subscribers[subscriber] = options
+            is_new = node.subscribe(subscriber, options)
         else:
             is_new = not self._remove_from_tables(topic_filter, subscriber)
             self._add_to_table(topic_filter, subscriber, options)
@@ -65,7 +69,7 @@ class SubscriptionTree(Generic[S]):
     def remove(self, topic_filter: str, subscriber: S) -> bool:
         """Unsubscribe; return whether there was such a subscription."""
         if "+" in topic_filter:
-            removed = self._remove_from_trie(topic_filter.split("/"), subscriber)
+            removed = self._remove_from_trie(topic_filter, subscriber)
         else:
             removed = self._remove_from_tables(topic_filter, subscriber)
         if removed:
@@ -93,37 +97,22 @@ class SubscriptionTree(Generic[S]):
                 entry = filters.get(key)
                 if entry is not None:
                     _merge(matched, entry if isinstance(entry, _Several) else (entry,), options)
-        if self._root.children:
+        if self._tries:
             for node in self._matching_nodes(topic_name):
                 for subscriber, options in node.subscribers.items():
                     _merge(matched, (subscriber,), options)
         return matched
 
     def _matching_nodes(self, topic_name: str) -> Iterator[_Node[S]]:
-        """Walk all branches level by level; a deep topic name costs time, never stack."""
-        branches = [self._root]
-        # [MQTT-4.7.2-1]: a wildcard as first level does not match a name that begins with "$".
-        skip_wildcards = topic_name.startswith("$")
-        # What is deeper than any filter stays together and matches no level.
-        for level in topic_name.split("/", FILTER_LEVELS_MAX):
-            next_branches = []
-            for node in branches:
-                children = node.children
-                if not skip_wildcards:
-                    if "#" in children:
-                        yield children["#"]
-                    if "+" in children:
-                        next_branches.append(children["+"])
-                if level in children:
-                    next_branches.append(children[level])
-            branches = next_branches
-            skip_wildcards = False
-            if not branches:
-                return
-        for node in branches:
-            yield node
-            if "#" in node.children:  # "#" matches the parent level too (section 4.7.1.2)
-                yield node.children["#"]
+        # What is deeper than any filter stays together as one level, which matches nothing.
+        levels = topic_name.split("/", FILTER_LEVELS_MAX)
+        level_begin = 0
+        for i, level in enumerate(levels):
+            trie = self._tries.get(topic_name[:level_begin] + "+")
+            # [MQTT-4.7.2-1]: a wildcard as first level does not match a "$" name.
+            if trie is not None and (i > 0 or not topic_name.startswith("$")):
+                yield from trie.walk(levels[i + 1 :])
+            level_begin += len(level) + 1
 
     def _add_to_table(self, topic_filter: str, subscriber: S, options: int) -> None:
         self._branches_count += topic_filter.endswith("#")
@@ -155,8 +144,12 @@ class SubscriptionTree(Generic[S]):
             return True
         return False
 
-    def _remove_from_trie(self, levels: list[str], subscriber: S) -> bool:
-        path = [self._root]
+    def _remove_from_trie(self, topic_filter: str, subscriber: S) -> bool:
+        head, levels = _head_and_levels(topic_filter)
+        trie = self._tries.get(head)
+        if trie is None:
+            return False
+        path = [trie]
         for level in levels:
             node = path[-1].children.get(level)
             if node is None:
@@ -168,6 +161,8 @@ class SubscriptionTree(Generic[S]):
         while levels and path[-1].is_empty:
             path.pop()
             del path[-1].children[levels.pop()]
+        if trie.is_empty:
+            del self._tries[head]
         return True
 
     def _check(self) -> None:
@@ -184,11 +179,11 @@ class SubscriptionTree(Generic[S]):
                 count += len(subscribers)
                 branches_count += len(subscribers) * topic_filter.endswith("#")
         assert branches_count == self._branches_count
-        nodes = [("", self._root)]
+        nodes = list(self._tries.items())
         while nodes:
             path, node = nodes.pop()
-            assert node is self._root or not node.is_empty
-            assert not node.subscribers or "+" in path
+            assert "+" in path
+            assert not node.is_empty
             count += len(node.subscribers)
             pairs |= {(path, subscriber) for subscriber in node.subscribers}
             nodes += [(f"{path}/{level}", child) for level, child in node.children.items()]
@@ -202,23 +197,63 @@ class _Several(dict[S, None]):
 
 
 class _Node(Generic[S]):
-    """One level of the filters that have wildcards."""
+    """One level of the filters that have a "+" at this level or before."""
 
     __slots__ = ("children", "subscribers")
 
     def __init__(self) -> None:
-        self.children: dict[str, _Node[S]] = {}
-        self.subscribers: dict[S, int] = {}
+        # Most nodes have but one of the two, so both begin as one shared, never changed table.
+        self.children: dict[str, _Node[S]] = _EMPTY
+        self.subscribers: dict[S, int] = _EMPTY
 
     @property
     def is_empty(self) -> bool:
         return not self.children and not self.subscribers
 
     def child(self, level: str) -> _Node[S]:
+        if self.children is _EMPTY:
+            self.children = {}
         node = self.children.get(level)
         if node is None:
             node = self.children[level] = _Node()
         return node
+
+    def subscribe(self, subscriber: S, options: int) -> bool:
+        if self.subscribers is _EMPTY:
+            self.subscribers = {}
+        is_new = subscriber not in self.subscribers
+        self.subscribers[subscriber] = options
+        return is_new
+
+    def walk(self, levels: list[str]) -> Iterator[_Node[S]]:
+        """Yield the nodes whose filters match, given the levels behind this node.
+
+        All branches level by level: a deep topic name costs time, never stack.
+        """
+        nodes = [self]
+        for level in levels:
+            below = []
+            for node in nodes:
+                children = node.children
+                if "#" in children:
+                    yield children["#"]
+                if "+" in children:
+                    below.append(children["+"])
+                if level in children:
+                    below.append(children[level])
+            if not below:
+                return
+            nodes = below
+        for node in nodes:
+            yield node
+            if "#" in node.children:  # "#" matches the parent level too (section 4.7.1.2)
+                yield node.children["#"]
+
+
+def _head_and_levels(topic_filter: str) -> tuple[str, list[str]]:
+    """Split a filter behind its first "+"."""
+    before, plus, behind = topic_filter.partition("+")
+    return before + plus, behind[1:].split("/") if behind else []
 
 
 def _branches(topic_name: str) -> list[str]:
