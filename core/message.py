@@ -143,10 +143,15 @@ def tags_code(tags: str | None) -> int:
 
 def encode_host(address: str, port: int) -> bytes:
     """Return 4 or 16 address bytes and the port as four, as records hold them."""
-    return ipaddress.ip_address(address).packed + port.to_bytes(4, "big")
+    return _packed(address) + port.to_bytes(4, "big")
 
 
-# Few hosts write most records, and formatting an address costs more than the rest of one.
+# Few hosts write most records, and parsing or formatting an address costs more than the rest of one.
+@lru_cache(maxsize=4096)
+def _packed(address: str) -> bytes:
+    return ipaddress.ip_address(address).packed
+
+
 @lru_cache(maxsize=4096)
 def decode_host(host: bytes) -> tuple[str, int]:
     """Return (address, port) from the 8 or 20 bytes of a record's host field."""

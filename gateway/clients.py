@@ -20,7 +20,6 @@ from core.net.reactor import CloseReason, Fault, Reactor
 from gateway.config import GatewayConfig
 from gateway.delivery import Delivery
 from gateway.errors import (
-    ClientIdentifierError,
     GatewayError,
     MalformedPacketError,
     ProtocolViolationError,
@@ -254,21 +253,12 @@ class Clients:
             return ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR, "will messages are not offered yet"
         if connect.version < 5 and not connect.clean_start:
             return ReasonCode.NOT_AUTHORIZED, "persistent sessions are not offered yet"
-        if not connect.client_id and connect.version == 3:
-            return ReasonCode.CLIENT_IDENTIFIER_NOT_VALID, "MQTT 3.1 asks for a client identifier"
-        try:
-            self._check_client_id(connect.client_id)
-        except ClientIdentifierError as exc:
-            return exc.reason_code, str(exc)
-        return None
-
-    def _check_client_id(self, client_id: str) -> None:
-        if len(client_id.encode()) > self._config.client_id_bytes_max:
-            raise ClientIdentifierError(
-                f"client identifier longer than {self._config.client_id_bytes_max} bytes"
+        if len(connect.client_id.encode()) > self._config.client_id_bytes_max:
+            return (
+                ReasonCode.CLIENT_IDENTIFIER_NOT_VALID,
+                f"client identifier longer than {self._config.client_id_bytes_max} bytes",
             )
-        if any(ord(c) < 32 or 127 <= ord(c) < 160 for c in client_id):
-            raise ClientIdentifierError("client identifier holds a control character")
+        return None
 
     def _granted(
         self, connect: Connect, client_id: str, keep_alive_s: int
