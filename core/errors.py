@@ -1,4 +1,4 @@
-"""Error trees of everything below the gateway: one root per part, leaves carry what the catcher needs.
+"""Error trees of everything below the gateway: one root per part, leaves carry what is needed.
 
 Owns: StoreError, BrokerError, RemotingError and their leaves.
 Must not touch: anything; this module imports the standard library alone.
@@ -12,7 +12,7 @@ class MotelogError(Exception):
 
 
 class ConfigError(MotelogError):
-    """The configuration cannot be used; the text names file, line, key path and what was expected."""
+    """The configuration cannot be used; the text says where, what and what was expected."""
 
 
 class StoreError(MotelogError):
@@ -67,7 +67,7 @@ class RemotingDecodeError(RemotingError):
 
 
 class RemotingTimeoutError(RemotingError):
-    """The peer did not answer before the deadline; the request may or may not have been carried out."""
+    """The peer did not answer in time; the request may or may not have been carried out."""
 
 
 class RemotingConnectionError(RemotingError):

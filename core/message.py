@@ -1,4 +1,4 @@
-r"""Messages as values: what a producer hands in, what a consumer gets, and the property text between.
+r"""Messages as values: what a producer hands in, what a consumer gets, their property text.
 
 Owns: Message, MessageQueue, StoredMessage, the offset types, the property text codec, Java's string
 hash, host encoding and message ids. Must not touch: sockets, files, clocks.
@@ -146,7 +146,7 @@ def encode_host(address: str, port: int) -> bytes:
     return _packed(address) + port.to_bytes(4, "big")
 
 
-# Few hosts write most records, and parsing or formatting an address costs more than the rest of one.
+# Few hosts write most records, and parsing an address costs more than the rest of one.
 @lru_cache(maxsize=4096)
 def _packed(address: str) -> bytes:
     return ipaddress.ip_address(address).packed
