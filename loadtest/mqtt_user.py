@@ -1,0 +1,151 @@
+"""A Locust user that is an MQTT client: connects, publishes, subscribes, measures.
+
+Owns: MqttLoadUser and the client behind it. Must not touch: scenarios (what users do).
+Requests are reported as ``connect``, ``publish:QOS:TEMPLATE`` (until acknowledged),
+``subscribe:QOS:TEMPLATE`` and ``deliver:TEMPLATE`` (from publish to arrival, on one machine's
+clock), never per topic. Importing locust patches the standard library for gevent, so nothing but
+locust itself may import this module.
+"""
+
+from __future__ import annotations
+
+import select
+import time
+from collections.abc import Sequence
+from typing import Any, ClassVar, Final
+
+import gevent.monkey
+import paho.mqtt.client as paho
+from gevent.event import Event
+from locust.contrib.mqtt import MqttClient, MqttUser
+from locust.env import Environment
+from locust.exception import StopUser
+from paho.mqtt.enums import MQTTErrorCode, MQTTProtocolVersion
+
+from loadtest.topic_names import TopicNames
+
+DEFAULT_ADDRESS: Final = "127.0.0.1:1883"
+CONNECT_TIMEOUT_S: Final = 30.0
+ACKNOWLEDGE_TIMEOUT_S: Final = 30.0
+PACKETS_PER_TURN: Final = 100
+_TIMESTAMP_BYTES: Final = 8
+_poll: Final = gevent.monkey.get_original("select", "poll")
+
+
+class MqttLoadClient(MqttClient):
+    """Locust's paho client, reporting under topic templates and with connect times."""
+
+    def __init__(self, *args: Any, environment: Environment, **options: Any) -> None:
+        super().__init__(*args, environment=environment, **options)
+        self.names = TopicNames(())
+        self.connected = Event()
+        self._connect_begun_at = time.time()
+        self.on_message = self._report_delivery
+        self.on_connect_fail = self._report_no_connection
+
+    def reconnect(self) -> MQTTErrorCode:
+        self._connect_begun_at = time.time()
+        return super().reconnect()
+
+    def loop_read(self, max_packets: int = 1) -> MQTTErrorCode:
+        """Read what is there, up to PACKETS_PER_TURN, before other users have their turn.
+
+        paho reads one packet per turn of its loop; in a process with hundreds of users a subscriber
+        would fall behind by seconds, and its delivery times would be those of the load generator.
+        """
+        for _ in range(PACKETS_PER_TURN):
+            code = super().loop_read(max_packets)
+            if code != MQTTErrorCode.MQTT_ERR_SUCCESS or not self._is_readable():
+                break
+        return code
+
+    def _is_readable(self) -> bool:
+        sock = self.socket()
+        if sock is None:
+            return False
+        poll = _poll()  # the unpatched one: it must not give up the turn
+        poll.register(sock, select.POLLIN)
+        return bool(poll.poll(0))
+
+    def fire(self, name: str, *, began_at: float, size: int, error: Exception | None) -> None:
+        """Report one request that has ended now."""
+        self.environment.events.request.fire(  # type: ignore[no-untyped-call]  # locust's
+            request_type="MQTT",
+            name=name,
+            response_time=(time.time() - began_at) * 1000,
+            response_length=size,
+            exception=error,
+            context={"client_id": self.client_id},
+        )
+
+    def _generate_event_name(self, event_type: str, qos: int, topic: str) -> str:
+        return f"{event_type}:{qos}:{self.names.name(topic)}"
+
+    def _on_connect_cb(self, client: Any, userdata: Any, flags: Any, rc: Any) -> None:
+        error = None if rc == 0 else ConnectionError(str(rc))
+        self.fire("connect", began_at=self._connect_begun_at, size=0, error=error)
+        if error is None:
+            self.connected.set()
+
+    def _on_disconnect_cb(self, client: Any, userdata: Any, rc: Any) -> None:
+        self.connected.clear()
+        if rc != 0:  # our own goodbye is no request
+            error = ConnectionError(str(rc))
+            self.fire("disconnect", began_at=time.time(), size=0, error=error)
+
+    def _report_no_connection(self, client: Any, userdata: Any) -> None:
+        """Report a connection that could not be made; paho tries again by itself."""
+        error = ConnectionError("the broker cannot be reached")
+        self.fire("connect", began_at=self._connect_begun_at, size=0, error=error)
+
+    def _report_delivery(self, client: Any, userdata: Any, message: paho.MQTTMessage) -> None:
+        if len(message.payload) >= _TIMESTAMP_BYTES:
+            began_at = int.from_bytes(message.payload[:_TIMESTAMP_BYTES], "big") / 1e9
+            name = f"deliver:{self.names.name(message.topic)}"
+            self.fire(name, began_at=began_at, size=len(message.payload), error=None)
+
+
+class MqttLoadUser(MqttUser):
+    """One simulated MQTT client; subclass it, name the topics, write tasks.
+
+    Locust's ``--host`` is the broker's HOST:PORT. ``topic_templates`` are the names that requests
+    are reported under.
+    """
+
+    abstract = True
+    client_cls = MqttLoadClient
+    # paho's own loop uses select(), which stops working near 340 connections without any error.
+    use_loop_selectors = True
+    protocol = MQTTProtocolVersion.MQTTv5
+    topic_templates: ClassVar[Sequence[str]] = ()
+    client: MqttLoadClient
+
+    def __init__(self, environment: Environment) -> None:
+        host, _, port = (environment.host or DEFAULT_ADDRESS).rpartition(":")
+        self.host, self.port = host.removeprefix("mqtt://") or "127.0.0.1", int(port)
+        super().__init__(environment)
+        self.client.names = TopicNames(self.topic_templates)
+
+    def on_start(self) -> None:
+        """Wait for the connection; a client that gets none ends here, counted as a failure."""
+        if not self.client.connected.wait(CONNECT_TIMEOUT_S):
+            error = TimeoutError(f"no CONNACK within {CONNECT_TIMEOUT_S:g} s")
+            self.client.fire("connect", began_at=time.time(), size=0, error=error)
+            raise StopUser
+
+    def on_stop(self) -> None:
+        self.client.disconnect()
+        self.client.loop_stop()
+
+    def publish(self, topic: str, body: bytes, *, qos: int = 1) -> None:
+        """Publish a timestamp and ``body``; with QoS above 0 return when it is acknowledged."""
+        began_at = time.time()
+        payload = time.time_ns().to_bytes(_TIMESTAMP_BYTES, "big") + body
+        sent = self.client.publish(topic, payload, qos)
+        if qos == 0 or sent.rc != paho.MQTT_ERR_SUCCESS:
+            return  # a refusal is reported by locust's client
+        sent.wait_for_publish(ACKNOWLEDGE_TIMEOUT_S)
+        if not sent.is_published():
+            name = self.client._generate_event_name("publish", qos, topic)
+            error = TimeoutError(f"not acknowledged within {ACKNOWLEDGE_TIMEOUT_S:g} s")
+            self.client.fire(name, began_at=began_at, size=len(payload), error=error)
