@@ -80,7 +80,7 @@ def decode_connect(body: bytes) -> Connect:
     _check_flags(version, flags)
     keep_alive_s = reader.u16()
     properties = read_properties(reader, PacketType.CONNECT) if version == 5 else NO_PROPERTIES
-    client_id = reader.string()  # [MQTT-3.1.3-3]
+    client_id = reader.string()  # [MQTT-3.1.3-3] [MQTT-3.1.3-4]
     will = _read_will(reader, version, flags) if flags & _WILL else None
     user_name = None
     # MQTT 3.1 section 3.1: there the remaining length takes precedence over the user name flag.
@@ -219,7 +219,7 @@ def _read_will(reader: FieldReader, version: int, flags: int) -> Will:
 
 def _check_client_id(version: int, client_id: str, *, clean_start: bool) -> None:
     if not client_id and (version == 3 or (version == 4 and not clean_start)):
-        # [MQTT-3.1.3-7 and 3.1.3-8 of 3.1.1]; 3.1 has no empty client identifier at all.
+        # [MQTT-3.1.3-7] [MQTT-3.1.3-8] of 3.1.1; 3.1 has no empty client identifier at all.
         raise ClientIdentifierError("client identifier is empty")
     if _CONTROL.search(
         client_id

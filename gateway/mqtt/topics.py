@@ -34,7 +34,7 @@ def check_topic_name(name: str | bytes) -> None:
     if not name:  # [MQTT-4.7.3-1]
         raise TopicNameError("topic name is empty")
     found = _NOT_IN_NAME.search(name)
-    if found:  # [MQTT-4.7.1-1] [MQTT-4.7.3-2]
+    if found:  # [MQTT-4.7.0-1] [MQTT-4.7.3-2]
         raise TopicNameError(f"topic name holds {found.group()!r}")
     if len(name) * 4 > STRING_BYTES_MAX and len(name.encode()) > STRING_BYTES_MAX:  # [MQTT-4.7.3-3]
         raise TopicNameError("topic name is longer than 65,535 bytes")

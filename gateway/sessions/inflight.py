@@ -47,7 +47,7 @@ class InflightWindow(Generic[M]):
         packet_id = self._last_packet_id
         while True:  # ends: fewer than ``limit`` of the identifiers are taken
             packet_id = packet_id + 1 if packet_id < PACKET_ID_MAX else 1
-            if packet_id not in messages:  # [MQTT-2.2.1-3]
+            if packet_id not in messages:  # [MQTT-2.2.1-4]
                 break
         self._last_packet_id = packet_id
         messages[packet_id] = message

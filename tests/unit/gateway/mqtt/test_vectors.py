@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -20,7 +22,11 @@ KERNELS = pytest.mark.parametrize("kernel", [_frames, _frames_py], ids=["kernel"
 def chosen(key: str) -> pytest.MarkDecorator:
     vectors = [vector for vector in VECTORS if key in vector]
     assert len({vector["name"] for vector in vectors}) == len(vectors)
-    return pytest.mark.parametrize("vector", vectors, ids=lambda vector: str(vector["name"]))
+    return pytest.mark.parametrize("vector", vectors, ids=title)
+
+
+def title(vector: dict[str, Any]) -> str:
+    return f"{vector.get('clause', '')} {vector['name']}".strip()
 
 
 @chosen("packet")
@@ -82,6 +88,13 @@ def test_fault_has_its_reason_code(vector: dict[str, Any], kernel: Any) -> None:
         with pytest.raises(GatewayError) as caught:
             decode_packet(vector["version"], packet)
         assert caught.value.reason_code == vector["error"]
+
+
+def test_every_clause_that_a_vector_breaks_is_tagged_in_the_code() -> None:
+    modules = [*Path(packet_types.__file__).parent.glob("*.py")]
+    tags = set(re.findall(r"MQTT-[\d.-]+\d", "".join(path.read_text() for path in modules)))
+    broken = {vector["clause"].split()[0] for vector in VECTORS if "clause" in vector}
+    assert sorted(broken - tags) == []
 
 
 def test_vectors_have_the_length_that_they_claim() -> None:
