@@ -130,6 +130,7 @@ async def _start_all(
         assert config.broker is not None, "checked by MotelogConfig"
         broker = Broker(_with_namesrv(config.broker, roles))
         await start("broker", config.broker.listen, broker)
+        _watch(broker, health)
     if "gateway" in config.roles:
         assert broker is not None, "checked by MotelogConfig"
         gateway = Gateway(config.gateway, LocalLog(broker.api))
@@ -137,6 +138,15 @@ async def _start_all(
         await start("gateway", config.gateway.listen, gateway)
     if "console" in config.roles:
         await start("console", config.admin.listen, Console(config.admin, health, registry))
+
+
+def _watch(broker: Broker, health: Health) -> None:
+    """Let readiness say when the store is fenced or no name server knows the broker."""
+    api = broker.api
+    health.checks["store"] = lambda: api.fence_reason
+    health.checks["registration"] = lambda: (
+        None if broker.is_registered else "no name server has taken the last registration"
+    )
 
 
 async def _run_one(

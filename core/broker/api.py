@@ -52,6 +52,11 @@ class BrokerApi:
         """Every record below this physical offset is on disk."""
         return self._store.durable_offset
 
+    @property
+    def fence_reason(self) -> str | None:
+        """Why nothing is accepted until a restart; None while all is well."""
+        return self._store.fence_reason
+
     def topic_queue_count(self, topic: str) -> int | None:
         """Return how many queues may be written to; None if there is no such topic for users."""
         config = self._topics.get(topic)

@@ -47,6 +47,9 @@ def run(
     from motelog.cli.tools import find_java, has_pyspark
     from spark import run as jobs
 
+    if name in ("-h", "--help"):
+        write(context.get_help())
+        stop(0)
     if name not in jobs.JOBS:
         close = difflib.get_close_matches(name, jobs.JOBS, n=1)
         hint = f"did you mean {close[0]}?" if close else f"there are: {', '.join(jobs.JOBS)}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 from pathlib import Path
 
 import pytest
@@ -172,6 +173,27 @@ def test_config_check_reports_everything_for_scripts_too(tmp_path: Path) -> None
     assert motelog("config", "check", str(path)).stdout.startswith(f"{path}: valid; roles ")
     wrong = motelog("config", "check", str(path), environment={"MOTELOG__ADMIN__LISTEN": "x"})
     assert "environment variable MOTELOG__ADMIN__LISTEN: admin.listen" in wrong.stderr
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["sub", "-t", "interrupt/#", "--json", "--to", "{mqtt}"],
+        ["consume", "interrupt", "--json", "--namesrv", "{namesrv}"],
+    ],
+    ids=["sub", "consume"],
+)
+def test_interrupt_ends_a_command_quietly(
+    motelog_stack: MotelogProcess, arguments: list[str]
+) -> None:
+    motelog("produce", "interrupt", "-m", "x", "--namesrv", motelog_stack.ready["namesrv"])
+    process = start_motelog(*(argument.format(**motelog_stack.ready) for argument in arguments))
+    assert process.stdout is not None
+    assert process.stdout.readline()
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=20)
+    assert process.returncode == 130
+    assert errors == ""
 
 
 def test_pipe_whose_reader_has_gone_is_no_traceback(motelog_stack: MotelogProcess) -> None:

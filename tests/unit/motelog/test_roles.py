@@ -27,7 +27,8 @@ readiness: list[bool] = []
 class FakeService:
     name = ""
     metrics = type("FakeMetrics", (), {"sample": staticmethod(dict)})
-    api = None
+    api = type("FakeApi", (), {"fence_reason": None})
+    is_registered = True
 
     def __init__(self, *arguments: Any) -> None:
         self.arguments = arguments
@@ -178,3 +179,30 @@ def test_health_says_what_is_missing() -> None:
 
 def test_registry_is_empty_without_a_gateway() -> None:
     assert Registry().exposition() == b""
+
+
+async def test_fenced_store_and_lost_registration_end_readiness(
+    autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[Health] = []
+
+    class Recording(FakeService):
+        name = "console"
+
+        def __init__(self, section: object, health: Health, registry: Registry) -> None:
+            super().__init__()
+            seen.append(health)
+
+    monkeypatch.setattr(roles, "Console", Recording)
+    async with trio.open_nursery() as nursery:
+        await nursery.start(run_roles, config())
+        (health,) = seen
+        assert health.faults() == {}
+        monkeypatch.setattr(FakeService.api, "fence_reason", "a write failed")
+        monkeypatch.setattr(FakeService, "is_registered", False)
+        assert health.faults() == {
+            "store": "a write failed",
+            "registration": "no name server has taken the last registration",
+        }
+        nursery.cancel_scope.cancel()
+    assert health.is_ready is False
