@@ -131,31 +131,33 @@ class RemotingServer:
             drained = self._connections.get(connection_id)
             if drained is not None:
                 self._handle_deferred(drained)
-        if turn.frames:
-            self._handle_frames(turn)
+        broken = self._handle_frames(turn) if turn.frames else {}
         if self._end_turn is not None:
             self._end_turn()
+        # Only now, so that what came before the malformed frame is answered.
+        for connection, reason in broken.items():
+            self._close(connection, reason)
         for connection_id, fault in turn.faults:
-            connection = self._connections.get(connection_id)
-            if connection is not None:
-                self._abort(connection, fault.name)
+            faulty = self._connections.get(connection_id)
+            if faulty is not None:
+                self._close(faulty, fault.name)
         for connection_id, _reason in turn.closed:
-            connection = self._connections.get(connection_id)
-            if connection is not None:
-                self._forget(connection)
+            closed = self._connections.get(connection_id)
+            if closed is not None:
+                self._forget(closed)
 
-    def _handle_frames(self, turn: Turn) -> None:
+    def _handle_frames(self, turn: Turn) -> dict[Connection, str]:
+        """Process the requests of a turn; return the connections that sent anything else."""
         data, index = turn.data, turn.index
-        connections = self._connections
+        broken: dict[Connection, str] = {}
         for i in range(0, 4 * turn.frames, 4):
-            # A frame behind one that broke its connection finds no connection any more.
-            connection = connections.get(index[i])
-            if connection is None:
+            connection = self._connections.get(index[i])
+            if connection is None or connection in broken:
                 continue
             try:
                 request = decode(data[index[i + 2] : index[i + 3]])
             except RemotingDecodeError as exc:
-                self._abort(connection, str(exc))
+                broken[connection] = str(exc)
                 continue
             if request.is_response:
                 continue
@@ -163,6 +165,7 @@ class RemotingServer:
                 connection.deferred.append(request)
             else:
                 self._handle_request(request, connection)
+        return broken
 
     def _handle_deferred(self, connection: Connection) -> None:
         while connection.deferred and not self._is_stuck(connection):
@@ -172,10 +175,9 @@ class RemotingServer:
         """Return whether requests must wait until the client reads; ``drained`` will say so."""
         if not connection.is_congested:
             return False
-        # Only output that the socket did not take counts, and only then does the reactor report
-        # later that it has drained.
-        self.reactor.flush()
-        return connection.is_congested
+        # Sending nothing asks for room: the reactor tries the socket first, and when that does not
+        # help it stops reading from the client and reports once it has drained.
+        return bool(self.reactor.fan_out(b"", (connection.connection_id,)))
 
     def _handle_request(self, request: RemotingCommand, connection: Connection) -> None:
         processor = self._processors.get(request.code)
@@ -193,10 +195,11 @@ class RemotingServer:
         if answer is not None and not request.is_oneway:
             connection.reply(answer)
 
-    def _abort(self, connection: Connection, reason: str) -> None:
+    def _close(self, connection: Connection, reason: str) -> None:
+        """End a connection from our side: what is queued for it is still sent."""
         host, port = connection.peer
         _log.info("connection refused peer=%s:%d reason=%s", host, port, ascii(reason))
-        self.reactor.abort(connection.connection_id)
+        self.reactor.close(connection.connection_id)
         self._forget(connection)
 
     def _forget(self, connection: Connection) -> None:
