@@ -1,0 +1,88 @@
+"""Throughput and latency of an MQTT server: what ``motelog bench`` runs and reports.
+
+Owns: the choice of the bench and the report. Must not touch: sockets and packets
+(loadtest.bench_client), terminals (the caller prints).
+
+    pub      publishers with a window of unacknowledged messages each; an acknowledged one counts
+    pipe     publisher i has one subscriber, of exactly its topic; a delivered one counts
+    fanout   one publisher, many subscribers; each delivered copy counts
+    connect  opens sessions and holds them; a session counts
+
+At QoS 0 nothing is acknowledged, so in ``pub`` a PINGREQ follows each window of messages, two such
+batches are in flight, and a batch counts at its PINGRESP: what is parked in socket buffers does
+not. In ``pipe`` and ``fanout`` at most a window of messages per publisher is undelivered; when
+nothing arrives for a second the window is opened again, and what stays missing counts as lost.
+"""
+
+from __future__ import annotations
+
+import platform
+from typing import Final
+
+from core.net import reactor
+from loadtest.bench_client import Bench
+from loadtest.bench_connect import ConnectBench
+from loadtest.bench_delivery import DeliveryBench
+from loadtest.bench_pub import PubBench
+from loadtest.bench_report import BenchError, BenchOptions, BenchReport
+
+__all__ = ["KINDS", "BenchError", "BenchOptions", "BenchReport", "run"]
+
+KINDS: Final = ("pub", "pipe", "fanout", "connect")
+
+
+def run(kind: str, options: BenchOptions) -> BenchReport:
+    """Run one bench; blocks until it has ended. BenchError if it cannot run."""
+    bench = make(kind, options)
+    try:
+        bench.run()
+    finally:
+        bench.shut_down()
+    percentiles = bench.latency.percentiles_us((0.5, 0.9, 0.99, 0.999))
+    seconds = bench.measured_s
+    messages = bench.messages
+    return BenchReport(
+        kind=kind,
+        version=options.version,
+        qos=options.qos,
+        publishers=bench.publishers_count,
+        subscribers=bench.subscribers_count,
+        window=options.window,
+        payload_bytes=options.payload_bytes,
+        messages=messages,
+        seconds=seconds,
+        rate=messages / seconds if seconds else 0.0,
+        latency_us_p50=percentiles[0],
+        latency_us_p90=percentiles[1],
+        latency_us_p99=percentiles[2],
+        latency_us_p99_9=percentiles[3],
+        lost=bench.lost,
+        duplicates=bench.duplicates,
+        errors=bench.errors,
+        error_examples=tuple(bench.error_examples),
+        client_cpu_us=bench.usage.client_cpu_s * 1e6 / max(1, messages),
+        server_cpu_us=(
+            None
+            if bench.usage.server_cpu_s is None
+            else bench.usage.server_cpu_s * 1e6 / max(1, messages)
+        ),
+        server_rss_bytes=bench.usage.server_rss_bytes,
+        server_session_bytes=bench.session_bytes,
+        compiled=reactor.COMPILED,
+        python=platform.python_version(),
+        machine=platform.machine(),
+    )
+
+
+def make(kind: str, options: BenchOptions) -> Bench:
+    match kind:
+        case "pub":
+            return PubBench(options)
+        case "pipe":
+            return DeliveryBench(options, publishers=options.connections, copies=1)
+        case "fanout":
+            return DeliveryBench(options, publishers=1, copies=options.subscribers)
+        case "connect":
+            return ConnectBench(options)
+        case _:
+            raise BenchError(f"{kind!r} is not one of {', '.join(KINDS)}")

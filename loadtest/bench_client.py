@@ -1,0 +1,304 @@
+"""Many MQTT clients on one reactor: opens them, subscribes, keeps time; the base of every bench.
+
+Owns: the connections, the phases (connect, warm up, measure, drain), the latency histogram.
+Must not touch: what is published and what counts; each bench says that in ``begin`` and ``handle``.
+"""
+
+from __future__ import annotations
+
+import random
+import select
+import socket
+import time
+from bisect import bisect_left
+from collections import Counter, deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Any, Final
+
+from core.net.reactor import CloseReason, Framing, Reactor, Turn
+from gateway.errors import GatewayError
+from gateway.mqtt.connect import decode_connack, encode_connect
+from gateway.mqtt.frames import split
+from gateway.mqtt.packet_types import Connect, PacketType, Subscribe, SubscribeEntry
+from gateway.mqtt.subscribe import decode_suback, encode_subscribe
+from loadtest.bench_process import Usage, UsageMeter
+from loadtest.bench_report import BenchError, BenchOptions
+
+NS: Final = 1_000_000_000
+CONNECTING_MAX: Final = 90  # a common listen backlog is 100
+KEEP_ALIVE_S: Final = 60
+PING_EVERY_S: Final = 45
+DRAIN_S: Final = 2.0
+WAIT_MS: Final = 50
+PACKET_BYTES_MAX: Final = 2 << 20
+PINGREQ: Final = b"\xc0\x00"
+
+Frame = tuple[int, int, Any, Any, int, Any]
+
+
+class Latency:
+    """Counts latencies in steps of 1.024 us."""
+
+    def __init__(self) -> None:
+        self._steps: Counter[int] = Counter()
+
+    def add_all(self, nanoseconds: list[int]) -> None:
+        self._steps.update([ns >> 10 for ns in nanoseconds])
+
+    def add(self, nanoseconds: int, times: int) -> None:
+        self._steps[nanoseconds >> 10] += times
+
+    def percentiles_us(self, quantiles: Sequence[float]) -> list[float]:
+        """The latency that this share of the messages did not exceed; 0 without any."""
+        if not self._steps:
+            return [0.0] * len(quantiles)
+        steps = sorted(self._steps)
+        seen = list(accumulate(self._steps[step] for step in steps))
+        return [steps[bisect_left(seen, quantile * seen[-1])] * 1.024 for quantile in quantiles]
+
+
+@dataclass(slots=True)
+class Client:
+    """One connection of the bench."""
+
+    client_id: str
+    topic_filter: str | None = None
+    connection: int = -1
+    began_ns: int = 0
+    is_up: bool = False
+
+
+class Bench:
+    """Runs the phases; a bench overrides what the first section lists."""
+
+    publishers_count = 0
+    subscribers_count = 0
+
+    def __init__(self, options: BenchOptions, *, output_bytes: int = 0) -> None:
+        """``output_bytes`` is the most that one client queues at once."""
+        self.options = options
+        self.run_id = random.getrandbits(32)  # tells concurrent runs apart
+        self.latency = Latency()
+        self.usage = Usage()
+        self.messages = 0
+        self.measured_s = 0.0
+        self.lost = 0
+        self.duplicates = 0
+        self.errors = 0
+        self.error_examples: list[str] = []
+        self.session_bytes: int | None = None
+        self.is_measuring = False
+        self.now_ns = time.monotonic_ns()
+        self.progressed_ns = self.now_ns
+        self._by_connection: dict[int, Client] = {}
+        self._waiting: deque[Client] = deque()
+        self._connecting = 0
+        self._address = resolve(options.host, options.port)
+        self.clients = self.make_clients()
+        high = max(262_144, 2 * output_bytes)
+        self.reactor = Reactor(
+            connections_max=len(self.clients) + CONNECTING_MAX,
+            output_bytes_high=high,
+            output_bytes_max=4 * high,
+        )
+        self._poll = select.poll()
+        self._poll.register(self.reactor, select.POLLIN)
+
+    # ------------------------------------------------------------------ what a bench overrides
+
+    def client(self, role: str, number: int, topic_filter: str | None = None) -> Client:
+        return Client(f"bench-{self.run_id:08x}-{role}-{number}", topic_filter)
+
+    def make_clients(self) -> list[Client]:
+        """Every connection the bench needs, in the order they are opened."""
+        raise NotImplementedError
+
+    def begin(self) -> None:
+        """All clients are up: publish the first window."""
+
+    def handle(self, frames: list[Frame]) -> None:
+        """Packets that arrived, save CONNACK and SUBACK."""
+
+    def stalled(self) -> None:
+        """Nothing has counted for a second."""
+
+    def finish(self) -> None:
+        """Publishing has ended and late answers had their time: say what is lost."""
+
+    def unfinished(self) -> bool:
+        """Whether answers are still to come once publishing has ended."""
+        return False
+
+    # ------------------------------------------------------------------ phases
+
+    def run(self) -> None:
+        self.open_clients()
+        self.begin()
+        self.spend(self.options.warm_up_s)
+        meter = UsageMeter(self.options.server_pid)
+        begun_ns = self.now_ns
+        self.is_measuring = True
+        self.spend(self.options.duration_s, self.say_rate)
+        self.is_measuring = False
+        self.measured_s = (self.now_ns - begun_ns) / NS
+        self.usage = meter.read()
+        self.drain()
+        self.finish()
+
+    def open_clients(self) -> None:
+        """Connect and subscribe everybody; BenchError if that is refused or takes too long."""
+        self._waiting.extend(self.clients)
+        give_up_ns = time.monotonic_ns() + int(self.options.connect_timeout_s * NS)
+        while self._waiting or self._connecting:
+            while self._waiting and self._connecting < CONNECTING_MAX:
+                self._connect(self._waiting.popleft())
+            self.turn()
+            if self.errors:
+                raise BenchError(f"cannot open the clients: {self.error_examples[0]}")
+            if self.now_ns > give_up_ns:
+                up = sum(client.is_up for client in self.clients)
+                raise BenchError(
+                    f"{up} of {len(self.clients)} clients were up after "
+                    f"{self.options.connect_timeout_s:g} s"
+                )
+
+    def spend(self, seconds: float, every_second: Callable[[float], None] | None = None) -> None:
+        """Take turns for that long."""
+        begun_ns = self.now_ns = time.monotonic_ns()
+        end_ns = begun_ns + int(seconds * NS)
+        next_second_ns = begun_ns + NS
+        self.progressed_ns = begun_ns
+        ping_ns = begun_ns + PING_EVERY_S * NS
+        while self.now_ns < end_ns:
+            self.turn()
+            if self.now_ns >= next_second_ns:
+                next_second_ns += NS
+                if every_second is not None:
+                    every_second((self.now_ns - begun_ns) / NS)
+                if self.now_ns - self.progressed_ns > NS:
+                    self.progressed_ns = self.now_ns
+                    self.stalled()
+            if self.now_ns >= ping_ns:
+                ping_ns += PING_EVERY_S * NS
+                self.reactor.fan_out(PINGREQ, list(self._by_connection))
+
+    def drain(self) -> None:
+        """Let answers come in that are still to come, for a bounded time."""
+        end_ns = time.monotonic_ns() + int(DRAIN_S * NS)
+        while self.unfinished() and self.now_ns < end_ns:
+            self.turn()
+
+    def shut_down(self) -> None:
+        self.reactor.shut_down()
+
+    # ------------------------------------------------------------------ a turn
+
+    def turn(self) -> None:
+        turn = self.reactor.poll(self.now_ns // NS)
+        if not turn:
+            if not turn.more:
+                self._poll.poll(WAIT_MS)
+            self.now_ns = time.monotonic_ns()
+            return
+        self.now_ns = time.monotonic_ns()
+        if turn.opened:
+            self._greet(turn)
+        if turn.frames:
+            frames: list[Frame] = split(turn.data, turn.index)
+            self.handle(self._set_up(frames) if self._connecting else frames)
+        for connection, reason in turn.closed:
+            self._ended(connection, reason)
+
+    def fail(self, what: str) -> None:
+        """Count an error; the first few are kept as examples."""
+        self.errors += 1
+        if len(self.error_examples) < 5:
+            self.error_examples.append(what)
+
+    def say(self, line: str) -> None:
+        if self.options.progress is not None:
+            self.options.progress(line)
+
+    def say_rate(self, elapsed_s: float) -> None:
+        self.say(f"{elapsed_s:4.0f} s  {self.messages / elapsed_s:12,.0f} messages/s")
+
+    def _connect(self, client: Client) -> None:
+        try:
+            connection = self.reactor.connect(
+                self._address, Framing.MQTT, frame_bytes_max=PACKET_BYTES_MAX
+            )
+        except OSError as exc:
+            raise BenchError(
+                f"cannot open more than {len(self._by_connection)} connections: {exc.strerror}"
+            ) from exc
+        client.connection = connection
+        client.began_ns = time.monotonic_ns()
+        self._by_connection[connection] = client
+        self._connecting += 1
+
+    def _greet(self, turn: Turn) -> None:
+        for connection, _, _ in turn.opened:
+            connect = Connect(
+                version=self.options.version,
+                clean_start=True,
+                keep_alive_s=KEEP_ALIVE_S,
+                client_id=self._by_connection[connection].client_id,
+            )
+            self.reactor.set_variant(connection, self.options.version)
+            self.reactor.send(connection, encode_connect(connect))
+
+    def _set_up(self, frames: list[Frame]) -> list[Frame]:
+        """Take CONNACK and SUBACK; returns the other frames."""
+        others = []
+        version = self.options.version
+        for frame in frames:
+            connection, first_byte, _, body, _, _ = frame
+            client = self._by_connection[connection]
+            try:
+                match first_byte >> 4:
+                    case PacketType.CONNACK:
+                        code = decode_connack(version, body).reason_code
+                        if code:
+                            self.fail(f"CONNECT was refused with code 0x{code:02x}")
+                        elif client.topic_filter is None:
+                            self._up(client)
+                        else:
+                            entry = SubscribeEntry(client.topic_filter, self.options.qos)
+                            packet = encode_subscribe(version, Subscribe(1, (entry,)))
+                            self.reactor.send(connection, packet)
+                    case PacketType.SUBACK:
+                        granted = decode_suback(version, body).reason_codes[0]
+                        if granted != self.options.qos:
+                            self.fail(f"SUBSCRIBE was answered with code 0x{granted:02x}")
+                        self._up(client)
+                    case _:
+                        others.append(frame)
+            except GatewayError as exc:
+                self.fail(f"the server's packet cannot be read: {exc}")
+        return others
+
+    def _up(self, client: Client) -> None:
+        client.is_up = True
+        self._connecting -= 1
+        self.opened(client)
+
+    def opened(self, client: Client) -> None:
+        """A client has been answered (and subscribed)."""
+
+    def _ended(self, connection: int, reason: CloseReason) -> None:
+        client = self._by_connection.pop(connection)
+        self._connecting -= not client.is_up
+        client.is_up = False
+        self.fail(f"{client.client_id}: the connection ended ({reason.name})")
+
+
+def resolve(host: str, port: int) -> tuple[str, int]:
+    """A numeric address for the reactor; BenchError if there is none."""
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    except OSError as exc:
+        raise BenchError(f"{host}: {exc.strerror}") from exc
+    address = found[0][4]
+    return str(address[0]), port

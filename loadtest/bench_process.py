@@ -1,0 +1,64 @@
+"""CPU time and memory of this process and of the server under test, from /proc.
+
+Owns: reading them. Must not touch: anything else of those processes.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(slots=True)
+class Usage:
+    """What a stretch of the bench used; the server's values are None without its process id."""
+
+    client_cpu_s: float = 0.0
+    server_cpu_s: float | None = None
+    server_rss_bytes: int | None = None
+
+
+class UsageMeter:
+    """Measures from its creation to ``read()``."""
+
+    def __init__(self, server_pid: int | None) -> None:
+        self._server_pid = server_pid
+        self._client_cpu_s = time.process_time()
+        self._server_cpu_s = cpu_seconds(server_pid)
+
+    def read(self) -> Usage:
+        server_cpu_s = cpu_seconds(self._server_pid)
+        return Usage(
+            client_cpu_s=time.process_time() - self._client_cpu_s,
+            server_cpu_s=(
+                None
+                if server_cpu_s is None or self._server_cpu_s is None
+                else server_cpu_s - self._server_cpu_s
+            ),
+            server_rss_bytes=rss_bytes(self._server_pid),
+        )
+
+
+def cpu_seconds(pid: int | None) -> float | None:
+    """User and system time a process has used; None if it is not there."""
+    if pid is None:
+        return None
+    try:
+        # The name in parentheses may hold anything, so the fields are counted from its end.
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return None
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def rss_bytes(pid: int | None) -> int | None:
+    """Resident memory of a process; None if it is not there."""
+    if pid is None:
+        return None
+    try:
+        pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
+    except OSError:
+        return None
+    return pages * os.sysconf("SC_PAGE_SIZE")

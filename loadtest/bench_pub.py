@@ -1,0 +1,143 @@
+"""``pub``: how many messages a second the server acknowledges.
+
+Owns: windows of unacknowledged messages. Must not touch: connections and phases (Bench).
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from gateway.mqtt.frames import encode_publish
+from gateway.mqtt.packet_types import PacketType
+from loadtest.bench_client import PINGREQ, Bench, Client, Frame
+from loadtest.bench_report import BenchOptions
+
+BATCHES_IN_FLIGHT: Final = 2  # of QoS 0
+PUBREL: Final = b"\x62\x02\x00\x00"
+PACKET_ID_AT: Final = 2
+ACKNOWLEDGED: Final = {1: 0x40, 2: 0x70}  # first byte of what ends an exchange, by QoS
+FAILED: Final = 0x80
+
+
+class Publisher:
+    """One client's window: when each packet identifier in flight was sent."""
+
+    __slots__ = ("batches", "connection", "id_at", "in_flight", "packet")
+
+    def __init__(self, connection: int, packet: bytes, id_at: int) -> None:
+        self.connection = connection
+        self.packet = packet
+        self.id_at = id_at
+        self.in_flight: dict[int, int] = {}
+        self.batches: list[int] = []  # QoS 0: when each was sent
+
+
+class PubBench(Bench):
+    """Keeps every window full; a message counts when it is acknowledged."""
+
+    def __init__(self, options: BenchOptions) -> None:
+        packet, _ = publish_packet(options, options.connections)
+        super().__init__(options, output_bytes=BATCHES_IN_FLIGHT * options.window * len(packet))
+        self.publishers_count = options.connections
+        self._publishing = False
+        self._publishers: dict[int, Publisher] = {}
+
+    def make_clients(self) -> list[Client]:
+        return [self.client("pub", i) for i in range(self.options.connections)]
+
+    def begin(self) -> None:
+        self._publishing = True
+        for i, client in enumerate(self.clients):
+            publisher = Publisher(client.connection, *publish_packet(self.options, i))
+            self._publishers[client.connection] = publisher
+            if self.options.qos == 0:
+                self._send_batches(publisher)
+            else:
+                self._publish(publisher, list(range(1, self.options.window + 1)))
+
+    def handle(self, frames: list[Frame]) -> None:
+        if self.options.qos == 0:
+            self._handle_pings(frames)
+            return
+        final = ACKNOWLEDGED[self.options.qos]
+        now_ns = self.now_ns
+        waited_ns: list[int] = []
+        releases: list[tuple[int, int]] = []
+        # A turn holds the frames of a connection one after the other, so what is acknowledged is
+        # gathered and sent anew in one call per connection.
+        publisher = None
+        acknowledged: list[int] = []
+        for connection, first_byte, _, _, packet_id, reason_code in frames:
+            if publisher is None or connection != publisher.connection:
+                if publisher is not None and acknowledged:
+                    self._publish(publisher, acknowledged)
+                    acknowledged = []
+                publisher = self._publishers[connection]
+            if first_byte == final:
+                sent_ns = publisher.in_flight.pop(packet_id, None)
+                if sent_ns is None:
+                    self.duplicates += 1
+                    continue
+                if reason_code >= FAILED:
+                    self.fail(f"PUBLISH was refused with code 0x{reason_code:02x}")
+                waited_ns.append(now_ns - sent_ns)
+                acknowledged.append(packet_id)
+            elif first_byte >> 4 == PacketType.PUBREC:
+                releases.append((connection, packet_id))
+            elif first_byte >> 4 != PacketType.PINGRESP:
+                self.fail(f"unexpected packet of type {first_byte >> 4}")
+        if publisher is not None and acknowledged:
+            self._publish(publisher, acknowledged)
+        if releases:
+            self.reactor.send_numbered(PUBREL, PACKET_ID_AT, releases)
+        if waited_ns:
+            self.progressed_ns = now_ns
+            if self.is_measuring:
+                self.messages += len(waited_ns)
+                self.latency.add_all(waited_ns)
+
+    def drain(self) -> None:
+        self._publishing = False
+        super().drain()
+
+    def unfinished(self) -> bool:
+        return any(p.in_flight or p.batches for p in self._publishers.values())
+
+    def finish(self) -> None:
+        for publisher in self._publishers.values():
+            self.lost += len(publisher.in_flight) + len(publisher.batches) * self.options.window
+
+    def _publish(self, publisher: Publisher, packet_ids: list[int]) -> None:
+        """Send a message under each of these identifiers."""
+        if self._publishing:
+            connection, now_ns = publisher.connection, self.now_ns
+            publisher.in_flight.update(dict.fromkeys(packet_ids, now_ns))
+            receivers = [(connection, packet_id) for packet_id in packet_ids]
+            self.reactor.send_numbered(publisher.packet, publisher.id_at, receivers)
+
+    def _send_batches(self, publisher: Publisher) -> None:
+        batch = publisher.packet * self.options.window + PINGREQ
+        while len(publisher.batches) < BATCHES_IN_FLIGHT:
+            publisher.batches.append(self.now_ns)
+            self.reactor.send(publisher.connection, batch)
+
+    def _handle_pings(self, frames: list[Frame]) -> None:
+        for connection, first_byte, *_ in frames:
+            publisher = self._publishers[connection]
+            if first_byte >> 4 != PacketType.PINGRESP or not publisher.batches:
+                self.fail(f"unexpected packet of type {first_byte >> 4}")
+                continue
+            sent_ns = publisher.batches.pop(0)
+            self.progressed_ns = self.now_ns
+            if self.is_measuring:
+                self.messages += self.options.window
+                self.latency.add(self.now_ns - sent_ns, self.options.window)
+            if self._publishing:
+                self._send_batches(publisher)
+
+
+def publish_packet(options: BenchOptions, number: int) -> tuple[bytes, int]:
+    """The PUBLISH of one publisher, and where its packet identifier stands."""
+    topic = f"{options.topic_prefix}/{number}/telemetry".encode()
+    payload = b"x" * options.payload_bytes
+    return encode_publish(topic, payload, 0x30 | options.qos << 1, options.version, None)

@@ -1,0 +1,104 @@
+"""What a bench is asked to do and what it reports.
+
+Owns: BenchOptions, BenchReport, BenchError. Must not touch: anything that runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from core.errors import MotelogError
+
+PAYLOAD_BYTES_MIN: Final = 16  # send time, run and sequence number
+WINDOW_MAX: Final = 30_000  # so that packet identifiers do not run out
+
+
+class BenchError(MotelogError):
+    """The bench cannot run: bad options, no server, or a server that refuses."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BenchOptions:
+    """What to run; everything ends after connecting, ``warm_up_s`` and ``duration_s``."""
+
+    host: str = "127.0.0.1"
+    port: int = 1883
+    connections: int = 100
+    """Publishers of ``pub`` and ``pipe``, sessions of ``connect``; ``fanout`` has one publisher."""
+    subscribers: int = 100
+    """Of ``fanout``; ``pipe`` has one per publisher."""
+    window: int = 20
+    """Messages in flight per publisher."""
+    qos: int = 1
+    payload_bytes: int = 64
+    duration_s: float = 5.0
+    """Time measured; of ``connect``: time the sessions are held."""
+    warm_up_s: float = 1.0
+    version: int = 4
+    """4 is MQTT 3.1.1."""
+    server_pid: int | None = None
+    """A process whose CPU time and memory are reported."""
+    connect_timeout_s: float = 30.0
+    topic_prefix: str = "bench"
+    progress: Callable[[str], None] | None = None
+    """Called with a line about once a second."""
+
+    def __post_init__(self) -> None:
+        """Raise BenchError naming every option that cannot be."""
+        faults = [
+            f"{name} is {getattr(self, name)}, not in {low} .. {high}"
+            for name, low, high in (
+                ("port", 1, 65_535),
+                ("connections", 1, 1_000_000),
+                ("subscribers", 1, 1_000_000),
+                ("window", 1, WINDOW_MAX),
+                ("qos", 0, 2),
+                ("payload_bytes", PAYLOAD_BYTES_MIN, 1 << 20),
+                ("duration_s", 0, 86_400),
+                ("warm_up_s", 0, 3_600),
+                ("version", 4, 5),
+            )
+            if not low <= getattr(self, name) <= high
+        ]
+        if faults:
+            raise BenchError("; ".join(faults))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BenchReport:
+    """What came out; times in microseconds are of single messages."""
+
+    kind: str
+    version: int
+    qos: int
+    publishers: int
+    subscribers: int
+    window: int
+    payload_bytes: int
+    messages: int
+    """Acknowledged (pub), delivered (pipe, fanout) or sessions opened (connect), while measured."""
+    seconds: float
+    rate: float
+    """Messages a second."""
+    latency_us_p50: float
+    latency_us_p90: float
+    latency_us_p99: float
+    latency_us_p99_9: float
+    lost: int
+    """Never acknowledged or never delivered, over the whole run."""
+    duplicates: int
+    """Delivered or acknowledged more than once."""
+    errors: int
+    """Connections that ended, refusals, answers that make no sense."""
+    error_examples: tuple[str, ...]
+    client_cpu_us: float
+    server_cpu_us: float | None
+    server_rss_bytes: int | None
+    server_session_bytes: int | None
+    """Growth of the server's memory per session (connect)."""
+    compiled: bool
+    """Whether this client ran on the reactor kernel."""
+    python: str
+    machine: str
