@@ -22,7 +22,7 @@ import trio
 
 from bridge.errors import ClientClosedError, NoNameServerError, RouteError
 from bridge.routes import DEFAULT_TOPIC, MASTER_ID, TopicRoute, decode_route
-from core.errors import BrokerError, RemotingDecodeError, RemotingError
+from core.errors import BrokerError, RemotingDecodeError, RemotingError, RemotingTimeoutError
 from core.remoting import RemotingCommand, RequestCode, ResponseCode, dumps
 from core.remoting_client import RemotingClient, RequestHandler, connect, split_address
 
@@ -30,6 +30,8 @@ logger = logging.getLogger(__name__)
 
 ROUTE_REFRESH_S: Final = 30.0
 HEARTBEAT_S: Final = 30.0
+# A request ran into its deadline and nothing at all came for this long: give up the connection.
+SILENCE_S_MAX: Final = 1.0
 REQUEST_TIMEOUT_S: Final = 3.0
 LEAVE_GRACE_S: Final = 1.0
 # A topic that does not exist yet is asked for again at most this often.
@@ -104,8 +106,17 @@ class Client:
         """
         deadline = trio.current_time() + timeout_s
         connection = await self._connection(address, timeout_s)
-        remaining_s = max(0.0, deadline - trio.current_time())
-        return await connection.request(command, timeout_s=remaining_s)
+        asked_at = trio.current_time()
+        try:
+            return await connection.request(command, timeout_s=max(0.0, deadline - asked_at))
+        except RemotingTimeoutError:
+            silence_s = trio.current_time() - max(asked_at, connection.received_at)
+            if silence_s >= SILENCE_S_MAX:
+                # TCP may take minutes to notice that the peer is gone; the next request connects
+                # anew, and those that wait here are told now.
+                logger.warning("connection_silent peer=%s silence_s=%.1f", address, silence_s)
+                await connection.aclose(grace_s=0)
+            raise
 
     async def send_oneway(
         self, address: str, command: RemotingCommand, *, timeout_s: float = REQUEST_TIMEOUT_S

@@ -173,10 +173,17 @@ class _JsonHeader(msgspec.Struct, gc=False):
     version: _Int32 = 0
     language: str | None = None
     remark: str | None = None
-    extFields: dict[str, str | bool | int | float | None] | None = None
+    extFields: dict[str, str] | None = None
+
+
+class _LooseJsonHeader(_JsonHeader, gc=False):
+    """The same with values that are not text, which some clients send (ali-ons)."""
+
+    extFields: dict[str, str | bool | int | float | None] | None = None  # type: ignore[assignment]
 
 
 _json_header = msgspec.json.Decoder(_JsonHeader)
+_loose_json_header = msgspec.json.Decoder(_LooseJsonHeader)
 _json = msgspec.json.Encoder()
 
 
@@ -197,10 +204,15 @@ def _encode_json(command: RemotingCommand) -> bytes:
 
 def _decode_json(text: bytes) -> RemotingCommand:
     try:
-        header = _json_header.decode(text)
+        try:
+            header = _json_header.decode(text)
+            ext = header.extFields or {}
+        except msgspec.ValidationError:
+            # Half as fast, so only for the few headers with values that are not text.
+            header = loose = _loose_json_header.decode(text)
+            ext = _as_text(loose.extFields or {})
     except (msgspec.DecodeError, ValueError, RecursionError) as exc:
         raise RemotingDecodeError(f"header is not a remoting header: {exc}") from exc
-    ext = header.extFields or {}
     return RemotingCommand(
         code=header.code,
         opaque=header.opaque,
@@ -208,12 +220,16 @@ def _decode_json(text: bytes) -> RemotingCommand:
         version=header.version,
         language=_LANGUAGES.get(header.language or "", Language.OTHER),
         remark=header.remark,
-        ext={
-            key: value if isinstance(value, str) else _plain_text(value)
-            for key, value in ext.items()
-            if value is not None
-        },
+        ext=ext,
     )
+
+
+def _as_text(ext: Mapping[str, str | float | None]) -> dict[str, str]:
+    return {
+        key: value if isinstance(value, str) else _plain_text(value)
+        for key, value in ext.items()
+        if value is not None
+    }
 
 
 def _plain_text(value: bool | float) -> str:

@@ -51,6 +51,7 @@ class RemotingClient:
     ) -> None:
         self.peer = peer
         self.late_answers_count = 0
+        self.received_at = trio.current_time()  # when the peer was last heard of
         self._stream = stream
         self._on_request = on_request
         self._frame_bytes_max = frame_bytes_max
@@ -120,9 +121,9 @@ class RemotingClient:
         if scope.cancelled_caught:
             raise RemotingTimeoutError(f"{self.peer}: output is stuck for {timeout_s:.3g} s")
 
-    async def aclose(self) -> None:
-        """Write what is queued, for at most CLOSE_GRACE_S, then close; safe to call twice."""
-        with trio.move_on_after(CLOSE_GRACE_S, shield=True):
+    async def aclose(self, *, grace_s: float = CLOSE_GRACE_S) -> None:
+        """Write what is queued, for at most ``grace_s``, then close; safe to call twice."""
+        with trio.move_on_after(grace_s, shield=True):
             while self.is_open and (self._output or self._is_writing):
                 await self._output_written.wait()
         self._end("closed by this side")
@@ -175,6 +176,7 @@ class RemotingClient:
         buffer = bytearray()
         wanted_bytes = FRAME_BYTES_MIN
         while data := await self._stream.receive_some(_RECEIVE_BYTES):
+            self.received_at = trio.current_time()
             buffer += data
             if len(buffer) < wanted_bytes:
                 continue

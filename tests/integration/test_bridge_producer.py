@@ -140,6 +140,25 @@ async def test_stuck_broker_leaves_time_for_another_one() -> None:
     assert len(ids) == 2  # an attempt again carries the same unique id
 
 
+async def test_silent_connection_is_given_up_for_a_new_one() -> None:
+    async with fake_cluster("a") as cluster, Producer(namesrv=cluster.namesrv) as producer:
+        await producer.send(Message("T", b""))
+        client = producer._client
+        silent = client._connections[cluster.brokers[0].address]
+        cluster.brokers[0].script = lambda request: NO_ANSWER
+        with pytest.raises(SendFailedError, match="no answer"):
+            await producer.send(Message("T", b""), timeout_s=1.1)
+        assert not silent.is_open
+        cluster.brokers[0].script = lambda request: None
+        await producer.send(Message("T", b""))
+        # A deadline that leaves no time to judge by does not cost the connection.
+        fresh = client._connections[cluster.brokers[0].address]
+        cluster.brokers[0].script = lambda request: NO_ANSWER
+        with pytest.raises(SendFailedError):
+            await producer.send(Message("T", b""), timeout_s=0.1)
+        assert fresh.is_open
+
+
 async def test_refusal_for_good_is_not_retried() -> None:
     async with fake_cluster("a", "b") as cluster, Producer(namesrv=cluster.namesrv) as producer:
         for broker in cluster.brokers:

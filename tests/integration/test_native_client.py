@@ -214,8 +214,9 @@ def test_blocking_facade_sends_and_reads(stack_in_thread: Stack) -> None:
 
 
 async def test_nothing_acknowledged_is_lost_when_the_broker_is_killed(tmp_path: Path) -> None:
-    """Two producers send on while the broker is killed and started again, twice."""
+    """Two producers send on and a consumer reads on while the broker is killed, twice."""
     acknowledged: set[str] = set()
+    seen: set[str] = set()
     failures = 0
     async with trio.open_nursery() as nursery:
         namesrv = NameServer(NamesrvConfig(listen="127.0.0.1:0"))
@@ -241,7 +242,14 @@ async def test_nothing_acknowledged_is_lost_when_the_broker_is_killed(tmp_path: 
                         progress.set()
                         progress = trio.Event()
 
+                async def read_on() -> None:
+                    async with PullConsumer(namesrv=address, group="Live") as consumer:
+                        consumer.assign(await consumer.queues("T", wait_s=20))
+                        while not (stop.is_set() and acknowledged <= seen):
+                            seen.update(m.message_id for m in await consumer.poll(timeout_s=0.5))
+
                 async with trio.open_nursery() as senders:
+                    senders.start_soon(read_on)
                     for _ in range(2):
                         senders.start_soon(send_on)
                     with trio.fail_after(60):
@@ -252,7 +260,7 @@ async def test_nothing_acknowledged_is_lost_when_the_broker_is_killed(tmp_path: 
                             if round_number < 2:
                                 await trio.to_thread.run_sync(broker.kill)
                                 await trio.to_thread.run_sync(broker.start)
-                    stop.set()
+                        stop.set()
             async with PullConsumer(namesrv=address, group="G") as consumer:
                 queues = await consumer.queues("T")
                 ends = await consumer.end_offsets(queues)
@@ -262,5 +270,6 @@ async def test_nothing_acknowledged_is_lost_when_the_broker_is_killed(tmp_path: 
             await trio.to_thread.run_sync(broker.kill)
         nursery.cancel_scope.cancel()
     assert acknowledged <= {message.message_id for message in messages}
+    assert acknowledged <= seen
     # At most one copy per attempt whose answer the kill swallowed.
     assert len(messages) <= len(acknowledged) + failures * 3 + 3 * 2 * 3
