@@ -9,6 +9,8 @@ BUILD_INPUTS := pyproject.toml setup.py $(KERNELS)
 # How long `make fuzz` may take altogether.
 SECONDS_TOTAL := $(if $(filter command line,$(origin SECONDS)),$(SECONDS),60)
 TEST_ARGS ?=
+DEV_ARGS ?=
+BENCH_ARGS ?=
 
 .PHONY: help run test lint types suite fuzz bench wheel clean
 
@@ -36,7 +38,7 @@ fuzz: .make/test  ## kernels under AddressSanitizer and UBSan; SECONDS=60 in all
 	@.ci/fuzz $(BIN)/python $(SECONDS_TOTAL)
 
 bench: .make/test  ## the performance table, beside mosquitto where it is installed
-	@$(BIN)/python -m tests.bench
+	@$(BIN)/python -m tests.bench.table $(BENCH_ARGS)
 
 wheel: .make/test  ## build dist/*.whl
 	@rm -rf build/lib* build/bdist* dist

@@ -1,9 +1,115 @@
-"""``motelog bench``: throughput and latency of an MQTT server, on our own reactor."""
+"""``motelog bench``: throughput and latency of an MQTT server, measured with our own reactor.
+
+Owns: its options, the progress line, the report as text. Must not touch: the measuring
+(loadtest.bench).
+"""
 
 from __future__ import annotations
 
+import sys
+from contextlib import ExitStack
+from dataclasses import asdict
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated
+
 import typer
 
+from motelog.cli.output import stop, table, write, write_json
 
-def bench() -> None:
-    raise typer.Exit(2)
+if TYPE_CHECKING:
+    from loadtest.bench import BenchReport
+
+
+class Kind(StrEnum):
+    PUB = "pub"
+    PIPE = "pipe"
+    FANOUT = "fanout"
+    CONNECT = "connect"
+
+
+def bench(
+    kind: Annotated[
+        Kind,
+        typer.Argument(
+            help="pub: publish; pipe: one subscriber each; fanout: one to many; connect: sessions."
+        ),
+    ],
+    to: Annotated[
+        str | None,
+        typer.Option(metavar="HOST:PORT", help="MQTT server. [default: a stack of its own]"),
+    ] = None,
+    connections: Annotated[int, typer.Option(min=1, help="Publishers, or sessions.")] = 100,
+    subscribers: Annotated[int, typer.Option(min=1, help="Subscribers of fanout.")] = 100,
+    window: Annotated[int, typer.Option(min=1, help="Messages in flight per publisher.")] = 20,
+    qos: Annotated[int, typer.Option("--qos", "-q", min=0, max=2, help="0, 1 or 2.")] = 1,
+    payload_bytes: Annotated[int, typer.Option("--bytes", min=16, help="Payload bytes.")] = 64,
+    seconds: Annotated[float, typer.Option(min=0.1, help="Time measured.")] = 5.0,
+    protocol: Annotated[int, typer.Option(min=4, max=5, help="4 is MQTT 3.1.1.")] = 4,
+    pid: Annotated[
+        int | None, typer.Option(help="Server process whose CPU and memory are shown.")
+    ] = None,
+    json: Annotated[bool, typer.Option("--json", help="One JSON object at the end.")] = False,
+) -> None:
+    """Measure an MQTT server; exit status 1 if messages were lost or connections failed."""
+    from loadtest.bench import BenchOptions, run
+    from motelog.cli.addresses import address
+    from motelog.testing import MotelogProcess
+
+    with ExitStack() as stack:
+        if to is None:
+            own = stack.enter_context(MotelogProcess())
+            (host, port), pid = own.mqtt, own.pid
+        else:
+            host, port = address("--to", to)
+        options = BenchOptions(
+            host=host,
+            port=port,
+            connections=connections,
+            subscribers=subscribers,
+            window=window,
+            qos=qos,
+            payload_bytes=payload_bytes,
+            duration_s=seconds,
+            version=protocol,
+            server_pid=pid,
+            progress=_progress if sys.stderr.isatty() else None,
+        )
+        report = run(kind.value, options)
+    if sys.stderr.isatty():
+        _progress("")
+    if json:
+        write_json(asdict(report))
+    else:
+        write(_text(report))
+    stop(1 if report.lost or report.errors else 0)
+
+
+def _progress(line: str) -> None:
+    """Show one line in place of the last one."""
+    sys.stderr.write(f"\r\x1b[K{line}")
+    sys.stderr.flush()
+
+
+def _text(report: BenchReport) -> str:
+    unit = "sessions" if report.kind == "connect" else "messages"
+    rows = [
+        (unit, f"{report.messages:,} in {report.seconds:.2f} s"),
+        ("rate", f"{report.rate:,.0f} /s"),
+        ("latency p50", f"{report.latency_us_p50:,.0f} us"),
+        ("latency p90", f"{report.latency_us_p90:,.0f} us"),
+        ("latency p99", f"{report.latency_us_p99:,.0f} us"),
+        ("latency p99.9", f"{report.latency_us_p99_9:,.0f} us"),
+        ("lost, doubled", f"{report.lost:,}, {report.duplicates:,}"),
+        ("errors", f"{report.errors:,}"),
+        ("client CPU", f"{report.client_cpu_us:.2f} us each"),
+    ]
+    if report.server_cpu_us is not None:
+        rows.append(("server CPU", f"{report.server_cpu_us:.2f} us each"))
+    if report.server_rss_bytes is not None:
+        rows.append(("server memory", f"{report.server_rss_bytes / 1e6:.1f} MB"))
+    if report.server_session_bytes is not None:
+        rows.append(("per session", f"{report.server_session_bytes:,} bytes"))
+    if not report.compiled:
+        rows.append(("note", "this client ran without its compiled kernel"))
+    rows.extend(("example", text) for text in report.error_examples)
+    return table(rows)

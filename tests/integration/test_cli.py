@@ -208,3 +208,19 @@ def test_pipe_whose_reader_has_gone_is_no_traceback(motelog_stack: MotelogProces
     assert process.wait(timeout=30) == 1
     assert "Traceback" not in process.stderr.read()
     process.stderr.close()
+
+
+def test_bench_measures_a_stack_of_its_own() -> None:
+    (report,) = motelog_lines("bench", "pub", "--connections=5", "--seconds=0.5", "--json")
+    assert report["kind"] == "pub"
+    assert report["messages"] > 0
+    assert (report["lost"], report["errors"]) == (0, 0)
+    assert report["server_cpu_us"] is not None
+
+
+def test_bench_measures_a_given_server(motelog_stack: MotelogProcess) -> None:
+    result = motelog(
+        "bench", "fanout", "--subscribers=5", "--seconds=0.5", "--to", motelog_stack.ready["mqtt"]
+    )
+    assert result.returncode == 0, result.stderr
+    assert "latency p99" in result.stdout
