@@ -44,7 +44,7 @@ from gateway.mqtt.subscribe import (
 from gateway.mqtt.topics import parse_shared
 from gateway.peer_log import PeerLog
 from gateway.sessions.session import PACKET_BYTES_LIMIT, Session
-from gateway.sessions.subscriptions import SubscriptionTree
+from gateway.sessions.subscriptions import NO_LOCAL, SubscriptionTree
 
 _log = logging.getLogger(__name__)
 
@@ -343,11 +343,12 @@ class Clients:
             )
             return reason_code
         qos = min(entry.qos, _QOS_MAX)
-        is_new = self._subscriptions.add(topic_filter, session, entry.options & ~3 | qos)
-        if is_new:
+        options = qos | (NO_LOCAL if entry.no_local else 0)
+        if self._subscriptions.add(topic_filter, session, options):
             session.add_filter(topic_filter)
             self._metrics.subscriptions_now += 1
             self._delivery.subscribe(topic_filter)
+        self._delivery.replan(topic_filter)
         return qos
 
     def _filter_refusal(self, session: Session, topic_filter: str) -> tuple[int, str] | None:
@@ -360,7 +361,10 @@ class Clients:
             return ReasonCode.NOT_AUTHORIZED, "filters that begin with '$' are the server's"
         if len(topic_filter.encode()) > self._config.topic_bytes_max:
             return ReasonCode.TOPIC_FILTER_INVALID, "the filter is too long"
-        if session.filters_count >= self._config.subscriptions_max:
+        if (
+            session.filters_count >= self._config.subscriptions_max
+            and topic_filter not in session.filters
+        ):
             return ReasonCode.QUOTA_EXCEEDED, "the session has too many subscriptions"
         return None
 
@@ -382,4 +386,5 @@ class Clients:
         session.remove_filter(topic_filter)
         self._metrics.subscriptions_now -= 1
         self._delivery.unsubscribe(topic_filter)
+        self._delivery.replan(topic_filter)
         return True

@@ -38,7 +38,7 @@ from gateway.log_port import LogPort
 from gateway.message_properties import client_id_property, delivery_properties
 from gateway.metrics import GatewayMetrics
 from gateway.mqtt.frames import encode_publish
-from gateway.mqtt.topics import check_topic_name
+from gateway.mqtt.topics import check_topic_name, has_wildcard
 from gateway.sessions.session import PACKET_BYTES_LIMIT, Session
 from gateway.sessions.subscriptions import NO_LOCAL, QOS_MASK, SubscriptionTree
 from gateway.topic_mapping import TopicMapping, is_device_topic
@@ -141,7 +141,6 @@ class Delivery:
         self._grown: dict[WatchedQueue, None] = {}
         self._returning: dict[Session, None] = {}
         self._plans: dict[bytes, Plan | None] = {}
-        self._plans_version = -1
         log.on_growth(self._on_growth)
         log.on_topic_created(self._on_topic_created)
 
@@ -174,6 +173,14 @@ class Delivery:
                 tail: queue for tail, queue in self._queues.items() if queue.topic in self._wanted
             }
 
+    def replan(self, topic_filter: str) -> None:
+        """Drop the plans that a change of this filter's subscribers or options may touch."""
+        if has_wildcard(topic_filter):
+            self._plans.clear()
+        else:
+            # An exact filter matches one name, so a storm of connects leaves all other plans be.
+            self._plans.pop(topic_filter.encode(), None)
+
     def _watch(self, topic: str) -> None:
         if not is_device_topic(topic):
             return
@@ -201,9 +208,6 @@ class Delivery:
 
     def deliver(self, now_ms: int) -> bool:
         """Deliver one slice of what has grown and of what lags; return whether more is at hand."""
-        if self._plans_version != self._subscriptions.version:
-            self._plans.clear()
-            self._plans_version = self._subscriptions.version
         if self._grown:
             grown, self._grown = self._grown, {}
             for queue in grown:

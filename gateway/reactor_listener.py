@@ -64,6 +64,7 @@ class ReactorListener:
         metrics: GatewayMetrics,
         *,
         sessions: list[Session | None],
+        receive_maximum: int,
     ) -> None:
         self._reactor = reactor
         self._log_port = log
@@ -72,6 +73,7 @@ class ReactorListener:
         self._delivery = delivery
         self._metrics = metrics
         self._sessions = sessions
+        self._receive_maximum = receive_maximum
         # What this turn has collected: messages, who wants an acknowledgement for which, who pings.
         self._messages: list[tuple[Any, ...]] = []
         self._acks: list[tuple[int, int]] = []
@@ -273,6 +275,17 @@ class ReactorListener:
         sessions = [self._sessions[connection] for connection, _ in acks]
         self._waiting.append(WaitingAcks(end_offset, acks, sessions))
         self._waiting_grew.set()
+        for session in sessions:
+            if session is not None:
+                session.unacknowledged += 1
+                if session.unacknowledged > self._receive_maximum and session.version == 5:
+                    self._exceeded(session)
+
+    def _exceeded(self, session: Session) -> None:
+        """End a client that has more publishes unacknowledged than CONNACK allowed it."""
+        if self._sessions[session.connection] is session:  # [MQTT-3.3.4-9]
+            code = ReasonCode.RECEIVE_MAXIMUM_EXCEEDED
+            self._clients.disconnect(session.connection, code, "Receive Maximum exceeded")
 
     def _append_failed(self, acks: list[tuple[int, int]], error: StoreError) -> None:
         _log.error("append failed error=%s", error)
@@ -309,8 +322,10 @@ class ReactorListener:
 
 def _still_open(waiting: WaitingAcks, sessions: list[Session | None]) -> list[tuple[int, int]]:
     """Return the acknowledgements whose connection is still the one that published."""
-    return [
-        ack
-        for ack, session in zip(waiting.acks, waiting.sessions, strict=True)
-        if session is not None and sessions[ack[0]] is session
-    ]
+    acks = []
+    for ack, session in zip(waiting.acks, waiting.sessions, strict=True):
+        if session is not None:
+            session.unacknowledged -= 1
+            if sessions[ack[0]] is session:
+                acks.append(ack)
+    return acks

@@ -95,6 +95,7 @@ class Gateway:
             delivery,
             self.metrics,
             sessions=sessions,
+            receive_maximum=config.receive_maximum,
         )
 
         async def deliver() -> None:

@@ -40,6 +40,7 @@ class Session:
         "origin",
         "packet_bytes_max",
         "topic_alias_maximum",
+        "unacknowledged",
         "user_name",
         "version",
     )
@@ -69,6 +70,8 @@ class Session:
         self.origin = b""
         #: Queue -> queue offset to go on from, for the queues in which this receiver lags.
         self.lagging: dict[Any, int] | None = None
+        #: Its QoS 1 publishes that wait for the log before they are acknowledged.
+        self.unacknowledged = 0
         self._inflight_limit = inflight_limit
         self._inflight: InflightWindow[Any] | None = None
         # None, one filter, or several: a dict for one would double the session.

@@ -32,16 +32,15 @@ _EMPTY: Final[dict[Any, Any]] = {}
 
 
 class SubscriptionTree(Generic[S]):
-    """``version`` grows with each change, so that what was computed from a match can be dropped."""
+    """Topic filters with their subscribers; a subscriber is any hashable value."""
 
-    __slots__ = ("_branches_count", "_count", "_tables", "_tries", "version")
+    __slots__ = ("_branches_count", "_count", "_tables", "_tries")
 
     def __init__(self) -> None:
         self._tables: dict[int, dict[str, S | _Several[S]]] = {}
         self._branches_count = 0  # pairs in the tables whose filter ends in "#"
         self._tries: dict[str, _Node[S]] = {}
         self._count = 0
-        self.version = 0
 
     def __len__(self) -> int:
         """How many (filter, subscriber) pairs there are."""
@@ -63,7 +62,6 @@ class SubscriptionTree(Generic[S]):
             is_new = not self._remove_from_tables(topic_filter, subscriber)
             self._add_to_table(topic_filter, subscriber, options)
         self._count += is_new
-        self.version += 1
         return is_new
 
     def remove(self, topic_filter: str, subscriber: S) -> bool:
@@ -74,7 +72,6 @@ class SubscriptionTree(Generic[S]):
             removed = self._remove_from_tables(topic_filter, subscriber)
         if removed:
             self._count -= 1
-            self.version += 1
         return removed
 
     def remove_all(self, subscriber: S, topic_filters: Iterable[str]) -> None:

@@ -54,7 +54,13 @@ class Stage:
         self.tree.add(topic_filter, session, options)
         session.add_filter(topic_filter)
         self.delivery.subscribe(topic_filter)
+        self.delivery.replan(topic_filter)
         return session
+
+    def unsubscribe(self, session: Session, topic_filter: str) -> None:
+        self.tree.remove(topic_filter, session)
+        self.delivery.unsubscribe(topic_filter)
+        self.delivery.replan(topic_filter)
 
     def publish(
         self, name: str, payload: bytes, qos: int = 1, *, queue_id: int = 0, extra: bytes = b""
@@ -102,8 +108,7 @@ def test_receiver_gets_the_lower_qos(published_qos: int, granted_qos: int) -> No
 def test_queue_that_nobody_needs_is_not_read() -> None:
     stage = Stage()
     session = stage.session(1, "t/a", 0)
-    stage.tree.remove("t/a", session)
-    stage.delivery.unsubscribe("t/a")
+    stage.unsubscribe(session, "t/a")
     stage.publish("t/a", b"x")
     assert stage.wakes == 0
 
@@ -124,6 +129,21 @@ def test_named_topic_is_read_once_it_is_created() -> None:
     stage.publish("later/a", b"x")
     stage.deliver()
     assert stage.got(1) == [("later/a", 0, b"x")]
+
+
+@pytest.mark.parametrize("topic_filter", ["t/a", "t/+", "#"])
+def test_plans_follow_subscriptions(topic_filter: str) -> None:
+    stage = Stage()
+    stage.session(2, "t/#", 0)
+    for number in range(2):
+        stage.publish("t/a", b"alone")
+        stage.deliver()
+        session = stage.session(1, topic_filter, 0)
+        stage.publish("t/a", b"%d" % number)
+        stage.deliver()
+        stage.unsubscribe(session, topic_filter)
+    assert [body for _, _, body in stage.got(1)] == [b"0", b"1"]
+    assert len(stage.got(2)) == 4
 
 
 def test_full_window_lags_and_goes_on_in_order_as_it_empties() -> None:
@@ -213,7 +233,7 @@ def test_closed_session_is_forgotten_while_it_lags() -> None:
     stage.delivery.acknowledged(session)
     stage.delivery.forget(session)
     stage.sessions[1] = None
-    stage.tree.remove("t/a", session)
+    stage.unsubscribe(session, "t/a")
     stage.deliver()
     assert stage.metrics.receivers_lagging_now == 0
     assert len(stage.got(1)) == 1

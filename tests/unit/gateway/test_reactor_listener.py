@@ -79,6 +79,7 @@ class Stage:
             delivery,
             self.metrics,
             sessions=self.sessions,
+            receive_maximum=config.receive_maximum,
         )
 
     def turn(self, *frames: tuple[int, bytes], **what: Any) -> None:
@@ -156,6 +157,18 @@ def test_acknowledgements_wait_until_the_log_is_durable() -> None:
         assert stage.sent(2) == []
 
     trio.run(main)
+
+
+def test_client_above_receive_maximum_is_disconnected_while_the_log_is_behind() -> None:
+    stage = Stage(GatewayConfig(receive_maximum=2))
+    stage.log.acknowledged_offset = 0
+    stage.connect(1, version=5)
+    stage.connect(2)
+    for connection, version in ((1, 5), (2, 4)):
+        for packet_id in (1, 2, 3):
+            stage.turn((connection, publish("t/a", b"x", packet_id, version=version)))
+    assert stage.sent(1) == [b"\xe0\x01\x93"]
+    assert stage.fake.closed == [1]
 
 
 def test_failed_flush_is_answered_and_never_acknowledged() -> None:

@@ -43,17 +43,6 @@ def test_new_options_replace_the_old_ones() -> None:
         assert len(tree) == 2
 
 
-def test_version_grows_with_each_change_only() -> None:
-    tree = tree_of(("a", "s", 0))
-    version = tree.version
-    assert not tree.remove("a", "t")
-    assert not tree.remove("b/+", "s")
-    tree.match("a")
-    assert tree.version == version
-    assert tree.remove("a", "s")
-    assert tree.version > version
-
-
 def test_nothing_is_left_of_what_was_removed() -> None:
     filters = ["a", "a/#", "#", "a/+/b", "+/+/#", "/"]
     tree = tree_of(*((topic_filter, name, 1) for topic_filter in filters for name in "st"))
