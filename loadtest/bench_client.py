@@ -30,7 +30,6 @@ NS: Final = 1_000_000_000
 CONNECTING_MAX: Final = 90  # a common listen backlog is 100
 KEEP_ALIVE_S: Final = 60
 PING_EVERY_S: Final = 45
-DRAIN_S: Final = 2.0
 WAIT_MS: Final = 50
 PACKET_BYTES_MAX: Final = 2 << 20
 PINGREQ: Final = b"\xc0\x00"
@@ -186,7 +185,7 @@ class Bench:
 
     def drain(self) -> None:
         """Let answers come in that are still to come, for a bounded time."""
-        end_ns = time.monotonic_ns() + int(DRAIN_S * NS)
+        end_ns = time.monotonic_ns() + int(self.options.drain_s * NS)
         while self.unfinished() and self.now_ns < end_ns:
             self.turn()
 

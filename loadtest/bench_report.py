@@ -21,7 +21,7 @@ class BenchError(MotelogError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BenchOptions:
-    """What to run; everything ends after connecting, ``warm_up_s`` and ``duration_s``."""
+    """What to run; everything ends after connecting, warm-up, duration and drain."""
 
     host: str = "127.0.0.1"
     port: int = 1883
@@ -36,6 +36,8 @@ class BenchOptions:
     duration_s: float = 5.0
     """Time measured; of ``connect``: time the sessions are held."""
     warm_up_s: float = 1.0
+    drain_s: float = 2.0
+    """Longest wait for late answers at the end."""
     version: int = 4
     """4 is MQTT 3.1.1."""
     server_pid: int | None = None
@@ -58,6 +60,7 @@ class BenchOptions:
                 ("payload_bytes", PAYLOAD_BYTES_MIN, 1 << 20),
                 ("duration_s", 0, 86_400),
                 ("warm_up_s", 0, 3_600),
+                ("drain_s", 0, 60),
                 ("version", 4, 5),
             )
             if not low <= getattr(self, name) <= high

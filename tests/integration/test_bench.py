@@ -1,0 +1,167 @@
+"""The benches against a server that behaves, one that does not, and mosquitto."""
+
+from __future__ import annotations
+
+import shutil
+import socket
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from loadtest.bench import KINDS, BenchError, BenchOptions, BenchReport, run
+from tests.support.bench_server import Faults, bench_server
+
+MOSQUITTO = shutil.which("mosquitto", path="/usr/sbin:/usr/bin:/usr/local/sbin:/opt/homebrew/sbin")
+
+
+def options(port: int, **changes: object) -> BenchOptions:
+    """A run of a fraction of a second."""
+    short: dict[str, object] = {
+        "connections": 4,
+        "subscribers": 3,
+        "window": 5,
+        "duration_s": 0.2,
+        "warm_up_s": 0.05,
+        "drain_s": 0.3,
+    }
+    return BenchOptions(port=port, **{**short, **changes})  # type: ignore[arg-type]  # by name
+
+
+def is_clean(report: BenchReport) -> bool:
+    return not (report.lost or report.duplicates or report.errors)
+
+
+@pytest.mark.parametrize("version", [4, 5])
+@pytest.mark.parametrize("qos", [0, 1, 2])
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_faultless_server_gives_a_clean_report(kind: str, qos: int, version: int) -> None:
+    with bench_server(version) as server:
+        report = run(kind, options(server.port, qos=qos, version=version))
+    assert is_clean(report), report
+    assert report.messages > 0
+    assert report.rate == pytest.approx(report.messages / report.seconds)
+    assert 0 <= report.latency_us_p50 <= report.latency_us_p90
+    assert report.latency_us_p90 <= report.latency_us_p99 <= report.latency_us_p99_9
+    if kind == "connect":
+        assert report.messages == 4
+    if kind == "fanout":
+        assert (report.publishers, report.subscribers) == (1, 3)
+
+
+def test_missing_acknowledgements_are_lost() -> None:
+    with bench_server(faults=Faults(acknowledgement_lost=50)) as server:
+        report = run("pub", options(server.port))
+    assert 1 <= report.lost <= 4 * 5  # then every window is stuck
+    assert not report.duplicates
+
+
+def test_missing_pings_are_lost_batches() -> None:
+    with bench_server(faults=Faults(ignores_pings=True)) as server:
+        report = run("pub", options(server.port, qos=0))
+    assert report.messages == 0
+    assert report.lost == 4 * 2 * 5
+
+
+def test_doubled_acknowledgements_are_counted() -> None:
+    with bench_server(faults=Faults(acknowledgement_doubled=10)) as server:
+        report = run("pub", options(server.port, window=1, connections=1))
+    assert report.duplicates > 0
+
+
+@pytest.mark.parametrize("kind", ["pipe", "fanout"])
+@pytest.mark.parametrize("qos", [0, 1])
+def test_missing_and_doubled_deliveries_are_counted(kind: str, qos: int) -> None:
+    with bench_server(faults=Faults(delivery_lost=40, delivery_doubled=30)) as server:
+        report = run(kind, options(server.port, qos=qos, window=100))
+    assert report.lost > 0
+    assert report.duplicates > 0
+    assert not report.errors
+
+
+def test_a_stalled_window_is_opened_again() -> None:
+    # Every delivery is lost, so without that only the first windows would ever be published.
+    with bench_server(faults=Faults(delivery_lost=1)) as server:
+        report = run("pipe", options(server.port, qos=0, duration_s=2.2))
+        assert server.publishes > 4 * 5
+        assert report.lost == server.publishes
+    assert report.messages == 0
+
+
+def test_a_connection_that_ends_is_an_error() -> None:
+    with bench_server(faults=Faults(closes_after=100)) as server:
+        report = run("pub", options(server.port))
+    assert report.errors == 1
+    assert "the connection ended" in report.error_examples[0]
+    assert report.lost > 0
+
+
+def test_a_refusal_ends_the_bench() -> None:
+    with (
+        bench_server(faults=Faults(connack=0x88)) as server,
+        pytest.raises(BenchError, match="CONNECT was refused with code 0x03"),
+    ):
+        run("pub", options(server.port))
+    with (
+        bench_server(faults=Faults(granted_qos=0)) as server,
+        pytest.raises(BenchError, match="SUBSCRIBE was answered with code 0x00"),
+    ):
+        run("pipe", options(server.port, qos=1))
+
+
+def test_without_a_server_the_bench_says_so() -> None:
+    with socket.socket() as reserved:
+        reserved.bind(("127.0.0.1", 0))
+        with pytest.raises(BenchError, match="CONNECT_FAILED"):
+            run("connect", options(reserved.getsockname()[1]))
+
+
+def test_a_server_that_never_answers_is_given_up() -> None:
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))
+        silent.listen()
+        with pytest.raises(BenchError, match=r"0 of 4 clients were up after 0\.2 s"):
+            run("pub", options(silent.getsockname()[1], connect_timeout_s=0.2))
+
+
+def test_progress_is_said_about_once_a_second() -> None:
+    lines: list[str] = []
+    with bench_server() as server:
+        run("pub", options(server.port, duration_s=1.1, progress=lines.append))
+    assert len(lines) == 1
+    assert "messages/s" in lines[0]
+
+
+@pytest.fixture
+def mosquitto(tmp_path: Path) -> Iterator[tuple[int, int]]:
+    """Port and process id of a mosquitto of its own."""
+    if MOSQUITTO is None:
+        pytest.skip("mosquitto is not installed")
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    config = tmp_path / "mosquitto.conf"
+    config.write_text(f"listener {port} 127.0.0.1\nallow_anonymous true\n")
+    with subprocess.Popen([MOSQUITTO, "-c", config], stderr=subprocess.DEVNULL) as process:
+        give_up = time.monotonic() + 20
+        while time.monotonic() < give_up:
+            try:
+                socket.create_connection(("127.0.0.1", port)).close()
+                break
+            except ConnectionRefusedError:
+                time.sleep(0.02)
+        yield port, process.pid
+        process.terminate()
+
+
+@pytest.mark.mosquitto
+def test_mosquitto_is_measured(mosquitto: tuple[int, int]) -> None:
+    port, pid = mosquitto
+    for kind in KINDS:
+        report = run(kind, options(port, server_pid=pid))
+        assert is_clean(report), report
+        assert report.messages > 0
+        assert report.server_cpu_us is not None
+        assert report.server_rss_bytes is not None
