@@ -29,6 +29,7 @@ from core.broker.processors.admin import AdminProcessor
 from core.broker.processors.consumer import ConsumerProcessor
 from core.broker.processors.pull import PullProcessor
 from core.broker.processors.send import SendProcessor
+from core.broker.processors.send_answers import SendAnswers
 from core.broker.registration import BrokerAddress, Registrar
 from core.broker.state_files import StateFile
 from core.broker.subscription_groups import SubscriptionGroups
@@ -156,7 +157,7 @@ class Broker:
             await nursery.start(server.run)
             await nursery.start(pull.run, server)
             if api.flush_is_sync:
-                await nursery.start(send.run, server)
+                await nursery.start(send.answers.run, server)
             nursery.start_soon(self._save_regularly)
             nursery.start_soon(self._expire_regularly, consumer)
             await self._start_registrars(nursery)
@@ -171,6 +172,7 @@ class Broker:
             api,
             self.topics,
             clock=self._clock,
+            answers=SendAnswers(api, region=config.region),
             cluster=config.cluster,
             region=config.region,
             body_bytes_max=config.store.message_bytes_max,

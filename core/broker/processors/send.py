@@ -1,34 +1,26 @@
 """Sends: the messages of a turn become one append, then one batch of answers.
 
-Owns: request codes 10, 310 and 320, the checks of a message, what the broker adds to it, answers
-that wait for the disk. Must not touch: how records are written (the store), how topics are created.
-Spec: RocketMQ SendMessageProcessor.
+Owns: request codes 10, 310 and 320, the checks of a message, what the broker adds to it.
+Must not touch: how records are written (the store), how topics are created, the answers' bytes and
+their wait for the disk (send_answers). Spec: RocketMQ SendMessageProcessor.
 
-    request -> checks, staged ... end_turn: append all -> answers | wait for the disk -> answers
+    request -> checks, staged ... end_turn: append all -> answers
 
 Delayed and transactional messages are refused: to store them as ordinary ones would deliver them at
-once. Under sync flush, answers leave in the order of the log, except those of messages that say
-WAIT=false, which do not wait for the disk.
+once. Messages that say WAIT=false are answered without waiting for the disk.
 """
 
 from __future__ import annotations
 
-from collections import deque
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Final
 
-import trio
-
 from core.broker.api import AppendMessage, BrokerApi
+from core.broker.processors.send_answers import SendAnswers, StagedSend
 from core.broker.topics import TopicTable
 from core.clock import Clock
-from core.errors import (
-    BrokerError,
-    RecordTooLargeError,
-    StoreError,
-    StoreFencedError,
-    StoreFullError,
-)
+from core.errors import BrokerError, StoreError
 from core.message import (
     DELAY,
     NAME_END,
@@ -37,24 +29,24 @@ from core.message import (
     UNIQ_KEY,
     VALUE_END,
     WAIT,
-    encode_offset_id,
     tags_code,
 )
-from core.remoting import RemotingCommand, RequestCode, ResponseCode, decode_batch_items
+from core.remoting import (
+    Permission,
+    RemotingCommand,
+    RequestCode,
+    ResponseCode,
+    decode_batch_items,
+)
 from core.remoting_server import (
     Connection,
     Processor,
-    RemotingServer,
     bool_field,
     int32_field,
     int_field,
     text_field,
 )
-from core.topic_config import (
-    TOPICS_CLOSED_TO_SENDERS,
-    TopicConfig,
-    is_group_topic,
-)
+from core.topic_config import TOPICS_CLOSED_TO_SENDERS, is_group_topic
 
 # What a client may set of sysFlag: compressed, multi-tags, compression type. The host bits are the
 # record's own, the transaction bits would make the record invisible.
@@ -64,6 +56,10 @@ _MSG_REGION: Final = "MSG_REGION"
 _TRACE_ON: Final = "TRACE_ON"
 _CLUSTER: Final = "CLUSTER"
 _TRAN_MSG: Final = "TRAN_MSG"
+
+
+# Default queue count, queue id, sysFlag, born timestamp, flag, reconsume times.
+_Numbers = tuple[int, int, int, int, int, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,26 +83,6 @@ _FULL: Final = _Names()
 _LETTERS: Final = _Names("a", "b", "c", "d", "e", "f", "g", "h", "i", "j", "m")
 
 
-@dataclass(slots=True)
-class _Staged:
-    """One request whose messages wait for the append at the end of the turn."""
-
-    request: RemotingCommand
-    connection: Connection
-    queue_id: int
-    count: int
-    unique_key: str | None
-    waits_for_disk: bool
-
-
-@dataclass(slots=True)
-class _Answers:
-    """The answers of one append, to be sent once ``end_offset`` is on disk."""
-
-    end_offset: int
-    items: list[tuple[Connection, RemotingCommand]]
-
-
 class SendProcessor:
     """Takes sends; state changes only within a turn and in ``run``, between two awaits."""
 
@@ -116,6 +92,7 @@ class SendProcessor:
         topics: TopicTable,
         *,
         clock: Clock,
+        answers: SendAnswers,
         cluster: str,
         region: str,
         body_bytes_max: int,
@@ -124,17 +101,14 @@ class SendProcessor:
         self._api = api
         self._topics = topics
         self._clock = clock
+        self.answers = answers
         self._body_bytes_max = body_bytes_max
         self._waiting_answers_max = waiting_answers_max
         self._added = {_MSG_REGION: region, _TRACE_ON: "true", _CLUSTER: cluster}
         self._added_text = _join_properties(self._added)
-        self._answer_ext = {_MSG_REGION: region, _TRACE_ON: "true"}
         self._next_queue = 0
         self._messages: list[AppendMessage] = []
-        self._staged: list[_Staged] = []
-        self._waiting: deque[_Answers] = deque()
-        self._waiting_count = 0
-        self._wanted = trio.Event()
+        self._staged: list[StagedSend] = []
         self.messages_count = 0
 
     def processors(self) -> dict[int, Processor]:
@@ -144,28 +118,8 @@ class SendProcessor:
             RequestCode.SEND_BATCH_MESSAGE: self._send_batch,
         }
 
-    async def run(
-        self,
-        server: RemotingServer,
-        *,
-        task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
-    ) -> None:
-        """Send the answers that wait for the disk; started only under sync flush."""
-        task_status.started()
-        while True:
-            await self._wanted.wait()
-            self._wanted = trio.Event()
-            while self._waiting:
-                try:
-                    await self._api.wait_durable(self._waiting[0].end_offset)
-                except StoreError as exc:
-                    self._refuse_waiting(exc)
-                else:
-                    self._release_durable()
-                server.flush()
-
     def end_turn(self) -> None:
-        """Append everything the turn staged and answer it, or let the answers wait for the disk."""
+        """Append everything the turn staged and answer it."""
         if not self._staged:
             return
         staged, self._staged = self._staged, []
@@ -174,67 +128,11 @@ class SendProcessor:
         try:
             end_offset = self._api.append(messages, placed)
         except StoreError as exc:
-            for item in staged:
-                _reply(item, item.request.answer(_store_error_code(exc), str(exc)))
+            for send in staged:
+                self.answers.refuse(send, exc)
             return
         self.messages_count += len(messages)
-        self._answer(staged, placed, end_offset)
-
-    def _answer(
-        self, staged: list[_Staged], placed: list[tuple[int, int]], end_offset: int
-    ) -> None:
-        waiting: list[tuple[Connection, RemotingCommand]] = []
-        begin = 0
-        for item in staged:
-            end = begin + item.count
-            if not item.request.is_oneway:
-                answer = self._success(item, placed[begin:end])
-                if item.waits_for_disk and self._api.flush_is_sync:
-                    waiting.append((item.connection, answer))
-                else:
-                    item.connection.reply(answer)
-            begin = end
-        if waiting:
-            self._waiting.append(_Answers(end_offset, waiting))
-            self._waiting_count += len(waiting)
-            self._wanted.set()
-
-    def _success(self, item: _Staged, placed: list[tuple[int, int]]) -> RemotingCommand:
-        host = self._api.store_host
-        ext = {
-            "msgId": ",".join([encode_offset_id(host, physical) for physical, _ in placed]),
-            "queueId": str(item.queue_id),
-            "queueOffset": str(placed[0][1]),
-            **self._answer_ext,
-        }
-        if item.unique_key is not None:
-            ext["transactionId"] = item.unique_key
-        return item.request.answer(ext=ext)
-
-    def _release_durable(self) -> None:
-        durable_offset = self._api.durable_offset
-        while self._waiting and self._waiting[0].end_offset <= durable_offset:
-            answers = self._waiting.popleft()
-            self._waiting_count -= len(answers.items)
-            for connection, answer in answers.items:
-                connection.reply(answer)
-
-    def _refuse_waiting(self, exc: StoreError) -> None:
-        # The records may or may not be on disk: the producer must not take them for stored.
-        code = _store_error_code(exc)
-        for answers in self._waiting:
-            for connection, answer in answers.items:
-                connection.reply(
-                    RemotingCommand(
-                        code,
-                        answer.opaque,
-                        answer.flag,
-                        remark=str(exc),
-                        serialize=answer.serialize,
-                    )
-                )
-        self._waiting.clear()
-        self._waiting_count = 0
+        self.answers.succeed(staged, placed, end_offset)
 
     def _send(self, request: RemotingCommand, connection: Connection) -> None:
         # C++ clients mark a batch by "1", Java by "true".
@@ -254,41 +152,38 @@ class SendProcessor:
 
     def _stage(self, request: RemotingCommand, connection: Connection, names: _Names) -> None:
         ext = request.ext
-        config, queue_id = self._target(ext, names)
+        numbers = _numbers(ext, names)
+        topic, queue_id = self._target(ext, names, numbers)
         if len(request.body) > self._body_bytes_max:
             text = f"the body has {len(request.body)} bytes, the limit is {self._body_bytes_max}"
             raise BrokerError(ResponseCode.MESSAGE_ILLEGAL, text)
         properties, pairs = self._properties(ext.get(names.properties, ""))
-        sys_flag = int32_field(ext, names.sys_flag)
-        _refuse_unsupported(sys_flag, pairs)
-        message = (
-            self._api.queue_tail(config.topic_name, queue_id),
-            request.body,
-            properties,
-            tags_code(pairs.get(TAGS)),
-            int_field(ext, names.born_timestamp),
-            connection.host,
-            sys_flag & _SYS_FLAG_CLIENT,
-            int32_field(ext, names.flag),
-            int32_field(ext, names.reconsume_times, 0),
-            0,
-        )
-        self._messages.append(message)
-        self._staged.append(
-            _Staged(
-                request,
-                connection,
-                queue_id,
-                1,
-                pairs.get(UNIQ_KEY),
-                pairs.get(WAIT) != "false",
+        _, _, sys_flag, born_ms, flag, reconsume_times = numbers
+        if sys_flag & _SYS_FLAG_TRANSACTION or _TRAN_MSG in pairs or DELAY in pairs:
+            _refuse_unsupported(sys_flag, pairs)
+        self._messages.append(
+            (
+                self._api.queue_tail(topic, queue_id),
+                request.body,
+                properties,
+                _tags_code(pairs.get(TAGS)),
+                born_ms,
+                connection.host,
+                sys_flag & _SYS_FLAG_CLIENT,
+                flag,
+                reconsume_times,
+                0,
             )
         )
+        is_waiting = pairs.get(WAIT) != "false"
+        unique_key = pairs.get(UNIQ_KEY)
+        self._staged.append(StagedSend(request, connection, queue_id, 1, unique_key, is_waiting))
 
     def _stage_batch(self, request: RemotingCommand, connection: Connection, names: _Names) -> None:
         ext = request.ext
-        config, queue_id = self._target(ext, names)
-        if is_group_topic(config.topic_name):
+        numbers = _numbers(ext, names)
+        topic, queue_id = self._target(ext, names, numbers)
+        if is_group_topic(topic):
             text = "a batch cannot be sent to a retry or dead-letter topic"
             raise BrokerError(ResponseCode.MESSAGE_ILLEGAL, text)
         if len(request.body) > self._body_bytes_max:
@@ -298,54 +193,46 @@ class SendProcessor:
         if not items:
             raise BrokerError(ResponseCode.MESSAGE_ILLEGAL, "the batch has no message")
         _, batch_pairs = self._properties(ext.get(names.properties, ""))
-        sys_flag = int32_field(ext, names.sys_flag)
+        _, _, sys_flag, born_ms, _, _ = numbers
         _refuse_unsupported(sys_flag, batch_pairs)
-        born_ms = int_field(ext, names.born_timestamp)
-        tail = self._api.queue_tail(config.topic_name, queue_id)
+        tail = self._api.queue_tail(topic, queue_id)
         messages = []
         for flag, body, item_text in items:
             properties, pairs = self._properties(item_text.decode(errors="replace"))
             _refuse_unsupported(0, pairs)
-            code = tags_code(pairs.get(TAGS))
+            code = _tags_code(pairs.get(TAGS))
             messages.append((tail, body, properties, code, born_ms, connection.host, 0, flag, 0, 0))
         self._messages += messages
+        is_waiting = batch_pairs.get(WAIT) != "false"
+        unique_key = batch_pairs.get(UNIQ_KEY)
         self._staged.append(
-            _Staged(
-                request,
-                connection,
-                queue_id,
-                len(messages),
-                batch_pairs.get(UNIQ_KEY),
-                batch_pairs.get(WAIT) != "false",
-            )
+            StagedSend(request, connection, queue_id, len(messages), unique_key, is_waiting)
         )
 
-    def _target(self, ext: dict[str, str], names: _Names) -> tuple[TopicConfig, int]:
+    def _target(self, ext: dict[str, str], names: _Names, numbers: _Numbers) -> tuple[str, int]:
         """Return topic and queue of a send after the checks that concern them."""
-        if self._waiting_count >= self._waiting_answers_max:
-            text = f"{self._waiting_count} sends wait for the disk already"
+        if self.answers.waiting_count >= self._waiting_answers_max:
+            text = f"{self.answers.waiting_count} sends wait for the disk already"
             raise BrokerError(ResponseCode.SYSTEM_BUSY, text)
-        topic = text_field(ext, names.topic)
-        text_field(ext, names.group)
-        default_topic = text_field(ext, names.default_topic)
-        queue_count = int_field(ext, names.default_queue_count)
-        queue_id = int_field(ext, names.queue_id)
+        topic = ext[names.topic]
         if topic in TOPICS_CLOSED_TO_SENDERS:
             text = f"messages cannot be sent to the system topic {topic}"
             raise BrokerError(ResponseCode.NO_PERMISSION, text)
+        queue_count, queue_id, *_ = numbers
         config = self._topics.get(topic)
         if config is None:
-            now_ms = self._clock.now_ms()
-            config = self._topics.create_for_message(topic, default_topic, queue_count, now_ms)
-        if not config.is_writable:
+            config = self._topics.create_for_message(
+                topic, ext[names.default_topic], queue_count, self._clock.now_ms()
+            )
+        if not config.perm & Permission.WRITE:
             raise BrokerError(ResponseCode.NO_PERMISSION, f"topic {topic} is not writable")
         if queue_id < 0:
             self._next_queue += 1
-            queue_id = self._next_queue % config.write_queue_nums
-        elif queue_id >= max(config.write_queue_nums, config.read_queue_nums):
+            return topic, self._next_queue % config.write_queue_nums
+        if queue_id >= config.write_queue_nums and queue_id >= config.read_queue_nums:
             text = f"queue id {queue_id} of topic {topic} is illegal, {config}"
             raise BrokerError(ResponseCode.SYSTEM_ERROR, text)
-        return config, queue_id
+        return topic, queue_id
 
     def _properties(self, text: str) -> tuple[bytes, dict[str, str]]:
         """Return the text to store, with what the broker adds, and the client's pairs."""
@@ -381,15 +268,52 @@ def _join_properties(pairs: dict[str, str]) -> str:
     return "".join([f"{name}{NAME_END}{value}{VALUE_END}" for name, value in pairs.items()])
 
 
-def _reply(item: _Staged, answer: RemotingCommand) -> None:
-    if not item.request.is_oneway:
-        item.connection.reply(answer)
+def _numbers(ext: dict[str, str], names: _Names) -> _Numbers:
+    """Return the numbers of a send's header; BrokerError if anything required is missing or bad."""
+    try:
+        numbers = (
+            int(ext[names.default_queue_count]),
+            int(ext[names.queue_id]),
+            int(ext[names.sys_flag]),
+            int(ext[names.born_timestamp]),
+            int(ext[names.flag]),
+            int(ext.get(names.reconsume_times, "0")),
+        )
+    except (KeyError, ValueError):
+        return _check_fields(ext, names)
+    is_named = names.topic in ext and names.group in ext and names.default_topic in ext
+    # One comparison for all: what fits 31 bits without sign is what clients send.
+    if (
+        not is_named
+        or min(numbers[2:]) < 0
+        or numbers[3] >> 62
+        or max(numbers[2], *numbers[4:]) >> 31
+    ):
+        return _check_fields(ext, names)
+    return numbers
 
 
-def _store_error_code(exc: StoreError) -> ResponseCode:
-    if isinstance(exc, RecordTooLargeError):
-        return ResponseCode.MESSAGE_ILLEGAL
-    if isinstance(exc, StoreFencedError | StoreFullError):
-        # Producers then try another broker.
-        return ResponseCode.SERVICE_NOT_AVAILABLE
-    return ResponseCode.SYSTEM_ERROR
+def _check_fields(ext: dict[str, str], names: _Names) -> _Numbers:
+    """Read the fields one by one, so that the first bad one can be named."""
+    for name in (names.group, names.topic, names.default_topic):
+        text_field(ext, name)
+    return (
+        int_field(ext, names.default_queue_count),
+        int_field(ext, names.queue_id),
+        int32_field(ext, names.sys_flag),
+        int_field(ext, names.born_timestamp),
+        int32_field(ext, names.flag),
+        int32_field(ext, names.reconsume_times, 0),
+    )
+
+
+@lru_cache(maxsize=4096)
+def _short_tags_code(tags: str) -> int:
+    return tags_code(tags)
+
+
+def _tags_code(tags: str | None) -> int:
+    """Return the tag hash, remembered when the tag is short: most messages repeat one."""
+    if tags is None:
+        return 0
+    return _short_tags_code(tags) if len(tags) <= 64 else tags_code(tags)

@@ -1,0 +1,216 @@
+"""How many messages a second does the broker take and hand out over the remoting protocol?
+
+One broker in a process of its own, one client process on the reactor with many requests in flight.
+Sends are code 310 with JSON headers, as Java clients write them, 100 byte bodies; batches are code
+320 with 32 messages; pulls take 32 messages each. Prints machine, Python, commit and kernels, then
+per case the messages per second and the broker's CPU time per message.
+
+    python tests/bench/bench_native.py [--seconds 3] [--connections 4] [--window 64] [--flush async]
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import platform
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT))
+
+import trio  # noqa: E402  # needs the path
+
+from core.broker.config import BrokerConfig  # noqa: E402
+from core.broker.server import Broker  # noqa: E402
+from core.net.reactor import COMPILED as REACTOR_COMPILED  # noqa: E402
+from core.net.reactor import Framing, Reactor  # noqa: E402
+from core.record import COMPILED as RECORD_COMPILED  # noqa: E402
+from core.remoting import RemotingCommand, encode, encode_batch_items  # noqa: E402
+from core.store.config import StoreConfig  # noqa: E402
+
+BODY = b"x" * 100
+BATCH_COUNT = 32
+QUEUES = 4
+PULLED_PER_QUEUE = 800
+
+
+def main() -> None:
+    options = parse_options()
+    if options.serve:
+        trio.run(serve, options.serve, options.flush)
+        return
+    describe()
+    for case in cases():
+        print(measure(options, *case), flush=True)  # noqa: T201  # the result
+
+
+def measure(
+    options: argparse.Namespace, name: str, payload: Callable[[int], bytes], per_request: int
+) -> str:
+    """Run one case against a fresh broker; return its line."""
+    with tempfile.TemporaryDirectory() as directory:
+        command = [sys.executable, __file__, "--serve", directory, "--flush", options.flush]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as broker:
+            assert broker.stdout is not None
+            host, _, port = broker.stdout.readline().strip().rpartition(":")
+            load = Load((host, int(port)), options.connections, options.window)
+            if name.startswith("pull"):
+                load.run(batch_send, lambda: load.answers >= QUEUES * PULLED_PER_QUEUE)
+            used = cpu_s(broker.pid)
+            begin = time.perf_counter()
+            load.run(payload, lambda: time.perf_counter() >= begin + options.seconds)
+            took = time.perf_counter() - begin
+            used = cpu_s(broker.pid) - used
+            count = load.answers * per_request
+            load.close()
+            broker.terminate()
+    rate, cpu_us = count / took, used / count * 1e6
+    return f"{name:26} {rate:12,.0f} messages/s   {cpu_us:6.2f} us of broker CPU per message"
+
+
+def cases() -> list[tuple[str, Callable[[int], bytes], int]]:
+    """Return name, request by number, and messages per request of each case."""
+    return [
+        ("send (310)", single_send, 1),
+        (f"batch send (320) of {BATCH_COUNT}", batch_send, BATCH_COUNT),
+        (f"pull (11) of {BATCH_COUNT}", pull, BATCH_COUNT),
+    ]
+
+
+def single_send(number: int) -> bytes:
+    return request(310, number, {**send_ext(), "e": str(number % QUEUES)}, BODY)
+
+
+def batch_send(number: int) -> bytes:
+    items = encode_batch_items([(0, BODY, b"TAGS\x01tag\x02")] * BATCH_COUNT)
+    return request(320, number, {**send_ext(), "e": str(number % QUEUES), "m": "true"}, items)
+
+
+def pull(number: int) -> bytes:
+    offset = number // QUEUES % PULLED_PER_QUEUE * BATCH_COUNT
+    ext = {**pull_ext(), "queueId": str(number % QUEUES), "queueOffset": str(offset)}
+    return request(11, number, ext)
+
+
+def send_ext() -> dict[str, str]:
+    properties = "UNIQ_KEY\x01AC1100021A6F18B4AAC2951F4A680000\x02WAIT\x01true\x02TAGS\x01tag\x02"
+    return {
+        "a": "bench_producer",
+        "b": "bench",
+        "c": "TBW102",
+        "d": str(QUEUES),
+        "e": "0",
+        "f": "0",
+        "g": "1763700000000",
+        "h": "0",
+        "i": properties,
+        "j": "0",
+        "k": "false",
+        "m": "false",
+    }
+
+
+def pull_ext() -> dict[str, str]:
+    return {
+        "consumerGroup": "bench_consumer",
+        "topic": "bench",
+        "maxMsgNums": str(BATCH_COUNT),
+        "sysFlag": "4",
+        "commitOffset": "0",
+        "suspendTimeoutMillis": "15000",
+        "subVersion": "1",
+        "subscription": "*",
+        "expressionType": "TAG",
+    }
+
+
+def request(code: int, opaque: int, ext: dict[str, str], body: bytes = b"") -> bytes:
+    return encode(RemotingCommand(code, opaque, ext=ext, body=body))
+
+
+class Load:
+    """Connections that keep ``window`` requests each in flight."""
+
+    def __init__(self, address: tuple[str, int], connections: int, window: int) -> None:
+        self.answers = 0
+        self._window = window
+        self._number = 0
+        self._reactor = Reactor(output_bytes_high=1 << 24, output_bytes_max=1 << 26)
+        self._connections: list[int] = []
+        for _ in range(connections):
+            self._reactor.connect(address, Framing.REMOTING, frame_bytes_max=1 << 24)
+        while len(self._connections) < connections:
+            self._connections += [opened[0] for opened in self._reactor.poll(0).opened]
+
+    def run(self, payload: Callable[[int], bytes], is_over: Callable[[], bool]) -> None:
+        """Send until ``is_over``; return when everything is answered."""
+        # Encoding is not what is measured: requests are made beforehand and used again.
+        made = [payload(i) for i in range(QUEUES * PULLED_PER_QUEUE)]
+        self.answers = 0
+        pending = 0
+        for connection in self._connections:
+            for _ in range(self._window):
+                self._send(connection, made)
+                pending += 1
+        while pending:
+            turn = self._reactor.poll(int(time.monotonic()))
+            assert not turn.closed
+            index = turn.index
+            is_sending = not is_over()
+            for i in range(0, 4 * turn.frames, 4):
+                self.answers += 1
+                pending -= 1
+                if is_sending:
+                    self._send(index[i], made)
+                    pending += 1
+
+    def _send(self, connection: int, made: list[bytes]) -> None:
+        self._reactor.send(connection, made[self._number % len(made)])
+        self._number += 1
+
+    def close(self) -> None:
+        self._reactor.shut_down()
+
+
+async def serve(directory: str, flush: str) -> None:
+    """Run a broker and say where it listens."""
+    store = StoreConfig(directory=directory, flush="sync" if flush == "sync" else "async")
+    async with trio.open_nursery() as nursery:
+        broker = Broker(BrokerConfig(listen="127.0.0.1:0", store=store))
+        await nursery.start(broker.run)
+        print(f"{broker.address[0]}:{broker.address[1]}", flush=True)  # noqa: T201  # for the parent
+
+
+def cpu_s(pid: int) -> float:
+    """Return the CPU time a process has used."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def describe() -> None:
+    commit = subprocess.run(
+        ["git", "-C", str(ROOT), "rev-parse", "--short", "HEAD"], capture_output=True, text=True
+    ).stdout.strip()
+    print(  # noqa: T201
+        f"{platform.platform()}, {os.cpu_count()} cores, Python {platform.python_version()}, "
+        f"commit {commit}, kernels compiled: reactor={REACTOR_COMPILED} record={RECORD_COMPILED}"
+    )
+
+
+def parse_options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--seconds", type=float, default=3.0)
+    parser.add_argument("--connections", type=int, default=4)
+    parser.add_argument("--window", type=int, default=64)
+    parser.add_argument("--flush", choices=["async", "sync"], default="async")
+    parser.add_argument("--serve", help=argparse.SUPPRESS)
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()
