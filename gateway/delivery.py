@@ -69,18 +69,20 @@ class Plan:
 
     def __init__(self, matches: dict[Session, int]) -> None:
         self.matches = matches
-        #: MQTT version -> connections with a QoS 0 subscription / sessions with a QoS 1 one.
-        self.direct: dict[int, list[int]] = {}
-        self.windowed: dict[int, list[Session]] = {}
+        direct: dict[int, list[int]] = {}
+        windowed: dict[int, list[Session]] = {}
         #: Sessions that need a look at each message: No Local, Maximum Packet Size.
         self.particular: list[Session] = []
         for session, options in matches.items():
             if options & NO_LOCAL or session.packet_bytes_max < PACKET_BYTES_LIMIT:
                 self.particular.append(session)
             elif options & QOS_MASK:
-                self.windowed.setdefault(session.version, []).append(session)
+                windowed.setdefault(session.version, []).append(session)
             else:
-                self.direct.setdefault(session.version, []).append(session.connection)
+                direct.setdefault(session.version, []).append(session.connection)
+        #: (MQTT version, connections with a QoS 0 subscription or sessions with a QoS 1 one)
+        self.direct = list(direct.items())
+        self.windowed = list(windowed.items())
 
 
 class WatchedQueue:
@@ -103,10 +105,10 @@ class OutgoingMessage:
         properties = record[3]
         self.name = name
         self.body = body
-        self.qos = 0 if _AT_MOST_ONCE in properties else 1
+        self.qos = 0 if properties.find(_AT_MOST_ONCE) >= 0 else 1
         self.properties: bytes | None = None
         self.expiry = False
-        if _V5_PROPERTIES in properties:
+        if properties.find(_V5_PROPERTIES) >= 0:
             block = delivery_properties(properties, store_ms=record[6], now_ms=now_ms)
             self.expiry = block is None
             self.properties = block or None
@@ -269,15 +271,16 @@ class Delivery:
                 self._metrics.messages_undeliverable += 1
                 return
             body = inflated
-        if _V5_PROPERTIES in properties:
+        # find, as "in" raises and catches an exception inside for every bytes it looks for.
+        if properties.find(_V5_PROPERTIES) >= 0:
             block = delivery_properties(properties, store_ms=store_ms, now_ms=now_ms)
             if block is None:
                 self._metrics.messages_expired += 1
                 return
-        is_at_most_once = _AT_MOST_ONCE in properties
-        for version, connections in plan.direct.items():
+        is_at_most_once = properties.find(_AT_MOST_ONCE) >= 0
+        for version, connections in plan.direct:
             self._fan_out(encode(name, body, 0x30, version, block)[0], connections)
-        for version, sessions in plan.windowed.items():
+        for version, sessions in plan.windowed:
             if is_at_most_once:
                 packet, _ = encode(name, body, 0x30, version, block)
                 self._fan_out(packet, [s.connection for s in sessions if not s.lagging])
