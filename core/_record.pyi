@@ -83,7 +83,8 @@ def scan(
     """Walk records from ``begin``, checking layout, CRC and that each names its own place.
 
     ``physical_base`` is the physical offset of view[0]; ``end`` is the end of the file, which a
-    blank record must reach. Returns the records, where the walk ended, and why:
+    blank record must reach. A record with nothing behind it whose text ends with zeros is torn:
+    no CRC covers that part. Returns the records, where the walk ended, and why:
     (topic, queue_id, queue_offset, physical_offset, size, tags_code, sys_flag, store_ms,
     properties)
     """

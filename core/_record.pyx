@@ -251,6 +251,8 @@ cdef int _unpack(object message, Py_ssize_t body_bytes_max, Fields *out) except 
         raise RecordTooLargeError(
             f"the properties have {out.properties_bytes} bytes, the limit is {PROPERTIES_MAX}"
         )
+    if out.properties_bytes and out.properties[out.properties_bytes - 1] == 0:
+        raise ValueError("a property text that ends with a zero byte would pass for a torn record")
     return 0
 
 
@@ -604,7 +606,20 @@ cdef int _examine(
         return stop
     if <int64_t> get64(data + at + 28) != physical_base + at:
         return BAD_OFFSET
-    return OKAY if _is_intact(r) else BAD_CRC
+    if not _is_intact(r):
+        return BAD_CRC
+    if _ends_with_zero(r) and (
+        end - at - r.size < 8 or get64(data + at + r.size) == 0
+    ):
+        return BAD_LAYOUT
+    return OKAY
+
+
+cdef inline bint _ends_with_zero(Record *r) noexcept nogil:
+    """Say whether the record looks torn where no CRC covers it: in its topic or properties."""
+    if r.properties_bytes:
+        return r.at[r.size - 1] == 0
+    return r.topic[r.topic_bytes - 1] == 0
 
 
 cdef int64_t _record_tags_code(Record *r) except? -1:

@@ -125,6 +125,8 @@ def _check(message: Any, body_bytes_max: int) -> int:
         raise RecordTooLargeError(
             f"the properties have {len(properties)} bytes, the limit is {PROPERTIES_BYTES_MAX}"
         )
+    if properties.endswith(b"\0"):
+        raise ValueError("a property text that ends with a zero byte would pass for a torn record")
     return _size(tail, body, properties, born_host, 20)
 
 
@@ -310,6 +312,11 @@ def scan(
             return found, at, ScanStop.BAD_OFFSET
         if not _is_intact(fields[13], crc):
             return found, at, ScanStop.BAD_CRC
+        # No CRC covers topic and properties; a tear there leaves zeros up to the end.
+        behind = bytes(data[at + size : min(at + size + 8, end)])
+        ends_here = len(behind) < 8 or behind == bytes(8)
+        if ends_here and (fields[12] or fields[0]).endswith(b"\0"):
+            return found, at, ScanStop.BAD_LAYOUT
         tags = _property(fields[12], b"TAGS")
         code = tags_code(tags.decode(errors="replace")) if tags else 0
         found.append(

@@ -110,9 +110,10 @@ class CommitLog:
             file = self.queue.find(physical_offset)
             if file is None or physical_offset >= self.end_offset:
                 raise RecordError("a unit names a place outside the log", offset_bytes=begin * 20)
-            end = begin + 1
-            while end < count and int.from_bytes(units[end * 20 : end * 20 + 8], "big") < file.end:
-                end += 1
+            # Nearly always the last unit is in the same file, and then all are: they only grow.
+            end = count
+            while int.from_bytes(units[end * 20 - 20 : end * 20 - 12], "big") >= file.end:
+                end -= 1
             parts.append(gather(file.view, file.begin, units, begin, end))
             begin = end
         return parts[0] if len(parts) == 1 else b"".join(parts)

@@ -164,6 +164,7 @@ class ConsumeQueue:
         self.max_offset = max_offset
         self.tail.next_offset = max_offset
         self.tail.room_end = 0
+        self.let_go()
 
     def ensure_room(self, end_offset: int) -> None:
         """Have files with real blocks for units below ``end_offset``; OSError if that fails."""

@@ -506,22 +506,24 @@ class MessageStore:
 
     def _check_disk(self) -> None:
         """Refuse appends while the disk is nearly full; accept them again when it is not."""
-        config = self.config
-        usage = self._storage.disk_usage(config.directory)
-        reason = None
-        if usage.used_percent > config.disk_used_percent_max:
-            reason = (
-                f"the disk is {usage.used_percent:.1f} % full, the limit is "
-                f"{config.disk_used_percent_max} %"
-            )
-        elif usage.free_bytes < config.disk_free_bytes_min:
-            reason = (
-                f"the disk has {usage.free_bytes} bytes free, the limit is "
-                f"{config.disk_free_bytes_min}"
-            )
+        reason = self._reason_to_refuse()
         if (reason is None) != (self._full_reason is None):
             logger.warning("appends %s reason=%s", "refused" if reason else "accepted", reason)
         self._full_reason = reason
+
+    def _reason_to_refuse(self) -> str | None:
+        config = self.config
+        try:
+            usage = self._storage.disk_usage(config.directory)
+        except OSError as exc:
+            return f"how full the disk is cannot be told: {exc}"
+        if usage.used_percent > config.disk_used_percent_max:
+            limit = config.disk_used_percent_max
+            return f"the disk is {usage.used_percent:.1f} % full, the limit is {limit} %"
+        if usage.free_bytes < config.disk_free_bytes_min:
+            limit = config.disk_free_bytes_min
+            return f"the disk has {usage.free_bytes} bytes free, the limit is {limit}"
+        return None
 
 
 @dataclass(frozen=True, slots=True)

@@ -266,6 +266,8 @@ class Recovery:
         """Believe of each queue what lies below ``begin`` and leads up to a record that agrees."""
         for key, queue in self._queues.items():
             reason = queue.load()
+            if reason is None and queue.begin_offset > 0 and self._log.begin_offset == 0:
+                reason = "its first file is missing although the log has its first record"
             if reason is None:
                 queue.set_max_offset(queue.find_end(begin))
                 reason = self._contradiction(queue)

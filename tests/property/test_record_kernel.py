@@ -23,6 +23,7 @@ property_texts = st.one_of(
         max_size=12,
     ).map(b"".join),
 )
+whole_texts = property_texts.filter(lambda text: not text.endswith(b"\0"))
 queues = st.lists(
     st.tuples(
         st.one_of(st.sampled_from([b"T", b"timed", b"t" * 127, b"t" * 128]), st.binary(max_size=9)),
@@ -60,7 +61,7 @@ def log_bytes(draw: st.DrawFn, base: int) -> bytearray:
     batch = draw(
         st.lists(
             st.tuples(
-                st.sampled_from(tails), st.binary(max_size=30), property_texts, int64s, int64s,
+                st.sampled_from(tails), st.binary(max_size=30), whole_texts, int64s, int64s,
                 hosts, int32s, int32s, int32s, int64s,
             ),
             max_size=6,

@@ -17,7 +17,7 @@ from core.clock import Clock, ManualClock
 from core.message import StoredMessage, encode_host
 from core.record import AppendMessage, QueueTail, decode_messages
 from core.store.config import StoreConfig
-from core.store.files import OsStorage, Region, Storage
+from core.store.files import DiskUsage, OsStorage, Region, Storage
 from core.store.message_store import MessageStore, ReadStatus
 
 BORN_HOST = encode_host("127.0.0.1", 1883)
@@ -153,9 +153,9 @@ class RecordingStorage(OsStorage):
         self.note("remove_file", path)
         super().remove_file(path)
 
-    def disk_usage(self, path: str) -> Any:
-        usage = super().disk_usage(path)
-        return type(usage)(self.used_percent, self.free_bytes)
+    def disk_usage(self, path: str) -> DiskUsage:
+        self.note("disk_usage", path)
+        return DiskUsage(self.used_percent, self.free_bytes)
 
 
 class _RecordingRegion:

@@ -1,0 +1,111 @@
+"""GroupFlusher: one sync for all who wait, an interval for the rest, and the end after an error."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+import trio
+import trio.testing
+
+from core.errors import StoreFencedError
+from core.store.flush import GroupFlusher
+
+
+class FakeLog:
+    """A log whose sync waits until it is let go."""
+
+    def __init__(self, *, interval_ms: int = 1_000_000) -> None:
+        self.end = 0
+        self.synced: list[tuple[int, int]] = []
+        self.go = threading.Event()
+        self.go.set()
+        self.was_synced = threading.Event()
+        self.error: OSError | None = None
+        self.failures: list[str] = []
+        self.flusher = GroupFlusher(
+            sync=self.sync,
+            end_offset=lambda: self.end,
+            on_failure=self.fail,
+            interval_ms=interval_ms,
+        )
+
+    def sync(self, begin: int, end: int) -> None:
+        assert self.go.wait(10)
+        self.synced.append((begin, end))
+        self.was_synced.set()
+        if self.error is not None:
+            raise self.error
+
+    def fail(self, reason: str) -> None:
+        self.failures.append(reason)
+        self.flusher.fence(reason)
+
+
+async def test_one_sync_releases_all_who_wait() -> None:
+    log = FakeLog()
+    log.end = 500
+    with trio.fail_after(10):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(log.flusher.run)
+            async with trio.open_nursery() as waiters:
+                for offset in range(1, 501):
+                    waiters.start_soon(log.flusher.wait, offset)
+            nursery.cancel_scope.cancel()
+    assert log.synced == [(0, 500)]
+    assert log.flusher.durable_offset == 500
+
+
+async def test_who_appends_during_a_sync_waits_for_the_next_one() -> None:
+    log = FakeLog()
+    log.end = 10
+    log.go.clear()
+    with trio.fail_after(10):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(log.flusher.run)
+            nursery.start_soon(log.flusher.wait, 10)
+            await trio.testing.wait_all_tasks_blocked()
+            log.end = 20
+            nursery.start_soon(log.flusher.wait, 20)
+            await trio.testing.wait_all_tasks_blocked()
+            log.go.set()
+            await log.flusher.wait(20)
+            nursery.cancel_scope.cancel()
+    assert log.synced == [(0, 10), (10, 20)]
+
+
+async def test_a_few_bytes_are_flushed_after_the_interval() -> None:
+    log = FakeLog(interval_ms=5)
+    log.end = 3
+    with trio.fail_after(10):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(log.flusher.run)
+            # Nobody calls wait, so only the interval can have done it.
+            assert await trio.to_thread.run_sync(log.was_synced.wait, 10)
+            nursery.cancel_scope.cancel()
+    assert log.synced == [(0, 3)]
+
+
+async def test_what_is_durable_needs_no_wait() -> None:
+    log = FakeLog()
+    log.flusher.start_at(7)
+    await log.flusher.wait(7)
+    assert log.synced == []
+
+
+async def test_after_an_error_everybody_is_told_and_nothing_is_tried_again() -> None:
+    log = FakeLog()
+    log.end = 10
+    log.error = OSError("gone")
+    with trio.fail_after(10):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(log.flusher.run)
+            with pytest.raises(StoreFencedError, match="gone"):
+                await log.flusher.wait(10)
+    log.error = None
+    with pytest.raises(StoreFencedError):
+        await log.flusher.wait(5)
+    await log.flusher.flush()
+    assert log.synced == [(0, 10)]
+    assert len(log.failures) == 1
+    assert log.flusher.durable_offset == 0
