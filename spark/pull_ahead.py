@@ -5,10 +5,11 @@ sockets.
 
 An answer may be shorter than asked (brokers limit bytes and count, and say so only by what they
 send), so later pulls are guesses. A short answer leaves a hole: it is asked for at once, before
-what is already under way behind it, and further pulls ask for as much as came.
+what is already under way behind it, and further pulls ask for somewhat less than came, so that
+messages of slightly different sizes do not leave a hole each time.
 
-    asked:   [0, 1024) [1024, 2048)            answer to the first ends at 700:
-    asked:   [700, 1024) [1024, 2048) [2048, 2748)
+    asked:   [0, 1024) [1024, 2048)            the answer to the first ends at 700:
+    asked:   [700, 1024) [1024, 2048) [2048, 2660)
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from typing import Final
 
 from bridge.pull import PullResult
 
-# After so many full answers in a row a larger one is tried.
+# After so many full answers in a row a slightly larger one is tried.
 _GROW_AFTER: Final = 16
 
 Submit = Callable[[int, int], "Future[PullResult]"]
@@ -74,10 +75,10 @@ class PullAhead:
             self._full_answers += 1
             if self._full_answers >= _GROW_AFTER:
                 self._full_answers = 0
-                self._count = min(2 * self._count, self._count_max)
+                self._count = min(self._count + self._count // 8 + 1, self._count_max)
         elif answer.begin < offset < answer.end:
             self._full_answers = 0
-            self._count = offset - answer.begin
+            self._count = max(1, (offset - answer.begin) * 7 // 8)
             self._waiting.appendleft(self._ask(offset, answer.end))
         else:
             self.restart(offset)

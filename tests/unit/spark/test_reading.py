@@ -82,8 +82,9 @@ def test_a_range_comes_once_whatever_the_broker_sends_at_a_time(
 def test_short_answers_are_learned_from() -> None:
     consumer = broker_with(320, answer_rows=32)
     assert len(read(consumer, 0, 320, pull_records=1024)) == 320
-    # The first pull asks for everything; after it 32 are asked for, and 32 come.
-    assert len(consumer.pulls) <= 12
+    # The first pulls ask for everything, then for what came or a little less: 10 answers of 32
+    # would do, a hole behind each would make it 20.
+    assert len(consumer.pulls) <= 16
 
 
 def test_batches_have_the_rows_asked_for() -> None:
