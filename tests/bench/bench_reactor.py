@@ -26,8 +26,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
-from core.net import reactor as chosen  # noqa: E402  # after sys.path
-from core.net.reactor import Framing, Reactor, Turn  # noqa: E402
+from core.net.reactor import Framing, Reactor, Turn  # noqa: E402  # after sys.path
 
 PUBLISH = b"\x32\x50\x00\x0ctelemetry/42\x00\x01" + b"x" * 64
 PUBACK = b"\x40\x02\x00\x00"
@@ -53,9 +52,10 @@ def main() -> None:
     ).stdout.strip()
     print(  # noqa: T201
         f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}, "
-        f"commit {commit}, compiled {chosen.COMPILED}; {options.connections} connections"
+        f"commit {commit}; {options.connections} connections"
     )
-    servers = {"reactor": [sys.executable, __file__, "--serve"]}
+    name = "reference" if options.pure else "kernel"
+    servers = {name: [sys.executable, __file__, "--serve"]}
     if options.floor:
         servers["floor"] = [options.floor]
     environment = os.environ | ({"MOTELOG_PURE": "1"} if options.pure else {})
@@ -71,7 +71,7 @@ def main() -> None:
             cpu_us = statistics.median(cpu_us for _, cpu_us in runs)
             best = min(cpu_us for _, cpu_us in runs)
             print(  # noqa: T201
-                f"{name:8} window {window:3}: {rate:10,.0f} messages/s, "
+                f"{name:9} window {window:3}: {rate:10,.0f} messages/s, "
                 f"server CPU {cpu_us:.3f} us per message (best {best:.3f})"
             )
 

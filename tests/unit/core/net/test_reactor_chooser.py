@@ -1,0 +1,37 @@
+"""Which reactor is chosen: never a silent fallback."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[4]
+
+
+def run_python(script: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", script],
+        cwd=ROOT,
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+def test_the_reference_is_used_on_request_only() -> None:
+    script = "from core.net.reactor import COMPILED, Reactor; print(COMPILED, Reactor.__module__)"
+    assert run_python(script, MOTELOG_PURE="1").stdout.split() == ["False", "core.net._reactor_py"]
+    assert run_python(script, MOTELOG_PURE="").stdout.split() == ["True", "core.net._reactor"]
+
+
+def test_a_missing_kernel_is_an_error_that_says_what_to_do() -> None:
+    done = run_python(
+        "import sys; sys.modules['core.net._reactor'] = None; import core.net.reactor",
+        MOTELOG_PURE="",
+    )
+    assert done.returncode == 1
+    assert "`pip install -e .`" in done.stderr
