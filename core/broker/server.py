@@ -238,6 +238,9 @@ class Broker:
         try:
             for saved in self._saved:
                 saved.load()
+            self.topics.restore(
+                store.queues(), self._config.default_queue_count, self._clock.now_ms()
+            )
         except BaseException:
             store.close()
             raise
@@ -268,8 +271,13 @@ class Broker:
                 await registrar.first_round_over.wait()
 
     async def _save_regularly(self) -> None:
+        """Save what has changed at each interval, and a new or changed topic at once."""
+        topic_changed = trio.Event()
+        self.topics.listeners.append(lambda _topic: topic_changed.set())
         while True:
-            await trio.sleep(self._config.save_interval_s)
+            with trio.move_on_after(self._config.save_interval_s):
+                await topic_changed.wait()
+            topic_changed = trio.Event()
             await self._save_changed()
 
     async def _save_changed(self) -> None:

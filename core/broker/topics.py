@@ -9,7 +9,7 @@ Spec: RocketMQ TopicConfigManager, TopicValidator.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import msgspec
@@ -156,6 +156,26 @@ class TopicTable:
                     f"topics.json: {fault or 'key and topicName differ: ' + shown(name)}"
                 )
             self._topics[name] = config
+
+    def restore(self, queues: Iterable[tuple[str, int]], queue_count: int, now_ms: int) -> None:
+        """Make topics of queues that the store has and topics.json does not.
+
+        A crash may come between a topic's first message and its place in the file; the message
+        was acknowledged, so its topic must be found again. Such a topic gets ``queue_count``
+        queues, or as many as the store shows it to have had.
+        """
+        lacking: dict[str, int] = {}
+        for name, queue_id in queues:
+            if name not in self._topics and topic_name_fault(name) is None:
+                lacking[name] = max(lacking.get(name, queue_count), queue_id + 1)
+        for name, count in lacking.items():
+            # Beyond topics_max too: they exist.
+            self._topics[name] = TopicConfig(
+                topic_name=name, read_queue_nums=count, write_queue_nums=count
+            )
+        if lacking:
+            self.version = self.version.next(now_ms)
+            self.is_dirty = True
 
     def _put(self, config: TopicConfig, now_ms: int) -> TopicConfig:
         name = config.topic_name

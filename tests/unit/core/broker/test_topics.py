@@ -134,3 +134,15 @@ def test_saved_topics_come_back_and_system_topics_follow_the_configuration() -> 
 def test_wrong_saved_topics_are_an_error(table: object) -> None:
     with pytest.raises((msgspec.ValidationError, ValueError)):
         make_table().load({"topicConfigTable": table})
+
+
+def test_queues_of_the_store_bring_back_topics_that_the_file_lacks() -> None:
+    table = make_table(topics_max=1)
+    known = TopicConfig(topic_name="known", read_queue_nums=4, write_queue_nums=4)
+    table.load({"topicConfigTable": {"known": msgspec.to_builtins(known)}})
+    queues = [("known", 9), ("lost", 2), ("lost", 11), ("small", 0), ("bad name", 0)]
+    table.restore(queues, 8, NOW_MS)
+    counts = {name: config.write_queue_nums for name, config in table.table().items()}
+    assert (counts["known"], counts["lost"], counts["small"]) == (4, 12, 8)
+    assert "bad name" not in counts
+    assert table.is_dirty
