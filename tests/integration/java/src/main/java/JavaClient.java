@@ -1,0 +1,116 @@
+// Drives Apache RocketMQ's client; one mode per call, tab-separated results on standard output.
+//
+//   JavaClient send     NAMESRV TOPIC GROUP COUNT    single, batch, asynchronous and oneway sends
+//   JavaClient consume  NAMESRV TOPIC GROUP COUNT TAGS
+//   JavaClient orderly  NAMESRV TOPIC GROUP COUNT TAGS
+
+import java.nio.charset.StandardCharsets;
+import java.util.ArrayList;
+import java.util.List;
+import java.util.concurrent.CountDownLatch;
+import java.util.concurrent.TimeUnit;
+import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
+import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyStatus;
+import org.apache.rocketmq.client.consumer.listener.ConsumeOrderlyStatus;
+import org.apache.rocketmq.client.consumer.listener.MessageListenerConcurrently;
+import org.apache.rocketmq.client.consumer.listener.MessageListenerOrderly;
+import org.apache.rocketmq.client.producer.DefaultMQProducer;
+import org.apache.rocketmq.client.producer.SendCallback;
+import org.apache.rocketmq.client.producer.SendResult;
+import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
+import org.apache.rocketmq.common.message.Message;
+import org.apache.rocketmq.common.message.MessageExt;
+
+public class JavaClient {
+    public static void main(String[] args) throws Exception {
+        int count = Integer.parseInt(args[4]);
+        if (args[0].equals("send")) {
+            send(args[1], args[2], args[3], count);
+        } else {
+            consume(args[0].equals("orderly"), args[1], args[2], args[3], count, args[5]);
+        }
+        System.exit(0);
+    }
+
+    static void send(String namesrv, String topic, String group, int count) throws Exception {
+        DefaultMQProducer producer = new DefaultMQProducer(group);
+        producer.setNamesrvAddr(namesrv);
+        producer.start();
+        for (int i = 0; i < count; i++) {
+            print("single", producer.send(message(topic, "single" + i)));
+        }
+        List<Message> batch = new ArrayList<>();
+        for (int i = 0; i < count; i++) {
+            batch.add(message(topic, "batch" + i));
+        }
+        print("batch", producer.send(batch));
+        CountDownLatch answered = new CountDownLatch(count);
+        for (int i = 0; i < count; i++) {
+            producer.send(message(topic, "async" + i), new SendCallback() {
+                public void onSuccess(SendResult result) {
+                    print("async", result);
+                    answered.countDown();
+                }
+
+                public void onException(Throwable error) {
+                    error.printStackTrace();
+                }
+            });
+        }
+        if (!answered.await(20, TimeUnit.SECONDS)) {
+            throw new IllegalStateException("an asynchronous send was not answered");
+        }
+        for (int i = 0; i < count; i++) {
+            producer.sendOneway(message(topic, "oneway" + i));
+        }
+        // Over 4096 bytes the client compresses.
+        char[] large = new char[50_000];
+        java.util.Arrays.fill(large, 'L');
+        print("large", producer.send(message(topic, new String(large))));
+        producer.shutdown();
+    }
+
+    static Message message(String topic, String body) {
+        String tag = "Tag" + (char) ('A' + Math.abs(body.hashCode()) % 3);
+        return new Message(topic, tag, "key-" + body.length(), body.getBytes(StandardCharsets.UTF_8));
+    }
+
+    static synchronized void print(String kind, SendResult result) {
+        System.out.println(kind + "\t" + result.getSendStatus() + "\t" + result.getOffsetMsgId()
+            + "\t" + result.getMessageQueue().getQueueId() + "\t" + result.getQueueOffset());
+    }
+
+    static void consume(boolean isOrderly, String namesrv, String topic, String group, int count,
+            String tags) throws Exception {
+        CountDownLatch wanted = new CountDownLatch(count);
+        DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(group);
+        consumer.setNamesrvAddr(namesrv);
+        consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
+        consumer.subscribe(topic, tags);
+        if (isOrderly) {
+            consumer.registerMessageListener((MessageListenerOrderly) (messages, context) -> {
+                messages.forEach(message -> take(message, wanted));
+                return ConsumeOrderlyStatus.SUCCESS;
+            });
+        } else {
+            consumer.registerMessageListener((MessageListenerConcurrently) (messages, context) -> {
+                messages.forEach(message -> take(message, wanted));
+                return ConsumeConcurrentlyStatus.CONSUME_SUCCESS;
+            });
+        }
+        consumer.start();
+        if (!wanted.await(60, TimeUnit.SECONDS)) {
+            throw new IllegalStateException(wanted.getCount() + " messages did not come");
+        }
+        // The client notes its progress only after the listener has returned; shutdown commits it.
+        Thread.sleep(1000);
+        consumer.shutdown();
+    }
+
+    static synchronized void take(MessageExt message, CountDownLatch wanted) {
+        System.out.println(message.getQueueId() + "\t" + message.getQueueOffset() + "\t"
+            + message.getTags() + "\t" + message.getKeys() + "\t"
+            + new String(message.getBody(), StandardCharsets.UTF_8));
+        wanted.countDown();
+    }
+}
