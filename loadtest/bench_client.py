@@ -7,6 +7,7 @@ Must not touch: what is published and what counts; each bench says that in ``beg
 from __future__ import annotations
 
 import random
+import resource
 import select
 import socket
 import time
@@ -96,6 +97,7 @@ class Bench:
         self._connecting = 0
         self._address = resolve(options.host, options.port)
         self.clients = self.make_clients()
+        allow_descriptors(len(self.clients) + CONNECTING_MAX)
         high = max(262_144, 2 * output_bytes)
         self.reactor = Reactor(
             connections_max=len(self.clients) + CONNECTING_MAX,
@@ -291,6 +293,14 @@ class Bench:
         self._connecting -= not client.is_up
         client.is_up = False
         self.fail(f"{client.client_id}: the connection ended ({reason.name})")
+
+
+def allow_descriptors(count: int) -> None:
+    """Raise the soft limit of open files to what is needed, as far as the hard limit allows."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != resource.RLIM_INFINITY and soft < count:
+        wanted = count if hard == resource.RLIM_INFINITY else min(count, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, wanted), hard))
 
 
 def resolve(host: str, port: int) -> tuple[str, int]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import socket
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +15,7 @@ import pytest
 from loadtest.bench import KINDS, BenchError, BenchOptions, BenchReport, run
 from tests.support.bench_server import Faults, bench_server
 
+ROOT = Path(__file__).resolve().parents[2]
 MOSQUITTO = shutil.which("mosquitto", path="/usr/sbin:/usr/bin:/usr/local/sbin:/opt/homebrew/sbin")
 
 
@@ -124,6 +126,29 @@ def test_a_server_that_never_answers_is_given_up() -> None:
         silent.listen()
         with pytest.raises(BenchError, match=r"0 of 4 clients were up after 0\.2 s"):
             run("pub", options(silent.getsockname()[1], connect_timeout_s=0.2))
+
+
+def test_the_limit_of_open_files_is_raised_and_said() -> None:
+    script = """
+import resource
+from loadtest.bench import BenchError, BenchOptions, run
+from tests.support.bench_server import bench_server
+
+with bench_server() as server:
+    resource.setrlimit(resource.RLIMIT_NOFILE, (40, 500))
+    assert run("connect", BenchOptions(port=server.port, connections=60, duration_s=0)).errors == 0
+    resource.setrlimit(resource.RLIMIT_NOFILE, (40, 40))
+    try:
+        run("connect", BenchOptions(port=server.port, connections=60, duration_s=0))
+    except BenchError as exc:
+        print(exc)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 0, done.stderr
+    assert "cannot open more than" in done.stdout
+    assert "Too many open files" in done.stdout
 
 
 def test_progress_is_said_about_once_a_second() -> None:
