@@ -1,4 +1,4 @@
-"""Reading a range while its broker goes away and comes back: no Spark, a real stack, nothing twice."""
+"""Reading a range while its broker goes away and comes back: a real stack, every row once."""
 
 from __future__ import annotations
 
