@@ -28,8 +28,8 @@ class StoreConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     disk_used_percent_max: int = 90
     disk_free_bytes_min: int = 268_435_456
     disk_check_interval_ms: int = 1_000
-    # Mapped ConsumeQueue files; each costs a descriptor.
-    consume_queue_files_open_max: int = 512
+    # Mapped ConsumeQueue files; each costs two descriptors.
+    consume_queue_files_open_max: int = 256
 
     def __post_init__(self) -> None:
         if self.commitlog_file_bytes < 4096 or self.commitlog_file_bytes % 4096:

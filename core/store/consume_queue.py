@@ -163,7 +163,6 @@ class ConsumeQueue:
         """Say where the units end; nothing is written."""
         self.max_offset = max_offset
         self.tail.next_offset = max_offset
-        self.tail.room_end = 0
         self.let_go()
 
     def ensure_room(self, end_offset: int) -> None:
@@ -171,6 +170,8 @@ class ConsumeQueue:
         while self.end_on_file < end_offset:
             self._add_file()
         self._reserve(end_offset)
+        # Mapped here, where a lack of descriptors can still refuse the batch.
+        self._region((end_offset - 1 - self.begin_offset) // self._file_units)
         self.tail.room_end = self._reserved_end
 
     def _add_file(self) -> None:
@@ -221,7 +222,11 @@ class ConsumeQueue:
         self._active_end = self._active_begin + self._file_units
 
     def let_go(self) -> None:
-        """Forget the view of the last file: it is about to be unmapped."""
+        """Forget the view of the last file: it is about to be unmapped.
+
+        The tail has no room until ensure_room has mapped it again.
+        """
+        self.tail.room_end = 0
         self._active = NO_VIEW
         self._active_begin = self._active_end = 0
 

@@ -329,7 +329,7 @@ class MessageStore:
             return ReadResult(ReadStatus.OFFSET_OVERFLOW_BADLY, high, low, high)
         self._check_open()
         window = count_max if tag_codes is None else max(SCAN_UNITS_MIN, count_max)
-        units = queue.read(queue_offset, min(window, high - queue_offset))
+        units = self._units(queue, queue_offset, min(window, high - queue_offset))
         chosen, looked, removed = select_units(
             units, count_max, bytes_max, tag_codes, self._log.begin_offset
         )
@@ -342,10 +342,18 @@ class MessageStore:
             status = ReadStatus.NO_MATCH
         return ReadResult(status, queue_offset + looked, low, high, records, count)
 
+    def _units(self, queue: ConsumeQueue, queue_offset: int, count: int) -> bytes:
+        try:
+            return queue.read(queue_offset, count)
+        except OSError as exc:
+            raise StoreError(f"a ConsumeQueue file cannot be mapped: {exc}") from exc
+
     def _gather(self, topic: str, queue_id: int, units: bytes) -> tuple[bytes, int]:
         """Return the records of units, without those that are not what their unit says."""
         try:
             return self._log.gather(units) if units else b"", len(units) // UNIT_BYTES
+        except OSError as exc:
+            raise StoreError(f"a CommitLog file cannot be mapped: {exc}") from exc
         except RecordError as exc:
             logger.error(
                 "a unit names no record topic=%s queue_id=%d reason=%s", topic, queue_id, exc
@@ -392,7 +400,7 @@ class MessageStore:
         if queue is None or not queue.min_offset <= queue_offset < queue.max_offset:
             return -1
         self._check_open()
-        record, count = self._gather(topic, queue_id, queue.read(queue_offset, 1))
+        record, count = self._gather(topic, queue_id, self._units(queue, queue_offset, 1))
         if not count:
             return -1
         begin = 68 if record[39] & 0x10 else 56

@@ -208,6 +208,27 @@ def test_a_record_larger_than_a_file_is_refused(tmp_path: Path) -> None:
         append(store, b"x" * 17_000)
 
 
+def test_no_descriptor_for_a_file_refuses_a_batch_or_a_read_and_fences_nothing(
+    tmp_path: Path,
+) -> None:
+    storage = RecordingStorage()
+    store = make_store(tmp_path, storage=storage, consume_queue_files_open_max=2)
+    store.open()
+    for topic in ("A", "B", "C"):
+        append(store, topic=topic)
+    emfile = OSError(errno.EMFILE, "too many open files")
+    storage.fail_at["map_file"] = (0, emfile)
+    with pytest.raises(StoreError, match="too many open files"):
+        store.read("A", 0, 0)
+    storage.fail_at["map_file"] = (0, emfile)
+    with pytest.raises(StoreFullError):
+        append(store, topic="A")
+    assert store.fence_reason is None
+    append(store, topic="A")
+    assert read_bodies(store) == {("A", 0): [b"body"] * 2, ("B", 0): [b"body"], ("C", 0): [b"body"]}
+    store.close()
+
+
 def test_a_closed_store_answers_with_an_error(tmp_path: Path) -> None:
     with opened(tmp_path) as store:
         append(store)
