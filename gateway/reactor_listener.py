@@ -270,7 +270,7 @@ class ReactorListener:
         if not acks:
             return
         if not self._waiting and self._log_port.acknowledged_offset >= end_offset:
-            self._reactor.send_numbered(PUBACK, PUBACK_NUMBER_AT, acks)
+            self._acknowledge(acks)
             return
         sessions = [self._sessions[connection] for connection, _ in acks]
         self._waiting.append(WaitingAcks(end_offset, acks, sessions))
@@ -280,6 +280,16 @@ class ReactorListener:
                 session.unacknowledged += 1
                 if session.unacknowledged > self._receive_maximum and session.version == 5:
                     self._exceeded(session)
+
+    def _acknowledge(self, acks: list[tuple[int, int]]) -> None:
+        skipped = self._reactor.send_numbered(PUBACK, PUBACK_NUMBER_AT, acks)
+        if skipped:
+            # Above its output mark a connection takes no more messages, but an acknowledgement is
+            # owed; there are few, as such a connection is not read from either.
+            for connection, packet_id in acks:
+                if connection in skipped:
+                    packet = PUBACK[:PUBACK_NUMBER_AT] + packet_id.to_bytes(2, "big")
+                    self._reactor.send(connection, packet)
 
     def _exceeded(self, session: Session) -> None:
         """End a client that has more publishes unacknowledged than CONNACK allowed it."""
@@ -315,8 +325,7 @@ class ReactorListener:
                 self._append_failed(_still_open(self._waiting.popleft(), self._sessions), exc)
         durable = self._log_port.acknowledged_offset
         while self._waiting and self._waiting[0].end_offset <= durable:
-            acks = _still_open(self._waiting.popleft(), self._sessions)
-            self._reactor.send_numbered(PUBACK, PUBACK_NUMBER_AT, acks)
+            self._acknowledge(_still_open(self._waiting.popleft(), self._sessions))
         self._reactor.flush()
 
 

@@ -159,6 +159,16 @@ def test_acknowledgements_wait_until_the_log_is_durable() -> None:
     trio.run(main)
 
 
+def test_acknowledgements_are_owed_to_a_connection_whose_output_is_full_too() -> None:
+    stage = Stage()
+    stage.connect(1)
+    stage.connect(2)
+    stage.fake.full = {1}
+    stage.turn((1, publish("t/a", b"x", 5)), (2, publish("t/a", b"x", 6)))
+    assert stage.sent(1) == [b"\x40\x02\x00\x05"]
+    assert stage.sent(2) == [b"\x40\x02\x00\x06"]
+
+
 def test_client_above_receive_maximum_is_disconnected_while_the_log_is_behind() -> None:
     stage = Stage(GatewayConfig(receive_maximum=2))
     stage.log.acknowledged_offset = 0
