@@ -97,6 +97,10 @@ class RemotingServer:
         self._on_closed = on_closed
         self._connections: dict[int, Connection] = {}
 
+    @property
+    def connections_count(self) -> int:
+        return len(self._connections)
+
     def listen(self, listener: socket.socket) -> None:
         """Accept from a bound and listening socket; the reactor owns it from now on."""
         self.reactor.listen(

@@ -82,6 +82,7 @@ class Broker:
             _Saved(self._state_file("consumerOffset.json"), self.offsets),
         ]
         self._registrars: list[Registrar] = []
+        self._serving: tuple[SendProcessor, PullProcessor, RemotingServer] | None = None
 
     @property
     def address(self) -> tuple[str, int]:
@@ -99,6 +100,25 @@ class Broker:
     def is_registered(self) -> bool:
         """Whether at least one name server took the last registration; True without any."""
         return not self._registrars or any(r.is_registered for r in self._registrars)
+
+    def sample(self) -> dict[str, int]:
+        """Return the counters since the start and, named ``*_now``, the gauges."""
+        counters = {
+            "topics_now": len(self.topics),
+            "groups_now": len(self.groups),
+            "consumers_now": self.consumers.members_count,
+            "producers_now": self.producers.members_count,
+            "held_pulls_now": len(self.held_pulls),
+        }
+        if self._serving is not None:
+            send, pull, server = self._serving
+            counters |= {
+                "connections_now": server.connections_count,
+                "messages_received": send.messages_count,
+                "messages_pulled": pull.messages_count,
+                "sends_waiting_for_disk_now": send.answers.waiting_count,
+            }
+        return counters
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Serve until cancelled.
@@ -153,6 +173,7 @@ class Broker:
         for listener in listeners:
             server.listen(listener)
         api.on_growth(pull.queues_grew)
+        self._serving = send, pull, server
         async with trio.open_nursery() as nursery:
             await nursery.start(server.run)
             await nursery.start(pull.run, server)
@@ -340,6 +361,10 @@ class _Saved:
         self.state.is_dirty = False
         try:
             await trio.to_thread.run_sync(self.file.save, self.state.snapshot())
+        except trio.Cancelled:
+            # It was not begun: the end of run saves it.
+            self.state.is_dirty = True
+            raise
         except OSError as exc:
             self.state.is_dirty = True
             _log.warning("state not saved path=%s error=%s", self.file.path, exc)

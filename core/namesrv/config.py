@@ -37,3 +37,6 @@ class NamesrvConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
 
     kv_entries_max: int = 10_000
     """Entries of the key-value table (order topics and the like)."""
+
+    kv_entry_characters_max: int = 65_536
+    """Characters of one entry's namespace, key and value together."""

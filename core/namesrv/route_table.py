@@ -152,6 +152,11 @@ class RouteTable:
             return None
         return TopicRoute(tuple(queues.values()), tuple(self._brokers[name] for name in queues))
 
+    @property
+    def live_count(self) -> int:
+        """How many broker addresses are registered."""
+        return len(self._live)
+
     def topics(self) -> list[str]:
         return list(self._queues)
 

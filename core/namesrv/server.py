@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import zlib
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 import trio
@@ -31,7 +31,8 @@ from core.remoting_server import (
 
 _log = logging.getLogger(__name__)
 
-ORDER_TOPIC_NAMESPACE = "ORDER_TOPIC_CONFIG"
+ORDER_TOPIC_NAMESPACE: Final = "ORDER_TOPIC_CONFIG"
+IDENTITY_CHARACTERS_MAX: Final = 255
 
 
 class NameServer:
@@ -52,6 +53,13 @@ class NameServer:
         """(host, port) that clients connect to; known once ``run`` has started."""
         assert self._address is not None, "the name server has not started"
         return self._address
+
+    def sample(self) -> dict[str, int]:
+        """Return the gauges of this name server by name."""
+        return {
+            "brokers_now": self.routes.live_count,
+            "topics_now": len(self.routes.topics()),
+        }
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Serve until cancelled; OSError if the address cannot be had."""
@@ -176,11 +184,16 @@ class NameServer:
     def _put_kv(self, request: RemotingCommand, _: Connection) -> RemotingCommand:
         namespace = text_field(request.ext, "namespace")
         key = text_field(request.ext, "key")
+        value = text_field(request.ext, "value")
+        characters = len(namespace) + len(key) + len(value)
+        if characters > self._config.kv_entry_characters_max:
+            text = f"the key-value entry has {characters} characters"
+            raise BrokerError(ResponseCode.SYSTEM_ERROR, text)
         table = self._kv.get(namespace, {})
         count = sum(map(len, self._kv.values()))
         if key not in table and count >= self._config.kv_entries_max:
             raise BrokerError(ResponseCode.SYSTEM_ERROR, f"more than {count} key-value entries")
-        table[key] = text_field(request.ext, "value")
+        table[key] = value
         self._kv[namespace] = table
         return request.answer()
 
@@ -247,6 +260,10 @@ def _topic_list(topics: Iterable[str]) -> bytes:
 
 
 def _identity(ext: dict[str, str]) -> BrokerIdentity:
+    for name in ("clusterName", "brokerName", "brokerAddr"):
+        if not 1 <= len(text_field(ext, name)) <= IDENTITY_CHARACTERS_MAX:
+            text = f"the field {name} has {len(ext[name])} characters"
+            raise BrokerError(ResponseCode.SYSTEM_ERROR, text)
     return BrokerIdentity(
         cluster=text_field(ext, "clusterName"),
         name=text_field(ext, "brokerName"),

@@ -1,0 +1,126 @@
+"""The broker's life: registration with name servers that come and go, addresses, state on disk."""
+
+from __future__ import annotations
+
+import json
+import logging
+import socket
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+
+from core.broker.config import BrokerConfig
+from core.broker.server import Broker
+from core.errors import StoreDamagedError
+from core.namesrv.config import NamesrvConfig
+from core.namesrv.server import NameServer
+from core.remoting import RequestCode
+from tests.support.broker_stack import (
+    connected,
+    eventually,
+    joined,
+    send_ext,
+    started_stack,
+    store_config,
+)
+
+
+def free_port() -> int:
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        port: int = sock.getsockname()[1]
+        return port
+
+
+def config(directory: Path, **fields: Any) -> BrokerConfig:
+    return BrokerConfig(**{"listen": "127.0.0.1:0", "store": store_config(directory), **fields})
+
+
+async def test_the_broker_registers_again_with_a_name_server_that_was_away(
+    tmp_path: Path, nursery: trio.Nursery, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("core.broker.registration._RETRY_S", 0.05)
+    address = f"127.0.0.1:{free_port()}"
+    broker = Broker(config(tmp_path, namesrv=(address,)))
+    await nursery.start(broker.run)
+    assert not broker.is_registered
+    for _ in range(2):
+        async with trio.open_nursery() as inner:
+            namesrv = NameServer(NamesrvConfig(listen=address))
+            await inner.start(namesrv.run)
+            await eventually(lambda: broker.is_registered)
+            assert namesrv.routes.route("TBW102") is not None
+            assert namesrv.sample()["brokers_now"] == 1
+            inner.cancel_scope.cancel()
+        await eventually(lambda: not broker.is_registered)
+
+
+async def test_it_registers_with_every_name_server_and_leaves_them_when_it_stops(
+    tmp_path: Path, nursery: trio.Nursery
+) -> None:
+    servers = [NameServer(NamesrvConfig(listen="127.0.0.1:0")) for _ in range(2)]
+    for server in servers:
+        await nursery.start(server.run)
+    async with trio.open_nursery() as inner:
+        broker = Broker(config(tmp_path, namesrv=tuple(joined(s.address) for s in servers)))
+        await inner.start(broker.run)
+        # Started means that clients find its topics.
+        assert all(server.routes.route("TBW102") for server in servers)
+        inner.cancel_scope.cancel()
+    await eventually(lambda: not any(server.routes.topics() for server in servers))
+
+
+async def test_old_clients_find_the_vip_port(tmp_path: Path, nursery: trio.Nursery) -> None:
+    port = free_port()
+    broker = Broker(config(tmp_path, listen=f"127.0.0.1:{port}"))
+    await nursery.start(broker.run)
+    async with connected(f"127.0.0.1:{port - 2}") as peer:
+        answer = await peer.ask(RequestCode.SEND_MESSAGE_V2, send_ext("T"), b"x")
+        assert answer.code == 0
+
+
+async def test_a_taken_vip_port_is_a_warning_and_a_taken_port_an_error(
+    tmp_path: Path, nursery: trio.Nursery, caplog: pytest.LogCaptureFixture
+) -> None:
+    port = free_port()
+    with socket.create_server(("127.0.0.1", port - 2)):
+        with caplog.at_level(logging.WARNING):
+            await nursery.start(Broker(config(tmp_path, listen=f"127.0.0.1:{port}")).run)
+        assert any("VIP port" in record.message for record in caplog.records)
+        with pytest.raises(OSError, match=f"cannot listen on 127.0.0.1:{port}"):
+            await Broker(config(tmp_path, listen=f"127.0.0.1:{port}")).run()
+
+
+async def test_a_damaged_state_file_stops_the_start_and_is_named(tmp_path: Path) -> None:
+    async with started_stack(tmp_path) as stack:
+        stack.broker.api.create_topic("T", 1)
+    path = tmp_path / "config" / "topics.json"
+    path.with_name("topics.json.bak").unlink(missing_ok=True)
+    path.write_text('{"topicConfigTable": {"T": 7}}')
+    for _ in range(2):
+        with pytest.raises(StoreDamagedError, match=r"topics\.json"):
+            await Broker(config(tmp_path)).run()
+    assert path.read_text() == '{"topicConfigTable": {"T": 7}}'
+
+
+async def test_offsets_reach_the_disk_while_the_broker_runs(tmp_path: Path) -> None:
+    path = tmp_path / "config" / "consumerOffset.json"
+    async with (
+        started_stack(tmp_path, save_interval_s=0.02) as stack,
+        connected(stack.broker_address) as peer,
+    ):
+        await peer.ask(RequestCode.SEND_MESSAGE_V2, send_ext("T"), b"x")
+        commit = {"consumerGroup": "G", "topic": "T", "queueId": 0, "commitOffset": 1}
+        await peer.ask(RequestCode.UPDATE_CONSUMER_OFFSET, commit)
+        await eventually(path.exists)
+        assert json.loads(path.read_text()) == {"offsetTable": {"T@G": {"0": 1}}}
+        sample = stack.broker.sample()
+        assert (sample["messages_received"], sample["connections_now"]) == (1, 1)
+
+
+def test_a_wildcard_address_needs_one_to_tell_clients(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="advertise"):
+        config(tmp_path, listen="0.0.0.0:10911")
+    config(tmp_path, listen="0.0.0.0:10911", advertise="10.0.0.1:10911")
