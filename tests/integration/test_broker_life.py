@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import socket
+import tarfile
 from pathlib import Path
 from typing import Any
 
@@ -16,15 +17,18 @@ from core.broker.server import Broker
 from core.errors import StoreDamagedError
 from core.namesrv.config import NamesrvConfig
 from core.namesrv.server import NameServer
+from core.record import decode_messages
 from core.remoting import RequestCode
 from tests.support.broker_stack import (
     connected,
     eventually,
     joined,
+    pull_ext,
     send_ext,
     started_stack,
     store_config,
 )
+from tests.support.stores import vector_archive
 
 
 def free_port() -> int:
@@ -118,6 +122,29 @@ async def test_offsets_reach_the_disk_while_the_broker_runs(tmp_path: Path) -> N
         assert json.loads(path.read_text()) == {"offsetTable": {"T@G": {"0": 1}}}
         sample = stack.broker.sample()
         assert (sample["messages_received"], sample["connections_now"]) == (1, 1)
+
+
+async def test_a_folder_of_apache_rocketmq_is_served_whole(tmp_path: Path) -> None:
+    """Every message of the folder that a real 4.9.8 broker left is pulled by queue."""
+    with tarfile.open(vector_archive()) as archive:
+        archive.extractall(tmp_path, filter="data")
+    directory = tmp_path / "store"
+    async with started_stack(directory) as stack, connected(stack.broker_address) as peer:
+        # Its groups and their offsets are there too.
+        assert len(stack.broker.groups) == 44
+        count = 0
+        for topic, queues in stack.broker.topics.table().items():
+            for queue_id in range(queues.read_queue_nums):
+                offset = stack.broker.api.min_offset(topic, queue_id)
+                while offset < stack.broker.api.max_offset(topic, queue_id):
+                    ext = pull_ext(topic, offset, queue_id=queue_id)
+                    answer = await peer.ask(RequestCode.PULL_MESSAGE, ext)
+                    count += len(decode_messages(answer.body))
+                    offset = int(answer.ext["nextBeginOffset"])
+        assert count == 558
+        mine = {"consumerGroup": "cg_ord_1134a992", "topic": "it_ord_1134a992", "queueId": 0}
+        answer = await peer.ask(RequestCode.QUERY_CONSUMER_OFFSET, mine)
+        assert answer.ext["offset"] == "21"
 
 
 def test_a_wildcard_address_needs_one_to_tell_clients(tmp_path: Path) -> None:
