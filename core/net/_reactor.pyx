@@ -77,6 +77,7 @@ cdef enum Flag:
     INPUT_ENDED = 128                # the peer's side is shut down
     DRAINED = 256                    # noted for the next turn
     FIRST_FRAME = 512                # idle_s_max ends with the first frame
+    DEFERRED = 1024                  # what it sent behind its first frame is cut in the next turn
 
 cdef enum:
     FAULT_TOO_LARGE = 1
@@ -242,6 +243,8 @@ cdef class Reactor:
     cdef uint32_t resting_count
     cdef uint32_t *dirty
     cdef uint32_t dirty_count
+    cdef uint32_t *deferred
+    cdef uint32_t deferred_count
     cdef Shared *unreferenced
     # what the next turn reports; each id is in each list at most once
     cdef uint32_t *opened
@@ -287,6 +290,7 @@ cdef class Reactor:
         self.free_slots = <uint32_t *>calloc(connections_max, 4)
         self.resting = <uint32_t *>calloc(connections_max, 4)
         self.dirty = <uint32_t *>calloc(connections_max, 4)
+        self.deferred = <uint32_t *>calloc(connections_max, 4)
         self.opened = <uint32_t *>calloc(connections_max, 4)
         self.faults = <uint32_t *>calloc(connections_max, 4)
         self.closed = <uint32_t *>calloc(connections_max, 4)
@@ -295,8 +299,8 @@ cdef class Reactor:
         self.close_kinds = <uint8_t *>calloc(connections_max, 1)
         if (
             self.slots == NULL or self.free_slots == NULL or self.resting == NULL
-            or self.dirty == NULL or self.opened == NULL or self.faults == NULL
-            or self.closed == NULL or self.drained == NULL
+            or self.dirty == NULL or self.deferred == NULL
+            or self.opened == NULL or self.faults == NULL or self.closed == NULL or self.drained == NULL
             or self.fault_kinds == NULL or self.close_kinds == NULL
         ):
             raise MemoryError
@@ -314,6 +318,7 @@ cdef class Reactor:
         free(self.free_slots)
         free(self.resting)
         free(self.dirty)
+        free(self.deferred)
         free(self.opened)
         free(self.faults)
         free(self.closed)
@@ -749,6 +754,11 @@ cdef class Reactor:
         self.flush_dirty()
         if self.listeners_paused:
             self.resume_listeners()
+        while self.deferred_count and self.has_turn_room():
+            self.deferred_count -= 1
+            self.cut_deferred(self.deferred[self.deferred_count])
+        if self.deferred_count:
+            self.input_ready = True
         if self.ready_begin == self.ready_count:
             count = epoll_wait(self.epoll_fd, self.ready, EVENTS_ROOM, 0)
             self.ready_begin = 0
@@ -757,11 +767,7 @@ cdef class Reactor:
                 self.input_ready = True
         # What a full turn leaves over is first in the next one; asking epoll again instead would
         # serve the same sockets first each time.
-        while (
-            self.ready_begin < self.ready_count
-            and self.data_bytes < TURN_BYTES
-            and self.frames < TURN_FRAMES
-        ):
+        while self.ready_begin < self.ready_count and self.has_turn_room():
             data = self.ready[self.ready_begin].data.u64
             events = self.ready[self.ready_begin].events
             self.ready_begin += 1
@@ -770,6 +776,9 @@ cdef class Reactor:
                 self.accept(slot)
             elif data >> 32 == self.slots[slot].generation:
                 self.serve(slot, events)
+
+    cdef inline bint has_turn_room(self) noexcept nogil:
+        return self.data_bytes < TURN_BYTES and self.frames < TURN_FRAMES
 
     cdef void serve(self, uint32_t slot, uint32_t events) noexcept nogil:
         cdef Connection *c = &self.slots[slot]
@@ -914,7 +923,10 @@ cdef class Reactor:
             if size == 0:
                 break
             if size < 0 or size > c.frame_bytes_max:
-                self.note_fault(slot, FAULT_MALFORMED if size < 0 else FAULT_TOO_LARGE)
+                if size > 0 and c.flags & FIRST_FRAME and self.frames != before:
+                    self.defer(slot)
+                else:
+                    self.note_fault(slot, FAULT_MALFORMED if size < 0 else FAULT_TOO_LARGE)
                 break
             if size > end - begin:
                 break
@@ -929,6 +941,31 @@ cdef class Reactor:
         if self.frames != before:
             self.note_frame(c)
         return begin
+
+    cdef void defer(self, uint32_t slot) noexcept nogil:
+        """Judge the next frame by the limits that Python sets when it has seen the first one.
+
+        What waits is what was received with the first frame, at most one share of a turn.
+        """
+        self.slots[slot].flags |= DEFERRED
+        self.deferred[self.deferred_count] = slot
+        self.deferred_count += 1
+        self.input_ready = True
+
+    cdef void cut_deferred(self, uint32_t slot) noexcept nogil:
+        cdef Connection *c = &self.slots[slot]
+        cdef uint32_t begin = self.data_bytes
+        cdef uint32_t end = begin + c.rest_bytes
+        if c.state != OPEN or not c.flags & DEFERRED:
+            return
+        c.flags &= ~DEFERRED
+        if not self.data.reserve(end):
+            self.end(slot, CLOSE_RESET)
+            return
+        memcpy(self.data.bytes + begin, c.rest, c.rest_bytes)
+        begin = self.cut(slot, begin, end)
+        if not c.flags & FAULTED and not self.keep(c, self.data.bytes + begin, end - begin):
+            self.end(slot, CLOSE_RESET)
 
     cdef void note_frame(self, Connection *c) noexcept nogil:
         c.last_frame_s = self.now_s

@@ -109,6 +109,7 @@ class _Connection:
         "is_blocked",
         "is_broken",
         "is_connecting",
+        "is_deferred",
         "is_full",
         "is_half_closed",
         "is_input_ended",
@@ -143,6 +144,7 @@ class _Connection:
         self.peer = peer
         self.last_frame_s = now_s  # while connecting or lingering: when that began
         self.variant = 0
+        self.is_deferred = False  # what it sent behind its first frame is cut in the next turn
         self.rest = b""
         self.output: deque[memoryview] = deque()
         self.output_bytes = 0
@@ -208,6 +210,7 @@ class Reactor:
         self._data = bytearray()
         self._index = array("I")
         self._opened: list[tuple[int, int, tuple[str, int]]] = []
+        self._deferred: list[int] = []
         self._faults: dict[int, Fault] = {}
         self._closed: dict[int, CloseReason] = {}
         self._drained: dict[int, None] = {}
@@ -325,13 +328,17 @@ class Reactor:
             self._free.append(self._resting.popleft()[1])
         self.flush()
         self._resume_listeners()
+        while self._deferred and self._has_turn_room():
+            self._cut_deferred(self._deferred.pop())
+        if self._deferred:
+            self._input_ready = True
         if not self._ready:
             assert self._epoll is not None
             self._ready.extend(self._epoll.poll(0, EVENTS_MAX))
             self._input_ready = len(self._ready) >= BUSY_EVENTS
         # What a full turn leaves over is first in the next one; asking epoll again instead would
         # serve the same sockets first each time.
-        while self._ready and len(self._data) < TURN_BYTES and len(self._index) < 4 * TURN_FRAMES:
+        while self._ready and self._has_turn_room():
             descriptor, events = self._ready.popleft()
             slot = self._by_descriptor.get(descriptor)
             if slot is None:
@@ -650,9 +657,16 @@ class Reactor:
     def _cut(self, slot: int, c: _Connection, data: bytes) -> None:
         """Index the whole frames in ``data``; the partial tail waits in the connection."""
         begin = 0
+        is_first = c.awaits_first_frame
         while begin < len(data):
             size = frame_size(c.framing, data, begin)
             if size == 0:
+                break
+            if size > c.frame_bytes_max and is_first and begin:
+                # Judged by the limits that Python sets when it has seen the first frame.
+                c.is_deferred = True
+                self._deferred.append(slot)
+                self._input_ready = True
                 break
             if size < 0 or size > c.frame_bytes_max:
                 fault = Fault.MALFORMED_LENGTH if size < 0 else Fault.FRAME_TOO_LARGE
@@ -669,6 +683,15 @@ class Reactor:
                 c.awaits_first_frame = False
                 c.idle_s_max = 0
         c.rest = data[begin:]
+
+    def _has_turn_room(self) -> bool:
+        return len(self._data) < TURN_BYTES and len(self._index) < 4 * TURN_FRAMES
+
+    def _cut_deferred(self, slot: int) -> None:
+        c = self._connections.get(slot)
+        if c is not None and c.is_deferred and not c.is_lingering:
+            c.is_deferred = False
+            self._cut(slot, c, c.rest)
 
     def _note_fault(self, slot: int, c: _Connection, fault: Fault) -> None:
         c.fault = True

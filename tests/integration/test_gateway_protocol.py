@@ -238,6 +238,21 @@ def test_packets_behind_connect_in_one_segment_are_served(motelog_stack: Motelog
         assert published(*reader.packet()) == ("eager/a", 0, b"1234")
 
 
+def test_large_publish_behind_connect_in_one_segment_is_served(
+    motelog_stack: MotelogProcess,
+) -> None:
+    with connected(motelog_stack) as reader, Wire(motelog_stack.mqtt) as wire:
+        reader.subscribe("eagerly/#")
+        payload = bytes(20_000)
+        body = b"\x00\x09eagerly/a" + b"\x00\x01" + payload
+        wire.send(
+            bytes.fromhex("100e 00044d5154540402003c00026568") + b"\x32" + varint(len(body)) + body
+        )
+        assert wire.packet() == (0x20, b"\x00\x00")
+        assert wire.packet() == (0x40, b"\x00\x01")
+        assert published(*reader.packet()) == ("eagerly/a", 0, payload)
+
+
 def test_receive_maximum_bounds_what_is_in_flight_and_nothing_is_lost(
     motelog_stack: MotelogProcess,
 ) -> None:

@@ -156,6 +156,51 @@ def test_the_frame_limit_counts_the_header(loop: ReactorLoop) -> None:
     assert loop.faults == [(connection, Fault.FRAME_TOO_LARGE)]
 
 
+@pytest.mark.parametrize("more", [b"", PING + mqtt_frame(b"y" * 30_000)])
+def test_what_follows_the_first_frame_is_judged_by_the_limits_set_for_it(
+    loop: ReactorLoop, more: bytes
+) -> None:
+    sock = loop.own(listening())
+    loop.reactor.listen(sock, Framing.MQTT, frame_bytes_max=100, first_frame_s=10)
+    peer = loop.own(socket.create_connection(sock.getsockname()))
+    large = mqtt_frame(b"x" * 20_000)
+    peer.sendall(PING + large + more)
+    loop.until(lambda: loop.opened and loop.frames[loop.opened[-1][0]])
+    connection = loop.opened[-1][0]
+    assert loop.frames[connection] == [PING]
+    loop.reactor.set_limits(connection, frame_bytes_max=FRAME_BYTES_MAX, idle_s_max=0)
+    loop.reactor.set_variant(connection, 5)
+    loop.until(lambda: len(loop.frames[connection]) == 2 + 2 * bool(more))
+    assert b"".join(loop.frames[connection]) == PING + large + more
+    assert set(loop.variants[connection][1:]) == {5}
+    assert not loop.faults
+
+
+def test_what_follows_the_first_frame_is_refused_without_new_limits(loop: ReactorLoop) -> None:
+    sock = loop.own(listening())
+    loop.reactor.listen(sock, Framing.MQTT, frame_bytes_max=100, first_frame_s=10)
+    peer = loop.own(socket.create_connection(sock.getsockname()))
+    peer.sendall(PING + mqtt_frame(b"x" * 200) + PING)
+    loop.until(lambda: loop.faults)
+    connection = loop.opened[-1][0]
+    assert loop.frames[connection] == [PING]
+    assert loop.faults == [(connection, Fault.FRAME_TOO_LARGE)]
+
+
+def test_a_connection_closed_at_its_first_frame_gets_nothing_more(loop: ReactorLoop) -> None:
+    sock = loop.own(listening())
+    loop.reactor.listen(sock, Framing.MQTT, frame_bytes_max=100, first_frame_s=10)
+    peer = loop.own(socket.create_connection(sock.getsockname()))
+    peer.sendall(PING + mqtt_frame(b"x" * 200))
+    loop.until(lambda: loop.opened and loop.frames[loop.opened[-1][0]])
+    connection = loop.opened[-1][0]
+    loop.reactor.close(connection)
+    loop.settle()
+    assert loop.frames[connection] == [PING]
+    assert not loop.faults
+    assert peer.recv(1) == b""
+
+
 def test_a_lowered_limit_applies_to_the_frame_in_progress(loop: ReactorLoop) -> None:
     connection, peer = loop.open()
     peer.sendall(mqtt_frame(b"x" * 20_000)[:10_000])
