@@ -162,12 +162,13 @@ class TopicTable:
 
         A crash may come between a topic's first message and its place in the file; the message
         was acknowledged, so its topic must be found again. Such a topic gets ``queue_count``
-        queues, or as many as the store shows it to have had.
+        queues (a group's own topic one), or as many as the store shows it to have had.
         """
         lacking: dict[str, int] = {}
         for name, queue_id in queues:
             if name not in self._topics and topic_name_fault(name) is None:
-                lacking[name] = max(lacking.get(name, queue_count), queue_id + 1)
+                least = 1 if is_group_topic(name) else queue_count
+                lacking[name] = max(lacking.get(name, least), queue_id + 1)
         for name, count in lacking.items():
             # Beyond topics_max too: they exist.
             self._topics[name] = TopicConfig(

@@ -140,9 +140,17 @@ def test_queues_of_the_store_bring_back_topics_that_the_file_lacks() -> None:
     table = make_table(topics_max=1)
     known = TopicConfig(topic_name="known", read_queue_nums=4, write_queue_nums=4)
     table.load({"topicConfigTable": {"known": msgspec.to_builtins(known)}})
-    queues = [("known", 9), ("lost", 2), ("lost", 11), ("small", 0), ("bad name", 0)]
+    queues = [
+        ("known", 9),
+        ("lost", 2),
+        ("lost", 11),
+        ("small", 0),
+        ("bad name", 0),
+        ("%RETRY%g", 0),
+    ]
     table.restore(queues, 8, NOW_MS)
     counts = {name: config.write_queue_nums for name, config in table.table().items()}
     assert (counts["known"], counts["lost"], counts["small"]) == (4, 12, 8)
+    assert counts["%RETRY%g"] == 1
     assert "bad name" not in counts
     assert table.is_dirty
