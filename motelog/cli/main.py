@@ -100,19 +100,41 @@ def main() -> NoReturn:
     """Run the command line and exit; errors that Motelog raises on purpose end in one message."""
     try:
         app(prog_name="motelog")
-    except ConfigError as exc:
-        write_error(f"the configuration cannot be used\n{exc}")
-        sys.exit(CONFIG_STATUS)
-    except CliError as exc:
-        write_error(str(exc), exc.remedy)
-        sys.exit(exc.status)
-    except MotelogError as exc:
-        write_error(str(exc))
-        sys.exit(1)
-    except KeyboardInterrupt:
-        sys.exit(INTERRUPTED_STATUS)
-    except BrokenPipeError:
-        # The reader of a pipe has gone; Python would complain once more when it flushes at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(1)
+    except (Exception, KeyboardInterrupt, BaseExceptionGroup) as exc:
+        sys.exit(_status(exc))
     sys.exit(0)
+
+
+def _status(error: BaseException) -> int:
+    """Say what an error means and return the exit status; raise it if nobody expected it."""
+    match _telling(error):
+        case ConfigError() as exc:
+            write_error(f"the configuration cannot be used\n{exc}")
+            return CONFIG_STATUS
+        case CliError() as exc:
+            write_error(str(exc), exc.remedy)
+            return exc.status
+        case MotelogError() as exc:
+            write_error(str(exc))
+            return 1
+        case KeyboardInterrupt():
+            return INTERRUPTED_STATUS
+        case BrokenPipeError():
+            # The reader of a pipe has gone; Python would complain again when it flushes at exit.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            return 1
+        case _:
+            raise error
+
+
+def _telling(error: BaseException) -> BaseException:
+    """Return what ended the command; background tasks wrap it once per nursery."""
+    found = [error]
+    while any(isinstance(one, BaseExceptionGroup) for one in found):
+        found = [
+            leaf
+            for one in found
+            for leaf in (one.exceptions if isinstance(one, BaseExceptionGroup) else (one,))
+        ]
+    # An interrupt is what the user did; whatever else broke then follows from it.
+    return next((one for one in found if isinstance(one, KeyboardInterrupt)), found[0])
