@@ -3,12 +3,13 @@
 Owns: one connection per name server, the registration body. Must not touch: the topic table beyond
 reading it. Spec: RocketMQ BrokerOuterAPI.registerBrokerAll, RegisterBrokerBody.
 
-A name server that cannot be reached is tried again soon; it takes nothing from the others. There is
-no farewell: a name server drops a broker when its connection closes.
+A name server that cannot be reached is tried again soon; it takes nothing from the others. At a
+stop the broker unregisters, so that clients look elsewhere at once.
 """
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import zlib
 from dataclasses import dataclass
@@ -27,6 +28,7 @@ _log = logging.getLogger(__name__)
 # Changes that follow each other within this time share one registration.
 _GATHER_S: Final = 0.01
 _RETRY_S: Final = 2.0
+_GOODBYE_S: Final = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,20 +83,27 @@ class Registrar:
 
     async def _serve(self, stream: trio.SocketStream) -> None:
         client = RemotingClient(stream, peer=self._namesrv)
+        # The connection outlives our end by one request.
+        scope = trio.CancelScope(shield=True)
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._run_client, client)
+            nursery.start_soon(self._run_client, client, scope)
             try:
                 while True:
                     await self._register(client)
                     await self._pause()
             except RemotingError as exc:
                 self._lose(exc)
-            nursery.cancel_scope.cancel()
+            finally:
+                if self._is_registered:
+                    with trio.move_on_after(_GOODBYE_S, shield=True):
+                        await self._unregister(client)
+                scope.cancel()
 
-    async def _run_client(self, client: RemotingClient) -> None:
-        await client.run()
-        # The name server has closed the connection: the next registration finds that out.
-        self._wanted.set()
+    async def _run_client(self, client: RemotingClient, scope: trio.CancelScope) -> None:
+        with scope:
+            await client.run()
+            # The name server has closed the connection: the next registration finds that out.
+            self._wanted.set()
 
     async def _pause(self) -> None:
         """Wait for a change or for the time to register again."""
@@ -103,16 +112,28 @@ class Registrar:
             await trio.sleep(_GATHER_S)
         self._wanted = trio.Event()
 
+    def _names(self) -> dict[str, str]:
+        return {
+            "brokerName": self._broker.name,
+            "brokerAddr": self._broker.address,
+            "clusterName": self._broker.cluster,
+            "brokerId": str(self._broker.broker_id),
+        }
+
+    async def _unregister(self, client: RemotingClient) -> None:
+        """Tell the name server that we stop, so that clients are sent here no longer."""
+        self._is_registered = False
+        request = RemotingCommand(RequestCode.UNREGISTER_BROKER, ext=self._names())
+        with contextlib.suppress(RemotingError):  # it will notice the end of the connection
+            await client.request(request, timeout_s=_GOODBYE_S)
+
     async def _register(self, client: RemotingClient) -> None:
         body = encode_registration(self._topics)
         request = RemotingCommand(
             RequestCode.REGISTER_BROKER,
             ext={
-                "brokerName": self._broker.name,
-                "brokerAddr": self._broker.address,
-                "clusterName": self._broker.cluster,
+                **self._names(),
                 "haServerAddr": self._broker.ha_address,
-                "brokerId": str(self._broker.broker_id),
                 "compressed": "false",
                 "bodyCrc32": str(zlib.crc32(body) & 0x7FFFFFFF),
             },
