@@ -286,7 +286,7 @@ def test_slow_reader_gets_every_qos_1_message_in_order(motelog_stack: MotelogPro
         for number in range(1, count + 1):
             wire.publish("slow/a", b"%06d" % number + bytes(payload_bytes), packet_id=number)
             wire.packet()
-        got = []
+        got: list[int] = []
         while len(got) < count:
             _, packet_id, rest = published(*reader.packet())
             got.append(int(rest[:6]))
