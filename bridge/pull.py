@@ -120,7 +120,7 @@ class PullConsumer:
         """End all reading. Positions that were not committed are forgotten."""
         await self._client.leave()
 
-    async def queues(self, topic: str, *, wait_s: float = 0.0) -> tuple[MessageQueue, ...]:
+    async def queues(self, topic: str, *, wait_s: float = 2.0) -> tuple[MessageQueue, ...]:
         """Return the topic's readable queues; RouteError if it does not exist.
 
         A topic that is created by its first message is known to the name servers a moment later;

@@ -187,7 +187,7 @@ class SyncPullConsumer(_Background[PullConsumer]):
         consumer = PullConsumer(namesrv=namesrv, group=group, start=start, hold_s=hold_s)
         super().__init__(consumer, f"motelog-consumer-{group}")
 
-    def queues(self, topic: str, *, wait_s: float = 0.0) -> tuple[MessageQueue, ...]:
+    def queues(self, topic: str, *, wait_s: float = 2.0) -> tuple[MessageQueue, ...]:
         """As PullConsumer.queues."""
         return self._call(self._service.queues, topic, wait_s=wait_s)
 
