@@ -1,12 +1,17 @@
 """The performance table: Motelog beside mosquitto in one run, and what has no peer.
 
 Owns: which cases there are, the servers under test, the table as Markdown. Must not touch: the
-measuring (loadtest.bench, tests.bench.bench_spark).
+measuring (loadtest.bench, bench_append, bench_spark).
 Question: what does each path cost, and how does it compare with Debian's mosquitto, which stores
 nothing? With two processors or more the server is pinned to one and the load to another; servers
-take turns in every round and the median round counts.
+take turns in every round and the medians of the rounds count. Where the load generator is what
+limits the rate, the server's CPU time per message still tells.
 
     python -m tests.bench.table [--seconds 5] [--rounds 3] [--sessions 15000] [--output FILE]
+                                [--ruler PATH]
+
+``--ruler`` names an independent load generator in place of our own: a program that is called as
+``PATH pub|pipe|fanout|connect -p PORT -q QOS -W WINDOW ...`` and prints one JSON line.
 """
 
 from __future__ import annotations
@@ -22,34 +27,33 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
-from core.clock import SystemClock
-from core.message import encode_host
-from core.store.config import StoreConfig
-from core.store.message_store import MessageStore
-from loadtest.bench import BenchOptions, BenchReport, run
+from loadtest.bench import BenchOptions, run
 from motelog.cli.kernels import kernel_states
 from motelog.cli.tools import find_java, has_pyspark
 from motelog.testing import MotelogProcess
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 SERVER_WITHIN_S: Final = 10.0
+RULER_WITHIN_S: Final = 120.0
 FAN_OUT: Final = 1000
-APPEND_BATCH: Final = 1000
-APPEND_BODY: Final = bytes(100)
 
+ONE = BenchOptions(qos=1, window=1)
+TWENTY = BenchOptions(qos=1, window=20)
 CASES: Final = (
-    ("QoS 1 publish, 1 in flight", "pub", BenchOptions(qos=1, window=1)),
-    ("QoS 1 publish, 20 in flight", "pub", BenchOptions(qos=1, window=20)),
-    ("QoS 0 publish", "pub", BenchOptions(qos=0, window=20)),
-    ("1:1 pipe, QoS 0", "pipe", BenchOptions(qos=0, window=20)),
-    ("1:1 pipe, QoS 1", "pipe", BenchOptions(qos=1, window=20)),
-    (f"fan-out 1 -> {FAN_OUT}, QoS 0", "fanout", BenchOptions(qos=0, subscribers=FAN_OUT)),
+    ("QoS 1 publish, 1 in flight", "pub", ONE, "async"),
+    ("QoS 1 publish, 20 in flight", "pub", TWENTY, "async"),
+    ("QoS 1 publish, 1 in flight, fsync before PUBACK", "pub", ONE, "sync"),
+    ("QoS 1 publish, 20 in flight, fsync before PUBACK", "pub", TWENTY, "sync"),
+    ("QoS 0 publish", "pub", BenchOptions(qos=0, window=20), "async"),
+    ("1:1 pipe, QoS 0", "pipe", BenchOptions(qos=0, window=20), "async"),
+    ("1:1 pipe, QoS 1", "pipe", TWENTY, "async"),
+    (f"fan-out 1 -> {FAN_OUT}, QoS 0", "fanout", BenchOptions(qos=0, subscribers=FAN_OUT), "async"),
 )
 
 
@@ -62,91 +66,122 @@ class Server:
     pid: int
 
 
-Row = tuple[str, str, str, str]
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """What one run of one case came to; times in microseconds."""
+
+    rate: float
+    cpu_us: float
+    latency_us_p99: float
+    session_bytes: int
+
+
+Row = tuple[str, ...]
+Measure = Callable[[str, BenchOptions, Server], Figure]
 
 
 def main() -> None:
     arguments = _arguments()
     say(f"{machine()}\n")
-    rows: list[Row] = [("case", "Motelog", "mosquitto", "Motelog / mosquitto")]
-    for name, kind, options in CASES:
+    measure = ruler(arguments.ruler) if arguments.ruler else own_bench
+    rows: list[Row] = [("case", "Motelog", "mosquitto", "rate ratio", "CPU ratio")]
+    for name, kind, options, flush in CASES:
         options = replace(options, duration_s=arguments.seconds)
-        rows.append(compare(name, kind, options, arguments.rounds))
-    rows.append(compare_sessions(arguments.sessions))
-    rows.append(("append alone, 100 B bodies", f"{append_rate():,.0f} records/s", "", ""))
-    rows.append(spark_row() if arguments.spark else ("Spark rows", "not run", "", ""))
+        rows.append(compare(name, kind, options, flush, arguments.rounds, measure))
+    rows.append(compare_sessions(arguments.sessions, measure))
+    rows += append_rows()
+    rows.append(spark_row() if arguments.spark else ("Spark rows", "not run", "", "", ""))
     rows.append(start_row())
-    text = "\n".join(("# Performance table", "", machine(), "", *markdown(rows), ""))
+    load = "an independent load generator" if arguments.ruler else "`motelog bench`'s engine"
+    text = "\n".join(
+        (
+            "# Performance table",
+            "",
+            machine(),
+            "",
+            f"Load: {load}; 100 connections, 64 B payloads; medians of {arguments.rounds} rounds "
+            f"of {arguments.seconds:g} s, servers in turn. CPU is the server's, per message (per "
+            "delivery where there are subscribers). CPU ratio is mosquitto's over Motelog's: above "
+            "1, Motelog needs less. mosquitto stores nothing; Motelog appends each message to its "
+            "log first.",
+            "",
+            *markdown(rows),
+            "",
+        )
+    )
     say("\n" + text)
     if arguments.output is not None:
         arguments.output.write_text(text, encoding="utf-8")
 
 
-def compare(name: str, kind: str, options: BenchOptions, rounds: int) -> Row:
+def compare(
+    name: str, kind: str, options: BenchOptions, flush: str, rounds: int, measure: Measure
+) -> Row:
     """Run one case on both servers in turn and return its row."""
-    ours: list[BenchReport] = []
-    theirs: list[BenchReport] = []
+    ours: list[Figure] = []
+    theirs: list[Figure] = []
     for number in range(rounds):
-        with motelog_server() as server:
+        with motelog_server(flush) as server:
             ours.append(measure(kind, options, server))
         with mosquitto_server() as peer:
             if peer is not None:
                 theirs.append(measure(kind, options, peer))
         say(f"{name}: round {number + 1} of {rounds}")
-    ratio = ""
-    if theirs:
-        ratio = f"{median_rate(ours) / median_rate(theirs):.2f}"
-    return name, rate_text(ours), rate_text(theirs), ratio
+    if not theirs:
+        return name, figure_text(ours), "not installed", "", ""
+    rate = median(theirs, "rate")
+    cpu = median(ours, "cpu_us")
+    return (
+        name,
+        figure_text(ours),
+        figure_text(theirs),
+        f"{median(ours, 'rate') / rate:.2f}" if rate else "",
+        f"{median(theirs, 'cpu_us') / cpu:.2f}" if cpu else "",
+    )
 
 
-def compare_sessions(count: int) -> Row:
+def compare_sessions(count: int, measure: Measure) -> Row:
     """Return what one idle session costs in user memory, of so many."""
     options = BenchOptions(connections=count, duration_s=2.0, connect_timeout_s=120.0)
-    with motelog_server() as server:
-        ours = measure("connect", options, server)
-    with mosquitto_server() as peer:
-        theirs = None if peer is None else measure("connect", options, peer)
+
+    def text(server: AbstractContextManager[Server | None]) -> str:
+        with server as started:
+            if started is None:
+                return "not installed"
+            figure = measure("connect", options, started)
+            return f"{figure.session_bytes:,} B, {figure.cpu_us:.0f} us CPU to connect"
+
     name = f"memory per idle session, {count:,} sessions"
-    return name, session_text(ours), "-" if theirs is None else session_text(theirs), ""
+    return name, text(motelog_server("async")), text(mosquitto_server()), "", ""
 
 
-def append_rate() -> float:
-    """Return records a second into a store, from Python, in batches, without a gateway."""
-    with tempfile.TemporaryDirectory(prefix="motelog-bench-") as directory:
-        config = StoreConfig(directory=directory)
-        host = encode_host("127.0.0.1", 10911)
-        store = MessageStore(config, store_host=host, clock=SystemClock())
-        store.open()
-        try:
-            tails = [store.queue_tail("bench", queue_id) for queue_id in range(8)]
-            begin = time.perf_counter()
-            records = 0
-            while time.perf_counter() - begin < 2.0:
-                now_ms = time.time_ns() // 1_000_000
-                store.append(
-                    [
-                        (tails[i & 7], APPEND_BODY, b"", 0, now_ms, host, 0, 0, 0, 0)
-                        for i in range(APPEND_BATCH)
-                    ]
-                )
-                records += APPEND_BATCH
-            return records / (time.perf_counter() - begin)
-        finally:
-            store.close()
+def append_rows() -> Iterator[Row]:
+    """Yield how many records a second the store appends, beside copying the same bytes."""
+    for name, case in run_json("bench_append", "2")["cases"].items():
+        append, floor = (case[key]["records_per_cpu_s"] for key in ("append", "floor"))
+        yield (
+            f"append alone, {name}",
+            f"{append:,.0f} records per CPU second",
+            f"(copy and CRC alone: {floor:,.0f})",
+            "",
+            "",
+        )
 
 
 def spark_row() -> Row:
     """Return rows a second through the source, and its CPU beside a source that does nothing."""
-    name = "Spark rows, CPU beside an idle source"
+    name = "Spark rows, beside an idle source"
     if not has_pyspark() or find_java() is None:
-        return name, "no Java or pyspark", "", ""
-    command = [sys.executable, "-m", "tests.bench.bench_spark", "--rows=1000000", "--rounds=3"]
-    result = subprocess.run(
-        command, cwd=ROOT, capture_output=True, text=True, timeout=1200, check=True
+        return name, "no Java or pyspark", "", "", ""
+    column = run_json("bench_spark", "--rows=1000000", "--rounds=3")["columns"]["telemetry"]
+    ours, idle = column["motelog"]["rows_per_s"], column["idle"]["rows_per_s"]
+    return (
+        name,
+        f"{ours:,.0f} rows/s, CPU {column['cpu_ratio']:.2f} x idle",
+        f"(idle: {idle:,.0f} rows/s)",
+        "",
+        "",
     )
-    column = json.loads(result.stdout)["columns"]["telemetry"]
-    rate = column["motelog"]["rows_per_s"]
-    return name, f"{rate:,.0f} rows/s, CPU {column['cpu_ratio']:.2f} x", "", ""
 
 
 def start_row() -> Row:
@@ -156,10 +191,11 @@ def start_row() -> Row:
         ready_s = time.monotonic() - begin
         status = Path(f"/proc/{motelog.pid}/status").read_text(encoding="utf-8")
     rss_kb = int(status.partition("VmRSS:")[2].split()[0])
-    return "`motelog dev` ready", f"{ready_s:.2f} s, {rss_kb / 1000:.0f} MB", "", ""
+    return "`motelog dev` ready", f"{ready_s:.2f} s, {rss_kb / 1000:.0f} MB", "", "", ""
 
 
-def measure(kind: str, options: BenchOptions, server: Server) -> BenchReport:
+def own_bench(kind: str, options: BenchOptions, server: Server) -> Figure:
+    """Measure with ``motelog bench``'s engine, in this process."""
     processors = sorted(os.sched_getaffinity(0))
     if len(processors) > 1:
         os.sched_setaffinity(server.pid, {processors[0]})
@@ -173,12 +209,61 @@ def measure(kind: str, options: BenchOptions, server: Server) -> BenchReport:
         os.sched_setaffinity(0, processors)
     if report.lost or report.errors:
         say(f"{kind}: {report.lost} lost, {report.errors} errors {report.error_examples}")
+    return Figure(
+        rate=report.rate,
+        cpu_us=report.server_cpu_us or 0.0,
+        latency_us_p99=report.latency_us_p99,
+        session_bytes=report.server_session_bytes or 0,
+    )
+
+
+def ruler(program: Path) -> Measure:
+    """Return a measure that calls an independent load generator."""
+
+    def measure(kind: str, options: BenchOptions, server: Server) -> Figure:
+        command = [str(program), kind, "-p", str(server.port), "--server-pid", str(server.pid)]
+        if kind == "connect":
+            command += ["-n", str(options.connections), "--hold", "2", "--rate", "5000"]
+        else:
+            command += ["-q", str(options.qos), "-W", str(options.window), "-w", "1"]
+            command += ["-z", str(options.payload_bytes), "-d", f"{options.duration_s:g}"]
+            publishers = 1 if kind == "fanout" else options.connections
+            command += ["-P", str(publishers), "-S", str(options.subscribers)]
+        processors = sorted(os.sched_getaffinity(0))
+        if len(processors) > 1:
+            os.sched_setaffinity(server.pid, {processors[0]})
+            command = ["taskset", "-c", str(processors[1]), *command]
+        answer = subprocess.run(
+            command, capture_output=True, text=True, timeout=RULER_WITHIN_S, check=True
+        )
+        report = json.loads(answer.stdout)
+        if kind == "connect":
+            cpu_us = report["server_cpu_us_per_connect"]
+            return Figure(report["connects_per_s"], cpu_us, 0.0, report["rss_bytes_per_session"])
+        if report["lost"] or report["dropped_conns"]:
+            say(f"{kind}: {report['lost']} lost, {report['dropped_conns']} connections dropped")
+        return Figure(report["msgs_per_s"], report["server_us_per_msg"], report["p99_us"], 0)
+
+    return measure
+
+
+def run_json(bench: str, *arguments: str) -> dict[str, Any]:
+    """Run another bench of this folder in a process of its own and return its JSON."""
+    result = subprocess.run(
+        [sys.executable, "-m", f"tests.bench.{bench}", *arguments],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=1200,
+        check=True,
+    )
+    report: dict[str, Any] = json.loads(result.stdout)
     return report
 
 
 @contextmanager
-def motelog_server() -> Iterator[Server]:
-    with MotelogProcess() as motelog:
+def motelog_server(flush: str) -> Iterator[Server]:
+    with MotelogProcess(options=["--flush", flush]) as motelog:
         yield Server(*motelog.mqtt, motelog.pid)
 
 
@@ -209,20 +294,16 @@ def mosquitto_server() -> Iterator[Server | None]:
             process.wait(SERVER_WITHIN_S)
 
 
-def median_rate(reports: list[BenchReport]) -> float:
-    return statistics.median(report.rate for report in reports)
+def median(figures: Sequence[Figure], name: str) -> float:
+    values: list[float] = [getattr(figure, name) for figure in figures]
+    return statistics.median(values)
 
 
-def rate_text(reports: list[BenchReport]) -> str:
-    if not reports:
-        return "not installed"
-    middle = sorted(reports, key=lambda report: report.rate)[len(reports) // 2]
-    cpu = "" if middle.server_cpu_us is None else f", {middle.server_cpu_us:.2f} us CPU"
-    return f"{middle.rate:,.0f}/s, p99 {middle.latency_us_p99 / 1000:.2f} ms{cpu}"
-
-
-def session_text(report: BenchReport) -> str:
-    return "?" if report.server_session_bytes is None else f"{report.server_session_bytes:,} B"
+def figure_text(figures: Sequence[Figure]) -> str:
+    return (
+        f"{median(figures, 'rate'):,.0f}/s, {median(figures, 'cpu_us'):.2f} us CPU, "
+        f"p99 {median(figures, 'latency_us_p99') / 1000:.2f} ms"
+    )
 
 
 def machine() -> str:
@@ -272,6 +353,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=3, help="runs per server and case")
     parser.add_argument("--sessions", type=int, default=15_000, help="idle sessions to hold")
     parser.add_argument("--no-spark", dest="spark", action="store_false")
+    parser.add_argument("--ruler", type=Path, help="an independent load generator to use")
     parser.add_argument("--output", type=Path, help="also write the table to this file")
     return parser.parse_args()
 
