@@ -10,7 +10,8 @@ is called once after the last request of a turn. A frame that cannot be parsed c
 it came on and no other.
 
 A client that asks for more than it reads is served no further: above OUTPUT_BYTES_HIGH the requests
-it has sent wait (the reactor stops reading from it, so they are one turn's at most).
+it has sent wait until the reactor reports it as drained. Meanwhile nothing is read from it, so they
+are one turn's at most.
 """
 
 from __future__ import annotations
@@ -165,23 +166,15 @@ class RemotingServer:
                 continue
             if request.is_response:
                 continue
-            if connection.deferred or self._is_stuck(connection):
+            if connection.deferred or connection.is_congested:
                 connection.deferred.append(request)
             else:
                 self._handle_request(request, connection)
         return broken
 
     def _handle_deferred(self, connection: Connection) -> None:
-        while connection.deferred and not self._is_stuck(connection):
+        while connection.deferred and not connection.is_congested:
             self._handle_request(connection.deferred.popleft(), connection)
-
-    def _is_stuck(self, connection: Connection) -> bool:
-        """Return whether requests must wait until the client reads; ``drained`` will say so."""
-        if not connection.is_congested:
-            return False
-        # Sending nothing asks for room: the reactor tries the socket first, and when that does not
-        # help it stops reading from the client and reports once it has drained.
-        return bool(self.reactor.fan_out(b"", (connection.connection_id,)))
 
     def _handle_request(self, request: RemotingCommand, connection: Connection) -> None:
         processor = self._processors.get(request.code)

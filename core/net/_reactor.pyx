@@ -1149,7 +1149,7 @@ cdef class Reactor:
 
     cdef void mark_dirty(self, uint32_t slot) noexcept nogil:
         cdef Connection *c = &self.slots[slot]
-        if not c.flags & (DIRTY | BLOCKED):
+        if not c.flags & DIRTY:
             c.flags |= DIRTY
             self.dirty[self.dirty_count] = slot
             self.dirty_count += 1
@@ -1208,14 +1208,15 @@ cdef class Reactor:
         cdef Connection *c = &self.slots[slot]
         if c.state != OPEN and c.state != LINGERING:
             return
+        # Judged before sending too: who held something back because of it waits for ``drained``.
+        if c.output_bytes > self.output_bytes_high:
+            c.flags |= FULL
         if not c.flags & BLOCKED:
             self.transmit(c)
         if c.flags & BROKEN and c.state == LINGERING:
             self.forget(slot)
             return
-        if c.output_bytes > self.output_bytes_high:
-            c.flags |= FULL
-        elif c.flags & FULL and c.output_bytes <= self.output_bytes_high // 2:
+        if c.flags & FULL and c.output_bytes <= self.output_bytes_high // 2:
             c.flags &= ~FULL
             c.last_frame_s = self.now_s if c.state == OPEN else c.last_frame_s
             if not c.flags & DRAINED:

@@ -57,7 +57,11 @@ def frame_size(framing: Framing, data: bytes | bytearray, begin: int) -> int:
 
 
 class Turn:
-    """One batch: what arrived and what happened; its buffers are valid until the next poll()."""
+    """One batch: what arrived and what happened; its buffers are valid until the next poll().
+
+    ``drained`` has each connection that was above ``output_bytes_high`` when its output was to be
+    sent, if only for a moment, and is now below half of it.
+    """
 
     __slots__ = ("closed", "data", "drained", "faults", "frames", "index", "more", "opened")
 
@@ -750,14 +754,15 @@ class Reactor:
         """Send what is queued as far as the socket takes it; half-close if Python closed it."""
         if c.is_connecting:
             return
+        # Judged before sending too: who held something back because of it waits for ``drained``.
+        if c.output_bytes > self._output_bytes_high:
+            c.is_full = True
         if not c.is_blocked:
             self._transmit(c)
         if c.is_lingering and c.is_broken:
             self._forget(slot)
             return
-        if c.output_bytes > self._output_bytes_high:
-            c.is_full = True
-        elif c.is_full and c.output_bytes <= self._output_bytes_high // 2:
+        if c.is_full and c.output_bytes <= self._output_bytes_high // 2:
             c.is_full = False
             if not c.is_lingering:
                 c.last_frame_s = self._now_s

@@ -27,19 +27,31 @@ async def drive(
     ``clock_s`` is a clock that does not go back.
     """
     sweep_at = trio.current_time() + SWEEP_INTERVAL_S
+    is_more = False
     while True:
         with trio.move_on_at(sweep_at):
-            await trio.lowlevel.wait_readable(reactor.fileno())
+            if is_more:
+                await trio.lowlevel.checkpoint()
+            else:
+                await trio.lowlevel.wait_readable(reactor.fileno())
         if trio.current_time() >= sweep_at:
             reactor.sweep(clock_s())
             sweep_at = trio.current_time() + SWEEP_INTERVAL_S
-        for _ in range(TURNS_MAX):
-            # An empty poll costs one system call, a wait in trio fifty times that: wait only when
-            # the answers to the last turn brought nothing new at once.
-            turn = reactor.poll(clock_s())
-            if turn:
-                handle_turn(turn)
-            elif not turn.more:
-                break
-        else:
-            reactor.flush()
+        is_more = _take_turns(reactor, handle_turn, clock_s)
+
+
+def _take_turns(
+    reactor: Reactor, handle_turn: Callable[[Turn], None], clock_s: Callable[[], int]
+) -> bool:
+    """Take turns until there is nothing to do; False, or True if TURNS_MAX did not suffice."""
+    for _ in range(TURNS_MAX):
+        # An empty poll costs one system call, a wait in trio fifty times that: wait only when the
+        # answers to the last turn brought nothing new at once.
+        turn = reactor.poll(clock_s())
+        if turn:
+            handle_turn(turn)
+        elif not turn.more:
+            return False
+    # What a turn leaves over need not make epoll's descriptor readable: so this is not waited for.
+    reactor.flush()
+    return True

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import select
 import socket
 from collections.abc import Iterator
 
@@ -20,7 +21,7 @@ class Echo:
     """Answers each frame with itself; keeps what the turns said."""
 
     def __init__(self, *, first_frame_s: int = 0) -> None:
-        self.reactor = Reactor()
+        self.reactor = Reactor(output_bytes_high=10_000)
         sock = listening()
         self.address = sock.getsockname()
         self.reactor.listen(sock, Framing.MQTT, frame_bytes_max=1000, first_frame_s=first_frame_s)
@@ -122,3 +123,33 @@ async def test_output_queued_by_another_task_leaves_with_flush(echo: Echo) -> No
             echo.reactor.flush()
             assert await receive(stream, 14) == b"from elsewhere"
         nursery.cancel_scope.cancel()
+
+
+async def test_what_no_event_announces_is_not_waited_for(
+    echo: Echo, autojump_clock: trio.testing.MockClock
+) -> None:
+    # The last turn in a row fills a connection's output, which leaves at once when it is flushed:
+    # that the connection has drained is known then, without an event that would wake the driver.
+    drained = trio.Event()
+    turns = 0
+
+    def handle_turn(turn: Turn) -> None:
+        nonlocal turns
+        turns += 1
+        if turn.drained:
+            drained.set()
+        elif turns < TURNS_MAX:
+            peer.send(PING)
+        elif turns == TURNS_MAX:
+            echo.reactor.send(turn.index[0], bytes(10_001))
+
+    with socket.create_connection(echo.address) as peer:
+        async with trio.open_nursery() as nursery:
+            peer.send(PING)
+            while not select.select([echo.reactor], [], [], 0)[0]:
+                await trio.lowlevel.checkpoint()
+            started_at = trio.current_time()
+            nursery.start_soon(lambda: drive(echo.reactor, handle_turn, clock_s=echo.clock_s))
+            await drained.wait()
+            nursery.cancel_scope.cancel()
+    assert trio.current_time() == started_at

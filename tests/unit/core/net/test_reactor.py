@@ -369,6 +369,48 @@ def test_a_slow_reader_is_not_read_until_it_has_drained(reactor_class: type[Reac
         assert reactor.fan_out(b"x", [connection]) == []
 
 
+def test_output_that_grows_while_the_socket_is_full_holds_reading_back(
+    reactor_class: type[Reactor],
+) -> None:
+    reactor = reactor_class(output_bytes_high=2_000_000, output_bytes_max=9_000_000)
+    with reactor_loop(reactor, sock=listening_unix()) as loop:
+        connection, peer = loop.open()
+        reactor.send(connection, bytes(1_500_000))
+        reactor.flush()
+        assert 0 < reactor.output_bytes(connection) < 1_500_000  # the socket took what it could
+        reactor.send(connection, bytes(1_500_000))
+        loop.turn()
+        peer.sendall(PING)
+        loop.settle()
+        assert not loop.frames[connection]
+        receive_exactly_while(loop, peer, 3_000_000)
+        loop.until(lambda: loop.frames[connection])
+        assert loop.drained == [connection]
+
+
+def test_output_above_its_mark_that_leaves_at_once_is_reported_as_drained(
+    reactor_class: type[Reactor],
+) -> None:
+    reactor = reactor_class(output_bytes_high=1_000, output_bytes_max=9_000)
+    with reactor_loop(reactor) as loop:
+        connection, _ = loop.open()
+        reactor.send(connection, bytes(1_000))
+        loop.settle()
+        assert not loop.drained
+        reactor.send(connection, bytes(1_001))
+        loop.settle()
+        assert loop.drained == [connection]
+
+
+def receive_exactly_while(loop: ReactorLoop, peer: socket.socket, size: int) -> None:
+    """Read ``size`` bytes while the reactor goes on sending them."""
+    while size:
+        received = len(peer.recv(min(size, 65_536)))
+        assert received
+        size -= received
+        loop.turn()
+
+
 def test_a_reader_that_stays_away_is_ended_when_its_output_is_full(
     reactor_class: type[Reactor],
 ) -> None:
