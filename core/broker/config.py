@@ -91,11 +91,13 @@ class BrokerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     held_pulls_per_connection_max: int = 4096
     """Pulls held for one connection; further ones are answered at once."""
 
-    pull_bytes_max: int = 262_144
-    """Bytes of one pull's answer; its first message is sent whatever its size."""
+    pull_bytes_max: int = 4_194_304
+    """Most bytes of one pull's answer that a client may ask for (maxMsgBytes, clients from 5.0 on).
+    One that does not ask gets 262144 at most. The first message is sent whatever its size. A client
+    that does not read holds about this much memory of the broker, and 1 MiB."""
 
-    pull_count_max: int = 1024
-    """Messages of one pull's answer, however many the client asks for."""
+    pull_count_max: int = 16_384
+    """Most messages of one pull's answer; a client that does not ask for bytes gets 32."""
 
     connections_max: int = 20_000
     """Open connections; above it accepting pauses."""
@@ -114,3 +116,8 @@ class BrokerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
             parse_address(address)
         if not 1 <= self.default_queue_count <= 4096:
             raise ValueError(f"default_queue_count is {self.default_queue_count}, not 1 to 4096")
+        # An answer, and the one before it that is not sent yet, fit into a connection's output.
+        if not 1 <= self.pull_bytes_max <= 8_388_608:
+            raise ValueError(f"pull_bytes_max is {self.pull_bytes_max}, not 1 to 8388608")
+        if not 1 <= self.pull_count_max <= 65_536:
+            raise ValueError(f"pull_count_max is {self.pull_count_max}, not 1 to 65536")

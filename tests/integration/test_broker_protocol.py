@@ -271,6 +271,24 @@ async def test_pull_answers_by_where_the_offset_is(tmp_path: Path, serialize: Se
         assert (await outcome(5, queue_id=1))[:2] == (21, "0")
 
 
+async def test_a_pull_that_asks_for_bytes_may_be_large(tmp_path: Path) -> None:
+    async with (
+        started_stack(tmp_path, pull_count_max=50) as stack,
+        connected(stack.broker_address) as peer,
+    ):
+        for _ in range(60):
+            await send(peer, "T", bytes(10_000))
+        # As RocketMQ answers clients before 5.0, whatever they ask for: 32 messages, 256 KiB.
+        assert len(bodies(await pull(peer, "T", 0, maxMsgNums=1000))) == 25
+        assert len(bodies(await pull(peer, "T", 0, maxMsgNums=1000, maxMsgBytes=100_000))) == 9
+        assert len(bodies(await pull(peer, "T", 0, maxMsgNums=40, maxMsgBytes=1 << 20))) == 40
+        assert len(bodies(await pull(peer, "T", 0, maxMsgNums=1000, maxMsgBytes=1 << 30))) == 50
+        assert len(bodies(await pull(peer, "T", 0, maxMsgNums=1000, maxMsgBytes=-1))) == 1
+        for _ in range(40):
+            await send(peer, "T", b"small", e=1)
+        assert len(bodies(await pull(peer, "T", 0, queue_id=1, maxMsgNums=1000))) == 32
+
+
 @pytest.mark.parametrize(
     ("topic", "fields", "code"),
     [

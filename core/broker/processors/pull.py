@@ -41,6 +41,10 @@ from core.remoting_server import (
 from core.topic_config import shown
 
 _EXPRESSIONS_MAX: Final = 10_000
+# For a request without maxMsgBytes, which clients send from 5.0 on: RocketMQ's own limits. Those
+# clients are written for small answers.
+_UNSIZED_COUNT_MAX: Final = 32
+_UNSIZED_BYTES_MAX: Final = 262_144
 
 # Response code and, as RocketMQ names it, the remark for each outcome of a read.
 _OUTCOMES: Final = {
@@ -136,6 +140,7 @@ class PullProcessor:
         commit_offset = int_field(ext, "commitOffset")
         suspend_ms = int_field(ext, "suspendTimeoutMillis")
         group = self._check(group_name, topic, queue_id)
+        count_max, bytes_max = self._limits(ext)
         pull = HeldPull(
             request,
             connection,
@@ -143,8 +148,8 @@ class PullProcessor:
             queue_id,
             queue_offset,
             queue_offset,
-            max(1, min(int32_field(ext, "maxMsgNums"), self._count_max)),
-            max(1, min(int32_field(ext, "maxMsgBytes", self._bytes_max), self._bytes_max)),
+            count_max,
+            bytes_max,
             self._filter(ext, group, topic, sys_flag),
             0,
         )
@@ -156,6 +161,15 @@ class PullProcessor:
         if may_hold and is_empty and self._hold(pull, suspend_ms):
             return None
         return self._answer(pull, result)
+
+    def _limits(self, ext: dict[str, str]) -> tuple[int, int]:
+        """Return how many messages and bytes the answer may hold."""
+        count = int32_field(ext, "maxMsgNums")
+        if "maxMsgBytes" in ext:
+            bytes_wanted = int32_field(ext, "maxMsgBytes")
+        else:
+            count, bytes_wanted = min(count, _UNSIZED_COUNT_MAX), _UNSIZED_BYTES_MAX
+        return max(1, min(count, self._count_max)), max(1, min(bytes_wanted, self._bytes_max))
 
     def _check(self, group_name: str, topic: str, queue_id: int) -> SubscriptionGroup:
         """Return the group of a pull after the checks that do not need the store."""
