@@ -96,7 +96,20 @@ def load(
         table = tomllib.loads(text)
     except tomllib.TOMLDecodeError as exc:
         raise ConfigFaultsError([_syntax_fault(name, exc)]) from exc
-    loader = _Loader(name, find_lines(text), check)
+    return load_table(kind, table, environment, name=name, lines=find_lines(text), check=check)
+
+
+def load_table(
+    kind: type[S],
+    table: dict[str, Any],
+    environment: Mapping[str, str],
+    *,
+    name: str,
+    lines: Mapping[KeyPath, int],
+    check: LeafCheck | None = None,
+) -> S:
+    """As ``load``, of a table that has been read already; it is changed."""
+    loader = _Loader(name, lines, check)
     loader.override(table, kind, environment)
     section = loader.section(kind, table, ())
     if loader.faults:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ipaddress
 import os
+from collections.abc import Container
 from pathlib import Path
 from typing import Any, Literal
 
@@ -59,6 +60,17 @@ class MotelogConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
 def load_config(path: str | Path) -> MotelogConfig:
     """Return the checked tree of a file and the environment, or raise ConfigFaultsError."""
     return loader.load_file(MotelogConfig, path, os.environ, check=_check_leaf)
+
+
+def config_of(table: dict[str, Any], *, name: str, fixed: Container[str] = ()) -> MotelogConfig:
+    """Return the checked tree of ``table`` and the environment; ``name`` is what faults call it.
+
+    Variables in ``fixed`` have no effect: the caller has settled those keys itself.
+    """
+    environment = {key: value for key, value in os.environ.items() if key not in fixed}
+    return loader.load_table(
+        MotelogConfig, table, environment, name=name, lines={}, check=_check_leaf
+    )
 
 
 def check_listen(text: str) -> tuple[str, int]:

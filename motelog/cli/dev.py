@@ -21,6 +21,18 @@ if TYPE_CHECKING:
 EPHEMERAL_COMMITLOG_BYTES = 64 * 1024 * 1024
 EPHEMERAL_QUEUE_UNITS = 10_000
 
+# What the options below set: the option if it is given, else the variable, else the default.
+LISTEN_VARIABLES = {
+    "--mqtt": "MOTELOG__GATEWAY__LISTEN",
+    "--namesrv": "MOTELOG__NAMESRV__LISTEN",
+    "--broker": "MOTELOG__BROKER__LISTEN",
+    "--admin": "MOTELOG__ADMIN__LISTEN",
+}
+DIRECTORY_VARIABLE = "MOTELOG__BROKER__STORE__DIRECTORY"
+FLUSH_VARIABLE = "MOTELOG__BROKER__STORE__FLUSH"
+# All roles run here, whatever a variable says.
+ROLES_VARIABLE = "MOTELOG__ROLES"
+
 OPTION_OF_ROLE = {
     "namesrv": "--namesrv",
     "broker": "--broker",
@@ -36,14 +48,40 @@ class Flush(StrEnum):
 
 def dev(
     mqtt: Annotated[
-        str, typer.Option(metavar="HOST:PORT", help="MQTT listener; port 0 takes any free one.")
+        str,
+        typer.Option(
+            metavar="HOST:PORT",
+            help="MQTT listener; port 0 takes any free one.",
+            envvar=LISTEN_VARIABLES["--mqtt"],
+            show_envvar=False,
+        ),
     ] = "127.0.0.1:1883",
     namesrv: Annotated[
-        str, typer.Option(metavar="HOST:PORT", help="Name server.")
+        str,
+        typer.Option(
+            metavar="HOST:PORT",
+            help="Name server.",
+            envvar=LISTEN_VARIABLES["--namesrv"],
+            show_envvar=False,
+        ),
     ] = "127.0.0.1:9876",
-    broker: Annotated[str, typer.Option(metavar="HOST:PORT", help="Broker.")] = "127.0.0.1:10911",
+    broker: Annotated[
+        str,
+        typer.Option(
+            metavar="HOST:PORT",
+            help="Broker.",
+            envvar=LISTEN_VARIABLES["--broker"],
+            show_envvar=False,
+        ),
+    ] = "127.0.0.1:10911",
     admin: Annotated[
-        str, typer.Option(metavar="HOST:PORT", help="Health and metrics over HTTP.")
+        str,
+        typer.Option(
+            metavar="HOST:PORT",
+            help="Health and metrics over HTTP.",
+            envvar=LISTEN_VARIABLES["--admin"],
+            show_envvar=False,
+        ),
     ] = "127.0.0.1:8080",
     data: Annotated[
         Path | None,
@@ -53,13 +91,22 @@ def dev(
         bool, typer.Option("--ephemeral", help="Keep messages in a temporary folder.")
     ] = False,
     flush: Annotated[
-        Flush, typer.Option(help="sync: acknowledge when the message is on the disk.")
+        Flush,
+        typer.Option(
+            help="sync: acknowledge when the message is on the disk.",
+            envvar=FLUSH_VARIABLE,
+            show_envvar=False,
+        ),
     ] = Flush.ASYNC,
     json: Annotated[
         bool, typer.Option("--json", help="Print one JSON line when ready, nothing else.")
     ] = False,
 ) -> None:
-    """Run the whole stack in one process on loopback."""
+    """Run the whole stack in one process on loopback.
+
+    MOTELOG__SECTION__KEY in the environment sets what has no option here.
+    """
+    import os
     import shutil
     import tempfile
 
@@ -67,7 +114,7 @@ def dev(
         raise CliError("--data and --ephemeral exclude each other", status=2)
     listen = {"--mqtt": mqtt, "--namesrv": namesrv, "--broker": broker, "--admin": admin}
     _check_addresses(listen)
-    directory = data or Path("motelog-data")
+    directory = data or Path(os.environ.get(DIRECTORY_VARIABLE) or "motelog-data")
     if ephemeral:
         directory = Path(tempfile.mkdtemp(prefix="motelog-"))
     try:
@@ -91,26 +138,20 @@ def _check_addresses(listen: dict[str, str]) -> None:
 def _config(
     listen: dict[str, str], directory: Path, *, ephemeral: bool, flush: Flush
 ) -> MotelogConfig:
-    from core.broker.config import BrokerConfig
-    from core.namesrv.config import NamesrvConfig
-    from core.store.config import StoreConfig
-    from gateway.config import GatewayConfig
-    from motelog.config import AdminConfig, MotelogConfig
+    from motelog.config import config_of
 
-    store = StoreConfig(directory=str(directory), flush=flush.value)
+    store: dict[str, object] = {"directory": str(directory), "flush": flush.value}
     if ephemeral:
-        store = StoreConfig(
-            directory=str(directory),
-            flush=flush.value,
-            commitlog_file_bytes=EPHEMERAL_COMMITLOG_BYTES,
-            consume_queue_file_units=EPHEMERAL_QUEUE_UNITS,
-        )
-    return MotelogConfig(
-        namesrv=NamesrvConfig(listen=listen["--namesrv"]),
-        broker=BrokerConfig(listen=listen["--broker"], store=store),
-        gateway=GatewayConfig(listen=listen["--mqtt"]),
-        admin=AdminConfig(listen=listen["--admin"]),
-    )
+        store["commitlog_file_bytes"] = EPHEMERAL_COMMITLOG_BYTES
+        store["consume_queue_file_units"] = EPHEMERAL_QUEUE_UNITS
+    table: dict[str, object] = {
+        "namesrv": {"listen": listen["--namesrv"]},
+        "broker": {"listen": listen["--broker"], "store": store},
+        "gateway": {"listen": listen["--mqtt"]},
+        "admin": {"listen": listen["--admin"]},
+    }
+    settled = {*LISTEN_VARIABLES.values(), DIRECTORY_VARIABLE, FLUSH_VARIABLE, ROLES_VARIABLE}
+    return config_of(table, name="motelog dev", fixed=settled)
 
 
 def _serve(config: MotelogConfig, directory: Path, *, json: bool) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from motelog import Message, SyncProducer
 from motelog.testing import MotelogProcess, MotelogProcessError
 from tests.support.cli import motelog, motelog_lines, start_motelog
 
@@ -49,6 +50,19 @@ def test_health_and_metrics(motelog_stack: MotelogProcess) -> None:
     assert "motelog_gateway_connections_opened_total" in metrics.text
     assert httpx.get(f"{base}/nothing").status_code == 404
     assert httpx.post(f"{base}/metrics").status_code == 405
+
+
+def test_the_environment_sets_what_no_option_sets(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("MOTELOG__BROKER__NAME", "broker-of-the-test")
+    monkeypatch.setenv("MOTELOG__BROKER__STORE__DIRECTORY", str(tmp_path))
+    monkeypatch.setenv("MOTELOG__GATEWAY__LISTEN", "127.0.0.1:1")  # the option wins
+    monkeypatch.setenv("MOTELOG__ROLES", '["namesrv"]')
+    with MotelogProcess() as stack:
+        assert stack.ready["data"] != str(tmp_path)  # --ephemeral wins
+        with SyncProducer(namesrv="{}:{}".format(*stack.namesrv)) as producer:
+            assert producer.send(Message("T", b"")).queue.broker_name == "broker-of-the-test"
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from core.config import ConfigFaultsError
-from motelog.config import check_listen, load_config
+from motelog.config import check_listen, config_of, load_config
 
 STORE = '[broker.store]\ndirectory = "d"\n'
 
@@ -42,6 +42,21 @@ def test_environment_reaches_nested_sections(
     assert config.broker is not None
     assert config.broker.store.flush == "sync"
     assert config.roles == ("namesrv", "broker")
+
+
+def test_environment_reaches_a_table_except_for_what_is_fixed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("MOTELOG__BROKER__PULL_BYTES_MAX", "70000")
+    monkeypatch.setenv("MOTELOG__ROLES", '["namesrv"]')
+    table = {"broker": {"listen": "127.0.0.1:0", "store": {"directory": "d"}}}
+    config = config_of(table, name="test", fixed=["MOTELOG__ROLES"])
+    assert config.broker is not None
+    assert (config.broker.pull_bytes_max, config.broker.listen) == (70_000, "127.0.0.1:0")
+    assert len(config.roles) == 4
+    monkeypatch.setenv("MOTELOG__BROKER__PULL_BYTES_MAX", "many")
+    with pytest.raises(ConfigFaultsError, match="variable MOTELOG__BROKER__PULL_BYTES_MAX"):
+        config_of({"broker": {"store": {"directory": "d"}}}, name="test")
 
 
 def test_rules_of_the_topic_map_are_read(tmp_path: Path) -> None:
