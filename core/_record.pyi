@@ -95,14 +95,14 @@ def collect(
     end: int,
     physical_base: int,
     count_max: int,
-    timed_topic: bytes,
+    timed_topics: tuple[bytes, ...],
     due_time: Callable[[bytes, int], int],
 ) -> tuple[list[QueueTail], int, ScanStop, int, int]:
     """Scan as ``scan`` does, but return the ConsumeQueue units of the records, run by run.
 
     A run is a QueueTail whose pending units have consecutive queue offsets, the last of them
     ``next_offset - 1``; a queue whose offsets jump has several, in log order. Records of
-    ``timed_topic`` get due_time(properties, store_ms) instead of their tag hash, unless that is 0.
+    ``timed_topics`` get due_time(properties, store_ms) instead of their tag hash, unless that is 0.
     Returns (runs, where the walk ended, why, records seen, latest store timestamp).
     """
 

@@ -93,6 +93,7 @@ cdef enum:
     TOPIC_MAX = 255
     CACHE = 256  # entries of collect's cache; a power of two
     FILLER = 0x7FFFFFFF
+    SECTOR_BYTES = 512  # what a disk writes as a whole
     # The values of ScanStop; OKAY is what _parse says of a whole record.
     OKAY = -1
     END = 0
@@ -251,8 +252,8 @@ cdef int _unpack(object message, Py_ssize_t body_bytes_max, Fields *out) except 
         raise RecordTooLargeError(
             f"the properties have {out.properties_bytes} bytes, the limit is {PROPERTIES_MAX}"
         )
-    if out.properties_bytes and out.properties[out.properties_bytes - 1] == 0:
-        raise ValueError("a property text that ends with a zero byte would pass for a torn record")
+    if memchr(out.properties, 0, out.properties_bytes) != NULL:
+        raise ValueError("a property text with a zero byte could pass for a torn record")
     return 0
 
 
@@ -608,18 +609,36 @@ cdef int _examine(
         return BAD_OFFSET
     if not _is_intact(r):
         return BAD_CRC
-    if _ends_with_zero(r) and (
-        end - at - r.size < 8 or get64(data + at + r.size) == 0
-    ):
+    if _is_torn(data, at, end, r):
         return BAD_LAYOUT
     return OKAY
 
 
-cdef inline bint _ends_with_zero(Record *r) noexcept nogil:
-    """Say whether the record looks torn where no CRC covers it: in its topic or properties."""
-    if r.properties_bytes:
-        return r.at[r.size - 1] == 0
-    return r.topic[r.topic_bytes - 1] == 0
+cdef bint _is_torn(
+    const uint8_t *data, Py_ssize_t at, Py_ssize_t end, Record *r
+) noexcept nogil:
+    """Say whether a crash has torn the record where no CRC covers it: in topic or properties.
+
+    A tear leaves zeros up to the end of a sector; neither text has any.
+    """
+    cdef Py_ssize_t record_end = at + r.size
+    cdef Py_ssize_t sector_end
+    if memchr(r.topic, 0, r.topic_bytes) != NULL:
+        return True
+    if r.properties_bytes == 0:
+        return False
+    sector_end = ((r.properties - data) | (SECTOR_BYTES - 1)) + 1
+    while sector_end <= record_end:
+        if data[sector_end - 1] == 0:
+            return True
+        sector_end += SECTOR_BYTES
+    if data[record_end - 1] != 0:
+        return False
+    while record_end < min(sector_end, end):
+        if data[record_end] != 0:
+            return False
+        record_end += 1
+    return True
 
 
 cdef int64_t _record_tags_code(Record *r) except? -1:
@@ -681,7 +700,7 @@ def scan(view, Py_ssize_t begin, Py_ssize_t end, int64_t physical_base, Py_ssize
 
 def collect(
     view, Py_ssize_t begin, Py_ssize_t end, int64_t physical_base, Py_ssize_t count_max,
-    bytes timed_topic not None, due_time,
+    tuple timed_topics not None, due_time,
 ):
     cdef Py_buffer buffer
     cdef Py_ssize_t at = begin
@@ -719,11 +738,12 @@ def collect(
                 last_ms = ms
             if (r.sys_flag & 0xC) == 0 or (r.sys_flag & 0xC) == 0x8:
                 code = _record_tags_code(&r)
-                if (
-                    r.topic_bytes == PyBytes_GET_SIZE(timed_topic)
-                    and memcmp(r.topic, PyBytes_AS_STRING(timed_topic), r.topic_bytes) == 0
-                ):
-                    code = due_time(_cut(r.properties, r.properties_bytes), ms) or code
+                for timed in timed_topics:
+                    if (
+                        r.topic_bytes == PyBytes_GET_SIZE(<bytes> timed)
+                        and memcmp(r.topic, PyBytes_AS_STRING(<bytes> timed), r.topic_bytes) == 0
+                    ):
+                        code = due_time(_cut(r.properties, r.properties_bytes), ms) or code
                 slot = (crc_bytes(r.topic, r.topic_bytes) ^ get32(r.at + 12)) & (CACHE - 1)
                 run = <QueueTail> cache[slot] if cache[slot] != NULL else None
                 if run is None or not _is_of(run, &r):

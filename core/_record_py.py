@@ -26,6 +26,7 @@ UNIT_BYTES: Final = 20
 FILLER_SIZE: Final = 0x7FFFFFFF  # size of a unit that names no record (0, this, 0)
 TOPIC_BYTES_MAX: Final = 255
 COUNT_MAX: Final = 0x7FFFFFFF
+SECTOR_BYTES: Final = 512  # what a disk writes as a whole
 TRANSACTION_MASK: Final = 0xC  # 0x4 prepared, 0x8 commit, 0xC rollback
 HOST_FLAGS: Final = SYS_FLAG_BORN_IPV6 | SYS_FLAG_STORE_IPV6
 
@@ -125,8 +126,8 @@ def _check(message: Any, body_bytes_max: int) -> int:
         raise RecordTooLargeError(
             f"the properties have {len(properties)} bytes, the limit is {PROPERTIES_BYTES_MAX}"
         )
-    if properties.endswith(b"\0"):
-        raise ValueError("a property text that ends with a zero byte would pass for a torn record")
+    if b"\0" in properties:
+        raise ValueError("a property text with a zero byte could pass for a torn record")
     return _size(tail, body, properties, born_host, 20)
 
 
@@ -312,10 +313,7 @@ def scan(
             return found, at, ScanStop.BAD_OFFSET
         if not _is_intact(fields[13], crc):
             return found, at, ScanStop.BAD_CRC
-        # No CRC covers topic and properties; a tear there leaves zeros up to the end.
-        behind = bytes(data[at + size : min(at + size + 8, end)])
-        ends_here = len(behind) < 8 or behind == bytes(8)
-        if ends_here and (fields[12] or fields[0]).endswith(b"\0"):
+        if _is_torn(data, at + size, end, fields[0], fields[12]):
             return found, at, ScanStop.BAD_LAYOUT
         tags = _property(fields[12], b"TAGS")
         code = tags_code(tags.decode(errors="replace")) if tags else 0
@@ -327,9 +325,29 @@ def scan(
     return found, at, ScanStop.END
 
 
+def _is_torn(
+    data: memoryview, record_end: int, end: int, topic: bytes, properties: bytes
+) -> bool:
+    """Say whether a crash has torn a record where no CRC covers it: in topic or properties.
+
+    A tear leaves zeros up to the end of a sector; neither text has any.
+    """
+    if b"\0" in topic:
+        return True
+    if not properties:
+        return False
+    begin = record_end - len(properties)
+    sector_end = (begin | (SECTOR_BYTES - 1)) + 1
+    while sector_end <= record_end:
+        if data[sector_end - 1] == 0:
+            return True
+        sector_end += SECTOR_BYTES
+    return properties.endswith(b"\0") and not any(data[record_end : min(sector_end, end)])
+
+
 def collect(
     view: Any, begin: int, end: int, physical_base: int, count_max: int,
-    timed_topic: bytes, due_time: Callable[[bytes, int], int],
+    timed_topics: tuple[bytes, ...], due_time: Callable[[bytes, int], int],
 ) -> tuple[list[QueueTail], int, ScanStop, int, int]:  # fmt: skip
     found, at, stop = scan(view, begin, end, physical_base, count_max)
     runs: list[QueueTail] = []
@@ -339,7 +357,7 @@ def collect(
         last_ms = max(last_ms, ms)
         if sys_flag & TRANSACTION_MASK not in (0, 0x8):
             continue
-        if topic == timed_topic:
+        if topic in timed_topics:
             code = due_time(properties, ms) or code
         run = current.get((topic, queue_id))
         if run is None or run.next_offset != queue_offset:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from core.record import decode_messages
-from core.store.recovery import SCHEDULE_TOPIC
+from core.topic_config import SCHEDULE_TOPIC
 from tests.support.stores import opened, read_queue, vector_archive
 
 RECORDS = 558
@@ -45,7 +45,7 @@ def test_consume_queues_made_from_its_log_alone_equal_its_own(folder: Path) -> N
     before = queue_files(folder)
     shutil.rmtree(folder / "consumequeue")
     with opened(folder, consume_queue_file_units=300_000) as store:
-        assert any(topic == SCHEDULE_TOPIC.decode() for topic, _ in store.queues())
+        assert any(topic == SCHEDULE_TOPIC for topic, _ in store.queues())
     after = queue_files(folder)
     for name, data in before.items():
         # RocketMQ makes the file of a queue that never got a message.

@@ -54,7 +54,7 @@ def encode(
 
 def read(kernel: Any, data: Any, begin: int, end: int, base: int, name: bytes) -> list[Any]:
     """Every way of reading ``data``, as plain values."""
-    collected = answer(kernel.collect, data, begin, end, base, 50, b"timed", due)
+    collected = answer(kernel.collect, data, begin, end, base, 50, (b"none", b"timed"), due)
     if isinstance(collected[0], list):
         runs = [(r.topic, r.queue_id, r.next_offset, r.take_units()) for r in collected[0]]
         collected = (runs, *collected[1:])

@@ -271,7 +271,7 @@ def test_scan_computes_the_tag_hash_as_java_does() -> None:
 def test_collect_hands_over_units_in_runs_of_consecutive_offsets() -> None:
     tails = [QueueTail(b"A", 0, 0), QueueTail(b"B", 1, 10), QueueTail(b"A", 0, 5)]
     data = encoded(*(message(tails[i]) for i in (0, 1, 0, 2, 1)), base=0)
-    runs, position, stop, count, last_ms = collect(data, 0, len(data), 0, 99, b"B", due)
+    runs, position, stop, count, last_ms = collect(data, 0, len(data), 0, 99, (b"B",), due)
     assert (position, stop, count, last_ms) == (len(data), ScanStop.END, 5, 2_000)
     assert [(r.topic, r.queue_id, r.next_offset - r.pending, r.pending) for r in runs] == [
         (b"A", 0, 0, 2),

@@ -1,0 +1,68 @@
+"""When a message that waits is due: delay levels, and times to the millisecond.
+
+Owns: what the topics that hold messages until they are due mean, which properties say when, levels.
+Must not touch: files, clocks; delivery (core.broker.schedule).
+Spec: RocketMQ MessageStoreConfig.messageDelayLevel, ScheduleMessageService, TimerMessageStore.
+
+    topic                   queue                 property       due
+    SCHEDULE_TOPIC_XXXX     level - 1             DELAY          store timestamp + its level's delay
+    rmq_sys_motelog_timer   slot of ten minutes   TIMER_OUT_MS   its value
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from core.message import DELAY, decode_properties
+from core.topic_config import SCHEDULE_TOPIC, TIMER_TOPIC
+
+WAITING_TOPICS: Final = (SCHEDULE_TOPIC.encode(), TIMER_TOPIC.encode())
+TIMER_OUT_MS: Final = "TIMER_OUT_MS"
+DEFAULT_DELAY_LEVELS: Final = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
+LEVELS_MAX: Final = 64
+_UNITS_MS: Final = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+_DELAY = re.compile(r"([0-9]{1,9})([smhd])")
+TIME_DIGITS_MAX: Final = 18  # so that a time fits 63 bits
+
+
+class DueTimes:
+    """The delay of each level, and what a stored message says about when it is due."""
+
+    def __init__(self, levels: str = DEFAULT_DELAY_LEVELS) -> None:
+        """Take levels as "1s 5s 1m"; ValueError for anything else."""
+        self.levels_ms = tuple(map(_delay_ms, levels.split()))
+        if not 1 <= len(self.levels_ms) <= LEVELS_MAX:
+            raise ValueError(f"there are {len(self.levels_ms)} delay levels, not 1 to {LEVELS_MAX}")
+
+    def level(self, text: str) -> int:
+        """Return the level that a DELAY property means, 0 for none; above the last is the last."""
+        if not text.isdecimal() or not text.isascii() or len(text) > 9:
+            return 0
+        return min(int(text), len(self.levels_ms))
+
+    def delay_ms(self, level: int) -> int:
+        return self.levels_ms[level - 1]
+
+    def due_ms(self, properties: bytes, store_timestamp_ms: int) -> int:
+        """Return when a record of a waiting topic is due; 0 if it does not say."""
+        pairs = decode_properties(properties)
+        out = number(pairs.get(TIMER_OUT_MS, ""))
+        if out is not None:
+            return out
+        level = self.level(pairs.get(DELAY, ""))
+        return store_timestamp_ms + self.delay_ms(level) if level else 0
+
+
+def number(text: str) -> int | None:
+    """Return a property's value as a number, None unless it is decimal digits that fit 63 bits."""
+    if not text.isdecimal() or not text.isascii() or len(text) > TIME_DIGITS_MAX:
+        return None
+    return int(text)
+
+
+def _delay_ms(text: str) -> int:
+    found = _DELAY.fullmatch(text)
+    if found is None:
+        raise ValueError(f"delay level {text!r} is not a number followed by s, m, h or d")
+    return int(found[1]) * _UNITS_MS[found[2]]
