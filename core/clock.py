@@ -33,6 +33,35 @@ class SystemClock:
         return time.monotonic_ns() // 1_000_000
 
 
+class SteadyClock:
+    """A wall clock that never goes back.
+
+    Where the wall clock is set back, this one goes on at half speed until that has caught up: what
+    is dated by it stays in order, and what waits for a time does not wait for a day.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._last_ms = 0
+        self._last_monotonic_ms = clock.monotonic_ms()
+
+    def now_ms(self) -> int:
+        monotonic_ms = self._clock.monotonic_ms()
+        passed_ms = monotonic_ms - self._last_monotonic_ms
+        self._last_ms, self._last_monotonic_ms = (
+            max(self._clock.now_ms(), self._last_ms + passed_ms // 2),
+            monotonic_ms - passed_ms % 2,
+        )
+        return self._last_ms
+
+    def monotonic_ms(self) -> int:
+        return self._clock.monotonic_ms()
+
+    def not_before(self, now_ms: int) -> None:
+        """Show at least this time from now on."""
+        self._last_ms = max(self.now_ms(), now_ms)
+
+
 class ManualClock:
     """A clock that stands still until it is told otherwise."""
 

@@ -77,9 +77,12 @@ class CommitLog:
         messages: list[AppendMessage],
         dirty: list[QueueTail],
         placed: list[tuple[int, int]] | None,
+        store_timestamp_ms: int | None = None,
     ) -> int:
         """Write messages that measure and make_room have seen; return the new end offset."""
-        now_ms = max(self._clock.now_ms(), self.last_store_timestamp_ms)
+        if store_timestamp_ms is None:
+            store_timestamp_ms = self._clock.now_ms()
+        now_ms = max(store_timestamp_ms, self.last_store_timestamp_ms)
         self.last_store_timestamp_ms = now_ms
         index = 0
         position = self.end_offset - self._file_begin

@@ -77,8 +77,8 @@ class ConsumeQueue:
 
     __slots__ = (
         "_active", "_active_begin", "_active_end", "_directory", "_dirty_from", "_file_units",
-        "_paths", "_regions", "_reserved_end", "_storage", "begin_offset", "has_new_file",
-        "max_offset", "min_offset", "tail",
+        "_min_for", "_paths", "_regions", "_reserved_end", "_storage", "begin_offset",
+        "has_new_file", "max_offset", "min_offset", "tail",
     )  # fmt: skip
 
     def __init__(
@@ -95,6 +95,7 @@ class ConsumeQueue:
         self._active_begin = self._active_end = 0
         self.begin_offset = 0  # of the first unit on file
         self.min_offset = 0  # of the first unit whose record is still in the log
+        self._min_for = 0  # the log's begin that min_offset was found for
         self.max_offset = 0
         self._dirty_from: int | None = None  # lowest queue offset written since the last sync
         self.has_new_file = False
@@ -164,6 +165,32 @@ class ConsumeQueue:
         self.max_offset = max_offset
         self.tail.next_offset = max_offset
         self.let_go()
+
+    @property
+    def files_count(self) -> int:
+        return len(self._paths)
+
+    def advance_min(self, log_begin: int) -> int:
+        """Return min_offset, found again if the log begins elsewhere than the last time."""
+        if log_begin != self._min_for:
+            self.min_offset = min(self.find_end(log_begin), self.max_offset)
+            self._min_for = log_begin
+        return self.min_offset
+
+    def take_files_below_min(self) -> list[str]:
+        """Give up the files that hold nothing at or above min_offset; the caller removes them.
+
+        The last file stays: it says what the next queue offset is.
+        """
+        count = min((self.min_offset - self.begin_offset) // self._file_units, len(self._paths) - 1)
+        if count <= 0:
+            return []
+        dropped = self._paths[:count]
+        for path in dropped:
+            self._regions.forget(path)
+        del self._paths[:count]
+        self.begin_offset += count * self._file_units
+        return dropped
 
     def ensure_room(self, end_offset: int) -> None:
         """Have files with real blocks for units below ``end_offset``; OSError if that fails."""

@@ -70,7 +70,10 @@ class Lock(Protocol):
 class Storage(Protocol):
     """What the store asks of a file system."""
 
-    def make_directory(self, path: str) -> None: ...
+    def make_directory(self, path: str, *, durable: bool = False) -> None:
+        """Have a directory; ``durable`` syncs the names that lead to it."""
+        ...
+
     def list_directory(self, path: str) -> list[Entry]:
         """Return the entries sorted by name; none if there is no such directory."""
         ...
@@ -108,8 +111,13 @@ class Storage(Protocol):
 class OsStorage:
     """The real file system."""
 
-    def make_directory(self, path: str) -> None:
+    def make_directory(self, path: str, *, durable: bool = False) -> None:
+        above = [os.path.dirname(os.path.abspath(path))]
+        while not os.path.exists(above[-1]):
+            above.append(os.path.dirname(above[-1]))
         os.makedirs(path, mode=0o700, exist_ok=True)
+        for directory in above if durable else ():
+            self.sync_directory(directory)
 
     def list_directory(self, path: str) -> list[Entry]:
         try:
@@ -206,6 +214,7 @@ class OsRegion:
             self._map = mmap.mmap(self._fd, size)
         except OSError:
             os.close(self._fd)
+            self._fd = -1
             raise
         self.view = memoryview(self._map)
 
@@ -234,6 +243,13 @@ class OsRegion:
         self.view.release()
         self._map.close()
         os.close(self._fd)
+        self._fd = -1
+
+    def __del__(self) -> None:
+        # A region whose file was removed is not closed but let go of, so that nobody who still
+        # reads it is left with an unmapped view: the map goes with the last of them.
+        if getattr(self, "_fd", -1) >= 0:
+            os.close(self._fd)
 
 
 class _OsLock:

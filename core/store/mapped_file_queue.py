@@ -52,6 +52,10 @@ class MappedFile:
     def view(self) -> memoryview:
         return self.region.view
 
+    def let_go(self) -> None:
+        """Have the file unmapped once nobody holds its region or view any more."""
+        self._region = None
+
     def close(self) -> None:
         if self._region is not None:
             self._region.close()
@@ -147,6 +151,20 @@ class MappedFileQueue:
         for file in dropped:
             file.close()
         return dropped
+
+    def drop_first(self, file: MappedFile) -> None:
+        """Take the oldest file out of the row; it stays mapped for those who hold it.
+
+        The row is a new list afterwards: a thread may be going through the old one.
+        """
+        assert self.files[0] is file
+        assert len(self.files) > 1, "the newest file stays"
+        self.files = self.files[1:]
+
+    def put_back(self, file: MappedFile) -> None:
+        """Undo drop_first."""
+        assert file.end == self.files[0].begin
+        self.files = [file, *self.files]
 
     def close(self) -> None:
         """Unmap all; files made ahead and never used are removed."""

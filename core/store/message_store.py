@@ -29,7 +29,7 @@ from enum import IntEnum
 
 import trio
 
-from core.clock import Clock
+from core.clock import Clock, SteadyClock
 from core.errors import (
     RecordError,
     StoreError,
@@ -45,9 +45,11 @@ from core.record import (
     select_units,
 )
 from core.store.checkpoint import QueueTable, StateFiles, StoreCheckpoint
+from core.store.cleanup import LogCleaner
 from core.store.commitlog import CommitLog
 from core.store.config import StoreConfig
 from core.store.consume_queue import ConsumeQueue, OpenRegions, is_topic_name
+from core.store.due_time import DueTimes
 from core.store.files import Lock, OsStorage, Storage
 from core.store.flush import GroupFlusher
 from core.store.recovery import Recovery, RecoveryReport
@@ -97,7 +99,8 @@ class MessageStore:
         storage: Storage | None = None,
     ) -> None:
         self.config = config
-        self._clock = clock
+        self.due_times = DueTimes(config.delay_levels)
+        self._clock = SteadyClock(clock)
         self._storage: Storage = storage or OsStorage()
         self._state_files = StateFiles(self._storage, config.directory)
         self._regions = OpenRegions(self._storage, config.consume_queue_files_open_max)
@@ -106,7 +109,7 @@ class MessageStore:
             f"{config.directory}/commitlog",
             config.commitlog_file_bytes,
             store_host=store_host,
-            clock=clock,
+            clock=self._clock,
         )
         self._flusher = GroupFlusher(
             sync=self._sync_log,
@@ -121,6 +124,17 @@ class MessageStore:
         self._fence_reason: str | None = None
         self._full_reason: str | None = None
         self._checkpoint_limiter = trio.CapacityLimiter(1)
+        # Held while files are synced or removed by name.
+        self._files_lock = trio.Lock()
+        self.cleaner = LogCleaner(
+            config,
+            clock,
+            self._storage,
+            self._log,
+            self._queues,
+            flusher=self._flusher,
+            files_lock=self._files_lock,
+        )
         self._table_written_ms = 0
         self._table_queues = 0
         self.on_dispatch: list[Callable[[list[QueueTail]], None]] = []
@@ -132,7 +146,7 @@ class MessageStore:
 
         Raises StoreLockedError, StoreDamagedError, and OSError as it comes.
         """
-        self._storage.make_directory(self.config.directory)
+        self._storage.make_directory(self.config.directory, durable=True)
         self._lock = self._storage.lock(f"{self.config.directory}/lock")
         if self._lock is None:
             raise StoreLockedError(f"{self.config.directory} is open in another process")
@@ -152,11 +166,17 @@ class MessageStore:
         self._find_queues()
         checkpoint = state.read_checkpoint()
         recovery = Recovery(
-            self._storage, self.config.directory, self._log, self._queues, self._make_queue
+            self._storage,
+            self.config.directory,
+            self._log,
+            self._queues,
+            self._make_queue,
+            self.due_times,
         )
         report = recovery.run(was_clean=was_clean, checkpoint=checkpoint, table=state.read_queues())
         last_ms = max(checkpoint.physic_ms, recovery.last_store_timestamp_ms)
         self._log.start_at(report.end_offset, last_ms)
+        self._clock.not_before(last_ms)
         self._queue_of = {queue.tail: queue for queue in self._queues.values()}
         self._check_disk()
         # Nothing that recovery wrote may be younger on disk than a checkpoint that speaks of it.
@@ -211,12 +231,13 @@ class MessageStore:
             self._lock = None
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Flush, checkpoint and watch the disk until cancelled; then close the store."""
+        """Flush, checkpoint, clean and watch the disk until cancelled; then close the store."""
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._flusher.run)
                 nursery.start_soon(self._checkpoint_each_interval)
                 nursery.start_soon(self._watch_disk)
+                nursery.start_soon(self.cleaner.run)
                 task_status.started()
         finally:
             with trio.CancelScope(shield=True):
@@ -246,19 +267,27 @@ class MessageStore:
         return queue.tail
 
     def append(
-        self, messages: list[AppendMessage], placed: list[tuple[int, int]] | None = None
+        self,
+        messages: list[AppendMessage],
+        placed: list[tuple[int, int]] | None = None,
+        *,
+        store_timestamp_ms: int | None = None,
+        even_if_full: bool = False,
     ) -> int:
         """Append a batch, all or nothing; return the physical offset behind it.
 
         When it returns, the records are readable and the listeners have been called; they are
         durable after ``wait_durable`` of that offset. ``placed`` gets (physical offset, queue
-        offset) per message. Raises RecordTooLargeError, StoreFullError or StoreFencedError.
+        offset) per message. ``store_timestamp_ms`` is one that ``now_ms`` has returned, for those
+        who derive a due time from it. ``even_if_full`` is for what makes room by appending: the
+        limits on the disk's use do not hold for it. Raises RecordTooLargeError, StoreFullError or
+        StoreFencedError.
         """
         if self._fence_reason is not None:
             raise StoreFencedError(self._fence_reason)
         if not self._is_open:
             raise StoreError("the store is not open")
-        if self._full_reason is not None:
+        if self._full_reason is not None and not even_if_full:
             raise StoreFullError(self._full_reason)
         lacking: list[QueueTail] = []
         total, largest = measure(messages, 0, self.config.message_bytes_max, lacking)
@@ -274,7 +303,7 @@ class MessageStore:
             self._fence(f"making room for a batch failed: {exc}")
             raise StoreFencedError(f"making room for a batch failed: {exc}") from exc
         try:
-            end_offset = self._log.append(messages, dirty, placed)
+            end_offset = self._log.append(messages, dirty, placed, store_timestamp_ms)
             queue_of = self._queue_of
             for tail in dirty:
                 queue_of[tail].put(tail.take_units())
@@ -284,6 +313,14 @@ class MessageStore:
         for listener in self.on_dispatch:
             listener(dirty)
         return end_offset
+
+    def now_ms(self) -> int:
+        """Return the time that a message appended now is dated with; it never goes back."""
+        return max(self._clock.now_ms(), self._log.last_store_timestamp_ms)
+
+    def not_before(self, now_ms: int) -> None:
+        """Date messages with at least this time from now on."""
+        self._clock.not_before(now_ms)
 
     @property
     def durable_offset(self) -> int:
@@ -318,7 +355,7 @@ class MessageStore:
         queue = self._queues.get((topic, queue_id))
         if queue is None:
             return ReadResult(ReadStatus.NO_QUEUE, 0, 0, 0)
-        low, high = queue.min_offset, queue.max_offset
+        low, high = self._min_offset_of(queue), queue.max_offset
         if high == 0:
             return ReadResult(ReadStatus.NO_MESSAGE_IN_QUEUE, 0, 0, 0)
         if queue_offset < low:
@@ -341,6 +378,14 @@ class MessageStore:
         else:
             status = ReadStatus.NO_MATCH
         return ReadResult(status, queue_offset + looked, low, high, records, count)
+
+    def units(self, topic: str, queue_id: int, queue_offset: int, count: int) -> bytes:
+        """Return up to ``count`` ConsumeQueue units from ``queue_offset`` on; fewer at the end."""
+        queue = self._queues.get((topic, queue_id))
+        if queue is None or not 0 <= queue_offset < queue.max_offset:
+            return b""
+        self._check_open()
+        return self._units(queue, queue_offset, min(count, queue.max_offset - queue_offset))
 
     def _units(self, queue: ConsumeQueue, queue_offset: int, count: int) -> bytes:
         try:
@@ -369,7 +414,13 @@ class MessageStore:
     def min_offset(self, topic: str, queue_id: int) -> int:
         """Return the queue offset of the first message there is; 0 without such a queue."""
         queue = self._queues.get((topic, queue_id))
-        return queue.min_offset if queue is not None else 0
+        return self._min_offset_of(queue) if queue is not None else 0
+
+    def _min_offset_of(self, queue: ConsumeQueue) -> int:
+        try:
+            return queue.advance_min(self._log.begin_offset)
+        except OSError as exc:
+            raise StoreError(f"a ConsumeQueue file cannot be mapped: {exc}") from exc
 
     def max_offset(self, topic: str, queue_id: int) -> int:
         """Return the queue offset that the next message will get; 0 without such a queue."""
@@ -384,7 +435,7 @@ class MessageStore:
         queue = self._queues.get((topic, queue_id))
         if queue is None:
             return 0
-        low, high = queue.min_offset, queue.max_offset
+        low, high = self._min_offset_of(queue), queue.max_offset
         while low < high:
             middle = (low + high) // 2
             # A lost record (-1) counts as old, so that the search ends at one that is there.
@@ -397,9 +448,11 @@ class MessageStore:
     def store_timestamp(self, topic: str, queue_id: int, queue_offset: int) -> int:
         """Return when a message was stored, in ms; -1 if it is not there."""
         queue = self._queues.get((topic, queue_id))
-        if queue is None or not queue.min_offset <= queue_offset < queue.max_offset:
+        if queue is None:
             return -1
         self._check_open()
+        if not self._min_offset_of(queue) <= queue_offset < queue.max_offset:
+            return -1
         record, count = self._gather(topic, queue_id, self._units(queue, queue_offset, 1))
         if not count:
             return -1
@@ -457,6 +510,10 @@ class MessageStore:
 
     async def checkpoint(self) -> None:
         """Bring log and ConsumeQueues to disk and note how far they are."""
+        async with self._files_lock:
+            await self._checkpoint()
+
+    async def _checkpoint(self) -> None:
         # What is written down is the state of this moment; what is synced may be younger.
         now_ms = self._clock.monotonic_ms()
         plan = self._plan_checkpoint(

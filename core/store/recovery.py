@@ -23,7 +23,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
-from core.message import decode_properties
 from core.record import (
     FILLER_SIZE,
     RECORD_BYTES_MIN,
@@ -37,6 +36,7 @@ from core.record import (
 from core.store.checkpoint import QueueTable, StoreCheckpoint
 from core.store.commitlog import CommitLog
 from core.store.consume_queue import FILLER, UNIT, ConsumeQueue, is_topic_name
+from core.store.due_time import WAITING_TOPICS, DueTimes
 from core.store.files import Storage
 from core.store.mapped_file_queue import MappedFile
 
@@ -44,13 +44,6 @@ logger = logging.getLogger(__name__)
 
 CHECKPOINT_MARGIN_MS: Final = 3_000
 RECORDS_PER_STEP: Final = 65_536
-SCHEDULE_TOPIC: Final = b"SCHEDULE_TOPIC_XXXX"
-_S, _M, _H = 1_000, 60_000, 3_600_000
-# Level 1 is the first; messageDelayLevel of RocketMQ's broker.
-DELAY_LEVELS_MS: Final = (
-    1 * _S, 5 * _S, 10 * _S, 30 * _S, 1 * _M, 2 * _M, 3 * _M, 4 * _M, 5 * _M, 6 * _M, 7 * _M,
-    8 * _M, 9 * _M, 10 * _M, 20 * _M, 30 * _M, 1 * _H, 2 * _H,
-)  # fmt: skip
 
 QueueKey = tuple[str, int]
 
@@ -91,12 +84,14 @@ class Recovery:
         log: CommitLog,
         queues: dict[QueueKey, ConsumeQueue],
         make_queue: Callable[[str, int], ConsumeQueue],
+        due_times: DueTimes,
     ) -> None:
         self._storage = storage
         self._directory = directory
         self._log = log
         self._queues = queues
         self._make_queue = make_queue
+        self._due_times = due_times
         # Queues to be made anew from the whole log, with the reason.
         self._broken: dict[QueueKey, str] = {}
         self._only: set[QueueKey] | None = None
@@ -151,7 +146,7 @@ class Recovery:
         while (file := self._log.queue.find(at)) is not None:
             runs, position, stop, count, last_ms = collect(
                 file.view, at - file.begin, file.size, file.begin, RECORDS_PER_STEP,
-                SCHEDULE_TOPIC, deliver_time_ms,
+                WAITING_TOPICS, self._due_times.due_ms,
             )  # fmt: skip
             self.report.records += count
             self.last_store_timestamp_ms = max(self.last_store_timestamp_ms, last_ms)
@@ -398,7 +393,7 @@ class Recovery:
             queue.truncate(queue.max_offset)
             if queue.is_dirty and not was_dirty:
                 self._note_repaired(key)
-            queue.min_offset = min(queue.find_end(self._log.begin_offset), queue.max_offset)
+            queue.advance_min(self._log.begin_offset)
 
     def _is_lost(self, unit: tuple[int, int, int]) -> bool:
         physical_offset, size, _ = unit
@@ -423,11 +418,3 @@ class Recovery:
             report.was_clean, report.scanned_from, report.end_offset, report.records,
             len(report.repaired_queues), len(report.rebuilt_queues),
         )  # fmt: skip
-
-
-def deliver_time_ms(properties: bytes, store_timestamp_ms: int) -> int:
-    """Return when a record of SCHEDULE_TOPIC_XXXX is due; 0 if it names no delay level."""
-    level = decode_properties(properties).get("DELAY", "")
-    if not level.isdecimal() or len(level) > 9 or int(level) < 1:
-        return 0
-    return store_timestamp_ms + DELAY_LEVELS_MS[min(int(level), len(DELAY_LEVELS_MS)) - 1]

@@ -1,0 +1,203 @@
+"""Which CommitLog files go, when, and what goes after them.
+
+Owns: Retention (which file is expired), LogCleaner (the order of removal, rounds, pauses). Must not
+touch: what is in a record beyond its store timestamp.
+Spec: RocketMQ DefaultMessageStore.CleanCommitLogService, CleanConsumeQueueService.
+
+    each 10 s:  hour of the day is 04, or the disk is over 75 % full -> expired files go
+                the disk is over 85 % full                           -> the oldest go regardless
+    one file:   listeners append again what they need of it -> that is on disk -> the file leaves
+                the row -> it is removed, its directory synced
+    at the end: ConsumeQueue files and whatever else points only into removed files
+
+Invariants: files go in the order of the log and never the newest; none goes before what listeners
+saved of it is durable; a wall clock that is set in either direction expires nothing early.
+Concurrency: a file that has left the row cannot be found by a reader any more; it is unmapped when
+the last one that holds its view lets go of it. The flusher never syncs a file below its offset.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
+from typing import Final
+
+import trio
+
+from core.clock import Clock
+from core.errors import StoreError
+from core.record import scan
+from core.store.commitlog import CommitLog
+from core.store.config import StoreConfig
+from core.store.consume_queue import ConsumeQueue
+from core.store.files import Storage
+from core.store.flush import GroupFlusher
+from core.store.mapped_file_queue import MappedFile
+
+_log = logging.getLogger(__name__)
+
+HOUR_MS: Final = 3_600_000
+QUEUES_PER_STEP: Final = 64
+
+
+BeforeRemoval = Callable[[int, int], Awaitable[None]]
+
+
+class Retention:
+    """How old a file is, by a clock that no setting of the wall clock moves forward."""
+
+    def __init__(self, clock: Clock, retention_hours: int) -> None:
+        self._clock = clock
+        self._retention_ms = retention_hours * HOUR_MS
+        # The wall clock is believed at the start; from then on the monotonic one says what passed.
+        self._started_ms = clock.now_ms() - clock.monotonic_ms()
+
+    def is_expired(self, newest_ms: int) -> bool:
+        """Say whether messages of ``newest_ms`` and before have been kept for long enough."""
+        now_ms = min(self._clock.now_ms(), self._started_ms + self._clock.monotonic_ms())
+        return now_ms - newest_ms > self._retention_ms
+
+    def hour(self) -> int:
+        """Return the hour of the day, local time."""
+        return time.localtime(self._clock.now_ms() / 1000).tm_hour
+
+
+class LogCleaner:
+    """Removes files of one open store, round by round.
+
+    ``before_removal`` are called with a file's [begin, end) and may append; ``after_removal`` with
+    the log's new begin, in a thread, and remove what points only below it.
+    """
+
+    def __init__(
+        self,
+        config: StoreConfig,
+        clock: Clock,
+        storage: Storage,
+        log: CommitLog,
+        queues: Mapping[tuple[str, int], ConsumeQueue],
+        *,
+        flusher: GroupFlusher,
+        files_lock: trio.Lock,
+    ) -> None:
+        self._config = config
+        self._retention = Retention(clock, config.retention_hours)
+        self._storage = storage
+        self._log = log
+        self._queues = queues
+        self._flusher = flusher
+        self._files_lock = files_lock
+        self.before_removal: list[BeforeRemoval] = []
+        self.after_removal: list[Callable[[int], None]] = []
+        self.removed_files = 0
+
+    async def run(self) -> None:
+        """Clean each interval until cancelled."""
+        # A crash may have left derived files whose log files are gone.
+        await self.remove_derived()
+        while True:
+            await trio.sleep(self._config.cleanup_interval_ms / 1000)
+            try:
+                await self.clean()
+            except (StoreError, OSError) as exc:
+                # Nothing was removed that may not be; the next round tries again.
+                _log.warning("cleaning ended early reason=%s", exc)
+
+    async def clean(self) -> int:
+        """Do one round; return how many CommitLog files were removed."""
+        removed = 0
+        while removed < self._config.cleanup_files_max and len(self._log.queue.files) > 1:
+            oldest = self._log.queue.files[0]
+            if not await self._goes(self._newest_ms(oldest)):
+                break
+            size = self._log.end_offset - self._log.begin_offset
+            await self._remove(oldest)
+            removed += 1
+            if self._log.end_offset - self._log.begin_offset > size - oldest.size // 2:
+                # Nearly all of it was still needed: to go on would copy the log, not shorten it.
+                break
+            await trio.sleep(self._config.cleanup_pause_ms / 1000)
+        if removed:
+            followed = await self.remove_derived()
+            _log.info("cleaned commitlog_files=%d consumequeue_files=%d", removed, followed)
+        return removed
+
+    def _newest_ms(self, file: MappedFile) -> int:
+        """Return a time that no message in the file is younger than.
+
+        Store timestamps do not go back along the log, so the next message behind it will do.
+        """
+        for later in self._log.queue.between(file.end, self._log.end_offset):
+            first, _, _ = scan(later.view, 0, later.size, later.begin, 1)
+            if first:
+                return first[0][7]
+        return self._log.last_store_timestamp_ms
+
+    async def _goes(self, newest_ms: int) -> bool:
+        is_expired = self._retention.is_expired(newest_ms)
+        if is_expired and self._retention.hour() in self._config.cleanup_hours:
+            return True
+        usage = await trio.to_thread.run_sync(self._storage.disk_usage, self._config.directory)
+        if usage.used_percent > self._config.cleanup_oldest_percent:
+            if not is_expired:
+                _log.warning("a file goes before its time disk_used=%.1f", usage.used_percent)
+            return True
+        return is_expired and usage.used_percent > self._config.cleanup_expired_percent
+
+    async def _remove(self, file: MappedFile) -> None:
+        for listener in self.before_removal:
+            await listener(file.begin, file.end)
+        # What they appended, and that the flusher is done with the file.
+        end_offset = self._log.end_offset
+        await self._flusher.wait(end_offset)
+        self._log.queue.drop_first(file)
+        try:
+            await trio.to_thread.run_sync(self._unlink, file)
+        except BaseException:
+            # It is still there: a gap between files would keep the store from opening.
+            self._log.queue.put_back(file)
+            raise
+        self.removed_files += 1
+        _log.info("removed a CommitLog file path=%s", file.path)
+
+    def _unlink(self, file: MappedFile) -> None:
+        """Remove a file that nobody can find any more; blocks."""
+        # The last attempt may have got as far as removing it.
+        with suppress(FileNotFoundError):
+            self._storage.remove_file(file.path)
+        # Before the next one goes: files that are missing in the middle cannot be told from loss.
+        self._storage.sync_directory(os.path.dirname(file.path))
+        file.let_go()
+
+    async def remove_derived(self) -> int:
+        """Remove what points only below the log's begin; return how many ConsumeQueue files."""
+        removed = 0
+        begin_offset = self._log.begin_offset
+        for listener in self.after_removal:
+            await trio.to_thread.run_sync(listener, begin_offset)
+        queues = list(self._queues.values())
+        for at in range(0, len(queues), QUEUES_PER_STEP):
+            # A checkpoint syncs files by name; none may vanish while it does.
+            async with self._files_lock:
+                paths = []
+                for queue in queues[at : at + QUEUES_PER_STEP]:
+                    if queue.files_count > 1:
+                        queue.advance_min(begin_offset)
+                        paths += queue.take_files_below_min()
+                if paths:
+                    await trio.to_thread.run_sync(self._unlink_derived, paths)
+                    removed += len(paths)
+            if paths:
+                await trio.sleep(self._config.cleanup_pause_ms / 1000)
+        return removed
+
+    def _unlink_derived(self, paths: list[str]) -> None:
+        for path in paths:
+            try:
+                self._storage.remove_file(path)
+            except OSError as exc:
+                # The next start finds it again, and that nothing in it points into the log.
+                _log.warning("a ConsumeQueue file stays path=%s error=%s", path, exc)
