@@ -248,6 +248,8 @@ class SendProcessor:
             text = text + VALUE_END + self._added_text
         else:
             text += self._added_text
+        if "\0" in text:
+            raise BrokerError(ResponseCode.MESSAGE_ILLEGAL, "the properties hold a zero character")
         stored = text.encode()
         if len(stored) > PROPERTIES_BYTES_MAX:
             fault = f"the properties have {len(stored)} bytes, the limit is {PROPERTIES_BYTES_MAX}"

@@ -1,0 +1,332 @@
+"""Crash states: every legal content of the disk after a crash recovers to what was promised.
+
+Usage: python -m tests.fault.crash_states [--states 20000] [--seed N] [--replay SEED:LIFE:STATE]
+
+A scenario is a row of lives of one folder on a simulated disk: open, append, flush, checkpoint,
+close or crash. From the log of each life come crash states (tests/support/simulated_disk.py); each
+is opened and read back. The next life begins with one of them.
+
+Promised at a moment, and checked:
+- after a power cut, every record below the durable offset (sync flush acknowledges no other);
+- after a kill of the process, every record that append has returned for;
+- of what is there besides, each was appended once, is unchanged, in order and in its place.
+What a start has shown to readers is promised from then on, what it has not never comes back.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import random
+import sys
+import time
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any
+
+import trio
+
+from core.clock import ManualClock
+from core.message import tags_code
+from core.record import decode
+from core.store.message_store import MessageStore
+from tests.support.simulated_disk import ROOT, CrashModel, Image, SimulatedDisk
+from tests.support.stores import BORN_HOST, make_store
+
+DIRECTORY = f"{ROOT}/data/store"
+QUEUES = (("a", 0), ("a", 1), ("b", 0), ("%RETRY%c", 0))
+LIVES = 3
+STATES_PER_LIFE = 200
+REOPENED_EACH = 16
+CLOCK_START_MS = 1_700_000_000_000
+
+# What must be found of a record: topic, queue id, queue offset, physical offset, properties, body.
+Expected = tuple[bytes, int, int, int, bytes, bytes]
+
+
+class CrashStateError(AssertionError):
+    """A crash state that recovered to something else than what was promised."""
+
+
+@dataclass(slots=True)
+class Promises:
+    """What may and must be read back, each with the number of events before it holds."""
+
+    begun: list[tuple[int, int]] = field(default_factory=list)  # (events, record number)
+    appended: list[tuple[int, int]] = field(default_factory=list)
+    durable: list[tuple[int, int]] = field(default_factory=list)
+    # Until the start is through, what the crash before it left; then what the start found.
+    opened_at: int = sys.maxsize
+    possible_before: frozenset[int] = frozenset()
+    required_before: frozenset[int] = frozenset()
+    opened_with: frozenset[int] = frozenset()
+
+    def at(self, events: int, *, after_kill: bool) -> tuple[frozenset[int], frozenset[int]]:
+        """Return (what must be there, what may be there) after this many events."""
+        if events < self.opened_at:
+            return self.required_before, self.possible_before
+        kept = self.appended if after_kill else self.durable
+        required = {number for at, number in kept if at <= events}
+        possible = {number for at, number in self.begun if at < events}
+        return self.opened_with | required, self.opened_with | possible
+
+
+class _Inline(ThreadPoolExecutor):
+    """Runs at once, so that the order of events depends on the seed alone."""
+
+    def submit(self, fn: Any, /, *args: Any, **kwargs: Any) -> Future[Any]:
+        future: Future[Any] = Future()
+        try:
+            future.set_result(fn(*args, **kwargs))
+        except OSError as exc:
+            future.set_exception(exc)
+        return future
+
+
+class Scenario:
+    """The lives of one folder."""
+
+    def __init__(self, seed: int) -> None:
+        self.seed = seed
+        self._chance = random.Random(seed)
+        self._expected: dict[int, Expected] = {}
+        self._clock = ManualClock(CLOCK_START_MS)
+        self._config: dict[str, Any] = {
+            "commitlog_file_bytes": self._chance.choice((16_384, 65_536)),
+            "consume_queue_file_units": self._chance.choice((4, 16, 300)),
+            "consume_queue_files_open_max": self._chance.choice((2, 256)),
+        }
+
+    def run(self) -> Iterator[tuple[str, bool, Image]]:
+        """Check state after state; yield the name of each, whether by kill, and what it was."""
+        image, required, possible = Image(), frozenset[int](), frozenset[int]()
+        for life in range(LIVES):
+            disk = SimulatedDisk(image)
+            promises = Promises(required_before=required, possible_before=possible)
+            trio.run(self._live, disk, promises)
+            disk.take_notes()
+            states = self._crash_states(image, disk, promises)
+            goes_on_with = self._chance.randrange(STATES_PER_LIFE)
+            for number, (state, must, may, by_kill) in enumerate(states):
+                name = f"{self.seed}:{life}:{number}"
+                try:
+                    self.check(state, must, may, reopen=number % REOPENED_EACH == 0)
+                except Exception as exc:
+                    raise CrashStateError(f"crash state {name}: {exc!r}") from exc
+                yield name, by_kill, state
+                if number == goes_on_with:
+                    image, required, possible = state, must, may
+
+    # -- what is done to the store ---------------------------------------------------------
+
+    async def _live(self, disk: SimulatedDisk, promises: Promises) -> None:
+        store = make_store(DIRECTORY, storage=disk, clock=self._clock, **self._config)
+        store._log.queue._worker = _Inline(1)
+        store.open()
+        disk.take_notes()
+        promises.opened_with = frozenset(self._read(store, promises.possible_before))
+        promises.opened_at = len(disk.events)
+        chance = self._chance
+        unflushed: list[tuple[int, int]] = []
+
+        is_appending = False
+
+        def append() -> None:
+            nonlocal is_appending
+            is_appending = True
+            unflushed.extend(self._append(store, disk, promises))
+            is_appending = False
+
+        def on_sync() -> None:
+            # The event loop goes on while a thread waits for the disk, but not within an append.
+            if not is_appending and chance.random() < 0.2:
+                append()
+
+        disk.on_sync = on_sync
+        for _ in range(chance.randint(5, 40)):
+            match chance.randrange(8):
+                case 0:
+                    await store._flusher.flush()
+                case 1:
+                    await store.checkpoint()
+                case 2:
+                    self._clock.advance(chance.choice((10, 1_000, 4_000, 61_000)))
+                case 3:
+                    self._clock.step_wall(chance.choice((-86_400_000, 86_400_000, -50)))
+                case _:
+                    append()
+            assert store.fence_reason is None, store.fence_reason
+            durable = [number for end, number in unflushed if end <= store.durable_offset]
+            unflushed = [item for item in unflushed if item[0] > store.durable_offset]
+            promises.durable += [(len(disk.events), number) for number in durable]
+        disk.on_sync = lambda: None
+        if chance.random() < 0.3:
+            store.close()
+            promises.durable += [(len(disk.events), number) for _, number in unflushed]
+
+    def _append(
+        self, store: MessageStore, disk: SimulatedDisk, promises: Promises
+    ) -> list[tuple[int, int]]:
+        """Append a batch; return (physical offset behind it, record number) of each record."""
+        chance = self._chance
+        first = len(self._expected)
+        disk.take_notes()
+        begun_at = len(disk.events)
+        messages, texts = [], []
+        for number in range(first, first + chance.choice((1, 1, 2, 8))):
+            topic, queue_id = chance.choice(QUEUES)
+            tail = store.queue_tail(topic, queue_id)
+            body, properties, code = self._content()
+            texts.append((tail, properties, body))
+            # The born timestamp is the record's number.
+            messages.append((tail, body, properties, code, number, BORN_HOST, 0, 0, 0, 0))
+        placed: list[tuple[int, int]] = []
+        end = store.append(messages, placed)
+        for number, (tail, properties, body) in enumerate(texts, first):
+            physical_offset, queue_offset = placed[number - first]
+            self._expected[number] = (
+                tail.topic, tail.queue_id, queue_offset, physical_offset, properties, body,
+            )  # fmt: skip
+        disk.take_notes()
+        numbers = range(first, first + len(texts))
+        promises.begun += [(begun_at, number) for number in numbers]
+        promises.appended += [(len(disk.events), number) for number in numbers]
+        return [(end, number) for number in numbers]
+
+    def _content(self) -> tuple[bytes, bytes, int]:
+        chance = self._chance
+        size = chance.choice((0, 1, chance.randint(0, 300), chance.randint(0, 300), 3_000))
+        body = bytes(size) if chance.random() < 0.1 else chance.randbytes(size)
+        properties, code = b"", 0
+        if chance.random() < 0.7:
+            properties += b"TAGS\x01dev\x02"
+            code = tags_code("dev")
+        if chance.random() < 0.3:
+            value = bytes(chance.choices(range(32, 127), k=chance.choice((10, 200, 1_500))))
+            properties += b"k\x01" + value + b"\x02"
+        return body, properties, code
+
+    # -- what is made of it ----------------------------------------------------------------
+
+    def _crash_states(
+        self, image: Image, disk: SimulatedDisk, promises: Promises
+    ) -> Iterator[tuple[Image, frozenset[int], frozenset[int], bool]]:
+        model = CrashModel.of(image)
+        done = 0
+        for at in sorted(self._chance.choices(range(len(disk.events) + 1), k=STATES_PER_LIFE)):
+            for event in disk.events[done:at]:
+                model.apply(event)
+            done = at
+            by_kill = self._chance.random() < 0.1
+            required, possible = promises.at(at, after_kill=by_kill)
+            state = model.after_kill() if by_kill else model.after_power_cut(self._chance)
+            yield state, required, possible, by_kill
+
+    def check(
+        self, state: Image, required: frozenset[int], possible: frozenset[int], *, reopen: bool
+    ) -> None:
+        """Open a crash state and compare what is in it with what was promised."""
+        disk = SimulatedDisk(state)
+        store = make_store(DIRECTORY, storage=disk, clock=self._clock, **self._config)
+        store.open()
+        found = self._read(store, possible)
+        missing = sorted(required - set(found))
+        if missing:
+            places = [self._expected[number][:4] for number in missing[:3]]
+            raise CrashStateError(f"{len(missing)} of {len(required)} records are lost: {places}")
+        if reopen:
+            for tail in [store.queue_tail(*key) for key in QUEUES]:
+                store.append([(tail, b"new", b"", 0, 1 << 40, BORN_HOST, 0, 0, 0, 0)])
+            store.close()
+            again = make_store(DIRECTORY, storage=disk, clock=self._clock, **self._config)
+            report = again.open()
+            # A hole in the log stays, and is found again with what it does to queues.
+            if report.rebuilt_queues or (report.repaired_queues and not report.damage):
+                raise CrashStateError(f"a second start finds something to do: {report}")
+            if [n for n in self._numbers(again) if n < 1 << 40] != found:
+                raise CrashStateError("a second start shows other records")
+
+    def _read(self, store: MessageStore, possible: frozenset[int]) -> list[int]:
+        """Return the numbers of all records, in order of queues; none may be a surprise."""
+        found = []
+        seen = set()
+        for number, fields in self._records(store):
+            topic, queue_id, queue_offset, physical_offset = fields[:4]
+            place = (topic, queue_id, queue_offset, physical_offset, fields[12], fields[13])
+            if number in seen:
+                raise CrashStateError(f"record {number} is there twice")
+            if number not in possible:
+                raise CrashStateError(f"record {number} should not be there: {place}")
+            if self._expected[number] != place:
+                raise CrashStateError(f"record {number} has changed: {place}")
+            seen.add(number)
+            found.append(number)
+        return found
+
+    def _numbers(self, store: MessageStore) -> list[int]:
+        return [number for number, _ in self._records(store)]
+
+    def _records(self, store: MessageStore) -> Iterator[tuple[int, tuple[Any, ...]]]:
+        for topic, queue_id in sorted(store.queues()):
+            offset = store.min_offset(topic, queue_id)
+            last = -1
+            while offset < store.max_offset(topic, queue_id):
+                result = store.read(topic, queue_id, offset, count_max=1000)
+                for fields in decode(result.records, verify=True):
+                    if (fields[0].decode(), fields[1]) != (topic, queue_id) or fields[2] <= last:
+                        raise CrashStateError(f"{fields[:4]} is out of place")
+                    last = fields[2]
+                    yield fields[6], fields
+                if result.next_offset <= offset:
+                    raise CrashStateError(f"reading {topic} {queue_id} stops at {offset}")
+                offset = result.next_offset
+
+
+def explore(seed: int, states_max: int) -> Iterator[tuple[str, int]]:
+    """Check states of scenario after scenario; yield the name and how many distinct ones so far."""
+    distinct: set[int] = set()
+    while True:
+        for name, _, state in Scenario(seed).run():
+            distinct.add(hash((state.directories, state.files)))
+            yield name, len(distinct)
+            if len(distinct) >= states_max:
+                return
+        seed += 1
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.fault.crash_states")
+    parser.add_argument("--states", type=int, default=2_000, help="distinct states to check")
+    parser.add_argument("--seed", type=int, default=None)
+    parser.add_argument("--replay", metavar="SEED:LIFE:STATE")
+    args = parser.parse_args()
+    # Recovery logs each state's damage; here only the result counts.
+    logging.disable(logging.CRITICAL)
+    if args.replay:
+        for name, _, _ in Scenario(int(args.replay.split(":")[0])).run():
+            if name == args.replay:
+                sys.stdout.write(f"crash state {name} recovers\n")
+                return 0
+        sys.stdout.write(f"there is no crash state {args.replay}\n")
+        return 2
+    seed = args.seed if args.seed is not None else random.SystemRandom().randrange(1 << 32)
+    sys.stdout.write(f"seed {seed}\n")
+    begun = time.monotonic()
+    checked = distinct = 0
+    try:
+        for _, distinct in explore(seed, args.states):  # noqa: B007  # the last one counts
+            checked += 1
+    except CrashStateError as exc:
+        replay = str(exc).split(" ")[2].rstrip(":")
+        sys.stdout.write(f"{exc}\nreplay: python -m tests.fault.crash_states --replay {replay}\n")
+        return 1
+    seconds = time.monotonic() - begun
+    sys.stdout.write(
+        f"{distinct} distinct crash states of {checked} recovered as promised in {seconds:.0f} s\n"
+    )
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,350 @@
+"""A disk in memory that writes down what is done to it, and what a power cut could leave of that.
+
+Owns: SimulatedDisk (a Storage), its log of events, CrashModel, which turns a prefix of the log into
+legal disk contents. Must not touch: records, the store.
+
+A page written but not synced may be on disk as any of its versions since the last sync, whole or
+torn at sectors, or cut anywhere (a page can be written out while a process copies into it). A name
+made, moved or removed without a sync of its directory may or may not be there; of the changes of
+one directory always the first ones are. Nothing else is lost.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+from core.store.files import TEMPORARY, DiskUsage, Entry, Lock, Region
+
+PAGE_BYTES = 4096
+SECTOR_BYTES = 512
+ROOT = "/disk"
+UNSYNCED_PAGES_MAX = 3
+
+Pages = list[bytes]
+
+
+@dataclass(frozen=True, slots=True)
+class Image:
+    """What is on a disk: directories, and files as pages (the last one may be short)."""
+
+    directories: frozenset[str] = frozenset({ROOT})
+    files: tuple[tuple[str, tuple[bytes, ...]], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Created:
+    file: int
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    file: int
+    page: int
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Synced:
+    file: int
+
+
+@dataclass(frozen=True, slots=True)
+class Renamed:
+    """A name for a file: new (``path`` is empty), moved, or gone (``new_path`` is empty)."""
+
+    path: str
+    new_path: str
+    file: int
+
+    @property
+    def directories(self) -> frozenset[str]:
+        return frozenset(os.path.dirname(name) for name in (self.path, self.new_path) if name)
+
+
+@dataclass(frozen=True, slots=True)
+class DirectoryMade:
+    path: str
+
+    @property
+    def directories(self) -> frozenset[str]:
+        return frozenset({os.path.dirname(self.path)})
+
+
+@dataclass(frozen=True, slots=True)
+class DirectorySynced:
+    path: str
+
+
+Event = Created | Written | Synced | Renamed | DirectoryMade | DirectorySynced
+
+
+class SimulatedDisk:
+    """Files in memory. ``events`` is the log; mapped stores get into it with the next event.
+
+    ``on_sync`` is called between what a sync has brought to the disk and its return: what is
+    written there is not part of it.
+    """
+
+    def __init__(self, image: Image | None = None) -> None:
+        image = image or Image()
+        self.events: list[Event] = []
+        self.on_sync: Callable[[], None] = lambda: None
+        self._directories = set(image.directories)
+        self._names: dict[str, int] = {}
+        self._content: dict[int, bytearray] = {}
+        self._known: dict[int, Pages] = {}
+        for number, (path, pages) in enumerate(image.files):
+            self._names[path] = number
+            self._content[number] = bytearray(b"".join(pages))
+            self._known[number] = list(pages)
+
+    def take_notes(self) -> None:
+        """Put what was stored into mapped files since the last event into the log."""
+        for number in self._content:
+            self._note_file(number)
+
+    def _note_file(self, number: int) -> None:
+        content, known = self._content[number], self._known[number]
+        if content == b"".join(known):
+            return
+        for page, old in enumerate(known):
+            new = bytes(content[page * PAGE_BYTES : (page + 1) * PAGE_BYTES])
+            if new != old:
+                known[page] = new
+                self.events.append(Written(number, page, new))
+
+    def _note(self, event: Event) -> None:
+        self.take_notes()
+        self.events.append(event)
+
+    # -- Storage ---------------------------------------------------------------------------
+
+    def make_directory(self, path: str, *, durable: bool = False) -> None:
+        above = os.path.dirname(path)
+        if path not in self._directories:
+            self.make_directory(above, durable=durable)
+            self._directories.add(path)
+            self._note(DirectoryMade(path))
+        if durable:
+            self.sync_directory(above)
+
+    def list_directory(self, path: str) -> list[Entry]:
+        prefix = path + "/"
+        found = [
+            Entry(name[len(prefix) :], len(self._content[number]), False)
+            for name, number in self._names.items()
+            if name.startswith(prefix) and "/" not in name[len(prefix) :]
+        ]
+        found += [
+            Entry(name[len(prefix) :], 0, True)
+            for name in self._directories
+            if name.startswith(prefix) and "/" not in name[len(prefix) :]
+        ]
+        return sorted(found, key=lambda entry: entry.name)
+
+    def read_file(self, path: str) -> bytes | None:
+        number = self._names.get(path)
+        return None if number is None else bytes(self._content[number])
+
+    def replace_file(self, path: str, data: bytes) -> None:
+        number = self._create(path + TEMPORARY, len(data))
+        self._content[number][:] = data
+        self._sync(number)
+        self.rename(path + TEMPORARY, path)
+        self.sync_directory(os.path.dirname(path))
+
+    def create_file(self, path: str, size: int, *, sparse: bool) -> None:
+        self._sync(self._create(path + TEMPORARY, size))
+        self.rename(path + TEMPORARY, path)
+
+    def _create(self, path: str, size: int) -> int:
+        assert os.path.dirname(path) in self._directories, path
+        number = len(self._content)
+        content = bytearray(size)
+        self._note(Created(number, size))
+        self._content[number] = content
+        self._known[number] = _pages(content)
+        self._names[path] = number
+        self._note(Renamed("", path, number))
+        return number
+
+    def _sync(self, number: int) -> None:
+        self._note(Synced(number))
+        self.on_sync()
+
+    def map_file(self, path: str, size: int) -> Region:
+        return _SimulatedRegion(self, self._names[path], self._content[self._names[path]])
+
+    def sync_file(self, path: str) -> None:
+        self._sync(self._names[path])
+
+    def sync_directory(self, path: str) -> None:
+        assert path in self._directories or path == os.path.dirname(ROOT), path
+        self._note(DirectorySynced(path))
+        self.on_sync()
+
+    def remove_file(self, path: str) -> None:
+        self._note(Renamed(path, "", self._names.pop(path)))
+
+    def rename(self, path: str, new_path: str) -> None:
+        self._names[new_path] = self._names.pop(path)
+        self._note(Renamed(path, new_path, self._names[new_path]))
+
+    def lock(self, path: str) -> Lock | None:
+        return _NoLock()
+
+    def disk_usage(self, path: str) -> DiskUsage:
+        return DiskUsage(10.0, 1 << 40)
+
+
+class _SimulatedRegion:
+    def __init__(self, disk: SimulatedDisk, number: int, content: bytearray) -> None:
+        self._disk = disk
+        self._number = number
+        self.view = memoryview(content)
+
+    def reserve(self, begin: int, end: int) -> None:
+        pass
+
+    def sync(self) -> None:
+        self._disk._sync(self._number)
+
+    def data_ranges(self, begin: int) -> Iterator[tuple[int, int]]:
+        if begin < len(self.view):
+            yield begin, len(self.view)
+
+    def close(self) -> None:
+        self.view.release()
+
+
+class _NoLock:
+    def release(self) -> None:
+        pass
+
+
+def _pages(content: bytes | bytearray) -> Pages:
+    return [bytes(content[at : at + PAGE_BYTES]) for at in range(0, len(content), PAGE_BYTES)]
+
+
+@dataclass(slots=True)
+class CrashModel:
+    """What is surely on disk after a prefix of the log, and what may be there besides."""
+
+    _directories: set[str]
+    _names: dict[str, int]
+    _durable: dict[int, Pages]
+    _unsynced: dict[tuple[int, int], list[bytes]] = field(default_factory=dict)
+    _pending: list[Renamed | DirectoryMade] = field(default_factory=list)
+
+    @staticmethod
+    def of(image: Image) -> CrashModel:
+        return CrashModel(
+            set(image.directories),
+            {path: number for number, (path, _) in enumerate(image.files)},
+            {number: list(pages) for number, (_, pages) in enumerate(image.files)},
+        )
+
+    def apply(self, event: Event) -> None:
+        match event:
+            case Created(file, size):
+                self._durable[file] = _pages(bytes(size))
+            case Written(file, page, data):
+                self._unsynced.setdefault((file, page), []).append(data)
+            case Synced(file):
+                for key in [key for key in self._unsynced if key[0] == file]:
+                    self._durable[file][key[1]] = self._unsynced.pop(key)[-1]
+            case DirectorySynced(path):
+                done = [change for change in self._pending if path in change.directories]
+                self._pending = [c for c in self._pending if path not in c.directories]
+                for change in done:
+                    _change(change, self._directories, self._names)
+            case _:
+                self._pending.append(event)
+
+    def after_kill(self) -> Image:
+        """Return what a killed process leaves: everything, synced or not."""
+        latest = {key: versions[-1] for key, versions in self._unsynced.items()}
+        return self._image(self._pending, latest)
+
+    def after_power_cut(self, chance: random.Random) -> Image:
+        """Return one of the contents that a power cut may leave."""
+        keep = chance.random() < 0.5
+        pages = {key: versions[-1] for key, versions in self._unsynced.items()} if keep else {}
+        keys = sorted(self._unsynced)
+        for key in chance.sample(keys, min(len(keys), chance.randint(0, UNSYNCED_PAGES_MAX))):
+            old = self._durable[key[0]][key[1]]
+            pages[key] = _some_version([old, *self._unsynced[key]], chance)
+        return self._image(self._some_changes(chance), pages)
+
+    def _some_changes(self, chance: random.Random) -> list[Renamed | DirectoryMade]:
+        directories = sorted({path for change in self._pending for path in change.directories})
+        kept_until = {}
+        for path in directories:
+            count = sum(path in change.directories for change in self._pending)
+            kept_until[path] = chance.choice((0, count, count, chance.randint(0, count)))
+        kept = []
+        for change in self._pending:
+            if all(kept_until[path] > 0 for path in change.directories):
+                kept.append(change)
+            for path in change.directories:
+                kept_until[path] -= 1
+        return kept
+
+    def _image(
+        self, changes: list[Renamed | DirectoryMade], pages: dict[tuple[int, int], bytes]
+    ) -> Image:
+        directories, names = set(self._directories), dict(self._names)
+        for change in changes:
+            _change(change, directories, names)
+        reachable = frozenset(path for path in directories if _is_reachable(path, directories))
+        files = []
+        for path in sorted(names):
+            if os.path.dirname(path) in reachable:
+                number = names[path]
+                content = self._durable[number]
+                files.append(
+                    (path, tuple(pages.get((number, i), old) for i, old in enumerate(content)))
+                )
+        return Image(reachable, tuple(files))
+
+
+def _change(change: Renamed | DirectoryMade, directories: set[str], names: dict[str, int]) -> None:
+    match change:
+        case DirectoryMade(path):
+            directories.add(path)
+        case Renamed(path, new_path, file):
+            if path:
+                names.pop(path, None)
+            if new_path:
+                names[new_path] = file
+
+
+def _is_reachable(path: str, directories: set[str]) -> bool:
+    while path != ROOT:
+        if path not in directories:
+            return False
+        path = os.path.dirname(path)
+    return True
+
+
+def _some_version(versions: Pages, chance: random.Random) -> bytes:
+    """Return one version of a page, or a mixture of two."""
+    first, second = sorted(chance.choices(range(len(versions)), k=2))
+    old, new = versions[first], versions[second]
+    match chance.randrange(4):
+        case 0:
+            return versions[0]
+        case 1:
+            return new
+        case 2:
+            cut = chance.randrange(len(new) + 1)
+            return new[:cut] + old[cut:]
+        case _:
+            return b"".join(
+                chance.choice((old, new))[at : at + SECTOR_BYTES]
+                for at in range(0, len(new), SECTOR_BYTES)
+            )
