@@ -1,12 +1,12 @@
 """Reading messages by explicit offsets: assign queues, poll them fairly, commit.
 
-Owns: PullConsumer, PullResult, the position in each assigned queue, at most two batches read ahead
+Owns: PullConsumer, the position in each assigned queue, at most two batches read ahead
 per queue. Must not touch: connections and routes (bridge.client), the assignment of queues to the
 members of a group (the caller decides). Used by one task at a time; ``poll`` and ``commit`` from
 different tasks are fine.
 Invariants: ``position`` is the offset after the last message handed out, never of one read ahead;
 so what ``commit`` stores has been seen by the caller. Offsets live at the broker.
-Spec: RocketMQ PullAPIWrapper, PullMessageRequestHeader, DefaultLitePullConsumerImpl.
+Spec: RocketMQ DefaultLitePullConsumerImpl.
 """
 
 from __future__ import annotations
@@ -15,8 +15,6 @@ import logging
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from dataclasses import dataclass
-from enum import IntEnum
 from types import TracebackType
 from typing import Any, Final, Literal, Self, TypeVar
 
@@ -24,12 +22,20 @@ import trio
 
 from bridge.client import REQUEST_TIMEOUT_S, Client, check, int_field
 from bridge.errors import ClientError, NoNameServerError, RouteError
+from bridge.pull_request import (
+    PULL_BYTES_MAX,
+    PULL_COUNT,
+    PullResult,
+    PullStatus,
+    pull_command,
+    pull_result,
+    queue_ext,
+)
 from bridge.read_ahead import TAGS_ALL, Reading, Start, parse_tags, with_tags
 from bridge.routes import MASTER_ID
 from core.errors import BrokerError, MotelogError, RecordError, RemotingError
 from core.message import MessageQueue, StoredMessage, string_hash
-from core.record import decode_messages
-from core.remoting import PullSysFlag, RemotingCommand, RequestCode, ResponseCode
+from core.remoting import RemotingCommand, RequestCode, ResponseCode
 
 logger = logging.getLogger(__name__)
 
@@ -38,9 +44,8 @@ HOLD_S: Final = 15.0
 HOLD_GRACE_S: Final = 10.0
 RETRY_S: Final = 1.0
 TOPIC_RETRY_S: Final = 0.1
-# Brokers give less as they see fit; RocketMQ stops at 32 messages or 256 KiB.
-PULL_COUNT: Final = 512
-PULL_BYTES_MAX: Final = 262_144
+
+__all__ = ["HOLD_S", "PULL_BYTES_MAX", "PULL_COUNT", "PullConsumer", "PullResult", "PullStatus"]
 
 _RETRIED_CODES: Final = frozenset(
     {
@@ -52,31 +57,6 @@ _RETRIED_CODES: Final = frozenset(
 )
 
 T = TypeVar("T")
-
-
-class PullStatus(IntEnum):
-    """What a pull found; the next offset is valid for each of them."""
-
-    FOUND = ResponseCode.SUCCESS
-    NO_NEW_MESSAGE = ResponseCode.PULL_NOT_FOUND
-    NO_MATCHED_MESSAGE = ResponseCode.PULL_RETRY_IMMEDIATELY
-    OFFSET_ILLEGAL = ResponseCode.PULL_OFFSET_MOVED
-
-
-@dataclass(frozen=True, slots=True)
-class PullResult:
-    """One answer of a broker; ``records`` are stored records back to back (core.record)."""
-
-    status: PullStatus
-    next_offset: int
-    min_offset: int
-    max_offset: int
-    records: bytes
-    suggested_broker_id: int = MASTER_ID
-
-    def messages(self) -> list[StoredMessage]:
-        """Decode ``records``; RecordError if they are damaged."""
-        return decode_messages(self.records)
 
 
 class PullConsumer:
@@ -210,7 +190,7 @@ class PullConsumer:
 
     async def committed(self, queue: MessageQueue) -> int | None:
         """Return the group's committed offset, None if it has none."""
-        ext = self._queue_ext(queue) | {"consumerGroup": self.group}
+        ext = queue_ext(queue) | {"consumerGroup": self.group}
         answer = await self._ask(queue, RequestCode.QUERY_CONSUMER_OFFSET, ext)
         if answer.code == ResponseCode.QUERY_NOT_FOUND:
             return None
@@ -248,40 +228,27 @@ class PullConsumer:
         hash, so records of other tags with the same hash may be among them, and it may return less
         than asked for; ``bytes_max`` is a wish that brokers before 5.0 do not know.
         """
-        sys_flag = PullSysFlag.SUBSCRIPTION | (PullSysFlag.SUSPEND if hold_s > 0 else 0)
-        ext = self._queue_ext(queue) | {
-            "consumerGroup": self.group,
-            "queueOffset": str(queue_offset),
-            "maxMsgNums": str(count_max),
-            "maxMsgBytes": str(bytes_max),
-            "sysFlag": str(int(sys_flag)),
-            "commitOffset": "0",
-            "suspendTimeoutMillis": str(int(hold_s * 1000)),
-            "subscription": tags,
-            "subVersion": "0",
-            "expressionType": "TAG",
-        }
+        command = pull_command(
+            queue,
+            queue_offset,
+            group=self.group,
+            count_max=count_max,
+            bytes_max=bytes_max,
+            hold_s=hold_s,
+            tags=tags,
+        )
         answer = await self._ask(
             queue,
             RequestCode.PULL_MESSAGE,
-            ext,
+            command.ext,
             timeout_s=self._request_timeout_s + (hold_s + HOLD_GRACE_S if hold_s > 0 else 0),
             broker_id=broker_id,
         )
-        try:
-            status = PullStatus(answer.code)
-        except ValueError:
-            raise BrokerError(
-                answer.code, answer.remark or f"response code {answer.code}"
-            ) from None
-        return PullResult(
-            status=status,
-            next_offset=int_field(answer, "nextBeginOffset"),
-            min_offset=int_field(answer, "minOffset"),
-            max_offset=int_field(answer, "maxOffset"),
-            records=answer.body if status is PullStatus.FOUND else b"",
-            suggested_broker_id=int_field(answer, "suggestWhichBrokerId"),
-        )
+        return pull_result(answer, answer.body)
+
+    async def broker_address(self, queue: MessageQueue) -> str:
+        """Return where the queue's master is; RouteError if nobody knows."""
+        return await self._address(queue)
 
     def _take(self, count_max: int) -> list[StoredMessage]:
         """Hand out what has been read ahead, one batch of each queue in turn."""
@@ -392,7 +359,7 @@ class PullConsumer:
         self._arrived.set()
 
     async def _commit_one(self, queue: MessageQueue, queue_offset: int) -> None:
-        ext = self._queue_ext(queue) | {
+        ext = queue_ext(queue) | {
             "consumerGroup": self.group,
             "commitOffset": str(queue_offset),
         }
@@ -407,7 +374,7 @@ class PullConsumer:
         found: dict[MessageQueue, int] = {}
 
         async def ask(queue: MessageQueue) -> None:
-            answer = await self._ask(queue, code, self._queue_ext(queue) | ext)
+            answer = await self._ask(queue, code, queue_ext(queue) | ext)
             found[queue] = int_field(check(answer), "offset")
 
         queues = list(queues)
@@ -423,6 +390,12 @@ class PullConsumer:
         timeout_s: float | None = None,
         broker_id: int = MASTER_ID,
     ) -> RemotingCommand:
+        address = await self._address(queue, broker_id)
+        return await self._client.request(
+            address, RemotingCommand(code, ext=ext), timeout_s=timeout_s or self._request_timeout_s
+        )
+
+    async def _address(self, queue: MessageQueue, broker_id: int = MASTER_ID) -> str:
         reading = self._reading.get(queue)
         newer_than = reading.route_at if reading is not None else None
         route = await self._client.route(queue.topic, newer_than=newer_than)
@@ -431,12 +404,7 @@ class PullConsumer:
             raise RouteError(
                 f"topic {queue.topic!r} has no broker {queue.broker_name!r}", topic=queue.topic
             )
-        return await self._client.request(
-            address, RemotingCommand(code, ext=ext), timeout_s=timeout_s or self._request_timeout_s
-        )
-
-    def _queue_ext(self, queue: MessageQueue) -> dict[str, str]:
-        return {"topic": queue.topic, "queueId": str(queue.queue_id), "bname": queue.broker_name}
+        return address
 
     def _groups(self) -> dict[str, list[dict[str, Any]]]:
         """Return the heartbeat's members: brokers create the group and show it to tools."""

@@ -29,6 +29,7 @@ from bridge.producer import (
     SendResult,
 )
 from bridge.pull import HOLD_S, PULL_BYTES_MAX, PULL_COUNT, PullConsumer, PullResult
+from bridge.queue_puller import QueuePuller
 from bridge.read_ahead import TAGS_ALL
 from core.message import Message, MessageQueue, StoredMessage
 
@@ -259,5 +260,21 @@ class SyncPullConsumer(_Background[PullConsumer]):
             count_max=count_max,
             bytes_max=bytes_max,
             hold_s=hold_s,
+            tags=tags,
+        )
+
+    def open_puller(
+        self, queue: MessageQueue, *, bytes_max: int = PULL_BYTES_MAX, tags: str = TAGS_ALL
+    ) -> QueuePuller:
+        """Return pulls of one queue on a connection of their own, for the thread that calls this.
+
+        They cost a fraction of ``pull``, which goes through the background thread. It connects at
+        the first pull; the caller closes it.
+        """
+        return QueuePuller(
+            queue,
+            group=self._service.group,
+            address=lambda: self._call(self._service.broker_address, queue),
+            bytes_max=bytes_max,
             tags=tags,
         )

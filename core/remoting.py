@@ -60,6 +60,7 @@ __all__ = [
     "Serialize",
     "decode",
     "decode_batch_items",
+    "decode_head",
     "dumps",
     "encode",
     "encode_batch_items",
@@ -144,6 +145,16 @@ def encode(command: RemotingCommand) -> bytes:
 
 def decode(frame: bytes | memoryview) -> RemotingCommand:
     """Return the command of exactly one whole frame; RemotingDecodeError if it is anything else."""
+    command, body_begin = decode_head(frame)
+    command.body = bytes(frame[body_begin:])
+    return command
+
+
+def decode_head(frame: bytes | memoryview) -> tuple[RemotingCommand, int]:
+    """Return a whole frame's command without its body, and where in the frame that begins.
+
+    For large bodies that are used where they lie; errors as ``decode``.
+    """
     if len(frame) < FRAME_BYTES_MIN:
         raise RemotingDecodeError(f"frame of {len(frame)} bytes, at least {FRAME_BYTES_MIN}")
     following, type_and_bytes = _FRAME_HEAD.unpack_from(frame)
@@ -160,8 +171,7 @@ def decode(frame: bytes | memoryview) -> RemotingCommand:
             command = _decode_binary(header)
         case unknown:
             raise RemotingDecodeError(f"unknown serialize type {unknown}")
-    command.body = bytes(frame[header_end:])
-    return command
+    return command, header_end
 
 
 class _JsonHeader(msgspec.Struct, gc=False):

@@ -16,8 +16,16 @@ from typing import Protocol
 from bridge.pull import PullResult
 from bridge.sync import SyncPullConsumer
 from core.message import MessageQueue
+from spark.pull_ahead import Pull
 
 Endpoint = tuple[str, str]  # name servers, group
+
+
+class Puller(Protocol):
+    """What reading a range needs of ``bridge.queue_puller.QueuePuller``."""
+
+    def ask(self, queue_offset: int, count_max: int) -> Pull: ...
+    def close(self) -> None: ...
 
 
 class Consumer(Protocol):
@@ -32,6 +40,7 @@ class Consumer(Protocol):
     def pull(
         self, queue: MessageQueue, queue_offset: int, *, count_max: int, bytes_max: int
     ) -> PullResult: ...
+    def open_puller(self, queue: MessageQueue, *, bytes_max: int) -> Puller: ...
     def close(self) -> None: ...
 
 

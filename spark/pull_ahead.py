@@ -16,16 +16,23 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Protocol
 
 from bridge.pull import PullResult
 
 # After so many full answers in a row a slightly larger one is tried.
 _GROW_AFTER: Final = 16
 
-Submit = Callable[[int, int], "Future[PullResult]"]
+
+class Pull(Protocol):
+    """A pull under way; both are called at most once."""
+
+    def result(self) -> PullResult: ...
+    def cancel(self) -> None: ...
+
+
+Ask = Callable[[int, int], Pull]
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,32 +47,35 @@ class Answer:
 class PullAhead:
     """Pulls of [begin, end): ``take`` answers one by one, after each say where to ``go_on``.
 
-    ``submit(offset, count)`` starts a pull. Invariant: what is under way lies in order and without
+    ``ask(offset, count)`` starts a pull. Invariant: what is under way lies in order and without
     gaps from ``position`` on.
     """
 
-    def __init__(self, submit: Submit, begin: int, end: int, *, count_max: int, ahead: int) -> None:
-        self._submit = submit
+    def __init__(self, ask: Ask, begin: int, end: int, *, count_max: int, ahead: int) -> None:
+        self._ask = ask
         self._end = end
         self._count_max = count_max
         self._ahead = ahead
         self._count = count_max
         self._full_answers = 0
-        self._waiting: deque[tuple[int, int, Future[PullResult]]] = deque()
+        # [begin, end) and the pull, None until it is asked for.
+        self._waiting: deque[tuple[int, int, Pull | None]] = deque()
         self._next = begin
         self.position = begin
 
     def take(self) -> Answer:
         """Wait for the answer at ``position``; raises what the pull raised, and can go on after."""
-        while len(self._waiting) <= self._ahead and self._next < self._end:
-            self._waiting.append(self._ask(self._next, min(self._next + self._count, self._end)))
-            self._next = self._waiting[-1][1]
-        begin, end, future = self._waiting.popleft()
-        assert begin == self.position
         try:
-            return Answer(begin, end, future.result())
+            begin, end, pull = self._first()
+            assert begin == self.position
+            while len(self._waiting) < self._ahead and self._next < self._end:
+                end_next = min(self._next + self._count, self._end)
+                pull_next = self._ask(self._next, end_next - self._next)
+                self._waiting.append((self._next, end_next, pull_next))
+                self._next = end_next
+            return Answer(begin, end, pull.result())
         except BaseException:
-            self.restart(begin)
+            self.restart(self.position)
             raise
 
     def go_on(self, answer: Answer, offset: int) -> None:
@@ -79,14 +89,15 @@ class PullAhead:
         elif answer.begin < offset < answer.end:
             self._full_answers = 0
             self._count = max(1, (offset - answer.begin) * 7 // 8)
-            self._waiting.appendleft(self._ask(offset, answer.end))
+            self._waiting.appendleft((offset, answer.end, None))
         else:
             self.restart(offset)
 
     def restart(self, offset: int) -> None:
         """Forget what is under way and continue at ``offset``."""
-        for _, _, future in self._waiting:
-            future.cancel()
+        for _, _, pull in self._waiting:
+            if pull is not None:
+                pull.cancel()
         self._waiting.clear()
         self._next = self.position = offset
 
@@ -94,5 +105,11 @@ class PullAhead:
     def is_done(self) -> bool:
         return self.position >= self._end
 
-    def _ask(self, begin: int, end: int) -> tuple[int, int, Future[PullResult]]:
-        return begin, end, self._submit(begin, end - begin)
+    def _first(self) -> tuple[int, int, Pull]:
+        """Return the pull at ``position``, asked for if it was not yet."""
+        if self._waiting:
+            begin, end, pull = self._waiting.popleft()
+        else:
+            begin, end, pull = self._next, min(self._next + self._count, self._end), None
+            self._next = end
+        return begin, end, self._ask(begin, end - begin) if pull is None else pull

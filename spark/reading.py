@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,7 +20,7 @@ from core.errors import MotelogError, RecordError
 from spark.arrow import RecordColumns
 from spark.batches import record_batch
 from spark.columns import Column
-from spark.connections import Consumer
+from spark.connections import Consumer, Puller
 from spark.errors import DataLossError, RecordFormatError
 from spark.offsets import OffsetRange, queue_label
 from spark.options import SourceOptions
@@ -43,14 +43,10 @@ def read_range(
     sleep: Callable[[float], None] = time.sleep,
 ) -> Iterator[Any]:
     """Yield the range's messages as Arrow batches of ``options.batch_rows`` rows."""
-    executor = ThreadPoolExecutor(options.prefetch + 1, thread_name_prefix="motelog-pull")
-    try:
-        reader = _RangeReader(consumer, offset_range, columns, options, executor)
+    with closing(consumer.open_puller(offset_range.queue, bytes_max=options.pull_bytes)) as puller:
+        reader = _RangeReader(consumer, puller, offset_range, columns, options)
         outage = Outage(options.outage_seconds_max, clock_s=clock_s, sleep=sleep)
         yield from reader.batches(outage)
-    finally:
-        # Pulls under way end by their own deadline; nobody waits for them.
-        executor.shutdown(wait=False, cancel_futures=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,17 +61,16 @@ class _RangeReader:
     def __init__(
         self,
         consumer: Consumer,
+        puller: Puller,
         offset_range: OffsetRange,
         columns: tuple[Column, ...],
         options: SourceOptions,
-        executor: ThreadPoolExecutor,
     ) -> None:
         self._consumer = consumer
         self._range = offset_range
         self._queue = offset_range.queue
         self._columns = columns
         self._options = options
-        self._executor = executor
         self._decoder = RecordColumns(
             columns,
             broker=self._queue.broker_name,
@@ -85,7 +80,7 @@ class _RangeReader:
             bad_payload_null=options.bad_payload == "null",
         )
         self._pulls = PullAhead(
-            self._submit,
+            puller.ask,
             offset_range.begin,
             offset_range.end,
             count_max=options.pull_records,
@@ -123,15 +118,6 @@ class _RangeReader:
             pulls.restart(min(gap.end, self._range.end))
         if self._decoder.rows:
             yield self._take()
-
-    def _submit(self, offset: int, count: int) -> Any:
-        return self._executor.submit(
-            self._consumer.pull,
-            self._queue,
-            offset,
-            count_max=count,
-            bytes_max=self._options.pull_bytes,
-        )
 
     def _decode(self, answer: Answer) -> Iterator[Any]:
         """Take an answer's records over; yields the batches that they fill."""

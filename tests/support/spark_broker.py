@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from bridge.errors import RouteError
 from bridge.pull import PullResult, PullStatus
@@ -70,6 +70,9 @@ class FakeConsumer:
             self._fail()
             return self._answer(self.broker[queue], queue_offset, count_max, bytes_max)
 
+    def open_puller(self, queue: MessageQueue, *, bytes_max: int) -> FakePuller:
+        return FakePuller(self, queue, bytes_max)
+
     def close(self) -> None:
         self.is_closed = True
 
@@ -92,6 +95,33 @@ class FakeConsumer:
     def _fail(self) -> None:
         if self.faults:
             raise self.faults.popleft()
+
+
+class FakePuller:
+    """Pulls of one queue that are answered when their result is wanted, as far as it shows."""
+
+    def __init__(self, consumer: FakeConsumer, queue: MessageQueue, bytes_max: int) -> None:
+        self._consumer = consumer
+        self._queue = queue
+        self._bytes_max = bytes_max
+
+    def ask(self, queue_offset: int, count_max: int) -> FakePull:
+        return FakePull(
+            lambda: self._consumer.pull(
+                self._queue, queue_offset, count_max=count_max, bytes_max=self._bytes_max
+            )
+        )
+
+    def close(self) -> None:
+        return
+
+
+class FakePull:
+    def __init__(self, pull: Callable[[], PullResult]) -> None:
+        self.result = pull
+
+    def cancel(self) -> None:
+        return
 
 
 class ManualTime:

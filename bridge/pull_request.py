@@ -1,0 +1,98 @@
+"""A pull on the wire: the fields of its request, what its answer says.
+
+Owns: PullResult, PullStatus, how much is asked for by default. Must not touch: sockets, trio tasks.
+Spec: RocketMQ PullMessageRequestHeader, PullAPIWrapper.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Final
+
+from bridge.client import int_field
+from bridge.routes import MASTER_ID
+from core.errors import BrokerError
+from core.message import MessageQueue, StoredMessage
+from core.record import decode_messages
+from core.remoting import PullSysFlag, RemotingCommand, RequestCode, ResponseCode
+
+# Brokers give less as they see fit; RocketMQ stops at 32 messages or 256 KiB.
+PULL_COUNT: Final = 512
+PULL_BYTES_MAX: Final = 262_144
+
+
+class PullStatus(IntEnum):
+    """What a pull found; the next offset is valid for each of them."""
+
+    FOUND = ResponseCode.SUCCESS
+    NO_NEW_MESSAGE = ResponseCode.PULL_NOT_FOUND
+    NO_MATCHED_MESSAGE = ResponseCode.PULL_RETRY_IMMEDIATELY
+    OFFSET_ILLEGAL = ResponseCode.PULL_OFFSET_MOVED
+
+
+@dataclass(frozen=True, slots=True)
+class PullResult:
+    """One answer of a broker; ``records`` are stored records back to back (core.record).
+
+    They are a view of memory that is used again where the call that made this says so.
+    """
+
+    status: PullStatus
+    next_offset: int
+    min_offset: int
+    max_offset: int
+    records: bytes | memoryview
+    suggested_broker_id: int = MASTER_ID
+
+    def messages(self) -> list[StoredMessage]:
+        """Decode ``records``; RecordError if they are damaged."""
+        return decode_messages(self.records)
+
+
+def pull_command(
+    queue: MessageQueue,
+    queue_offset: int,
+    *,
+    group: str,
+    count_max: int,
+    bytes_max: int,
+    hold_s: float,
+    tags: str,
+) -> RemotingCommand:
+    """Return the request that an answer of ``pull_result`` belongs to."""
+    sys_flag = PullSysFlag.SUBSCRIPTION | (PullSysFlag.SUSPEND if hold_s > 0 else 0)
+    ext = queue_ext(queue) | {
+        "consumerGroup": group,
+        "queueOffset": str(queue_offset),
+        "maxMsgNums": str(count_max),
+        "maxMsgBytes": str(bytes_max),
+        "sysFlag": str(int(sys_flag)),
+        "commitOffset": "0",
+        "suspendTimeoutMillis": str(int(hold_s * 1000)),
+        "subscription": tags,
+        "subVersion": "0",
+        "expressionType": "TAG",
+    }
+    return RemotingCommand(RequestCode.PULL_MESSAGE, ext=ext)
+
+
+def pull_result(answer: RemotingCommand, body: bytes | memoryview) -> PullResult:
+    """Return what an answer and its body say; BrokerError if the broker refused."""
+    try:
+        status = PullStatus(answer.code)
+    except ValueError:
+        raise BrokerError(answer.code, answer.remark or f"response code {answer.code}") from None
+    return PullResult(
+        status=status,
+        next_offset=int_field(answer, "nextBeginOffset"),
+        min_offset=int_field(answer, "minOffset"),
+        max_offset=int_field(answer, "maxOffset"),
+        records=body if status is PullStatus.FOUND else b"",
+        suggested_broker_id=int_field(answer, "suggestWhichBrokerId"),
+    )
+
+
+def queue_ext(queue: MessageQueue) -> dict[str, str]:
+    """Return the fields by which every request names its queue."""
+    return {"topic": queue.topic, "queueId": str(queue.queue_id), "bname": queue.broker_name}

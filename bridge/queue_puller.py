@@ -1,0 +1,245 @@
+"""Blocking pulls of one queue, several in flight on one socket: for reading ranges at full speed.
+
+Owns: QueuePuller, its socket and receive buffer. Must not touch: trio, routes (the caller says
+where the broker is), what becomes of the records. For one thread.
+Invariants: an answer is received by few system calls into memory that the next answer uses again,
+so no byte of it is copied here; it never grows beyond one frame. After an error the connection is
+closed and everything in flight on it has failed; the next pull connects anew.
+
+    ask 0..99   ask 100..199   ask 200..299      three requests are under way
+    result of 0..99            ask 300..399      while its records are used, others are on the way
+"""
+
+from __future__ import annotations
+
+import socket
+import struct
+import time
+from collections.abc import Callable
+from types import TracebackType
+from typing import Final, Self
+
+from bridge.client import REQUEST_TIMEOUT_S
+from bridge.pull_request import PULL_BYTES_MAX, PullResult, pull_command, pull_result
+from bridge.read_ahead import TAGS_ALL
+from core.errors import (
+    RemotingConnectionError,
+    RemotingDecodeError,
+    RemotingError,
+    RemotingTimeoutError,
+)
+from core.message import MessageQueue
+from core.remoting import (
+    FRAME_BYTES_MAX,
+    FRAME_BYTES_MIN,
+    RemotingCommand,
+    decode_head,
+    encode,
+)
+from core.remoting_client import split_address
+
+_LENGTH_BYTES: Final = 4
+_TIMEVAL: Final = struct.Struct("@ll")
+
+
+class Pull:
+    """One pull under way."""
+
+    __slots__ = ("_opaque", "_puller")
+
+    def __init__(self, puller: QueuePuller, opaque: int) -> None:
+        self._puller = puller
+        self._opaque = opaque
+
+    def result(self) -> PullResult:
+        """Wait for the answer and return it, once; ``records`` are good until the next ``result``.
+
+        RemotingTimeoutError when it does not come in time, RemotingConnectionError when the
+        connection ends, BrokerError when the broker refuses, RemotingDecodeError for an answer
+        without its fields.
+        """
+        return self._puller.wait(self._opaque)
+
+    def cancel(self) -> None:
+        """Drop the answer when it comes."""
+        self._puller.forget(self._opaque)
+
+
+class QueuePuller:
+    """Pulls of ``queue`` as member of ``group``; close it, or use it in ``with``.
+
+    ``address`` is asked where the broker is before each connect; what it raises goes to the caller.
+    The broker is not asked to hold a pull, so an answer comes at once or not at all.
+    """
+
+    def __init__(
+        self,
+        queue: MessageQueue,
+        *,
+        group: str,
+        address: Callable[[], str],
+        bytes_max: int = PULL_BYTES_MAX,
+        tags: str = TAGS_ALL,
+        timeout_s: float = REQUEST_TIMEOUT_S,
+        frame_bytes_max: int = FRAME_BYTES_MAX,
+    ) -> None:
+        self.queue = queue
+        self._group = group
+        self._address = address
+        self._bytes_max = bytes_max
+        self._tags = tags
+        self._timeout_s = timeout_s
+        self._frame_bytes_max = frame_bytes_max
+        self._connection: _Connection | None = None
+        self._opaque = 0
+        # What is waited for: the answer once it has come, out of turn and copied.
+        self._waiting: dict[int, tuple[RemotingCommand, bytes] | None] = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        value: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the connection; what is in flight fails. Safe to call twice."""
+        self._waiting.clear()
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    def ask(self, queue_offset: int, count_max: int) -> Pull:
+        """Start a pull; connects first if need be. RemotingError if that fails."""
+        command = pull_command(
+            self.queue,
+            queue_offset,
+            group=self._group,
+            count_max=count_max,
+            bytes_max=self._bytes_max,
+            hold_s=0,
+            tags=self._tags,
+        )
+        self._opaque += 1
+        command.opaque = self._opaque
+        if self._connection is None:
+            self._connection = _Connection(
+                self._address(), timeout_s=self._timeout_s, frame_bytes_max=self._frame_bytes_max
+            )
+        try:
+            self._connection.send(encode(command))
+        except RemotingError:
+            self.close()
+            raise
+        self._waiting[self._opaque] = None
+        return Pull(self, self._opaque)
+
+    def wait(self, opaque: int) -> PullResult:
+        if opaque not in self._waiting or self._connection is None:
+            raise RemotingConnectionError("the connection that the pull was sent on has ended")
+        arrived = self._waiting[opaque]
+        if arrived is not None:
+            del self._waiting[opaque]
+            return pull_result(*arrived)
+        deadline = time.monotonic() + self._timeout_s
+        while True:
+            try:
+                command, body = self._connection.receive(deadline)
+            except RemotingError:
+                self.close()
+                raise
+            if not command.is_response or command.opaque not in self._waiting:
+                continue  # an answer that was given up, or a notice: this client has nothing to do
+            if command.opaque == opaque:
+                del self._waiting[opaque]
+                return pull_result(command, body)
+            # Servers with several threads answer out of turn.
+            self._waiting[command.opaque] = command, bytes(body)
+
+    def forget(self, opaque: int) -> None:
+        self._waiting.pop(opaque, None)
+
+
+class _Connection:
+    """A socket that blocks, with time limits of the kernel: so one call receives a whole frame."""
+
+    def __init__(self, address: str, *, timeout_s: float, frame_bytes_max: int) -> None:
+        self._peer = address
+        self._frame_bytes_max = frame_bytes_max
+        self._timeout_s = timeout_s
+        self._buffer = bytearray(65_536)
+        try:
+            self._socket = socket.create_connection(split_address(address), timeout_s)
+        except OSError as exc:
+            raise RemotingConnectionError(f"{address}: {exc.strerror or exc}") from exc
+        # Python's own timeouts make the socket non-blocking, and then MSG_WAITALL has no effect.
+        self._socket.settimeout(None)
+        timeval = _TIMEVAL.pack(int(timeout_s), int(timeout_s % 1 * 1e6))
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, timeval)
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, timeval)
+        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+    def close(self) -> None:
+        self._socket.close()
+
+    def send(self, frame: bytes) -> None:
+        try:
+            self._socket.sendall(frame)
+        except BlockingIOError:
+            raise RemotingTimeoutError(
+                f"{self._peer}: output is stuck for {self._timeout_s:.3g} s"
+            ) from None
+        except OSError as exc:
+            raise RemotingConnectionError(f"{self._peer}: {exc.strerror or exc}") from exc
+
+    def receive(self, deadline: float) -> tuple[RemotingCommand, memoryview]:
+        """Return the next frame's command and its body, a view that the next call overwrites.
+
+        A peer that trickles bytes is given up at the first wait that ends behind ``deadline``, so
+        within twice the time limit.
+        """
+        self._fill(0, _LENGTH_BYTES, deadline)
+        frame_bytes = _LENGTH_BYTES + int.from_bytes(self._buffer[:_LENGTH_BYTES], "big")
+        if not FRAME_BYTES_MIN <= frame_bytes <= self._frame_bytes_max:
+            raise self._malformed(f"frame of {frame_bytes} bytes")
+        if frame_bytes > len(self._buffer):
+            # Never resized, so views of the old one stay what they are. A fourth of room more, as
+            # answers differ a little in size.
+            length = self._buffer[:_LENGTH_BYTES]
+            self._buffer = bytearray(min(frame_bytes * 5 // 4, self._frame_bytes_max))
+            self._buffer[:_LENGTH_BYTES] = length
+        self._fill(_LENGTH_BYTES, frame_bytes, deadline)
+        view = memoryview(self._buffer)[:frame_bytes]
+        try:
+            command, body_begin = decode_head(view)
+        except RemotingDecodeError as exc:
+            raise self._malformed(str(exc)) from exc
+        return command, view[body_begin:]
+
+    def _fill(self, begin: int, end: int, deadline: float) -> None:
+        """Receive bytes [begin, end) of the buffer."""
+        with memoryview(self._buffer) as view:
+            while begin < end:
+                try:
+                    count = self._socket.recv_into(view[begin:end], 0, socket.MSG_WAITALL)
+                except BlockingIOError:
+                    count = -1  # the kernel's time limit; decided below
+                except OSError as exc:
+                    reason = exc.strerror or exc
+                    raise RemotingConnectionError(
+                        f"{self._peer}: connection lost ({reason})"
+                    ) from exc
+                if count == 0:
+                    raise RemotingConnectionError(f"{self._peer}: connection closed by the peer")
+                begin += max(count, 0)
+                if begin < end and time.monotonic() >= deadline:
+                    raise RemotingTimeoutError(
+                        f"{self._peer}: no answer within {self._timeout_s:.3g} s"
+                    )
+
+    def _malformed(self, why: str) -> RemotingConnectionError:
+        return RemotingConnectionError(f"{self._peer}: peer sent a malformed frame: {why}")
