@@ -229,8 +229,10 @@ async def test_nothing_acknowledged_is_lost_when_the_broker_is_killed(tmp_path: 
                 stop = trio.Event()
                 progress = trio.Event()
 
+                senders_count = 2
+
                 async def send_on() -> None:
-                    nonlocal failures, progress
+                    nonlocal failures, progress, senders_count
                     while not stop.is_set():
                         try:
                             result = await producer.send(Message("T", b"x" * 100))
@@ -241,16 +243,17 @@ async def test_nothing_acknowledged_is_lost_when_the_broker_is_killed(tmp_path: 
                         acknowledged.add(result.message_id)
                         progress.set()
                         progress = trio.Event()
+                    senders_count -= 1
 
                 async def read_on() -> None:
                     async with PullConsumer(namesrv=address, group="Live") as consumer:
                         consumer.assign(await consumer.queues("T", wait_s=20))
-                        while not (stop.is_set() and acknowledged <= seen):
+                        while senders_count or not acknowledged <= seen:
                             seen.update(m.message_id for m in await consumer.poll(timeout_s=0.5))
 
                 async with trio.open_nursery() as senders:
                     senders.start_soon(read_on)
-                    for _ in range(2):
+                    for _ in range(senders_count):
                         senders.start_soon(send_on)
                     with trio.fail_after(60):
                         for round_number in range(3):

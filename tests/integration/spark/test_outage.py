@@ -17,7 +17,7 @@ from spark.options import SourceOptions
 from spark.reading import read_range
 
 
-def test_a_broker_restarted_in_the_middle_costs_no_row(tmp_path: Path) -> None:
+def test_a_broker_killed_and_started_again_costs_no_row(tmp_path: Path) -> None:
     first = MotelogProcess(data=tmp_path / "data")
     first.start()
     try:
@@ -35,7 +35,7 @@ def test_a_broker_restarted_in_the_middle_costs_no_row(tmp_path: Path) -> None:
             columns = (Column.QUEUE_OFFSET, Column.PAYLOAD)
             batches = read_range(consumer, OffsetRange(queue, 0, 401), columns, options)
             rows = next(batches).to_pylist()
-            first.stop()
+            first.kill()
             with MotelogProcess(data=tmp_path / "data", options=addresses):
                 rows += [row for batch in batches for row in batch.to_pylist()]
     finally:
