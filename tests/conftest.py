@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+import pytest
 from hypothesis import settings
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -17,3 +18,15 @@ settings.load_profile("motelog")
 
 # Also there when the checkout is on the path but its plugin is not registered.
 from motelog.pytest_plugin import motelog_stack as motelog_stack  # noqa: E402  # needs the path
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--java-all", action="store_true", help="run the tests marked java_all too")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if config.getoption("--java-all"):
+        return
+    for item in items:
+        if item.get_closest_marker("java_all"):
+            item.add_marker(pytest.mark.skip(reason="a further pairing: runs with --java-all"))

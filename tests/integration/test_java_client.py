@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import os
-import shutil
-import subprocess
 from collections import Counter
-from functools import cache
 from pathlib import Path
 
 import pytest
@@ -22,53 +18,27 @@ from tests.support.broker_stack import (
     send_ext,
     started_stack,
 )
+from tests.support.java import VERSION_4, VERSION_5, VERSIONS, java_command
 
 pytestmark = [pytest.mark.java, pytest.mark.timeout(300)]
 
-PROJECT = Path(__file__).parent / "java"
-BUILD = Path(__file__).resolve().parents[2] / "build" / "java"
-VERSIONS = pytest.mark.parametrize("version", ["4.9.8", "5.3.3"])
 COUNT = 5
-BUILT_WITHIN_S = 240
 DEADLINE_S = 90
-
-
-@cache
-def class_path(version: str) -> str:
-    """Build the driver with a client version, once; skip with the reason where that cannot be."""
-    if shutil.which("mvn") is None or shutil.which("java") is None:
-        pytest.skip("a JDK and Maven are not installed")
-    folder = BUILD / version
-    source = PROJECT / "src/main/java/JavaClient.java"
-    built = folder / "classes/JavaClient.class"
-    if not built.exists() or built.stat().st_mtime < source.stat().st_mtime:
-        command = ["mvn", "-q", "-B", f"-Drocketmq.version={version}", "compile"]
-        command += ["dependency:copy-dependencies", f"-DoutputDirectory={folder / 'lib'}"]
-        done = subprocess.run(
-            command, cwd=PROJECT, capture_output=True, text=True, timeout=BUILT_WITHIN_S
-        )
-        if done.returncode:
-            pytest.skip(f"{' '.join(command)} failed: {done.stdout.strip()[-300:]}")
-    return f"{folder / 'classes'}:{folder / 'lib'}/*"
 
 
 async def run_client(version: str, mode: str, stack: Stack, *arguments: str) -> list[list[str]]:
     """Run the driver; return the fields of the lines it printed."""
-    path = await trio.to_thread.run_sync(class_path, version)
-    home = BUILD / "home"
-    home.mkdir(parents=True, exist_ok=True)
-    # The client writes its logs below the home directory.
-    command = ["java", "-Xmx128m", f"-Duser.home={home}", "-cp", path, "JavaClient", mode]
-    command += [stack.namesrv_address, *arguments]
+    java = await trio.to_thread.run_sync(java_command, version, "JavaClient", mode)
+    command = [*java, stack.namesrv_address, *arguments]
     with trio.fail_after(DEADLINE_S):
         done = await trio.run_process(
-            command, capture_stdout=True, capture_stderr=True, check=False, env=dict(os.environ)
+            command, capture_stdout=True, capture_stderr=True, check=False
         )
     assert done.returncode == 0, (done.stderr + done.stdout).decode()[-4000:]
     return [line.split("\t") for line in done.stdout.decode().splitlines() if "\t" in line]
 
 
-@VERSIONS
+@pytest.mark.parametrize("version", VERSIONS)
 async def test_java_producer_creates_its_topic_and_sends_in_every_way(
     tmp_path: Path, version: str
 ) -> None:
@@ -95,8 +65,15 @@ async def test_java_producer_creates_its_topic_and_sends_in_every_way(
             assert first.body.decode().startswith("L" if kind == "large" else kind)
 
 
-@VERSIONS
-@pytest.mark.parametrize("mode", ["consume", "orderly"])
+@pytest.mark.parametrize(
+    ("version", "mode"),
+    [
+        (VERSION_5, "consume"),
+        (VERSION_4, "orderly"),
+        pytest.param(VERSION_5, "orderly", marks=pytest.mark.java_all),
+        pytest.param(VERSION_4, "consume", marks=pytest.mark.java_all),
+    ],
+)
 async def test_java_push_consumer_gets_its_tags_once_and_commits(
     tmp_path: Path, version: str, mode: str
 ) -> None:

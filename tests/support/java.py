@@ -1,0 +1,226 @@
+"""Apache RocketMQ from Maven Central: built once per version, run as a JVM of its own.
+
+Owns: the build folder build/java, one ApacheServer process (name server and broker) at a time per
+object. Must not touch: other processes, fixed ports.
+The Java sources are in tests/integration/java. Versions before 5.0 cannot be told which address to
+listen on and take all of them.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import signal
+import socket
+import subprocess
+import time
+from contextlib import ExitStack
+from functools import cache
+from pathlib import Path
+
+import pytest
+import trio
+
+from core.remoting import RequestCode
+from tests.support.broker_stack import connected
+
+ROOT = Path(__file__).resolve().parents[2]
+PROJECT = ROOT / "tests" / "integration" / "java"
+BUILD = ROOT / "build" / "java"
+# The newest releases of both lines whose servers are on Maven Central.
+VERSION_4, VERSION_5 = "4.9.7", "5.3.3"
+VERSIONS = (VERSION_4, VERSION_5)
+COMMITLOG_FILE_BYTES = 1 << 24
+BUILT_WITHIN_S = 240
+READY_WITHIN_S = 60
+STOPPED_WITHIN_S = 30
+
+# RocketMQ unmaps its files through packages that Java 17 keeps closed.
+_OPENED = ("java.nio", "sun.nio.ch", "jdk.internal.ref")
+_JVM = [
+    "-Xms32m",
+    "-XX:+UseSerialGC",
+    "-XX:TieredStopAtLevel=1",
+    "-Xshare:auto",
+    *(f"--add-opens=java.base/{package}=ALL-UNNAMED" for package in _OPENED),
+]
+
+
+@cache
+def class_path(version: str) -> str:
+    """Build the drivers with a RocketMQ version, once; skip with the reason where that fails."""
+    if shutil.which("mvn") is None or shutil.which("java") is None:
+        pytest.skip("a JDK and Maven are not installed")
+    folder = BUILD / version
+    inputs = [path for path in PROJECT.rglob("*") if path.is_file()]
+    stamp = folder / "built"
+    if not stamp.exists() or stamp.stat().st_mtime < max(p.stat().st_mtime for p in inputs):
+        command = ["mvn", "-q", "-B", f"-Drocketmq.version={version}", "compile"]
+        command += ["dependency:copy-dependencies", f"-DoutputDirectory={folder / 'lib'}"]
+        done = subprocess.run(
+            command, cwd=PROJECT, capture_output=True, text=True, timeout=BUILT_WITHIN_S
+        )
+        if done.returncode:
+            pytest.skip(f"{' '.join(command)} failed: {done.stdout.strip()[-300:]}")
+        stamp.touch()
+    return f"{folder / 'classes'}:{folder / 'lib'}/*"
+
+
+def java_command(version: str, *arguments: str, heap: str = "128m") -> list[str]:
+    """Return the command that runs a main class with its arguments; logs go below build/java."""
+    path = class_path(version)
+    home = BUILD / "home"
+    home.mkdir(parents=True, exist_ok=True)
+    return ["java", f"-Xmx{heap}", *_JVM, f"-Duser.home={home}", "-cp", path, *arguments]
+
+
+class ApacheServer:
+    """A name server and a broker over the store folder ``directory``; ends with the block.
+
+    May be started again after ``stop`` or ``kill``; the ports stay the same.
+    """
+
+    def __init__(
+        self,
+        version: str,
+        directory: Path,
+        *,
+        commitlog_file_bytes: int = COMMITLOG_FILE_BYTES,
+        heap: str = "256m",
+    ) -> None:
+        self._version = version
+        self._directory = directory
+        self._home = directory.with_name(f"{directory.name}-home")
+        self._commitlog_file_bytes = commitlog_file_bytes
+        self._heap = heap
+        namesrv_port, broker_port, self._ha_port = _free_ports()
+        self.namesrv_address = f"127.0.0.1:{namesrv_port}"
+        self.broker_address = f"127.0.0.1:{broker_port}"
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
+    async def start(self) -> None:
+        """Start both; return when they serve and the broker's topics have routes."""
+        await trio.to_thread.run_sync(self._start)
+        async with connected(self.namesrv_address) as peer:
+            with trio.fail_after(READY_WITHIN_S):
+                while (await peer.ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, _TEMPLATE)).code:  # noqa: ASYNC110  # no event
+                    await trio.sleep(0.05)
+
+    async def stop(self) -> None:
+        """SIGTERM: the broker writes everything and takes its ``abort`` file away."""
+        await trio.to_thread.run_sync(self._end, signal.SIGTERM)
+
+    def kill(self) -> None:
+        """SIGKILL: nothing is written any more."""
+        self._end(signal.SIGKILL)
+
+    def _start(self) -> None:
+        files = self._write_files()
+        command = java_command(self._version, "ApacheServer", *files, heap=self._heap)
+        output = self._home / "output"
+        with output.open("wb") as stream:
+            self._process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=stream,
+                stderr=subprocess.STDOUT,
+                env=dict(os.environ) | {"ROCKETMQ_HOME": str(self._home)},
+            )
+        deadline = time.monotonic() + READY_WITHIN_S
+        while b"\nready\n" not in output.read_bytes():
+            if self._process.poll() is not None or time.monotonic() > deadline:
+                self.kill()
+                raise AssertionError(f"did not start:\n{output.read_text()[-4000:]}")
+            time.sleep(0.05)
+
+    async def __aenter__(self) -> ApacheServer:
+        await self.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        if self._process is not None:
+            self.kill()
+
+    def _end(self, signal_number: signal.Signals) -> None:
+        process, self._process = self._process, None
+        assert process is not None
+        process.send_signal(signal_number)
+        try:
+            process.wait(STOPPED_WITHIN_S)
+        finally:
+            process.kill()
+            process.wait()
+
+    def _write_files(self) -> list[str]:
+        """Write the configuration; return the two files that the servers are given."""
+        configuration = self._home / "conf"
+        configuration.mkdir(parents=True, exist_ok=True)
+        for name in ("broker", "namesrv"):  # RocketMQ 4 does not start without them
+            (configuration / f"logback_{name}.xml").write_text(_LOGBACK)
+        namesrv = {
+            "listenPort": self.namesrv_address.rpartition(":")[2],
+            "bindAddress": "127.0.0.1",
+            "kvConfigPath": self._home / "kv.json",
+            "configStorePath": self._home / "namesrv.properties",
+        }
+        broker = {
+            "brokerClusterName": "DefaultCluster",
+            "brokerName": "apache",
+            "brokerId": 0,
+            "brokerIP1": "127.0.0.1",
+            "bindAddress": "127.0.0.1",
+            "namesrvAddr": self.namesrv_address,
+            "listenPort": self.broker_address.rpartition(":")[2],
+            "haListenPort": self._ha_port,
+            "storePathRootDir": self._directory,
+            "storePathCommitLog": self._directory / "commitlog",
+            "mappedFileSizeCommitLog": self._commitlog_file_bytes,
+            "maxHashSlotNum": 50_000,
+            "maxIndexNum": 200_000,
+            "diskMaxUsedSpaceRatio": 95,
+            # Of no use here, and each costs disk or time at the start.
+            "timerWheelEnable": "false",
+            "enableCompaction": "false",
+        }
+        files = []
+        for name, fields in (("namesrv", namesrv), ("broker", broker)):
+            file = self._home / f"{name}.conf"
+            file.write_text("".join(f"{key}={value}\n" for key, value in fields.items()))
+            files.append(str(file))
+        return files
+
+
+_TEMPLATE = {"topic": "TBW102"}  # whose route producers of a new topic ask for
+
+_LOGBACK = """<configuration>
+  <appender name="out" class="ch.qos.logback.core.ConsoleAppender">
+    <encoder><pattern>%d{HH:mm:ss.SSS} %p %c{0} %m%n</pattern></encoder>
+  </appender>
+  <root level="WARN"><appender-ref ref="out"/></root>
+</configuration>
+"""
+
+
+def _free_ports() -> list[int]:
+    """Return free ports for name server, broker and replication; broker's - 2 is free as well.
+
+    They are given back before the servers take them, as there is no way to hand them over. So they
+    lie below those that outgoing connections get, which would soon take one of them.
+    """
+    while True:
+        first = random.randrange(15_000, 32_000, 4)
+        with ExitStack() as held:
+            try:
+                for port in range(first, first + 4):
+                    holder = held.enter_context(socket.socket())
+                    holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                    holder.bind(("", port))
+            except OSError:
+                continue
+        return [first, first + 3, first + 2]
