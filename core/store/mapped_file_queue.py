@@ -175,7 +175,8 @@ class MappedFileQueue:
         self._making = None
         for file in self.files:
             file.close()
-        for file in self._ahead:
+        # The last one first: a crash between two must not leave a gap in the row.
+        for file in reversed(self._ahead):
             file.close()
             self._storage.remove_file(file.path)
         self._ahead.clear()

@@ -200,7 +200,8 @@ class Recovery:
         expected = table.end_offset if table is not None else 0
         if files and expected > end:
             self._report_damage_at_end(end, expected)
-        for file in files[len(keep) :]:
+        # The last one first: a crash between two must not leave a gap in the row.
+        for file in reversed(files[len(keep) :]):
             self._set_aside_or_remove(file)
         self._log.queue.drop_from(len(keep))
         if keep and end < keep[-1].end:
