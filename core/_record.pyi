@@ -115,10 +115,13 @@ def find_record(view: Any, begin: int, stop: int, end: int, physical_base: int) 
 def zeros_from(view: Any, begin: int, end: int) -> int:
     """Return the position from which on [begin, end) holds nothing but zeros."""
 
-def gather(view: Any, file_base: int, units: bytes, begin: int, end: int) -> bytes:
+def gather(
+    view: Any, file_base: int, units: bytes, begin: int, end: int, verify: bool = False
+) -> bytes:
     """Return the records that units[begin:end] (counted in units) name, one after the other.
 
-    RecordError if a unit names anything but a record of that size at that place.
+    RecordError if a unit names anything but a record of that size at that place; ``verify`` also
+    checks the record's lengths and the CRC of its body.
     """
 
 def select_units(

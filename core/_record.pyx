@@ -824,7 +824,10 @@ def zeros_from(view, Py_ssize_t begin, Py_ssize_t end):
         PyBuffer_Release(&buffer)
 
 
-def gather(view, int64_t file_base, bytes units not None, Py_ssize_t begin, Py_ssize_t end):
+def gather(
+    view, int64_t file_base, bytes units not None, Py_ssize_t begin, Py_ssize_t end,
+    bint verify=False,
+):
     cdef Py_buffer buffer
     cdef Py_ssize_t i
     cdef Py_ssize_t total = 0
@@ -859,6 +862,12 @@ def gather(view, int64_t file_base, bytes units not None, Py_ssize_t begin, Py_s
                 raise RecordError("a unit names no record", offset_bytes=at)
             total += size
         out = PyBytes_FromStringAndSize(NULL, total)
+            if verify:
+                stop = _parse(data + at, size, &r)
+                if stop == OKAY and not _is_intact(&r):
+                    stop = BAD_CRC
+                if stop != OKAY:
+                    raise RecordError(REASONS[stop], offset_bytes=at)
         p = PyBytes_AS_STRING(out)
         for i in range(begin, end):
             at = <int64_t> get64(unit + i * UNIT) - file_base

@@ -396,7 +396,9 @@ def zeros_from(view: Any, begin: int, end: int) -> int:
     return begin + len(bytes(data[begin:end]).rstrip(b"\0"))
 
 
-def gather(view: Any, file_base: int, units: bytes, begin: int, end: int) -> bytes:
+def gather(
+    view: Any, file_base: int, units: bytes, begin: int, end: int, verify: bool = False
+) -> bytes:
     data = memoryview(view).cast("B")
     if not (0 <= begin <= end and end * UNIT_BYTES <= len(units)):
         raise ValueError("begin and end lie outside the units")
@@ -409,6 +411,12 @@ def gather(view: Any, file_base: int, units: bytes, begin: int, end: int) -> byt
         head = FIRST.unpack_from(data, at)
         if head[0] != size or head[1] not in (MAGIC_V1, MAGIC_V2) or head[6] != physical_offset:
             raise RecordError("a unit names no record", offset_bytes=at)
+        if verify:
+            parsed = _parse(data, at, at + size)
+            if isinstance(parsed, ScanStop):
+                raise RecordError(REASONS[parsed], offset_bytes=at)
+            if not _is_intact(parsed[0][13], parsed[2]):
+                raise RecordError(REASONS[ScanStop.BAD_CRC], offset_bytes=at)
         parts.append(data[at : at + size])
     return b"".join(parts)
 

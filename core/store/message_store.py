@@ -188,6 +188,7 @@ class MessageStore:
 
     def _find_queues(self) -> None:
         root = f"{self.config.directory}/consumequeue"
+        self._log.verified_from = report.scanned_from
         self._storage.make_directory(root)
         for topic in self._storage.list_directory(root):
             if not topic.is_directory or not is_topic_name(topic.name):
