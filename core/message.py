@@ -63,7 +63,10 @@ class Message:
 
 @dataclass(frozen=True, slots=True)
 class StoredMessage:
-    """A message read back from the log; times are milliseconds since the epoch."""
+    """A message read back from the log; times are milliseconds since the epoch.
+
+    ``body`` is what the producer was given, unless ``is_compressed``.
+    """
 
     topic: str
     queue_id: int
@@ -80,6 +83,14 @@ class StoredMessage:
     reconsume_times: int
     prepared_transaction_offset: int
     stored_bytes: int
+
+    @property
+    def is_compressed(self) -> bool:
+        """Whether ``body`` is as it is stored, since it could not be inflated.
+
+        It is damaged, too large, or compressed in another way than by zlib.
+        """
+        return bool(self.sys_flag & SYS_FLAG_COMPRESSED)
 
     @property
     def tags(self) -> str | None:

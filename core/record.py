@@ -46,7 +46,6 @@ from core._record_py import (
     UNIT_BYTES,
     ScanStop,
 )
-from core.errors import RecordError
 from core.message import SYS_FLAG_COMPRESSED, StoredMessage, decode_host, decode_properties
 
 COMPILED: Final = os.environ.get("MOTELOG_PURE") != "1"
@@ -83,6 +82,7 @@ __all__ = [
     "encode_blank",
     "find_record",
     "gather",
+    "inflate",
     "measure",
     "scan",
     "select_units",
@@ -96,8 +96,6 @@ __all__ = [
 AppendMessage: TypeAlias = "tuple[QueueTail, bytes, bytes, int, int, bytes, int, int, int, int]"
 
 BODY_BYTES_MAX: Final = 16_777_216  # what one remoting frame may hold
-COMPRESSION_SHIFT: Final = 8
-COMPRESSION_ZLIB: Final = (0, 3)
 
 QueueTail = _kernel.QueueTail
 measure = _kernel.measure
@@ -117,28 +115,45 @@ zeros_from = _kernel.zeros_from
 def decode_messages(records: Any, *, body_bytes_max: int = BODY_BYTES_MAX) -> list[StoredMessage]:
     """Return concatenated records as messages, bodies inflated to at most ``body_bytes_max``.
 
-    Raises RecordError for bytes that are no record, for a body that does not inflate or grows
-    beyond the limit, and for compression other than zlib.
+    A body that cannot be inflated so comes as it is stored, and its message ``is_compressed``: one
+    producer's message must not keep a consumer from all that follow. Raises RecordError for bytes
+    that are no record.
     """
     view = memoryview(records).cast("B")
     messages = []
     at = 0
     for fields in decode(view):
         size = int.from_bytes(view[at : at + 4], "big")
-        messages.append(_message(fields, size, at, body_bytes_max))
+        messages.append(_message(fields, size, body_bytes_max))
         at += size
     return messages
 
 
-def _message(fields: tuple[Any, ...], size: int, at: int, body_bytes_max: int) -> StoredMessage:
+def inflate(body: bytes, bytes_max: int) -> bytes | None:
+    """Return a compressed body as it was before, or None.
+
+    None for damaged bytes, for compression other than zlib (Java's producers have LZ4 and ZSTD),
+    and for what becomes larger than ``bytes_max``; memory for more is not taken.
+    """
+    inflater = zlib.decompressobj()
+    try:
+        # One byte more than allowed tells "exactly as much" from "more".
+        inflated = inflater.decompress(body, bytes_max + 1)
+    except zlib.error:
+        return None
+    return inflated if inflater.eof and len(inflated) <= bytes_max else None
+
+
+def _message(fields: tuple[Any, ...], size: int, body_bytes_max: int) -> StoredMessage:
     (
         topic, queue_id, queue_offset, physical_offset, flag, sys_flag, born_ms, born_host,
         store_ms, store_host, reconsume_times, prepared, properties, body,
     ) = fields  # fmt: skip
     if sys_flag & SYS_FLAG_COMPRESSED:
-        if sys_flag >> COMPRESSION_SHIFT & 7 not in COMPRESSION_ZLIB:
-            raise RecordError("a body is compressed with something else than zlib", offset_bytes=at)
-        body = _inflate(body, at, body_bytes_max)
+        inflated = inflate(body, body_bytes_max)
+        if inflated is not None:
+            body = inflated
+            sys_flag &= ~SYS_FLAG_COMPRESSED
     return StoredMessage(
         topic=topic.decode(errors="replace"),
         queue_id=queue_id,
@@ -156,16 +171,3 @@ def _message(fields: tuple[Any, ...], size: int, at: int, body_bytes_max: int) -
         prepared_transaction_offset=prepared,
         stored_bytes=size,
     )
-
-
-def _inflate(body: bytes, at: int, bytes_max: int) -> bytes:
-    inflater = zlib.decompressobj()
-    try:
-        inflated = inflater.decompress(body, bytes_max + 1)
-    except zlib.error as exc:
-        raise RecordError(f"a compressed body does not inflate: {exc}", offset_bytes=at) from exc
-    if not inflater.eof or len(inflated) > bytes_max:
-        raise RecordError(
-            f"a compressed body is cut short or inflates beyond {bytes_max} bytes", offset_bytes=at
-        )
-    return inflated

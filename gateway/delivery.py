@@ -18,7 +18,6 @@ Spec: MQTT 5.0 sections 3.3, 4.3, 4.6, 4.9.
 from __future__ import annotations
 
 import logging
-import zlib
 from collections.abc import Callable
 from typing import Final
 
@@ -32,7 +31,7 @@ from core.message import (
     decode_properties,
 )
 from core.net.reactor import Reactor
-from core.record import QueueTail, decode_brief
+from core.record import QueueTail, decode_brief, inflate
 from gateway.errors import MalformedPacketError, TopicNameError
 from gateway.log_port import LogPort
 from gateway.message_properties import client_id_property, delivery_properties
@@ -266,7 +265,7 @@ class Delivery:
         queue_offset, _, _, properties, body, sys_flag, store_ms, _ = record
         block: bytes | None = None
         if sys_flag & SYS_FLAG_COMPRESSED:
-            inflated = inflate(body)
+            inflated = inflate(body, INFLATED_BYTES_MAX)
             if inflated is None:
                 self._metrics.messages_undeliverable += 1
                 return
@@ -383,9 +382,13 @@ class Delivery:
             options = plan.matches.get(session) if plan is not None else None
             if options is None:
                 continue
-            body = inflate(record[4]) if record[5] & SYS_FLAG_COMPRESSED else record[4]
-            if body is None:
-                continue
+            body = record[4]
+            if record[5] & SYS_FLAG_COMPRESSED:
+                inflated = inflate(body, INFLATED_BYTES_MAX)
+                if inflated is None:
+                    self._metrics.messages_undeliverable += 1
+                    continue
+                body = inflated
             message = OutgoingMessage(record, name, body, now_ms)
             if not self._send_one(session, options, message):
                 return record[0], True
@@ -440,13 +443,3 @@ def native_topic_name(record: BriefRecord) -> bytes:
     """Return the topic name of a native producer's message: its queue topic and tag."""
     tag = decode_properties(record[3]).get(TAGS)
     return record[2] + b"/" + tag.encode() if tag else record[2]
-
-
-def inflate(body: bytes) -> bytes | None:
-    """Return a zlib body inflated; None if it is damaged or becomes too large."""
-    stream = zlib.decompressobj()
-    try:
-        inflated = stream.decompress(body, INFLATED_BYTES_MAX)
-    except zlib.error:
-        return None
-    return inflated if stream.eof else None

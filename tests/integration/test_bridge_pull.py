@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import zlib
 
 import pytest
 import trio
@@ -209,6 +210,21 @@ async def test_damaged_records_are_raised_by_poll() -> None:
         consumer.assign([Q0])
         with pytest.raises(RecordError):
             await consumer.poll(timeout_s=5)
+
+
+async def test_a_body_that_does_not_inflate_does_not_hold_up_the_queue() -> None:
+    async with fake_cluster("a") as cluster, consumer_of(cluster) as consumer:
+        broker = cluster.brokers[0]
+        broker.store("T", 0, zlib.compress(b"fine"), sys_flag=0x1)
+        broker.store("T", 0, b"\x28\xb5\x2f\xfd by a Java producer", sys_flag=0x1 | 0x200)
+        broker.store("T", 0, b"next")
+        consumer.assign([Q0])
+        consumer.seek(Q0, 0)
+        messages = await drain(consumer, 3)
+        assert [message.is_compressed for message in messages] == [False, True, False]
+        assert messages[1].body == b"\x28\xb5\x2f\xfd by a Java producer"
+        await consumer.commit()
+        assert await consumer.committed(Q0) == 3
 
 
 async def test_topic_that_does_not_exist_is_reported() -> None:

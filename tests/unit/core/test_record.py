@@ -28,6 +28,7 @@ from core.record import (
     encode_blank,
     find_record,
     gather,
+    inflate,
     measure,
     scan,
     select_units,
@@ -214,12 +215,35 @@ def test_compressed_bodies_are_inflated_up_to_a_limit() -> None:
     data = encoded(message(tail, zlib.compress(b"z" * 1000), sys_flag=0x1))
     assert decode_messages(data)[0].body == b"z" * 1000
     assert decode_messages(data, body_bytes_max=1000)[0].body == b"z" * 1000
-    with pytest.raises(RecordError, match="999"):
-        decode_messages(data, body_bytes_max=999)
-    with pytest.raises(RecordError, match="inflate"):
-        decode_messages(encoded(message(tail, b"no zlib", sys_flag=0x1)))
-    with pytest.raises(RecordError, match="something else"):
-        decode_messages(encoded(message(tail, b"lz4", sys_flag=0x1 | 0x100)))
+    (large,) = decode_messages(data, body_bytes_max=999)
+    assert (large.body, large.is_compressed) == (zlib.compress(b"z" * 1000), True)
+
+
+def test_a_body_that_does_not_inflate_comes_as_it_is_stored_and_the_next_ones_too() -> None:
+    tail = QueueTail(b"T", 0, 0)
+    packed = zlib.compress(b"fine")
+    data = encoded(
+        message(tail, b"no zlib", sys_flag=0x1),
+        message(tail, packed[:-1], sys_flag=0x1),
+        message(tail, b"\x04\x22\x4d\x18lz4", sys_flag=0x1 | 0x100),
+        message(tail, b"\x28\xb5\x2f\xfdzstd", sys_flag=0x1 | 0x200),
+        message(tail, b"", sys_flag=0x1),
+        message(tail, packed, sys_flag=0x1 | 0x300),
+        message(tail, b"plain"),
+    )
+    messages = decode_messages(data)
+    assert [m.body for m in messages[:3]] == [b"no zlib", packed[:-1], b"\x04\x22\x4d\x18lz4"]
+    assert [m.is_compressed for m in messages] == [True, True, True, True, True, False, False]
+    assert [m.body for m in messages[5:]] == [b"fine", b"plain"]
+    assert [m.sys_flag for m in messages[4:]] == [0x1, 0x300, 0x0]
+
+
+def test_inflating_stops_at_the_limit() -> None:
+    packed = zlib.compress(bytes(100_000_000))
+    assert inflate(packed, 1000) is None
+    assert inflate(zlib.compress(b"x" * 1000), 1000) == b"x" * 1000
+    assert inflate(zlib.compress(b""), 1) == b""
+    assert inflate(b"", 1) is None
 
 
 def test_scan_tells_blank_empty_and_full_apart() -> None:
