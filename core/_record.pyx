@@ -829,6 +829,8 @@ def gather(
     bint verify=False,
 ):
     cdef Py_buffer buffer
+    cdef Record r
+    cdef int stop
     cdef Py_ssize_t i
     cdef Py_ssize_t total = 0
     cdef int64_t at
@@ -860,14 +862,14 @@ def gather(
                 or <int64_t> get64(data + at + 28) != physical_offset
             ):
                 raise RecordError("a unit names no record", offset_bytes=at)
-            total += size
-        out = PyBytes_FromStringAndSize(NULL, total)
             if verify:
                 stop = _parse(data + at, size, &r)
                 if stop == OKAY and not _is_intact(&r):
                     stop = BAD_CRC
                 if stop != OKAY:
                     raise RecordError(REASONS[stop], offset_bytes=at)
+            total += size
+        out = PyBytes_FromStringAndSize(NULL, total)
         p = PyBytes_AS_STRING(out)
         for i in range(begin, end):
             at = <int64_t> get64(unit + i * UNIT) - file_base

@@ -325,9 +325,7 @@ def scan(
     return found, at, ScanStop.END
 
 
-def _is_torn(
-    data: memoryview, record_end: int, end: int, topic: bytes, properties: bytes
-) -> bool:
+def _is_torn(data: memoryview, record_end: int, end: int, topic: bytes, properties: bytes) -> bool:
     """Say whether a crash has torn a record where no CRC covers it: in topic or properties.
 
     A tear leaves zeros up to the end of a sector; neither text has any.
