@@ -10,6 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from bridge.errors import ClientError, MessageRefusedError, RouteError, SendFailedError
     from bridge.producer import Producer, SendResult
     from bridge.pull import PullConsumer, PullResult
     from bridge.sync import SyncProducer, SyncPullConsumer
@@ -18,14 +19,18 @@ if TYPE_CHECKING:
 
 __all__ = [
     "BrokerError",
+    "ClientError",
     "ConfigError",
     "Message",
     "MessageQueue",
+    "MessageRefusedError",
     "MotelogError",
     "Producer",
     "PullConsumer",
     "PullResult",
     "RemotingError",
+    "RouteError",
+    "SendFailedError",
     "SendResult",
     "StoreError",
     "StoredMessage",
@@ -36,14 +41,18 @@ __all__ = [
 
 _FOUND_IN = {
     "BrokerError": ("core.errors", "BrokerError"),
+    "ClientError": ("bridge.errors", "ClientError"),
     "ConfigError": ("core.errors", "ConfigError"),
     "Message": ("core.message", "Message"),
     "MessageQueue": ("core.message", "MessageQueue"),
+    "MessageRefusedError": ("bridge.errors", "MessageRefusedError"),
     "MotelogError": ("core.errors", "MotelogError"),
     "Producer": ("bridge.producer", "Producer"),
     "PullConsumer": ("bridge.pull", "PullConsumer"),
     "PullResult": ("bridge.pull", "PullResult"),
     "RemotingError": ("core.errors", "RemotingError"),
+    "RouteError": ("bridge.errors", "RouteError"),
+    "SendFailedError": ("bridge.errors", "SendFailedError"),
     "SendResult": ("bridge.producer", "SendResult"),
     "StoreError": ("core.errors", "StoreError"),
     "StoredMessage": ("core.message", "StoredMessage"),
