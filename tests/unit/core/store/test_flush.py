@@ -109,3 +109,27 @@ async def test_after_an_error_everybody_is_told_and_nothing_is_tried_again() -> 
     assert log.synced == [(0, 10)]
     assert len(log.failures) == 1
     assert log.flusher.durable_offset == 0
+
+
+async def test_flush_works_before_run_has_started() -> None:
+    log = FakeLog()
+    log.end = 10
+    await log.flusher.flush()
+    assert log.synced == [(0, 10)]
+    assert log.flusher.durable_offset == 10
+    log.end = 20
+    log.error = OSError("gone")
+    await log.flusher.flush()
+    assert log.failures == ["flushing the log failed: gone"]
+    assert log.flusher.durable_offset == 10
+
+
+async def test_whatever_the_sync_raises_counts_as_not_durable() -> None:
+    log = FakeLog()
+    log.end = 10
+    log.error = ValueError("mmap closed")  # type: ignore[assignment]  # not what a disk raises
+    with trio.fail_after(10):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(log.flusher.run)
+            with pytest.raises(StoreFencedError, match="mmap closed"):
+                await log.flusher.wait(10)
