@@ -28,6 +28,12 @@ TAGS: Final = "TAGS"
 UNIQ_KEY: Final = "UNIQ_KEY"
 WAIT: Final = "WAIT"
 DELAY: Final = "DELAY"
+REAL_TOPIC: Final = "REAL_TOPIC"
+REAL_QID: Final = "REAL_QID"
+TIMER_DELIVER_MS: Final = "TIMER_DELIVER_MS"
+TIMER_DELAY_MS: Final = "TIMER_DELAY_MS"
+TIMER_DELAY_SEC: Final = "TIMER_DELAY_SEC"
+TIMER_OUT_MS: Final = "TIMER_OUT_MS"
 # Property names of an MQTT message in the log (docs/architecture.md, "Mapping"); the first
 # and third are those of rocketmq-mqtt.
 MQTT_TOPIC: Final = "mqttRealTopic"

@@ -43,6 +43,8 @@ class BrokerApi:
         self.append = store.append
         self.read = store.read
         self.queue_tail = store.queue_tail
+        self.now_ms = store.now_ms
+        self.due_times = store.due_times
         self.wait_durable = store.wait_durable
         self.max_offset = store.max_offset
         self.min_offset = store.min_offset

@@ -76,6 +76,13 @@ class BrokerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     save_interval_s: float = 5.0
     """Seconds between two writes of changed consume offsets, topics and groups to disk."""
 
+    delay_save_interval_s: float = 1.0
+    """Seconds between two notes of how far delayed messages have been delivered; those delivered
+    since the last one may come twice after a crash."""
+
+    timers_near_max: int = 100_000
+    """Messages for a time of their own whose places are kept in memory; others are read again."""
+
     long_poll: bool = True
     """Hold a pull that finds nothing for as long as it asks; else for ``short_poll_ms``."""
 

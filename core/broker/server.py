@@ -31,6 +31,7 @@ from core.broker.processors.pull import PullProcessor
 from core.broker.processors.send import SendProcessor
 from core.broker.processors.send_answers import SendAnswers
 from core.broker.registration import BrokerAddress, Registrar
+from core.broker.schedule import ScheduleService
 from core.broker.state_files import StateFile
 from core.broker.subscription_groups import SubscriptionGroups
 from core.broker.topics import TopicTable
@@ -82,7 +83,9 @@ class Broker:
             _Saved(self._state_file("consumerOffset.json"), self.offsets),
         ]
         self._registrars: list[Registrar] = []
-        self._serving: tuple[SendProcessor, PullProcessor, RemotingServer] | None = None
+        self._serving: (
+            tuple[SendProcessor, PullProcessor, RemotingServer, ScheduleService] | None
+        ) = None
 
     @property
     def address(self) -> tuple[str, int]:
@@ -111,11 +114,13 @@ class Broker:
             "held_pulls_now": len(self.held_pulls),
         }
         if self._serving is not None:
-            send, pull, server = self._serving
+            send, pull, server, schedule = self._serving
             counters |= {
                 "connections_now": server.connections_count,
                 "messages_received": send.messages_count,
                 "messages_pulled": pull.messages_count,
+                "delayed_messages_delivered": schedule.delivered_count,
+                "timers_near_now": schedule.near_count,
                 "sends_waiting_for_disk_now": send.answers.waiting_count,
             }
         return counters
@@ -132,7 +137,14 @@ class Broker:
             store = MessageStore(
                 self._config.store, store_host=encode_host(*self._advertised()), clock=self._clock
             )
-            await trio.to_thread.run_sync(self._open, store)
+            schedule = ScheduleService(
+                store,
+                levels_file=self._state_file("delayOffset.json"),
+                timer_file=self._state_file("timerOffset.json"),
+                save_interval_s=self._config.delay_save_interval_s,
+                near_max=self._config.timers_near_max,
+            )
+            await trio.to_thread.run_sync(self._open, store, schedule)
         except BaseException:
             for listener in listeners:
                 listener.close()
@@ -142,7 +154,7 @@ class Broker:
             store_scope = trio.CancelScope(shield=True)
             await nursery.start(_run_in_scope, store.run, store_scope)
             try:
-                await self._serve(store, listeners, task_status)
+                await self._serve(store, schedule, listeners, task_status)
             finally:
                 with trio.CancelScope(shield=True):
                     await self._save_changed()
@@ -151,6 +163,7 @@ class Broker:
     async def _serve(
         self,
         store: MessageStore,
+        schedule: ScheduleService,
         listeners: list[socket.socket],
         task_status: trio.TaskStatus[None],
     ) -> None:
@@ -173,12 +186,13 @@ class Broker:
         for listener in listeners:
             server.listen(listener)
         api.on_growth(pull.queues_grew)
-        self._serving = send, pull, server
+        self._serving = send, pull, server, schedule
         async with trio.open_nursery() as nursery:
             await nursery.start(server.run)
             await nursery.start(pull.run, server)
             if api.flush_is_sync:
                 await nursery.start(send.answers.run, server)
+            await nursery.start(schedule.run)
             nursery.start_soon(self._save_regularly)
             nursery.start_soon(self._expire_regularly, consumer)
             await self._start_registrars(nursery)
@@ -253,12 +267,13 @@ class Broker:
     def _advertised(self) -> tuple[str, int]:
         return parse_address(self._config.advertise) if self._config.advertise else self.address
 
-    def _open(self, store: MessageStore) -> None:
+    def _open(self, store: MessageStore, schedule: ScheduleService) -> None:
         """Open the store and load what is saved beside it; blocking."""
         store.open()
         try:
             for saved in self._saved:
                 saved.load()
+            schedule.load()
             self.topics.restore(
                 store.queues(), self._config.default_queue_count, self._clock.now_ms()
             )

@@ -14,13 +14,17 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from core.message import DELAY, decode_properties
+from core.message import DELAY, TIMER_OUT_MS, decode_properties
 from core.topic_config import SCHEDULE_TOPIC, TIMER_TOPIC
 
 WAITING_TOPICS: Final = (SCHEDULE_TOPIC.encode(), TIMER_TOPIC.encode())
-TIMER_OUT_MS: Final = "TIMER_OUT_MS"
 DEFAULT_DELAY_LEVELS: Final = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
 LEVELS_MAX: Final = 64
+# One queue of the timer topic holds what is due in one slot; the row of slots is a ring, longer
+# than the longest time that a message may wait.
+TIMER_SLOT_MS: Final = 600_000
+TIMER_SLOTS: Final = 8192
+TIMER_MS_MAX: Final = 40 * 86_400_000
 _UNITS_MS: Final = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _DELAY = re.compile(r"([0-9]{1,9})([smhd])")
 TIME_DIGITS_MAX: Final = 18  # so that a time fits 63 bits
@@ -52,6 +56,11 @@ class DueTimes:
             return out
         level = self.level(pairs.get(DELAY, ""))
         return store_timestamp_ms + self.delay_ms(level) if level else 0
+
+
+def timer_queue(due_ms: int) -> int:
+    """Return the queue of the timer topic that holds what is due then."""
+    return due_ms // TIMER_SLOT_MS % TIMER_SLOTS
 
 
 def number(text: str) -> int | None:

@@ -32,6 +32,7 @@ from tests.support.broker_stack import (
     routed,
     send_ext,
     started_stack,
+    store_config,
 )
 
 BOTH = pytest.mark.parametrize("serialize", list(Serialize))
@@ -210,7 +211,9 @@ async def test_properties_of_a_consumed_message_are_not_doubled(tmp_path: Path) 
         ("RMQ_SYS_TRANS_HALF_TOPIC", {}, b"", ResponseCode.NO_PERMISSION),
         ("T", {"properties": "k\x01" + "v" * 32767}, b"", ResponseCode.MESSAGE_ILLEGAL),
         ("T", {}, b"x" * 10_001, ResponseCode.MESSAGE_ILLEGAL),
-        ("T", {"properties": "DELAY\x013\x02"}, b"", ResponseCode.MESSAGE_ILLEGAL),
+        ("T", {"properties": "TIMER_DELAY_MS\x01soon\x02"}, b"", ResponseCode.MESSAGE_ILLEGAL),
+        ("T", {"properties": "TIMER_DELAY_SEC\x013456001"}, b"", ResponseCode.MESSAGE_ILLEGAL),
+        ("rmq_sys_motelog_timer", {}, b"", ResponseCode.NO_PERMISSION),
         ("T", {"properties": "TRAN_MSG\x01true\x02"}, b"", ResponseCode.NO_PERMISSION),
         ("T", {"f": 4}, b"", ResponseCode.NO_PERMISSION),
         ("T", {"f": "x"}, b"", ResponseCode.SYSTEM_ERROR),
@@ -234,6 +237,41 @@ async def test_a_refused_send_says_why_and_stores_nothing(
         assert (answer.code, bool(answer.remark)) == (code, True), answer.remark
         # The next one is not harmed, and the first in the log.
         assert (await send(peer, "Good")).ext["msgId"].endswith("0" * 16)
+
+
+@BOTH
+async def test_a_delayed_message_comes_later_with_its_text_and_not_again(
+    tmp_path: Path, serialize: Serialize
+) -> None:
+    store = store_config(tmp_path, delay_levels="1s 2s")
+    async with (
+        started_stack(tmp_path, store=store) as stack,
+        connected(stack.broker_address, serialize) as peer,
+    ):
+        began = trio.current_time()
+        level = "DELAY\x011\x02TAGS\x01blue\x02REAL_TOPIC\x01SCHEDULE_TOPIC_XXXX"
+        first = await send(peer, "T", b"level", properties=level)
+        assert (first.ext["queueId"], first.ext["queueOffset"]) == ("0", "0")
+        await send(peer, "T", b"at once", properties="DELAY\x010\x02TIMER_DELIVER_MS\x017")
+        await send(peer, "T", b"timer", properties="TIMER_DELAY_MS\x01300\x02")
+        assert bodies(await pull(peer, "T", 0)) == [b"at once"]
+        answer = await pull(peer, "T", 1, sysFlag=6, suspendTimeoutMillis=9_000)
+        assert bodies(answer) == [b"timer"]
+        assert trio.current_time() - began >= 0.3
+        filter_ = {"subscription": "blue", "sysFlag": 6, "suspendTimeoutMillis": 9_000}
+        answer = await pull(peer, "T", 2, **filter_)
+        (message,) = decode_messages(answer.body)
+        assert trio.current_time() - began >= 1.0
+        assert (message.body, message.tags, message.queue_id) == (b"level", "blue", 0)
+        assert message.properties["REAL_TOPIC"] == "T"
+        assert stack.broker.sample()["delayed_messages_delivered"] == 2
+        item = encode_batch_items([(0, b"x", b"DELAY\x011\x02")])
+        answer = await peer.ask(RequestCode.SEND_BATCH_MESSAGE, send_ext("T", m="true"), item)
+        assert answer.code == ResponseCode.MESSAGE_ILLEGAL
+    async with started_stack(tmp_path, store=store) as stack:
+        assert stack.broker.api.max_offset("T", 0) == 3
+        saved = loads((tmp_path / "config/delayOffset.json").read_bytes())
+        assert saved == {"offsetTable": {"1": 1, "2": 0}}
 
 
 @pytest.mark.parametrize("missing", list("abcdefgh"))

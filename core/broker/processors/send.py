@@ -6,8 +6,9 @@ their wait for the disk (send_answers). Spec: RocketMQ SendMessageProcessor.
 
     request -> checks, staged ... end_turn: append all -> answers
 
-Delayed and transactional messages are refused: to store them as ordinary ones would deliver them at
-once. Messages that say WAIT=false are answered without waiting for the disk.
+A message that asks for a delay is stored where it waits (delays). Transactional messages are
+refused: to store them as ordinary ones would deliver them at once. Messages that say WAIT=false are
+answered without waiting for the disk.
 """
 
 from __future__ import annotations
@@ -17,12 +18,12 @@ from functools import lru_cache
 from typing import Final
 
 from core.broker.api import AppendMessage, BrokerApi
+from core.broker.delays import DELAY_PROPERTIES, find_waiting_place
 from core.broker.processors.send_answers import SendAnswers, StagedSend
 from core.broker.topics import TopicTable
 from core.clock import Clock
 from core.errors import BrokerError, StoreError
 from core.message import (
-    DELAY,
     NAME_END,
     PROPERTIES_BYTES_MAX,
     TAGS,
@@ -108,6 +109,8 @@ class SendProcessor:
         self._added_text = _join_properties(self._added)
         self._next_queue = 0
         self._messages: list[AppendMessage] = []
+        # What the turn's delayed messages are due from; their record is dated with it.
+        self._stamp_ms: int | None = None
         self._staged: list[StagedSend] = []
         self.messages_count = 0
 
@@ -120,13 +123,14 @@ class SendProcessor:
 
     def end_turn(self) -> None:
         """Append everything the turn staged and answer it."""
+        stamp_ms, self._stamp_ms = self._stamp_ms, None
         if not self._staged:
             return
         staged, self._staged = self._staged, []
         messages, self._messages = self._messages, []
         placed: list[tuple[int, int]] = []
         try:
-            end_offset = self._api.append(messages, placed)
+            end_offset = self._api.append(messages, placed, store_timestamp_ms=stamp_ms)
         except StoreError as exc:
             for send in staged:
                 self.answers.refuse(send, exc)
@@ -159,14 +163,22 @@ class SendProcessor:
             raise BrokerError(ResponseCode.MESSAGE_ILLEGAL, text)
         properties, pairs = self._properties(ext.get(names.properties, ""))
         _, _, sys_flag, born_ms, flag, reconsume_times = numbers
-        if sys_flag & _SYS_FLAG_TRANSACTION or _TRAN_MSG in pairs or DELAY in pairs:
-            _refuse_unsupported(sys_flag, pairs)
+        if sys_flag & _SYS_FLAG_TRANSACTION or _TRAN_MSG in pairs:
+            _refuse_transactional(sys_flag, pairs)
+        tail, code = self._api.queue_tail(topic, queue_id), _tags_code(pairs.get(TAGS))
+        if not DELAY_PROPERTIES.isdisjoint(pairs):
+            place = find_waiting_place(
+                pairs | self._added, topic, queue_id, self._api.due_times, self._now_ms()
+            )
+            if place is not None:
+                tail, code = self._api.queue_tail(place.topic, place.queue_id), place.due_ms
+                properties = _encode(_join_properties(place.pairs))
         self._messages.append(
             (
-                self._api.queue_tail(topic, queue_id),
+                tail,
                 request.body,
                 properties,
-                _tags_code(pairs.get(TAGS)),
+                code,
                 born_ms,
                 connection.host,
                 sys_flag & _SYS_FLAG_CLIENT,
@@ -194,12 +206,14 @@ class SendProcessor:
             raise BrokerError(ResponseCode.MESSAGE_ILLEGAL, "the batch has no message")
         _, batch_pairs = self._properties(ext.get(names.properties, ""))
         _, _, sys_flag, born_ms, _, _ = numbers
-        _refuse_unsupported(sys_flag, batch_pairs)
+        _refuse_transactional(sys_flag, batch_pairs)
+        _refuse_delayed(batch_pairs)
         tail = self._api.queue_tail(topic, queue_id)
         messages = []
         for flag, body, item_text in items:
             properties, pairs = self._properties(item_text.decode(errors="replace"))
-            _refuse_unsupported(0, pairs)
+            _refuse_transactional(0, pairs)
+            _refuse_delayed(pairs)
             code = _tags_code(pairs.get(TAGS))
             messages.append((tail, body, properties, code, born_ms, connection.host, 0, flag, 0, 0))
         self._messages += messages
@@ -250,19 +264,32 @@ class SendProcessor:
             text += self._added_text
         if "\0" in text:
             raise BrokerError(ResponseCode.MESSAGE_ILLEGAL, "the properties hold a zero character")
-        stored = text.encode()
-        if len(stored) > PROPERTIES_BYTES_MAX:
-            fault = f"the properties have {len(stored)} bytes, the limit is {PROPERTIES_BYTES_MAX}"
-            raise BrokerError(ResponseCode.MESSAGE_ILLEGAL, fault)
-        return stored, pairs
+        return _encode(text), pairs
+
+    def _now_ms(self) -> int:
+        """Return the time that this turn's messages will be dated with."""
+        if self._stamp_ms is None:
+            self._stamp_ms = self._api.now_ms()
+        return self._stamp_ms
 
 
-def _refuse_unsupported(sys_flag: int, pairs: dict[str, str]) -> None:
+def _encode(text: str) -> bytes:
+    stored = text.encode()
+    if len(stored) > PROPERTIES_BYTES_MAX:
+        fault = f"the properties have {len(stored)} bytes, the limit is {PROPERTIES_BYTES_MAX}"
+        raise BrokerError(ResponseCode.MESSAGE_ILLEGAL, fault)
+    return stored
+
+
+def _refuse_transactional(sys_flag: int, pairs: dict[str, str]) -> None:
     if sys_flag & _SYS_FLAG_TRANSACTION or pairs.get(_TRAN_MSG) == "true":
         text = "this broker does not take transactional messages"
         raise BrokerError(ResponseCode.NO_PERMISSION, text)
-    if pairs.get(DELAY, "0") != "0":
-        text = "this broker does not take delayed messages"
+
+
+def _refuse_delayed(pairs: dict[str, str]) -> None:
+    if any(pairs.get(name, "0") != "0" for name in DELAY_PROPERTIES):
+        text = "the messages of a batch cannot be delayed"
         raise BrokerError(ResponseCode.MESSAGE_ILLEGAL, text)
 
 
