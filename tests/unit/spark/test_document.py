@@ -1,0 +1,66 @@
+"""docs/spark.md names every option, column and job option, with the defaults that the code has."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import MISSING, fields
+from pathlib import Path
+
+import pytest
+
+from spark.columns import COLUMN_TYPES, Column
+from spark.options import SourceOptions, parse_options
+
+TEXT = (Path(__file__).resolve().parents[3] / "docs/spark.md").read_text(encoding="utf-8")
+
+
+def table(heading: str) -> dict[str, str]:
+    """Return first cell -> second cell of the tables in a section, marks removed."""
+    section = TEXT.partition(f"\n## {heading}\n")[2].partition("\n## ")[0]
+    rows = re.findall(r"^\| `([^|]+)` \|([^|]*)\|", section, re.MULTILINE)
+    return {name: value.strip().strip("`") for name, value in rows}
+
+
+def test_every_option_is_listed_with_its_default() -> None:
+    listed = table("Options")
+    shown = {
+        "columns": "all",
+        "topic": "",
+        "maxOffsetsPerTrigger": "no limit",
+        "maxBytesPerTrigger": "no limit",
+        "maxRecordsPerPartition": "no limit",
+        "failOnDataLoss": "true",
+        "failOnMissingTopic": "true",
+    }
+    for field in fields(SourceOptions):
+        first, *rest = field.name.split("_")
+        name = first + "".join(word.title() for word in rest)
+        default = "" if field.default is MISSING else str(field.default)
+        assert listed.pop(name) == shown.get(name, default)
+    assert listed == {}
+
+
+def test_every_column_is_listed_with_its_type() -> None:
+    assert table("Columns") == {column.label: COLUMN_TYPES[column] for column in Column}
+
+
+def test_the_offsets_shown_can_be_used() -> None:
+    (offsets,) = re.findall(r"```json\n(.*?)```", TEXT, re.DOTALL)
+    parse_options({"topic": "telemetry", "startingOffsets": offsets})
+
+
+def test_the_jobs_options_are_listed_with_their_defaults() -> None:
+    pytest.importorskip("pyspark", reason="needs the [spark] extra")
+    from spark.jobs.device_minutes import _parser
+
+    listed = {
+        name: default
+        for name, default in table("The job device-minutes").items()
+        if name.startswith("--")
+    }
+    for action in _parser()._actions:
+        (name,) = action.option_strings[-1:]
+        if name != "--help":
+            default = "required" if action.required else str(action.default or "")
+            assert listed.pop(name) == default
+    assert listed == {}
