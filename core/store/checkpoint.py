@@ -1,23 +1,28 @@
-"""The store's two small files: how far everything is on disk, and which queues there were.
+"""The store's small files: how far all is on disk, which queues and index files there were.
 
-Owns: StoreCheckpoint and QueueTable, their bytes, and how they are read back when damaged.
-Must not touch: the log, the queues. Both are hints that shorten a start; without them recovery
-reads the whole log.
+Owns: StoreCheckpoint, QueueTable and IndexTable, their bytes, and how they are read back when
+damaged. Must not touch: the log, the queues, the index. All are hints that shorten a start; without
+them recovery reads the whole log.
 
     checkpoint   RocketMQ's: one page of 4096 bytes; three times in ms, i64 big-endian:
                  0  store timestamp of the last record on disk       (physic)
                  8  the same for the last ConsumeQueue unit on disk  (logics)
-                16  the same for the last index entry on disk        (index; 0, there is none yet)
+                16  the same for the last index entry on disk        (index; 0 if there is none)
     queues.json  ours: one line CRC-32C of the second line in hex; the second line JSON:
                  {"end_offset": n, "is_closed": bool,
                   "queues": [[topic, queue id, max offset], ...]}
                  i.e. when the log ended at n, each of these queues had this many units
+    index.json   ours, in the same two lines:
+                 {"indexed_offset": n, "files":
+                  [[name, slots, entries, next entry, end timestamp, end physical offset], ...]}
+                 i.e. these files have the keys of all records below n, and this much is on disk
 """
 
 from __future__ import annotations
 
 import struct
 from dataclasses import dataclass
+from typing import TypeVar
 
 import msgspec
 from crc32c import crc32c
@@ -54,6 +59,28 @@ class StoreCheckpoint:
         return StoreCheckpoint(*times) if min(times) >= 0 else StoreCheckpoint()
 
 
+TableType = TypeVar("TableType", bound=msgspec.Struct)
+
+
+def _encode_table(table: msgspec.Struct) -> bytes:
+    text = msgspec.json.encode(table)
+    return b"%08x\n%s\n" % (crc32c(text), text)
+
+
+def _decode_table(data: bytes | None, table_type: type[TableType]) -> TableType | None:
+    """Return the table, None if there is none or its checksum is wrong."""
+    if data is None:
+        return None
+    checksum, _, text = data.partition(b"\n")
+    text = text.rstrip(b"\n")
+    if checksum != b"%08x" % crc32c(text):
+        return None
+    try:
+        return msgspec.json.decode(text, type=table_type)
+    except msgspec.DecodeError:
+        return None
+
+
 class QueueTable(msgspec.Struct, frozen=True):
     """The queues and their lengths when the log ended at ``end_offset``."""
 
@@ -62,22 +89,36 @@ class QueueTable(msgspec.Struct, frozen=True):
     queues: list[tuple[str, int, int]]
 
     def encode(self) -> bytes:
-        text = msgspec.json.encode(self)
-        return b"%08x\n%s\n" % (crc32c(text), text)
+        return _encode_table(self)
 
     @staticmethod
     def decode(data: bytes | None) -> QueueTable | None:
-        """Return the table, None if there is none or its checksum is wrong."""
-        if data is None:
-            return None
-        checksum, _, text = data.partition(b"\n")
-        text = text.rstrip(b"\n")
-        if checksum != b"%08x" % crc32c(text):
-            return None
-        try:
-            return msgspec.json.decode(text, type=QueueTable)
-        except msgspec.DecodeError:
-            return None
+        return _decode_table(data, QueueTable)
+
+
+class IndexFileState(msgspec.Struct, frozen=True, array_like=True):
+    """How much of one index file is on disk; ``count`` is the number of its next entry."""
+
+    name: str
+    slots: int
+    entries: int
+    count: int
+    end_ms: int
+    end_physical: int
+
+
+class IndexTable(msgspec.Struct, frozen=True):
+    """The index files, oldest first; they have the keys of all records below ``indexed_offset``."""
+
+    indexed_offset: int
+    files: list[IndexFileState]
+
+    def encode(self) -> bytes:
+        return _encode_table(self)
+
+    @staticmethod
+    def decode(data: bytes | None) -> IndexTable | None:
+        return _decode_table(data, IndexTable)
 
 
 class StateFiles:
@@ -101,6 +142,12 @@ class StateFiles:
 
     def write_queues(self, table: QueueTable) -> None:
         self._storage.replace_file(self._path("queues.json"), table.encode())
+
+    def read_index(self) -> IndexTable | None:
+        return IndexTable.decode(self._storage.read_file(self._path("index.json")))
+
+    def write_index(self, table: IndexTable) -> None:
+        self._storage.replace_file(self._path("index.json"), table.encode())
 
     def has_abort(self) -> bool:
         return self._storage.read_file(self._path("abort")) is not None

@@ -5,7 +5,9 @@ fence, the refusal before the disk is full, the checkpoint. Must not touch: byte
 (core.record), the operating system (files), when to flush (flush), how to recover (recovery).
 
     commitlog/ consumequeue/   the log and the queues made from it
-    checkpoint queues.json     how far both are on disk
+    index/                     the records' keys
+    checkpoint queues.json     how far all of these are on disk
+    index.json
     abort                      there while the store is open
     lock                       held while the store is open
     damaged/                   bytes that recovery took out of the log
@@ -44,7 +46,7 @@ from core.record import (
     measure,
     select_units,
 )
-from core.store.checkpoint import QueueTable, StateFiles, StoreCheckpoint
+from core.store.checkpoint import IndexTable, QueueTable, StateFiles, StoreCheckpoint
 from core.store.cleanup import LogCleaner
 from core.store.commitlog import CommitLog
 from core.store.config import StoreConfig
@@ -52,6 +54,8 @@ from core.store.consume_queue import ConsumeQueue, OpenRegions, is_topic_name
 from core.store.due_time import DueTimes
 from core.store.files import Lock, OsStorage, Storage
 from core.store.flush import GroupFlusher
+from core.store.index import keyed
+from core.store.index_service import IndexService, QueryResult
 from core.store.recovery import Recovery, RecoveryReport
 
 logger = logging.getLogger(__name__)
@@ -109,6 +113,14 @@ class MessageStore:
             f"{config.directory}/commitlog",
             config.commitlog_file_bytes,
             store_host=store_host,
+            clock=self._clock,
+        )
+        self.index = IndexService(
+            self._storage,
+            config.directory,
+            self._log,
+            slots=config.index_slots,
+            entries=config.index_entries,
             clock=self._clock,
         )
         self._flusher = GroupFlusher(
@@ -176,8 +188,10 @@ class MessageStore:
         report = recovery.run(was_clean=was_clean, checkpoint=checkpoint, table=state.read_queues())
         last_ms = max(checkpoint.physic_ms, recovery.last_store_timestamp_ms)
         self._log.start_at(report.end_offset, last_ms)
+        self._log.verified_from = report.scanned_from
         self._clock.not_before(last_ms)
         self._queue_of = {queue.tail: queue for queue in self._queues.values()}
+        self.index.recover(state.read_index(), was_clean=was_clean, index_ms=checkpoint.index_ms)
         self._check_disk()
         # Nothing that recovery wrote may be younger on disk than a checkpoint that speaks of it.
         self._storage.sync_directory(f"{self.config.directory}/commitlog")
@@ -188,7 +202,6 @@ class MessageStore:
 
     def _find_queues(self) -> None:
         root = f"{self.config.directory}/consumequeue"
-        self._log.verified_from = report.scanned_from
         self._storage.make_directory(root)
         for topic in self._storage.list_directory(root):
             if not topic.is_directory or not is_topic_name(topic.name):
@@ -226,6 +239,7 @@ class MessageStore:
 
     def _release(self) -> None:
         self._regions.close()
+        self.index.close()
         self._log.close()
         if self._lock is not None:
             self._lock.release()
@@ -293,6 +307,9 @@ class MessageStore:
         lacking: list[QueueTail] = []
         total, largest = measure(messages, 0, self.config.message_bytes_max, lacking)
         dirty: list[QueueTail] = []
+        with_keys = keyed(messages)
+        if with_keys and placed is None:
+            placed = []
         try:
             # All that can fail for want of space or descriptors comes before the first byte.
             self._log.make_room(total, largest)
@@ -311,6 +328,10 @@ class MessageStore:
         except BaseException as exc:
             self._fence(f"an append failed half way: {exc!r}")
             raise StoreFencedError(f"an append failed half way: {exc!r}") from exc
+        if with_keys:
+            assert placed is not None
+            mine = placed[-len(messages) :]
+            self.index.add(messages, with_keys, mine, self._log.last_store_timestamp_ms)
         for listener in self.on_dispatch:
             listener(dirty)
         return end_offset
@@ -465,6 +486,26 @@ class MessageStore:
         self._check_open()
         return self._log.record_at(physical_offset)
 
+    def query(
+        self,
+        topic: str,
+        key: str,
+        *,
+        begin_ms: int,
+        end_ms: int,
+        count_max: int = 32,
+        only_unique: bool = False,
+    ) -> QueryResult:
+        """Return records of a topic that have a key and were stored in [begin_ms, end_ms].
+
+        A key is the record's UNIQ_KEY or, unless ``only_unique``, a word of its KEYS. At most
+        ``count_max`` of them (and never more than 64, or 8 MiB), the newest first.
+        """
+        self._check_open()
+        return self.index.query(
+            topic, key, begin_ms, end_ms, count_max=count_max, only_unique=only_unique
+        )
+
     def queues(self) -> Iterator[tuple[str, int]]:
         """Yield (topic, queue id) of every queue."""
         return iter(list(self._queues))
@@ -543,6 +584,9 @@ class MessageStore:
                 directories |= {queue.directory, os.path.dirname(queue.directory)}
         if directories:
             directories.add(f"{self.config.directory}/consumequeue")
+        index = self.index.plan()
+        paths += index.paths
+        directories.update(index.directories)
         last_ms = self._log.last_store_timestamp_ms
         table = None
         if with_table:
@@ -553,7 +597,13 @@ class MessageStore:
                 is_closed=is_closed,
                 queues=[(*key, q.max_offset) for key, q in self._queues.items() if q.max_offset],
             )
-        return _CheckpointPlan(paths, directories, table, StoreCheckpoint(last_ms, last_ms))
+        return _CheckpointPlan(
+            paths,
+            directories,
+            table,
+            StoreCheckpoint(last_ms, last_ms, index.index_ms),
+            index.table,
+        )
 
     def _write_checkpoint(self, plan: _CheckpointPlan) -> None:
         """Sync what the plan names, then write the files that say so; blocks."""
@@ -563,6 +613,8 @@ class MessageStore:
             self._storage.sync_directory(directory)
         if plan.table is not None:
             self._state_files.write_queues(plan.table)
+        if plan.index is not None:
+            self._state_files.write_index(plan.index)
         self._state_files.write_checkpoint(plan.checkpoint)
 
     async def _watch_disk(self) -> None:
@@ -600,3 +652,4 @@ class _CheckpointPlan:
     directories: set[str]
     table: QueueTable | None
     checkpoint: StoreCheckpoint
+    index: IndexTable | None

@@ -90,6 +90,8 @@ async def test_a_checkpoint_syncs_log_queues_and_directories_before_it_is_writte
         ("sync_directory", "consumequeue/T/0"),
         ("replace_file", "queues.json"),
         ("sync_directory", "."),
+        ("replace_file", "index.json"),
+        ("sync_directory", "."),
         ("replace_file", "checkpoint"),
         ("sync_directory", "."),
     ]

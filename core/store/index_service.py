@@ -1,0 +1,474 @@
+"""The row of index files: puts the keys of what is appended, finds records by key and time.
+
+Owns: IndexService: which file a key goes into, what is not indexed yet, what a start believes,
+which record really has a key. Must not touch: bytes of an index file (index, index_file), the log
+(it reads there, and never writes).
+
+    append -> add -> pending -> dispatch -> the newest file
+    start, or after the disk was full: catch_up reads the log from where the index ends
+
+Invariants: the keys of every record in [log begin, indexed_offset) are in the files; files hold
+consecutive stretches of the log, so that newer files have newer records. A record's keys may be in
+twice after a fault; find yields it once.
+The index never refuses an append: when a file cannot be made, ``dispatch`` tries again later from
+the log, and queries do not find what was appended meanwhile. A failed sync is another matter
+(threats.md 12): it reaches the checkpoint and fences the store.
+Spec: RocketMQ IndexService.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Final
+
+from core.clock import Clock
+from core.errors import RecordError, StoreError
+from core.message import KEYS, UNIQ_KEY, decode_properties
+from core.record import AppendMessage, ScanStop, decode, find_record
+from core.store.checkpoint import IndexFileState, IndexTable
+from core.store.commitlog import CommitLog
+from core.store.files import TEMPORARY, Entry, Storage
+from core.store.index import IndexItem, collect_keyed, key_hash
+from core.store.index_file import NAME_DIGITS, IndexFile, file_bytes, shape_of
+from core.store.mapped_file_queue import MappedFile
+
+logger = logging.getLogger(__name__)
+
+PENDING_MAX: Final = 1024
+ITEMS_PER_STEP: Final = 4096
+CATCH_UP_BYTES: Final = 16_777_216
+OFFSETS_PER_STEP: Final = 64
+# Index files that stay mapped; the older ones only for as long as a query looks into them.
+MAPPED_MAX: Final = 2
+QUERY_COUNT_MAX: Final = 64
+QUERY_BYTES_MAX: Final = 8_388_608
+# Records looked at for one query, so that keys made to have one hash cannot hold up the rest.
+CANDIDATES_MAX: Final = 4096
+TIME_MAX: Final = (1 << 63) - 1
+
+
+@dataclass(frozen=True, slots=True)
+class QueryResult:
+    """Records that have a key, newest first, and the last record that has any."""
+
+    records: list[bytes]
+    index_last_ms: int
+    index_last_offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class IndexPlan:
+    """What has to be synced before ``table`` and ``index_ms`` may be written down.
+
+    ``table`` is None when it is what the plan before said.
+    """
+
+    paths: list[str]
+    directories: list[str]
+    table: IndexTable | None
+    index_ms: int
+
+
+class IndexService:
+    """The index of one store folder; all calls come from the thread that appends."""
+
+    def __init__(
+        self,
+        storage: Storage,
+        directory: str,
+        log: CommitLog,
+        *,
+        slots: int,
+        entries: int,
+        clock: Clock,
+    ) -> None:
+        self._storage = storage
+        self._parent = directory
+        self._directory = f"{directory}/index"
+        self._log = log
+        self._slots = slots
+        self._entries = entries
+        self._clock = clock
+        self._files: list[IndexFile] = []
+        self._pending: list[IndexItem] = []
+        # The physical offset from which on the log has to be read; None when nothing lacks.
+        self._behind: int | None = None
+        self._trouble: str | None = None
+        self._has_new_file = False
+        self._noted: IndexTable | None = None
+        # Files that the last plan names: a thread may be about to sync them.
+        self._planned: frozenset[str] = frozenset()
+
+    # -- start -----------------------------------------------------------------------------
+
+    def recover(self, table: IndexTable | None, *, was_clean: bool, index_ms: int) -> None:
+        """Believe what files and table agree on, remove the rest, index the log from there; blocks.
+
+        Without a table the folder is RocketMQ's, or one in which there never was an index.
+        """
+        self._storage.make_directory(self._directory)
+        found = self._list()
+        if table is not None:
+            self._behind = self._load_known(found, table, was_clean=was_clean)
+        else:
+            self._behind = self._load_unknown(found, was_clean=was_clean, index_ms=index_ms)
+        self._cut_at(self._log.end_offset)
+        begin = self._behind
+        self.catch_up()
+        logger.info(
+            "index ready files=%d from=%d end=%d", len(self._files), begin, self._log.end_offset
+        )
+
+    def _list(self) -> dict[str, Entry]:
+        found = {}
+        for entry in self._storage.list_directory(self._directory):
+            if entry.name.endswith(TEMPORARY):
+                self._storage.remove_file(f"{self._directory}/{entry.name}")
+            elif entry.is_directory or len(entry.name) != NAME_DIGITS or not entry.name.isdecimal():
+                logger.warning("not an index file path=%s/%s", self._directory, entry.name)
+            else:
+                found[entry.name] = entry
+        return found
+
+    def _load_known(self, found: dict[str, Entry], table: IndexTable, *, was_clean: bool) -> int:
+        """Take the files of the table as far as they are what it says; return where to go on."""
+        resume = table.indexed_offset
+        for position, state in enumerate(table.files):
+            is_last = position == len(table.files) - 1
+            entry = found.get(state.name)
+            if entry is None and state.end_physical < self._log.begin_offset and not is_last:
+                continue
+            fault = self._load_one(entry, state, is_torn=is_last and not was_clean)
+            if fault is not None:
+                resume = self._files[-1].end_physical if self._files else 0
+                logger.warning(
+                    "the index is made anew from=%d path=%s/%s reason=%s",
+                    resume, self._directory, state.name, fault,
+                )  # fmt: skip
+                break
+        # Files that no checkpoint speaks of, or that follow one that is damaged, and that one.
+        kept = {file.name for file in self._files}
+        for name in found.keys() - kept:
+            self._storage.remove_file(f"{self._directory}/{name}")
+        return resume
+
+    def _load_one(self, entry: Entry | None, state: IndexFileState, *, is_torn: bool) -> str | None:
+        """Take one file of the table; return what is wrong with it, None if it is taken whole."""
+        if entry is None:
+            return "it is missing"
+        if not (state.slots > 0 and state.entries > 0 and 1 <= state.count <= state.entries):
+            return "its line in index.json makes no sense"
+        if entry.size != file_bytes(state.slots, state.entries):
+            return f"it has {entry.size} bytes"
+        path = f"{self._directory}/{state.name}"
+        file = IndexFile(self._storage, path, state.slots, state.entries)
+        file.read_header()
+        is_as_noted = (state.count, state.end_ms, state.end_physical) == (
+            file.count, file.end_ms, file.end_physical
+        )  # fmt: skip
+        # What was put after the checkpoint may be on disk in parts: the slots even when the
+        # header is not.
+        if not is_as_noted or (is_torn and not file.is_full):
+            file.end_ms, file.end_physical = state.end_ms, state.end_physical
+            file.cut(state.count, self._log.end_offset)
+        fault = file.fault()
+        if file.count == state.count and file.end_physical != state.end_physical:
+            fault = f"its last record is {file.end_physical}, not {state.end_physical}"
+        if self._files and file.begin_physical < self._files[-1].end_physical:
+            fault = "it begins before the file before it ends"
+        if fault is not None:
+            file.close()
+            return fault
+        self._files.append(file)
+        if file.count < state.count:
+            return f"entry {file.count} is damaged, or the log ends before it"
+        return None
+
+    def _load_unknown(self, found: dict[str, Entry], *, was_clean: bool, index_ms: int) -> int:
+        """Take RocketMQ's files by its own rules; return where to go on."""
+        is_taken = True
+        for name, entry in found.items():
+            path = f"{self._directory}/{name}"
+            shape = shape_of(entry.size, self._slots, self._entries)
+            if is_taken and shape is not None:
+                file = IndexFile(self._storage, path, *shape)
+                file.read_header()
+                is_taken = file.fault() is None and (was_clean or file.end_ms <= index_ms)
+                if is_taken:
+                    self._files.append(file)
+                    continue
+                file.close()
+            is_taken = False
+            logger.warning("an index file is made anew path=%s", path)
+            self._storage.remove_file(path)
+        return self._files[-1].end_physical if self._files else 0
+
+    def _cut_at(self, end_offset: int) -> None:
+        """Drop entries that name a place behind the log's end."""
+        while self._files and self._files[-1].end_physical >= end_offset:
+            file = self._files[-1]
+            if file.begin_physical < end_offset and file.count > 1:
+                file.cut(file.count, end_offset)
+            if file.count > 1 and file.end_physical < end_offset:
+                break
+            self._remove(self._files.pop())
+        assert self._behind is not None
+        self._behind = min(self._behind, end_offset)
+
+    def catch_up(self, bytes_max: int | None = None) -> None:
+        """Index the log from where the index ends, at most ``bytes_max`` of it."""
+        stop_at = None if bytes_max is None or self._behind is None else self._behind + bytes_max
+        while self._behind is not None:
+            at = max(self._behind, self._log.begin_offset)
+            file = self._log.queue.find(at)
+            if file is None or at >= self._log.end_offset:
+                self._behind = None
+            elif (stop_at is not None and at >= stop_at) or not self._index_some(file, at):
+                return
+
+    def _index_some(self, file: MappedFile, at: int) -> bool:
+        """Index some records of one log file; false when that is not possible now."""
+        end = min(self._log.end_offset - file.begin, file.size)
+        items, position, stop = collect_keyed(
+            file.view, at - file.begin, end, file.begin, ITEMS_PER_STEP
+        )
+        if not self._put(items):
+            return False
+        self._behind = file.begin + position
+        match stop:
+            case ScanStop.COUNT | ScanStop.END:
+                pass
+            case ScanStop.BLANK:
+                self._behind = file.end
+            case _:
+                # Damage: recovery has reported it, the log goes on behind it.
+                self._behind = self._next_intact(file, position + 1)
+        return True
+
+    def _next_intact(self, file: MappedFile, position: int) -> int:
+        for start, stop in file.region.data_ranges(position):
+            hit = find_record(file.view, start, stop, file.size, file.begin)
+            if hit >= 0:
+                return file.begin + hit
+        return file.end
+
+    # -- append ----------------------------------------------------------------------------
+
+    def add(
+        self,
+        messages: list[AppendMessage],
+        positions: list[int],
+        placed: list[tuple[int, int]],
+        store_ms: int,
+    ) -> None:
+        """Note messages that have keys (``index.keyed``); ``placed`` says where they are."""
+        if self._behind is not None:
+            return  # they will be read from the log
+        for position in positions:
+            message = messages[position]
+            item = (placed[position][0], store_ms, message[0].topic, message[2])
+            self._pending.append(item)
+        if len(self._pending) >= PENDING_MAX:
+            self.dispatch()
+
+    def dispatch(self) -> None:
+        """Put what is pending; after a failure, some of what the log has and the index lacks."""
+        if self._behind is not None:
+            self.catch_up(CATCH_UP_BYTES)
+        elif self._pending:
+            items, self._pending = self._pending, []
+            self._put(items)
+
+    def _put(self, items: list[IndexItem]) -> bool:
+        """Put keys, into as many files as they need; when that fails, note where to go on."""
+        item = key = 0
+        try:
+            while item < len(items):
+                if not self._files or self._files[-1].is_full:
+                    self._add_file()
+                # Each space ends at most one key.
+                count = sum(2 + properties.count(b" ") for _, _, _, properties in items[item:])
+                item, key = self._files[-1].put(items, item, key, count)
+        except OSError as exc:
+            self._behind = items[item][0]
+            if self._trouble is None:
+                logger.warning("the index stops at offset=%d reason=%s", self._behind, exc)
+            self._trouble = str(exc)
+            return False
+        if self._trouble is not None:
+            logger.warning("the index goes on")
+            self._trouble = None
+        return True
+
+    def _add_file(self) -> None:
+        last = self._files[-1] if self._files else None
+        now = datetime.fromtimestamp(self._clock.now_ms() / 1000, UTC)
+        name = int(f"{now:%Y%m%d%H%M%S}{now.microsecond // 1000:03d}")
+        if last is not None:
+            # Files are ordered by name, also when the clock goes back.
+            name = max(name, int(last.name) + 1)
+        path = f"{self._directory}/{name:0{NAME_DIGITS}d}"
+        self._files.append(IndexFile.create(self._storage, path, self._slots, self._entries, last))
+        self._has_new_file = True
+        self._unmap_old()
+
+    # -- queries and the rest --------------------------------------------------------------
+
+    @property
+    def indexed_offset(self) -> int:
+        """Records below this physical offset can be found by their keys."""
+        if self._behind is not None:
+            return self._behind
+        return self._pending[0][0] if self._pending else self._log.end_offset
+
+    @property
+    def last_entry(self) -> tuple[int, int]:
+        """Return (store timestamp, physical offset) of the last record with a key, or zeros."""
+        if self._pending:
+            return self._pending[-1][1], self._pending[-1][0]
+        for file in reversed(self._files):
+            if file.count > 1:
+                return file.end_ms, file.end_physical
+        return 0, 0
+
+    def query(
+        self,
+        topic: str,
+        key: str,
+        begin_ms: int,
+        end_ms: int,
+        *,
+        count_max: int,
+        only_unique: bool,
+    ) -> QueryResult:
+        """Return the newest records that have the key; StoreError if a file cannot be mapped."""
+        records: list[bytes] = []
+        count_max = min(count_max, QUERY_COUNT_MAX)
+        room = QUERY_BYTES_MAX
+        wanted = topic.encode(errors="replace")
+        places = self.find(wanted, key.encode(errors="replace"), begin_ms, end_ms)
+        try:
+            for _, place in zip(range(CANDIDATES_MAX), places, strict=False):
+                if len(records) >= count_max:
+                    break
+                record = self._intact(place)
+                if record is None:
+                    continue
+                fields = decode(record)[0]
+                if fields[0] != wanted or not begin_ms <= fields[8] <= end_ms:
+                    continue
+                if not _has_key(fields[12], key, only_unique=only_unique):
+                    continue
+                room -= len(record)
+                if records and room < 0:
+                    break
+                records.append(record)
+        except OSError as exc:
+            raise StoreError(f"a file of index or log cannot be mapped: {exc}") from exc
+        return QueryResult(records, *self.last_entry)
+
+    def _intact(self, physical_offset: int) -> bytes | None:
+        """Return the record there, None if it has been removed or is damaged."""
+        try:
+            return self._log.record_at(physical_offset)
+        except RecordError:
+            return None
+
+    def find(self, topic: bytes, key: bytes, begin_ms: int, end_ms: int) -> Iterator[int]:
+        """Yield the places of records that may have the key and time, newest first, each once.
+
+        OSError if a file cannot be mapped. Nothing may be appended while this is used.
+        """
+        self.dispatch()
+        begin_ms = min(max(begin_ms, -TIME_MAX), TIME_MAX)
+        end_ms = min(max(end_ms, -TIME_MAX), TIME_MAX)
+        hashed = key_hash(topic, key)
+        last: int | None = None
+        try:
+            for file in reversed(self._files):
+                if file.count == 1 or file.begin_ms > end_ms:
+                    continue
+                if file.end_ms < begin_ms:
+                    return
+                number = 0
+                while True:
+                    offsets, number = file.select(
+                        hashed, number, begin_ms, end_ms, OFFSETS_PER_STEP
+                    )
+                    for offset in offsets:
+                        if offset != last:
+                            yield offset
+                        last = offset
+                    if number == 0:
+                        break
+        finally:
+            self._unmap_old()
+
+    def _unmap_old(self) -> None:
+        for file in self._files[:-MAPPED_MAX]:
+            file.close()
+
+    def plan(self) -> IndexPlan:
+        """Put what is pending and return what has to be synced, and may be noted then."""
+        self.dispatch()
+        paths = []
+        for file in self._files:
+            if file.is_dirty:
+                paths.append(file.path)
+                file.is_dirty = False
+        self._planned = frozenset(paths)
+        directories = [self._directory, self._parent] if self._has_new_file else []
+        self._has_new_file = False
+        states = [
+            IndexFileState(f.name, f.slots, f.entries, f.count, f.end_ms, f.end_physical)
+            for f in self._files
+        ]
+        table = IndexTable(indexed_offset=self.indexed_offset, files=states)
+        index_ms = max((f.end_ms for f in self._files if f.count > 1), default=0)
+        is_noted = table == self._noted
+        self._noted = table
+        return IndexPlan(paths, directories, None if is_noted else table, index_ms)
+
+    def remove_below(self, physical_offset: int) -> list[str]:
+        """Remove files all of whose records lie below ``physical_offset``; return their paths.
+
+        The newest file stays, and so does one that a checkpoint may be syncing: it goes next time.
+        """
+        removed: list[str] = []
+        while len(self._files) > 1:
+            file = self._files[0]
+            if file.end_physical >= physical_offset or file.is_dirty or file.path in self._planned:
+                break
+            self._remove(self._files.pop(0))
+            removed.append(file.path)
+        return removed
+
+    def _remove(self, file: IndexFile) -> None:
+        file.close()
+        self._storage.remove_file(file.path)
+
+    def close(self) -> None:
+        """Unmap all; what is pending is in the log."""
+        for file in self._files:
+            file.close()
+
+    def _check(self) -> None:
+        """Assert the invariants that can be seen without the log."""
+        last = -1
+        for file in self._files:
+            assert 1 <= file.count <= file.entries
+            assert file.fault() is None
+            if file.count > 1:
+                assert last <= file.begin_physical <= file.end_physical
+                last = file.end_physical
+        assert self._behind is None or not self._pending
+
+
+def _has_key(properties: bytes, key: str, *, only_unique: bool) -> bool:
+    found = decode_properties(properties)
+    if found.get(UNIQ_KEY) == key:
+        return True
+    return not only_unique and key != "" and key in found.get(KEYS, "").split(" ")
