@@ -30,6 +30,7 @@ from core.broker.processors.consumer import ConsumerProcessor
 from core.broker.processors.pull import PullProcessor
 from core.broker.processors.send import SendProcessor
 from core.broker.processors.send_answers import SendAnswers
+from core.broker.processors.send_back import SendBackProcessor
 from core.broker.registration import BrokerAddress, Registrar
 from core.broker.schedule import ScheduleService
 from core.broker.state_files import StateFile
@@ -175,8 +176,13 @@ class Broker:
             flush_is_sync=self._config.store.flush == "sync",
         )
         send, pull, consumer, admin = self._processors(store, api)
+        back = SendBackProcessor(store, self.topics, self.groups, send, clock=self._clock)
         server = RemotingServer(
-            send.processors() | pull.processors() | consumer.processors() | admin.processors(),
+            send.processors()
+            | back.processors()
+            | pull.processors()
+            | consumer.processors()
+            | admin.processors(),
             connections_max=self._config.connections_max,
             frame_bytes_max=self._config.frame_bytes_max,
             idle_s_max=self._config.idle_s_max,

@@ -138,6 +138,19 @@ class TopicTable:
         )
         return self._put(config, now_ms)
 
+    def create_dead_letter_topic(self, group: str, now_ms: int) -> TopicConfig:
+        """Return the topic of what a consumer group gave up, created if it is new."""
+        name = DLQ_PREFIX + group
+        known = self._topics.get(name)
+        if known is not None:
+            return known
+        fault = group_name_fault(group)
+        if fault is not None:
+            raise BrokerError(ResponseCode.SYSTEM_ERROR, fault)
+        return self._put(
+            TopicConfig(topic_name=name, read_queue_nums=1, write_queue_nums=1), now_ms
+        )
+
     def snapshot(self) -> dict[str, Any]:
         """Return the content of topics.json; a copy, fit to be encoded in a thread."""
         return {"dataVersion": self.version, "topicConfigTable": dict(self._topics)}

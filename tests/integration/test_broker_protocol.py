@@ -274,6 +274,46 @@ async def test_a_delayed_message_comes_later_with_its_text_and_not_again(
         assert saved == {"offsetTable": {"1": 1, "2": 0}}
 
 
+@FLUSH
+async def test_a_message_sent_back_comes_again_and_ends_among_the_dead_letters(
+    tmp_path: Path, flush: Any
+) -> None:
+    store = store_config(tmp_path, flush=flush, delay_levels="1s")
+    async with (
+        started_stack(tmp_path, store=store) as stack,
+        connected(stack.broker_address) as peer,
+    ):
+        text = "TAGS\x01blue\x02TIMER_DELAY_MS\x011\x02"
+        await send(peer, "T", b"work", properties=text)
+        topic, offset, first_offset = "T", 0, 0
+        for times in (1, 2):
+            answer = await pull(peer, topic, offset, sysFlag=6, suspendTimeoutMillis=9_000)
+            (message,) = decode_messages(answer.body)
+            first_offset = first_offset or message.physical_offset
+            ext = {
+                "group": "G",
+                "offset": message.physical_offset,
+                "delayLevel": 0,
+                "originTopic": "T",
+                "maxReconsumeTimes": 2,
+            }
+            answer = await peer.ask(RequestCode.CONSUMER_SEND_MSG_BACK, ext)
+            assert answer.code == ResponseCode.SUCCESS, answer.remark
+            topic, offset = "%RETRY%G", times - 1
+        answer = await pull(peer, topic, 1, sysFlag=6, suspendTimeoutMillis=9_000)
+        (message,) = decode_messages(answer.body)
+        assert (message.body, message.tags, message.reconsume_times) == (b"work", "blue", 2)
+        assert message.properties["RETRY_TOPIC"] == "T"
+        assert message.properties["ORIGIN_MESSAGE_ID"].endswith(f"{first_offset:016X}")
+        ext["offset"] = message.physical_offset
+        assert (await peer.ask(RequestCode.CONSUMER_SEND_MSG_BACK, ext)).code == 0
+        (dead,) = decode_messages((await pull(peer, "%DLQ%G", 0)).body)
+        assert (dead.body, dead.reconsume_times) == (b"work", 3)
+        ext["offset"] = message.physical_offset + 1
+        answer = await peer.ask(RequestCode.CONSUMER_SEND_MSG_BACK, ext)
+        assert (answer.code, bool(answer.remark)) == (ResponseCode.SYSTEM_ERROR, True)
+
+
 @pytest.mark.parametrize("missing", list("abcdefgh"))
 async def test_each_required_field_of_a_send_is_missed(tmp_path: Path, missing: str) -> None:
     async with started_stack(tmp_path) as stack, connected(stack.broker_address) as peer:

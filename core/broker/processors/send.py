@@ -191,6 +191,45 @@ class SendProcessor:
         unique_key = pairs.get(UNIQ_KEY)
         self._staged.append(StagedSend(request, connection, queue_id, 1, unique_key, is_waiting))
 
+    def stage_again(
+        self,
+        request: RemotingCommand,
+        connection: Connection,
+        queue: tuple[str, int],
+        pairs: dict[str, str],
+        message: tuple[bytes, int, bytes, int, int, int],
+    ) -> None:
+        """Stage a message that was stored before: (body, born time and host, sysFlag, flag, times).
+
+        It is answered with the turn's sends, on disk under sync flush.
+        """
+        body, born_ms, born_host, sys_flag, flag, reconsume_times = message
+        topic, queue_id = queue
+        tail, code = self._api.queue_tail(topic, queue_id), _tags_code(pairs.get(TAGS))
+        place = find_waiting_place(pairs, topic, queue_id, self._api.due_times, self._now_ms())
+        if place is not None:
+            tail, code, pairs = (
+                self._api.queue_tail(place.topic, place.queue_id),
+                place.due_ms,
+                place.pairs,
+            )
+        properties = _encode(_join_properties(pairs))
+        self._messages.append(
+            (
+                tail,
+                body,
+                properties,
+                code,
+                born_ms,
+                born_host,
+                sys_flag & _SYS_FLAG_CLIENT,
+                flag,
+                reconsume_times,
+                0,
+            )
+        )
+        self._staged.append(StagedSend(request, connection, queue_id, 1, None, True))
+
     def _stage_batch(self, request: RemotingCommand, connection: Connection, names: _Names) -> None:
         ext = request.ext
         numbers = _numbers(ext, names)

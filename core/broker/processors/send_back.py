@@ -1,0 +1,115 @@
+"""Messages that a consumer group could not deal with: later again, or to its dead letters.
+
+Owns: request code 36, and when a retry becomes a dead letter. Must not touch: how a message waits
+(delays, schedule), how it is appended and answered (send).
+Spec: RocketMQ AbstractSendMessageProcessor.consumerSendMsgBack.
+
+    level < 0, or retried as often as allowed -> %DLQ%GROUP
+    else                                      -> %RETRY%GROUP after level, or 3 + times when 0
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from core.broker.delays import DELAY_PROPERTIES
+from core.broker.processors.send import SendProcessor
+from core.broker.subscription_groups import SubscriptionGroups
+from core.broker.topics import TopicTable
+from core.clock import Clock
+from core.errors import BrokerError, StoreError
+from core.message import (
+    DELAY,
+    REAL_QID,
+    REAL_TOPIC,
+    TIMER_OUT_MS,
+    decode_properties,
+    encode_offset_id,
+)
+from core.record import decode
+from core.remoting import RemotingCommand, RequestCode, ResponseCode
+from core.remoting_server import Connection, Processor, int32_field, int_field, text_field
+from core.store.message_store import MessageStore
+from core.topic_config import TOPICS_CLOSED_TO_SENDERS
+
+_RETRY_TOPIC: Final = "RETRY_TOPIC"
+_ORIGIN_MESSAGE_ID: Final = "ORIGIN_MESSAGE_ID"
+_FIRST_LEVEL: Final = 3
+
+
+class SendBackProcessor:
+    """Takes messages back; state changes only within a turn."""
+
+    def __init__(
+        self,
+        store: MessageStore,
+        topics: TopicTable,
+        groups: SubscriptionGroups,
+        send: SendProcessor,
+        *,
+        clock: Clock,
+    ) -> None:
+        self._store = store
+        self._topics = topics
+        self._groups = groups
+        self._send = send
+        self._clock = clock
+        self._next_queue = 0
+
+    def processors(self) -> dict[int, Processor]:
+        return {RequestCode.CONSUMER_SEND_MSG_BACK: self._take_back}
+
+    def _take_back(
+        self, request: RemotingCommand, connection: Connection
+    ) -> RemotingCommand | None:
+        ext = request.ext
+        now_ms = self._clock.now_ms()
+        group = self._groups.find(text_field(ext, "group"), now_ms)
+        if group.retry_queue_nums <= 0:
+            return request.answer()
+        level = int32_field(ext, "delayLevel", 0)
+        times_max = int32_field(ext, "maxReconsumeTimes", group.retry_max_times)
+        if times_max < 0:
+            times_max = group.retry_max_times
+        (
+            topic, _, _, physical, flag, sys_flag, born_ms, born_host, _, store_host, times, _,
+            text, body,
+        ) = self._find(int_field(ext, "offset"))  # fmt: skip
+        pairs = decode_properties(text)
+        pairs.setdefault(_RETRY_TOPIC, topic)
+        pairs.setdefault(_ORIGIN_MESSAGE_ID, encode_offset_id(store_host, physical))
+        # What it waited for before it was delivered is over.
+        for name in (*DELAY_PROPERTIES, REAL_TOPIC, REAL_QID, TIMER_OUT_MS):
+            pairs.pop(name, None)
+        if level < 0 or times >= times_max:
+            target, queue_id = self._topics.create_dead_letter_topic(group.group_name, now_ms), 0
+        else:
+            target = self._topics.create_retry_topic(
+                group.group_name, now_ms, group.retry_queue_nums
+            )
+            self._next_queue += 1
+            queue_id = self._next_queue % target.write_queue_nums
+            pairs[DELAY] = str(level or _FIRST_LEVEL + times)
+        if not target.is_writable:
+            text = f"the topic {target.topic_name} is not writable"
+            raise BrokerError(ResponseCode.NO_PERMISSION, text)
+        self._send.stage_again(
+            request,
+            connection,
+            (target.topic_name, queue_id),
+            pairs,
+            (body, born_ms, born_host, sys_flag, flag, times + 1),
+        )
+        return None
+
+    def _find(self, physical_offset: int) -> tuple[str, *tuple[Any, ...]]:
+        try:
+            ((topic, *fields),) = decode(self._store.record_at(physical_offset), verify=True)
+        except StoreError as exc:
+            text = f"there is no message at {physical_offset}: {exc}"
+            raise BrokerError(ResponseCode.SYSTEM_ERROR, text) from exc
+        name = topic.decode(errors="replace")
+        if name in TOPICS_CLOSED_TO_SENDERS:
+            text = f"messages of the system topic {name} cannot be sent back"
+            raise BrokerError(ResponseCode.NO_PERMISSION, text)
+        return (name, *fields)
