@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import logging
 import secrets
-from dataclasses import dataclass
 from typing import Final
 
 from core.message import encode_host
@@ -28,6 +27,7 @@ from gateway.metrics import GatewayMetrics
 from gateway.mqtt.connect import claimed_version, decode_connect, encode_connack
 from gateway.mqtt.disconnect import decode_disconnect, encode_disconnect
 from gateway.mqtt.packet_types import (
+    PROTOCOL_VERSIONS,
     Connect,
     PacketType,
     PropertyId,
@@ -57,14 +57,6 @@ _FAULT_CODES: Final = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Peer:
-    """A connection that has not completed CONNECT."""
-
-    address: str
-    port: int
-
-
 class Clients:
     """The sessions of one gateway's plain connections."""
 
@@ -86,14 +78,30 @@ class Clients:
         #: Connection -> session; shared with the hot path, which only reads it.
         self._sessions = sessions
         self._by_client_id: dict[str, Session] = {}
-        self._peers: dict[int, Peer] = {}
+        #: What CONNACK tells an MQTT 5 client of our limits (section 3.2.2.3).
+        self._limits: dict[PropertyId, PropertyValue] = {
+            PropertyId.RECEIVE_MAXIMUM: config.receive_maximum,
+            PropertyId.MAXIMUM_QOS: _QOS_MAX,
+            PropertyId.RETAIN_AVAILABLE: 0,
+            PropertyId.MAXIMUM_PACKET_SIZE: config.packet_bytes_max,
+            PropertyId.TOPIC_ALIAS_MAXIMUM: config.topic_alias_max,
+            PropertyId.SUBSCRIPTION_IDENTIFIER_AVAILABLE: 0,
+            PropertyId.SHARED_SUBSCRIPTION_AVAILABLE: 0,
+        }
+        #: Version -> the CONNACK of a client that gets what it asked for.
+        self._connacks = {
+            version: encode_connack(version, ReasonCode.SUCCESS, properties=self._limits)
+            for version in PROTOCOL_VERSIONS
+        }
+        #: Connections that have not completed CONNECT, and where they come from.
+        self._peers: dict[int, tuple[str, int]] = {}
         self._peer_log = PeerLog(_log)
 
     # --- connections ---------------------------------------------------------------------
 
     def opened(self, connection: int, address: tuple[str, int]) -> None:
         self._metrics.connections_opened += 1
-        self._peers[connection] = Peer(*address[:2])
+        self._peers[connection] = address
 
     def is_before_connect(self, connection: int) -> bool:
         return connection in self._peers
@@ -229,7 +237,7 @@ class Clients:
             user_name=connect.user_name,
             topic_alias_maximum=self._config.topic_alias_max,
             packet_bytes_max=properties.maximum_packet_bytes or PACKET_BYTES_LIMIT,
-            host=encode_host(peer.address, peer.port),
+            host=encode_host(*peer),
         )
         self._sessions[connection] = session
         self._by_client_id[client_id] = session
@@ -240,10 +248,7 @@ class Clients:
             frame_bytes_max=self._config.packet_bytes_max,
             idle_s_max=keep_alive_s + (keep_alive_s + 1) // 2,  # [MQTT-3.1.2-22]
         )
-        granted = self._granted(connect, client_id, keep_alive_s) if connect.version == 5 else None
-        self._reactor.send(
-            connection, encode_connack(connect.version, ReasonCode.SUCCESS, properties=granted)
-        )
+        self._reactor.send(connection, self._connack(connect, client_id, keep_alive_s))
 
     def _refusal(self, connect: Connect) -> tuple[int, str] | None:
         """Return (reason code, why) if this CONNECT asks for what cannot be given."""
@@ -260,26 +265,20 @@ class Clients:
             )
         return None
 
-    def _granted(
-        self, connect: Connect, client_id: str, keep_alive_s: int
-    ) -> dict[PropertyId, PropertyValue]:
-        """Return what CONNACK tells an MQTT 5 client of our limits (section 3.2.2.3)."""
-        granted: dict[PropertyId, PropertyValue] = {
-            PropertyId.RECEIVE_MAXIMUM: self._config.receive_maximum,
-            PropertyId.MAXIMUM_QOS: _QOS_MAX,
-            PropertyId.RETAIN_AVAILABLE: 0,
-            PropertyId.MAXIMUM_PACKET_SIZE: self._config.packet_bytes_max,
-            PropertyId.TOPIC_ALIAS_MAXIMUM: self._config.topic_alias_max,
-            PropertyId.SUBSCRIPTION_IDENTIFIER_AVAILABLE: 0,
-            PropertyId.SHARED_SUBSCRIPTION_AVAILABLE: 0,
-        }
+    def _connack(self, connect: Connect, client_id: str, keep_alive_s: int) -> bytes:
+        """Return the CONNACK that accepts, for MQTT 5 with what differs from what was asked for."""
+        particular: dict[PropertyId, PropertyValue] = {}
         if connect.properties.session_expiry_interval_s:
-            granted[PropertyId.SESSION_EXPIRY_INTERVAL] = 0
+            particular[PropertyId.SESSION_EXPIRY_INTERVAL] = 0
         if not connect.client_id:
-            granted[PropertyId.ASSIGNED_CLIENT_IDENTIFIER] = client_id
+            particular[PropertyId.ASSIGNED_CLIENT_IDENTIFIER] = client_id
         if keep_alive_s != connect.keep_alive_s:
-            granted[PropertyId.SERVER_KEEP_ALIVE] = keep_alive_s
-        return granted
+            particular[PropertyId.SERVER_KEEP_ALIVE] = keep_alive_s
+        if not particular:
+            return self._connacks[connect.version]
+        return encode_connack(
+            connect.version, ReasonCode.SUCCESS, properties={**self._limits, **particular}
+        )
 
     def _take_over(self, client_id: str) -> None:
         """End the connection that has this client identifier. [MQTT-3.1.4-3]"""
@@ -303,8 +302,7 @@ class Clients:
         self._metrics.connections_refused += 1
         self._peer_log.warning(
             "connection refused peer=%s:%d client_id=%r reason_code=0x%02x why=%s",
-            peer.address,
-            peer.port,
+            *peer,
             client_id,
             reason_code,
             why,
