@@ -1,0 +1,277 @@
+"""``motelog store``: look into a store folder, stopped or open, without changing it.
+
+Owns: the words and the JSON. Must not touch: files (core.store.inspection); repairing is what the
+next start does.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from motelog.cli.output import CliError, stop, table, write, write_json
+
+if TYPE_CHECKING:
+    from core.store.inspection import Progress, StoreFolder
+
+store = typer.Typer(
+    help="Look into a store folder.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    add_completion=False,
+)
+
+Directory = Annotated[
+    Path, typer.Argument(metavar="DIR", help="Store folder: the one with commitlog in it.")
+]
+Json = Annotated[bool, typer.Option("--json", help="JSON, one object per line.")]
+DAMAGED_STATUS = 1
+USAGE_STATUS = 2
+
+
+@store.callback()
+def group() -> None:
+    """Look into a store folder, stopped or open; nothing in it is changed."""
+
+
+@store.command()
+def inspect(directory: Directory, json: Json = False) -> None:
+    """Show files, queues, checkpoint and whether the store is open."""
+    with _opened(directory) as folder:
+        process_id = folder.process_id()
+        queues = [
+            {"topic": topic, "queue_id": queue_id, "begin": q.begin_offset, "max": q.max_offset}
+            for (topic, queue_id), q in sorted(folder.queues.items())
+            if (topic, queue_id) not in folder.queue_faults
+        ]
+        facts: dict[str, Any] = {
+            "directory": str(directory),
+            "process_id": process_id,
+            "stopped_cleanly": not folder.has_abort,
+            "commitlog_files": len(folder.log.files),
+            "commitlog_file_bytes": folder.log.file_bytes,
+            "begin_offset": folder.begin_offset,
+            "checkpoint_ms": folder.checkpoint.safe_ms,
+            "queues": queues,
+        }
+        if json:
+            write_json(facts)
+            return
+        if process_id is not None:
+            state = f"open in process {process_id}"
+        else:
+            state = "stopped cleanly" if not folder.has_abort else "not stopped cleanly"
+        write(f"{directory}: {state}")
+        write(
+            f"commitlog: {len(folder.log.files)} files of {folder.log.file_bytes} bytes, "
+            f"from physical offset {folder.begin_offset}"
+        )
+        write(f"checkpoint: on disk up to {_time(folder.checkpoint.safe_ms)}")
+        if queues:
+            rows: list[tuple[str, ...]] = [("topic", "queue", "first unit", "end")]
+            rows += [tuple(str(value) for value in queue.values()) for queue in queues]
+            write(table(rows, right=frozenset({1, 2, 3})))
+
+
+@store.command()
+def verify(directory: Directory, json: Json = False) -> None:
+    """Check every record, every ConsumeQueue unit and the small files; status 1 for damage."""
+    from core.store.inspection import verify as verify_folder
+
+    with _opened(directory) as folder, _progress("checking the log") as progress:
+        result = verify_folder(folder, progress)
+    if json:
+        write_json({"ok": not result.faults, **asdict(result)})
+    else:
+        for fault in result.faults:
+            write(f"{fault.path}, byte {fault.offset_bytes}: {fault.problem}")
+            write(f"  cost: {fault.cost}")
+        count = len(result.faults)
+        found = "nothing wrong" if not count else f"{count} fault{'s' if count > 1 else ''}"
+        write(
+            f"{found}: {result.records} records and {result.units} units up to physical offset "
+            f"{result.end_offset}"
+        )
+    stop(DAMAGED_STATUS if result.faults else 0)
+
+
+@store.command()
+def dump(
+    directory: Directory,
+    topic: Annotated[str | None, typer.Option(help="Records of this topic only.")] = None,
+    queue: Annotated[int | None, typer.Option(help="Records of this queue id only.")] = None,
+    begin: Annotated[int, typer.Option("--from", help="Physical offset to begin at.")] = 0,
+    count: Annotated[int, typer.Option(min=1, help="Records at most.")] = 100,
+    json: Json = False,
+) -> None:
+    """Print records in the order of the log, whatever is wrong between them."""
+    from core.store.inspection import records
+
+    with _opened(directory) as folder:
+        left = count
+        for message in records(folder, begin):
+            if topic not in (None, message.topic) or queue not in (None, message.queue_id):
+                continue
+            _write_message(message, json)
+            left -= 1
+            if not left:
+                return
+
+
+def _write_message(message: Any, json: bool) -> None:
+    if json:
+        write_json(
+            {
+                "physical_offset": message.physical_offset,
+                "topic": message.topic,
+                "queue_id": message.queue_id,
+                "queue_offset": message.queue_offset,
+                "store_timestamp_ms": message.store_timestamp_ms,
+                "born_timestamp_ms": message.born_timestamp_ms,
+                "properties": message.properties,
+                "stored_bytes": message.stored_bytes,
+                "body": message.body.decode(errors="backslashreplace"),
+            }
+        )
+        return
+    body = message.body[:80].decode(errors="backslashreplace")
+    write(
+        f"{message.physical_offset} {message.topic}/{message.queue_id} {message.queue_offset} "
+        f"{_time(message.store_timestamp_ms)} {_printable(body)}"
+    )
+
+
+@store.command()
+def repair(
+    directory: Directory,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Required: repairing is what a start does.")
+    ] = False,
+    json: Json = False,
+) -> None:
+    """Say what the next start would find and do; status 1 if messages would be lost."""
+    from core.store.inspection import plan_repair
+
+    if not dry_run:
+        raise CliError(
+            "repairing is what the next start of the broker does",
+            remedy="see what that would be with --dry-run",
+            status=USAGE_STATUS,
+        )
+    with _opened(directory) as folder:
+        process_id = folder.process_id()
+        report, steps = plan_repair(folder)
+    if json:
+        write_json({"process_id": process_id, **asdict(report), "steps": steps})
+        stop(DAMAGED_STATUS if report.damage else 0)
+    if process_id is not None:
+        write(f"the store is open in process {process_id}; this is for a start if it died now")
+    kind = "the last CommitLog file" if report.was_clean else "the log since the checkpoint"
+    write(f"reads {kind}, from physical offset {report.scanned_from}: {report.records} records")
+    for damage in report.damage:
+        write(
+            f"{damage.path}, byte {damage.offset_bytes}: {damage.size} bytes are no records "
+            f"({damage.reason}); the messages in them are lost, their queue offsets stay used"
+        )
+    if report.cut_bytes:
+        write(f"zeroes {report.cut_bytes} bytes of an unfinished write at the log's end")
+    for word, keys in (
+        ("corrects units of", report.repaired_queues),
+        ("makes anew", report.rebuilt_queues),
+    ):
+        for topic, queue_id in keys:
+            write(f"{word} {topic}/{queue_id}; costs no message")
+    for path in report.moved_aside:
+        write(f"keeps bytes for a human to look at in {path}")
+    for step, path in steps:
+        if step in ("remove", "move"):
+            write(f"{step}s {path}")
+    write(f"the log ends at physical offset {report.end_offset}")
+    stop(DAMAGED_STATUS if report.damage else 0)
+
+
+@dataclass(slots=True)
+class _Counts:
+    records: int = 0
+    bytes: int = 0
+    body_bytes: int = 0
+    first_ms: int = 0
+    last_ms: int = 0
+
+
+@store.command()
+def stats(directory: Directory, json: Json = False) -> None:
+    """Count records and bytes of each topic."""
+    from core.store.inspection import records
+
+    topics: defaultdict[str, _Counts] = defaultdict(_Counts)
+    with _opened(directory) as folder, _progress("reading the log") as progress:
+        for message in records(folder, 0, progress):
+            counts = topics[message.topic]
+            counts.first_ms = counts.first_ms or message.store_timestamp_ms
+            counts.last_ms = message.store_timestamp_ms
+            counts.records += 1
+            counts.bytes += message.stored_bytes
+            counts.body_bytes += len(message.body)
+    if json:
+        write_json({"topics": {topic: asdict(topics[topic]) for topic in sorted(topics)}})
+        return
+    rows = [("topic", "records", "bytes", "body bytes", "first", "last")]
+    for topic in sorted(topics):
+        counts = topics[topic]
+        rows.append(
+            (
+                topic, str(counts.records), str(counts.bytes), str(counts.body_bytes),
+                _time(counts.first_ms), _time(counts.last_ms),
+            )
+        )  # fmt: skip
+    write(table(rows, right=frozenset({1, 2, 3})))
+
+
+@contextmanager
+def _opened(directory: Path) -> Iterator[StoreFolder]:
+    from core.errors import StoreError
+    from core.store.inspection import StoreFolder
+
+    try:
+        folder = StoreFolder(str(directory))
+    except StoreError as exc:
+        remedy = "`motelog dev` keeps its store in DATA/store"
+        raise CliError(str(exc), remedy=remedy, status=USAGE_STATUS) from exc
+    try:
+        yield folder
+    finally:
+        folder.close()
+
+
+@contextmanager
+def _progress(text: str) -> Iterator[Progress]:
+    """A bar on a terminal, nothing anywhere else."""
+    if not sys.stderr.isatty():
+        yield lambda done, total: None
+        return
+    from rich.console import Console
+    from rich.progress import Progress as Bar
+
+    with Bar(console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(text, total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)
+
+
+def _time(ms: int) -> str:
+    if not 0 < ms < 253_402_300_800_000:
+        return "an unknown time"
+    return datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="milliseconds")
+
+
+def _printable(text: str) -> str:
+    """Return text that moves no cursor."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)

@@ -1,0 +1,57 @@
+"""``motelog store`` as a user runs it: what it prints and its exit statuses."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.support.cli import motelog
+from tests.support.stores import message, opened
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    with opened(tmp_path / "store") as store:
+        for number in range(20):
+            store.append([message(store.queue_tail("T", 0), b"body %d \x1b[2J" % number)])
+    return tmp_path / "store"
+
+
+def test_a_sound_store_is_shown_verified_dumped_and_counted(folder: Path) -> None:
+    shown = motelog("store", "inspect", str(folder))
+    assert shown.returncode == 0
+    assert "stopped cleanly" in shown.stdout
+    verified = motelog("store", "verify", str(folder), "--json")
+    assert verified.returncode == 0
+    assert json.loads(verified.stdout)["records"] == 20
+    dumped = motelog("store", "dump", str(folder), "--count", "3")
+    assert [line.split()[2] for line in dumped.stdout.splitlines()] == ["0", "1", "2"]
+    # A message must not be able to write to the terminal.
+    assert "\x1b" not in dumped.stdout
+    counted = motelog("store", "stats", str(folder), "--json")
+    assert json.loads(counted.stdout)["topics"]["T"]["records"] == 20
+
+
+def test_damage_ends_with_status_1_and_says_what_it_costs(folder: Path) -> None:
+    path = folder / "commitlog" / "0".zfill(20)
+    data = bytearray(path.read_bytes())
+    data[90] ^= 1
+    path.write_bytes(data)
+    verified = motelog("store", "verify", str(folder))
+    assert verified.returncode == 1
+    assert f"{path}, byte 0: no record, bad crc" in verified.stdout
+    assert "are lost" in verified.stdout
+    planned = motelog("store", "repair", str(folder), "--dry-run", "--json")
+    assert planned.returncode == 1
+    assert len(json.loads(planned.stdout)["damage"]) == 1
+    assert path.read_bytes() == data
+
+
+def test_wrong_use_ends_with_status_2(tmp_path: Path, folder: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    wrong = motelog("store", "verify", str(tmp_path / "empty"))
+    assert (wrong.returncode, "holds no store" in wrong.stderr) == (2, True)
+    assert motelog("store", "repair", str(folder)).returncode == 2
+    assert motelog("store").returncode == 2
