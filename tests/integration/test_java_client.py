@@ -17,6 +17,7 @@ from tests.support.broker_stack import (
     pull_ext,
     send_ext,
     started_stack,
+    store_config,
 )
 from tests.support.java import VERSION_4, VERSION_5, VERSIONS, java_command
 
@@ -98,3 +99,21 @@ async def test_java_push_consumer_gets_its_tags_once_and_commits(
                 offsets = [int(o) for q, o, *_ in received if int(q) == queue_id]
                 assert mode == "consume" or offsets == sorted(offsets)
         assert stack.broker.consumers.get("G") is None
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+async def test_java_delayed_messages_come_later_and_again_when_refused(
+    tmp_path: Path, version: str
+) -> None:
+    store = store_config(tmp_path, delay_levels="1s")
+    async with started_stack(tmp_path, store=store) as stack:
+        lines = await run_client(version, "later", stack, "Later", "G", str(COUNT))
+        assert [status for kind, status, *_ in lines if kind == "sent"] == ["SEND_OK"] * COUNT
+        came = [line[1:] for line in lines if line[0] == "came"]
+        # The client shows a retry under the topic it was sent to first.
+        assert {topic for topic, *_ in came} == {"Later"}
+        for times in ("0", "1"):
+            bodies = sorted(body for _, t, _, body in came if t == times)
+            assert bodies == [f"later{i}" for i in range(COUNT)]
+        assert min(int(waited_ms) for _, times, waited_ms, _ in came if times == "0") >= 900
+        assert stack.broker.api.max_offset("%DLQ%G", 0) == 0

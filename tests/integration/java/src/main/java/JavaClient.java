@@ -3,6 +3,7 @@
 //   JavaClient send     NAMESRV TOPIC GROUP COUNT    single, batch, asynchronous and oneway sends
 //   JavaClient consume  NAMESRV TOPIC GROUP COUNT TAGS
 //   JavaClient orderly  NAMESRV TOPIC GROUP COUNT TAGS
+//   JavaClient later    NAMESRV TOPIC GROUP COUNT    sends with a delay level, consumes each twice
 
 import java.nio.charset.StandardCharsets;
 import java.util.ArrayList;
@@ -26,6 +27,8 @@ public class JavaClient {
         int count = Integer.parseInt(args[4]);
         if (args[0].equals("send")) {
             send(args[1], args[2], args[3], count);
+        } else if (args[0].equals("later")) {
+            later(args[1], args[2], args[3], count);
         } else {
             consume(args[0].equals("orderly"), args[1], args[2], args[3], count, args[5]);
         }
@@ -68,6 +71,46 @@ public class JavaClient {
         java.util.Arrays.fill(large, 'L');
         print("large", producer.send(message(topic, new String(large))));
         producer.shutdown();
+    }
+
+    // Each message is sent with delay level 1 and refused once, so that it comes again as a retry.
+    static void later(String namesrv, String topic, String group, int count) throws Exception {
+        DefaultMQProducer producer = new DefaultMQProducer(group + "-sender");
+        producer.setNamesrvAddr(namesrv);
+        producer.start();
+        for (int i = 0; i < count; i++) {
+            Message message = message(topic, "later" + i);
+            message.setDelayTimeLevel(1);
+            print("sent", producer.send(message));
+        }
+        CountDownLatch wanted = new CountDownLatch(2 * count);
+        DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(group);
+        consumer.setNamesrvAddr(namesrv);
+        consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
+        consumer.subscribe(topic, "*");
+        consumer.registerMessageListener((MessageListenerConcurrently) (messages, context) -> {
+            boolean isFirst = false;
+            for (MessageExt message : messages) {
+                isFirst |= message.getReconsumeTimes() == 0;
+                printLater(message);
+                wanted.countDown();
+            }
+            return isFirst ? ConsumeConcurrentlyStatus.RECONSUME_LATER
+                : ConsumeConcurrentlyStatus.CONSUME_SUCCESS;
+        });
+        consumer.start();
+        if (!wanted.await(60, TimeUnit.SECONDS)) {
+            throw new IllegalStateException(wanted.getCount() + " messages did not come");
+        }
+        Thread.sleep(1000);
+        consumer.shutdown();
+        producer.shutdown();
+    }
+
+    static synchronized void printLater(MessageExt message) {
+        System.out.println("came\t" + message.getTopic() + "\t" + message.getReconsumeTimes() + "\t"
+            + (message.getStoreTimestamp() - message.getBornTimestamp()) + "\t"
+            + new String(message.getBody(), StandardCharsets.UTF_8));
     }
 
     static Message message(String topic, String body) {
