@@ -69,7 +69,7 @@ class LogCleaner:
     """Removes files of one open store, round by round.
 
     ``before_removal`` are called with a file's [begin, end) and may append; ``after_removal`` with
-    the log's new begin, in a thread, and remove what points only below it.
+    the log's new begin, and remove what points only below it.
     """
 
     def __init__(
@@ -91,20 +91,23 @@ class LogCleaner:
         self._flusher = flusher
         self._files_lock = files_lock
         self.before_removal: list[BeforeRemoval] = []
-        self.after_removal: list[Callable[[int], None]] = []
+        self.after_removal: list[Callable[[int], object]] = []
         self.removed_files = 0
 
     async def run(self) -> None:
         """Clean each interval until cancelled."""
         # A crash may have left derived files whose log files are gone.
-        await self.remove_derived()
+        await self._try(self.remove_derived)
         while True:
             await trio.sleep(self._config.cleanup_interval_ms / 1000)
-            try:
-                await self.clean()
-            except (StoreError, OSError) as exc:
-                # Nothing was removed that may not be; the next round tries again.
-                _log.warning("cleaning ended early reason=%s", exc)
+            await self._try(self.clean)
+
+    async def _try(self, step: Callable[[], Awaitable[int]]) -> None:
+        try:
+            await step()
+        except (StoreError, OSError) as exc:
+            # Nothing was removed that may not be; the next round tries again.
+            _log.warning("cleaning ended early reason=%s", exc)
 
     async def clean(self) -> int:
         """Do one round; return how many CommitLog files were removed."""
@@ -176,8 +179,9 @@ class LogCleaner:
         """Remove what points only below the log's begin; return how many ConsumeQueue files."""
         removed = 0
         begin_offset = self._log.begin_offset
-        for listener in self.after_removal:
-            await trio.to_thread.run_sync(listener, begin_offset)
+        async with self._files_lock:
+            for listener in self.after_removal:
+                listener(begin_offset)
         queues = list(self._queues.values())
         for at in range(0, len(queues), QUEUES_PER_STEP):
             # A checkpoint syncs files by name; none may vanish while it does.

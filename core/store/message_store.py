@@ -147,6 +147,7 @@ class MessageStore:
             flusher=self._flusher,
             files_lock=self._files_lock,
         )
+        self.cleaner.after_removal.append(self.index.remove_below)
         self._table_written_ms = 0
         self._table_queues = 0
         self.on_dispatch: list[Callable[[list[QueueTail]], None]] = []

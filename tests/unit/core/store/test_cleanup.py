@@ -272,3 +272,26 @@ async def test_a_queue_that_lost_everything_goes_on_counting(tmp_path: Path) -> 
         assert (again.min_offset("idle", 0), again.max_offset("idle", 0)) == (40, 40)
         again.append([message(again.queue_tail("idle", 0), b"new")])
         assert [m.queue_offset for m in read_queue(again, "idle", 0)] == [40]
+
+
+async def test_index_files_follow(tmp_path: Path) -> None:
+    clock = at_hour(4)
+    sizes = {"index_slots": 16, "index_entries": 8}
+    async with running(tmp_path, clock, RecordingStorage(), **sizes) as store:
+        tail = store.queue_tail("T", 0)
+        while len(store._log.queue.files) < 3:
+            clock.advance(1)
+            number = tail.next_offset
+            store.append([message(tail, b"%d" % number, properties=b"KEYS\x01k%d\x02" % number)])
+        await store.checkpoint()
+        await store.checkpoint()
+        before = len(list((tmp_path / "index").iterdir()))
+        clock.advance(4 * DAY_MS)
+        assert await store.cleaner.clean() == 2
+        after = len(list((tmp_path / "index").iterdir()))
+        assert 0 < after < before / 2
+        low, high = store.min_offset("T", 0), store.max_offset("T", 0)
+        for number, count in ((0, 0), (low, 1), (high - 1, 1)):
+            key = f"k{number}"
+            found = store.query("T", key, begin_ms=0, end_ms=clock.now_ms())
+            assert len(found.records) == count
