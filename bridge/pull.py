@@ -31,10 +31,12 @@ from bridge.pull_request import (
     pull_result,
     queue_ext,
 )
+from bridge.query import QUERY_COUNT, TIME_MAX, query_command, query_result, view_command
 from bridge.read_ahead import TAGS_ALL, Reading, Start, parse_tags, with_tags
 from bridge.routes import MASTER_ID
 from core.errors import BrokerError, MotelogError, RecordError, RemotingError
 from core.message import MessageQueue, StoredMessage, string_hash
+from core.record import decode_messages
 from core.remoting import RemotingCommand, RequestCode, ResponseCode
 
 logger = logging.getLogger(__name__)
@@ -245,6 +247,47 @@ class PullConsumer:
             broker_id=broker_id,
         )
         return pull_result(answer, answer.body)
+
+    async def query_by_key(
+        self,
+        topic: str,
+        key: str,
+        begin_ms: int = 0,
+        end_ms: int = TIME_MAX,
+        count_max: int = QUERY_COUNT,
+    ) -> list[StoredMessage]:
+        """Return the newest messages of a topic that have a key, stored in [begin_ms, end_ms].
+
+        A key is a word of KEYS or the producer's unique id. All brokers of the topic are asked;
+        each gives 64 at most. Raises RouteError, BrokerError, or what the network does.
+        """
+        command = query_command(topic, key, begin_ms, end_ms, count_max)
+        route = await self._client.route(topic, newer_than=trio.current_time())
+        answers: list[RemotingCommand] = []
+
+        async def ask(broker_name: str) -> None:
+            address = route.any_address(broker_name, MASTER_ID)
+            if address is not None:
+                request = RemotingCommand(command.code, ext=command.ext)
+                timeout_s = self._request_timeout_s
+                answers.append(await self._client.request(address, request, timeout_s=timeout_s))
+
+        await _for_each(route.addresses, ask)
+        return query_result(answers, topic, key, count_max)
+
+    async def view(self, message_id: str) -> StoredMessage:
+        """Return the message that an offset id names, from the broker it names.
+
+        ValueError if it is not an offset id (32 or 56 hex digits; a unique id looks alike and is
+        for ``query_by_key``). BrokerError if there is no such message.
+        """
+        address, command = view_command(message_id)
+        timeout_s = self._request_timeout_s
+        answer = check(await self._client.request(address, command, timeout_s=timeout_s))
+        messages = decode_messages(answer.body)
+        if len(messages) != 1:
+            raise BrokerError(ResponseCode.SYSTEM_ERROR, f"{len(messages)} records for one id")
+        return messages[0]
 
     async def broker_address(self, queue: MessageQueue) -> str:
         """Return where the queue's master is; RouteError if nobody knows."""

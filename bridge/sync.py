@@ -29,6 +29,7 @@ from bridge.producer import (
     SendResult,
 )
 from bridge.pull import HOLD_S, PULL_BYTES_MAX, PULL_COUNT, PullConsumer, PullResult
+from bridge.query import QUERY_COUNT, TIME_MAX
 from bridge.queue_puller import QueuePuller
 from bridge.read_ahead import TAGS_ALL
 from core.message import Message, MessageQueue, StoredMessage
@@ -278,3 +279,18 @@ class SyncPullConsumer(_Background[PullConsumer]):
             bytes_max=bytes_max,
             tags=tags,
         )
+
+    def query_by_key(
+        self,
+        topic: str,
+        key: str,
+        begin_ms: int = 0,
+        end_ms: int = TIME_MAX,
+        count_max: int = QUERY_COUNT,
+    ) -> list[StoredMessage]:
+        """As PullConsumer.query_by_key."""
+        return self._call(self._service.query_by_key, topic, key, begin_ms, end_ms, count_max)
+
+    def view(self, message_id: str) -> StoredMessage:
+        """As PullConsumer.view."""
+        return self._call(self._service.view, message_id)

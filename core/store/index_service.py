@@ -204,7 +204,12 @@ class IndexService:
             is_taken = False
             logger.warning("an index file is made anew path=%s", path)
             self._storage.remove_file(path)
-        return self._files[-1].end_physical if self._files else 0
+        if not self._files:
+            return 0
+        last = self._files[-1].end_physical
+        # After a clean stop all keys of the last record are in; else some of them may not be.
+        record = self._intact(last) if was_clean else None
+        return last + len(record) if record is not None else last
 
     def _cut_at(self, end_offset: int) -> None:
         """Drop entries that name a place behind the log's end."""

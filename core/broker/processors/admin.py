@@ -1,6 +1,6 @@
 """Administration: topics, groups, statistics, single messages, as RocketMQ's tools ask for them.
 
-Owns: request codes 17, 21, 26, 28, 33, 43, 200 to 204, 207, 208, 300, 351, 352.
+Owns: request codes 12, 17, 21, 26, 28, 33, 43, 200 to 204, 207, 208, 300, 351, 352.
 Must not touch: how topics, groups and offsets are kept. Spec: RocketMQ AdminBrokerProcessor.
 Bodies keyed by a message queue need its JSON object as the key; ``dumps`` writes those.
 """
@@ -39,6 +39,7 @@ from core.store.message_store import MessageStore
 from core.topic_config import RETRY_PREFIX, TopicConfig, shown
 
 _VERSION_TEXT: Final = "V4_9_8"
+_UNIQUE_COUNT_MAX: Final = 32
 
 
 class AdminProcessor:
@@ -79,6 +80,7 @@ class AdminProcessor:
             RequestCode.GET_TOPIC_CONFIG: self._topic_config,
             RequestCode.GET_BROKER_CONFIG: self._broker_config,
             RequestCode.GET_BROKER_RUNTIME_INFO: self._runtime_info,
+            RequestCode.QUERY_MESSAGE: self._query_message,
             RequestCode.VIEW_MESSAGE_BY_ID: self._view_message,
             RequestCode.GET_ALL_CONSUMER_OFFSET: self._all_offsets,
             RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: self._create_group,
@@ -134,7 +136,7 @@ class AdminProcessor:
             "remainHowManyDataToFlush": (
                 f"{self._store.end_offset - self._store.durable_offset} B"
             ),
-            "dispatchBehindBytes": "0",
+            "dispatchBehindBytes": str(self._store.end_offset - self._store.index.indexed_offset),
             **dict.fromkeys(_RATES, "0.0 0.0 0.0"),
             **dict.fromkeys(_COUNTS, "0"),
             "msgPutTotalTodayNow": str(self._messages_in()),
@@ -144,6 +146,26 @@ class AdminProcessor:
 
     def _view_message(self, request: RemotingCommand, _: Connection) -> RemotingCommand:
         return request.answer(body=self._store.record_at(int_field(request.ext, "offset")))
+
+    def _query_message(self, request: RemotingCommand, _: Connection) -> RemotingCommand:
+        only_unique = bool_field(request.ext, "_UNIQUE_KEY_QUERY")
+        # RocketMQ has its own count (defaultQueryMaxNum) for lookups of unique ids.
+        count_max = _UNIQUE_COUNT_MAX if only_unique else int32_field(request.ext, "maxNum")
+        result = self._store.query(
+            text_field(request.ext, "topic"),
+            text_field(request.ext, "key"),
+            begin_ms=int_field(request.ext, "beginTimestamp"),
+            end_ms=int_field(request.ext, "endTimestamp"),
+            count_max=count_max,
+            only_unique=only_unique,
+        )
+        ext = {
+            "indexLastUpdateTimestamp": str(result.index_last_ms),
+            "indexLastUpdatePhyoffset": str(result.index_last_offset),
+        }
+        if not result.records:
+            return request.answer(ResponseCode.QUERY_NOT_FOUND, "no message has this key", ext)
+        return request.answer(ext=ext, body=b"".join(result.records))
 
     def _all_offsets(self, request: RemotingCommand, _: Connection) -> RemotingCommand:
         return request.answer(body=msgspec.json.encode(self._offsets.snapshot()))
