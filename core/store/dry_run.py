@@ -9,11 +9,17 @@ made, replaced, moved and removed are so in ``steps`` and in later answers, not 
 
 from __future__ import annotations
 
-import mmap
 import os
-from collections.abc import Iterator
 
-from core.store.files import DiskUsage, Entry, Lock, OsStorage, Region
+from core.store.files import (
+    DiskUsage,
+    Entry,
+    Lock,
+    OsStorage,
+    PrivateRegion,
+    Region,
+    ScratchRegion,
+)
 
 
 class DryRunStorage:
@@ -21,7 +27,7 @@ class DryRunStorage:
 
     def __init__(self) -> None:
         self._real = OsStorage()
-        self._made: dict[str, mmap.mmap | bytes] = {}
+        self._made: dict[str, ScratchRegion | bytes] = {}
         self._gone: set[str] = set()
         self._directories: set[str] = set()
         self.steps: list[tuple[str, str]] = []  # (what would be done, path)
@@ -38,7 +44,8 @@ class DryRunStorage:
         for made, content in self._made.items():
             if os.path.dirname(made) == path:
                 name = os.path.basename(made)
-                found[name] = Entry(name, len(content), False)
+                size = len(content if isinstance(content, bytes) else content.view)
+                found[name] = Entry(name, size, False)
         for made in self._directories:
             if os.path.dirname(made) == path:
                 name = os.path.basename(made)
@@ -46,8 +53,9 @@ class DryRunStorage:
         return sorted(found.values(), key=lambda entry: entry.name)
 
     def read_file(self, path: str) -> bytes | None:
-        if path in self._made:
-            return self._made[path][:]
+        made = self._made.get(path)
+        if made is not None:
+            return made if isinstance(made, bytes) else bytes(made.view)
         return None if path in self._gone else self._real.read_file(path)
 
     def replace_file(self, path: str, data: bytes) -> None:
@@ -56,14 +64,11 @@ class DryRunStorage:
 
     def create_file(self, path: str, size: int, *, sparse: bool) -> None:
         self.steps.append(("create", path))
-        # Takes no memory before it is written to.
-        self._made[path] = mmap.mmap(-1, size)
+        self._made[path] = ScratchRegion(size)
 
     def map_file(self, path: str, size: int) -> Region:
         made = self._made.get(path)
-        if isinstance(made, mmap.mmap):
-            return _MadeRegion(made)
-        return _PrivateRegion(path, size)
+        return made if isinstance(made, ScratchRegion) else PrivateRegion(path, size)
 
     def sync_file(self, path: str) -> None:
         pass
@@ -85,64 +90,6 @@ class DryRunStorage:
 
     def disk_usage(self, path: str) -> DiskUsage:
         return self._real.disk_usage(path)
-
-
-class _PrivateRegion:
-    """A real file; what is written to it is copied first and goes with the process."""
-
-    def __init__(self, path: str, size: int) -> None:
-        self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            if os.fstat(self._fd).st_size < size:
-                raise OSError(f"{path} is shorter than {size} bytes")
-            self._map = mmap.mmap(self._fd, size, access=mmap.ACCESS_COPY)
-        except OSError:
-            os.close(self._fd)
-            raise
-        self.view = memoryview(self._map)
-
-    def reserve(self, begin: int, end: int) -> None:
-        pass
-
-    def sync(self) -> None:
-        pass
-
-    def data_ranges(self, begin: int) -> Iterator[tuple[int, int]]:
-        size = len(self.view)
-        at = begin
-        while at < size:
-            try:
-                start = os.lseek(self._fd, at, os.SEEK_DATA)
-            except OSError:
-                return
-            at = min(os.lseek(self._fd, start, os.SEEK_HOLE), size)
-            if start < at:
-                yield start, at
-
-    def close(self) -> None:
-        self.view.release()
-        self._map.close()
-        os.close(self._fd)
-
-
-class _MadeRegion:
-    """A file that would be made; its content outlives the region."""
-
-    def __init__(self, content: mmap.mmap) -> None:
-        self.view = memoryview(content)
-
-    def reserve(self, begin: int, end: int) -> None:
-        pass
-
-    def sync(self) -> None:
-        pass
-
-    def data_ranges(self, begin: int) -> Iterator[tuple[int, int]]:
-        if begin < len(self.view):
-            yield begin, len(self.view)
-
-    def close(self) -> None:
-        self.view.release()
 
 
 class _NoLock:

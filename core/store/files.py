@@ -205,13 +205,14 @@ class OsRegion:
     opened later would miss an error that somebody else's sync has already been told.
     """
 
-    def __init__(self, path: str, size: int) -> None:
-        self._fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    def __init__(self, path: str, size: int, *, is_private: bool = False) -> None:
+        self._fd = os.open(path, (os.O_RDONLY if is_private else os.O_RDWR) | os.O_CLOEXEC)
         try:
             # Access beyond the end of a file is SIGBUS, so the size is looked at before each map.
             if os.fstat(self._fd).st_size < size:
                 raise OSError(errno.EIO, f"the file is shorter than {size} bytes", path)
-            self._map = mmap.mmap(self._fd, size)
+            access = mmap.ACCESS_COPY if is_private else mmap.ACCESS_WRITE
+            self._map = mmap.mmap(self._fd, size, access=access)
         except OSError:
             os.close(self._fd)
             self._fd = -1
@@ -250,6 +251,39 @@ class OsRegion:
         # reads it is left with an unmapped view: the map goes with the last of them.
         if getattr(self, "_fd", -1) >= 0:
             os.close(self._fd)
+
+
+class PrivateRegion(OsRegion):
+    """A mapped file that does not change: what is written to the view goes with the process."""
+
+    def __init__(self, path: str, size: int) -> None:
+        super().__init__(path, size, is_private=True)
+
+    def reserve(self, begin: int, end: int) -> None:
+        pass
+
+    def sync(self) -> None:
+        pass
+
+
+class ScratchRegion:
+    """A file that is on no disk; it takes memory where it is written to."""
+
+    def __init__(self, size: int) -> None:
+        self.view = memoryview(mmap.mmap(-1, size))
+
+    def reserve(self, begin: int, end: int) -> None:
+        pass
+
+    def sync(self) -> None:
+        pass
+
+    def data_ranges(self, begin: int) -> Iterator[tuple[int, int]]:
+        if begin < len(self.view):
+            yield begin, len(self.view)
+
+    def close(self) -> None:
+        """Keep the content: the file may be mapped again."""
 
 
 class _OsLock:

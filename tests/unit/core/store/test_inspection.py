@@ -167,7 +167,7 @@ def test_a_fault_is_named_with_its_place_and_its_cost(
 
 def test_damage_is_placed_in_its_file(folder: Path) -> None:
     flip(log_file(folder, 16_384), RECORD_BYTES + 90)
-    fault, gap = look(folder).faults
+    gap, fault = look(folder).faults
     # The queue whose message it was is named as well.
     assert gap.cost == "1 messages of this queue are lost or stand twice"
     assert (fault.path, fault.offset_bytes) == (str(log_file(folder, 16_384)), RECORD_BYTES)
