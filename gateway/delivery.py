@@ -219,7 +219,10 @@ class Delivery:
             for session in returning:
                 if session.lagging and self._sessions[session.connection] is session:
                     self._serve_lagging(session, now_ms)
-        return bool(self._grown or self._returning)
+        is_more = bool(self._grown or self._returning)
+        if is_more:
+            self._wake()  # whoever called may not call again
+        return is_more
 
     def _deliver_queue(self, queue: WatchedQueue, now_ms: int) -> bool:
         read = self._log_port.read(
