@@ -78,7 +78,7 @@ class Client:
         self.client_id = f"{self.address}@{instance}"
         running = self._running = await _Running.enter()
         running.work.start_soon(self._refresh_routes)
-        running.work.start_soon(self._send_heartbeats)
+        running.work.start_soon(self._keep_alive)
 
     async def leave(self) -> None:
         """End the background work, say goodbye for at most LEAVE_GRACE_S, drop the connections."""
@@ -173,6 +173,13 @@ class Client:
         """Send a heartbeat at once, because the groups or subscriptions have changed."""
         self._heartbeat_wanted.set()
 
+    async def send_heartbeats(self) -> None:
+        """Tell the masters in use who is here; returns when each has answered or has failed to."""
+        body = dumps({"clientID": self.client_id, **self._groups()})
+        async with trio.open_nursery() as nursery:
+            for address in self._broker_addresses():
+                nursery.start_soon(self._send_heartbeat, address, body)
+
     def _open(self) -> _Running:
         if self._running is None:
             raise ClientClosedError("not open: use it inside `async with`")
@@ -245,15 +252,12 @@ class Client:
             else:
                 self._routes.pop(topic, None)
 
-    async def _send_heartbeats(self) -> None:
+    async def _keep_alive(self) -> None:
         while True:
             with trio.move_on_after(HEARTBEAT_S):
                 await self._heartbeat_wanted.wait()
             self._heartbeat_wanted = trio.Event()
-            body = dumps({"clientID": self.client_id, **self._groups()})
-            async with trio.open_nursery() as nursery:
-                for address in self._broker_addresses():
-                    nursery.start_soon(self._send_heartbeat, address, body)
+            await self.send_heartbeats()
 
     async def _send_heartbeat(self, address: str, body: bytes) -> None:
         try:

@@ -188,7 +188,12 @@ class PullConsumer:
                 for queue, reading in self._reading.items()
                 if reading.position is not None and reading.position != reading.committed
             }
-        await _for_each(offsets.items(), lambda item: self._commit_one(*item))
+        # One queue of each topic and broker goes ahead: RocketMQ makes the table of a group's first
+        # commit to a topic without a lock, and forgets some of several that come at once.
+        ahead = {(queue.topic, queue.broker_name): queue for queue in offsets}
+        first = set(ahead.values())
+        for group in (first, offsets.keys() - first):
+            await _for_each(group, lambda queue: self._commit_one(queue, offsets[queue]))
 
     async def committed(self, queue: MessageQueue) -> int | None:
         """Return the group's committed offset, None if it has none."""
@@ -406,7 +411,12 @@ class PullConsumer:
             "consumerGroup": self.group,
             "commitOffset": str(queue_offset),
         }
-        check(await self._ask(queue, RequestCode.UPDATE_CONSUMER_OFFSET, ext))
+        answer = await self._ask(queue, RequestCode.UPDATE_CONSUMER_OFFSET, ext)
+        if answer.code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST:
+            # RocketMQ 5 learns of a group from its heartbeat, which may still be under way.
+            await self._client.send_heartbeats()
+            answer = await self._ask(queue, RequestCode.UPDATE_CONSUMER_OFFSET, ext)
+        check(answer)
         reading = self._reading.get(queue)
         if reading is not None:
             reading.committed = queue_offset

@@ -1,0 +1,270 @@
+"""Apache RocketMQ's own name server and broker: our clients against them, and one store folder
+that they and our broker write in turn, after clean stops and after SIGKILL.
+"""
+
+from __future__ import annotations
+
+import random
+import shutil
+import time
+from collections.abc import Awaitable, Callable, Iterable
+from pathlib import Path
+
+import pytest
+import trio
+
+from bridge.producer import Producer, SendStatus
+from bridge.pull import PullConsumer, PullStatus
+from bridge.sync import SyncPullConsumer
+from core.message import Message, StoredMessage
+from core.namesrv.config import NamesrvConfig
+from core.namesrv.server import NameServer
+from tests.support.broker_process import BrokerProcess
+from tests.support.broker_stack import joined, started_stack
+from tests.support.java import COMMITLOG_FILE_BYTES, VERSION_4, VERSION_5, ApacheServer
+from tests.support.stores import opened, read_queue
+
+pytestmark = [pytest.mark.java, pytest.mark.timeout(400)]
+
+COUNT = 40
+TOTAL = 2 * COUNT + 2
+NEW_TOPIC_WAIT_S = 20
+LARGE = random.Random(1).randbytes(300_000)
+
+# What identifies a message and where it is: topic, queue id, queue offset, unique id, tag, body.
+Line = tuple[str, int, int, str, str | None, bytes]
+
+
+def lines(messages: Iterable[StoredMessage]) -> list[Line]:
+    return sorted(
+        (m.topic, m.queue_id, m.queue_offset, m.message_id, m.tags, m.body) for m in messages
+    )
+
+
+async def send_some(namesrv: str, topic: str, count: int) -> None:
+    """Send ``count`` single messages, as many in one batch, one compressed and one large one."""
+    async with Producer(namesrv=namesrv, group="P", timeout_s=10) as producer:
+        for i in range(count):
+            result = await producer.send(Message(topic, b"single %d" % i, "AB"[i % 2], (f"k{i}",)))
+            assert result.status is SendStatus.OK
+        batch = [Message(topic, b"batch %d" % i, "C") for i in range(count)]
+        result = await producer.send_batch(batch)
+        assert len(result.offset_id.split(",")) == count
+        for body in (b"z" * 100_000, LARGE):
+            await producer.send(Message(topic, body))
+
+
+async def read_topic(
+    namesrv: str, topic: str, count: int, *, group: str, tags: str = "*"
+) -> list[StoredMessage]:
+    """Read on from the group's offsets until ``count`` messages came; commit."""
+    async with PullConsumer(namesrv=namesrv, group=group, hold_s=2) as consumer:
+        consumer.assign(await consumer.queues(topic, wait_s=NEW_TOPIC_WAIT_S), tags=tags)
+        messages: list[StoredMessage] = []
+        with trio.fail_after(30):
+            while len(messages) < count:
+                messages += await consumer.poll(timeout_s=5)
+        await consumer.commit()
+    return messages
+
+
+async def read_whole(namesrv: str, topic: str) -> list[Line]:
+    """Return everything the broker has of ``topic``, by its own bounds."""
+    async with PullConsumer(namesrv=namesrv, group="Whole", hold_s=0) as consumer:
+        queues = await consumer.queues(topic, wait_s=NEW_TOPIC_WAIT_S)
+        begin, end = await consumer.begin_offsets(queues), await consumer.end_offsets(queues)
+        messages: list[StoredMessage] = []
+        for queue in queues:
+            offset = begin[queue]
+            while offset < end[queue]:
+                result = await consumer.pull(queue, offset)
+                assert result.status is PullStatus.FOUND
+                offset = result.next_offset
+                messages += result.messages()
+    return lines(messages)
+
+
+async def committed_offsets(namesrv: str, topic: str, *, group: str) -> list[int]:
+    async with PullConsumer(namesrv=namesrv, group=group) as consumer:
+        queues = await consumer.queues(topic, wait_s=NEW_TOPIC_WAIT_S)
+        return [await consumer.committed(queue) or 0 for queue in queues]
+
+
+def read_folder(folder: Path, topic: str) -> list[Line]:
+    """Return everything our store finds of ``topic`` in a copy of ``folder``."""
+    copy = folder.with_name("copy")
+    shutil.copytree(folder, copy)
+    found: list[StoredMessage] = []
+    with opened(copy, consume_queue_file_units=300_000) as store:
+        for key in store.queues():
+            messages = read_queue(store, *key)
+            assert [(m.topic, m.queue_id) for m in messages] == [key] * len(messages)
+            assert [m.queue_offset for m in messages] == list(range(len(messages)))
+            found += messages
+    shutil.rmtree(copy)
+    return lines(message for message in found if message.topic == topic)
+
+
+@pytest.mark.parametrize(
+    ("version", "stops_first"),
+    [
+        (VERSION_4, True),
+        (VERSION_5, False),
+        # Its clean stop takes ten seconds.
+        pytest.param(VERSION_5, True, marks=pytest.mark.java_all),
+    ],
+)
+async def test_our_clients_work_with_apache_and_our_store_opens_its_folder(
+    tmp_path: Path, version: str, stops_first: bool
+) -> None:
+    folder = tmp_path / "store"
+    async with ApacheServer(version, folder) as apache:
+        namesrv = apache.namesrv_address
+        await send_some(namesrv, "T", COUNT)
+        messages = await read_topic(namesrv, "T", TOTAL, group="G")
+        bodies = [message.body for message in messages]
+        numbered = [b"%s %d" % (kind, i) for kind in (b"single", b"batch") for i in range(COUNT)]
+        assert sorted(bodies) == sorted([*numbered, b"z" * 100_000, LARGE])
+        single = [message for message in messages if message.body.startswith(b"single")]
+        assert {message.keys for message in single} == {(f"k{i}",) for i in range(COUNT)}
+        tagged = await read_topic(namesrv, "T", COUNT // 2 + COUNT, group="Tags", tags="A || C")
+        assert {message.tags for message in tagged} == {"A", "C"}
+        await check_first_commits(namesrv)
+        await check_times_and_holds(namesrv)
+        await trio.to_thread.run_sync(check_blocking_facade, namesrv)
+        if stops_first:
+            committed = await committed_offsets(namesrv, "T", group="G")
+            assert sum(committed) == TOTAL
+            await apache.stop()
+            assert not (folder / "abort").exists()
+            assert read_folder(folder, "T") == lines(messages)
+            await apache.start()
+            assert await committed_offsets(namesrv, "T", group="G") == committed
+        await send_some(namesrv, "T", 5)
+        # Not one of those that the group had committed before comes again.
+        added = await read_topic(namesrv, "T", 12, group="G")
+        assert len(added) == 12
+        whole = await read_whole(namesrv, "T")
+        assert whole == lines([*messages, *added])
+        apache.kill()
+        assert (folder / "abort").exists()
+        assert read_folder(folder, "T") == whole
+
+
+async def check_first_commits(namesrv: str) -> None:
+    """Commit several queues for groups that the broker has not heard of."""
+    for number in range(20):
+        async with PullConsumer(namesrv=namesrv, group=f"Fresh{number}") as consumer:
+            offsets = dict.fromkeys(await consumer.queues("T"), 1)
+            await consumer.commit(offsets)
+            assert {queue: await consumer.committed(queue) for queue in offsets} == offsets
+
+
+async def check_times_and_holds(namesrv: str) -> None:
+    async with (
+        Producer(namesrv=namesrv) as producer,
+        PullConsumer(namesrv=namesrv, group="Times") as consumer,
+    ):
+        queue = (await producer.send(Message("Times", b"0"))).queue
+        await consumer.queues("Times", wait_s=NEW_TOPIC_WAIT_S)
+        await trio.sleep(0.02)
+        later_ms = time.time_ns() // 1_000_000
+        await producer.send(Message("Times", b"1"), queue=queue)
+        with trio.fail_after(10):
+            while (await consumer.end_offsets([queue]))[queue] < 2:  # noqa: ASYNC110  # no event
+                await trio.sleep(0.05)
+        assert await consumer.begin_offsets([queue]) == {queue: 0}
+        assert await consumer.offsets_for_time([queue], later_ms) == {queue: 1}
+        assert await consumer.offsets_for_time([queue], 0) == {queue: 0}
+        assert (await consumer.pull(queue, 2)).status is PullStatus.NO_NEW_MESSAGE
+        beyond = await consumer.pull(queue, 99)
+        assert (beyond.status, beyond.max_offset) == (PullStatus.OFFSET_ILLEGAL, 2)
+        async with trio.open_nursery() as nursery:
+
+            async def send_later() -> None:
+                await trio.sleep(0.3)
+                await producer.send(Message("Times", b"2"), queue=queue)
+
+            nursery.start_soon(send_later)
+            held = await consumer.pull(queue, 2, hold_s=10)
+        assert [m.body for m in held.messages()] == [b"2"]
+
+
+def check_blocking_facade(namesrv: str) -> None:
+    with SyncPullConsumer(namesrv=namesrv, group="Blocking") as consumer:
+        queues = consumer.queues("T")
+        consumer.assign(queues)
+        seen = 0
+        deadline = time.monotonic() + 30
+        while seen < TOTAL and time.monotonic() < deadline:
+            seen += len(consumer.poll(timeout_s=2))
+        consumer.commit()
+        assert seen == TOTAL
+        ends = consumer.end_offsets(queues)
+        assert {queue: consumer.committed(queue) or 0 for queue in queues} == ends
+
+
+async def write_and_stop(folder: Path) -> list[Line]:
+    async with started_stack(folder) as stack:
+        return await write_ours(stack.namesrv_address)
+
+
+async def write_and_kill(folder: Path) -> list[Line]:
+    async with trio.open_nursery() as nursery:
+        namesrv = NameServer(NamesrvConfig(listen="127.0.0.1:0"))
+        await nursery.start(namesrv.run)
+        address = joined(namesrv.address)
+        broker = BrokerProcess(folder, namesrv=address)
+        await trio.to_thread.run_sync(broker.start)
+        try:
+            written = await write_ours(address)
+        finally:
+            await trio.to_thread.run_sync(broker.kill)
+        nursery.cancel_scope.cancel()
+    return written
+
+
+async def write_ours(namesrv: str) -> list[Line]:
+    """Fill more than one CommitLog file; leave group G in the middle of it."""
+    await send_some(namesrv, "T", COUNT)
+    await read_topic(namesrv, "T", TOTAL, group="G")
+    async with Producer(namesrv=namesrv, timeout_s=10) as producer:
+        for i in range(COMMITLOG_FILE_BYTES * 5 // 4 // len(LARGE)):
+            await producer.send(Message("T", LARGE, "L", (f"large{i}",)))
+    return await read_whole(namesrv, "T")
+
+
+@pytest.mark.parametrize(
+    ("version", "write"),
+    [
+        (VERSION_5, write_and_kill),
+        (VERSION_4, write_and_stop),
+        pytest.param(VERSION_5, write_and_stop, marks=pytest.mark.java_all),
+        pytest.param(VERSION_4, write_and_kill, marks=pytest.mark.java_all),
+    ],
+)
+async def test_apache_serves_the_folder_of_our_broker_and_we_serve_it_after(
+    tmp_path: Path, version: str, write: Callable[[Path], Awaitable[list[Line]]]
+) -> None:
+    folder = tmp_path / "store"
+    written = await write(folder)
+    async with ApacheServer(version, folder) as apache:
+        namesrv = apache.namesrv_address
+        assert await read_whole(namesrv, "T") == written
+        # The group's offsets came along in the folder: what it has read does not come again.
+        if write is write_and_stop:
+            assert sum(await committed_offsets(namesrv, "T", group="G")) == TOTAL
+        rest = await read_topic(namesrv, "T", len(written) - TOTAL, group="G")
+        assert {message.tags for message in rest} == {"L"}
+        await send_some(namesrv, "T", 10)
+        whole = await read_whole(namesrv, "T")
+        assert set(written) < set(whole)
+        assert len(whole) == len(written) + 22
+        if version == VERSION_4:
+            await apache.stop()
+        else:
+            apache.kill()
+    assert read_folder(folder, "T") == whole
+    async with started_stack(folder) as stack:
+        await send_some(stack.namesrv_address, "T", 3)
+        assert len(await read_whole(stack.namesrv_address, "T")) == len(whole) + 8
