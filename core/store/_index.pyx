@@ -266,11 +266,12 @@ def select(
         data = <const uint8_t *> buffer.buf
         first_ms = <int64_t> get64(data)
         count = <int32_t> get32(data + 36)
-        if count > entries:
-            count = entries
+        if count > entries - 1:
+            count = entries - 1
         if number == 0:
             number = <int32_t> get32(data + HEADER + hashed % slots * SLOT)
-        while 0 < number < count and PyList_GET_SIZE(found) < count_max:
+        # A slot may name the entry behind the last one: it was written before the slot was.
+        while 0 < number <= count and PyList_GET_SIZE(found) < count_max:
             entry = data + HEADER + slots * SLOT + number * ENTRY
             delta_s = <int32_t> get32(entry + 12)
             if delta_s < INT_MAX and ends_before(first_ms, delta_s if number > 1 else 0, begin_ms):
@@ -281,7 +282,7 @@ def select(
                 found.append(<int64_t> get64(entry + 4))
             previous = <int32_t> get32(entry + 16)
             number = previous if previous < number else 0
-        return found, number if 0 < number < count else 0
+        return found, number if 0 < number <= count else 0
     finally:
         PyBuffer_Release(&buffer)
 

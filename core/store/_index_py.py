@@ -124,11 +124,12 @@ def select(
     if not 0 <= hashed <= INT_MAX:
         raise ValueError("a hash lies in [0, 2147483647]")
     first_ms, _, _, _, _, count = HEADER.unpack_from(data)
-    count = min(max(count, 1), entries)
+    count = min(count, entries - 1)
     if number == 0:
         (number,) = SLOT.unpack_from(data, HEADER_BYTES + hashed % slots * SLOT_BYTES)
     found: list[int] = []
-    while 0 < number < count and len(found) < count_max:
+    # A slot may name the entry behind the last one: it was written before the slot was.
+    while 0 < number <= count and len(found) < count_max:
         entry_hash, physical_offset, delta_s, previous = ENTRY.unpack_from(
             data, _entry_at(slots, number)
         )
@@ -140,7 +141,7 @@ def select(
             found.append(physical_offset)
         # A chain only leads to older entries: one that does not is damaged and ends here.
         number = previous if previous < number else 0
-    return found, number if 0 < number < count else 0
+    return found, number if 0 < number <= count else 0
 
 
 def relink(view: Any, slots: int, entries: int, count: int, physical_end: int) -> tuple[int, int]:

@@ -28,7 +28,9 @@ async def main(folder: str, flush: str, round_: str) -> None:
             batch = []
             for number in range(count, count + BATCH):
                 tail = store.queue_tail("kill", number % 3)
-                batch.append(message(tail, f"{round_}:{number}:".encode().ljust(200, b"k")))
+                body = f"{round_}:{number}:".encode().ljust(200, b"k")
+                keys = f"KEYS\x01{round_}-{number} every\x02".encode()
+                batch.append(message(tail, body, properties=keys))
             end = store.append(batch)
             if flush == "sync":
                 await store.wait_durable(end)

@@ -48,6 +48,8 @@ def make_store(
     settings: dict[str, Any] = {
         "commitlog_file_bytes": 16_384,
         "consume_queue_file_units": 16,
+        "index_slots": 64,
+        "index_entries": 256,
         "disk_used_percent_max": 100,
         "disk_free_bytes_min": 0,
     }
