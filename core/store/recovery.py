@@ -376,6 +376,11 @@ class Recovery:
             queue = self._queues.get((topic, queue_id))
             if queue is None:
                 continue
+            if queue.max_offset == 0 < max_offset and self._log.begin_offset > 0:
+                # Its records have all been cleaned away, and then its files were lost.
+                queue.wipe(max_offset)
+                queue.repair(queue.max_offset, FILLER * (max_offset - queue.max_offset))
+                self._note_repaired((topic, queue_id))
             lacking = max_offset - queue.max_offset
             if 0 < lacking <= self._lost_bytes // RECORD_BYTES_MIN:
                 queue.repair(queue.max_offset, FILLER * lacking)

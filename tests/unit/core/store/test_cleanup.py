@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -295,3 +296,24 @@ async def test_index_files_follow(tmp_path: Path) -> None:
             key = f"k{number}"
             found = store.query("T", key, begin_ms=0, end_ms=clock.now_ms())
             assert len(found.records) == count
+
+
+@pytest.mark.parametrize("count", [40, 48])
+async def test_a_queue_without_records_and_files_goes_on_counting(
+    tmp_path: Path, count: int
+) -> None:
+    clock = at_hour(4)
+    async with running(tmp_path, clock, RecordingStorage()) as store:
+        store.append([message(store.queue_tail("idle", 0)) for _ in range(count)])
+        fill(store, 2)
+        clock.advance(4 * DAY_MS)
+        assert await store.cleaner.clean() == 2
+    shutil.rmtree(tmp_path / "consumequeue")
+    for _ in range(2):
+        with opened(tmp_path) as store:
+            assert (store.min_offset("idle", 0), store.max_offset("idle", 0)) == (count, count)
+    with opened(tmp_path) as store:
+        store.append([message(store.queue_tail("idle", 0), b"new")])
+        assert [m.queue_offset for m in read_queue(store, "idle", 0)] == [count]
+    with opened(tmp_path) as store:
+        assert [m.queue_offset for m in read_queue(store, "idle", 0)] == [count]
