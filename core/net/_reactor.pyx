@@ -13,13 +13,16 @@ call from a second one while the first is inside raises RuntimeError.
     input   a turn buffer for all whole frames of a turn; a partial tail waits in its connection's
             block and is copied in front of the next bytes, unless it is large: then the rest is
             received into that block
-    output  Connection.head -> Node -> Node ...; a Node holds bytes copied into it, or refers to a
-            Shared payload (one bytes object for any number of connections)
+    output  one queue per connection (_output.pxd): bytes copied, or references to shared payloads
 
 Checked here: every id, position and length from Python; every length from a peer, against the
 connection's limit and the bytes present, before memory is taken: input takes memory as bytes come
 in, never as a length claims. Generations in epoll's data tell stale events from new ones.
 Not checked: that a descriptor handed to listen() stays open until stop_listening().
+
+Longer than other modules: accepting, reading, flushing and ending all change the same flags of a
+connection, and a call between extensions for each message would cost what the kernel saves. What
+has its own state, the output queues, is in _output.pxd.
 
 Measured (tests/bench/bench_reactor.py, November 2026, busy 2-core x86-64 VM, 100 connections):
 server CPU per message 5.5 us with one in flight, 0.46 us with 20; the reference takes 14.5 and 9.8,
@@ -28,8 +31,6 @@ a C loop of recv and send without Python 4.6 and 0.32.
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from cpython.buffer cimport PyBuffer_FillInfo
-from cpython.object cimport PyObject
-from cpython.ref cimport Py_DECREF, Py_INCREF
 from libc.errno cimport EAGAIN, ECONNABORTED, EINPROGRESS, EINTR, EMFILE, EPROTO, errno
 from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, malloc, realloc
@@ -37,12 +38,15 @@ from libc.string cimport memcpy, memset
 
 from core.net._linux cimport (
     AF_INET, AF_INET6, EPOLLERR, EPOLLHUP, EPOLLIN, EPOLLOUT, EPOLL_CLOEXEC, EPOLL_CTL_ADD,
-    EPOLL_CTL_DEL, EPOLL_CTL_MOD, IPPROTO_IP, IPPROTO_TCP, IP_BIND_ADDRESS_NO_PORT, MSG_DONTWAIT,
-    MSG_NOSIGNAL, SHUT_WR, SOCK_CLOEXEC, SOCK_NONBLOCK, SOCK_STREAM, SOL_SOCKET, SO_ERROR,
-    SO_LINGER, TCP_NODELAY, accept4, bind, close_descriptor, connect, epoll_create1, epoll_ctl,
-    epoll_event, epoll_wait, getsockopt, htons, inet_ntop, inet_pton, iovec, linger, msghdr,
-    ntohs, recv, send_bytes, sendmsg, setsockopt, shutdown, sockaddr, sockaddr_in, sockaddr_in6,
-    sockaddr_storage, socket, socklen_t,
+    EPOLL_CTL_DEL, EPOLL_CTL_MOD, IPPROTO_IP, IPPROTO_TCP, IP_BIND_ADDRESS_NO_PORT, SHUT_WR,
+    SOCK_CLOEXEC, SOCK_NONBLOCK, SOCK_STREAM, SOL_SOCKET, SO_ERROR, SO_LINGER, TCP_NODELAY,
+    accept4, bind, close_descriptor, connect, epoll_create1, epoll_ctl, epoll_event, epoll_wait,
+    getsockopt, htons, inet_ntop, inet_pton, linger, ntohs, recv, setsockopt, shutdown, sockaddr,
+    sockaddr_in, sockaddr_in6, sockaddr_storage, socket, socklen_t,
+)
+from core.net._output cimport (
+    SENT_NEVER, SENT_PART, Output, Sent, Shared, append_copy, append_reference, drop_queued,
+    release_payloads, send_queued, share, unshare,
 )
 
 import os
@@ -51,11 +55,8 @@ from core.net import reactor_types as _types
 
 cdef enum:
     EVENTS_ROOM = 1024
-    VECTORS_MAX = 64
     LISTENERS_ROOM = 64
     LISTENER_MARK = 0xFFFFFFFF       # in the generation half of epoll data
-    NODE_BYTES_MIN = 224             # with its header 256 bytes, freed when sent
-    NODE_BYTES_MAX = 16352
     MESSAGE_BYTES_MAX = 0x7FFFFFFF
 
 cdef enum State:
@@ -88,26 +89,11 @@ cdef enum:
     CLOSE_OUTPUT_FULL = 3
     CLOSE_CONNECT_FAILED = 4
 
-cdef struct Shared:
-    PyObject *owner                  # the bytes object; released with the GIL only
-    const uint8_t *data
-    Shared *next                     # in the list of those no node refers to
-    uint32_t references
-
-cdef struct Node:
-    Node *next
-    Shared *shared                   # NULL: the bytes follow this header
-    uint32_t begin                   # first byte not sent yet
-    uint32_t end
-    uint32_t room                    # 0 if shared
-
 cdef struct Connection:
     uint8_t *rest                    # partial frame, or NULL
-    Node *head
-    Node *tail
+    Output output
     uint32_t rest_bytes
     uint32_t rest_room
-    uint32_t output_bytes
     uint32_t variant
     uint32_t frame_bytes_max
     uint32_t last_frame_s            # of CONNECTING and LINGERING: when that began
@@ -411,7 +397,7 @@ cdef class Reactor:
             self.take_turn()
         self.inside = False
         if self.unreferenced != NULL:
-            self.release_payloads()
+            release_payloads(&self.unreferenced)
         return self.report()
 
     def flush(self):
@@ -421,20 +407,20 @@ cdef class Reactor:
             self.flush_dirty()
         self.inside = False
         if self.unreferenced != NULL:
-            self.release_payloads()
+            release_payloads(&self.unreferenced)
 
     def send(self, Py_ssize_t connection, bytes data not None):
         self.check_owner()
         self.send_one(connection, data)
         if self.unreferenced != NULL:
-            self.release_payloads()
+            release_payloads(&self.unreferenced)
 
     def send_many(self, list items not None):
         self.check_owner()
         for connection, data in items:
             self.send_one(connection, <bytes?>data)
         if self.unreferenced != NULL:
-            self.release_payloads()
+            release_payloads(&self.unreferenced)
 
     def fan_out(self, bytes data not None, connections):
         cdef const uint8_t *bytes_ = <const uint8_t *>PyBytes_AS_STRING(data)
@@ -444,7 +430,7 @@ cdef class Reactor:
         cdef list skipped = []
         self.check_owner()
         if size > COPIED_BYTES_MAX:
-            shared = self.share(data)
+            shared = share(data)
         try:
             for connection in connections:
                 slot = self.receiver(connection)
@@ -456,9 +442,9 @@ cdef class Reactor:
                     self.refer(<uint32_t>slot, shared, 0, size)
         finally:
             if shared != NULL:
-                self.unshare(shared)
+                unshare(shared, &self.unreferenced)
             if self.unreferenced != NULL:
-                self.release_payloads()
+                release_payloads(&self.unreferenced)
         return skipped
 
     def send_numbered(self, bytes data not None, Py_ssize_t number_at, list receivers not None):
@@ -474,7 +460,7 @@ cdef class Reactor:
         if number_at < 0 or number_at + 2 > size:
             raise ValueError(f"no room for a number at byte {number_at} of {size}")
         if size > COPIED_BYTES_MAX and size > rest_at:
-            shared = self.share(data)
+            shared = share(data)
         try:
             for connection, number_ in receivers:
                 number = number_
@@ -489,9 +475,9 @@ cdef class Reactor:
                     self.refer(<uint32_t>slot, shared, rest_at, size)
         finally:
             if shared != NULL:
-                self.unshare(shared)
+                unshare(shared, &self.unreferenced)
             if self.unreferenced != NULL:
-                self.release_payloads()
+                release_payloads(&self.unreferenced)
         return skipped
 
     def close(self, Py_ssize_t connection):
@@ -510,7 +496,7 @@ cdef class Reactor:
         elif c.state == OPEN or c.state == CONNECTING:
             self.forget(<uint32_t>connection)
             if self.unreferenced != NULL:
-                self.release_payloads()
+                release_payloads(&self.unreferenced)
         elif c.state == DEAD:
             self.rest_slot(<uint32_t>connection)
 
@@ -526,7 +512,7 @@ cdef class Reactor:
             reset_on_close(c.fd)
             self.forget(<uint32_t>connection)
             if self.unreferenced != NULL:
-                self.release_payloads()
+                release_payloads(&self.unreferenced)
 
     def set_variant(self, Py_ssize_t connection, uint32_t variant):
         cdef Connection *c = self.existing(connection)
@@ -560,7 +546,7 @@ cdef class Reactor:
 
     def output_bytes(self, Py_ssize_t connection):
         cdef Connection *c = self.existing(connection)
-        return 0 if c == NULL else c.output_bytes
+        return 0 if c == NULL else c.output.bytes
 
     def sweep(self, now_s):
         cdef uint32_t now = <uint32_t>(<int64_t>now_s)
@@ -571,7 +557,7 @@ cdef class Reactor:
             self.find_overdue()
         self.inside = False
         if self.unreferenced != NULL:
-            self.release_payloads()
+            release_payloads(&self.unreferenced)
 
     def shut_down(self):
         self.check_owner()
@@ -674,7 +660,7 @@ cdef class Reactor:
         close_descriptor(c.fd)
         c.fd = -1
         self.drop_input(c)
-        self.drop_output(c)
+        drop_queued(&c.output, &self.unreferenced)
 
     cdef void end(self, uint32_t slot, uint8_t reason) noexcept nogil:
         """End a connection that Python has to hear about."""
@@ -707,7 +693,7 @@ cdef class Reactor:
         self.faults_count = 0
         self.closed_count = 0
         self.drained_count = 0
-        self.release_payloads()
+        release_payloads(&self.unreferenced)
         if self.epoll_fd >= 0:
             close_descriptor(self.epoll_fd)
             self.epoll_fd = -1
@@ -1061,12 +1047,12 @@ cdef class Reactor:
         c = &self.slots[connection]
         if (c.state != OPEN and c.state != CONNECTING) or c.flags & BROKEN:
             return -1
-        if c.output_bytes > self.output_bytes_high:
+        if c.output.bytes > self.output_bytes_high:
             if not c.flags & BLOCKED:
                 self.flush_one(<uint32_t>connection)
             if c.flags & BROKEN:
                 return -1
-            if c.output_bytes > self.output_bytes_high:
+            if c.output.bytes > self.output_bytes_high:
                 c.flags |= FULL
                 self.ask(<uint32_t>connection)
                 return -1
@@ -1083,7 +1069,7 @@ cdef class Reactor:
             c = &self.slots[connection]
             if (c.state != OPEN and c.state != CONNECTING) or c.flags & BROKEN:
                 return 0
-            if <uint64_t>c.output_bytes + size > self.output_bytes_max:
+            if <uint64_t>c.output.bytes + size > self.output_bytes_max:
                 reset_on_close(c.fd)
                 self.end(<uint32_t>connection, CLOSE_OUTPUT_FULL)
                 return 0
@@ -1091,61 +1077,24 @@ cdef class Reactor:
         if size <= COPIED_BYTES_MAX:
             self.copy(slot, <const uint8_t *>PyBytes_AS_STRING(data), size)
         else:
-            shared = self.share(data)
+            shared = share(data)
             try:
                 self.refer(slot, shared, 0, size)
             finally:
-                self.unshare(shared)
+                unshare(shared, &self.unreferenced)
         return 0
 
     cdef uint8_t *copy(self, uint32_t slot, const uint8_t *data, uint32_t size) except NULL:
-        """Copy a message behind the queued output; returns where it lies."""
-        cdef Connection *c = &self.slots[slot]
-        cdef Node *node = c.tail
-        cdef uint8_t *copied
-        cdef uint32_t room = NODE_BYTES_MIN
-        if node == NULL or node.room - node.end < size or node.shared != NULL:
-            if node != NULL and node.shared == NULL:
-                room = min(<uint32_t>NODE_BYTES_MAX, 4 * node.room)
-            room = max(room, size)
-            node = <Node *>malloc(sizeof(Node) + room)
-            if node == NULL:
-                raise MemoryError
-            node.shared = NULL
-            node.begin = 0
-            node.end = 0
-            node.room = room
-            self.attach(c, node)
-        copied = <uint8_t *>(node + 1) + node.end
-        memcpy(copied, data, size)
-        node.end += size
-        c.output_bytes += size
+        """Queue a copy of a message; returns where it lies."""
+        cdef uint8_t *copied = append_copy(&self.slots[slot].output, data, size)
         self.mark_dirty(slot)
         return copied
 
     cdef int refer(self, uint32_t slot, Shared *shared, uint32_t begin, uint32_t end) except -1:
         """Queue data[begin:end] of a shared payload."""
-        cdef Connection *c = &self.slots[slot]
-        cdef Node *node = <Node *>malloc(sizeof(Node))
-        if node == NULL:
-            raise MemoryError
-        node.shared = shared
-        node.begin = begin
-        node.end = end
-        node.room = 0
-        shared.references += 1
-        self.attach(c, node)
-        c.output_bytes += end - begin
+        append_reference(&self.slots[slot].output, shared, begin, end)
         self.mark_dirty(slot)
         return 0
-
-    cdef void attach(self, Connection *c, Node *node) noexcept nogil:
-        node.next = NULL
-        if c.tail == NULL:
-            c.head = node
-        else:
-            c.tail.next = node
-        c.tail = node
 
     cdef void mark_dirty(self, uint32_t slot) noexcept nogil:
         cdef Connection *c = &self.slots[slot]
@@ -1153,46 +1102,6 @@ cdef class Reactor:
             c.flags |= DIRTY
             self.dirty[self.dirty_count] = slot
             self.dirty_count += 1
-
-    cdef Shared *share(self, bytes data) except NULL:
-        """A payload that nodes may refer to; the caller holds one reference."""
-        cdef Shared *shared = <Shared *>malloc(sizeof(Shared))
-        if shared == NULL:
-            raise MemoryError
-        Py_INCREF(data)
-        shared.owner = <PyObject *>data
-        shared.data = <const uint8_t *>PyBytes_AS_STRING(data)
-        shared.references = 1
-        shared.next = NULL
-        return shared
-
-    cdef void unshare(self, Shared *shared) noexcept nogil:
-        shared.references -= 1
-        if shared.references == 0:
-            shared.next = self.unreferenced
-            self.unreferenced = shared
-
-    cdef void release_payloads(self) noexcept:
-        cdef Shared *shared
-        while self.unreferenced != NULL:
-            shared = self.unreferenced
-            self.unreferenced = shared.next
-            Py_DECREF(<object>shared.owner)
-            free(shared)
-
-    cdef void drop_node(self, Connection *c) noexcept nogil:
-        cdef Node *node = c.head
-        c.head = node.next
-        if c.head == NULL:
-            c.tail = NULL
-        if node.shared != NULL:
-            self.unshare(node.shared)
-        free(node)
-
-    cdef void drop_output(self, Connection *c) noexcept nogil:
-        while c.head != NULL:
-            self.drop_node(c)
-        c.output_bytes = 0
 
     cdef void flush_dirty(self) noexcept nogil:
         cdef uint32_t i
@@ -1209,21 +1118,21 @@ cdef class Reactor:
         if c.state != OPEN and c.state != LINGERING:
             return
         # Judged before sending too: who held something back because of it waits for ``drained``.
-        if c.output_bytes > self.output_bytes_high:
+        if c.output.bytes > self.output_bytes_high:
             c.flags |= FULL
         if not c.flags & BLOCKED:
             self.transmit(c)
         if c.flags & BROKEN and c.state == LINGERING:
             self.forget(slot)
             return
-        if c.flags & FULL and c.output_bytes <= self.output_bytes_high // 2:
+        if c.flags & FULL and c.output.bytes <= self.output_bytes_high // 2:
             c.flags &= ~FULL
             c.last_frame_s = self.now_s if c.state == OPEN else c.last_frame_s
             if not c.flags & DRAINED:
                 c.flags |= DRAINED
                 self.drained[self.drained_count] = slot
                 self.drained_count += 1
-        if c.state == LINGERING and c.head == NULL and not c.flags & HALF_CLOSED:
+        if c.state == LINGERING and c.output.head == NULL and not c.flags & HALF_CLOSED:
             if c.flags & INPUT_ENDED or shutdown(c.fd, SHUT_WR) != 0:
                 self.forget(slot)
                 return
@@ -1231,54 +1140,14 @@ cdef class Reactor:
         self.ask(slot)
 
     cdef void transmit(self, Connection *c) noexcept nogil:
-        """Send until the queue is empty or the socket is full; sets BLOCKED or BROKEN."""
-        cdef iovec vectors[VECTORS_MAX]
-        cdef msghdr message
-        cdef Node *node
-        cdef uint32_t count
-        cdef size_t queued
-        cdef size_t left
-        cdef ssize_t sent
-        memset(&message, 0, sizeof(message))
-        message.msg_iov = vectors
-        while c.head != NULL:
-            count = 0
-            queued = 0
-            node = c.head
-            while node != NULL and count < VECTORS_MAX:
-                if node.shared != NULL:
-                    vectors[count].iov_base = <void *>(node.shared.data + node.begin)
-                else:
-                    vectors[count].iov_base = <uint8_t *>(node + 1) + node.begin
-                vectors[count].iov_len = node.end - node.begin
-                queued += node.end - node.begin
-                count += 1
-                node = node.next
-            if count == 1:                   # the usual case, and cheaper
-                sent = send_bytes(c.fd, vectors[0].iov_base, queued, MSG_NOSIGNAL | MSG_DONTWAIT)
-            else:
-                message.msg_iovlen = count
-                sent = sendmsg(c.fd, &message, MSG_NOSIGNAL | MSG_DONTWAIT)
-            if sent < 0:
-                if errno == EINTR:
-                    continue
-                if errno == EAGAIN:
-                    c.flags |= BLOCKED
-                else:
-                    # What the peer sent before it went away is still read; that ends it.
-                    c.flags |= BROKEN
-                    self.drop_output(c)
-                return
-            c.output_bytes -= <uint32_t>sent
-            left = <size_t>sent
-            while c.head != NULL and left >= c.head.end - c.head.begin:
-                left -= c.head.end - c.head.begin
-                self.drop_node(c)
-            if left:
-                c.head.begin += <uint32_t>left
-            if <size_t>sent < queued:
-                c.flags |= BLOCKED
-                return
+        """Send as far as the socket takes it; sets BLOCKED or BROKEN."""
+        cdef Sent sent = send_queued(&c.output, c.fd, &self.unreferenced)
+        if sent == SENT_PART:
+            c.flags |= BLOCKED
+        elif sent == SENT_NEVER:
+            # What the peer sent before it went away is still read; that ends it.
+            c.flags |= BROKEN
+            drop_queued(&c.output, &self.unreferenced)
 
     # ------------------------------------------------------------------ time
 
