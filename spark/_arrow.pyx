@@ -287,6 +287,9 @@ cdef bint is_utf8(Text text) noexcept nogil:
             if not word & 0x8080808080808080ULL:
                 i += 8
                 continue
+        if text.data[i] < 0x80:
+            i += 1
+            continue
         i += sequence(text.data + i, text.size - i, &valid)
         if not valid:
             return False
@@ -317,6 +320,36 @@ cdef inline bint same(Text a, Text b) noexcept nogil:
 
 cdef inline bint is_named(Text name, const char* other, size_t size) noexcept nogil:
     return name.size == size and memcmp(name.data, other, size) == 0
+
+
+cdef inline bint begins(const uint8_t* p, size_t size, const char* name, size_t name_size) noexcept nogil:
+    """Whether [p, p + size) is a pair of that name (its 0x01 included) with a value."""
+    return size > name_size and memcmp(p, name, name_size) == 0
+
+
+cdef void find_named(Text rest, Text* tag, Text* keys, Text* mqtt_topic) noexcept nogil:
+    """Point at the values of the named properties, the last of each, without looking at others."""
+    cdef const uint8_t* end
+    cdef const uint8_t* p = rest.data
+    cdef size_t left = rest.size
+    cdef size_t size
+    while left:
+        end = <const uint8_t*>memchr(p, 2, left)
+        size = left if end == NULL else <size_t>(end - p)
+        # An item is compared as a whole: what stands before its first 0x01 is the name.
+        if begins(p, size, b"TAGS\x01", 5):
+            tag.data = p + 5
+            tag.size = size - 5
+        elif begins(p, size, b"KEYS\x01", 5):
+            keys.data = p + 5
+            keys.size = size - 5
+        elif begins(p, size, b"mqttRealTopic\x01", 14):
+            mqtt_topic.data = p + 14
+            mqtt_topic.size = size - 14
+        if end == NULL:
+            return
+        p = end + 1
+        left -= size + 1
 
 
 cdef bint next_pair(Text* rest, Pair* pair) noexcept nogil:
@@ -592,17 +625,18 @@ cdef class RecordColumns:
         if all_pairs and as_utf8(&text, &self.text_scratch):
             return NO_MEMORY
         self.pairs.size = 0
-        while self.needs_pairs and next_pair(&text, &pair):
+        if self.needs_pairs and not all_pairs:
+            find_named(text, &tag, &keys, &mqtt_topic)
+        while all_pairs and next_pair(&text, &pair):
             if is_named(pair.name, b"TAGS", 4):
                 tag = pair.value
             elif is_named(pair.name, b"KEYS", 4):
                 keys = pair.value
             elif is_named(pair.name, b"mqttRealTopic", 13):
                 mqtt_topic = pair.value
-            if all_pairs:
-                if put_bytes(&self.pairs, <const uint8_t*>&pair, sizeof(Pair)):
-                    return NO_MEMORY
-                count += 1
+            if put_bytes(&self.pairs, <const uint8_t*>&pair, sizeof(Pair)):
+                return NO_MEMORY
+            count += 1
 
         # The separators are ASCII, so a value can be repaired by itself as well as within the text.
         if not all_pairs:

@@ -17,7 +17,9 @@ from spark.batches import record_batch
 from spark.columns import Column
 
 texts = st.text(
-    st.characters(exclude_categories=["Cs"], exclude_characters="\x01\x02"), min_size=1, max_size=20
+    st.characters(exclude_categories=["Cs"], exclude_characters="\x00\x01\x02"),
+    min_size=1,
+    max_size=20,
 )
 properties = st.dictionaries(
     st.one_of(st.sampled_from([TAGS, KEYS, MQTT_TOPIC]), texts), texts, max_size=5
