@@ -15,18 +15,12 @@ import time
 from pathlib import Path
 from typing import Any
 
-try:
-    from core.store import _index, _index_py
-except ModuleNotFoundError:  # not installed: the checkout is two folders up
-    sys.path.append(str(Path(__file__).resolve().parents[2]))
-    from core.store import _index, _index_py
+# Behind everything else: `make fuzz` puts the kernels with sanitizers in front.
+sys.path.append(str(Path(__file__).resolve().parents[2]))
 
-ROOT = str(Path(__file__).resolve().parents[2])
-if ROOT not in sys.path:
-    sys.path.append(ROOT)  # behind everything else: for tests.support alone
-
-from tests.support.index_kernels import build, keyed, log, read  # noqa: E402
-from tests.support.record_kernels import answer  # noqa: E402
+from core.store import _index, _index_py
+from tests.support.index_kernels import build, keyed, log, read
+from tests.support.record_kernels import answer
 
 TOPICS = (b"T", b"telemetry", b"\xc3\xbc", b"t" * 255)
 PIECES = (
