@@ -129,6 +129,7 @@ async def _start_all(
     if "broker" in config.roles:
         assert config.broker is not None, "checked by MotelogConfig"
         broker = Broker(_with_namesrv(config.broker, roles))
+        registry.add_counters("motelog_broker", broker.sample)
         await start("broker", config.broker.listen, broker)
         _watch(broker, health)
     if "gateway" in config.roles:

@@ -42,6 +42,7 @@ from core.errors import StoreDamagedError
 from core.message import encode_host
 from core.remoting_server import Connection, RemotingServer, open_listener
 from core.store.message_store import MessageStore
+from core.store.stats import StoreStats
 
 _log = logging.getLogger(__name__)
 
@@ -85,7 +86,7 @@ class Broker:
         ]
         self._registrars: list[Registrar] = []
         self._serving: (
-            tuple[SendProcessor, PullProcessor, RemotingServer, ScheduleService] | None
+            tuple[SendProcessor, PullProcessor, RemotingServer, ScheduleService, StoreStats] | None
         ) = None
 
     @property
@@ -115,8 +116,8 @@ class Broker:
             "held_pulls_now": len(self.held_pulls),
         }
         if self._serving is not None:
-            send, pull, server, schedule = self._serving
-            counters |= {
+            send, pull, server, schedule, stats = self._serving
+            counters |= stats.sample() | {
                 "connections_now": server.connections_count,
                 "messages_received": send.messages_count,
                 "messages_pulled": pull.messages_count,
@@ -192,7 +193,7 @@ class Broker:
         for listener in listeners:
             server.listen(listener)
         api.on_growth(pull.queues_grew)
-        self._serving = send, pull, server, schedule
+        self._serving = send, pull, server, schedule, store.stats
         async with trio.open_nursery() as nursery:
             await nursery.start(server.run)
             await nursery.start(pull.run, server)

@@ -28,6 +28,7 @@ from collections.abc import Callable, Iterator
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from enum import IntEnum
+from time import perf_counter_ns
 
 import trio
 
@@ -57,6 +58,7 @@ from core.store.flush import GroupFlusher
 from core.store.index import keyed
 from core.store.index_service import IndexService, QueryResult
 from core.store.recovery import Recovery, RecoveryReport
+from core.store.stats import StoreStats
 
 logger = logging.getLogger(__name__)
 
@@ -104,6 +106,7 @@ class MessageStore:
     ) -> None:
         self.config = config
         self.due_times = DueTimes(config.delay_levels)
+        self.stats = StoreStats()
         self._clock = SteadyClock(clock)
         self._storage: Storage = storage or OsStorage()
         self._state_files = StateFiles(self._storage, config.directory)
@@ -305,6 +308,7 @@ class MessageStore:
             raise StoreError("the store is not open")
         if self._full_reason is not None and not even_if_full:
             raise StoreFullError(self._full_reason)
+        began_at, began_ns = self._log.end_offset, perf_counter_ns()
         lacking: list[QueueTail] = []
         total, largest = measure(messages, 0, self.config.message_bytes_max, lacking)
         dirty: list[QueueTail] = []
@@ -333,6 +337,7 @@ class MessageStore:
             assert placed is not None
             mine = placed[-len(messages) :]
             self.index.add(messages, with_keys, mine, self._log.last_store_timestamp_ms)
+        self.stats.note_append(len(messages), end_offset - began_at, perf_counter_ns() - began_ns)
         for listener in self.on_dispatch:
             listener(dirty)
         return end_offset
@@ -394,6 +399,7 @@ class MessageStore:
             units, count_max, bytes_max, tag_codes, self._log.begin_offset
         )
         records, count = self._gather(topic, queue_id, chosen)
+        self.stats.note_read(count, len(records))
         if count:
             status = ReadStatus.FOUND
         elif removed or chosen:

@@ -124,6 +124,7 @@ async def test_offsets_reach_the_disk_while_the_broker_runs(tmp_path: Path) -> N
         assert json.loads(path.read_text()) == {"offsetTable": {"T@G": {"0": 1}}}
         sample = stack.broker.sample()
         assert (sample["messages_received"], sample["connections_now"]) == (1, 1)
+        assert (sample["store_put_messages"], sample["store_appends_within_1000ms"]) == (1, 1)
 
 
 async def test_a_folder_of_apache_rocketmq_is_served_whole(tmp_path: Path) -> None:

@@ -34,6 +34,9 @@ class FakeService:
         self.arguments = arguments
         self.address = ("127.0.0.1", 0)
 
+    def sample(self) -> dict[str, int]:
+        return {}
+
     async def run(self, *, task_status: trio.TaskStatus[None]) -> None:
         events.append(f"{self.name} starts")
         await trio.lowlevel.checkpoint()
