@@ -5,19 +5,27 @@ Sends are code 310 with JSON headers, as Java clients write them, 100 byte bodie
 320 with 32 messages; pulls take 32 messages each. Prints machine, Python, commit and kernels, then
 per case the messages per second and the broker's CPU time per message.
 
+With ``--apache`` every case runs against Apache RocketMQ's broker (a JVM with a name server in it)
+as well, right after ours and with the same load; both are warmed up first. ``--json`` prints one
+object with all numbers and the ratios.
+
     python tests/bench/bench_native.py [--seconds 3] [--connections 4] [--window 64] [--flush async]
+        [--apache 5.3.3] [--warm-up 5] [--json]
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import platform
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -32,11 +40,17 @@ from core.net.reactor import Framing, Reactor  # noqa: E402
 from core.record import COMPILED as RECORD_COMPILED  # noqa: E402
 from core.remoting import RemotingCommand, encode, encode_batch_items  # noqa: E402
 from core.store.config import StoreConfig  # noqa: E402
+from tests.support.java import VERSION_5, ApacheServer  # noqa: E402
 
 BODY = b"x" * 100
 BATCH_COUNT = 32
 QUEUES = 4
 PULLED_PER_QUEUE = 800
+# What RocketMQ's own start script asks for, but for the size of the heap.
+JVM = ("-Xms1g", "-XX:+UseG1GC", "-XX:+AlwaysPreTouch")
+COMMITLOG_FILE_BYTES = 1 << 30
+DISPATCHED_WITHIN_S = 1.0
+OURS = "motelog"
 
 
 def main() -> None:
@@ -44,33 +58,120 @@ def main() -> None:
     if options.serve:
         trio.run(serve, options.serve, options.flush)
         return
-    describe()
+    if not options.json:
+        print(describe())  # noqa: T201  # the result
+    servers = [OURS, f"apache {options.apache}"] if options.apache else [OURS]
+    results = []
     for case in cases():
-        print(measure(options, *case), flush=True)  # noqa: T201  # the result
+        for server in servers:
+            results.append(measure(options, server, *case))
+            if not options.json:
+                print(results[-1].line(), flush=True)  # noqa: T201
+    if options.json:
+        print(json.dumps(report(results), indent=2))  # noqa: T201
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """One case against one server; ``refused`` counts answers with another code than SUCCESS."""
+
+    case: str
+    server: str
+    messages_per_s: float
+    cpu_us_per_message: float
+    refused: int
+
+    def line(self) -> str:
+        text = f"{self.case:26} {self.server:14} {self.messages_per_s:12,.0f} messages/s"
+        text += f"   {self.cpu_us_per_message:6.2f} us of broker CPU per message"
+        return text + (f"   {self.refused} requests refused" if self.refused else "")
+
+
+def report(results: list[Result]) -> dict[str, object]:
+    """Return everything measured; ratios are ours by Apache's."""
+    ratios = {
+        ours.case: {
+            "rate": round(ours.messages_per_s / other.messages_per_s, 2),
+            "cpu": round(ours.cpu_us_per_message / other.cpu_us_per_message, 2),
+        }
+        for ours in results
+        for other in results
+        if ours.server == OURS != other.server and ours.case == other.case
+    }
+    return {"machine": describe(), "results": [asdict(r) for r in results], "ratios": ratios}
 
 
 def measure(
-    options: argparse.Namespace, name: str, payload: Callable[[int], bytes], per_request: int
-) -> str:
-    """Run one case against a fresh broker; return its line."""
-    with tempfile.TemporaryDirectory() as directory:
-        command = [sys.executable, __file__, "--serve", directory, "--flush", options.flush]
-        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as broker:
-            assert broker.stdout is not None
-            host, _, port = broker.stdout.readline().strip().rpartition(":")
-            load = Load((host, int(port)), options.connections, options.window)
-            if name.startswith("pull"):
-                load.run(batch_send, lambda: load.answers >= QUEUES * PULLED_PER_QUEUE)
-            used = cpu_s(broker.pid)
-            begin = time.perf_counter()
-            load.run(payload, lambda: time.perf_counter() >= begin + options.seconds)
-            took = time.perf_counter() - begin
-            used = cpu_s(broker.pid) - used
-            count = load.answers * per_request
-            load.close()
+    options: argparse.Namespace,
+    server: str,
+    name: str,
+    payload: Callable[[int], bytes],
+    per_request: int,
+) -> Result:
+    """Run one case against a fresh broker."""
+    start = our_broker if server == OURS else apache_broker
+    with (
+        tempfile.TemporaryDirectory() as directory,
+        start(options, Path(directory) / "store") as (address, pid),
+    ):
+        load = Load(address, options.connections, options.window)
+        if name.startswith("pull"):
+            # More than is pulled: a broker that has just started may refuse some.
+            load.run(batch_send, lambda: load.accepted >= QUEUES * PULLED_PER_QUEUE * 5 // 4)
+            time.sleep(DISPATCHED_WITHIN_S)
+        if options.warm_up:
+            warm = time.perf_counter() + options.warm_up
+            load.run(payload, lambda: time.perf_counter() >= warm)
+        used = cpu_s(pid)
+        begin = time.perf_counter()
+        load.run(payload, lambda: time.perf_counter() >= begin + options.seconds)
+        took = time.perf_counter() - begin
+        used = cpu_s(pid) - used
+        count = max(1, load.accepted * per_request)
+        load.close()
+    return Result(
+        case=name,
+        server=server,
+        messages_per_s=round(count / took, 1),
+        cpu_us_per_message=round(used / count * 1e6, 3),
+        refused=load.answers - load.accepted,
+    )
+
+
+@contextmanager
+def our_broker(
+    options: argparse.Namespace, directory: Path
+) -> Iterator[tuple[tuple[str, int], int]]:
+    """Run our broker in a process of its own; yields its address and process id."""
+    command = [sys.executable, __file__, "--serve", str(directory), "--flush", options.flush]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as broker:
+        assert broker.stdout is not None
+        host, _, port = broker.stdout.readline().strip().rpartition(":")
+        try:
+            yield (host, int(port)), broker.pid
+        finally:
             broker.terminate()
-    rate, cpu_us = count / took, used / count * 1e6
-    return f"{name:26} {rate:12,.0f} messages/s   {cpu_us:6.2f} us of broker CPU per message"
+
+
+@contextmanager
+def apache_broker(
+    options: argparse.Namespace, directory: Path
+) -> Iterator[tuple[tuple[str, int], int]]:
+    """Run Apache's broker, with all of the JVM's compilers; yields its address and process id."""
+    server = ApacheServer(
+        options.apache,
+        directory,
+        commitlog_file_bytes=COMMITLOG_FILE_BYTES,
+        heap="1g",
+        options=JVM,
+        flush=options.flush,
+    )
+    trio.run(server.start)
+    try:
+        host, _, port = server.broker_address.rpartition(":")
+        yield (host, int(port)), server.pid
+    finally:
+        server.kill()
 
 
 def cases() -> list[tuple[str, Callable[[int], bytes], int]]:
@@ -138,6 +239,7 @@ class Load:
 
     def __init__(self, address: tuple[str, int], connections: int, window: int) -> None:
         self.answers = 0
+        self.accepted = 0
         self._window = window
         self._number = 0
         self._reactor = Reactor(output_bytes_high=1 << 24, output_bytes_max=1 << 26)
@@ -151,7 +253,7 @@ class Load:
         """Send until ``is_over``; return when everything is answered."""
         # Encoding is not what is measured: requests are made beforehand and used again.
         made = [payload(i) for i in range(QUEUES * PULLED_PER_QUEUE)]
-        self.answers = 0
+        self.answers = self.accepted = 0
         pending = 0
         for connection in self._connections:
             for _ in range(self._window):
@@ -161,6 +263,7 @@ class Load:
             turn = self._reactor.poll(int(time.monotonic()))
             assert not turn.closed
             index = turn.index
+            self.accepted += bytes(turn.data).count(b'"code":0,')
             is_sending = not is_over()
             for i in range(0, 4 * turn.frames, 4):
                 self.answers += 1
@@ -192,11 +295,11 @@ def cpu_s(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-def describe() -> None:
+def describe() -> str:
     commit = subprocess.run(
         ["git", "-C", str(ROOT), "rev-parse", "--short", "HEAD"], capture_output=True, text=True
     ).stdout.strip()
-    print(  # noqa: T201
+    return (
         f"{platform.platform()}, {os.cpu_count()} cores, Python {platform.python_version()}, "
         f"commit {commit}, kernels compiled: reactor={REACTOR_COMPILED} record={RECORD_COMPILED}"
     )
@@ -208,8 +311,14 @@ def parse_options() -> argparse.Namespace:
     parser.add_argument("--connections", type=int, default=4)
     parser.add_argument("--window", type=int, default=64)
     parser.add_argument("--flush", choices=["async", "sync"], default="async")
+    parser.add_argument("--apache", metavar="VERSION", nargs="?", const=VERSION_5)
+    parser.add_argument("--warm-up", type=float, metavar="SECONDS")
+    parser.add_argument("--json", action="store_true", help="one object with all numbers")
     parser.add_argument("--serve", help=argparse.SUPPRESS)
-    return parser.parse_args()
+    options = parser.parse_args()
+    if options.warm_up is None:
+        options.warm_up = 5.0 if options.apache else 0.0
+    return options
 
 
 if __name__ == "__main__":

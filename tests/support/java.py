@@ -15,9 +15,11 @@ import signal
 import socket
 import subprocess
 import time
+from collections.abc import Sequence
 from contextlib import ExitStack
 from functools import cache
 from pathlib import Path
+from typing import Literal
 
 import pytest
 import trio
@@ -38,13 +40,9 @@ STOPPED_WITHIN_S = 30
 
 # RocketMQ unmaps its files through packages that Java 17 keeps closed.
 _OPENED = ("java.nio", "sun.nio.ch", "jdk.internal.ref")
-_JVM = [
-    "-Xms32m",
-    "-XX:+UseSerialGC",
-    "-XX:TieredStopAtLevel=1",
-    "-Xshare:auto",
-    *(f"--add-opens=java.base/{package}=ALL-UNNAMED" for package in _OPENED),
-]
+_OPEN = [f"--add-opens=java.base/{package}=ALL-UNNAMED" for package in _OPENED]
+# For programs that live a few seconds on few cores.
+QUICK_START = ("-Xms32m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
 
 
 @cache
@@ -67,12 +65,15 @@ def class_path(version: str) -> str:
     return f"{folder / 'classes'}:{folder / 'lib'}/*"
 
 
-def java_command(version: str, *arguments: str, heap: str = "128m") -> list[str]:
+def java_command(
+    version: str, *arguments: str, heap: str = "128m", options: Sequence[str] = QUICK_START
+) -> list[str]:
     """Return the command that runs a main class with its arguments; logs go below build/java."""
     path = class_path(version)
     home = BUILD / "home"
     home.mkdir(parents=True, exist_ok=True)
-    return ["java", f"-Xmx{heap}", *_JVM, f"-Duser.home={home}", "-cp", path, *arguments]
+    command = ["java", f"-Xmx{heap}", *options, *_OPEN, f"-Duser.home={home}"]
+    return [*command, "-cp", path, *arguments]
 
 
 class ApacheServer:
@@ -88,12 +89,16 @@ class ApacheServer:
         *,
         commitlog_file_bytes: int = COMMITLOG_FILE_BYTES,
         heap: str = "256m",
+        options: Sequence[str] = QUICK_START,
+        flush: Literal["async", "sync"] = "async",
     ) -> None:
         self._version = version
         self._directory = directory
         self._home = directory.with_name(f"{directory.name}-home")
         self._commitlog_file_bytes = commitlog_file_bytes
         self._heap = heap
+        self._options = options
+        self._flush = flush
         namesrv_port, broker_port, self._ha_port = _free_ports()
         self.namesrv_address = f"127.0.0.1:{namesrv_port}"
         self.broker_address = f"127.0.0.1:{broker_port}"
@@ -122,7 +127,9 @@ class ApacheServer:
 
     def _start(self) -> None:
         files = self._write_files()
-        command = java_command(self._version, "ApacheServer", *files, heap=self._heap)
+        command = java_command(
+            self._version, "ApacheServer", *files, heap=self._heap, options=self._options
+        )
         output = self._home / "output"
         with output.open("wb") as stream:
             self._process = subprocess.Popen(
@@ -181,6 +188,7 @@ class ApacheServer:
             "storePathRootDir": self._directory,
             "storePathCommitLog": self._directory / "commitlog",
             "mappedFileSizeCommitLog": self._commitlog_file_bytes,
+            "flushDiskType": f"{self._flush.upper()}_FLUSH",
             "maxHashSlotNum": 50_000,
             "maxIndexNum": 200_000,
             "diskMaxUsedSpaceRatio": 95,
