@@ -398,6 +398,12 @@ class MessageStore:
         chosen, looked, removed = select_units(
             units, count_max, bytes_max, tag_codes, self._log.begin_offset
         )
+        if not looked and count_max > 0:
+            # A unit without a size below the queue's end is damage; nobody is to wait at it.
+            logger.error(
+                "a unit has no size topic=%s queue_id=%d offset=%d", topic, queue_id, queue_offset
+            )
+            looked = removed = 1
         records, count = self._gather(topic, queue_id, chosen)
         self.stats.note_read(count, len(records))
         if count:

@@ -26,6 +26,7 @@ from typing import Final
 from core.record import (
     FILLER_SIZE,
     RECORD_BYTES_MIN,
+    UNIT_BYTES,
     QueueTail,
     ScanStop,
     collect,
@@ -33,7 +34,7 @@ from core.record import (
     scan,
     zeros_from,
 )
-from core.store.checkpoint import QueueTable, StoreCheckpoint
+from core.store.checkpoint import QueueTable, StateFiles, StoreCheckpoint
 from core.store.commitlog import CommitLog
 from core.store.consume_queue import FILLER, UNIT, ConsumeQueue, is_topic_name
 from core.store.due_time import WAITING_TOPICS, DueTimes
@@ -314,7 +315,8 @@ class Recovery:
         if queue is None:
             queue = self._queues[key] = self._make_queue(*key)
         gap = first - queue.max_offset
-        possible = self._lost_bytes // RECORD_BYTES_MIN
+        # One more than is known to be lost: a record whose queue id has changed left a gap here.
+        possible = self._lost_bytes // RECORD_BYTES_MIN + 1
         if gap and key not in self._met:
             if not self._is_whole:
                 self._break(key, f"has {queue.max_offset} units below record {first}")
@@ -326,6 +328,18 @@ class Recovery:
             gap = first - queue.max_offset
             possible = gap if is_cleaned else possible
         self._met.add(key)
+        if gap < 0:
+            # Only the records whose place is taken: those behind them may be in theirs.
+            taken = min(-gap, len(units) // UNIT_BYTES)
+            self._refuse(
+                physical_offset, units[: taken * UNIT_BYTES], f"queue offset {first} is taken"
+            )
+            units = units[taken * UNIT_BYTES :]
+            if not units:
+                return
+            physical_offset = int.from_bytes(units[:8], "big")
+            first += taken
+            gap = first - queue.max_offset
         if not 0 <= gap <= possible:
             self._refuse(physical_offset, units, f"expected queue offset {queue.max_offset}")
         elif queue.repair(first, units) and key not in self._broken:
@@ -361,6 +375,8 @@ class Recovery:
             logger.warning("rebuilding a ConsumeQueue topic=%s queue_id=%d reason=%s", *key, reason)
         if self._is_whole:
             return
+        # A crash before all is rewritten must not have the next start believe half of it.
+        StateFiles(self._storage, self._directory).write_checkpoint(StoreCheckpoint())
         for key in self._broken:
             self._queues[key].wipe()
         self._is_whole = True

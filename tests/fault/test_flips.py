@@ -1,0 +1,42 @@
+"""Flipped bytes in the default suite: every so many bytes of a small store, and what it must find.
+
+The full run is a command of its own: python -m tests.fault.flips.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+
+import pytest
+
+from core.store.recovery import Recovery
+from tests.fault.flips import DIRECTORY, FlipError, build, check, explore, flipped
+
+
+@pytest.fixture(autouse=True)
+def _quiet() -> Iterator[None]:
+    """Keep recovery's reports, thousands of them, out of the captured log."""
+    logging.disable(logging.CRITICAL)
+    yield
+    logging.disable(logging.NOTSET)
+
+
+def test_a_flipped_byte_does_no_more_than_it_may() -> None:
+    assert sum(1 for _ in explore(11, [0x01, 0x80])) > 2_000
+
+
+@pytest.mark.parametrize("at", [13, 15, 23, 27, 138])
+def test_a_changed_queue_id_or_offset_costs_no_other_queue(at: int) -> None:
+    """A record that left its queue makes a gap there, one that came takes a place."""
+    image, expected = build(was_clean=False)
+    path = f"{DIRECTORY}/commitlog/{0:020d}"
+    check(flipped(image, path, at, 0x01), expected, path, at)
+
+
+def test_a_start_that_looks_at_nothing_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Recovery, "_contradiction", lambda self, queue: None)
+    monkeypatch.setattr("core.store.recovery.Recovery._find_next", lambda self, file, at: None)
+    with pytest.raises(FlipError):
+        for _ in explore(11, [0x80]):
+            pass
