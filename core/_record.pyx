@@ -717,6 +717,9 @@ def collect(
     cdef int64_t queue_offset, code, ms
     cdef int64_t last_ms = 0
     cdef const uint8_t *data
+    for timed in timed_topics:
+        if not isinstance(timed, bytes):
+            raise TypeError("a topic is bytes")
     for slot in range(CACHE):
         cache[slot] = NULL
     PyObject_GetBuffer(view, &buffer, PyBUF_CONTIG_RO)

@@ -347,6 +347,8 @@ def collect(
     view: Any, begin: int, end: int, physical_base: int, count_max: int,
     timed_topics: tuple[bytes, ...], due_time: Callable[[bytes, int], int],
 ) -> tuple[list[QueueTail], int, ScanStop, int, int]:  # fmt: skip
+    if not all(isinstance(timed, bytes) for timed in timed_topics):
+        raise TypeError("a topic is bytes")
     found, at, stop = scan(view, begin, end, physical_base, count_max)
     runs: list[QueueTail] = []
     current: dict[tuple[bytes, int], QueueTail] = {}

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from core import record
+from core import _record, _record_py, record
 from core.errors import RecordError, RecordTooLargeError
 from core.message import encode_host, tags_code
 from core.record import (
@@ -303,6 +303,12 @@ def test_collect_hands_over_units_in_runs_of_consecutive_offsets() -> None:
         (b"A", 0, 5, 1),
     ]
     assert runs[1].take_units() == unit(96, 96, 2_077) + unit(384, 96, 2_077)
+
+
+@pytest.mark.parametrize("kernel", [_record, _record_py])
+def test_collect_refuses_a_topic_that_is_not_bytes(kernel: Any) -> None:
+    with pytest.raises(TypeError, match="bytes"):
+        kernel.collect(b"", 0, 0, 0, 1, ("B",), due)
 
 
 def due(properties: bytes, store_timestamp_ms: int) -> int:
