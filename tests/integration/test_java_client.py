@@ -117,3 +117,19 @@ async def test_java_delayed_messages_come_later_and_again_when_refused(
             assert bodies == [f"later{i}" for i in range(COUNT)]
         assert min(int(waited_ms) for _, times, waited_ms, _ in came if times == "0") >= 900
         assert stack.broker.api.max_offset("%DLQ%G", 0) == 0
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+async def test_java_client_finds_messages_by_key_and_by_both_ids(
+    tmp_path: Path, version: str
+) -> None:
+    async with started_stack(tmp_path) as stack:
+        found = await run_client(version, "query", stack, "Queried", "G", str(COUNT))
+        bodies = [f"query{i}" for i in range(COUNT)]
+        for kind in ("by-unique-id", "by-offset-id"):
+            assert [body for k, body in found if k == kind] == bodies
+        assert sorted(body for k, body in found if k == "every") == bodies
+        assert [body for k, body in found if k == "own2"] == ["query2"]
+        assert [int(code) for k, code in found if k == "future"] == [
+            208
+        ]  # NO_MESSAGE, the client's own

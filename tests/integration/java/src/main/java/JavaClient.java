@@ -4,6 +4,7 @@
 //   JavaClient consume  NAMESRV TOPIC GROUP COUNT TAGS
 //   JavaClient orderly  NAMESRV TOPIC GROUP COUNT TAGS
 //   JavaClient later    NAMESRV TOPIC GROUP COUNT    sends with a delay level, consumes each twice
+//   JavaClient query    NAMESRV TOPIC GROUP COUNT    sends with keys, finds by key, time and both ids
 
 import java.nio.charset.StandardCharsets;
 import java.util.ArrayList;
@@ -15,6 +16,7 @@ import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyStatus;
 import org.apache.rocketmq.client.consumer.listener.ConsumeOrderlyStatus;
 import org.apache.rocketmq.client.consumer.listener.MessageListenerConcurrently;
 import org.apache.rocketmq.client.consumer.listener.MessageListenerOrderly;
+import org.apache.rocketmq.client.exception.MQClientException;
 import org.apache.rocketmq.client.producer.DefaultMQProducer;
 import org.apache.rocketmq.client.producer.SendCallback;
 import org.apache.rocketmq.client.producer.SendResult;
@@ -29,6 +31,8 @@ public class JavaClient {
             send(args[1], args[2], args[3], count);
         } else if (args[0].equals("later")) {
             later(args[1], args[2], args[3], count);
+        } else if (args[0].equals("query")) {
+            query(args[1], args[2], args[3], count);
         } else {
             consume(args[0].equals("orderly"), args[1], args[2], args[3], count, args[5]);
         }
@@ -111,6 +115,36 @@ public class JavaClient {
         System.out.println("came\t" + message.getTopic() + "\t" + message.getReconsumeTimes() + "\t"
             + (message.getStoreTimestamp() - message.getBornTimestamp()) + "\t"
             + new String(message.getBody(), StandardCharsets.UTF_8));
+    }
+
+    static void query(String namesrv, String topic, String group, int count) throws Exception {
+        DefaultMQProducer producer = new DefaultMQProducer(group);
+        producer.setNamesrvAddr(namesrv);
+        producer.start();
+        for (int i = 0; i < count; i++) {
+            Message message = message(topic, "query" + i);
+            message.setKeys("every own" + i);
+            SendResult result = producer.send(message);
+            printFound("by-unique-id", producer.viewMessage(topic, result.getMsgId()));
+            printFound("by-offset-id", producer.viewMessage(topic, result.getOffsetMsgId()));
+        }
+        for (String key : new String[] {"every", "own2"}) {
+            for (MessageExt message
+                    : producer.queryMessage(topic, key, 64, 0, Long.MAX_VALUE).getMessageList()) {
+                printFound(key, message);
+            }
+        }
+        long future = System.currentTimeMillis() + 3_600_000;
+        try {
+            producer.queryMessage(topic, "every", 64, future, Long.MAX_VALUE);
+        } catch (MQClientException error) {
+            System.out.println("future\t" + error.getResponseCode());
+        }
+        producer.shutdown();
+    }
+
+    static void printFound(String kind, MessageExt message) {
+        System.out.println(kind + "\t" + new String(message.getBody(), StandardCharsets.UTF_8));
     }
 
     static Message message(String topic, String body) {
