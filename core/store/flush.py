@@ -75,9 +75,8 @@ class GroupFlusher:
         Works without ``run`` too, which nobody else may start meanwhile.
         """
         if not self._is_running:
-            self._request()
-            if not self._jobs.empty():
-                begin, end = self._jobs.get()
+            begin, end = self.durable_offset, self._end_offset()
+            if end > begin and self._fence is None:
                 error = await trio.to_thread.run_sync(_attempt, self._sync, begin, end)
                 self._finished(end, error)
             return
@@ -104,10 +103,13 @@ class GroupFlusher:
                     await self._fenced.wait()
                 self._request()
         finally:
-            self._is_running = False
             self._jobs.put(_STOP)
             with trio.CancelScope(shield=True):
                 await trio.to_thread.run_sync(thread.join)
+            # What was asked for behind the stop will not be done.
+            self._jobs = SimpleQueue()
+            self._is_syncing = False
+            self._is_running = False
 
     def _request(self) -> None:
         """Have what has been appended so far synced, unless a sync is under way."""

@@ -133,3 +133,19 @@ async def test_whatever_the_sync_raises_counts_as_not_durable() -> None:
             nursery.start_soon(log.flusher.run)
             with pytest.raises(StoreFencedError, match="mmap closed"):
                 await log.flusher.wait(10)
+
+
+async def test_a_flush_while_run_ends_does_not_keep_it_from_ending() -> None:
+    log = FakeLog()
+    for _ in range(20):
+        with trio.fail_after(10):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(log.flusher.run)
+                await trio.testing.wait_all_tasks_blocked()
+                nursery.cancel_scope.cancel()
+                log.end += 10
+                with trio.CancelScope(shield=True), trio.move_on_after(0.001):
+                    await log.flusher.flush()
+        log.end += 10
+        await log.flusher.flush()
+        assert log.flusher.durable_offset == log.end
