@@ -62,6 +62,8 @@ class Registrar:
         self._wanted = trio.Event()
         self._is_registered = False
         self._was_told_unreachable = False
+        self._registered_version = -1
+        self._round_over = trio.Event()
         self.first_round_over = trio.Event()
         topics.listeners.append(lambda _topic: self._wanted.set())
 
@@ -69,6 +71,11 @@ class Registrar:
     def is_registered(self) -> bool:
         """Whether the last registration was accepted."""
         return self._is_registered
+
+    async def wait_registered(self, version: int) -> None:
+        """Return when the name server knows this state of the topic table, or is away."""
+        while self._is_registered and self._registered_version < version:
+            await self._round_over.wait()
 
     async def run(self) -> None:
         """Register until cancelled."""
@@ -128,6 +135,7 @@ class Registrar:
             await client.request(request, timeout_s=_GOODBYE_S)
 
     async def _register(self, client: RemotingClient) -> None:
+        version = self._topics.version.counter
         body = encode_registration(self._topics)
         request = RemotingCommand(
             RequestCode.REGISTER_BROKER,
@@ -145,15 +153,21 @@ class Registrar:
         if not self._is_registered:
             _log.info("registered namesrv=%s topics=%d", self._namesrv, len(self._topics))
         self._is_registered = True
+        self._registered_version = version
         self._was_told_unreachable = False
-        self.first_round_over.set()
+        self._end_round()
 
     def _lose(self, exc: RemotingError) -> None:
         self._is_registered = False
-        self.first_round_over.set()
+        self._end_round()
         if not self._was_told_unreachable:
             _log.warning("name server unreachable namesrv=%s error=%s", self._namesrv, exc)
         self._was_told_unreachable = True
+
+    def _end_round(self) -> None:
+        self.first_round_over.set()
+        over, self._round_over = self._round_over, trio.Event()
+        over.set()
 
 
 def encode_registration(topics: TopicTable) -> bytes:

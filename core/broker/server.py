@@ -32,6 +32,7 @@ from core.broker.processors.send import SendProcessor
 from core.broker.processors.send_answers import SendAnswers
 from core.broker.processors.send_back import SendBackProcessor
 from core.broker.registration import BrokerAddress, Registrar
+from core.broker.registration_gate import RegistrationGate
 from core.broker.schedule import ScheduleService
 from core.broker.state_files import StateFile
 from core.broker.subscription_groups import SubscriptionGroups
@@ -40,6 +41,7 @@ from core.clock import Clock, SystemClock
 from core.config import parse_address
 from core.errors import StoreDamagedError
 from core.message import encode_host
+from core.remoting_codes import RequestCode
 from core.remoting_server import Connection, RemotingServer, open_listener
 from core.store.message_store import MessageStore
 from core.store.stats import StoreStats
@@ -178,12 +180,18 @@ class Broker:
         )
         send, pull, consumer, admin = self._processors(store, api)
         back = SendBackProcessor(store, self.topics, self.groups, send, clock=self._clock)
-        server = RemotingServer(
+        gate = RegistrationGate(self.topics, self._registrars)
+        processors = (
             send.processors()
             | back.processors()
             | pull.processors()
             | consumer.processors()
-            | admin.processors(),
+            | admin.processors()
+        )
+        for code in (RequestCode.HEART_BEAT, RequestCode.UPDATE_AND_CREATE_TOPIC):
+            processors[code] = gate.guard(processors[code])
+        server = RemotingServer(
+            processors,
             connections_max=self._config.connections_max,
             frame_bytes_max=self._config.frame_bytes_max,
             idle_s_max=self._config.idle_s_max,
@@ -200,6 +208,7 @@ class Broker:
             if api.flush_is_sync:
                 await nursery.start(send.answers.run, server)
             await nursery.start(schedule.run)
+            nursery.start_soon(gate.run, server)
             nursery.start_soon(self._save_regularly)
             nursery.start_soon(self._expire_regularly, consumer)
             await self._start_registrars(nursery)

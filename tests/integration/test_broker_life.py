@@ -23,6 +23,7 @@ from tests.support.broker_stack import (
     connected,
     eventually,
     joined,
+    json_body,
     pull_ext,
     send_ext,
     started_stack,
@@ -76,6 +77,41 @@ async def test_it_registers_with_every_name_server_and_leaves_them_when_it_stops
     await eventually(lambda: not any(server.routes.topics() for server in servers))
     # Said, not found out: an operator sees warnings of brokers that vanish alone.
     assert not [record for record in caplog.records if "dropped" in record.message]
+
+
+async def test_a_heartbeat_is_answered_when_the_group_s_topic_can_be_found(tmp_path: Path) -> None:
+    async with started_stack(tmp_path) as stack, connected(stack.broker_address) as peer:
+        for number in range(20):
+            group = f"G{number}"
+            body = json_body(
+                {
+                    "clientID": "c",
+                    "consumerDataSet": [
+                        {
+                            "groupName": group,
+                            "consumeType": "CONSUME_PASSIVELY",
+                            "messageModel": "CLUSTERING",
+                            "consumeFromWhere": "CONSUME_FROM_LAST_OFFSET",
+                            "subscriptionDataSet": [],
+                        }
+                    ],
+                    "producerDataSet": [],
+                }
+            )
+            answer = await peer.ask(RequestCode.HEART_BEAT, body=body)
+            assert answer.code == 0
+            assert stack.namesrv.routes.route(f"%RETRY%{group}") is not None
+
+
+async def test_a_name_server_that_is_away_holds_up_no_heartbeat(tmp_path: Path) -> None:
+    broker = Broker(config(tmp_path, namesrv=(f"127.0.0.1:{free_port()}",)))
+    async with trio.open_nursery() as nursery:
+        await nursery.start(broker.run)
+        async with connected(joined(broker.address)) as peer:
+            body = json_body({"clientID": "c", "consumerDataSet": [{"groupName": "G"}]})
+            with trio.fail_after(10):
+                assert (await peer.ask(RequestCode.HEART_BEAT, body=body)).code == 0
+        nursery.cancel_scope.cancel()
 
 
 async def test_old_clients_find_the_vip_port(tmp_path: Path, nursery: trio.Nursery) -> None:
