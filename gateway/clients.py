@@ -103,9 +103,6 @@ class Clients:
         self._metrics.connections_opened += 1
         self._peers[connection] = address
 
-    def is_before_connect(self, connection: int) -> bool:
-        return connection in self._peers
-
     def faulted(self, connection: int, fault: Fault) -> None:
         """Answer what the reactor could not accept; it reads no more from this connection."""
         if self._sessions[connection] is None:
