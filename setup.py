@@ -8,6 +8,7 @@ from setuptools import Extension, setup
 
 KERNELS = (
     "core/_record.pyx",
+    "core/store/_file_batch.pyx",
     "core/store/_index.pyx",
     "core/net/_reactor.pyx",
     "gateway/mqtt/_frames.pyx",

@@ -5,12 +5,14 @@ from typing import Any
 from core._record_py import ScanStop
 from core.record import AppendMessage
 
-# Any stands for an object with the buffer protocol, which Python 3.11 cannot name.
+# Any stands for an object with the buffer protocol, which Python 3.11 cannot name. ``view`` and
+# ``target`` may be mapped files: OSError (EIO) when one of their pages cannot be had, because the
+# file was cut or the disk failed; what was written by then stays.
 
 class QueueTail:
-    """Where the next record of one queue goes, and the ConsumeQueue units not yet taken.
+    """Where the next record of one queue goes, and its newest units: those not on file yet.
 
-    ``room_end`` belongs to the store: the queue offset up to which its files have room.
+    It holds the units of [first_offset, next_offset); ``pending`` is how many these are.
     """
 
     def __init__(self, topic: bytes, queue_id: int, next_offset: int) -> None: ...
@@ -19,21 +21,34 @@ class QueueTail:
     @property
     def queue_id(self) -> int: ...
     @property
+    def next_offset(self) -> int: ...
+    @property
+    def first_offset(self) -> int: ...
+    @property
     def pending(self) -> int: ...
-    next_offset: int
-    room_end: int
-    def take_units(self) -> bytes: ...
+    def units(self, offset: int, count: int) -> bytes:
+        """Return up to ``count`` units from ``offset`` on; ValueError below first_offset."""
 
-def measure(
-    messages: list[AppendMessage],
-    begin: int,
-    body_bytes_max: int,
-    lacking: list[QueueTail] | None = None,
-) -> tuple[int, int]:
+    def extend(self, units: bytes) -> None:
+        """Add units behind the last one."""
+
+    def drop(self, end_offset: int) -> None:
+        """Forget the units below ``end_offset``: they are on file."""
+
+    def take_back(self, physical_end: int) -> None:
+        """Give up the last units as long as their records begin at ``physical_end`` or later."""
+
+    def reset(self, next_offset: int) -> None:
+        """Forget all units; the next one will be ``next_offset``."""
+
+    def take_units(self) -> bytes:
+        """Return all units and forget them."""
+
+def measure(messages: list[AppendMessage], begin: int, body_bytes_max: int) -> tuple[int, int]:
     """Check messages[begin:] and return how many bytes they take at most: (total, largest record).
 
-    Appends to ``lacking`` each tail whose room may not hold them. Raises RecordTooLargeError,
-    TypeError, ValueError or OverflowError; what passes here can be encoded.
+    Raises RecordTooLargeError, TypeError, ValueError or OverflowError; what passes here can be
+    encoded.
     """
 
 def encode_batch(
@@ -47,16 +62,24 @@ def encode_batch(
     store_host: bytes,
     dirty: list[QueueTail],
     placed: list[tuple[int, int]] | None,
+    batch_begin: int | None = None,
 ) -> tuple[int, int]:
     """Write messages[begin:] at ``position`` until one does not fit below ``limit`` less 8 bytes.
 
     ``physical_base`` is the physical offset of target[0]. Returns (index of the first message not
-    written, new position). Appends to ``dirty`` each tail that got its first unit since
-    take_units, and (physical offset, queue offset) of each message to ``placed``.
+    written, new position). Appends to ``dirty`` each tail that got its first unit since the
+    physical offset ``batch_begin`` (here, unless given), and (physical offset, queue offset) of
+    each message to ``placed``.
     """
 
 def encode_blank(target: Any, position: int, limit: int) -> None:
     """Write the blank record that fills ``position`` up to ``limit``, the end of the file."""
+
+def copy_out(view: Any, begin: int, end: int) -> bytes:
+    """Return view[begin:end]."""
+
+def copy_in(target: Any, position: int, data: bytes) -> None:
+    """Write ``data`` at ``position``."""
 
 def crc32_31(data: Any) -> int:
     """Return zlib's CRC-32 without its highest bit, as records hold it."""
@@ -75,6 +98,12 @@ def decode_brief(
     """Return what delivery needs of concatenated records, with the value of property ``name``.
 
     (queue_offset, value or None, topic, properties, body, sys_flag, store_ms, stored_bytes)
+    """
+
+def in_queue(records: Any, topic: bytes, queue_id: int, begin: int, end: int) -> bool:
+    """Say whether these are whole records of one queue, with rising queue offsets in [begin, end).
+
+    Only for memory that no file is mapped into.
     """
 
 def scan(
@@ -97,12 +126,16 @@ def collect(
     count_max: int,
     timed_topics: tuple[bytes, ...],
     due_time: Callable[[bytes, int], int],
+    keyed: list[tuple[int, int, bytes, bytes]] | None = None,
+    keyed_bytes_max: int = 1 << 26,
 ) -> tuple[list[QueueTail], int, ScanStop, int, int]:
     """Scan as ``scan`` does, but return the ConsumeQueue units of the records, run by run.
 
     A run is a QueueTail whose pending units have consecutive queue offsets, the last of them
     ``next_offset - 1``; a queue whose offsets jump has several, in log order. Records of
     ``timed_topics`` get due_time(properties, store_ms) instead of their tag hash, unless that is 0.
+    ``keyed`` gets (physical offset, store_ms, topic, properties) of each that has a key and is not
+    rolled back; with more than ``keyed_bytes_max`` of these texts the walk ends as if by count_max.
     Returns (runs, where the walk ended, why, records seen, latest store timestamp).
     """
 

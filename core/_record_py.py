@@ -2,6 +2,7 @@
 
 Owns: what a record, a blank record and a ConsumeQueue unit look like, said briefly.
 Must not touch: files, clocks, sockets. core/record.py has the drawing and the docstrings.
+Unlike the kernel it has no guard: a page of a mapped file that cannot be had ends the process.
 Spec: RocketMQ MessageDecoder, MessageExtEncoder, CommitLog, ConsumeQueue.
 """
 
@@ -28,6 +29,8 @@ TOPIC_BYTES_MAX: Final = 255
 COUNT_MAX: Final = 0x7FFFFFFF
 SECTOR_BYTES: Final = 512  # what a disk writes as a whole
 TRANSACTION_MASK: Final = 0xC  # 0x4 prepared, 0x8 commit, 0xC rollback
+ROLLBACK: Final = 0xC
+NAMED_KEYS: Final = (b"UNIQ_KEY\x01", b"KEYS\x01")
 HOST_FLAGS: Final = SYS_FLAG_BORN_IPV6 | SYS_FLAG_STORE_IPV6
 
 FIRST: Final = Struct(">IIIiiqqiq")  # up to and with the born timestamp: 48 bytes
@@ -50,7 +53,7 @@ class ScanStop(IntEnum):
 
 
 class QueueTail:
-    __slots__ = ("_units", "next_offset", "queue_id", "room_end", "topic")
+    __slots__ = ("_last_physical", "_units", "next_offset", "queue_id", "topic")
 
     def __init__(self, topic: bytes, queue_id: int, next_offset: int) -> None:
         if not 1 <= len(topic) <= TOPIC_BYTES_MAX:
@@ -60,44 +63,65 @@ class QueueTail:
         self.topic = topic
         self.queue_id = queue_id
         self.next_offset = next_offset
-        self.room_end = 0
+        self._last_physical = -1 << 63
         self._units = bytearray()
 
     @property
     def pending(self) -> int:
         return len(self._units) // UNIT_BYTES
 
+    @property
+    def first_offset(self) -> int:
+        return self.next_offset - self.pending
+
+    def units(self, offset: int, count: int) -> bytes:
+        at = offset - self.first_offset
+        if at < 0 or count < 0:
+            raise ValueError("these units are not held")
+        return bytes(self._units[at * UNIT_BYTES : (at + count) * UNIT_BYTES])
+
+    def extend(self, units: bytes) -> None:
+        if len(units) % UNIT_BYTES:
+            raise ValueError("units have 20 bytes each")
+        self._units += units
+        self.next_offset += len(units) // UNIT_BYTES
+
+    def drop(self, end_offset: int) -> None:
+        count = min(max(end_offset - self.first_offset, 0), self.pending)
+        del self._units[: count * UNIT_BYTES]
+
+    def take_back(self, physical_end: int) -> None:
+        while self._units and UNIT.unpack_from(self._units, len(self._units) - UNIT_BYTES)[0] >= (
+            physical_end
+        ):
+            del self._units[-UNIT_BYTES:]
+            self.next_offset -= 1
+
+    def reset(self, next_offset: int) -> None:
+        self._units.clear()
+        self.next_offset = next_offset
+
     def take_units(self) -> bytes:
         units = bytes(self._units)
         self._units.clear()
         return units
 
-    def _add(self, physical_offset: int, size: int, code: int) -> bool:
-        """Note a record; true if it is the first since take_units."""
-        first = not self._units
+    def _add(self, physical_offset: int, size: int, code: int) -> None:
         self._units += UNIT.pack(physical_offset, size, code)
         self.next_offset += 1
-        return first
+        self._last_physical = physical_offset
 
 
 def crc32_31(data: Any) -> int:
     return crc32(data) & 0x7FFFFFFF
 
 
-def measure(
-    messages: list[Any], begin: int, body_bytes_max: int, lacking: list[QueueTail] | None = None
-) -> tuple[int, int]:
+def measure(messages: list[Any], begin: int, body_bytes_max: int) -> tuple[int, int]:
     total = largest = 0
-    count = len(messages) - begin
     for message in messages[begin:]:
         size = _check(message, body_bytes_max)
         total += size
         largest = max(largest, size)
-        tail = message[0]
-        # `is`: the list is short, and tails have no equality of their own.
-        full = tail.next_offset + count > tail.room_end
-        if lacking is not None and full and not any(tail is known for known in lacking):
-            lacking.append(tail)
     return total, largest
 
 
@@ -139,9 +163,11 @@ def _size(tail: QueueTail, body: bytes, properties: bytes, born: bytes, store_by
 def encode_batch(
     target: Any, position: int, limit: int, physical_base: int, messages: list[Any], begin: int,
     store_timestamp_ms: int, store_host: bytes, dirty: list[QueueTail],
-    placed: list[tuple[int, int]] | None,
+    placed: list[tuple[int, int]] | None, batch_begin: int | None = None,
 ) -> tuple[int, int]:  # fmt: skip
     view = memoryview(target).cast("B")
+    if batch_begin is None:
+        batch_begin = physical_base + position
     if not (0 <= position <= limit <= len(view)):
         raise ValueError("position and limit lie outside the target")
     if len(store_host) not in (8, 20):
@@ -178,8 +204,10 @@ def encode_batch(
                 properties,
             )
         )  # fmt: skip
-        if has_unit and tail._add(physical_offset, size, code):
-            dirty.append(tail)
+        if has_unit:
+            if tail._last_physical < batch_begin:
+                dirty.append(tail)
+            tail._add(physical_offset, size, code)
         if placed is not None:
             placed.append((physical_offset, queue_offset))
         position += size
@@ -193,6 +221,20 @@ def encode_blank(target: Any, position: int, limit: int) -> None:
     view[position : position + 8] = (limit - position).to_bytes(4, "big") + MAGIC_BLANK.to_bytes(
         4, "big"
     )
+
+
+def copy_out(view: Any, begin: int, end: int) -> bytes:
+    data = memoryview(view).cast("B")
+    if not 0 <= begin <= end <= len(data):
+        raise ValueError("begin and end lie outside the view")
+    return bytes(data[begin:end])
+
+
+def copy_in(target: Any, position: int, data: bytes) -> None:
+    view = memoryview(target).cast("B")
+    if not 0 <= position <= len(view) - len(data):
+        raise ValueError("the data lies outside the target")
+    view[position : position + len(data)] = data
 
 
 def _parse(view: memoryview, at: int, end: int) -> tuple[Any, ...] | ScanStop:
@@ -281,6 +323,18 @@ def decode_brief(records: Any, name: bytes) -> list[Any]:
     ]  # fmt: skip
 
 
+def in_queue(records: Any, topic: bytes, queue_id: int, begin: int, end: int) -> bool:
+    lowest = begin
+    try:
+        for fields, _ in _records(records, COUNT_MAX, False):
+            if fields[:2] != (topic, queue_id) or not lowest <= fields[2] < end:
+                return False
+            lowest = fields[2] + 1
+    except RecordError:
+        return False
+    return True
+
+
 def _property(properties: bytes, name: bytes) -> bytes | None:
     """Return the last non-empty value of ``name``, as decode_properties would."""
     value = None
@@ -346,10 +400,17 @@ def _is_torn(data: memoryview, record_end: int, end: int, topic: bytes, properti
 def collect(
     view: Any, begin: int, end: int, physical_base: int, count_max: int,
     timed_topics: tuple[bytes, ...], due_time: Callable[[bytes, int], int],
+    keyed: list[tuple[int, int, bytes, bytes]] | None = None, keyed_bytes_max: int = 1 << 26,
 ) -> tuple[list[QueueTail], int, ScanStop, int, int]:  # fmt: skip
     if not all(isinstance(timed, bytes) for timed in timed_topics):
         raise TypeError("a topic is bytes")
     found, at, stop = scan(view, begin, end, physical_base, count_max)
+    if keyed_bytes_max < 0:
+        raise ValueError("keyed_bytes_max is negative")
+    if keyed is not None:
+        count = _take_keyed(found, keyed, keyed_bytes_max)
+        if count is not None:
+            found, at, stop = scan(view, begin, end, physical_base, count)
     runs: list[QueueTail] = []
     current: dict[tuple[bytes, int], QueueTail] = {}
     last_ms = 0
@@ -365,6 +426,29 @@ def collect(
             runs.append(run)
         run._add(physical, size, code)
     return runs, at, stop, len(found), last_ms
+
+
+def _take_keyed(
+    found: list[tuple[Any, ...]], keyed: list[tuple[int, int, bytes, bytes]], bytes_max: int
+) -> int | None:
+    """Add those with keys; if their texts have too many bytes, return which record was the last."""
+    for number, record in enumerate(found):
+        topic, _, _, physical, _, _, sys_flag, ms, properties = record
+        if has_keys(properties) and sys_flag & TRANSACTION_MASK != ROLLBACK:
+            keyed.append((physical, ms, topic, properties))
+            bytes_max -= len(topic) + len(properties)
+            if bytes_max < 0:
+                return number + 1
+    return None
+
+
+def has_keys(properties: bytes) -> bool:
+    """Say whether the text of some properties has a UNIQ_KEY or KEYS that is not empty."""
+    return any(
+        item.startswith(name) and len(item) > len(name)
+        for item in properties.split(b"\x02")
+        for name in NAMED_KEYS
+    )
 
 
 def _blank(data: memoryview, at: int, end: int) -> ScanStop | None:

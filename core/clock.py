@@ -8,7 +8,12 @@ direction; intervals and deadlines use the monotonic half.
 from __future__ import annotations
 
 import time
-from typing import Protocol
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+# Less is no setting of the clock but how it is kept right.
+JUMP_MS: Final = 2_000
+JUMPS_MAX: Final = 64
 
 
 class Clock(Protocol):
@@ -33,23 +38,42 @@ class SystemClock:
         return time.monotonic_ns() // 1_000_000
 
 
+@dataclass(frozen=True, slots=True)
+class Jump:
+    """What a SteadyClock showed, and how far it then went on although no such time had passed.
+
+    With ``is_stop`` it stood still meanwhile: nobody can say how much of that has passed, and it
+    may go on at an earlier time than it had shown.
+    """
+
+    at_ms: int
+    size_ms: int
+    is_stop: bool = False
+
+
 class SteadyClock:
     """A wall clock that never goes back.
 
     Where the wall clock is set back, this one goes on at half speed until that has caught up: what
-    is dated by it stays in order, and what waits for a time does not wait for a day.
+    is dated by it stays in order, and what waits for a time does not wait for a day. Where it is
+    set forward, this one goes along, and notes how far: so it can tell how old a date is at least.
     """
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._last_ms = 0
         self._last_monotonic_ms = clock.monotonic_ms()
+        self._jumps: list[Jump] = []
 
     def now_ms(self) -> int:
         monotonic_ms = self._clock.monotonic_ms()
+        wall_ms = self._clock.now_ms()
         passed_ms = monotonic_ms - self._last_monotonic_ms
+        ahead_ms = wall_ms - self._last_ms - passed_ms
+        if ahead_ms >= JUMP_MS and self._last_ms:
+            self._note(Jump(self._last_ms, ahead_ms))
         self._last_ms, self._last_monotonic_ms = (
-            max(self._clock.now_ms(), self._last_ms + passed_ms // 2),
+            max(wall_ms, self._last_ms + passed_ms // 2),
             monotonic_ms - passed_ms % 2,
         )
         return self._last_ms
@@ -59,7 +83,56 @@ class SteadyClock:
 
     def not_before(self, now_ms: int) -> None:
         """Show at least this time from now on."""
-        self._last_ms = max(self.now_ms(), now_ms)
+        last_ms = self.now_ms()
+        if now_ms > last_ms:
+            self._note(Jump(last_ms, now_ms - last_ms))
+            self._last_ms = now_ms
+
+    def age_ms(self, date_ms: int) -> int:
+        """Return how much time has passed since ``date_ms`` was shown: never more than has.
+
+        It is less where the clock went at half speed, and without the stops in between.
+        """
+        return self.now_ms() - date_ms - self._jumped_ms(date_ms, with_stops=True)
+
+    def jumped_ms(self, date_ms: int) -> int:
+        """Return how far the clock was set forward since ``date_ms`` was shown, stops aside."""
+        self.now_ms()
+        return self._jumped_ms(date_ms, with_stops=False)
+
+    def _jumped_ms(self, date_ms: int, *, with_stops: bool) -> int:
+        return sum(
+            jump.size_ms
+            for jump in self._jumps
+            if jump.at_ms >= date_ms and (with_stops or not jump.is_stop)
+        )
+
+    @property
+    def jumps(self) -> list[Jump]:
+        """The jumps that count, oldest first."""
+        return list(self._jumps)
+
+    def go_on_from(self, noted_ms: int, jumps: list[Jump], *, dated_ms: int) -> None:
+        """Take over from a clock that showed ``noted_ms`` when its jumps were noted.
+
+        It may have been set between that and its last date, ``dated_ms``, and nobody knows. Or it
+        was ahead without dating anything, and begins below that now.
+        """
+        self._jumps = [Jump(min(j.at_ms, dated_ms), j.size_ms, j.is_stop) for j in jumps]
+        self._note(Jump(dated_ms, self.now_ms() - noted_ms, is_stop=True))
+
+    def forget_before(self, date_ms: int) -> None:
+        """Forget jumps before a date: no older one will be asked for."""
+        self._jumps = [jump for jump in self._jumps if jump.at_ms >= date_ms]
+
+    def _note(self, jump: Jump) -> None:
+        self._jumps.append(jump)
+        if len(self._jumps) > JUMPS_MAX:
+            # Dates between the two will seem younger than they are.
+            first, second = self._jumps[:2]
+            self._jumps[:2] = [
+                Jump(second.at_ms, first.size_ms + second.size_ms, first.is_stop or second.is_stop)
+            ]
 
 
 class ManualClock:

@@ -77,6 +77,17 @@ class Registry:
 
         self._sources.append(read)
 
+    def add_histograms(self, prefix: str, read: Callable[[], Iterable[Histogram]]) -> None:
+        """Show every histogram of ``read()`` under its name behind ``prefix``."""
+
+        def read_named() -> Iterable[Histogram]:
+            for known in read():
+                shown = Histogram(f"{prefix}_{known.name}", known.help, known.bounds)
+                shown.counts, shown.total = known.counts, known.total
+                yield shown
+
+        self._sources.append(read_named)
+
     def exposition(self) -> bytes:
         """Return all readings in the Prometheus text format (``CONTENT_TYPE``)."""
         from prometheus_client import CollectorRegistry, generate_latest

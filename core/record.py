@@ -74,6 +74,8 @@ __all__ = [
     "QueueTail",
     "ScanStop",
     "collect",
+    "copy_in",
+    "copy_out",
     "crc32_31",
     "decode",
     "decode_brief",
@@ -82,6 +84,7 @@ __all__ = [
     "encode_blank",
     "find_record",
     "gather",
+    "in_queue",
     "inflate",
     "measure",
     "scan",
@@ -101,6 +104,8 @@ QueueTail = _kernel.QueueTail
 measure = _kernel.measure
 encode_batch = _kernel.encode_batch
 encode_blank = _kernel.encode_blank
+copy_out = _kernel.copy_out
+copy_in = _kernel.copy_in
 crc32_31 = _kernel.crc32_31
 decode = _kernel.decode
 decode_brief = _kernel.decode_brief
@@ -108,6 +113,7 @@ scan = _kernel.scan
 collect = _kernel.collect
 find_record = _kernel.find_record
 gather = _kernel.gather
+in_queue = _kernel.in_queue
 select_units = _kernel.select_units
 zeros_from = _kernel.zeros_from
 

@@ -64,6 +64,7 @@ __all__ = [
     "dumps",
     "encode",
     "encode_batch_items",
+    "encode_head",
     "loads",
 ]
 
@@ -125,7 +126,12 @@ class RemotingCommand:
 
 
 def encode(command: RemotingCommand) -> bytes:
-    """Return the whole frame, length included.
+    """Return the whole frame, length included; errors as ``encode_head``."""
+    return b"".join((encode_head(command), command.body))
+
+
+def encode_head(command: RemotingCommand) -> bytes:
+    """Return what stands before the body in the frame, whose length the body is counted in.
 
     ValueError if a number does not fit its field or the frame is larger than peers accept.
     """
@@ -139,8 +145,7 @@ def encode(command: RemotingCommand) -> bytes:
     following = 4 + len(header) + len(command.body)
     if following + 4 > FRAME_BYTES_MAX:
         raise ValueError(f"remoting frame of {following + 4} bytes, at most {FRAME_BYTES_MAX}")
-    head = _FRAME_HEAD.pack(following, command.serialize << 24 | len(header))
-    return b"".join((head, header, command.body))
+    return _FRAME_HEAD.pack(following, command.serialize << 24 | len(header)) + header
 
 
 def decode(frame: bytes | memoryview) -> RemotingCommand:

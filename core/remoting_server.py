@@ -29,7 +29,7 @@ from core.errors import BrokerError, RemotingDecodeError, StoreError
 from core.message import encode_host
 from core.net.driver import drive
 from core.net.reactor import Framing, Reactor, Turn
-from core.remoting import RemotingCommand, ResponseCode, decode, encode
+from core.remoting import RemotingCommand, ResponseCode, decode, encode_head
 
 _log = logging.getLogger(__name__)
 
@@ -61,14 +61,17 @@ class Connection:
         return self._reactor.output_bytes(self.connection_id) > OUTPUT_BYTES_HIGH
 
     def reply(self, command: RemotingCommand) -> None:
-        """Queue an answer or a request of our own; without effect once the connection is closed."""
-        self.send(encode(command))
+        """Queue an answer or a request of our own; without effect once the connection is closed.
 
-    def send(self, frame: bytes) -> None:
-        """Queue one whole frame; without effect once the connection is closed."""
+        The body is sent from where it lies.
+        """
+        self.send(encode_head(command), command.body)
+
+    def send(self, frame: bytes, body: bytes = b"") -> None:
+        """Queue one whole frame, ``body`` its end; without effect once the connection is closed."""
         # The reactor gives the number to somebody else later, so a late answer must not reach it.
         if self.is_open:
-            self._reactor.send(self.connection_id, frame)
+            self._reactor.send(self.connection_id, frame, body)
 
 
 class RemotingServer:

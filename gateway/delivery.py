@@ -13,12 +13,14 @@ Spec: MQTT 5.0 sections 3.3, 4.3, 4.6, 4.9.
     grown queue -> read -> plan of the topic name -> fan out
                      window or socket full -> cursor at this record -> PUBACK or drained socket
                               ^-- still full <- read on, match, send -> at the tail: live
+    What is not in memory any more is loaded elsewhere first; others go on meanwhile.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from functools import partial
 from typing import Final
 
 from core.broker.api import ReadStatus
@@ -53,6 +55,11 @@ CATCH_UP_BYTES_MAX: Final = 262_144
 #: A native producer's compressed body may become at most this large for an MQTT client.
 INFLATED_BYTES_MAX: Final = 4_194_304
 
+#: How often a reader waits for the disk before a read may stop everybody: what cannot be read
+#: must come to light, and memory may be too small to keep what was loaded.
+LOADS_MAX: Final = 3
+LOADING: Final = -1
+
 _TOPIC_PROPERTY: Final = MQTT_TOPIC.encode()
 _AT_MOST_ONCE: Final = f"{MQTT_QOS}\x010\x02".encode()
 _V5_PROPERTIES: Final = f"{MQTT_PROPERTIES}\x01".encode()
@@ -85,14 +92,19 @@ class Plan:
 
 
 class WatchedQueue:
-    """One queue that some subscription needs; ``next_offset`` is the live position."""
+    """One queue that some subscription needs; ``next_offset`` is the live position.
 
-    __slots__ = ("next_offset", "queue_id", "topic")
+    ``loads``: how often what lies there was brought from the disk since the last read.
+    """
+
+    __slots__ = ("is_loading", "loads", "next_offset", "queue_id", "topic")
 
     def __init__(self, topic: str, queue_id: int, next_offset: int) -> None:
         self.topic = topic
         self.queue_id = queue_id
         self.next_offset = next_offset
+        self.is_loading = False
+        self.loads = 0
 
 
 class OutgoingMessage:
@@ -142,6 +154,8 @@ class Delivery:
         self._grown: dict[WatchedQueue, None] = {}
         self._returning: dict[Session, None] = {}
         self._plans: dict[bytes, Plan | None] = {}
+        #: Cursors that wait for the disk (LOADING), or how often they have.
+        self._loads: dict[tuple[Session, WatchedQueue], int] = {}
         log.on_growth(self._on_growth)
         log.on_topic_created(self._on_topic_created)
 
@@ -225,13 +239,20 @@ class Delivery:
         return is_more
 
     def _deliver_queue(self, queue: WatchedQueue, now_ms: int) -> bool:
+        if queue.is_loading:
+            return False
         read = self._log_port.read(
             queue.topic,
             queue.queue_id,
             queue.next_offset,
             count_max=LIVE_COUNT_MAX,
             bytes_max=LIVE_BYTES_MAX,
+            may_wait=queue.loads == LOADS_MAX,
         )
+        if read.status is ReadStatus.COLD:
+            queue.is_loading = self._log_port.load(read, partial(self._loaded_live, queue))
+            return not queue.is_loading
+        queue.loads = 0
         if read.status is ReadStatus.OFFSET_TOO_SMALL:
             self._count_lost(queue, queue.next_offset, read.min_offset)
             queue.next_offset = read.min_offset
@@ -247,6 +268,12 @@ class Delivery:
                 self._send_live(plan, name, record, queue, now_ms)
         queue.next_offset = read.next_offset
         return read.next_offset < read.max_offset
+
+    def _loaded_live(self, queue: WatchedQueue) -> None:
+        queue.is_loading = False
+        queue.loads += 1
+        self._grown[queue] = None
+        self._wake()
 
     def _make_plan(self, name: bytes) -> Plan | None:
         plan = None
@@ -366,14 +393,28 @@ class Delivery:
     def _read_on(
         self, session: Session, queue: WatchedQueue, queue_offset: int, now_ms: int
     ) -> tuple[int, bool]:
-        """Return the cursor after one slice and whether window or socket is full again."""
+        """Return the cursor after one slice and whether it has to wait for somebody.
+
+        That is the client, whose window or socket is full, or the disk.
+        """
+        loads = self._loads.get((session, queue), 0)
+        if loads == LOADING:
+            return queue_offset, True
         read = self._log_port.read(
             queue.topic,
             queue.queue_id,
             queue_offset,
             count_max=CATCH_UP_COUNT_MAX,
             bytes_max=CATCH_UP_BYTES_MAX,
+            may_wait=loads == LOADS_MAX,
         )
+        if read.status is ReadStatus.COLD:
+            then = partial(self._loaded_lagging, session, queue, loads + 1)
+            if not self._log_port.load(read, then):
+                return queue_offset, False
+            self._loads[session, queue] = LOADING
+            return queue_offset, True
+        self._loads.pop((session, queue), None)
         if read.status is ReadStatus.OFFSET_TOO_SMALL:
             self._count_lost(queue, queue_offset, read.min_offset)
             return read.min_offset, False
@@ -396,6 +437,14 @@ class Delivery:
             if not self._send_one(session, options, message):
                 return record[0], True
         return max(read.next_offset, queue_offset), False
+
+    def _loaded_lagging(self, session: Session, queue: WatchedQueue, loads: int) -> None:
+        if session.lagging and queue in session.lagging:
+            self._loads[session, queue] = loads
+            self._returning[session] = None
+            self._wake()
+        else:
+            del self._loads[session, queue]
 
     def _send_one(self, session: Session, options: int, message: OutgoingMessage) -> bool:
         """Send, or drop by a rule; return False if window or socket is full and it must wait."""

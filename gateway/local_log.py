@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from core.broker.api import BrokerApi, ReadResult
+from core.errors import StoreError, StoreFencedError
 from core.record import QueueTail
 
 
@@ -20,7 +21,10 @@ class LocalLog:
         self.create_topic = api.create_topic
         self.queue_tail = api.queue_tail
         self.append = api.append
+        self.read = api.read
         self.max_offset = api.max_offset
+        self.want_acknowledged = api.want_durable
+        self.on_acknowledged = api.on_durable
 
     def topics(self) -> Sequence[str]:
         return self._api.topics()
@@ -31,16 +35,13 @@ class LocalLog:
         # no offset is beyond that.
         return self._api.durable_offset if self._api.flush_is_sync else 1 << 63
 
-    async def wait_acknowledged(self, end_offset: int) -> None:
-        if self._api.flush_is_sync:
-            await self._api.wait_durable(end_offset)
+    @property
+    def failure(self) -> StoreError | None:
+        reason = self._api.fence_reason
+        return None if reason is None else StoreFencedError(reason)
 
-    def read(
-        self, topic: str, queue_id: int, queue_offset: int, *, count_max: int, bytes_max: int
-    ) -> ReadResult:
-        return self._api.read(
-            topic, queue_id, queue_offset, count_max=count_max, bytes_max=bytes_max
-        )
+    def load(self, read: ReadResult, then: Callable[[], None]) -> bool:
+        return self._api.cold_reads.load(read.lacking, then)
 
     def on_growth(self, listener: Callable[[list[QueueTail]], None]) -> None:
         self._api.on_growth(listener)

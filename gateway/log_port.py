@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from core.broker.api import ReadResult
+from core.errors import StoreError
 from core.record import QueueTail
 
 #: One message as the record kernel takes it (core.record.encode_batch).
@@ -47,14 +48,37 @@ class LogPort(Protocol):
         """Return the offset below which the log's mode allows to acknowledge."""
         ...
 
-    async def wait_acknowledged(self, end_offset: int) -> None:
-        """Return when everything below ``end_offset`` may be acknowledged. Raises StoreError."""
+    def want_acknowledged(self, end_offset: int) -> None:
+        """Have everything below ``end_offset`` made so that it may be acknowledged."""
+        ...
+
+    def on_acknowledged(self, listener: Callable[[], None]) -> None:
+        """Call ``listener`` when ``acknowledged_offset`` has grown, and when ``failure`` is set."""
+        ...
+
+    @property
+    def failure(self) -> StoreError | None:
+        """Return why ``acknowledged_offset`` will not grow any more; None while all is well."""
         ...
 
     def read(
-        self, topic: str, queue_id: int, queue_offset: int, *, count_max: int, bytes_max: int
+        self,
+        topic: str,
+        queue_id: int,
+        queue_offset: int,
+        *,
+        count_max: int,
+        bytes_max: int,
+        may_wait: bool,
     ) -> ReadResult:
-        """Return the records at hand from ``queue_offset`` on, concatenated; never waits."""
+        """Return the records at hand from ``queue_offset`` on, concatenated.
+
+        Unless it ``may_wait`` for the disk, finds COLD where it would have to; then ``load``.
+        """
+        ...
+
+    def load(self, read: ReadResult, then: Callable[[], None]) -> bool:
+        """Call ``then`` later, when what a COLD read lacks is at hand; False if too many wait."""
         ...
 
     def max_offset(self, topic: str, queue_id: int) -> int:

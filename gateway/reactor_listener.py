@@ -15,8 +15,6 @@ from collections import deque
 from dataclasses import dataclass
 from typing import Any, Final
 
-import trio
-
 from core.errors import StoreError, StoreFullError
 from core.message import PROPERTIES_BYTES_MAX
 from core.net.reactor import Reactor, Turn
@@ -44,11 +42,16 @@ PUBACK_NUMBER_AT: Final = 2
 
 @dataclass(frozen=True, slots=True)
 class WaitingAcks:
-    """Acknowledgements to be sent once the log is durable up to ``end_offset``."""
+    """Acknowledgements to be sent once the log is durable up to ``end_offset``.
+
+    ``sessions`` are those that published, one for each; ``counted`` the ones among them that
+    Receive Maximum binds.
+    """
 
     end_offset: int
     acks: list[tuple[int, int]]
     sessions: list[Session | None]
+    counted: list[Session]
 
 
 class ReactorListener:
@@ -79,7 +82,7 @@ class ReactorListener:
         self._acks: list[tuple[int, int]] = []
         self._pings: list[int] = []
         self._waiting: deque[WaitingAcks] = deque()
-        self._waiting_grew = trio.Event()
+        log.on_acknowledged(self._release)
 
     def handle_turn(self, turn: Turn) -> None:
         """Handle one batch of the reactor; called by ``core.net.driver.drive``."""
@@ -272,14 +275,17 @@ class ReactorListener:
         if not self._waiting and self._log_port.acknowledged_offset >= end_offset:
             self._acknowledge(acks)
             return
-        sessions = [self._sessions[connection] for connection, _ in acks]
-        self._waiting.append(WaitingAcks(end_offset, acks, sessions))
-        self._waiting_grew.set()
-        for session in sessions:
-            if session is not None:
-                session.unacknowledged += 1
-                if session.unacknowledged > self._receive_maximum and session.version == 5:
-                    self._exceeded(session)
+        sessions = self._sessions_of(acks)
+        counted = [s for s in sessions if s is not None and s.version == 5]
+        self._waiting.append(WaitingAcks(end_offset, acks, sessions, counted))
+        for session in counted:
+            session.unacknowledged += 1
+            if session.unacknowledged > self._receive_maximum:
+                self._exceeded(session)
+
+    def _sessions_of(self, acks: list[tuple[int, int]]) -> list[Session | None]:
+        sessions = self._sessions
+        return [sessions[connection] for connection, _ in acks]
 
     def _acknowledge(self, acks: list[tuple[int, int]]) -> None:
         skipped = self._reactor.send_numbered(PUBACK, PUBACK_NUMBER_AT, acks)
@@ -308,33 +314,45 @@ class ReactorListener:
             if session is not None:
                 self._refuse_publish(session, 1, packet_id, refusal)
 
-    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Send the acknowledgements that wait for the disk, until cancelled."""
-        task_status.started()
-        while True:
-            await self._waiting_grew.wait()
-            self._waiting_grew = trio.Event()
-            while self._waiting:
-                await self._release(self._waiting[0])
+    # --- acknowledgements that wait for the disk -----------------------------------------
 
-    async def _release(self, first: WaitingAcks) -> None:
-        try:
-            await self._log_port.wait_acknowledged(first.end_offset)
-        except StoreError as exc:
-            while self._waiting:
-                self._append_failed(_still_open(self._waiting.popleft(), self._sessions), exc)
+    def want_acknowledged(self) -> None:
+        """Have what was appended since the last call made durable, if somebody waits for it.
+
+        Not with each append: one sync is to serve all turns that the reactor has at hand.
+        """
+        if self._waiting:
+            self._log_port.want_acknowledged(self._waiting[-1].end_offset)
+
+    def close(self) -> None:
+        """Forget who waits: their connections are about to end."""
+        self._waiting.clear()
+
+    def _release(self) -> None:
+        """Answer those whose messages are durable, or everybody when nothing will be any more."""
+        if not self._waiting:
+            return
+        failure = self._log_port.failure
         durable = self._log_port.acknowledged_offset
+        acks: list[tuple[int, int]] = []
         while self._waiting and self._waiting[0].end_offset <= durable:
-            self._acknowledge(_still_open(self._waiting.popleft(), self._sessions))
+            acks += self._still_open(self._waiting.popleft())
+        if acks:
+            self._acknowledge(acks)
+        if failure is not None:
+            while self._waiting:
+                self._append_failed(self._still_open(self._waiting.popleft()), failure)
         self._reactor.flush()
 
-
-def _still_open(waiting: WaitingAcks, sessions: list[Session | None]) -> list[tuple[int, int]]:
-    """Return the acknowledgements whose connection is still the one that published."""
-    acks = []
-    for ack, session in zip(waiting.acks, waiting.sessions, strict=True):
-        if session is not None:
+    def _still_open(self, waiting: WaitingAcks) -> list[tuple[int, int]]:
+        """Return the acknowledgements whose connection is still the one that published."""
+        for session in waiting.counted:
             session.unacknowledged -= 1
-            if sessions[ack[0]] is session:
-                acks.append(ack)
-    return acks
+        # Nearly always all of them are, and comparing lists of the same objects is quick.
+        if self._sessions_of(waiting.acks) == waiting.sessions:
+            return waiting.acks
+        return [
+            ack
+            for ack, session in zip(waiting.acks, waiting.sessions, strict=True)
+            if session is not None and self._sessions[ack[0]] is session
+        ]

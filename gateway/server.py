@@ -119,11 +119,16 @@ class Gateway:
         gc.freeze()
         try:
             async with trio.open_nursery() as nursery:
-                await nursery.start(listener.run)
                 nursery.start_soon(deliver)
                 task_status.started()
-                await drive(reactor, listener.handle_turn, clock_s=monotonic_s)
+                await drive(
+                    reactor,
+                    listener.handle_turn,
+                    clock_s=monotonic_s,
+                    after_turns=listener.want_acknowledged,
+                )
         finally:
+            listener.close()
             clients.disconnect_all(ReasonCode.SERVER_SHUTTING_DOWN)
             reactor.flush()
             reactor.shut_down()

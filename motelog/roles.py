@@ -2,10 +2,11 @@
 
 Owns: the order, readiness, what happens when a role fails. Must not touch: what a role does.
 
-    namesrv -> broker -> gateway -> console        each is started when the one before it is ready
-    console -> gateway -> broker -> namesrv        each is stopped when the one before it has ended
+    console -> namesrv -> broker -> gateway        each is started when the one before it is ready
+    gateway -> broker -> namesrv -> console        each is stopped when the one before it has ended
 
-So a gateway never sees its broker go away, and the broker can still unregister.
+So a gateway never sees its broker go away, the broker can still unregister, and the console says
+how far a broker is that has much to recover.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from core.broker.server import Broker
 from core.errors import MotelogError
 from core.metrics import Registry
 from core.namesrv.server import NameServer
+from core.store.progress import OnProgress, StartProgress, log_progress
 from gateway.local_log import LocalLog
 from gateway.server import Gateway
 from motelog.config import MotelogConfig, Role
@@ -80,9 +82,14 @@ class _Running:
 
 
 async def run_roles(
-    config: MotelogConfig, *, task_status: trio.TaskStatus[Roles] = trio.TASK_STATUS_IGNORED
+    config: MotelogConfig,
+    on_progress: OnProgress = log_progress,
+    *,
+    task_status: trio.TaskStatus[Roles] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     """Run the roles that ``config`` names until cancelled; started when all of them are ready.
+
+    ``on_progress`` hears every two seconds, in some thread, how far a start is that takes long.
 
     A role that fails stops the others in order and its error is raised.
     """
@@ -92,7 +99,7 @@ async def run_roles(
     running: list[_Running] = []
     async with trio.open_nursery() as nursery:
         try:
-            await _start_all(config, nursery, roles, running, health, registry)
+            await _start_all(config, nursery, roles, running, health, registry, on_progress)
             health.is_ready = True
             task_status.started(roles)
             await trio.sleep_forever()
@@ -108,6 +115,7 @@ async def _start_all(
     running: list[_Running],
     health: Health,
     registry: Registry,
+    on_progress: OnProgress,
 ) -> None:
     async def start(role: Role, listen: str, service: Service) -> None:
         health.starting(role)
@@ -123,13 +131,17 @@ async def _start_all(
         health.started(role)
         logger.info("role started role=%s address=%s:%d", role, *service.address)
 
+    if "console" in config.roles:
+        await start("console", config.admin.listen, Console(config.admin, health, registry))
     if "namesrv" in config.roles:
         await start("namesrv", config.namesrv.listen, NameServer(config.namesrv))
     broker: Broker | None = None
     if "broker" in config.roles:
         assert config.broker is not None, "checked by MotelogConfig"
-        broker = Broker(_with_namesrv(config.broker, roles))
+        broker = Broker(_with_namesrv(config.broker, roles), on_progress=on_progress)
+        health.doing["broker"] = lambda: _text(broker.start_progress)
         registry.add_counters("motelog_broker", broker.sample)
+        registry.add_histograms("motelog_broker", broker.histograms)
         await start("broker", config.broker.listen, broker)
         _watch(broker, health)
     if "gateway" in config.roles:
@@ -137,8 +149,10 @@ async def _start_all(
         gateway = Gateway(config.gateway, LocalLog(broker.api))
         registry.add_counters("motelog_gateway", gateway.metrics.sample)
         await start("gateway", config.gateway.listen, gateway)
-    if "console" in config.roles:
-        await start("console", config.admin.listen, Console(config.admin, health, registry))
+
+
+def _text(progress: StartProgress | None) -> str | None:
+    return str(progress) if progress is not None else None
 
 
 def _watch(broker: Broker, health: Health) -> None:

@@ -147,7 +147,7 @@ class MotelogProcess:
     def _read(self, stream: IO[str], holds_ready_line: bool) -> None:
         for line in stream:
             self._output.append(line)
-            if holds_ready_line and not self.ready and line.startswith("{"):
+            if holds_ready_line and not self.ready and line.startswith('{"event": "ready"'):
                 self.ready = json.loads(line)
                 self._answered.set()
         if holds_ready_line:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from core.broker.cold_reads import ColdReads
 from core.broker.topics import TopicTable
 from core.clock import Clock
 from core.errors import BrokerError
@@ -33,6 +34,7 @@ class BrokerApi:
         clock: Clock,
         store_host: bytes,
         flush_is_sync: bool,
+        cold_reads_max: int,
     ) -> None:
         self._store = store
         self._topics = topics
@@ -46,13 +48,19 @@ class BrokerApi:
         self.now_ms = store.now_ms
         self.due_times = store.due_times
         self.wait_durable = store.wait_durable
+        self.want_durable = store.want_durable
         self.max_offset = store.max_offset
         self.min_offset = store.min_offset
+        self.cold_reads = ColdReads(store.load, waiting_max=cold_reads_max)
 
     @property
     def durable_offset(self) -> int:
         """Every record below this physical offset is on disk."""
         return self._store.durable_offset
+
+    def on_durable(self, listener: Callable[[], None]) -> None:
+        """Call ``listener`` when ``durable_offset`` has grown, and when the store is fenced."""
+        self._store.on_durable.append(listener)
 
     @property
     def fence_reason(self) -> str | None:

@@ -106,6 +106,10 @@ class BrokerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     pull_count_max: int = 16_384
     """Most messages of one pull's answer; a client that does not ask for bytes gets 32."""
 
+    slave_read_enable: bool = False
+    """Send readers whose messages are likely not in memory any more to the broker that their group
+    names (``whichBrokerWhenConsumeSlowly``), and others to its ``brokerId``; as in RocketMQ."""
+
     connections_max: int = 20_000
     """Open connections; above it accepting pauses."""
 

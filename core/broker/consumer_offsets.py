@@ -10,7 +10,7 @@ RocketMQ writes the queue ids without quotes; it reads both, and so do we.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
 import msgspec
@@ -47,6 +47,23 @@ class ConsumerOffsets:
             return
         queues[queue_id] = queue_offset
         self.is_dirty = True
+
+    def lower_to(self, max_offset: Callable[[str, int], int]) -> int:
+        """Lower what lies beyond the end of its queue to that end; return how many did.
+
+        After a crash that took the end of a queue: its offsets are given out again, and a group
+        would not see the messages that get them.
+        """
+        lowered = 0
+        for key, queues in self._table.items():
+            topic = key.partition(_SEPARATOR)[0]
+            for queue_id, offset in queues.items():
+                end = max_offset(topic, queue_id)
+                if offset > end:
+                    queues[queue_id] = end
+                    lowered += 1
+        self.is_dirty |= lowered > 0
+        return lowered
 
     def query(self, group: str, topic: str, queue_id: int) -> int | None:
         """Return where a group has got to, or None if it never said."""

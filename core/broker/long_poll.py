@@ -18,6 +18,7 @@ from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
+from core.broker.subscription_groups import SubscriptionGroup
 from core.remoting import RemotingCommand
 from core.remoting_server import Connection
 
@@ -33,6 +34,7 @@ class HeldPull:
 
     request: RemotingCommand
     connection: Connection
+    group: SubscriptionGroup
     topic: str
     queue_id: int
     first_offset: int

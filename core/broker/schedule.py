@@ -26,8 +26,8 @@ those that wait.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping
-from typing import Any, Final, Protocol
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Final, Protocol, TypeVar
 
 import msgspec
 import trio
@@ -36,7 +36,6 @@ from sortedcontainers import SortedList
 from core.errors import (
     RecordError,
     RecordTooLargeError,
-    StoreDamagedError,
     StoreError,
     StoreFencedError,
 )
@@ -62,21 +61,27 @@ _log = logging.getLogger(__name__)
 BATCH_COUNT: Final = 256
 BATCH_BYTES: Final = 1 << 20
 SCAN_UNITS: Final = 4096
+PAGE_BYTES: Final = 4096
 # How late a step of the wall clock is noticed.
 WAIT_S_MAX: Final = 0.5
 RETRY_S: Final = 1.0
 LAST_SAVE_S_MAX: Final = 10.0
 OFFSET_MAX: Final = (1 << 63) - 1
 _SYS_FLAG_TRANSACTION: Final = 0xC
-_TOPICS: Final = frozenset({SCHEDULE_TOPIC.encode(), TIMER_TOPIC.encode()})
+_WAITING: Final = frozenset({SCHEDULE_TOPIC, TIMER_TOPIC})
+_TOPICS: Final = frozenset(topic.encode() for topic in _WAITING)
+
+
+Content = TypeVar("Content")
 
 
 class ProgressFile(Protocol):
     """A small file that is replaced as a whole (StateFile)."""
 
-    path: str
+    is_current: bool
 
-    def load(self) -> dict[str, Any]: ...
+    def load(self, take: Callable[[dict[str, Any]], Content]) -> Content | None: ...
+    def say_missing(self) -> None: ...
     def save(self, value: Any) -> None: ...
 
 
@@ -98,7 +103,7 @@ class ScheduleService:
         self._save_interval_s = save_interval_s
         self._levels: dict[int, int] = {}
         self._timer = _TimerQueue(store, near_max)
-        self._saved: tuple[dict[int, int], tuple[int, int]] = ({}, (0, 0))
+        self._saved: tuple[dict[int, int] | None, tuple[int, int] | None] = (None, None)
         self._grown = trio.Event()
         self._lock = trio.Lock()
         self.delivered_count = 0
@@ -108,29 +113,34 @@ class ScheduleService:
         """How many messages for a time of their own are held in memory."""
         return len(self._timer.near)
 
+    def level_offsets(self) -> dict[int, int]:
+        """Return the next queue offset to deliver of each level, as delayOffset.json has them."""
+        return {queue_id + 1: offset for queue_id, offset in self._levels.items()}
+
     def load(self) -> None:
         """Take in how far delivery had got; blocks.
 
         Without a file everything that is in the log is delivered, again where it already was.
         StoreDamagedError for a file that cannot be understood.
         """
-        try:
-            content = self._levels_file.load().get("offsetTable", {})
-            table = msgspec.convert(content, dict[int, int], strict=False)
-        except msgspec.ValidationError as exc:
-            raise StoreDamagedError(str(exc), path=self._levels_file.path, offset_bytes=0) from exc
-        try:
-            timer = self._timer_file.load()
-            mark = msgspec.convert(timer, _TimerProgress) if timer else None
-        except msgspec.ValidationError as exc:
-            raise StoreDamagedError(str(exc), path=self._timer_file.path, offset_bytes=0) from exc
+        waiting = {topic for topic, queue_id in self._store.queues() if topic in _WAITING}
+        levels = self._levels_file.load(_levels)
+        if levels is None and SCHEDULE_TOPIC in waiting:
+            self._levels_file.say_missing()
+        progress = self._timer_file.load(_timer_progress)
+        if progress is None and TIMER_TOPIC in waiting:
+            self._timer_file.say_missing()
+        table = levels or {}
         queue_ids = set(range(len(self._store.due_times.levels_ms)))
         queue_ids |= {
             queue_id for topic, queue_id in self._store.queues() if topic == SCHEDULE_TOPIC
         }
         self._levels = {queue_id: table.get(queue_id + 1, 0) for queue_id in sorted(queue_ids)}
-        self._timer.start(None if mark is None else (mark.due_ms, mark.queue_offset))
-        self._saved = (dict(self._levels), self._timer.mark)
+        self._timer.start(None if progress is None else (progress.due_ms, progress.queue_offset))
+        self._saved = (
+            dict(self._levels) if self._levels_file.is_current else None,
+            self._timer.mark if self._timer_file.is_current else None,
+        )
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Deliver what is due until cancelled, then save; ends early when the store is fenced."""
@@ -185,6 +195,7 @@ class ScheduleService:
             count, next_ms = self._count_due(queue_id, units)
             if not count:
                 return next_ms
+            await self._store.load_records(units[: count * UNIT_BYTES])
             result = self._store.read(
                 SCHEDULE_TOPIC, queue_id, offset, count_max=count, bytes_max=BATCH_BYTES
             )
@@ -204,9 +215,12 @@ class ScheduleService:
         """Return how many units are due, and when the first that is not will be."""
         now_ms = self._store.now_ms()
         levels_ms = self._store.due_times.levels_ms
+        level_ms = levels_ms[queue_id] if queue_id < len(levels_ms) else 0
         # Nothing waits longer than its level: not for a clock that was ahead when it was stored.
-        latest_ms = now_ms + levels_ms[queue_id] if queue_id < len(levels_ms) else OFFSET_MAX
+        latest_ms = now_ms + level_ms if level_ms else OFFSET_MAX
         for index, (_, _, due_ms) in enumerate(UNIT.iter_unpack(units)):
+            # Nor shorter, for a clock that was set forward since.
+            due_ms += self._store.jumped_ms(due_ms - level_ms)
             if min(due_ms, latest_ms) > now_ms:
                 return index, min(due_ms, latest_ms)
         return len(units) // UNIT_BYTES, 0
@@ -220,6 +234,9 @@ class ScheduleService:
             if due:
                 for at in range(0, len(due), BATCH_COUNT):
                     batch = due[at : at + BATCH_COUNT]
+                    # The sizes are not kept; records of the size of a page are usual.
+                    units = [UNIT.pack(unit[2], PAGE_BYTES, 0) for unit in batch]
+                    await self._store.load_records(b"".join(sorted(units)))
                     self._append(b"".join(map(timer.record, batch)))
                     timer.pass_over(batch)
                     await trio.lowlevel.checkpoint()
@@ -373,6 +390,15 @@ class _TimerProgress(msgspec.Struct, frozen=True, rename="camel"):
 
     due_ms: int
     queue_offset: int
+
+
+def _levels(content: dict[str, Any]) -> dict[int, int]:
+    """Return delayOffset.json: the next queue offset by level."""
+    return msgspec.convert(content.get("offsetTable", {}), dict[int, int], strict=False)
+
+
+def _timer_progress(content: dict[str, Any]) -> _TimerProgress:
+    return msgspec.convert(content, _TimerProgress)
 
 
 _Unit = tuple[int, int, int]  # due time, queue offset, physical offset

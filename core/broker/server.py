@@ -10,14 +10,12 @@ Must not touch: what a request does (processors), what a message is (the store).
 from __future__ import annotations
 
 import logging
-import os
 import socket
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, Protocol
 
-import msgspec
 import trio
 
 from core.broker.api import BrokerApi
@@ -33,18 +31,19 @@ from core.broker.processors.send_answers import SendAnswers
 from core.broker.processors.send_back import SendBackProcessor
 from core.broker.registration import BrokerAddress, Registrar
 from core.broker.registration_gate import RegistrationGate
+from core.broker.runtime_info import RuntimeInfo
 from core.broker.schedule import ScheduleService
 from core.broker.state_files import StateFile
 from core.broker.subscription_groups import SubscriptionGroups
 from core.broker.topics import TopicTable
 from core.clock import Clock, SystemClock
 from core.config import parse_address
-from core.errors import StoreDamagedError
 from core.message import encode_host
+from core.metrics import Histogram
 from core.remoting_codes import RequestCode
 from core.remoting_server import Connection, RemotingServer, open_listener
 from core.store.message_store import MessageStore
-from core.store.stats import StoreStats
+from core.store.progress import OnProgress, StartProgress, log_progress
 
 _log = logging.getLogger(__name__)
 
@@ -52,18 +51,26 @@ VIP_PORT_DISTANCE: Final = 2
 HA_PORT_DISTANCE: Final = 1
 _EXPIRE_INTERVAL_S: Final = 10.0
 _FIRST_REGISTRATION_S_MAX: Final = 3.0
-# RocketMQ takes the last 40 % of memory's worth of the log for being in the page cache.
-_CACHED_MEMORY_SHARE: Final = 0.4
+_DELAY_PROGRESS: Final = "progress of delivery: delayed messages delivered since come again"
 
 
 class Broker:
     """One broker; ``address`` and ``api`` exist once ``run`` has started."""
 
-    def __init__(self, config: BrokerConfig, *, clock: Clock | None = None) -> None:
+    def __init__(
+        self,
+        config: BrokerConfig,
+        *,
+        clock: Clock | None = None,
+        on_progress: OnProgress = log_progress,
+    ) -> None:
         self._config = config
+        self._on_progress = on_progress
         self._clock = clock or SystemClock()
         self._address: tuple[str, int] | None = None
         self._api: BrokerApi | None = None
+        # What a start that takes long said last of itself.
+        self.start_progress: StartProgress | None = None
         self.topics = TopicTable(
             broker_name=config.name,
             cluster=config.cluster,
@@ -82,14 +89,20 @@ class Broker:
             pulls_per_connection_max=config.held_pulls_per_connection_max,
         )
         self._saved = [
-            _Saved(self._state_file("topics.json"), self.topics),
-            _Saved(self._state_file("subscriptionGroup.json"), self.groups),
-            _Saved(self._state_file("consumerOffset.json"), self.offsets),
+            _Saved(self._state_file("topics.json", "settings of topics"), self.topics),
+            _Saved(
+                self._state_file("subscriptionGroup.json", "settings of consumer groups"),
+                self.groups,
+            ),
+            _Saved(
+                self._state_file(
+                    "consumerOffset.json", "consume offsets: what was consumed since comes again"
+                ),
+                self.offsets,
+            ),
         ]
         self._registrars: list[Registrar] = []
-        self._serving: (
-            tuple[SendProcessor, PullProcessor, RemotingServer, ScheduleService, StoreStats] | None
-        ) = None
+        self._serving: _Serving | None = None
 
     @property
     def address(self) -> tuple[str, int]:
@@ -117,17 +130,29 @@ class Broker:
             "producers_now": self.producers.members_count,
             "held_pulls_now": len(self.held_pulls),
         }
-        if self._serving is not None:
-            send, pull, server, schedule, stats = self._serving
-            counters |= stats.sample() | {
-                "connections_now": server.connections_count,
-                "messages_received": send.messages_count,
-                "messages_pulled": pull.messages_count,
-                "delayed_messages_delivered": schedule.delivered_count,
-                "timers_near_now": schedule.near_count,
-                "sends_waiting_for_disk_now": send.answers.waiting_count,
+        serving = self._serving
+        if serving is not None:
+            store = serving.store
+            counters |= store.sample() | {
+                "connections_now": serving.server.connections_count,
+                "messages_received": serving.send.messages_count,
+                "messages_refused": serving.send.answers.refused_count,
+                "messages_pulled": serving.pull.messages_count,
+                "held_pulls_woken": serving.pull.woken_count,
+                "cold_reads": serving.api.cold_reads.loaded_count,
+                "cold_reads_waiting_now": serving.api.cold_reads.waiting_count,
+                "delayed_messages_delivered": serving.schedule.delivered_count,
+                "timers_near_now": serving.schedule.near_count,
+                "sends_waiting_for_disk_now": serving.send.answers.waiting_count,
+                "store_dispatch_behind_bytes_now": store.dispatch_behind_bytes,
+                "store_sync_behind_bytes_now": store.end_offset - store.durable_offset,
+                "store_log_bytes_now": store.end_offset - store.begin_offset,
             }
         return counters
+
+    def histograms(self) -> list[Histogram]:
+        """Return the store's distributions; none before ``run`` has started."""
+        return [] if self._serving is None else self._serving.store.stats.histograms()
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Serve until cancelled.
@@ -143,8 +168,8 @@ class Broker:
             )
             schedule = ScheduleService(
                 store,
-                levels_file=self._state_file("delayOffset.json"),
-                timer_file=self._state_file("timerOffset.json"),
+                levels_file=self._state_file("delayOffset.json", _DELAY_PROGRESS),
+                timer_file=self._state_file("timerOffset.json", _DELAY_PROGRESS),
                 save_interval_s=self._config.delay_save_interval_s,
                 near_max=self._config.timers_near_max,
             )
@@ -177,8 +202,30 @@ class Broker:
             clock=self._clock,
             store_host=encode_host(*self._advertised()),
             flush_is_sync=self._config.store.flush == "sync",
+            cold_reads_max=self._config.held_pulls_max,
         )
-        send, pull, consumer, admin = self._processors(store, api)
+        send, pull, consumer = self._processors(store, api)
+        runtime = RuntimeInfo(
+            store,
+            clock=self._clock,
+            messages_in=lambda: send.messages_count,
+            messages_out=lambda: pull.messages_count,
+            refused=lambda: send.answers.refused_count,
+            timers_near=lambda: schedule.near_count,
+        )
+        admin = AdminProcessor(
+            store,
+            self.topics,
+            self.groups,
+            self.consumers,
+            self.producers,
+            self.offsets,
+            clock=self._clock,
+            broker_name=self._config.name,
+            properties=self._shown_properties(),
+            runtime=runtime,
+            delay_offsets=schedule.level_offsets,
+        )
         back = SendBackProcessor(store, self.topics, self.groups, send, clock=self._clock)
         gate = RegistrationGate(self.topics, self._registrars)
         processors = (
@@ -201,27 +248,31 @@ class Broker:
         for listener in listeners:
             server.listen(listener)
         api.on_growth(pull.queues_grew)
-        self._serving = send, pull, server, schedule, store.stats
+        self._serving = _Serving(store, api, send, pull, server, schedule)
         async with trio.open_nursery() as nursery:
             await nursery.start(server.run)
             await nursery.start(pull.run, server)
+            await nursery.start(api.cold_reads.run, server.flush)
             if api.flush_is_sync:
                 await nursery.start(send.answers.run, server)
             await nursery.start(schedule.run)
             nursery.start_soon(gate.run, server)
             nursery.start_soon(self._save_regularly)
             nursery.start_soon(self._expire_regularly, consumer)
+            nursery.start_soon(_tick_regularly, runtime)
             await self._start_registrars(nursery)
             _log.info("broker listens address=%s:%d topics=%d", *self.address, len(self.topics))
+            _log.info("messages are %s", self._config.store.promise)
             task_status.started()
 
     def _processors(
         self, store: MessageStore, api: BrokerApi
-    ) -> tuple[SendProcessor, PullProcessor, ConsumerProcessor, AdminProcessor]:
+    ) -> tuple[SendProcessor, PullProcessor, ConsumerProcessor]:
         config = self._config
         send = SendProcessor(
             api,
             self.topics,
+            self.groups,
             clock=self._clock,
             answers=SendAnswers(api, region=config.region),
             cluster=config.cluster,
@@ -236,11 +287,13 @@ class Broker:
             self.consumers,
             self.offsets,
             self.held_pulls,
+            api.cold_reads,
             clock=self._clock,
             count_max=config.pull_count_max,
             bytes_max=config.pull_bytes_max,
             hold_ms_max=config.hold_ms_max,
             short_poll_ms=None if config.long_poll else config.short_poll_ms,
+            cached_bytes=store.cached_bytes if config.slave_read_enable else None,
         )
         consumer = ConsumerProcessor(
             store,
@@ -250,22 +303,9 @@ class Broker:
             self.producers,
             self.offsets,
             clock=self._clock,
-            young_bytes_max=_cached_bytes(),
+            young_bytes_max=store.cached_bytes,
         )
-        admin = AdminProcessor(
-            store,
-            self.topics,
-            self.groups,
-            self.consumers,
-            self.producers,
-            self.offsets,
-            clock=self._clock,
-            broker_name=config.name,
-            properties=self._shown_properties(),
-            messages_in=lambda: send.messages_count,
-            messages_out=lambda: pull.messages_count,
-        )
-        return send, pull, consumer, admin
+        return send, pull, consumer
 
     def _open_listeners(self) -> list[socket.socket]:
         main = open_listener(self._config.listen)
@@ -285,17 +325,24 @@ class Broker:
 
     def _open(self, store: MessageStore, schedule: ScheduleService) -> None:
         """Open the store and load what is saved beside it; blocking."""
-        store.open()
+        store.open(self._note_progress)
         try:
             for saved in self._saved:
-                saved.load()
+                saved.load(is_expected=store.end_offset > 0)
             schedule.load()
             self.topics.restore(
                 store.queues(), self._config.default_queue_count, self._clock.now_ms()
             )
+            lowered = self.offsets.lower_to(store.max_offset)
+            if lowered:
+                _log.warning("consume offsets beyond the end of their queues lowered=%d", lowered)
         except BaseException:
             store.close()
             raise
+
+    def _note_progress(self, progress: StartProgress) -> None:
+        self.start_progress = progress
+        self._on_progress(progress)
 
     async def _start_registrars(self, nursery: trio.Nursery) -> None:
         host, port = self._advertised()
@@ -341,8 +388,8 @@ class Broker:
             await trio.sleep(_EXPIRE_INTERVAL_S)
             consumer.expire(self._config.client_silence_s_max * 1000)
 
-    def _state_file(self, name: str) -> StateFile:
-        return StateFile(self._config.store.directory, name)
+    def _state_file(self, name: str, holds: str) -> StateFile:
+        return StateFile(self._config.store.directory, name, holds=holds)
 
     def _shown_properties(self) -> dict[str, str]:
         """Return the settings under the names RocketMQ's tools know."""
@@ -361,7 +408,21 @@ class Broker:
             "autoCreateSubscriptionGroup": str(config.auto_create_groups).lower(),
             "maxMessageSize": str(config.store.message_bytes_max),
             "longPollingEnable": str(config.long_poll).lower(),
+            "slaveReadEnable": str(config.slave_read_enable).lower(),
+            "accessMessageInMemoryMaxRatio": str(config.store.cached_memory_percent),
         }
+
+
+@dataclass(frozen=True, slots=True)
+class _Serving:
+    """What runs while the broker serves; its counters are shown."""
+
+    store: MessageStore
+    api: BrokerApi
+    send: SendProcessor
+    pull: PullProcessor
+    server: RemotingServer
+    schedule: ScheduleService
 
 
 class _State(Protocol):
@@ -370,7 +431,9 @@ class _State(Protocol):
     is_dirty: bool
 
     def snapshot(self) -> dict[str, Any]: ...
-    def load(self, content: Mapping[str, Any]) -> None: ...
+    def load(self, content: Mapping[str, Any]) -> None:
+        """Take the content over; msgspec.ValidationError or ValueError changes nothing."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -378,12 +441,17 @@ class _Saved:
     file: StateFile
     state: _State
 
-    def load(self) -> None:
-        """StoreDamagedError if the file is JSON, but not what it should be."""
-        try:
-            self.state.load(self.file.load())
-        except (msgspec.ValidationError, ValueError) as exc:
-            raise StoreDamagedError(str(exc), path=self.file.path, offset_bytes=0) from exc
+    def load(self, *, is_expected: bool) -> None:
+        """Take in the newest good content; StoreDamagedError if there is none left of it."""
+
+        def take(content: dict[str, Any]) -> bool:
+            self.state.load(content)
+            return True
+
+        if not self.file.load(take) and is_expected:
+            self.file.say_missing()
+        if not self.file.is_current:
+            self.state.is_dirty = True
 
     async def save_if_changed(self) -> None:
         """Save in a thread; a failure is logged and tried again with the next change."""
@@ -418,6 +486,7 @@ def _connection_closed(
     consumer.connection_closed(connection)
 
 
-def _cached_bytes() -> int:
-    memory_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    return int(memory_bytes * _CACHED_MEMORY_SHARE)
+async def _tick_regularly(runtime: RuntimeInfo) -> None:
+    while True:
+        runtime.tick()
+        await trio.sleep(1)

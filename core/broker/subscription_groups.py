@@ -80,11 +80,10 @@ class SubscriptionGroups:
 
     def load(self, content: Mapping[str, Any]) -> None:
         """Take in subscriptionGroup.json; msgspec.ValidationError if it is not that."""
-        if not content:
-            return
-        self.version = msgspec.convert(content.get("dataVersion", {}), DataVersion)
+        version = msgspec.convert(content.get("dataVersion", {}), DataVersion)
         table = content.get("subscriptionGroupTable", {})
         self._groups = msgspec.convert(table, dict[str, SubscriptionGroup])
+        self.version = version
 
     def _changed(self, now_ms: int) -> None:
         self.version = self.version.next(now_ms)

@@ -157,19 +157,17 @@ class TopicTable:
 
     def load(self, content: Mapping[str, Any]) -> None:
         """Take in the content of topics.json; msgspec.ValidationError if it is not that."""
-        if not content:
-            return
-        self.version = msgspec.convert(content.get("dataVersion", {}), DataVersion)
+        version = msgspec.convert(content.get("dataVersion", {}), DataVersion)
         table = msgspec.convert(content.get("topicConfigTable", {}), dict[str, TopicConfig])
+        table = {name: config for name, config in table.items() if name not in self._system}
         for name, config in table.items():
-            if name in self._system:
-                continue
             fault = topic_name_fault(name)
             if fault is not None or name != config.topic_name:
                 raise ValueError(
                     f"topics.json: {fault or 'key and topicName differ: ' + shown(name)}"
                 )
-            self._topics[name] = config
+        self.version = version
+        self._topics.update(table)
 
     def restore(self, queues: Iterable[tuple[str, int]], queue_count: int, now_ms: int) -> None:
         """Make topics of queues that the store has and topics.json does not.

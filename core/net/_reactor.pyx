@@ -409,16 +409,16 @@ cdef class Reactor:
         if self.unreferenced != NULL:
             release_payloads(&self.unreferenced)
 
-    def send(self, Py_ssize_t connection, bytes data not None):
+    def send(self, Py_ssize_t connection, bytes data not None, bytes body not None=b""):
         self.check_owner()
-        self.send_one(connection, data)
+        self.send_one(connection, data, body)
         if self.unreferenced != NULL:
             release_payloads(&self.unreferenced)
 
     def send_many(self, list items not None):
         self.check_owner()
         for connection, data in items:
-            self.send_one(connection, <bytes?>data)
+            self.send_one(connection, <bytes?>data, b"")
         if self.unreferenced != NULL:
             release_payloads(&self.unreferenced)
 
@@ -1058,30 +1058,38 @@ cdef class Reactor:
                 return -1
         return connection
 
-    cdef int send_one(self, Py_ssize_t connection, bytes data) except -1:
-        cdef uint32_t size = message_bytes(data)
+    cdef int send_one(self, Py_ssize_t connection, bytes data, bytes body) except -1:
+        cdef uint64_t size = <uint64_t>message_bytes(data) + message_bytes(body)
         cdef Connection *c
-        cdef uint32_t slot
-        cdef Shared *shared
+        if size > MESSAGE_BYTES_MAX:
+            raise ValueError(f"a message of {size} bytes is more than a connection sends at once")
         if self.receiver(connection) < 0:
             if connection < 0 or connection >= self.slots_fresh:
                 return 0
             c = &self.slots[connection]
             if (c.state != OPEN and c.state != CONNECTING) or c.flags & BROKEN:
                 return 0
-            if <uint64_t>c.output.bytes + size > self.output_bytes_max:
+            if c.output.bytes + size > self.output_bytes_max:
                 reset_on_close(c.fd)
                 self.end(<uint32_t>connection, CLOSE_OUTPUT_FULL)
                 return 0
-        slot = <uint32_t>connection
+        self.queue(<uint32_t>connection, data)
+        if PyBytes_GET_SIZE(body):
+            self.queue(<uint32_t>connection, body)
+        return 0
+
+    cdef int queue(self, uint32_t slot, bytes data) except -1:
+        """Queue a message: a small one is copied, a large one referred to."""
+        cdef uint32_t size = <uint32_t>PyBytes_GET_SIZE(data)
+        cdef Shared *shared
         if size <= COPIED_BYTES_MAX:
             self.copy(slot, <const uint8_t *>PyBytes_AS_STRING(data), size)
-        else:
-            shared = share(data)
-            try:
-                self.refer(slot, shared, 0, size)
-            finally:
-                unshare(shared, &self.unreferenced)
+            return 0
+        shared = share(data)
+        try:
+            self.refer(slot, shared, 0, size)
+        finally:
+            unshare(shared, &self.unreferenced)
         return 0
 
     cdef uint8_t *copy(self, uint32_t slot, const uint8_t *data, uint32_t size) except NULL:

@@ -353,8 +353,8 @@ class Reactor:
                 self._serve(slot, self._connections[slot], events)
         return self._report()
 
-    def send(self, connection: int, data: bytes) -> None:
-        """Queue a message; flush() or the next poll() sends it.
+    def send(self, connection: int, data: bytes, body: bytes = b"") -> None:
+        """Queue a message, ``data`` and ``body`` behind it; flush() or the next poll() sends it.
 
         A connection that does not read and would exceed ``output_bytes_max`` is aborted with
         OUTPUT_FULL. While at most ``output_bytes_high`` wait, a message of any size is taken.
@@ -362,14 +362,16 @@ class Reactor:
         c = self._sendable(connection)
         if c is None:
             return
+        size = len(data) + len(body)
         if not self._has_room(connection, c) and (
-            c.is_broken or c.output_bytes + len(data) > self._output_bytes_max
+            c.is_broken or c.output_bytes + size > self._output_bytes_max
         ):
             if not c.is_broken:
                 self._reset(c)
                 self._end(connection, CloseReason.OUTPUT_FULL)
             return
         self._queue(connection, c, data)
+        self._queue(connection, c, body)
 
     def send_many(self, items: list[tuple[int, bytes]]) -> None:
         """send() each (connection, data)."""

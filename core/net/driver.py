@@ -18,13 +18,18 @@ SWEEP_INTERVAL_S: Final = 1
 
 
 async def drive(
-    reactor: Reactor, handle_turn: Callable[[Turn], None], *, clock_s: Callable[[], int]
+    reactor: Reactor,
+    handle_turn: Callable[[Turn], None],
+    *,
+    clock_s: Callable[[], int],
+    after_turns: Callable[[], None] = lambda: None,
 ) -> None:
     """Poll and hand each turn that holds something to ``handle_turn``, until cancelled.
 
     Output queued by ``handle_turn`` is sent before the next wait. A task that queues output at
     another time calls ``reactor.flush()``. Overdue connections are looked for once a second.
-    ``clock_s`` is a clock that does not go back.
+    ``clock_s`` is a clock that does not go back. ``after_turns`` is called each time before other
+    tasks get to run: what is to be done once for all turns in a row.
     """
     is_more = False
     while True:
@@ -36,8 +41,10 @@ async def drive(
                 else:
                     await trio.lowlevel.wait_readable(reactor.fileno())
                 is_more = _take_turns(reactor, handle_turn, clock_s)
+                after_turns()
         reactor.sweep(clock_s())
         is_more = _take_turns(reactor, handle_turn, clock_s)
+        after_turns()
 
 
 def _take_turns(

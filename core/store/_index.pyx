@@ -6,6 +6,7 @@ Preconditions: none; every slot and entry number is checked against the file's l
 followed, and every length of a record against the bytes that are there. What is not checked: that
 an entry names a record with the wanted key (core.store.index_service reads the record) and the CRC
 of records (recovery has seen them).
+What is mapped is accessed in guarded bodies: a page that cannot be had is OSError (EIO).
 The GIL is held, except while chains are made anew.
 """
 
@@ -15,21 +16,17 @@ from cpython.list cimport PyList_GET_SIZE
 from cpython.object cimport PyObject
 from cpython.tuple cimport PyTuple_GET_ITEM, PyTuple_GET_SIZE
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
-from libc.string cimport memchr, memcmp, memset
+from libc.string cimport memchr, memcpy, memset
 
+from core._big_endian cimport get32, get64, put32, put64
+from core._guard cimport guarded, raise_fault, touch
+from core._keys cimport Keys, find_keys
 from core._record_py import ScanStop
 from core.store._index_py import key_hash as _key_hash
 
 cdef extern from *:
     """
-    #include <endian.h>
     #include <stdint.h>
-    #include <string.h>
-
-    static inline uint32_t get32(const uint8_t *p) { uint32_t v; memcpy(&v, p, 4); return be32toh(v); }
-    static inline uint64_t get64(const uint8_t *p) { uint64_t v; memcpy(&v, p, 8); return be64toh(v); }
-    static inline void put32(uint8_t *p, uint32_t v) { v = htobe32(v); memcpy(p, &v, 4); }
-    static inline void put64(uint8_t *p, uint64_t v) { v = htobe64(v); memcpy(p, &v, 8); }
 
     /* Whole seconds from begin to at, in [0, 2^31 - 1]; the difference of any two times fits. */
     static inline int32_t seconds_since(int64_t begin, int64_t at)
@@ -49,10 +46,6 @@ cdef extern from *:
         return (__int128) begin + (__int128) seconds * 1000 <= at;
     }
     """
-    uint32_t get32(const uint8_t *p) nogil
-    uint64_t get64(const uint8_t *p) nogil
-    void put32(uint8_t *p, uint32_t v) nogil
-    void put64(uint8_t *p, uint64_t v) nogil
     int32_t seconds_since(int64_t begin, int64_t at) nogil
     bint ends_before(int64_t begin, int64_t seconds, int64_t at) nogil
     bint begins_by(int64_t begin, int64_t seconds, int64_t at) nogil
@@ -64,6 +57,7 @@ cdef enum:
     INT_MAX = 0x7FFFFFFF
     RECORD_MIN = 92
     ROLLBACK = 0xC
+    TEXTS_MAX = 131072  # two lengths of two bytes each
     # The values of ScanStop; OKAY is what _parse says of a whole record.
     OKAY = -1
     END = 0
@@ -81,33 +75,6 @@ cdef uint32_t MAGIC_BLANK = 0xCBD43194
 cdef tuple _STOPS = tuple(ScanStop)
 
 
-cdef struct Keys:
-    const uint8_t *unique
-    Py_ssize_t unique_bytes
-    const uint8_t *words
-    Py_ssize_t words_bytes
-
-
-cdef void _find_keys(const uint8_t *text, Py_ssize_t size, Keys *keys) noexcept nogil:
-    """Find the values of UNIQ_KEY and KEYS; the last that is not empty counts, as in Java's map."""
-    cdef const uint8_t *end = text + size
-    cdef const uint8_t *stop
-    keys.unique_bytes = keys.words_bytes = 0
-    while text < end:
-        stop = <const uint8_t *> memchr(text, 2, end - text)
-        if stop == NULL:
-            stop = end
-        size = stop - text
-        # Nearly every property ends here, on its first byte.
-        if size > 5 and text[0] == c"K" and memcmp(text, b"KEYS\x01", 5) == 0:
-            keys.words = text + 5
-            keys.words_bytes = size - 5
-        elif size > 9 and text[0] == c"U" and memcmp(text, b"UNIQ_KEY\x01", 9) == 0:
-            keys.unique = text + 9
-            keys.unique_bytes = size - 9
-        text = stop + 1
-
-
 def keyed(list messages not None):
     cdef Py_ssize_t i
     cdef object message
@@ -122,10 +89,9 @@ def keyed(list messages not None):
         properties = <object> PyTuple_GET_ITEM(message, 2)
         if not isinstance(properties, bytes):
             raise TypeError("properties are bytes")
-        _find_keys(
+        if find_keys(
             <const uint8_t *> PyBytes_AS_STRING(properties), PyBytes_GET_SIZE(properties), &keys
-        )
-        if keys.unique_bytes or keys.words_bytes:
+        ):
             sys_flag = <object> PyTuple_GET_ITEM(message, 6)
             if sys_flag & ROLLBACK != ROLLBACK:
                 found.append(i)
@@ -159,6 +125,43 @@ cdef int _check(Py_buffer *buffer, int64_t slots, int64_t entries) except -1:
     if buffer.len < HEADER + slots * SLOT + entries * ENTRY:
         raise ValueError("the view is shorter than its slots and entries")
     return 0
+
+
+cdef struct Copying:
+    void *target
+    const void *source
+    size_t size
+
+
+cdef void _copy(void *context) noexcept nogil:
+    cdef Copying *c = <Copying *> context
+    memcpy(c.target, c.source, c.size)
+
+
+cdef int _copy_out(
+    const uint8_t *source, size_t size, void *target, Py_buffer *buffer
+) except -1:
+    cdef Copying copying
+    copying.target = target
+    copying.source = source
+    copying.size = size
+    return touch(_copy, &copying, buffer)
+
+
+cdef struct Putting:
+    # One key to put; `is_put` says whether there was room for it.
+    uint8_t *data
+    int64_t slots
+    int64_t entries
+    int64_t hashed
+    int64_t physical
+    int64_t ms
+    bint is_put
+
+
+cdef void _put_guarded(void *context) noexcept nogil:
+    cdef Putting *p = <Putting *> context
+    p.is_put = _put_one(p.data, p.slots, p.entries, <int32_t> p.hashed, p.physical, p.ms)
 
 
 cdef bint _put_one(
@@ -198,8 +201,7 @@ def put(
     view, int64_t slots, int64_t entries, list items not None, Py_ssize_t item, Py_ssize_t key
 ):
     cdef Py_buffer buffer
-    cdef uint8_t *data
-    cdef int64_t physical, ms, hashed
+    cdef Putting putting
     cdef bytes topic, properties
     cdef Keys keys
     cdef const uint8_t *word
@@ -211,19 +213,22 @@ def put(
     PyObject_GetBuffer(view, &buffer, PyBUF_CONTIG)
     try:
         _check(&buffer, slots, entries)
-        data = <uint8_t *> buffer.buf
+        putting.data = <uint8_t *> buffer.buf
+        putting.slots = slots
+        putting.entries = entries
         while item < PyList_GET_SIZE(items):
-            physical, ms, topic, properties = items[item]
+            putting.physical, putting.ms, topic, properties = items[item]
             if topic is None or properties is None:
                 raise TypeError("topic and properties are bytes")
-            _find_keys(
+            find_keys(
                 <const uint8_t *> PyBytes_AS_STRING(properties), PyBytes_GET_SIZE(properties), &keys
             )
             number = 0
             if keys.unique_bytes:
                 if key == 0:
-                    hashed = _hash(topic, keys.unique, keys.unique_bytes)
-                    if not _put_one(data, slots, entries, <int32_t> hashed, physical, ms):
+                    putting.hashed = _hash(topic, keys.unique, keys.unique_bytes)
+                    touch(_put_guarded, &putting, &buffer)
+                    if not putting.is_put:
                         return item, key
                     key = 1
                 number = 1
@@ -236,8 +241,9 @@ def put(
                         stop = end
                     if stop > word:
                         if number == key:
-                            hashed = _hash(topic, word, stop - word)
-                            if not _put_one(data, slots, entries, <int32_t> hashed, physical, ms):
+                            putting.hashed = _hash(topic, word, stop - word)
+                            touch(_put_guarded, &putting, &buffer)
+                            if not putting.is_put:
                                 return item, key
                             key += 1
                         number += 1
@@ -255,7 +261,9 @@ def select(
 ):
     cdef Py_buffer buffer
     cdef const uint8_t *data
-    cdef const uint8_t *entry
+    cdef uint8_t header[HEADER]
+    cdef uint8_t slot[SLOT]
+    cdef uint8_t entry[ENTRY]
     cdef int64_t first_ms, count, previous, delta_s
     cdef list found = []
     PyObject_GetBuffer(view, &buffer, PyBUF_CONTIG_RO)
@@ -264,15 +272,17 @@ def select(
         if not 0 <= hashed <= INT_MAX:
             raise ValueError("a hash lies in [0, 2147483647]")
         data = <const uint8_t *> buffer.buf
-        first_ms = <int64_t> get64(data)
-        count = <int32_t> get32(data + 36)
+        _copy_out(data, HEADER, header, &buffer)
+        first_ms = <int64_t> get64(header)
+        count = <int32_t> get32(header + 36)
         if count > entries - 1:
             count = entries - 1
         if number == 0:
-            number = <int32_t> get32(data + HEADER + hashed % slots * SLOT)
+            _copy_out(data + HEADER + hashed % slots * SLOT, SLOT, slot, &buffer)
+            number = <int32_t> get32(slot)
         # A slot may name the entry behind the last one: it was written before the slot was.
         while 0 < number <= count and PyList_GET_SIZE(found) < count_max:
-            entry = data + HEADER + slots * SLOT + number * ENTRY
+            _copy_out(data + HEADER + slots * SLOT + number * ENTRY, ENTRY, entry, &buffer)
             delta_s = <int32_t> get32(entry + 12)
             if delta_s < INT_MAX and ends_before(first_ms, delta_s if number > 1 else 0, begin_ms):
                 return found, 0
@@ -287,41 +297,62 @@ def select(
         PyBuffer_Release(&buffer)
 
 
-def relink(view, int64_t slots, int64_t entries, int64_t count, int64_t physical_end):
-    cdef Py_buffer buffer
-    cdef uint8_t *data
+cdef struct Relinking:
+    uint8_t *data
+    int64_t slots
+    int64_t count
+    int64_t physical_end
+    int64_t number
+    int64_t used
+
+
+cdef void _relink(void *context) noexcept nogil:
+    cdef Relinking *r = <Relinking *> context
+    cdef uint8_t *slots = r.data + HEADER
     cdef uint8_t *entry
     cdef uint8_t *slot
-    cdef int64_t number, physical
+    cdef int64_t physical
     cdef int64_t last = 0
-    cdef int64_t used = 0
     cdef int32_t hashed
+    memset(slots, 0, r.slots * SLOT)
+    r.number = 1
+    r.used = 0
+    while r.number < r.count:
+        entry = slots + r.slots * SLOT + r.number * ENTRY
+        hashed = <int32_t> get32(entry)
+        physical = <int64_t> get64(entry + 4)
+        if (
+            hashed < 0 or <int32_t> get32(entry + 12) < 0 or physical < last
+            or physical >= r.physical_end
+        ):
+            return
+        last = physical
+        slot = slots + hashed % r.slots * SLOT
+        if get32(slot) == 0:
+            r.used += 1
+        put32(entry + 16, get32(slot))
+        put32(slot, <uint32_t> r.number)
+        r.number += 1
+
+
+def relink(view, int64_t slots, int64_t entries, int64_t count, int64_t physical_end):
+    cdef Py_buffer buffer
+    cdef Relinking relinking
+    cdef int result
     PyObject_GetBuffer(view, &buffer, PyBUF_CONTIG)
     try:
         _check(&buffer, slots, entries)
         if not 1 <= count <= entries:
             raise ValueError("count must lie in [1, entries]")
-        data = <uint8_t *> buffer.buf
+        relinking.data = <uint8_t *> buffer.buf
+        relinking.slots = slots
+        relinking.count = count
+        relinking.physical_end = physical_end
         with nogil:
-            memset(data + HEADER, 0, slots * SLOT)
-            number = 1
-            while number < count:
-                entry = data + HEADER + slots * SLOT + number * ENTRY
-                hashed = <int32_t> get32(entry)
-                physical = <int64_t> get64(entry + 4)
-                if (
-                    hashed < 0 or <int32_t> get32(entry + 12) < 0 or physical < last
-                    or physical >= physical_end
-                ):
-                    break
-                last = physical
-                slot = data + HEADER + hashed % slots * SLOT
-                if get32(slot) == 0:
-                    used += 1
-                put32(entry + 16, get32(slot))
-                put32(slot, <uint32_t> number)
-                number += 1
-        return number, used
+            result = guarded(_relink, &relinking, buffer.buf, buffer.len)
+        if result < 0:
+            raise_fault()
+        return relinking.number, relinking.used
     finally:
         PyBuffer_Release(&buffer)
 
@@ -387,30 +418,66 @@ cdef int _parse(const uint8_t *at, Py_ssize_t there, int64_t place, Record *r) n
     return OKAY if position + r.properties_bytes == r.size else BAD_LAYOUT
 
 
+cdef struct Look:
+    # What lies at a place of a log file: why the walk stops there, or OKAY and the record.
+    const uint8_t *data
+    Py_ssize_t at
+    Py_ssize_t end
+    int64_t physical_base
+    uint8_t *texts
+    Record record
+    int stop
+    bint has_keys
+
+
+cdef void _look(void *context) noexcept nogil:
+    """Parse a record and take along topic and properties if it has keys."""
+    cdef Look *look = <Look *> context
+    cdef Record *r = &look.record
+    cdef Keys keys
+    look.stop = _parse(
+        look.data + look.at, look.end - look.at, look.physical_base + look.at, r
+    )
+    if look.stop != OKAY:
+        return
+    look.has_keys = (
+        find_keys(r.properties, r.properties_bytes, &keys) and r.sys_flag & ROLLBACK != ROLLBACK
+    )
+    if look.has_keys:
+        memcpy(look.texts, r.topic, r.topic_bytes)
+        memcpy(look.texts + r.topic_bytes, r.properties, r.properties_bytes)
+        r.topic = look.texts
+        r.properties = look.texts + r.topic_bytes
+
+
 def collect_keyed(
     view, Py_ssize_t begin, Py_ssize_t end, int64_t physical_base, Py_ssize_t count_max
 ):
     cdef Py_buffer buffer
-    cdef const uint8_t *data
     cdef Py_ssize_t at = begin
     cdef int stop = END
-    cdef Record r
-    cdef Keys keys
+    cdef Look look
+    cdef uint8_t texts[TEXTS_MAX]
+    cdef Record *r = &look.record
     cdef list items = []
     PyObject_GetBuffer(view, &buffer, PyBUF_CONTIG_RO)
     try:
         if not (0 <= begin <= end <= buffer.len):
             raise ValueError("begin and end lie outside the view")
-        data = <const uint8_t *> buffer.buf
+        look.data = <const uint8_t *> buffer.buf
+        look.end = end
+        look.physical_base = physical_base
+        look.texts = texts
         while at < end:
             if PyList_GET_SIZE(items) >= count_max:
                 stop = COUNT
                 break
-            stop = _parse(data + at, end - at, physical_base + at, &r)
+            look.at = at
+            touch(_look, &look, &buffer)
+            stop = look.stop
             if stop != OKAY:
                 break
-            _find_keys(r.properties, r.properties_bytes, &keys)
-            if (keys.unique_bytes or keys.words_bytes) and r.sys_flag & ROLLBACK != ROLLBACK:
+            if look.has_keys:
                 items.append(
                     (
                         physical_base + at,

@@ -11,7 +11,16 @@ from collections.abc import Sequence
 from struct import Struct
 from typing import Any, Final
 
-from core._record_py import MAGIC_BLANK, MAGIC_V1, MAGIC_V2, RECORD_BYTES_MIN, ScanStop
+from core._record_py import (
+    MAGIC_BLANK,
+    MAGIC_V1,
+    MAGIC_V2,
+    RECORD_BYTES_MIN,
+    ROLLBACK,
+    TRANSACTION_MASK,
+    ScanStop,
+    has_keys,
+)
 from core.message import SYS_FLAG_BORN_IPV6, SYS_FLAG_STORE_IPV6, string_hash
 
 HEADER: Final = Struct(">qqqqii")
@@ -21,9 +30,6 @@ HEADER_BYTES: Final = 40
 SLOT_BYTES: Final = 4
 ENTRY_BYTES: Final = 20
 INT_MAX: Final = 0x7FFFFFFF
-TRANSACTION_MASK: Final = 0xC
-ROLLBACK: Final = 0xC
-NAMED_KEYS: Final = (b"UNIQ_KEY\x01", b"KEYS\x01")
 
 IndexItem = tuple[int, int, bytes, bytes]
 
@@ -32,16 +38,8 @@ def keyed(messages: Sequence[Any]) -> list[int]:
     return [
         position
         for position, message in enumerate(messages)
-        if _has_keys(message[2]) and message[6] & TRANSACTION_MASK != ROLLBACK
+        if has_keys(message[2]) and message[6] & TRANSACTION_MASK != ROLLBACK
     ]
-
-
-def _has_keys(properties: bytes) -> bool:
-    return any(
-        item.startswith(name) and len(item) > len(name)
-        for item in properties.split(b"\x02")
-        for name in NAMED_KEYS
-    )
 
 
 def keys_of(properties: bytes) -> list[bytes]:
@@ -179,7 +177,7 @@ def collect_keyed(
         if isinstance(record, ScanStop):
             return items, at, record
         size, store_ms, topic, properties, sys_flag = record
-        if sys_flag & TRANSACTION_MASK != ROLLBACK and _has_keys(properties):
+        if sys_flag & TRANSACTION_MASK != ROLLBACK and has_keys(properties):
             items.append((physical_base + at, store_ms, topic, properties))
         at += size
     return items, at, ScanStop.END

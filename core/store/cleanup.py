@@ -11,7 +11,8 @@ Spec: RocketMQ DefaultMessageStore.CleanCommitLogService, CleanConsumeQueueServi
     at the end: ConsumeQueue files and whatever else points only into removed files
 
 Invariants: files go in the order of the log and never the newest; none goes before what listeners
-saved of it is durable; a wall clock that is set in either direction expires nothing early.
+saved of it is durable; a wall clock that is set in either direction, while the store is open or
+stopped, expires nothing early.
 Concurrency: a file that has left the row cannot be found by a reader any more; it is unmapped when
 the last one that holds its view lets go of it. The flusher never syncs a file below its offset.
 """
@@ -27,13 +28,13 @@ from typing import Final
 
 import trio
 
-from core.clock import Clock
+from core.clock import Clock, SteadyClock
 from core.errors import StoreError
 from core.record import scan
 from core.store.commitlog import CommitLog
 from core.store.config import StoreConfig
 from core.store.consume_queue import ConsumeQueue
-from core.store.files import Storage
+from core.store.files import NO_ROOM, Storage
 from core.store.flush import GroupFlusher
 from core.store.mapped_file_queue import MappedFile
 
@@ -47,51 +48,57 @@ BeforeRemoval = Callable[[int, int], Awaitable[None]]
 
 
 class Retention:
-    """How old a file is, by a clock that no setting of the wall clock moves forward."""
+    """How old a file is; setting the wall clock makes none older.
 
-    def __init__(self, clock: Clock, retention_hours: int) -> None:
+    Only the time in which the store is open counts: of a clock that is ahead after a stop nobody
+    can say whether that time has passed.
+    """
+
+    def __init__(self, clock: SteadyClock, wall: Clock, retention_hours: int) -> None:
         self._clock = clock
+        self._wall = wall
         self._retention_ms = retention_hours * HOUR_MS
-        # The wall clock is believed at the start; from then on the monotonic one says what passed.
-        self._started_ms = clock.now_ms() - clock.monotonic_ms()
 
     def is_expired(self, newest_ms: int) -> bool:
         """Say whether messages of ``newest_ms`` and before have been kept for long enough."""
-        now_ms = min(self._clock.now_ms(), self._started_ms + self._clock.monotonic_ms())
-        return now_ms - newest_ms > self._retention_ms
+        return self._clock.age_ms(newest_ms) > self._retention_ms
 
     def hour(self) -> int:
         """Return the hour of the day, local time."""
-        return time.localtime(self._clock.now_ms() / 1000).tm_hour
+        return time.localtime(self._wall.now_ms() / 1000).tm_hour
 
 
 class LogCleaner:
     """Removes files of one open store, round by round.
 
     ``before_removal`` are called with a file's [begin, end) and may append; ``after_removal`` with
-    the log's new begin, and remove what points only below it.
+    the log's new begin, and return the paths of files that point only below it.
     """
 
     def __init__(
         self,
         config: StoreConfig,
-        clock: Clock,
+        clock: SteadyClock,
+        wall: Clock,
         storage: Storage,
         log: CommitLog,
         queues: Mapping[tuple[str, int], ConsumeQueue],
         *,
         flusher: GroupFlusher,
         files_lock: trio.Lock,
+        on_failure: Callable[[str], None],
     ) -> None:
         self._config = config
-        self._retention = Retention(clock, config.retention_hours)
+        self._clock = clock
+        self._retention = Retention(clock, wall, config.retention_hours)
         self._storage = storage
         self._log = log
         self._queues = queues
         self._flusher = flusher
         self._files_lock = files_lock
+        self._on_failure = on_failure
         self.before_removal: list[BeforeRemoval] = []
-        self.after_removal: list[Callable[[int], object]] = []
+        self.after_removal: list[Callable[[int], list[str]]] = []
         self.removed_files = 0
 
     async def run(self) -> None:
@@ -113,12 +120,16 @@ class LogCleaner:
         """Do one round; return how many CommitLog files were removed."""
         removed = 0
         while removed < self._config.cleanup_files_max and len(self._log.queue.files) > 1:
+            if self._flusher.is_fenced:
+                break
             oldest = self._log.queue.files[0]
-            if not await self._goes(self._newest_ms(oldest)):
+            newest_ms = self._newest_ms(oldest)
+            if not await self._goes(newest_ms):
                 break
             size = self._log.end_offset - self._log.begin_offset
             await self._remove(oldest)
             removed += 1
+            self._clock.forget_before(newest_ms)
             if self._log.end_offset - self._log.begin_offset > size - oldest.size // 2:
                 # Nearly all of it was still needed: to go on would copy the log, not shorten it.
                 break
@@ -163,6 +174,17 @@ class LogCleaner:
             # It is still there: a gap between files would keep the store from opening.
             self._log.queue.put_back(file)
             raise
+        try:
+            await trio.to_thread.run_sync(self._storage.sync_directory, os.path.dirname(file.path))
+        except OSError as exc:
+            # Not before this is done may the next one go: files that are missing in the middle
+            # cannot be told from loss. A second sync might say that all is well.
+            if exc.errno in NO_ROOM:
+                self._log.queue.put_back(file)
+            else:
+                self._on_failure(f"syncing the log's directory failed: {exc}")
+            raise
+        file.let_go()
         self.removed_files += 1
         _log.info("removed a CommitLog file path=%s", file.path)
 
@@ -171,9 +193,6 @@ class LogCleaner:
         # The last attempt may have got as far as removing it.
         with suppress(FileNotFoundError):
             self._storage.remove_file(file.path)
-        # Before the next one goes: files that are missing in the middle cannot be told from loss.
-        self._storage.sync_directory(os.path.dirname(file.path))
-        file.let_go()
 
     async def remove_derived(self) -> int:
         """Remove what points only below the log's begin; return how many ConsumeQueue files."""
@@ -181,7 +200,9 @@ class LogCleaner:
         begin_offset = self._log.begin_offset
         async with self._files_lock:
             for listener in self.after_removal:
-                listener(begin_offset)
+                paths = listener(begin_offset)
+                if paths:
+                    await trio.to_thread.run_sync(self._unlink_derived, paths)
         queues = list(self._queues.values())
         for at in range(0, len(queues), QUEUES_PER_STEP):
             # A checkpoint syncs files by name; none may vanish while it does.
@@ -204,4 +225,4 @@ class LogCleaner:
                 self._storage.remove_file(path)
             except OSError as exc:
                 # The next start finds it again, and that nothing in it points into the log.
-                _log.warning("a ConsumeQueue file stays path=%s error=%s", path, exc)
+                _log.warning("a derived file stays path=%s error=%s", path, exc)

@@ -23,6 +23,12 @@ class StoreConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     flush: Literal["async", "sync"] = "async"
     # How far the disk may be behind, also when there is little traffic.
     flush_interval_ms: int = 500
+    # Records collect in memory and go into the page cache each `write_buffer_commit_ms`; a process
+    # that is killed loses what has not. Takes memory for up to `write_buffer_files_max` CommitLog
+    # files; when all are in use, the next file is mapped as without. Only with flush = "async".
+    write_buffer: bool = False
+    write_buffer_commit_ms: int = 200
+    write_buffer_files_max: int = 3
     # How much log a start after a crash has to read again, in time.
     checkpoint_interval_ms: int = 10_000
     message_bytes_max: int = 4_194_304
@@ -30,12 +36,27 @@ class StoreConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     disk_used_percent_max: int = 90
     disk_free_bytes_min: int = 268_435_456
     disk_check_interval_ms: int = 1_000
-    # Mapped ConsumeQueue files; each costs two descriptors.
+    # So much of the last file is made ready ahead of the append, by a worker thread; 0: nothing.
+    # Has no effect with flush = "sync", whose flushes would write those pages twice, or in a write
+    # buffer.
+    commitlog_touch_ahead_bytes: int = 4_194_304
+    # CommitLog files mapped to be read, besides the last ones; each costs a descriptor.
+    commitlog_files_mapped_max: int = 256
+    # ConsumeQueue units wait in memory: those of a queue until it has so many pages of them, those
+    # of all queues until the next checkpoint.
+    consume_queue_flush_interval_ms: int = 1_000
+    consume_queue_flush_least_pages: int = 2
+    # With half as many they are written at once; with as many an append writes them itself.
+    consume_queue_memory_bytes_max: int = 67_108_864
+    # ConsumeQueue files open for reading, a descriptor each.
     consume_queue_files_open_max: int = 256
     # Shape of new index files; RocketMQ's, 420 MB, of which only what is used takes room. Files
     # of another shape are read as they are.
     index_slots: int = 5_000_000
     index_entries: int = 20_000_000
+    # How much of the machine's memory the end of the log is taken to fill: RocketMQ's
+    # accessMessageInMemoryMaxRatio. Readers of older messages may be sent to a slave.
+    cached_memory_percent: int = 40
     # A file whose newest message is older than this is removed during `cleanup_hours`.
     retention_hours: int = 72
     # Hours of the day, local time.
@@ -51,6 +72,20 @@ class StoreConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     # Delays that a message can ask for by level; the first is level 1.
     delay_levels: str = DEFAULT_DELAY_LEVELS
 
+    @property
+    def promise(self) -> str:
+        """What an acknowledgement means, in words."""
+        if self.flush == "sync":
+            return "acknowledged when on the disk"
+        if self.write_buffer:
+            return (
+                "acknowledged when in this process's memory, in the page cache within "
+                f"{self.write_buffer_commit_ms} ms, on the disk within {self.flush_interval_ms} ms"
+            )
+        return (
+            f"acknowledged when in the page cache, on the disk within {self.flush_interval_ms} ms"
+        )
+
     def __post_init__(self) -> None:
         if self.commitlog_file_bytes < 4096 or self.commitlog_file_bytes % 4096:
             raise ValueError("commitlog_file_bytes must be a multiple of 4096")
@@ -58,6 +93,11 @@ class StoreConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
             raise ValueError("consume_queue_file_units must lie in [1, 67108864]")
         if not 1 <= self.message_bytes_max <= 1 << 30:
             raise ValueError("message_bytes_max must lie in [1, 1073741824]")
+        if self.write_buffer and self.flush == "sync":
+            raise ValueError(
+                'write_buffer needs flush = "async": what waits for the disk must not wait in '
+                "memory first"
+            )
         for name in _AT_LEAST_ONE:
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1")
@@ -70,6 +110,8 @@ class StoreConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
         for name in ("index_slots", "index_entries"):
             if not 1 <= getattr(self, name) <= 1 << 26:
                 raise ValueError(f"{name} must lie in [1, 67108864]")
+        if self.commitlog_touch_ahead_bytes < 0:
+            raise ValueError("commitlog_touch_ahead_bytes must not be negative")
         if self.disk_free_bytes_min < 0 or self.consume_queue_files_open_max < 2:
             raise ValueError(
                 "disk_free_bytes_min must not be negative, consume_queue_files_open_max at least 2"
@@ -77,7 +119,13 @@ class StoreConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
 
 
 _AT_LEAST_ONE = (
+    "commitlog_files_mapped_max",
     "flush_interval_ms",
+    "write_buffer_commit_ms",
+    "write_buffer_files_max",
+    "consume_queue_flush_interval_ms",
+    "consume_queue_flush_least_pages",
+    "consume_queue_memory_bytes_max",
     "checkpoint_interval_ms",
     "disk_check_interval_ms",
     "retention_hours",
@@ -85,4 +133,9 @@ _AT_LEAST_ONE = (
     "cleanup_files_max",
     "cleanup_pause_ms",
 )
-_PERCENT = ("disk_used_percent_max", "cleanup_expired_percent", "cleanup_oldest_percent")
+_PERCENT = (
+    "cached_memory_percent",
+    "disk_used_percent_max",
+    "cleanup_expired_percent",
+    "cleanup_oldest_percent",
+)

@@ -5,7 +5,8 @@ which record really has a key. Must not touch: bytes of an index file (index, in
 (it reads there, and never writes).
 
     append -> add -> pending -> dispatch -> the newest file
-    start, or after the disk was full: catch_up reads the log from where the index ends
+    start: load, then feed gets the keys of the records that recovery walks over, then finish
+    what lacks then, or after the disk was full: catch_up reads the log from where the index ends
 
 Invariants: the keys of every record in [log begin, indexed_offset) are in the files; files hold
 consecutive stretches of the log, so that newer files have newer records. A record's keys may be in
@@ -18,8 +19,10 @@ Spec: RocketMQ IndexService.
 
 from __future__ import annotations
 
+import errno
 import logging
 from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
@@ -27,17 +30,20 @@ from typing import Final
 from core.clock import Clock
 from core.errors import RecordError, StoreError
 from core.message import KEYS, UNIQ_KEY, decode_properties
-from core.record import AppendMessage, ScanStop, decode, find_record
+from core.record import AppendMessage, ScanStop, decode, find_record, scan
 from core.store.checkpoint import IndexFileState, IndexTable
 from core.store.commitlog import CommitLog
 from core.store.files import TEMPORARY, Entry, Storage
 from core.store.index import IndexItem, collect_keyed, key_hash
 from core.store.index_file import NAME_DIGITS, IndexFile, file_bytes, shape_of
 from core.store.mapped_file_queue import MappedFile
+from core.store.progress import ProgressMeter
 
 logger = logging.getLogger(__name__)
 
 PENDING_MAX: Final = 1024
+# While the first file, or the next one, is being made.
+WAITING_MAX: Final = 65_536
 ITEMS_PER_STEP: Final = 4096
 CATCH_UP_BYTES: Final = 16_777_216
 OFFSETS_PER_STEP: Final = 64
@@ -47,6 +53,7 @@ QUERY_COUNT_MAX: Final = 64
 QUERY_BYTES_MAX: Final = 8_388_608
 # Records looked at for one query, so that keys made to have one hash cannot hold up the rest.
 CANDIDATES_MAX: Final = 4096
+OFFSET_MAX: Final = (1 << 63) - 1
 TIME_MAX: Final = (1 << 63) - 1
 
 
@@ -73,7 +80,10 @@ class IndexPlan:
 
 
 class IndexService:
-    """The index of one store folder; all calls come from the thread that appends."""
+    """The index of one store folder; all calls come from the thread that appends.
+
+    A worker thread makes files ahead of need and hands them over through a future.
+    """
 
     def __init__(
         self,
@@ -97,6 +107,14 @@ class IndexService:
         # The physical offset from which on the log has to be read; None when nothing lacks.
         self._behind: int | None = None
         self._trouble: str | None = None
+        # Why the start makes files anew, and from which physical offset on; empty if it does not.
+        self.fault = ""
+        self.made_from = 0
+        # The next file, made by the worker thread before it is needed: it touches nothing else.
+        self._worker: ThreadPoolExecutor | None = None
+        self._making: Future[IndexFile] | None = None
+        # Whether the walk that is going on began no later than the index ends.
+        self._is_fed = False
         self._has_new_file = False
         self._noted: IndexTable | None = None
         # Files that the last plan names: a thread may be about to sync them.
@@ -104,10 +122,11 @@ class IndexService:
 
     # -- start -----------------------------------------------------------------------------
 
-    def recover(self, table: IndexTable | None, *, was_clean: bool, index_ms: int) -> None:
-        """Believe what files and table agree on, remove the rest, index the log from there; blocks.
+    def load(self, table: IndexTable | None, *, was_clean: bool, index_ms: int) -> None:
+        """Believe what files and table agree on and remove the rest; blocks.
 
-        Without a table the folder is RocketMQ's, or one in which there never was an index.
+        Without a table the folder is RocketMQ's, or one in which there never was an index. The
+        log's end is not known yet: what names places behind it goes in ``finish``.
         """
         self._storage.make_directory(self._directory)
         found = self._list()
@@ -115,12 +134,42 @@ class IndexService:
             self._behind = self._load_known(found, table, was_clean=was_clean)
         else:
             self._behind = self._load_unknown(found, was_clean=was_clean, index_ms=index_ms)
+
+    def begin_feed(self, begin: int) -> None:
+        """Recovery walks the log from ``begin`` on; the index takes part if nothing lacks below."""
+        assert self._behind is not None, "load comes first"
+        self._is_fed = self._behind >= begin
+
+    def feed(self, items: list[IndexItem], end: int) -> None:
+        """Index the records with keys that a step of the walk found, up to the offset ``end``."""
+        if not self._is_fed or self._behind is None:
+            return
+        if items and items[0][0] < self._behind:
+            items = [item for item in items if item[0] >= self._behind]
+        if self._put(items):
+            self._behind = max(self._behind, end)
+        else:
+            # Files hold the keys in the log's order: what follows has to wait for these.
+            self._is_fed = False
+
+    def finish(self, meter: ProgressMeter) -> None:
+        """Index what the log has and the walk has not fed; blocks."""
         self._cut_at(self._log.end_offset)
-        begin = self._behind
-        self.catch_up()
+        assert self._behind is not None
+        begin = self._behind = max(self._behind, self._log.begin_offset)
+        total = self._log.end_offset - begin
+        meter.begin("making the index anew", total)
+        while self._behind is not None and self._trouble is None:
+            self.catch_up(CATCH_UP_BYTES)
+            meter.advance(self.indexed_offset - begin)
         logger.info(
             "index ready files=%d from=%d end=%d", len(self._files), begin, self._log.end_offset
         )
+
+    def _note_fault(self, fault: str, resume: int) -> None:
+        logger.warning("the index is made anew from=%d reason=%s", resume, fault)
+        if not self.fault:
+            self.fault, self.made_from = fault, resume
 
     def _list(self) -> dict[str, Entry]:
         found = {}
@@ -141,13 +190,15 @@ class IndexService:
             entry = found.get(state.name)
             if entry is None and state.end_physical < self._log.begin_offset and not is_last:
                 continue
-            fault = self._load_one(entry, state, is_torn=is_last and not was_clean)
+            try:
+                fault = self._load_one(entry, state, is_torn=is_last and not was_clean)
+            except OSError as exc:
+                if exc.errno != errno.EIO:
+                    raise
+                fault = f"it cannot be read: {exc.strerror}"
             if fault is not None:
                 resume = self._files[-1].end_physical if self._files else 0
-                logger.warning(
-                    "the index is made anew from=%d path=%s/%s reason=%s",
-                    resume, self._directory, state.name, fault,
-                )  # fmt: skip
+                self._note_fault(f"{self._directory}/{state.name}: {fault}", resume)
                 break
         # Files that no checkpoint speaks of, or that follow one that is damaged, and that one.
         kept = {file.name for file in self._files}
@@ -173,7 +224,7 @@ class IndexService:
         # header is not.
         if not is_as_noted or (is_torn and not file.is_full):
             file.end_ms, file.end_physical = state.end_ms, state.end_physical
-            file.cut(state.count, self._log.end_offset)
+            file.cut(state.count, OFFSET_MAX)
         fault = file.fault()
         if file.count == state.count and file.end_physical != state.end_physical:
             fault = f"its last record is {file.end_physical}, not {state.end_physical}"
@@ -202,14 +253,24 @@ class IndexService:
                     continue
                 file.close()
             is_taken = False
-            logger.warning("an index file is made anew path=%s", path)
+            self._note_fault(
+                f"{path}: it is damaged, or younger than the checkpoint",
+                self._files[-1].end_physical if self._files else 0,
+            )
             self._storage.remove_file(path)
         if not self._files:
             return 0
         last = self._files[-1].end_physical
         # After a clean stop all keys of the last record are in; else some of them may not be.
-        record = self._intact(last) if was_clean else None
-        return last + len(record) if record is not None else last
+        return self._end_of(last) if was_clean else last
+
+    def _end_of(self, physical_offset: int) -> int:
+        """Return where the record there ends, or its own place if none begins there."""
+        file = self._log.queue.find(physical_offset)
+        if file is None:
+            return physical_offset
+        at = physical_offset - file.begin
+        return file.begin + scan(file.view, at, file.size, file.begin, 1)[1]
 
     def _cut_at(self, end_offset: int) -> None:
         """Drop entries that name a place behind the log's end."""
@@ -237,9 +298,13 @@ class IndexService:
     def _index_some(self, file: MappedFile, at: int) -> bool:
         """Index some records of one log file; false when that is not possible now."""
         end = min(self._log.end_offset - file.begin, file.size)
-        items, position, stop = collect_keyed(
-            file.view, at - file.begin, end, file.begin, ITEMS_PER_STEP
-        )
+        try:
+            items, position, stop = collect_keyed(
+                file.view, at - file.begin, end, file.begin, ITEMS_PER_STEP
+            )
+        except OSError as exc:
+            self._stop_at(at, exc)
+            return False
         if not self._put(items):
             return False
         self._behind = file.begin + position
@@ -276,8 +341,16 @@ class IndexService:
             message = messages[position]
             item = (placed[position][0], store_ms, message[0].topic, message[2])
             self._pending.append(item)
-        if len(self._pending) >= PENDING_MAX:
+        waiting = len(self._pending)
+        if waiting >= PENDING_MAX and (self._has_file() or waiting >= WAITING_MAX):
             self.dispatch()
+
+    def _has_file(self) -> bool:
+        """Say whether keys can be put without waiting for a file to be made."""
+        if self._files and not self._files[-1].is_full:
+            return True
+        self._make_ahead()
+        return self._making is not None and self._making.done()
 
     def dispatch(self) -> None:
         """Put what is pending; after a failure, some of what the log has and the index lacks."""
@@ -294,14 +367,11 @@ class IndexService:
             while item < len(items):
                 if not self._files or self._files[-1].is_full:
                     self._add_file()
-                # Each space ends at most one key.
-                count = sum(2 + properties.count(b" ") for _, _, _, properties in items[item:])
-                item, key = self._files[-1].put(items, item, key, count)
+                item, key = self._files[-1].put(items, item, key)
+                if self._files[-1].count > self._entries // 4 * 3:
+                    self._make_ahead()
         except OSError as exc:
-            self._behind = items[item][0]
-            if self._trouble is None:
-                logger.warning("the index stops at offset=%d reason=%s", self._behind, exc)
-            self._trouble = str(exc)
+            self._stop_at(items[item][0], exc)
             return False
         if self._trouble is not None:
             logger.warning("the index goes on")
@@ -309,18 +379,42 @@ class IndexService:
         return True
 
     def _add_file(self) -> None:
+        """Begin the next file; waits for it if it is being made, makes it if nobody did."""
         last = self._files[-1] if self._files else None
-        now = datetime.fromtimestamp(self._clock.now_ms() / 1000, UTC)
-        name = int(f"{now:%Y%m%d%H%M%S}{now.microsecond // 1000:03d}")
-        if last is not None:
-            # Files are ordered by name, also when the clock goes back.
-            name = max(name, int(last.name) + 1)
-        path = f"{self._directory}/{name:0{NAME_DIGITS}d}"
-        self._files.append(IndexFile.create(self._storage, path, self._slots, self._entries, last))
+        making, self._making = self._making, None
+        # A failed attempt is made again here, where its error stops the index.
+        file = making.result() if making is not None and making.exception() is None else None
+        if file is None:
+            file = IndexFile.create(self._storage, self._next_path(), self._slots, self._entries)
+        file.begin_behind(last)
+        self._files.append(file)
         self._has_new_file = True
         self._unmap_old()
 
+    def _make_ahead(self) -> None:
+        """Begin to make the next file in the worker thread, unless that has been done."""
+        if self._making is None:
+            if self._worker is None:
+                self._worker = ThreadPoolExecutor(1, thread_name_prefix="index-file")
+            self._making = self._worker.submit(
+                IndexFile.create, self._storage, self._next_path(), self._slots, self._entries
+            )
+
+    def _next_path(self) -> str:
+        now = datetime.fromtimestamp(self._clock.now_ms() / 1000, UTC)
+        name = int(f"{now:%Y%m%d%H%M%S}{now.microsecond // 1000:03d}")
+        if self._files:
+            # Files are ordered by name, also when the clock goes back.
+            name = max(name, int(self._files[-1].name) + 1)
+        return f"{self._directory}/{name:0{NAME_DIGITS}d}"
+
     # -- queries and the rest --------------------------------------------------------------
+
+    def _stop_at(self, physical_offset: int, error: OSError) -> None:
+        self._behind = physical_offset
+        if self._trouble is None:
+            logger.warning("the index stops at offset=%d reason=%s", physical_offset, error)
+        self._trouble = str(error)
 
     @property
     def indexed_offset(self) -> int:
@@ -437,8 +531,12 @@ class IndexService:
         self._noted = table
         return IndexPlan(paths, directories, None if is_noted else table, index_ms)
 
+    def write_again(self) -> None:
+        """Have the next plan come with its table: the last one was not written down."""
+        self._noted = None
+
     def remove_below(self, physical_offset: int) -> list[str]:
-        """Remove files all of whose records lie below ``physical_offset``; return their paths.
+        """Give up files of records below ``physical_offset`` alone; the caller removes them.
 
         The newest file stays, and so does one that a checkpoint may be syncing: it goes next time.
         """
@@ -447,7 +545,7 @@ class IndexService:
             file = self._files[0]
             if file.end_physical >= physical_offset or file.is_dirty or file.path in self._planned:
                 break
-            self._remove(self._files.pop(0))
+            self._files.pop(0).close()
             removed.append(file.path)
         return removed
 
@@ -456,7 +554,12 @@ class IndexService:
         self._storage.remove_file(file.path)
 
     def close(self) -> None:
-        """Unmap all; what is pending is in the log."""
+        """Unmap all; what is pending is in the log, a file made ahead and never used goes."""
+        if self._worker is not None:
+            self._worker.shutdown(wait=True)
+        if self._making is not None and self._making.exception() is None:
+            self._remove(self._making.result())
+        self._making = None
         for file in self._files:
             file.close()
 

@@ -26,24 +26,64 @@ from core.record import (
     QueueTail,
     ScanStop,
     collect,
+    copy_out,
     decode_messages,
     find_record,
     scan,
 )
-from core.store.checkpoint import QueueTable, StateFiles, StoreCheckpoint
+from core.sealed_json import seal_fault
+from core.store.checkpoint import (
+    BACKUP,
+    IndexFileState,
+    IndexTable,
+    QueueTable,
+    StateFiles,
+    StoreCheckpoint,
+)
 from core.store.config import StoreConfig
-from core.store.consume_queue import UNIT, ConsumeQueue, OpenRegions, is_topic_name
+from core.store.consume_queue import UNIT, ConsumeQueue, OpenFiles, is_topic_name
 from core.store.dry_run import DryRunStorage
 from core.store.due_time import WAITING_TOPICS, DueTimes
+from core.store.durable_file import DurableFile
+from core.store.files import TEMPORARY
+from core.store.index import IndexItem
+from core.store.index_inspection import IndexCheck
 from core.store.mapped_file_queue import MappedFile, MappedFileQueue
 from core.store.message_store import MessageStore
-from core.store.recovery import RecoveryReport
+from core.store.recovery_report import RecoveryReport
 
 RECORDS_PER_STEP = 65_536
 UNITS_PER_STEP = 65_536
+LOG_FILES_MAPPED_MAX = 16
 # A live store writes the record first and its unit right after.
 SETTLE_S = 0.2
-JSON_FILES = ("topics.json", "consumerOffset.json", "subscriptionGroup.json", "delayOffset.json")
+JSON_FILES = (
+    "topics.json",
+    "consumerOffset.json",
+    "subscriptionGroup.json",
+    "delayOffset.json",
+    "timerOffset.json",
+)
+
+OURS = frozenset(
+    {
+        "abort", "checkpoint", "clock.json", "commitlog", "config", "consumequeue", "damaged",
+        "durable", "index", "index.json", "lock", "queues.json",
+    }
+)  # fmt: skip
+OURS_IN_CONFIG = frozenset({*JSON_FILES, "timerOffset.json"})
+ROCKETMQ_OWN = {
+    "timerwheel": "RocketMQ 5: timers, a slot for each second",
+    "timerlog": "RocketMQ 5: timers, what is in the slots",
+    "config/timercheck": "RocketMQ 5: timers, how far they are",
+    "config/timermetrics": "RocketMQ 5: timers, how many of each topic",
+    "consumequeue_ext": "RocketMQ: longer ConsumeQueue units",
+    "compaction": "RocketMQ 5: compacted topics",
+    "config/consumerFilter.json": "RocketMQ: filters of consumer groups",
+    "config/consumerOrderInfo.json": "RocketMQ 5: orderly pop consumers",
+    "config/topicQueueMapping.json": "RocketMQ 5: static topics",
+    "config/messageRequestMode.json": "RocketMQ 5: pull or pop, per group",
+}
 
 QueueKey = tuple[str, int]
 T = TypeVar("T")
@@ -83,22 +123,28 @@ class StoreFolder:
         state = StateFiles(self.storage, directory)
         self.checkpoint = state.read_checkpoint()
         self.table = state.read_queues()
+        self.index_table = state.read_index()
+        durable, noted = DurableFile(self.storage, directory).read(), self.table
+        # Records below are on the disk. A store that is open has appended and committed more.
+        self.flushed_offset = max(durable or 0, noted.end_offset if noted is not None else 0)
         self.has_abort = state.has_abort()
-        self.log = MappedFileQueue(self.storage, f"{directory}/commitlog", 1 << 30)
+        self.log = MappedFileQueue(
+            self.storage, f"{directory}/commitlog", 1 << 30, mapped_max=LOG_FILES_MAPPED_MAX
+        )
         self.log_fault: StoreDamagedError | None = None
         try:
             self.log.load()
         except StoreDamagedError as exc:
             # The files before the one that does not fit can be looked at.
             self.log_fault = exc
-        self._regions = OpenRegions(self.storage, 64)
+        self._files = OpenFiles(self.storage, 64)
         self.queue_faults: dict[QueueKey, str] = {}
         self.queues: dict[QueueKey, ConsumeQueue] = {}
         self.file_units = self._find_file_units()
         self.load_queues()
 
     def close(self) -> None:
-        self._regions.close()
+        self._files.close()
         self.log.close()
 
     def process_id(self) -> int | None:
@@ -138,13 +184,37 @@ class StoreFolder:
         root = f"{self.directory}/consumequeue"
         self.queue_faults.clear()
         for key in self._queue_directories():
-            queue = ConsumeQueue(self._regions, root, *key, self.file_units)
-            fault = queue.load()
+            queue = ConsumeQueue(self._files, root, *key, self.file_units)
+            fault = self._short_file(key) or queue.load()
             if fault is not None:
                 self.queue_faults[key] = fault
             else:
                 queue.set_max_offset(queue.find_end(1 << 62))
             self.queues[key] = queue
+
+    def _short_file(self, key: QueueKey) -> str | None:
+        """Name a file that is too short. After a crash that is no fault: it was being made."""
+        size = self.file_units * UNIT_BYTES
+        path = self.queue_path(key)
+        for entry in () if self.has_abort else self.storage.list_directory(path):
+            if entry.size < size and not entry.is_directory:
+                return f"{path}/{entry.name}: has {entry.size} bytes, expected {size}"
+        return None
+
+    def index_files(self) -> list[IndexFileState]:
+        """Return the index files that the last checkpoint names, oldest first."""
+        return self.index_table.files if self.index_table is not None else []
+
+    def left_alone(self) -> list[tuple[str, str]]:
+        """Return (name, what it is) of all that is not the store's: no start looks at it."""
+        found = []
+        for prefix, ours in (("", OURS), ("config/", OURS_IN_CONFIG)):
+            for entry in self.storage.list_directory(f"{self.directory}/{prefix}".rstrip("/")):
+                name = entry.name.removesuffix(BACKUP).removesuffix(TEMPORARY)
+                if name not in ours:
+                    path = prefix + entry.name
+                    found.append((path, ROCKETMQ_OWN.get(prefix + name, "unknown")))
+        return found
 
     def queue_path(self, key: QueueKey) -> str:
         return f"{self.directory}/consumequeue/{key[0]}/{key[1]}"
@@ -153,7 +223,10 @@ class StoreFolder:
 class LogWalk:
     """Every intact record of the log, in order, and the bytes between that are none."""
 
-    def __init__(self, folder: StoreFolder, progress: Progress) -> None:
+    def __init__(
+        self, folder: StoreFolder, progress: Progress, index: IndexCheck | None = None
+    ) -> None:
+        self._index = index
         self._log = folder.log
         self._begin = folder.begin_offset
         self._total = folder.file_end - folder.begin_offset
@@ -168,10 +241,13 @@ class LogWalk:
         due_ms = DueTimes().due_ms
 
         def look(file: MappedFile, position: int) -> tuple[list[QueueTail], int, ScanStop]:
+            keyed: list[IndexItem] | None = None if self._index is None else []
             runs, position, stop, count, last_ms = collect(
                 file.view, position, file.size, file.begin, RECORDS_PER_STEP,
-                WAITING_TOPICS, due_ms,
+                WAITING_TOPICS, due_ms, keyed,
             )  # fmt: skip
+            if self._index is not None and keyed is not None:
+                self._index.take(keyed, file.begin + position)
             self.records += count
             self.last_ms = max(self.last_ms, last_ms)
             return runs, position, stop
@@ -209,7 +285,8 @@ class LogWalk:
             at = good
 
     def _find_next(self, file: MappedFile, position: int) -> int | None:
-        after = position + int.from_bytes(file.view[position : position + 4], "big")
+        size = copy_out(file.view, position, min(position + 4, file.size))
+        after = position + int.from_bytes(size, "big")
         if position < after < file.size and scan(file.view, after, file.size, file.begin, 1)[0]:
             return file.begin + after
         for later in [file, *self._log.between(file.end, 1 << 63)]:
@@ -235,7 +312,7 @@ def _message(folder: StoreFolder, physical_offset: int, size: int) -> StoredMess
     file = folder.log.find(physical_offset)
     assert file is not None
     at = physical_offset - file.begin
-    record = bytes(file.view[at : at + size])
+    record = copy_out(file.view, at, at + size)
     try:
         (message,) = decode_messages(record)
     except RecordError:
@@ -259,6 +336,12 @@ class _Verifier:
         # Where each queue's records have got to; units that are not what they should be.
         self._next: dict[QueueKey, int] = {}
         self._wrong: dict[QueueKey, list[tuple[int, bytes]]] = {}
+        table = folder.table if folder.has_abort else None
+        self._known = (
+            {}
+            if table is None
+            else {(topic, queue_id): end for topic, queue_id, end in table.queues}
+        )
 
     def run(self, progress: Progress) -> Verification:
         folder, result = self._folder, self._result
@@ -269,9 +352,19 @@ class _Verifier:
                 "the store does not start until this file is put right; "
                 "what is in it and behind it was not checked",
             )  # fmt: skip
-        walk = LogWalk(folder, progress)
+        index = IndexCheck(
+            folder.storage,
+            folder.directory,
+            folder.index_table,
+            log_begin=folder.begin_offset,
+            is_live=self._is_live,
+            has_abort=folder.has_abort,
+            add=self._add,
+        )
+        walk = LogWalk(folder, progress, index)
         for run in walk.runs():
             self._check_run(run)
+        index.finish()
         result.records, result.end_offset = walk.records, walk.end_offset
         result.last_store_timestamp_ms = walk.last_ms
         for file, begin, end, stop in walk.damage:
@@ -322,7 +415,7 @@ class _Verifier:
             # One that appeared meanwhile is looked at again, but not unit by unit.
             self._wrong.setdefault(key, [])
             return
-        have = queue.read(first, count).ljust(len(units), b"\0")
+        have = queue.read_files(first, count).ljust(len(units), b"\0")
         if have == units:
             return
         for index in range(count):
@@ -335,7 +428,7 @@ class _Verifier:
         queue = self._folder.queues.get(key)
         if queue is None or key in self._folder.queue_faults or not 0 < end - begin < 1 << 24:
             return False
-        units = queue.read(begin, end - begin)
+        units = queue.read_files(begin, end - begin)
         sizes = [size for _, size, _ in UNIT.iter_unpack(units)]
         return sizes == [FILLER_SIZE] * (end - begin)
 
@@ -348,25 +441,41 @@ class _Verifier:
             if key in self._folder.queue_faults:
                 continue
             queue = self._folder.queues.get(key)
+            known = self._known_units(key)
+            if queue is None and known == 0:
+                continue
             if queue is None:
                 self._add(path, 0, "the queue has records but no ConsumeQueue", REBUILT)
                 continue
             still = [
                 offset
                 for offset, unit in wrong
-                if not _agree(queue.read(offset, 1), unit, key[0].encode())
+                if not _agree(have := queue.read_files(offset, 1), unit, key[0].encode())
+                and (offset < known or have.strip(b"\0"))
             ]
             for begin, end in _ranges(still):
                 file, at = _place(queue, path, begin, self._folder.file_units)
                 self._add(
                     file, at,
                     f"the units {begin} to {end - 1} are not those of their records",
-                    f"{end - begin} messages of {key[0]}/{key[1]} cannot be read or are filtered "
-                    "wrongly; they are in the log. Remove the queue's directory while the store is "
-                    "stopped, and the next start makes it anew",
+                    "none: they are made anew when they are read"
+                    if self._folder.table is not None and self._folder.table.crcs
+                    else f"{end - begin} messages of {key[0]}/{key[1]} may be filtered wrongly; "
+                    "they are in the log. Remove the queue's directory while the store is stopped, "
+                    "and the next start makes it anew",
                 )  # fmt: skip
         for key, fault in sorted(self._folder.queue_faults.items()):
             self._add(self._folder.queue_path(key), 0, fault, REBUILT)
+
+    def _known_units(self, key: QueueKey) -> int:
+        """Return below which queue offset units have to be on file.
+
+        Those behind may be in the memory of the process that has the store open, or were when it
+        was killed: the next start makes them.
+        """
+        if not self._folder.has_abort:
+            return 1 << 62
+        return self._known.get(key, 0)
 
     def _check_ends(self) -> None:
         """Look for units behind the last record of their queue."""
@@ -377,7 +486,7 @@ class _Verifier:
             expected = self._next.get(key)
             offset = queue.begin_offset if expected is None else expected
             stray = []
-            while units := queue.read(offset, UNITS_PER_STEP):
+            while units := queue.read_files(offset, UNITS_PER_STEP):
                 for index, (physical_offset, size, _) in enumerate(UNIT.iter_unpack(units)):
                     is_cleaned = expected is None and physical_offset < self._folder.begin_offset
                     is_newer = self._is_live and physical_offset >= end_offset
@@ -402,8 +511,10 @@ class _Verifier:
         data = folder.storage.read_file(checkpoint)
         if data is None and folder.log.files:
             self._add(checkpoint, 0, "is missing", SLOW_START)
-        elif data is not None and StoreCheckpoint.decode(data) == StoreCheckpoint() and any(data):
-            self._add(checkpoint, 0, "is too short or names times before 1970", SLOW_START)
+        elif data is not None and StoreCheckpoint.decode(data) is None:
+            self._add(
+                checkpoint, 0, "is too short, or does not agree with its checksum", SLOW_START
+            )
         elif (last := folder.checkpoint.physic_ms) > self._result.last_store_timestamp_ms > 0 and (
             not self._is_live and self._result.records
         ):
@@ -414,6 +525,16 @@ class _Verifier:
                 "messages at the log's end may be lost",
             )  # fmt: skip
         self._check_table()
+        path = f"{folder.directory}/index.json"
+        data = folder.storage.read_file(path)
+        if data is not None and IndexTable.decode(data) is None:
+            is_kept = folder.index_table is not None
+            self._add(
+                path, 0, "does not agree with its checksum",
+                "none: the next start reads more of the log"
+                if is_kept
+                else "none: the next start makes the index anew from the log",
+            )  # fmt: skip
         for name in JSON_FILES:
             self._check_json(f"{folder.directory}/config/{name}")
 
@@ -421,10 +542,10 @@ class _Verifier:
         folder, end = self._folder, self._result.end_offset
         path = f"{folder.directory}/queues.json"
         data = folder.storage.read_file(path)
+        if data is not None and QueueTable.decode(data) is None:
+            self._add(path, 0, "does not agree with its checksum", SLOW_START)
         table = folder.table
         if table is None:
-            if data is not None:
-                self._add(path, 0, "does not agree with its checksum", SLOW_START)
             return
         if table.end_offset > end and folder.log_fault is None:
             self._add(
@@ -447,12 +568,15 @@ class _Verifier:
 
     def _check_json(self, path: str) -> None:
         data = self._folder.storage.read_file(path)
-        if data is None or _is_json(data):
+        if data is None:
+            return
+        fault = seal_fault(data) or (None if _is_json(data) else "is not JSON")
+        if fault is None:
             return
         backup = self._folder.storage.read_file(path + ".bak")
-        kept = backup is not None and _is_json(backup)
+        kept = backup is not None and _is_json(backup) and seal_fault(backup) is None
         self._add(
-            path, 0, "is not JSON",
+            path, 0, fault,
             "the broker takes the previous content from .bak" if kept else "what it held is lost",
         )  # fmt: skip
 

@@ -1,15 +1,20 @@
 """The CommitLog's row of files: equal sizes, each named by the offset of its first byte.
 
 Owns: MappedFile, MappedFileQueue: loading and checking the row, finding a file by offset, adding
-the next one ahead of need. Must not touch: what the bytes mean.
+the next one ahead of need, which files are mapped and how. Must not touch: what the bytes mean.
 
     commitlog/00000000000000000000   [0, n)
     commitlog/00000000001073741824   [n, 2n)        n = 1 GiB unless configured otherwise
 
 Invariants: files are contiguous and have one size; a file appears under its name only with that
-size and real blocks, and its directory is synced before anything is written to it.
-Concurrency: one worker thread makes files ahead; it hands over finished ones through a future and
-touches nothing else.
+size and real blocks, and its directory is synced before anything is written to it; only the file
+that is appended to, full ones not yet on the disk and those made ahead are mapped for writing (in
+write-buffer mode they have buffers instead, as far as there are any), and at most ``mapped_max``
+others read-only, the one looked into last.
+Concurrency: a worker thread makes files ahead; it hands over finished ones through a future and
+touches nothing else. Another makes pages of the last file ready for the append. The flush thread
+commits, syncs and seals mapped files; buffers are given back in the thread that reads. A file that
+is let go of stays mapped for whoever holds its region or a view of it.
 """
 
 from __future__ import annotations
@@ -17,7 +22,8 @@ from __future__ import annotations
 from concurrent.futures import Future, ThreadPoolExecutor
 
 from core.errors import StoreDamagedError
-from core.store.files import TEMPORARY, Region, Storage
+from core.store.files import NO_ROOM, TEMPORARY, Region, Storage
+from core.store.write_buffer import BufferedFile, BufferPool
 
 NAME_DIGITS = 20
 
@@ -27,16 +33,20 @@ def file_name(begin: int) -> str:
 
 
 class MappedFile:
-    """One file of the row, mapped when it is first looked into."""
+    """One file of the row, mapped read-only when it is looked into, writable when asked for."""
 
-    __slots__ = ("_region", "_storage", "begin", "path", "size")
+    __slots__ = ("_is_writable", "_others", "_region", "_storage", "begin", "path", "size")
 
-    def __init__(self, storage: Storage, path: str, begin: int, size: int) -> None:
+    def __init__(
+        self, storage: Storage, others: ReadOnlyFiles, path: str, begin: int, size: int
+    ) -> None:
         self._storage = storage
+        self._others = others
         self.path = path
         self.begin = begin
         self.size = size
         self._region: Region | None = None
+        self._is_writable = False
 
     @property
     def end(self) -> int:
@@ -44,31 +54,124 @@ class MappedFile:
 
     @property
     def region(self) -> Region:
-        if self._region is None:
-            self._region = self._storage.map_file(self.path, self.size)
-        return self._region
+        # Once: another thread may let go of the file meanwhile.
+        region = self._region
+        if region is None:
+            region = self._storage.map_file(self.path, self.size, is_read_only=True)
+            self._region = region
+        if not self._is_writable:
+            self._others.note_use(self)
+        return region
 
     @property
     def view(self) -> memoryview:
         return self.region.view
 
+    def writable(self) -> Region:
+        """Return the file mapped for writing, or its buffer, until it is sealed."""
+        if self._region is None or not self._is_writable:
+            self.let_go()
+            self._region = self._storage.map_file(self.path, self.size)
+            self._is_writable = True
+        return self._region
+
+    def buffer(self, pool: BufferPool, filled: int) -> bool:
+        """Have what is written, behind ``filled`` bytes, go into a buffer; false if none is left.
+
+        The region is the buffer until the file is sealed.
+        """
+        memory = pool.take(self.size)
+        if memory is None:
+            return False
+        region = BufferedFile(pool, memory, self._storage.open_in_place(self.path))
+        try:
+            if filled:
+                region.fill(self.view, filled)
+        except BaseException:
+            region.close()
+            raise
+        self.let_go()
+        self._region = region
+        self._is_writable = True
+        return True
+
+    @property
+    def is_buffered(self) -> bool:
+        return isinstance(self._region, BufferedFile)
+
+    def commit(self, begin: int, end: int) -> None:
+        """Copy what lies in [begin, end) of the log from the buffer, if there is one; blocks."""
+        if isinstance(self._region, BufferedFile):
+            self._region.commit(
+                max(begin, self.begin) - self.begin, min(end, self.end) - self.begin
+            )
+
+    def sync(self) -> None:
+        """Block until all that was written to the file, or committed, is on the disk."""
+        region = self._region
+        if region is not None and self._is_writable:
+            region.sync()
+        else:
+            self._storage.sync_file(self.path)
+
+    def seal(self) -> None:
+        """Take it that the file is full and on the disk: it is not written to any more."""
+        if self.is_buffered:
+            self.close()
+        elif self._is_writable:
+            self.let_go()
+
     def let_go(self) -> None:
         """Have the file unmapped once nobody holds its region or view any more."""
+        self._others.forget(self)
         self._region = None
+        self._is_writable = False
 
     def close(self) -> None:
-        if self._region is not None:
-            self._region.close()
-            self._region = None
+        region = self._region
+        self.let_go()
+        if region is not None:
+            region.close()
+
+
+class ReadOnlyFiles:
+    """The files that are mapped read-only, at most ``count_max``: each costs a descriptor."""
+
+    def __init__(self, count_max: int) -> None:
+        self._count_max = count_max
+        # In the order in which they were looked into.
+        self._files: dict[int, MappedFile] = {}
+
+    def note_use(self, file: MappedFile) -> None:
+        self._files.pop(file.begin, None)
+        self._files[file.begin] = file
+        if len(self._files) > self._count_max:
+            next(iter(self._files.values())).let_go()
+
+    def forget(self, file: MappedFile) -> None:
+        self._files.pop(file.begin, None)
 
 
 class MappedFileQueue:
     """Files of ``file_bytes`` each under one directory."""
 
-    def __init__(self, storage: Storage, directory: str, file_bytes: int) -> None:
+    def __init__(
+        self,
+        storage: Storage,
+        directory: str,
+        file_bytes: int,
+        *,
+        mapped_max: int,
+        buffers_max: int = 0,
+        touch_bytes: int = 0,
+    ) -> None:
         self._storage = storage
         self._directory = directory
         self.file_bytes = file_bytes
+        self.read_only = ReadOnlyFiles(mapped_max)
+        self._buffers = BufferPool(buffers_max) if buffers_max else None
+        self._buffered: list[MappedFile] = []
+        self._touch_bytes = touch_bytes
         self.files: list[MappedFile] = []
         # Made but not yet used; never in `files`, so that nobody looks for records there.
         self._ahead: list[MappedFile] = []
@@ -108,7 +211,7 @@ class MappedFileQueue:
                 path=path,
                 offset_bytes=0,
             )
-        return MappedFile(self._storage, path, begin, size)
+        return MappedFile(self._storage, self.read_only, path, begin, size)
 
     def find(self, offset: int) -> MappedFile | None:
         """Return the file that holds ``offset``."""
@@ -117,6 +220,46 @@ class MappedFileQueue:
         index = (offset - self.files[0].begin) // self.file_bytes
         return self.files[index] if 0 <= index < len(self.files) else None
 
+    def sync(self, begin: int, end: int) -> None:
+        """Block until [begin, end) is on disk; nothing below ``end`` is written any more.
+
+        In write-buffer mode it has been committed before.
+        """
+        for file in self.between(begin, end):
+            file.sync()
+            if file.end <= end and not file.is_buffered:
+                file.seal()
+
+    def commit(self, begin: int, end: int) -> None:
+        """Copy [begin, end) from buffers into their files; blocks."""
+        for file in self.between(begin, end):
+            file.commit(begin, end)
+
+    @property
+    def free_buffers_count(self) -> int | None:
+        """How many write buffers are not in use; None in the mode without."""
+        return None if self._buffers is None else self._buffers.free_count
+
+    def give_back_buffers(self, end: int) -> None:
+        """Seal the files that lie below ``end``, where everything is on the disk.
+
+        Only in the thread that reads: it may not be looking into one of them.
+        """
+        for file in [file for file in self._buffered if file.end <= end]:
+            self._buffered.remove(file)
+            file.seal()
+
+    def open_last(self, filled: int) -> None:
+        """Open the last file, which holds ``filled`` bytes so far, to be appended to."""
+        if self.files[-1] not in self._buffered:
+            self._open(self.files[-1], filled)
+
+    def _open(self, file: MappedFile, filled: int) -> None:
+        if self._buffers is not None and file.buffer(self._buffers, filled):
+            self._buffered.append(file)
+        else:
+            file.writable()
+
     def between(self, begin: int, end: int) -> list[MappedFile]:
         """Return the files that hold a byte of [begin, end)."""
         return [f for f in self.files if f.begin < end and f.end > begin]
@@ -124,17 +267,37 @@ class MappedFileQueue:
     def make_ahead(self) -> None:
         """Begin to make the next file in the worker thread, unless it is there or being made."""
         if self._making is None and not self._ahead:
-            if self._worker is None:
-                self._worker = ThreadPoolExecutor(1, thread_name_prefix="commitlog-file")
-            self._making = self._worker.submit(self._make, self._next_begin())
+            self._making = self._in_worker().submit(self._make, self._next_begin())
+
+    def touch_ahead(self, offset: int, touched: int) -> int:
+        """Have a worker touch the last file's pages behind ``offset``; return up to where.
+
+        A page that is touched first by an append has it wait for the kernel, which may be about to
+        write out that page's neighbours or its journal. Below ``touched`` that is done.
+        """
+        file = self.files[-1]
+        end = min(offset + self._touch_bytes, file.end)
+        if end > touched and not file.is_buffered:
+            begin = max(offset, touched) - file.begin
+            self._in_worker().submit(file.writable().prepare, begin, end - file.begin)
+        return end
+
+    def _in_worker(self) -> ThreadPoolExecutor:
+        if self._worker is None:
+            # Two: pages are wanted before the next file is made.
+            self._worker = ThreadPoolExecutor(2, thread_name_prefix="commitlog-file")
+        return self._worker
 
     def ensure_ahead(self, count: int) -> None:
         """Have ``count`` files ready to be used; blocks and raises OSError when they cannot be."""
         if self._making is not None:
             making, self._making = self._making, None
-            # A failed attempt is made again here, where its error can refuse the batch.
-            if making.exception() is None:
+            # An attempt that found no room is made again here, where that can refuse the batch.
+            failure = making.exception()
+            if failure is None:
                 self._ahead.append(making.result())
+            elif not isinstance(failure, OSError) or failure.errno not in NO_ROOM:
+                raise failure
         while len(self._ahead) < count:
             self._ahead.append(self._make(self._next_begin()))
 
@@ -189,6 +352,9 @@ class MappedFileQueue:
         path = f"{self._directory}/{file_name(begin)}"
         self._storage.create_file(path, self.file_bytes, sparse=False)
         self._storage.sync_directory(self._directory)
-        file = MappedFile(self._storage, path, begin, self.file_bytes)
-        _ = file.region  # mapped here, so that the thread that appends does not wait for it
+        file = MappedFile(self._storage, self.read_only, path, begin, self.file_bytes)
+        # Opened here, so that the thread that appends does not wait for it.
+        self._open(file, 0)
+        if self._touch_bytes:
+            file.writable().prepare(0, min(self._touch_bytes, file.size))
         return file

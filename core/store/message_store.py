@@ -7,7 +7,7 @@ fence, the refusal before the disk is full, the checkpoint. Must not touch: byte
     commitlog/ consumequeue/   the log and the queues made from it
     index/                     the records' keys
     checkpoint queues.json     how far all of these are on disk
-    index.json
+    index.json durable
     abort                      there while the store is open
     lock                       held while the store is open
     damaged/                   bytes that recovery took out of the log
@@ -21,11 +21,11 @@ StoreFencedError until a restart.
 
 from __future__ import annotations
 
-import errno
 import logging
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from enum import IntEnum
 from time import perf_counter_ns
@@ -41,31 +41,40 @@ from core.errors import (
     StoreLockedError,
 )
 from core.record import (
+    FILLER_SIZE,
     UNIT_BYTES,
     AppendMessage,
     QueueTail,
+    decode,
+    in_queue,
     measure,
     select_units,
 )
-from core.store.checkpoint import IndexTable, QueueTable, StateFiles, StoreCheckpoint
+from core.store.checkpoint import ClockNotes, IndexTable, QueueTable, StateFiles, StoreCheckpoint
 from core.store.cleanup import LogCleaner
 from core.store.commitlog import CommitLog
 from core.store.config import StoreConfig
-from core.store.consume_queue import ConsumeQueue, OpenRegions, is_topic_name
+from core.store.consume_queue import UNIT, ConsumeQueue, OpenFiles, is_topic_name
 from core.store.due_time import DueTimes
-from core.store.files import Lock, OsStorage, Storage
-from core.store.flush import GroupFlusher
+from core.store.durable_file import DurableFile
+from core.store.files import NO_ROOM, DiskUsage, Lock, OsStorage, Storage, memory_bytes
+from core.store.flush import Committer, GroupFlusher
 from core.store.index import keyed
 from core.store.index_service import IndexService, QueryResult
-from core.store.recovery import Recovery, RecoveryReport
+from core.store.page_cache import PageCache, Places
+from core.store.progress import OnProgress, ProgressMeter, log_progress
+from core.store.recovery import Recovery
+from core.store.recovery_report import RecoveryReport
 from core.store.stats import StoreStats
+from core.store.unit_flusher import SyncPlan, UnitFlusher
+from core.store.unit_healer import UnitHealer
 
 logger = logging.getLogger(__name__)
 
 SCAN_UNITS_MIN = 800  # RocketMQ looks at 16000 bytes of units, or count_max when that is more
 QUEUE_ID_MAX = 65_535
-NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE})
-QUEUE_TABLE_INTERVAL_MS = 60_000
+# So many units at a queue's end are taken to be in memory if they were written since the start.
+WARM_UNITS = 1_000_000
 
 
 class ReadStatus(IntEnum):
@@ -79,11 +88,17 @@ class ReadStatus(IntEnum):
     NO_MESSAGE_IN_QUEUE = 5
     NO_QUEUE = 6
     MESSAGE_WAS_REMOVED = 7
+    # Ours: it would wait for the disk, which the reader asked it not to do.
+    COLD = 8
 
 
 @dataclass(frozen=True, slots=True)
 class ReadResult:
-    """Records of one queue; ``next_offset`` is behind the last unit looked at."""
+    """Records of one queue; ``next_offset`` is behind the last unit looked at.
+
+    ``behind_bytes``: how much log there is behind the record of that unit. ``lacking``: what is to
+    be loaded before a read that found COLD is tried again.
+    """
 
     status: ReadStatus
     next_offset: int
@@ -91,6 +106,8 @@ class ReadResult:
     max_offset: int
     records: bytes = b""
     count: int = 0
+    behind_bytes: int = 0
+    lacking: Sequence[Places] = ()
 
 
 class MessageStore:
@@ -107,16 +124,25 @@ class MessageStore:
         self.config = config
         self.due_times = DueTimes(config.delay_levels)
         self.stats = StoreStats()
+        self.cached_bytes = memory_bytes() * config.cached_memory_percent // 100
+        # As of the last look at the disk.
+        self.disk_usage = DiskUsage(0.0, 0)
         self._clock = SteadyClock(clock)
         self._storage: Storage = storage or OsStorage()
+        self._page_cache = PageCache(self._storage, self._clock)
+        self._opened_at = 0
         self._state_files = StateFiles(self._storage, config.directory)
-        self._regions = OpenRegions(self._storage, config.consume_queue_files_open_max)
+        self._durable = DurableFile(self._storage, config.directory)
+        self._files = OpenFiles(self._storage, config.consume_queue_files_open_max)
         self._log = CommitLog(
             self._storage,
             f"{config.directory}/commitlog",
             config.commitlog_file_bytes,
             store_host=store_host,
             clock=self._clock,
+            mapped_max=config.commitlog_files_mapped_max,
+            buffers_max=config.write_buffer_files_max if config.write_buffer else 0,
+            touch_bytes=config.commitlog_touch_ahead_bytes if config.flush == "async" else 0,
         )
         self.index = IndexService(
             self._storage,
@@ -127,13 +153,28 @@ class MessageStore:
             clock=self._clock,
         )
         self._flusher = GroupFlusher(
-            sync=self._sync_log,
+            sync=self._flush_log,
             end_offset=lambda: self._log.end_offset,
             on_failure=self._fence,
+            on_flushed=self._log.queue.give_back_buffers,
             interval_ms=config.flush_interval_ms,
+        )
+        self._committer = Committer(
+            commit=self._log.commit,
+            on_failure=self._fence,
+            interval_ms=config.write_buffer_commit_ms,
         )
         self._queues: dict[tuple[str, int], ConsumeQueue] = {}
         self._queue_of: dict[QueueTail, ConsumeQueue] = {}
+        self.unit_flusher = UnitFlusher(
+            self._storage, config, self._queue_of, on_failure=self._fence
+        )
+        self.healer = UnitHealer(
+            self._log,
+            self.due_times,
+            lambda queue: self.unit_flusher.note_unsynced([queue]),
+        )
+        self._files.heal = self.healer.heal_file
         self._lock: Lock | None = None
         self._is_open = False
         self._fence_reason: str | None = None
@@ -143,44 +184,64 @@ class MessageStore:
         self._files_lock = trio.Lock()
         self.cleaner = LogCleaner(
             config,
+            self._clock,
             clock,
             self._storage,
             self._log,
             self._queues,
             flusher=self._flusher,
             files_lock=self._files_lock,
+            on_failure=self._fence,
         )
         self.cleaner.after_removal.append(self.index.remove_below)
-        self._table_written_ms = 0
-        self._table_queues = 0
+        # What queues.json says of each queue, and whether it is to be written anew.
+        self._table: dict[ConsumeQueue, tuple[tuple[str, int, int], list[int]]] = {}
+        self._table_is_stale = True
+        # What a checkpoint that found no room was to sync; the next one does.
+        self._unsynced_paths: list[str] = []
+        self._unsynced_directories: set[str] = set()
         self.on_dispatch: list[Callable[[list[QueueTail]], None]] = []
 
     # -- opening and closing ---------------------------------------------------------------
 
-    def open(self) -> RecoveryReport:
+    def open(self, on_progress: OnProgress = log_progress) -> RecoveryReport:
         """Lock the folder, recover what is in it and be ready to append; blocks.
 
-        Raises StoreLockedError, StoreDamagedError, and OSError as it comes.
+        ``on_progress`` hears every two seconds how far it is, in this thread.
+        Raises StoreLockedError, StoreDamagedError, StoreFullError when the disk has no room for
+        what a start has to write, and other OSErrors as they come.
         """
+        try:
+            return self._open(on_progress)
+        except OSError as exc:
+            if exc.errno in NO_ROOM:
+                raise StoreFullError(f"no room to open {self.config.directory}: {exc}") from exc
+            if exc.filename is None:
+                raise OSError(exc.errno, exc.strerror, self.config.directory) from exc
+            raise
+
+    def _open(self, on_progress: OnProgress) -> RecoveryReport:
         self._storage.make_directory(self.config.directory, durable=True)
         self._lock = self._storage.lock(f"{self.config.directory}/lock")
         if self._lock is None:
             raise StoreLockedError(f"{self.config.directory} is open in another process")
         try:
-            report = self._recover()
+            report = self._recover(ProgressMeter(self._clock, on_progress))
         except BaseException:
             self._release()
             raise
         self._is_open = True
         return report
 
-    def _recover(self) -> RecoveryReport:
+    def _recover(self, meter: ProgressMeter) -> RecoveryReport:
         state = self._state_files
         self._log.queue.load()
         was_clean = not state.has_abort()
         state.write_abort(os.getpid())
         self._find_queues()
+        self.unit_flusher.open()
         checkpoint = state.read_checkpoint()
+        self.index.load(state.read_index(), was_clean=was_clean, index_ms=checkpoint.index_ms)
         recovery = Recovery(
             self._storage,
             self.config.directory,
@@ -188,20 +249,42 @@ class MessageStore:
             self._queues,
             self._make_queue,
             self.due_times,
+            self.index,
+            meter,
+            file_units=self.config.consume_queue_file_units,
         )
-        report = recovery.run(was_clean=was_clean, checkpoint=checkpoint, table=state.read_queues())
+        report = recovery.run(
+            was_clean=was_clean,
+            checkpoint=checkpoint,
+            table=state.read_queues(),
+            durable_offset=self._durable.read(),
+        )
         last_ms = max(checkpoint.physic_ms, recovery.last_store_timestamp_ms)
         self._log.start_at(report.end_offset, last_ms)
+        self._opened_at = report.end_offset
+        for queue in self._queues.values():
+            queue.opened_at = queue.max_offset
         self._log.verified_from = report.scanned_from
         self._clock.not_before(last_ms)
-        self._queue_of = {queue.tail: queue for queue in self._queues.values()}
-        self.index.recover(state.read_index(), was_clean=was_clean, index_ms=checkpoint.index_ms)
+        # Without a note of it, the clock stopped at the last message.
+        known = state.read_clock() or ClockNotes(last_ms or self._clock.now_ms(), [])
+        self._clock.go_on_from(known.shown_ms, known.jumps, dated_ms=last_ms)
+        self._queue_of.update((queue.tail, queue) for queue in self._queues.values())
+        self.unit_flusher.note_unsynced(q for q in self._queues.values() if q.is_unsynced)
+        self.index.finish(meter)
+        report.index_fault, report.index_from = self.index.fault, self.index.made_from
         self._check_disk()
         # Nothing that recovery wrote may be younger on disk than a checkpoint that speaks of it.
         self._storage.sync_directory(f"{self.config.directory}/commitlog")
         self._sync_log(report.scanned_from, self._log.end_offset + 1)
+        # Before the first append: the log may end below what the file said so far.
+        self._durable.reset(self._log.end_offset)
         self._flusher.start_at(self._log.end_offset)
-        self._write_checkpoint(self._plan_checkpoint(with_table=True))
+        for queue in self._queues.values():
+            self._note_for_table(queue)
+        self._try_checkpoint(
+            self._plan_checkpoint(self._log.last_store_timestamp_ms, self._log.end_offset)
+        )
         return report
 
     def _find_queues(self) -> None:
@@ -219,7 +302,7 @@ class MessageStore:
     def _make_queue(self, topic: str, queue_id: int) -> ConsumeQueue:
         root = f"{self.config.directory}/consumequeue"
         units = self.config.consume_queue_file_units
-        return ConsumeQueue(self._regions, root, topic, queue_id, units)
+        return ConsumeQueue(self._files, root, topic, queue_id, units)
 
     def close(self) -> None:
         """Make everything durable, note that the stop was clean and let go of the folder; blocks.
@@ -236,24 +319,42 @@ class MessageStore:
             return
         self._is_open = False
         if self._fence_reason is None:
-            self._sync_log(self._flusher.durable_offset, self._log.end_offset)
+            self._flush_log(self._flusher.durable_offset, self._log.end_offset)
             self._flusher.start_at(self._log.end_offset)
-            self._write_checkpoint(self._plan_checkpoint(with_table=True, is_closed=True))
+            try:
+                self.unit_flusher.write_now()
+            except OSError as exc:
+                # The records are on disk: the next start makes these units from them.
+                self._fence(f"writing units failed: {exc}")
+                return
+            last_ms, end_offset = self._log.last_store_timestamp_ms, self._log.end_offset
+            self._write_checkpoint(self._plan_checkpoint(last_ms, end_offset, is_closed=True))
             self._state_files.remove_abort()
+        else:
+            # No worse than before, and more than what a kill would leave of a write buffer.
+            with suppress(OSError):
+                self._log.commit()
 
     def _release(self) -> None:
-        self._regions.close()
-        self.index.close()
-        self._log.close()
-        if self._lock is not None:
-            self._lock.release()
-            self._lock = None
+        with ExitStack() as stack:
+            # Last, and whatever else fails: a lock that stays would keep everybody out.
+            if self._lock is not None:
+                stack.callback(self._lock.release)
+                self._lock = None
+            stack.callback(self._log.close)
+            stack.callback(self.index.close)
+            stack.callback(self.unit_flusher.close)
+            stack.callback(self._files.close)
+            stack.callback(self._durable.close)
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Flush, checkpoint, clean and watch the disk until cancelled; then close the store."""
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._flusher.run)
+                if self.config.write_buffer:
+                    nursery.start_soon(self._committer.run)
+                nursery.start_soon(self.unit_flusher.run)
                 nursery.start_soon(self._checkpoint_each_interval)
                 nursery.start_soon(self._watch_disk)
                 nursery.start_soon(self.cleaner.run)
@@ -309,8 +410,7 @@ class MessageStore:
         if self._full_reason is not None and not even_if_full:
             raise StoreFullError(self._full_reason)
         began_at, began_ns = self._log.end_offset, perf_counter_ns()
-        lacking: list[QueueTail] = []
-        total, largest = measure(messages, 0, self.config.message_bytes_max, lacking)
+        total, largest = measure(messages, 0, self.config.message_bytes_max)
         dirty: list[QueueTail] = []
         with_keys = keyed(messages)
         if with_keys and placed is None:
@@ -318,8 +418,7 @@ class MessageStore:
         try:
             # All that can fail for want of space or descriptors comes before the first byte.
             self._log.make_room(total, largest)
-            for tail in lacking:
-                self._queue_of[tail].ensure_room(tail.next_offset + len(messages))
+            self.unit_flusher.make_room(len(messages))
         except OSError as exc:
             if exc.errno in NO_ROOM:
                 raise StoreFullError(f"no room for a batch: {exc}") from exc
@@ -327,12 +426,12 @@ class MessageStore:
             raise StoreFencedError(f"making room for a batch failed: {exc}") from exc
         try:
             end_offset = self._log.append(messages, dirty, placed, store_timestamp_ms)
-            queue_of = self._queue_of
-            for tail in dirty:
-                queue_of[tail].put(tail.take_units())
         except BaseException as exc:
+            for tail in dirty:
+                tail.take_back(began_at)
             self._fence(f"an append failed half way: {exc!r}")
             raise StoreFencedError(f"an append failed half way: {exc!r}") from exc
+        self.unit_flusher.note(dirty, len(messages))
         if with_keys:
             assert placed is not None
             mine = placed[-len(messages) :]
@@ -345,6 +444,10 @@ class MessageStore:
     def now_ms(self) -> int:
         """Return the time that a message appended now is dated with; it never goes back."""
         return max(self._clock.now_ms(), self._log.last_store_timestamp_ms)
+
+    def jumped_ms(self, date_ms: int) -> int:
+        """Return how far the clock was set forward since ``now_ms`` was this, stops aside."""
+        return self._clock.jumped_ms(date_ms)
 
     def not_before(self, now_ms: int) -> None:
         """Date messages with at least this time from now on."""
@@ -362,6 +465,18 @@ class MessageStore:
         """
         await self._flusher.wait(physical_offset)
 
+    def want_durable(self, physical_offset: int) -> None:
+        """Have the log brought to disk up to ``physical_offset``; ``on_durable`` tells when."""
+        self._flusher.want(physical_offset)
+
+    @property
+    def on_durable(self) -> list[Callable[[], None]]:
+        """What is called whenever ``durable_offset`` has grown, and when the store is fenced.
+
+        By the task that flushes: a listener must not append.
+        """
+        return self._flusher.listeners
+
     # -- read ------------------------------------------------------------------------------
 
     def read(
@@ -373,14 +488,85 @@ class MessageStore:
         count_max: int = 32,
         bytes_max: int = 262_144,
         tag_codes: AbstractSet[int] | None = None,
+        may_wait: bool = True,
     ) -> ReadResult:
         """Return records from ``queue_offset`` on, as they are stored, one after the other.
 
         At most ``count_max`` of them and ``bytes_max`` bytes, but always the first that matches.
         With ``tag_codes`` only records whose tag hash is among them; looks at 800 units at most
-        (or count_max, when that is more).
+        (or count_max, when that is more). Unless it ``may_wait`` for the disk, finds COLD where
+        it would have to.
         """
+        began_ns = perf_counter_ns()
         queue = self._queues.get((topic, queue_id))
+        nothing = self._find_nothing(queue, queue_offset)
+        if nothing is not None:
+            self.stats.note_miss()
+            return nothing
+        assert queue is not None
+        low, high = queue.min_offset, queue.max_offset
+        self._check_open()
+        window = count_max if tag_codes is None else max(SCAN_UNITS_MIN, count_max)
+        window = min(window, high - queue_offset)
+        # What was written since the start is in memory, unless it was very much.
+        is_warm = queue_offset >= queue.opened_at and high - queue_offset <= WARM_UNITS
+        if not may_wait and (not is_warm or queue.is_unchecked(queue_offset)):
+            lacking = self._page_cache.lacking(queue.places(queue_offset, window))
+            if lacking:
+                return ReadResult(ReadStatus.COLD, queue_offset, low, high, lacking=lacking)
+        units = self._units(queue, queue_offset, window)
+        chosen, looked, removed = select_units(
+            units, count_max, bytes_max, tag_codes, self._log.begin_offset
+        )
+        if not may_wait and chosen:
+            lacking = self._lacking(chosen)
+            if lacking:
+                return ReadResult(ReadStatus.COLD, queue_offset, low, high, lacking=lacking)
+        records: bytes | None = None
+        end = queue_offset + looked
+        if (looked or count_max <= 0) and not (
+            removed and self._is_odd(units[: looked * UNIT_BYTES])
+        ):
+            records = self._gather(chosen, queue, queue_offset, end)
+        count = len(chosen) // UNIT_BYTES
+        if records is None:
+            units = self._verified(queue, queue_offset, units)
+            chosen, looked, removed = select_units(
+                units, count_max, bytes_max, tag_codes, self._log.begin_offset
+            )
+            end = queue_offset + looked
+            records, count = self._gather_each(chosen, queue, queue_offset, end)
+        self.stats.note_read(count, len(records), perf_counter_ns() - began_ns)
+        if count:
+            status = ReadStatus.FOUND
+        elif removed or chosen:
+            status = ReadStatus.MESSAGE_WAS_REMOVED
+        else:
+            status = ReadStatus.NO_MATCH
+        last = units[(looked - 1) * UNIT_BYTES : looked * UNIT_BYTES]
+        behind_bytes = self._log.end_offset - int.from_bytes(last[:8], "big")
+        return ReadResult(status, queue_offset + looked, low, high, records, count, behind_bytes)
+
+    def _lacking(self, units: bytes) -> list[Places]:
+        """Return where records that units name are not in memory."""
+        # What was appended since the start is there as long as the memory is large enough for it.
+        warm_from = max(self._opened_at, self._log.end_offset - self.cached_bytes)
+        if int.from_bytes(units[:8], "big") >= warm_from:
+            return []
+        return self._page_cache.lacking(self._log.places(units))
+
+    async def load(self, places: Sequence[Places]) -> None:
+        """Bring into memory what a read was lacking; the event loop goes on meanwhile."""
+        await self._page_cache.load(places)
+
+    async def load_records(self, units: bytes) -> None:
+        """Bring into memory, unless they are there, the records that units name."""
+        lacking = self._lacking(units) if units else []
+        if lacking:
+            await self._page_cache.load(lacking)
+
+    def _find_nothing(self, queue: ConsumeQueue | None, queue_offset: int) -> ReadResult | None:
+        """Return the result of a read at an offset where there is nothing; None if there is."""
         if queue is None:
             return ReadResult(ReadStatus.NO_QUEUE, 0, 0, 0)
         low, high = self._min_offset_of(queue), queue.max_offset
@@ -392,27 +578,7 @@ class MessageStore:
             return ReadResult(ReadStatus.OFFSET_OVERFLOW_ONE, high, low, high)
         if queue_offset > high:
             return ReadResult(ReadStatus.OFFSET_OVERFLOW_BADLY, high, low, high)
-        self._check_open()
-        window = count_max if tag_codes is None else max(SCAN_UNITS_MIN, count_max)
-        units = self._units(queue, queue_offset, min(window, high - queue_offset))
-        chosen, looked, removed = select_units(
-            units, count_max, bytes_max, tag_codes, self._log.begin_offset
-        )
-        if not looked and count_max > 0:
-            # A unit without a size below the queue's end is damage; nobody is to wait at it.
-            logger.error(
-                "a unit has no size topic=%s queue_id=%d offset=%d", topic, queue_id, queue_offset
-            )
-            looked = removed = 1
-        records, count = self._gather(topic, queue_id, chosen)
-        self.stats.note_read(count, len(records))
-        if count:
-            status = ReadStatus.FOUND
-        elif removed or chosen:
-            status = ReadStatus.MESSAGE_WAS_REMOVED
-        else:
-            status = ReadStatus.NO_MATCH
-        return ReadResult(status, queue_offset + looked, low, high, records, count)
+        return None
 
     def units(self, topic: str, queue_id: int, queue_offset: int, count: int) -> bytes:
         """Return up to ``count`` ConsumeQueue units from ``queue_offset`` on; fewer at the end."""
@@ -424,26 +590,46 @@ class MessageStore:
 
     def _units(self, queue: ConsumeQueue, queue_offset: int, count: int) -> bytes:
         try:
+            if queue.doubtful_files(queue_offset, count):
+                return self.healer.verified(queue, queue_offset, queue.read(queue_offset, count))
             return queue.read(queue_offset, count)
         except OSError as exc:
-            raise StoreError(f"a ConsumeQueue file cannot be mapped: {exc}") from exc
+            raise StoreError(f"a ConsumeQueue file cannot be read: {exc}") from exc
 
-    def _gather(self, topic: str, queue_id: int, units: bytes) -> tuple[bytes, int]:
-        """Return the records of units, without those that are not what their unit says."""
+    def _verified(self, queue: ConsumeQueue, queue_offset: int, units: bytes) -> bytes:
+        """Return units of which one leads nowhere as their records say they are."""
         try:
-            return self._log.gather(units) if units else b"", len(units) // UNIT_BYTES
+            return self.healer.verified(queue, queue_offset, units)
         except OSError as exc:
-            raise StoreError(f"a CommitLog file cannot be mapped: {exc}") from exc
-        except RecordError as exc:
-            logger.error(
-                "a unit names no record topic=%s queue_id=%d reason=%s", topic, queue_id, exc
-            )
+            raise StoreError(f"units cannot be compared with their records: {exc}") from exc
+
+    def _is_odd(self, units: bytes) -> bool:
+        """Say whether one of them lies below the log's begin, though none of min_offset on may."""
+        begin = self._log.begin_offset
+        return any(at < begin and size != FILLER_SIZE for at, size, _ in UNIT.iter_unpack(units))
+
+    def _gather(self, units: bytes, queue: ConsumeQueue, begin: int, end: int) -> bytes | None:
+        """Return the records of some units of [begin, end), None if one is not the unit's."""
+        try:
+            records = self._log.gather(units) if units else b""
+        except OSError as exc:
+            raise StoreError(f"a CommitLog file cannot be read: {exc}") from exc
+        except RecordError:
+            return None
+        tail = queue.tail
+        return records if in_queue(records, tail.topic, tail.queue_id, begin, end) else None
+
+    def _gather_each(
+        self, units: bytes, queue: ConsumeQueue, begin: int, end: int
+    ) -> tuple[bytes, int]:
+        """Return the records of some units of [begin, end), without those that are not theirs."""
         parts = []
         for at in range(0, len(units), UNIT_BYTES):
-            try:
-                parts.append(self._log.gather(units[at : at + UNIT_BYTES]))
-            except RecordError:
-                continue
+            record = self._gather(units[at : at + UNIT_BYTES], queue, begin, end)
+            if record is None:
+                logger.error("a record cannot be read directory=%s", queue.directory)
+            else:
+                parts.append(record)
         return b"".join(parts), len(parts)
 
     def min_offset(self, topic: str, queue_id: int) -> int:
@@ -455,7 +641,7 @@ class MessageStore:
         try:
             return queue.advance_min(self._log.begin_offset)
         except OSError as exc:
-            raise StoreError(f"a ConsumeQueue file cannot be mapped: {exc}") from exc
+            raise StoreError(f"a ConsumeQueue file cannot be read: {exc}") from exc
 
     def max_offset(self, topic: str, queue_id: int) -> int:
         """Return the queue offset that the next message will get; 0 without such a queue."""
@@ -488,16 +674,28 @@ class MessageStore:
         self._check_open()
         if not self._min_offset_of(queue) <= queue_offset < queue.max_offset:
             return -1
-        record, count = self._gather(topic, queue_id, self._units(queue, queue_offset, 1))
-        if not count:
+        units = self._units(queue, queue_offset, 1)
+        if UNIT.unpack(units)[1] == FILLER_SIZE:
+            return -1
+        where = queue, queue_offset, queue_offset + 1
+        record = self._gather(units, *where)
+        if record is None:
+            record = self._gather(self._verified(queue, queue_offset, units), *where)
+        if not record:
             return -1
         begin = 68 if record[39] & 0x10 else 56
         return int.from_bytes(record[begin : begin + 8], "big", signed=True)
 
     def record_at(self, physical_offset: int) -> bytes:
-        """Return the record that begins at ``physical_offset``; RecordError if none does."""
+        """Return the record that begins at ``physical_offset``; RecordError if none does.
+
+        StoreError if it cannot be read.
+        """
         self._check_open()
-        return self._log.record_at(physical_offset)
+        try:
+            return self._log.record_at(physical_offset)
+        except OSError as exc:
+            raise StoreError(f"a CommitLog file cannot be read: {exc}") from exc
 
     def query(
         self,
@@ -528,8 +726,40 @@ class MessageStore:
         return self._log.begin_offset
 
     @property
+    def free_buffers_count(self) -> int | None:
+        """How many write buffers are not in use; None in the mode without."""
+        return self._log.queue.free_buffers_count
+
+    @property
+    def dispatch_behind_bytes(self) -> int:
+        """How much of the log no index file has yet; queues and readers have all of it."""
+        return self._log.end_offset - self.index.indexed_offset
+
+    @property
+    def earliest_timestamp_ms(self) -> int:
+        """When the oldest message was stored, -1 if there is none or it cannot be read."""
+        try:
+            fields = decode(self.record_at(self._log.begin_offset))[0]
+        except StoreError:
+            return -1
+        return int(fields[8])
+
+    @property
     def end_offset(self) -> int:
         return self._log.end_offset
+
+    def sample(self) -> dict[str, int]:
+        """Return the counters since the start and, named ``*_now``, the log's positions."""
+        return self.stats.sample() | {
+            "store_wrote_offset_now": self._log.end_offset,
+            "store_committed_offset_now": self._log.committed_offset,
+            "store_flushed_offset_now": self._flusher.durable_offset,
+        }
+
+    @property
+    def committed_offset(self) -> int:
+        """Everything in the log below this outlives the process; differs with a write buffer."""
+        return self._log.committed_offset
 
     @property
     def fence_reason(self) -> str | None:
@@ -555,8 +785,20 @@ class MessageStore:
 
     def _sync_log(self, begin: int, end: int) -> None:
         """Block until [begin, end) of the log is on disk."""
-        for file in self._log.queue.between(begin, end):
-            file.region.sync()
+        began_ns = perf_counter_ns()
+        self._log.sync(begin, end)
+        self.stats.note_sync(perf_counter_ns() - began_ns)
+
+    def _flush_log(self, begin: int, end: int) -> None:
+        """Block until [begin, end) of the log is on disk, and note that it is."""
+        self._sync_log(begin, end)
+        try:
+            self._durable.note(end)
+        except OSError as exc:
+            # A file system that writes in place elsewhere may have no room for that. What the file
+            # says is true all the same; the next note, or the one after, says more.
+            if exc.errno not in NO_ROOM:
+                raise
 
     async def _checkpoint_each_interval(self) -> None:
         while self._fence_reason is None:
@@ -569,65 +811,88 @@ class MessageStore:
             await self._checkpoint()
 
     async def _checkpoint(self) -> None:
-        # What is written down is the state of this moment; what is synced may be younger.
-        now_ms = self._clock.monotonic_ms()
-        plan = self._plan_checkpoint(
-            with_table=len(self._queues) != self._table_queues
-            or now_ms - self._table_written_ms >= QUEUE_TABLE_INTERVAL_MS
-        )
+        # What is written down is what was so before; what is synced may be younger.
+        last_ms, end_offset = self._log.last_store_timestamp_ms, self._log.end_offset
+        if not await self.unit_flusher.write():
+            return  # the disk is full, and the last checkpoint stays true; or the store is fenced
+        plan = self._plan_checkpoint(last_ms, end_offset)
         await self._flusher.flush()
         if self._fence_reason is not None:
             return
         try:
             await trio.to_thread.run_sync(
-                self._write_checkpoint, plan, limiter=self._checkpoint_limiter
+                self._try_checkpoint, plan, limiter=self._checkpoint_limiter
             )
         except OSError as exc:
             self._fence(f"writing a checkpoint failed: {exc}")
 
-    def _plan_checkpoint(self, *, with_table: bool, is_closed: bool = False) -> _CheckpointPlan:
-        """Collect, without blocking, what has to be synced for a checkpoint of this moment."""
-        paths: list[str] = []
-        directories: set[str] = set()
-        for queue in self._queues.values():
-            if queue.is_dirty:
-                paths += queue.take_dirty_paths()
-            if queue.has_new_file:
-                queue.has_new_file = False
-                directories |= {queue.directory, os.path.dirname(queue.directory)}
-        if directories:
-            directories.add(f"{self.config.directory}/consumequeue")
+    def _plan_checkpoint(
+        self, last_ms: int, complete_offset: int, *, is_closed: bool = False
+    ) -> _CheckpointPlan:
+        """Collect, without blocking, what has to be synced and may then be written down.
+
+        The units of all records up to ``last_ms``, and below ``complete_offset``, are on file. Of
+        those that lie below the log's end now, which the caller flushes, some may be younger.
+        """
+        units = self.unit_flusher.plan_sync()
+        paths, self._unsynced_paths = self._unsynced_paths, []
+        directories, self._unsynced_directories = self._unsynced_directories, set()
         index = self.index.plan()
-        paths += index.paths
-        directories.update(index.directories)
-        last_ms = self._log.last_store_timestamp_ms
         table = None
-        if with_table:
-            self._table_written_ms = self._clock.monotonic_ms()
-            self._table_queues = len(self._queues)
+        if units.queues or is_closed or self._table_is_stale:
+            for queue, _ in units.queues:
+                self._note_for_table(queue)
+            self._table_is_stale = False
             table = QueueTable(
                 end_offset=self._log.end_offset,
                 is_closed=is_closed,
-                queues=[(*key, q.max_offset) for key, q in self._queues.items() if q.max_offset],
+                queues=[row for row, _ in self._table.values()],
+                crcs=[crcs for _, crcs in self._table.values()],
             )
         return _CheckpointPlan(
-            paths,
-            directories,
+            units,
+            paths + index.paths,
+            directories | set(index.directories),
             table,
-            StoreCheckpoint(last_ms, last_ms, index.index_ms),
+            StoreCheckpoint(last_ms, last_ms, index.index_ms, complete_offset),
             index.table,
+            ClockNotes(self._clock.now_ms(), self._clock.jumps),
         )
+
+    def _note_for_table(self, queue: ConsumeQueue) -> None:
+        tail, end_offset = queue.tail, queue.written_offset
+        if end_offset:
+            self._table[queue] = (tail.topic.decode(), tail.queue_id, end_offset), queue.crcs()
+
+    def _try_checkpoint(self, plan: _CheckpointPlan) -> None:
+        """Write a checkpoint, or leave it to the next one if there is no room; blocks."""
+        try:
+            self._write_checkpoint(plan)
+        except OSError as exc:
+            if exc.errno not in NO_ROOM:
+                raise
+            # No sync has failed; what is written down is as true as before.
+            logger.warning("a checkpoint waits for room reason=%s", exc)
+            self.unit_flusher.sync_later(plan.units)
+            self._unsynced_paths = plan.paths
+            self._unsynced_directories = plan.directories
+            self._table_is_stale = True
+            self.index.write_again()
 
     def _write_checkpoint(self, plan: _CheckpointPlan) -> None:
         """Sync what the plan names, then write the files that say so; blocks."""
+        self.unit_flusher.sync(plan.units)
         for path in plan.paths:
-            self._storage.sync_file(path)
+            # Cleaned away since an earlier plan named it.
+            with suppress(FileNotFoundError):
+                self._storage.sync_file(path)
         for directory in sorted(plan.directories):
             self._storage.sync_directory(directory)
         if plan.table is not None:
             self._state_files.write_queues(plan.table)
         if plan.index is not None:
             self._state_files.write_index(plan.index)
+        self._state_files.write_clock(plan.clock)
         self._state_files.write_checkpoint(plan.checkpoint)
 
     async def _watch_disk(self) -> None:
@@ -648,6 +913,7 @@ class MessageStore:
             usage = self._storage.disk_usage(config.directory)
         except OSError as exc:
             return f"how full the disk is cannot be told: {exc}"
+        self.disk_usage = usage
         if usage.used_percent > config.disk_used_percent_max:
             limit = config.disk_used_percent_max
             return f"the disk is {usage.used_percent:.1f} % full, the limit is {limit} %"
@@ -661,8 +927,10 @@ class MessageStore:
 class _CheckpointPlan:
     """Files and directories to sync, and what may be written down when that is done."""
 
+    units: SyncPlan
     paths: list[str]
     directories: set[str]
     table: QueueTable | None
     checkpoint: StoreCheckpoint
     index: IndexTable | None
+    clock: ClockNotes

@@ -1,64 +1,151 @@
-"""What a store has done since it was opened: plain counters, read when somebody asks.
+"""What a store has done since it was opened: counters, distributions and rates.
 
-Owns: StoreStats. Must not touch: the store; it is told.
-Spec: RocketMQ StoreStatsService (its bounds of the put latency).
+Owns: StoreStats. Must not touch: the store, clocks; it is told.
+Spec: RocketMQ StoreStatsService: rates over 10, 60 and 600 s from one sample a second, the put
+latency's classes.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections import deque
 from typing import Final
 
-# Inclusive upper ends in milliseconds; the last bucket has no end.
-APPEND_MS_BOUNDS: Final = (1, 10, 50, 100, 200, 500, 1000)
-_BOUNDS_NS: Final = tuple(ms * 1_000_000 for ms in APPEND_MS_BOUNDS)
+from core.metrics import Histogram
+
+# Ends of RocketMQ's classes of put latency and finer ones below, in microseconds: a batch is in the
+# page cache within tens of them.
+LATENCY_US_BOUNDS: Final = (
+    10, 20, 50, 100, 200, 500,
+    1_000, 2_000, 5_000, 10_000, 20_000, 50_000, 100_000, 200_000, 500_000,
+    1_000_000, 2_000_000, 3_000_000, 4_000_000, 5_000_000, 10_000_000,
+)  # fmt: skip
+SIZE_BOUNDS: Final = tuple(1 << exponent for exponent in range(7, 25))
+RATE_WINDOWS_S: Final = (10, 60, 600)
+
+_Sample = tuple[int, int, int, int, int]
 
 
 class StoreStats:
-    """Counters of appends and reads; counting costs additions only."""
-
-    __slots__ = (
-        "append_counts", "append_ns", "get_misses", "gets", "got_bytes", "got_messages",
-        "put_bytes", "put_messages",
-    )  # fmt: skip
+    """Counters of appends, reads and syncs; counting costs additions and a bisection."""
 
     def __init__(self) -> None:
         self.put_messages = 0
         self.put_bytes = 0
-        self.append_ns = 0
-        self.append_counts = [0] * (len(_BOUNDS_NS) + 1)
-        self.gets = 0
-        self.get_misses = 0
+        self.gets_found = 0
+        self.gets_missed = 0
         self.got_messages = 0
         self.got_bytes = 0
+        self.append_us = Histogram(
+            "store_append_us", "Time of one append of a batch.", LATENCY_US_BOUNDS
+        )
+        self.read_us = Histogram("store_read_us", "Time of one read of a queue.", LATENCY_US_BOUNDS)
+        self.sync_us = Histogram(
+            "store_sync_us", "Time of one sync of the CommitLog.", LATENCY_US_BOUNDS
+        )
+        self.record_bytes = Histogram(
+            "store_record_bytes", "Sizes of records, each its batch's mean.", SIZE_BOUNDS
+        )
+        self.append_us_max = 0
+        self.read_us_max = 0
+        self._samples: deque[_Sample] = deque(maxlen=RATE_WINDOWS_S[-1] + 1)
 
     def note_append(self, messages: int, stored_bytes: int, took_ns: int) -> None:
+        took_us = took_ns // 1000
         self.put_messages += messages
         self.put_bytes += stored_bytes
-        self.append_ns += took_ns
-        self.append_counts[bisect_left(_BOUNDS_NS, took_ns)] += 1
+        self.append_us.observe(took_us)
+        if took_us > self.append_us_max:
+            self.append_us_max = took_us
+        if messages:
+            sizes = self.record_bytes
+            sizes.counts[bisect_left(SIZE_BOUNDS, stored_bytes // messages)] += messages
+            sizes.total += stored_bytes
 
-    def note_read(self, messages: int, found_bytes: int) -> None:
-        self.gets += 1
+    def note_read(self, messages: int, found_bytes: int, took_ns: int) -> None:
+        took_us = took_ns // 1000
         self.got_messages += messages
         self.got_bytes += found_bytes
-        if not messages:
-            self.get_misses += 1
+        self.read_us.observe(took_us)
+        if took_us > self.read_us_max:
+            self.read_us_max = took_us
+        if messages:
+            self.gets_found += 1
+        else:
+            self.gets_missed += 1
+
+    def note_miss(self) -> None:
+        """Count a read at an offset where there is nothing."""
+        self.gets_missed += 1
+
+    def note_sync(self, took_ns: int) -> None:
+        """Count a sync; in the thread that did it, one at a time."""
+        self.sync_us.observe(took_ns // 1000)
+
+    def take_sample(self, monotonic_ms: int) -> None:
+        """Note the counters for the rates; called once a second."""
+        self._samples.append(
+            (
+                monotonic_ms,
+                self.put_messages,
+                self.gets_found,
+                self.gets_missed,
+                self.got_messages,
+            )
+        )
+
+    def put_rates(self) -> list[float]:
+        """Return messages put per second over each of RATE_WINDOWS_S, or as long as there was."""
+        return self._rates(1)
+
+    def found_rates(self) -> list[float]:
+        """Return reads that found something, as ``put_rates``."""
+        return self._rates(2)
+
+    def missed_rates(self) -> list[float]:
+        """Return reads that found nothing, as ``put_rates``."""
+        return self._rates(3)
+
+    def got_rates(self) -> list[float]:
+        """Return messages read, as ``put_rates``."""
+        return self._rates(4)
+
+    def _rates(self, column: int) -> list[float]:
+        samples = self._samples
+        if len(samples) < 2:
+            return [0.0] * len(RATE_WINDOWS_S)
+        newest = samples[-1]
+        rates = []
+        for window_s in RATE_WINDOWS_S:
+            oldest = samples[max(-window_s - 1, -len(samples))]
+            passed_ms = max(newest[0] - oldest[0], 1)
+            rates.append(round((newest[column] - oldest[column]) * 1000 / passed_ms, 2))
+        return rates
+
+    def histograms(self) -> list[Histogram]:
+        return [self.append_us, self.read_us, self.sync_us, self.record_bytes]
 
     def sample(self) -> dict[str, int]:
-        """Return the counters; ``..._within_N`` counts the appends that took at most N ms."""
-        counters = {
+        """Return the counters."""
+        return {
             "store_put_messages": self.put_messages,
             "store_put_bytes": self.put_bytes,
-            "store_appends": sum(self.append_counts),
-            "store_append_us": self.append_ns // 1000,
-            "store_gets": self.gets,
-            "store_get_misses": self.get_misses,
+            "store_gets": self.gets_found + self.gets_missed,
+            "store_get_misses": self.gets_missed,
             "store_got_messages": self.got_messages,
             "store_got_bytes": self.got_bytes,
         }
-        within = 0
-        for bound, count in zip(APPEND_MS_BOUNDS, self.append_counts, strict=False):
-            within += count
-            counters[f"store_appends_within_{bound}ms"] = within
-        return counters
+
+
+def percentile(histogram: Histogram, share: float) -> float:
+    """Return the bound below which ``share`` of the values lie; 0 without values.
+
+    The last bound for what lies above it.
+    """
+    wanted = sum(histogram.counts) * share
+    seen = 0
+    for bound, count in zip(histogram.bounds, histogram.counts, strict=False):
+        seen += count
+        if seen >= wanted:
+            return bound if seen else 0.0
+    return histogram.bounds[-1]

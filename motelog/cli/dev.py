@@ -99,7 +99,10 @@ def dev(
         ),
     ] = Flush.ASYNC,
     json: Annotated[
-        bool, typer.Option("--json", help="Print one JSON line when ready, nothing else.")
+        bool,
+        typer.Option(
+            "--json", help="Print JSON: how far a long start is, then one line when ready."
+        ),
     ] = False,
 ) -> None:
     """Run the whole stack in one process on loopback.
@@ -157,13 +160,16 @@ def _config(
 def _serve(config: MotelogConfig, directory: Path, *, json: bool) -> None:
     from motelog.cli.serve import serve
 
+    broker = config.broker
+    assert broker is not None, "the whole stack has a broker"
+
     def ready(roles: Roles) -> None:
         if json:
             write_json(ready_line(roles, directory))
         else:
-            write(_ready_text(roles, directory))
+            write(_ready_text(roles, directory, broker.store.promise))
 
-    serve(config, ready, OPTION_OF_ROLE)
+    serve(config, ready, OPTION_OF_ROLE, json=json)
 
 
 def ready_line(roles: Roles, directory: Path) -> dict[str, object]:
@@ -182,7 +188,7 @@ def ready_line(roles: Roles, directory: Path) -> dict[str, object]:
     }
 
 
-def _ready_text(roles: Roles, directory: Path) -> str:
+def _ready_text(roles: Roles, directory: Path, promise: str) -> str:
     line = ready_line(roles, directory)
     host, _, port = str(line["mqtt"]).rpartition(":")
     to = "" if line["mqtt"] == "127.0.0.1:1883" else f" --to {line['mqtt']}"
@@ -193,6 +199,7 @@ def _ready_text(roles: Roles, directory: Path) -> str:
   broker       {line["broker"]}
   admin        http://{line["admin"]}/health/ready  /metrics
   messages     {line["data"]}
+               {promise}
 
 Try, in other terminals:
   motelog sub -t 'telemetry/#'{to}

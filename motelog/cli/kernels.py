@@ -12,6 +12,7 @@ from typing import Final
 KERNELS: Final = {
     "core.net.reactor": None,
     "core.record": None,
+    "core.store.file_batch": None,
     "core.store.index": None,
     "gateway.mqtt.frames": None,
     "spark.arrow": "spark",

@@ -8,19 +8,28 @@ from __future__ import annotations
 import logging
 import signal
 from collections.abc import Callable, Mapping
+from dataclasses import asdict
 
 import trio
 
 from core.errors import MotelogError
-from motelog.cli.output import CliError
+from core.store.progress import OnProgress, StartProgress
+from motelog.cli.output import CliError, write_error, write_json
 from motelog.config import MotelogConfig
 from motelog.roles import CannotListenError, PortTakenError, Roles, leaves, run_roles
 
 
 def serve(
-    config: MotelogConfig, ready: Callable[[Roles], None], option_of_role: Mapping[str, str]
+    config: MotelogConfig,
+    ready: Callable[[Roles], None],
+    option_of_role: Mapping[str, str],
+    *,
+    json: bool,
 ) -> None:
     """Run the roles until SIGINT or SIGTERM; ``ready`` is called once when all have started.
+
+    A start that takes long says every two seconds how far it is: to people on standard error, with
+    ``json`` as a line of its own on standard output.
 
     ``option_of_role`` names what the user changes to move a role to another address.
     """
@@ -28,17 +37,27 @@ def serve(
         level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s %(message)s"
     )
     try:
-        trio.run(_serve, config, ready)
+        trio.run(_serve, config, ready, _show_json if json else _show)
     except BaseException as exc:
         _raise_helpful(exc, option_of_role)
         raise
 
 
-async def _serve(config: MotelogConfig, ready: Callable[[Roles], None]) -> None:
+def _show(progress: StartProgress) -> None:
+    write_error(f"the store is starting: {progress}")
+
+
+def _show_json(progress: StartProgress) -> None:
+    write_json({"event": "starting", **asdict(progress)})
+
+
+async def _serve(
+    config: MotelogConfig, ready: Callable[[Roles], None], on_progress: OnProgress
+) -> None:
     with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(_cancel_at_signal, signals, nursery.cancel_scope)
-            ready(await nursery.start(run_roles, config))
+            ready(await nursery.start(run_roles, config, on_progress))
 
 
 async def _cancel_at_signal(signals: object, scope: trio.CancelScope) -> None:

@@ -59,7 +59,14 @@ def inspect(directory: Directory, json: Json = False) -> None:
             "commitlog_files": len(folder.log.files),
             "commitlog_file_bytes": folder.log.file_bytes,
             "begin_offset": folder.begin_offset,
+            "flushed_offset": folder.flushed_offset,
             "checkpoint_ms": folder.checkpoint.safe_ms,
+            "complete_offset": folder.checkpoint.complete_offset,
+            "index_files": [
+                {"name": f.name, "entries": f.count - 1, "entries_max": f.entries - 1}
+                for f in folder.index_files()
+            ],
+            "left_alone": [{"name": name, "what": what} for name, what in folder.left_alone()],
             "queues": queues,
         }
         if json:
@@ -74,7 +81,12 @@ def inspect(directory: Directory, json: Json = False) -> None:
             f"commitlog: {len(folder.log.files)} files of {folder.log.file_bytes} bytes, "
             f"from physical offset {folder.begin_offset}"
         )
+        write(f"flushed: on disk up to physical offset {folder.flushed_offset}")
         write(f"checkpoint: on disk up to {_time(folder.checkpoint.safe_ms)}")
+        for file in facts["index_files"]:
+            write(f"index: {file['name']} has {file['entries']} of {file['entries_max']} entries")
+        for other in facts["left_alone"]:
+            write(f"left alone: {other['name']} ({other['what']})")
         if queues:
             rows: list[tuple[str, ...]] = [("topic", "queue", "first unit", "end")]
             rows += [tuple(str(value) for value in queue.values()) for queue in queues]
@@ -181,6 +193,11 @@ def repair(
             f"{damage.path}, byte {damage.offset_bytes}: {damage.size} bytes are no records "
             f"({damage.reason}); the messages in them are lost, their queue offsets stay used"
         )
+    if report.given_up_records:
+        write(
+            f"gives up {report.given_up_records} records, {report.given_up_bytes} bytes, behind "
+            "the log's end: they were not on disk yet, and one before them is lost"
+        )
     if report.cut_bytes:
         write(f"zeroes {report.cut_bytes} bytes of an unfinished write at the log's end")
     for word, keys in (
@@ -189,6 +206,9 @@ def repair(
     ):
         for topic, queue_id in keys:
             write(f"{word} {topic}/{queue_id}; costs no message")
+    if report.index_fault:
+        write(f"makes the index anew from physical offset {report.index_from}; costs no message")
+        write(f"  {report.index_fault}")
     for path in report.moved_aside:
         write(f"keeps bytes for a human to look at in {path}")
     for step, path in steps:
@@ -248,6 +268,12 @@ def _opened(directory: Path) -> Iterator[StoreFolder]:
         raise CliError(str(exc), remedy=remedy, status=USAGE_STATUS) from exc
     try:
         yield folder
+    except OSError as exc:
+        raise CliError(
+            f"a file of the store cannot be read: {exc}",
+            remedy="what the disk says is in the kernel's log (dmesg)",
+            status=DAMAGED_STATUS,
+        ) from exc
     finally:
         folder.close()
 

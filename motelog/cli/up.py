@@ -23,12 +23,17 @@ OPTION_OF_ROLE = {
 def up(
     config: Annotated[Path, typer.Option("--config", metavar="FILE", help="TOML file.")],
     json: Annotated[
-        bool, typer.Option("--json", help="Print one JSON line when ready, nothing else.")
+        bool,
+        typer.Option(
+            "--json", help="Print JSON: how far a long start is, then one line when ready."
+        ),
     ] = False,
 ) -> None:
     """Run the roles that a configuration file names."""
     from motelog.cli.serve import serve
     from motelog.config import load_config
+
+    loaded = load_config(config)
 
     def ready(roles: Roles) -> None:
         addresses = {role: f"{host}:{port}" for role, (host, port) in roles.addresses.items()}
@@ -40,5 +45,7 @@ def up(
         write("Motelog is ready.")
         for role, address in addresses.items():
             write(f"  {role:<9}{address}")
+        if loaded.broker is not None:
+            write(f"Messages are {loaded.broker.store.promise}.")
 
-    serve(load_config(config), ready, OPTION_OF_ROLE)
+    serve(loaded, ready, OPTION_OF_ROLE, json=json)

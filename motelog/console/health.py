@@ -11,13 +11,15 @@ from collections.abc import Callable
 class Health:
     """Readiness of the process, changed by motelog.roles and read at each request.
 
-    ``checks`` are asked each time: name -> what is wrong, or None.
+    ``checks`` are asked each time: name -> what is wrong, or None. ``doing`` says of a role that is
+    starting what it is doing, if it knows.
     """
 
     def __init__(self) -> None:
         self.is_ready = False
         self.roles: dict[str, bool] = {}
         self.checks: dict[str, Callable[[], str | None]] = {}
+        self.doing: dict[str, Callable[[], str | None]] = {}
 
     def starting(self, role: str) -> None:
         self.roles[role] = False
@@ -27,7 +29,11 @@ class Health:
 
     def faults(self) -> dict[str, str]:
         """Return what speaks against sending work here, by role or check; empty when ready."""
-        faults = {role: "starting" for role, has_started in self.roles.items() if not has_started}
+        faults = {}
+        for role, has_started in self.roles.items():
+            if not has_started:
+                doing = self.doing[role]() if role in self.doing else None
+                faults[role] = f"starting: {doing}" if doing else "starting"
         for name, check in self.checks.items():
             fault = check()
             if fault is not None:

@@ -8,7 +8,10 @@ is opened and read back. The next life begins with one of them.
 
 Promised at a moment, and checked:
 - after a power cut, every record below the durable offset (sync flush acknowledges no other);
-- after a kill of the process, every record that append has returned for;
+- after a kill of the process, every record that append has returned for, or with a write buffer
+  every record below the committed offset;
+- what is lost is a suffix of the log: of what was appended, all below some physical offset is there
+  and nothing above it; a crash alone is never reported as damage;
 - of what is there besides, each was appended once, is unchanged, in order and in its place.
 What a start has shown to readers is promised from then on, what it has not never comes back.
 """
@@ -54,19 +57,22 @@ class Promises:
     """What may and must be read back, each with the number of events before it holds."""
 
     begun: list[tuple[int, int]] = field(default_factory=list)  # (events, record number)
-    appended: list[tuple[int, int]] = field(default_factory=list)
+    committed: list[tuple[int, int]] = field(default_factory=list)
     durable: list[tuple[int, int]] = field(default_factory=list)
     # Until the start is through, what the crash before it left; then what the start found.
     opened_at: int = sys.maxsize
     possible_before: frozenset[int] = frozenset()
     required_before: frozenset[int] = frozenset()
+    # After a kill what was not synced is still there for the start, but not after a power cut.
+    durable_before: frozenset[int] = frozenset()
     opened_with: frozenset[int] = frozenset()
 
     def at(self, events: int, *, after_kill: bool) -> tuple[frozenset[int], frozenset[int]]:
         """Return (what must be there, what may be there) after this many events."""
         if events < self.opened_at:
-            return self.required_before, self.possible_before
-        kept = self.appended if after_kill else self.durable
+            before = self.required_before if after_kill else self.durable_before
+            return before, self.possible_before
+        kept = self.committed if after_kill else self.durable
         required = {number for at, number in kept if at <= events}
         possible = {number for at, number in self.begun if at < events}
         return self.opened_with | required, self.opened_with | possible
@@ -96,56 +102,83 @@ class Scenario:
             "commitlog_file_bytes": self._chance.choice((16_384, 65_536)),
             "consume_queue_file_units": self._chance.choice((4, 16, 300)),
             "consume_queue_files_open_max": self._chance.choice((2, 256)),
+            "write_buffer": self._chance.random() < 0.3,
+            "write_buffer_files_max": self._chance.choice((1, 3)),
+            "consume_queue_memory_bytes_max": self._chance.choice((20, 200, 1 << 20)),
         }
+        self._sync_each_max = self._chance.choice((0, 64))
 
     def run(self) -> Iterator[tuple[str, bool, Image]]:
         """Check state after state; yield the name of each, whether by kill, and what it was."""
-        image, required, possible = Image(), frozenset[int](), frozenset[int]()
+        image, model = Image(), CrashModel.of(Image())
+        required, durable, possible = frozenset[int](), frozenset[int](), frozenset[int]()
         for life in range(LIVES):
             disk = SimulatedDisk(image)
-            promises = Promises(required_before=required, possible_before=possible)
+            promises = Promises(
+                required_before=required, durable_before=durable, possible_before=possible
+            )
             trio.run(self._live, disk, promises)
             disk.take_notes()
-            states = self._crash_states(image, disk, promises)
-            goes_on_with = self._chance.randrange(STATES_PER_LIFE)
-            for number, (state, must, may, by_kill) in enumerate(states):
+            goes_on_from = self._chance.randrange(STATES_PER_LIFE)
+            goes_on_after_kill = self._chance.random() < 0.4
+            next_life = None
+            states = self._crash_states(model, disk, promises)
+            for number, (state, must, may, durable_too, by_kill) in enumerate(states):
                 name = f"{self.seed}:{life}:{number}"
                 try:
                     self.check(state, must, may, reopen=number % REOPENED_EACH == 0)
                 except Exception as exc:
                     raise CrashStateError(f"crash state {name}: {exc!r}") from exc
                 yield name, by_kill, state
-                if number == goes_on_with:
-                    image, required, possible = state, must, may
+                if number == goes_on_from or (
+                    goes_on_after_kill and by_kill and number >= goes_on_from
+                ):
+                    goes_on_after_kill = goes_on_after_kill and not by_kill
+                    going_on = model.kill() if by_kill else (state, CrashModel.of(state))
+                    next_life = *going_on, must, durable_too, may
+            assert next_life is not None
+            image, model, required, durable, possible = next_life
 
     # -- what is done to the store ---------------------------------------------------------
 
     async def _live(self, disk: SimulatedDisk, promises: Promises) -> None:
         store = make_store(DIRECTORY, storage=disk, clock=self._clock, **self._config)
         store._log.queue._worker = _Inline(1)
+        store.index._worker = _Inline(1)
+        store.unit_flusher.sync_each_max = self._sync_each_max
         store.open()
         disk.take_notes()
         promises.opened_with = frozenset(self._read(store, promises.possible_before))
         promises.opened_at = len(disk.events)
         chance = self._chance
         unflushed: list[tuple[int, int]] = []
+        uncommitted: list[tuple[int, int]] = []
+
+        def note_committed() -> None:
+            nonlocal uncommitted
+            done = [number for end, number in uncommitted if end <= store.committed_offset]
+            uncommitted = [item for item in uncommitted if item[0] > store.committed_offset]
+            promises.committed += [(len(disk.events), number) for number in done]
 
         is_appending = False
 
         def append() -> None:
             nonlocal is_appending
             is_appending = True
-            unflushed.extend(self._append(store, disk, promises))
+            appended = self._append(store, disk, promises)
+            unflushed.extend(appended)
+            uncommitted.extend(appended)
+            note_committed()
             is_appending = False
 
-        def on_sync() -> None:
+        def go_on() -> None:
             # The event loop goes on while a thread waits for the disk, but not within an append.
             if not is_appending and chance.random() < 0.2:
                 append()
 
-        disk.on_sync = on_sync
+        disk.on_sync = disk.on_write = go_on
         for _ in range(chance.randint(5, 40)):
-            match chance.randrange(8):
+            match chance.randrange(10):
                 case 0:
                     await store._flusher.flush()
                 case 1:
@@ -154,15 +187,21 @@ class Scenario:
                     self._clock.advance(chance.choice((10, 1_000, 4_000, 61_000)))
                 case 3:
                     self._clock.step_wall(chance.choice((-86_400_000, 86_400_000, -50)))
+                case 4:
+                    store._log.commit()
+                case 5:
+                    await store.unit_flusher.write(chance.choice((0, 2, 5)))
                 case _:
                     append()
             assert store.fence_reason is None, store.fence_reason
+            note_committed()
             durable = [number for end, number in unflushed if end <= store.durable_offset]
             unflushed = [item for item in unflushed if item[0] > store.durable_offset]
             promises.durable += [(len(disk.events), number) for number in durable]
-        disk.on_sync = lambda: None
+        disk.on_sync = disk.on_write = lambda: None
         if chance.random() < 0.3:
             store.close()
+            note_committed()
             promises.durable += [(len(disk.events), number) for _, number in unflushed]
 
     def _append(
@@ -191,7 +230,6 @@ class Scenario:
         disk.take_notes()
         numbers = range(first, first + len(texts))
         promises.begun += [(begun_at, number) for number in numbers]
-        promises.appended += [(len(disk.events), number) for number in numbers]
         return [(end, number) for number in numbers]
 
     def _content(self) -> tuple[bytes, bytes, int]:
@@ -210,9 +248,12 @@ class Scenario:
     # -- what is made of it ----------------------------------------------------------------
 
     def _crash_states(
-        self, image: Image, disk: SimulatedDisk, promises: Promises
-    ) -> Iterator[tuple[Image, frozenset[int], frozenset[int], bool]]:
-        model = CrashModel.of(image)
+        self, model: CrashModel, disk: SimulatedDisk, promises: Promises
+    ) -> Iterator[tuple[Image, frozenset[int], frozenset[int], frozenset[int], bool]]:
+        """Yield states, what must and may be there, what of it power may be cut on, if by kill.
+
+        The model goes along: it is at the moment of the state just yielded.
+        """
         done = 0
         for at in sorted(self._chance.choices(range(len(disk.events) + 1), k=STATES_PER_LIFE)):
             for event in disk.events[done:at]:
@@ -221,7 +262,8 @@ class Scenario:
             by_kill = self._chance.random() < 0.1
             required, possible = promises.at(at, after_kill=by_kill)
             state = model.after_kill() if by_kill else model.after_power_cut(self._chance)
-            yield state, required, possible, by_kill
+            durable, _ = promises.at(at, after_kill=False) if by_kill else (required, None)
+            yield state, required, possible, durable, by_kill
 
     def check(
         self, state: Image, required: frozenset[int], possible: frozenset[int], *, reopen: bool
@@ -229,20 +271,27 @@ class Scenario:
         """Open a crash state and compare what is in it with what was promised."""
         disk = SimulatedDisk(state)
         store = make_store(DIRECTORY, storage=disk, clock=self._clock, **self._config)
-        store.open()
+        report = store.open()
+        if report.damage:
+            raise CrashStateError(f"a crash is reported as damage: {report.damage}")
         found = self._read(store, possible)
+        if any(queue.has_doubtful_file for queue in store._queues.values()):
+            raise CrashStateError("a crash makes units doubtful")
         missing = sorted(required - set(found))
         if missing:
             places = [self._expected[number][:4] for number in missing[:3]]
             raise CrashStateError(f"{len(missing)} of {len(required)} records are lost: {places}")
+        in_order = sorted(possible, key=lambda number: self._expected[number][3])
+        lost = next((n for n in in_order if n not in found), None)
+        if lost is not None and in_order[: len(found)] != sorted(found):
+            raise CrashStateError(f"record {lost} is lost, and not what was appended after it")
         if reopen:
             for tail in [store.queue_tail(*key) for key in QUEUES]:
                 store.append([(tail, b"new", b"", 0, 1 << 40, BORN_HOST, 0, 0, 0, 0)])
             store.close()
             again = make_store(DIRECTORY, storage=disk, clock=self._clock, **self._config)
             report = again.open()
-            # A hole in the log stays, and is found again with what it does to queues.
-            if report.rebuilt_queues or (report.repaired_queues and not report.damage):
+            if report.rebuilt_queues or report.repaired_queues or report.damage:
                 raise CrashStateError(f"a second start finds something to do: {report}")
             if [n for n in self._numbers(again) if n < 1 << 40] != found:
                 raise CrashStateError("a second start shows other records")

@@ -51,13 +51,29 @@ def forget_syncs_of_directories(patch: pytest.MonkeyPatch) -> None:
 def forget_syncs_of_units(patch: pytest.MonkeyPatch) -> None:
     """The checkpoint then speaks of units that are not on disk, and nobody looks for them."""
     patch.setattr(SimulatedDisk, "sync_file", lambda self, path: None)
-    patch.setattr("core.store.recovery.Recovery._compare_with", lambda self, table: None)
+    patch.setattr("core.store.queue_recovery.QueueRecovery.compare_with", lambda self, table: None)
+
+
+def forget_the_durable_offset(patch: pytest.MonkeyPatch) -> None:
+    """A hole that a power cut left is then taken for damage, and what lies behind it is kept."""
+    patch.setattr("core.store.durable_file.DurableFile.read", lambda self: None)
+
+
+def forget_commits(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr("core.store.write_buffer.BufferedFile.commit", lambda self, begin, end: None)
 
 
 @pytest.mark.parametrize(
-    "forget", [forget_syncs_of_the_log, forget_syncs_of_directories, forget_syncs_of_units]
+    "forget",
+    [
+        forget_commits,
+        forget_syncs_of_the_log,
+        forget_syncs_of_directories,
+        forget_syncs_of_units,
+        forget_the_durable_offset,
+    ],
 )
-def test_a_store_that_forgets_a_sync_is_found_out(
+def test_a_store_that_forgets_something_is_found_out(
     monkeypatch: pytest.MonkeyPatch, forget: Any
 ) -> None:
     forget(monkeypatch)

@@ -10,7 +10,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from core.store.recovery import Recovery
+from core.store.consume_queue import ConsumeQueue
+from core.store.queue_recovery import QueueRecovery
 from tests.fault.flips import DIRECTORY, FlipError, build, check, explore, flipped
 
 
@@ -34,8 +35,15 @@ def test_a_changed_queue_id_or_offset_costs_no_other_queue(at: int) -> None:
     check(flipped(image, path, at, 0x01), expected, path, at)
 
 
+def test_a_store_that_trusts_its_units_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ConsumeQueue, "doubtful_files", lambda self, offset, count: [])
+    with pytest.raises(FlipError, match="consumequeue"):
+        for _ in explore(11, [0x80]):
+            pass
+
+
 def test_a_start_that_looks_at_nothing_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Recovery, "_contradiction", lambda self, queue: None)
+    monkeypatch.setattr(QueueRecovery, "_contradiction", lambda self, queue: None)
     monkeypatch.setattr("core.store.recovery.Recovery._find_next", lambda self, file, at: None)
     with pytest.raises(FlipError):
         for _ in explore(11, [0x80]):

@@ -64,7 +64,7 @@ async def test_a_failed_checkpoint_fences_the_store(tmp_path: Path) -> None:
     store = make_store(tmp_path, storage=storage)
     store.open()
     append(store)
-    storage.fail_at["sync_file"] = (0, EIO)
+    storage.fail_at["sync_files"] = (0, EIO)
     await store.checkpoint()
     with pytest.raises(StoreFencedError):
         append(store)
@@ -83,21 +83,25 @@ async def test_a_checkpoint_syncs_log_queues_and_directories_before_it_is_writte
     names = [(call, str(Path(path).relative_to(tmp_path))) for call, path in storage.calls]
     name = "0".zfill(20)
     assert names == [
+        ("write_files", f"consumequeue/T/0/{name}"),
         ("sync", f"commitlog/{name}"),
-        ("sync_file", f"consumequeue/T/0/{name}"),
-        ("sync_directory", "consumequeue"),
-        ("sync_directory", "consumequeue/T"),
-        ("sync_directory", "consumequeue/T/0"),
+        ("write", "durable"),
+        ("sync_files", f"consumequeue/T/0/{name}"),
+        ("sync_files", "consumequeue"),
+        ("sync_files", "consumequeue/T"),
+        ("sync_files", "consumequeue/T/0"),
         ("replace_file", "queues.json"),
         ("sync_directory", "."),
         ("replace_file", "index.json"),
+        ("sync_directory", "."),
+        ("replace_file", "clock.json"),
         ("sync_directory", "."),
         ("replace_file", "checkpoint"),
         ("sync_directory", "."),
     ]
     storage.calls.clear()
     await store.checkpoint()
-    assert [call for call, _ in storage.calls] == ["replace_file", "sync_directory"]
+    assert [call for call, _ in storage.calls] == ["replace_file", "sync_directory"] * 2
     store.close()
 
 
@@ -130,27 +134,75 @@ def test_no_space_for_a_log_file_refuses_the_batch_and_not_the_next_one(tmp_path
     store.close()
 
 
-def test_no_space_for_a_queue_refuses_the_batch_and_not_the_next_one(tmp_path: Path) -> None:
+def test_units_wait_in_memory_for_room_until_there_are_too_many(tmp_path: Path) -> None:
+    storage = RecordingStorage()
+    store = make_store(tmp_path, storage=storage, consume_queue_memory_bytes_max=200)
+    store.open()
+    tail = store.queue_tail("T", 0)
+    store.append([message(tail) for _ in range(10)])
+    storage.fail_at["write_files"] = (0, ENOSPC)
+    with pytest.raises(StoreFullError, match="the disk is full"):
+        append(store)
+    assert (tail.next_offset, len(read_bodies(store)[("T", 0)])) == (10, 10)
+    assert store.fence_reason is None
+    # There is room again.
+    append(store)
+    assert (tail.pending, len(read_bodies(store)[("T", 0)])) == (1, 11)
+    store.close()
+    with opened(tmp_path) as again:
+        assert len(read_bodies(again)[("T", 0)]) == 11
+
+
+async def test_a_checkpoint_waits_for_room_for_units(tmp_path: Path) -> None:
     storage = RecordingStorage()
     store = make_store(tmp_path, storage=storage)
     store.open()
-    for call in ("create_file", "reserve", "map_file"):
-        storage.fail_at[call] = (0, ENOSPC)
-        with pytest.raises(StoreFullError):
-            append(store, topic=call)
-    assert store.end_offset == 0
-    append(store, topic="map_file")
-    assert read_bodies(store) == {("map_file", 0): [b"body"]}
+    append(store)
+    storage.calls.clear()
+    storage.fail_at["write_files"] = (0, ENOSPC)
+    await store.checkpoint()
+    assert [call for call, _ in storage.calls] == ["write_files"]
+    append(store)
+    await store.checkpoint()
+    assert store.fence_reason is None
+    assert storage.calls[-2] == ("replace_file", f"{tmp_path}/checkpoint")
     store.close()
+
+
+@pytest.mark.parametrize("error", [ENOSPC, EIO], ids=["full", "broken"])
+def test_units_that_cannot_be_written_at_the_stop_are_made_by_the_next_start(
+    tmp_path: Path, error: OSError
+) -> None:
+    storage = RecordingStorage()
+    store = make_store(tmp_path, storage=storage)
+    store.open()
+    append(store)
+    storage.fail_at["write_files"] = (0, error)
+    store.close()
+    with opened(tmp_path) as again:
+        assert read_bodies(again) == {("T", 0): [b"body"]}
+
+
+async def test_a_disk_that_fails_when_units_are_written_fences_the_store(tmp_path: Path) -> None:
+    storage = RecordingStorage()
+    store = make_store(tmp_path, storage=storage)
+    store.open()
+    append(store)
+    storage.fail_at["write_files"] = (0, EIO)
+    await store.checkpoint()
+    with pytest.raises(StoreFencedError, match="writing units failed"):
+        append(store)
+    assert read_bodies(store) == {("T", 0): [b"body"]}
+    abandon(store)
 
 
 def test_a_disk_that_fails_when_room_is_made_fences_the_store(tmp_path: Path) -> None:
     storage = RecordingStorage()
     store = make_store(tmp_path, storage=storage)
     store.open()
-    storage.fail_at["reserve"] = (0, EIO)
+    storage.fail_at["create_file"] = (0, EIO)
     with pytest.raises(StoreFencedError):
-        append(store)
+        store.append([message(store.queue_tail("T", 0), b"x" * 1000) for _ in range(20)])
     with pytest.raises(StoreFencedError):
         append(store)
     abandon(store)
@@ -210,23 +262,18 @@ def test_a_record_larger_than_a_file_is_refused(tmp_path: Path) -> None:
         append(store, b"x" * 17_000)
 
 
-def test_no_descriptor_for_a_file_refuses_a_batch_or_a_read_and_fences_nothing(
-    tmp_path: Path,
-) -> None:
+def test_no_descriptor_for_a_file_refuses_a_read_and_fences_nothing(tmp_path: Path) -> None:
     storage = RecordingStorage()
     store = make_store(tmp_path, storage=storage, consume_queue_files_open_max=2)
     store.open()
     for topic in ("A", "B", "C"):
         append(store, topic=topic)
-    emfile = OSError(errno.EMFILE, "too many open files")
-    storage.fail_at["map_file"] = (0, emfile)
+    store.unit_flusher.write_now()
+    storage.fail_at["open_file"] = (0, OSError(errno.EMFILE, "too many open files"))
     with pytest.raises(StoreError, match="too many open files"):
         store.read("A", 0, 0)
-    storage.fail_at["map_file"] = (0, emfile)
-    with pytest.raises(StoreFullError):
-        append(store, topic="A")
-    assert store.fence_reason is None
     append(store, topic="A")
+    assert store.fence_reason is None
     assert read_bodies(store) == {("A", 0): [b"body"] * 2, ("B", 0): [b"body"], ("C", 0): [b"body"]}
     store.close()
 

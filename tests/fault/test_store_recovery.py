@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import trio
 
 from core.errors import StoreDamagedError, StoreLockedError
 from core.record import FILLER_SIZE
@@ -27,14 +28,27 @@ def fill(store: MessageStore, count: int, *, queues: int = 2, begin: int = 0) ->
     return bodies
 
 
-def crashed(directory: Path, count: int) -> tuple[list[bytes], int]:
-    """A folder as a killed process leaves it; return the bodies in it and where its log ends."""
+def crashed(directory: Path, count: int, *, durable_count: int = 0) -> tuple[list[bytes], int]:
+    """A folder as a killed process leaves it; return the bodies in it and where its log ends.
+
+    ``durable_count`` of the messages have been flushed, and their units are on file.
+    """
     store = make_store(directory)
     store.open()
-    bodies = fill(store, count)
+    bodies = fill(store, durable_count)
+    trio.run(store._flusher.flush)
+    store.unit_flusher.write_now()
+    bodies += fill(store, count - durable_count, begin=durable_count)
     end = store.end_offset
     abandon(store)
     return bodies, end
+
+
+def crash_before_a_checkpoint(folder: Path) -> None:
+    """Make of a folder that was stopped cleanly one whose next start reads the whole log."""
+    (folder / "abort").touch()
+    for name in ("checkpoint", "checkpoint.bak"):
+        (folder / name).unlink()
 
 
 def queue_path(directory: Path, queue_id: int, begin: int = 0) -> Path:
@@ -98,7 +112,7 @@ def test_a_bad_record_is_reported_and_the_ones_behind_it_stay(
         fill(store, 4, begin=4)
         expected = read_bodies(store)
     if not was_clean:
-        (tmp_path / "abort").touch()
+        crash_before_a_checkpoint(tmp_path)
     victim = placed[0][0]
     overwrite(
         log_path(tmp_path),
@@ -129,7 +143,7 @@ def test_a_bad_last_record_of_a_queue_keeps_its_offset_used(tmp_path: Path) -> N
         store.append([message(store.queue_tail("other", 0), b"victim")], placed)
         fill(store, 2, begin=4)
     overwrite(log_path(tmp_path), placed[0][0] + 90, b"V")
-    (tmp_path / "abort").touch()
+    crash_before_a_checkpoint(tmp_path)
     shutil.rmtree(tmp_path / "consumequeue" / "other")
     with opened(tmp_path) as store:
         assert store.max_offset("other", 0) == 1
@@ -138,7 +152,7 @@ def test_a_bad_last_record_of_a_queue_keeps_its_offset_used(tmp_path: Path) -> N
 
 
 def test_a_damaged_blank_record_does_not_hide_the_next_file(tmp_path: Path) -> None:
-    bodies, _ = crashed(tmp_path, 300)
+    bodies, _ = crashed(tmp_path, 300, durable_count=300)
     data = log_path(tmp_path).read_bytes()
     blank = data.rindex(b"\xcb\xd4\x31\x94") - 4
     overwrite(log_path(tmp_path), blank + 5, b"\x00")
@@ -147,6 +161,86 @@ def test_a_damaged_blank_record_does_not_hide_the_next_file(tmp_path: Path) -> N
     assert [(d.offset_bytes, d.size) for d in report.damage] == [(blank, 16_384 - blank)]
     assert read_bodies(store) == {(TOPIC, 0): bodies[::2], (TOPIC, 1): bodies[1::2]}
     store.close()
+
+
+def bytes_of(bodies: list[bytes]) -> int:
+    """The size of the records of these messages."""
+    return sum(91 + len(body) + len(TOPIC) + len(PROPERTIES) for body in bodies)
+
+
+def test_a_hole_behind_the_durable_offset_ends_the_log(tmp_path: Path) -> None:
+    """A power cut may have kept a later page of the log and lost an earlier one."""
+    bodies, end = crashed(tmp_path, 300, durable_count=10)
+    hole = bytes_of(bodies[:20])
+    overwrite(log_path(tmp_path), hole, bytes(100))
+    store = make_store(tmp_path)
+    report = store.open()
+    assert report.damage == []
+    assert (report.end_offset, report.given_up_records) == (hole, 279)
+    assert report.given_up_bytes == bytes_of(bodies[21:])
+    assert read_bodies(store) == {(TOPIC, 0): bodies[:20:2], (TOPIC, 1): bodies[1:20:2]}
+    # What is given up is kept: the rest of the first file, and the others as they were.
+    *later, cut = report.moved_aside
+    assert cut == str(tmp_path / "damaged" / f"{hole:020d}.cut")
+    kept = b"".join(Path(name).read_bytes() for name in report.moved_aside)
+    assert all(body in kept for body in bodies[21:])
+    assert len(later) == -(-end // 16_384) - 1
+    store.close()
+
+
+def test_a_hole_below_the_durable_offset_is_damage(tmp_path: Path) -> None:
+    bodies, _ = crashed(tmp_path, 40, durable_count=30)
+    hole = bytes_of(bodies[:20])
+    overwrite(log_path(tmp_path), hole, bytes(100))
+    store = make_store(tmp_path)
+    report = store.open()
+    assert [(d.physical_offset, d.size) for d in report.damage] == [(hole, bytes_of([bodies[20]]))]
+    assert report.given_up_records == 0
+    del bodies[20]
+    found = read_bodies(store)
+    assert sorted(found[(TOPIC, 0)] + found[(TOPIC, 1)]) == sorted(bodies)
+    store.close()
+
+
+def test_damage_up_to_the_durable_offset_does_not_keep_a_hole_behind_it(tmp_path: Path) -> None:
+    bodies, _ = crashed(tmp_path, 40, durable_count=30)
+    begin, end = bytes_of(bodies[:28]), bytes_of(bodies[:32])
+    overwrite(log_path(tmp_path), begin, bytes(end - begin))
+    store = make_store(tmp_path)
+    report = store.open()
+    (damage,) = report.damage
+    assert (damage.physical_offset, damage.size) == (begin, bytes_of(bodies[28:30]))
+    assert (report.end_offset, report.given_up_records) == (begin, 8)
+    assert read_bodies(store) == {(TOPIC, 0): bodies[:28:2], (TOPIC, 1): bodies[1:28:2]}
+    # The queue offsets that were on the disk stay used.
+    assert [store.max_offset(TOPIC, queue_id) for queue_id in (0, 1)] == [15, 15]
+    store.close()
+
+
+@pytest.mark.parametrize("damaged_slots", [(0,), (1,), (0, 1)])
+def test_a_damaged_durable_file_costs_nothing(
+    tmp_path: Path, damaged_slots: tuple[int, ...]
+) -> None:
+    bodies, end = crashed(tmp_path, 40, durable_count=30)
+    for slot in damaged_slots:
+        overwrite(tmp_path / "durable", slot * 512 + 9, b"\xff")
+    store = make_store(tmp_path)
+    report = store.open()
+    assert (report.damage, report.end_offset, report.records) == ([], end, 40)
+    assert read_bodies(store) == {(TOPIC, 0): bodies[::2], (TOPIC, 1): bodies[1::2]}
+    store.close()
+
+
+def test_what_is_kept_aside_is_not_replaced_by_a_later_start(tmp_path: Path) -> None:
+    bodies, _ = crashed(tmp_path, 40)
+    for number in range(1, 3):
+        overwrite(log_path(tmp_path), bytes_of(bodies[:20]), bytes(100))
+        store = make_store(tmp_path)
+        report = store.open()
+        assert report.given_up_records == 19
+        assert len(list((tmp_path / "damaged").iterdir())) == number
+        fill(store, 20, begin=20)
+        abandon(store)
 
 
 def test_a_log_that_was_longer_when_it_was_closed_is_reported(tmp_path: Path) -> None:
@@ -172,6 +266,29 @@ def test_bytes_in_files_behind_the_end_are_kept_aside(tmp_path: Path) -> None:
     report = store.open()
     assert report.moved_aside == [str(tmp_path / "damaged" / f"{16_384:020d}")]
     assert report.records == 10
+    store.close()
+
+
+@pytest.mark.parametrize("ahead", [1, 2])
+@pytest.mark.parametrize("count", [0, 20])
+def test_files_made_ahead_that_are_there_after_a_clean_stop_are_not_the_logs_end(
+    tmp_path: Path, count: int, ahead: int
+) -> None:
+    with opened(tmp_path) as store:
+        bodies = fill(store, count, queues=1)
+        end = store.end_offset
+    for number in range(1, ahead + 1):
+        log_path(tmp_path, number * 16_384).write_bytes(bytes(16_384))
+    store = make_store(tmp_path)
+    report = store.open()
+    assert (report.was_clean, report.end_offset, report.damage) == (True, end, [])
+    bodies += fill(store, 20, queues=1, begin=count)
+    assert read_bodies(store) == {(TOPIC, 0): bodies}
+    abandon(store)
+    # What a crash leaves then is no damage either.
+    store = make_store(tmp_path)
+    assert store.open().damage == []
+    assert read_bodies(store) == {(TOPIC, 0): bodies}
     store.close()
 
 
@@ -334,7 +451,7 @@ def test_a_record_with_an_impossible_queue_offset_stays_out_of_its_queue(tmp_pat
         expected = read_bodies(store)[(TOPIC, 0)]
     at = 91 + len(expected[0]) + len(TOPIC) + len(PROPERTIES)
     overwrite(log_path(tmp_path), at + 20, (1 << 40).to_bytes(8, "big"))
-    (tmp_path / "abort").touch()
+    crash_before_a_checkpoint(tmp_path)
     store = make_store(tmp_path)
     report = store.open()
     assert [d.physical_offset for d in report.damage] == [at]

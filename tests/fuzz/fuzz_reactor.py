@@ -57,7 +57,8 @@ def fuzz_output(rng: random.Random) -> None:
             ids = [rng.choice((c, c, c, -1, 7, 99)) for c in sent]
             match rng.randrange(14):
                 case 0 | 1:
-                    reactor.send(connection, data)
+                    at = rng.choice((0, len(data) // 2, len(data)))
+                    reactor.send(connection, data[:at], data[at:])
                     sent[connection] += data
                 case 2 | 3 | 4:
                     ids = list(dict.fromkeys(ids))

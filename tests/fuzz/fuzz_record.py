@@ -20,10 +20,22 @@ from typing import Any
 sys.path.append(str(Path(__file__).resolve().parents[2]))
 
 from core import _record, _record_py
-from tests.support.record_kernels import STORE_HOSTS, choose, encode, gather, read
+from tests.support.record_kernels import STORE_HOSTS, choose, encode, gather, hold, read
 
 TOPICS = (b"T", b"timed", b"t" * 127, b"t" * 128, b"t" * 255)
-PIECES = (b"TAGS", b"name", b"\x01", b"\x02", b"v", b"", b"\xc3\xa9", b"\xff", b"0123456789")
+PIECES = (
+    b"TAGS",
+    b"KEYS",
+    b"UNIQ_KEY",
+    b"name",
+    b"\x01",
+    b"\x02",
+    b"v",
+    b"",
+    b"\xc3\xa9",
+    b"\xff",
+    b"0123456789",
+)
 EDGES = b"\x00\x01\x02\x08\x10\x20\x30\x5b\x5c\x7f\x80\xa3\xa7\xab\xda\xff"
 SIZES = (0, 1, 91, 92, 0x7FFFFFFF, 0x80000000, 0xFFFFFFFF)
 
@@ -37,7 +49,7 @@ def main() -> int:
     inputs = 0
     while inputs % 64 or time.monotonic() < stop:
         inputs += 1
-        for attempt in (one_encode, one_read, one_selection):
+        for attempt in (one_encode, one_hold, one_read, one_selection):
             call, arguments, exact = attempt(chance)
             kernel = call(_record, *(exactly(a) if i == exact else a for i, a in arguments))
             reference = call(_record_py, *(a for _, a in arguments))
@@ -63,6 +75,21 @@ def one_encode(chance: random.Random) -> Attempt:
     batch = messages(chance, [0, 1, 2])
     arguments = [queues, batch, chance.randrange(3000), chance.randrange(1 << 50)]
     return encode, list(enumerate(arguments)), -1
+
+
+def one_hold(chance: random.Random) -> Attempt:
+    def step() -> tuple[str, Any]:
+        offset = chance.choice((chance.randrange(40), chance.getrandbits(64) - (1 << 63)))
+        cut = chance.choice((0, 0, 0, 1, 20, 100))
+        choices: list[tuple[str, Any]] = [
+            ("extend", some_units(chance, 0)[cut:]), ("drop", offset), ("take_back", offset),
+            ("units", (offset, chance.randrange(-1, 40))), ("reset", chance.randrange(40)),
+            ("take_units", ()),
+        ]  # fmt: skip
+        return chance.choices(choices, weights=(6, 3, 1, 3, 1, 1))[0]
+
+    arguments = [chance.randrange(30), [step() for _ in range(chance.randrange(12))]]
+    return hold, list(enumerate(arguments)), -1
 
 
 def one_read(chance: random.Random) -> Attempt:

@@ -19,8 +19,9 @@ from bridge.sync import SyncPullConsumer
 from core.message import Message, StoredMessage
 from core.namesrv.config import NamesrvConfig
 from core.namesrv.server import NameServer
+from core.remoting import RequestCode, loads
 from tests.support.broker_process import BrokerProcess
-from tests.support.broker_stack import joined, started_stack
+from tests.support.broker_stack import connected, joined, started_stack
 from tests.support.java import COMMITLOG_FILE_BYTES, VERSION_4, VERSION_5, ApacheServer
 from tests.support.stores import opened, read_queue
 
@@ -133,6 +134,7 @@ async def test_our_clients_work_with_apache_and_our_store_opens_its_folder(
         await check_first_commits(namesrv)
         await check_times_and_holds(namesrv)
         await trio.to_thread.run_sync(check_blocking_facade, namesrv)
+        await check_runtime_info(apache.broker_address, tmp_path / "ours")
         if stops_first:
             committed = await committed_offsets(namesrv, "T", group="G")
             assert sum(committed) == TOTAL
@@ -159,6 +161,18 @@ async def check_first_commits(namesrv: str) -> None:
             offsets = dict.fromkeys(await consumer.queues("T"), 1)
             await consumer.commit(offsets)
             assert {queue: await consumer.committed(queue) for queue in offsets} == offsets
+
+
+async def check_runtime_info(apache: str, folder: Path) -> None:
+    """Find every key of Apache's runtime information in ours."""
+    async with started_stack(folder) as stack:
+        shown = []
+        for address in (apache, stack.broker_address):
+            async with connected(address) as peer:
+                answer = await peer.ask(RequestCode.GET_BROKER_RUNTIME_INFO)
+                shown.append(set(loads(answer.body)["table"]))
+    theirs, ours = shown
+    assert {name for name in theirs - ours if not name.startswith("commitLogDiskRatio_")} == set()
 
 
 async def check_times_and_holds(namesrv: str) -> None:

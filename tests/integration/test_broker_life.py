@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import shutil
 import socket
 import tarfile
 from pathlib import Path
@@ -135,16 +136,80 @@ async def test_a_taken_vip_port_is_a_warning_and_a_taken_port_an_error(
             await Broker(config(tmp_path, listen=f"127.0.0.1:{port}")).run()
 
 
-async def test_a_damaged_state_file_stops_the_start_and_is_named(tmp_path: Path) -> None:
+STATE_FILES = (
+    "topics.json",
+    "subscriptionGroup.json",
+    "consumerOffset.json",
+    "delayOffset.json",
+    "timerOffset.json",
+)
+
+
+async def test_damaged_state_files_stop_the_start_and_are_named(tmp_path: Path) -> None:
     async with started_stack(tmp_path) as stack:
         stack.broker.api.create_topic("T", 1)
     path = tmp_path / "config" / "topics.json"
-    path.with_name("topics.json.bak").unlink(missing_ok=True)
-    path.write_text('{"topicConfigTable": {"T": 7}}')
+    for damaged in (path, path.with_name("topics.json.bak")):
+        damaged.write_text('{"topicConfigTable": {"T": 7}}')
     for _ in range(2):
         with pytest.raises(StoreDamagedError, match=r"topics\.json"):
             await Broker(config(tmp_path)).run()
     assert path.read_text() == '{"topicConfigTable": {"T": 7}}'
+
+
+COMMIT = {"consumerGroup": "G", "topic": "T", "queueId": 0}
+
+
+async def use_every_state_file(folder: Path) -> None:
+    store = store_config(folder, delay_levels="1s")
+    async with (
+        started_stack(folder, delay_save_interval_s=0.02, store=store) as stack,
+        connected(stack.broker_address) as peer,
+    ):
+        for properties in ("DELAY\x011\x02", "TIMER_DELAY_MS\x0150\x02"):
+            await peer.ask(RequestCode.SEND_MESSAGE_V2, send_ext("T", properties=properties), b"x")
+        await peer.ask(RequestCode.UPDATE_CONSUMER_OFFSET, {**COMMIT, "commitOffset": 1})
+        await eventually(lambda: stack.broker.api.max_offset("T", 0) == 2)
+
+
+@pytest.fixture(scope="module")
+def used_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("used")
+    trio.run(use_every_state_file, folder)
+    return folder
+
+
+@pytest.mark.parametrize("damage", ["flipped", "cut", "removed", "both removed"])
+@pytest.mark.parametrize("name", STATE_FILES)
+async def test_a_start_goes_on_with_the_state_saved_before(
+    tmp_path: Path, used_folder: Path, name: str, damage: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    shutil.copytree(used_folder, tmp_path, dirs_exist_ok=True)
+    path = tmp_path / "config" / name
+    text = path.read_bytes()
+    if damage == "flipped":
+        at = text.rindex(b"1")  # a number in the content
+        path.write_bytes(text[:at] + b"3" + text[at + 1 :])
+    elif damage == "cut":
+        path.write_bytes(text[: len(text) // 2])
+    else:
+        path.unlink()
+        if damage == "both removed":
+            path.with_name(name + ".bak").unlink()
+    async with started_stack(tmp_path) as stack:
+        warned = [message for message in caplog.messages if str(path) in message]
+        assert len(warned) == 1
+        assert ("lost=all " if damage == "both removed" else "lost=newest ") in warned[0]
+        async with connected(stack.broker_address) as peer:
+            # Whatever was lost, messages are there, topics are found and the broker takes more.
+            answer = await peer.ask(RequestCode.PULL_MESSAGE, pull_ext("T", 0))
+            assert {m.body for m in decode_messages(answer.body)} == {b"x"}
+            assert (await peer.ask(RequestCode.SEND_MESSAGE_V2, send_ext("T"), b"y")).code == 0
+            answer = await peer.ask(RequestCode.QUERY_CONSUMER_OFFSET, COMMIT)
+            if name != "consumerOffset.json":
+                assert answer.ext["offset"] == "1"
+    # The stop has written it again.
+    assert b"crc32c" in path.read_bytes()
 
 
 async def test_offsets_reach_the_disk_while_the_broker_runs(tmp_path: Path) -> None:
@@ -157,10 +222,20 @@ async def test_offsets_reach_the_disk_while_the_broker_runs(tmp_path: Path) -> N
         commit = {"consumerGroup": "G", "topic": "T", "queueId": 0, "commitOffset": 1}
         await peer.ask(RequestCode.UPDATE_CONSUMER_OFFSET, commit)
         await eventually(path.exists)
-        assert json.loads(path.read_text()) == {"offsetTable": {"T@G": {"0": 1}}}
+        await eventually(lambda: json.loads(path.read_text())["offsetTable"] == {"T@G": {"0": 1}})
         sample = stack.broker.sample()
         assert (sample["messages_received"], sample["connections_now"]) == (1, 1)
-        assert (sample["store_put_messages"], sample["store_appends_within_1000ms"]) == (1, 1)
+        assert (sample["store_put_messages"], sample["store_dispatch_behind_bytes_now"]) == (1, 0)
+
+
+async def test_a_group_sees_what_follows_messages_that_a_crash_took(tmp_path: Path) -> None:
+    async with started_stack(tmp_path) as stack, connected(stack.broker_address) as peer:
+        await peer.ask(RequestCode.SEND_MESSAGE_V2, send_ext("T"), b"x")
+        await peer.ask(RequestCode.UPDATE_CONSUMER_OFFSET, {**COMMIT, "commitOffset": 5})
+    async with started_stack(tmp_path) as stack, connected(stack.broker_address) as peer:
+        await peer.ask(RequestCode.SEND_MESSAGE_V2, send_ext("T"), b"y")
+        answer = await peer.ask(RequestCode.QUERY_CONSUMER_OFFSET, COMMIT)
+        assert answer.ext["offset"] == "1"
 
 
 async def test_a_folder_of_apache_rocketmq_is_served_whole(tmp_path: Path) -> None:

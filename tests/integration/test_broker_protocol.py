@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from core.remoting import (
     loads,
 )
 from core.store.config import StoreConfig
+from core.store.files import OsStorage
 from tests.support.broker_stack import (
     TIMEOUT_S,
     Peer,
@@ -271,7 +273,7 @@ async def test_a_delayed_message_comes_later_with_its_text_and_not_again(
     async with started_stack(tmp_path, store=store) as stack:
         assert stack.broker.api.max_offset("T", 0) == 3
         saved = loads((tmp_path / "config/delayOffset.json").read_bytes())
-        assert saved == {"offsetTable": {"1": 1, "2": 0}}
+        assert saved["offsetTable"] == {"1": 1, "2": 0}
 
 
 @FLUSH
@@ -314,6 +316,37 @@ async def test_a_message_sent_back_comes_again_and_ends_among_the_dead_letters(
         assert (answer.code, bool(answer.remark)) == (ResponseCode.SYSTEM_ERROR, True)
 
 
+async def test_a_message_retried_by_its_consumer_too_often_is_a_dead_letter(
+    tmp_path: Path,
+) -> None:
+    store = store_config(tmp_path, delay_levels="1h")
+    text = "TAGS\x01blue\x02RETRY_TOPIC\x01T\x02DELAY\x011\x02"
+    async with (
+        started_stack(tmp_path, store=store) as stack,
+        connected(stack.broker_address) as peer,
+    ):
+        api = stack.broker.api
+        group = {"groupName": "G", "retryMaxTimes": 2}
+        await peer.ask(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, body=json_body(group))
+        waiting = dead = 0
+        # Times tried, and how often at most as the client says; else the group does.
+        for times, times_max, is_dead in (
+            (2, None, False), (3, None, True), (3, -1, True), (3, 3, False), (4, 3, True),
+        ):  # fmt: skip
+            said = {} if times_max is None else {"l": times_max}
+            await send(peer, "%RETRY%G", b"work", properties=text, j=times, **said)
+            dead, waiting = dead + is_dead, waiting + (not is_dead)
+            assert api.max_offset("%DLQ%G", 0) == dead
+            assert api.max_offset("SCHEDULE_TOPIC_XXXX", 0) == waiting
+        answer = await pull(peer, "%DLQ%G", 0)
+        message = decode_messages(answer.body)[0]
+        assert (message.body, message.tags, message.reconsume_times) == (b"work", "blue", 3)
+        assert message.properties["RETRY_TOPIC"] == "T"
+        assert "DELAY" not in message.properties
+        answer = await peer.ask(RequestCode.GET_ALL_DELAY_OFFSET)
+        assert answer.body == b'{"offsetTable":{1:0}}'
+
+
 @pytest.mark.parametrize("missing", list("abcdefgh"))
 async def test_each_required_field_of_a_send_is_missed(tmp_path: Path, missing: str) -> None:
     async with started_stack(tmp_path) as stack, connected(stack.broker_address) as peer:
@@ -347,6 +380,74 @@ async def test_pull_answers_by_where_the_offset_is(tmp_path: Path, serialize: Se
         # A queue that never had a message.
         assert (await outcome(0, queue_id=1))[:2] == (19, "0")
         assert (await outcome(5, queue_id=1))[:2] == (21, "0")
+
+
+@BOTH
+@pytest.mark.parametrize("may_read_slaves", [False, True])
+async def test_a_reader_far_behind_is_sent_where_its_group_says(
+    tmp_path: Path, serialize: Serialize, may_read_slaves: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # 40 % of the memory is taken for the log's end.
+    monkeypatch.setattr("core.store.message_store.memory_bytes", lambda: 50_000)
+    async with (
+        started_stack(tmp_path, slave_read_enable=may_read_slaves) as stack,
+        connected(stack.broker_address, serialize) as peer,
+    ):
+        group = {"groupName": "consumers", "brokerId": 3, "whichBrokerWhenConsumeSlowly": 7}
+        await peer.ask(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, body=json_body(group))
+        for _ in range(30):
+            await send(peer, "T", bytes(900), properties="TAGS\x01a")
+        suggested = []
+        for offset, tags in ((0, "*"), (15, "*"), (0, "b"), (30, "*")):
+            answer = await pull(peer, "T", offset, maxMsgNums=1, subscription=tags)
+            suggested.append(answer.ext["suggestWhichBrokerId"])
+        # Near the log's end: message 15, the last one that the filter has looked at, and the tail.
+        assert suggested == (["7", "3", "3", "3"] if may_read_slaves else ["0"] * 4)
+
+
+async def test_a_reader_of_what_is_on_the_disk_holds_up_nobody(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with started_stack(tmp_path) as stack, connected(stack.broker_address) as peer:
+        for number in range(200):
+            await send(peer, "T", b"%d" % number)
+    disk_goes_on = threading.Event()
+    loaded: list[str] = []
+
+    def load(_storage: OsStorage, path: str, _ranges: object) -> None:
+        assert disk_goes_on.wait(TIMEOUT_S)
+        loaded.append(path)
+
+    monkeypatch.setattr(OsStorage, "is_cached", lambda _storage, path, _ranges: path in loaded)
+    monkeypatch.setattr(OsStorage, "load", load)
+    async with (
+        started_stack(tmp_path) as stack,
+        connected(stack.broker_address) as reader,
+        connected(stack.broker_address) as peer,
+        trio.open_nursery() as nursery,
+    ):
+        answers: list[RemotingCommand] = []
+
+        async def read_old() -> None:
+            answers.append(await pull(reader, "T", 10))
+
+        nursery.start_soon(read_old)
+        nursery.start_soon(read_old)
+        async with connected(stack.broker_address) as gone:
+            ext = {name: str(value) for name, value in pull_ext("T", 20).items()}
+            request = RemotingCommand(RequestCode.PULL_MESSAGE, ext=ext)
+            await gone.client.send_oneway(request, timeout_s=TIMEOUT_S)
+        for number in range(20):
+            await send(peer, "T", b"new%d" % number)
+            answer = await pull(peer, "T", 200 + number)
+            assert bodies(answer) == [b"new%d" % number]
+        assert not answers
+        assert stack.broker.sample()["cold_reads"] == 0
+        disk_goes_on.set()
+        await eventually(lambda: len(answers) == 2)
+        assert all(bodies(answer) == [b"%d" % n for n in range(10, 42)] for answer in answers)
+        # Its units, then its records.
+        assert len(set(loaded)) == 2
 
 
 async def test_a_pull_that_asks_for_bytes_may_be_large(tmp_path: Path) -> None:

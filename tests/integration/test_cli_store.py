@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import json
 from pathlib import Path
 
 import pytest
 
+from motelog.cli.output import CliError
+from motelog.cli.store import verify
 from tests.support.cli import motelog
 from tests.support.stores import message, opened
 
@@ -23,6 +26,8 @@ def test_a_sound_store_is_shown_verified_dumped_and_counted(folder: Path) -> Non
     shown = motelog("store", "inspect", str(folder))
     assert shown.returncode == 0
     assert "stopped cleanly" in shown.stdout
+    assert "left alone" not in shown.stdout
+    assert f"flushed: on disk up to physical offset {10 * 103 + 10 * 104}" in shown.stdout
     verified = motelog("store", "verify", str(folder), "--json")
     assert verified.returncode == 0
     assert json.loads(verified.stdout)["records"] == 20
@@ -47,6 +52,18 @@ def test_damage_ends_with_status_1_and_says_what_it_costs(folder: Path) -> None:
     assert planned.returncode == 1
     assert len(json.loads(planned.stdout)["damage"]) == 1
     assert path.read_bytes() == data
+
+
+def test_a_file_that_cannot_be_read_is_said_to_be_so(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def collect(view: memoryview, *more: object) -> None:
+        raise OSError(errno.EIO, "a page of a mapped file is not there or cannot be read")
+
+    monkeypatch.setattr("core.store.inspection.collect", collect)
+    with pytest.raises(CliError, match="a page of a mapped file") as caught:
+        verify(folder)
+    assert (caught.value.status, "dmesg" in str(caught.value.remedy)) == (1, True)
 
 
 def test_wrong_use_ends_with_status_2(tmp_path: Path, folder: Path) -> None:

@@ -49,6 +49,7 @@ def test_health_and_metrics(motelog_stack: MotelogProcess) -> None:
     assert metrics.headers["content-type"].startswith("text/plain; version=0.0.4")
     assert "motelog_gateway_connections_opened_total" in metrics.text
     assert "motelog_broker_store_put_messages_total" in metrics.text
+    assert 'motelog_broker_store_append_us_bucket{le="+Inf"}' in metrics.text
     assert httpx.get(f"{base}/nothing").status_code == 404
     assert httpx.post(f"{base}/metrics").status_code == 405
 
@@ -92,6 +93,7 @@ def test_text_names_the_addresses_and_what_to_try_next() -> None:
     process.communicate(timeout=20)
     text = "".join(lines)
     assert text.startswith("Motelog is ready.\n  MQTT         127.0.0.1:")
+    assert "acknowledged when in the page cache, on the disk within 500 ms" in text
     assert "motelog pub -t telemetry/dev42/temp" in text
     assert "mosquitto_pub" in text
 
@@ -174,6 +176,25 @@ def test_up_runs_the_roles_that_a_file_names(tmp_path: Path) -> None:
     process.send_signal(signal.SIGTERM)
     _, errors = process.communicate(timeout=20)
     assert process.returncode == 0, errors
+
+
+def test_up_says_what_an_acknowledgement_promises(tmp_path: Path) -> None:
+    path = tmp_path / "motelog.toml"
+    path.write_text(
+        'roles = ["broker"]\n[broker]\nlisten = "127.0.0.1:0"\n'
+        f'[broker.store]\ndirectory = "{tmp_path}/store"\nwrite_buffer = true\n'
+        "commitlog_file_bytes = 1048576\n"
+    )
+    process = start_motelog("up", "--config", str(path))
+    assert process.stdout is not None
+    lines = [process.stdout.readline() for _ in range(3)]
+    process.send_signal(signal.SIGTERM)
+    _, errors = process.communicate(timeout=20)
+    assert lines[0] == "Motelog is ready.\n", errors
+    assert lines[2] == (
+        "Messages are acknowledged when in this process's memory, in the page cache within "
+        "200 ms, on the disk within 500 ms.\n"
+    )
 
 
 def test_up_with_a_wrong_file_ends_with_78(tmp_path: Path) -> None:

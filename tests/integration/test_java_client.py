@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -19,7 +20,7 @@ from tests.support.broker_stack import (
     started_stack,
     store_config,
 )
-from tests.support.java import VERSION_4, VERSION_5, VERSIONS, java_command
+from tests.support.java import QUICK_START, VERSION_4, VERSION_5, VERSIONS, java_command
 
 pytestmark = [pytest.mark.java, pytest.mark.timeout(300)]
 
@@ -133,3 +134,42 @@ async def test_java_client_finds_messages_by_key_and_by_both_ids(
         assert [int(code) for k, code in found if k == "future"] == [
             208
         ]  # NO_MESSAGE, the client's own
+
+
+@pytest.mark.parametrize(
+    "version", [VERSION_5, pytest.param(VERSION_4, marks=pytest.mark.java_all)]
+)
+async def test_the_tools_show_the_broker(tmp_path: Path, version: str) -> None:
+    async with started_stack(tmp_path) as stack, connected(stack.broker_address) as peer:
+        for _ in range(3):
+            await peer.ask(RequestCode.SEND_MESSAGE_V2, send_ext("T"), b"x")
+        await peer.ask(RequestCode.PULL_MESSAGE, pull_ext("T", 0))
+        home, to_namesrv = tmp_path / "home", ("-n", stack.namesrv_address)
+        to_broker = ("-b", stack.broker_address, *to_namesrv)
+        status = await run_tool(version, home, "brokerStatus", *to_broker)
+        shown = dict(line.split(":", 1) for line in status.splitlines() if ":" in line)
+        shown = {name.strip(): value.strip() for name, value in shown.items()}
+        assert shown["msgPutTotalTodayNow"] == shown["putMessageTimesTotal"] == "3"
+        assert shown["msgGetTotalTodayNow"] == "3"
+        assert shown["commitLogMaxOffset"] == shown["putMessageSizeTotal"] != "0"
+        listed = await run_tool(version, home, "clusterList", *to_namesrv)
+        (line,) = [line for line in listed.splitlines() if stack.broker_address in line]
+        assert "V4_9_8" in line
+
+
+async def run_tool(version: str, home: Path, command: str, *arguments: str) -> str:
+    """Run one of RocketMQ's command line tools; return what it printed."""
+    configuration = home / "conf" / "logback_tools.xml"  # the tools of 4.9 fail without it
+    configuration.parent.mkdir(parents=True, exist_ok=True)
+    configuration.write_text("<configuration/>")
+    main = "org.apache.rocketmq.tools.command.MQAdminStartup"
+    options = (*QUICK_START, f"-Drocketmq.home.dir={home}")
+    java = partial(java_command, version, main, command, options=options)
+    with trio.fail_after(DEADLINE_S):
+        done = await trio.run_process(
+            [*await trio.to_thread.run_sync(java), *arguments],
+            capture_stdout=True,
+            capture_stderr=True,
+            check=False,
+        )
+    return (done.stdout + done.stderr).decode()

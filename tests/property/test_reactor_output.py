@@ -33,7 +33,7 @@ calls = st.sampled_from(
     (
         "send large",
         "send large",
-        "send large",
+        "send large in two",
         "fan out large",
         "send small",
         "fan out small",
@@ -53,6 +53,8 @@ def make_call(loop: ReactorLoop, connection: int, peer: socket.socket, call: str
     match call:
         case "send large":
             reactor.send(connection, LARGE)
+        case "send large in two":
+            reactor.send(connection, LARGE[:1000], LARGE[1000:])
         case "send small":
             reactor.send(connection, SMALL)
         case "fan out large":

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from core import _record, _record_py
 from core.record import QueueTail, ScanStop, decode, encode_batch, find_record, scan
-from tests.support.record_kernels import choose, encode, gather, read
+from tests.support.record_kernels import choose, encode, gather, hold, read
 from tests.support.stores import BORN_HOST, STORE_HOST, message
 
 int32s = st.integers(-(1 << 31), (1 << 31) - 1)
@@ -19,10 +19,13 @@ hosts = st.sampled_from([BORN_HOST, bytes(20), bytes(range(20))])
 property_texts = st.one_of(
     st.binary(max_size=40),
     st.lists(
-        st.sampled_from([b"TAGS", b"name", b"\x01", b"\x02", b"", b"v", b"\xc3\xa9", b"\xff"]),
+        st.sampled_from(
+            [b"TAGS", b"KEYS", b"UNIQ_KEY", b"name", b"\x01", b"\x02", b"", b"v", b"\xc3\xa9",
+             b"\xff"]
+        ),
         max_size=12,
     ).map(b"".join),
-)
+)  # fmt: skip
 whole_texts = property_texts.filter(lambda text: b"\0" not in text)
 queues = st.lists(
     st.tuples(
@@ -137,6 +140,28 @@ def test_compiled_gather_answers_like_the_reference(
     assert gather(_record, *arguments) == gather(_record_py, *arguments)
 
 
+offsets = st.integers(0, 40)
+steps = st.lists(
+    st.one_of(
+        st.tuples(st.just("extend"), units),
+        st.tuples(st.just("extend"), st.binary(max_size=41)),
+        st.tuples(st.just("drop"), st.one_of(offsets, int64s)),
+        st.tuples(st.just("take_back"), st.one_of(st.integers(0, 900), int64s)),
+        st.tuples(st.just("reset"), offsets),
+        st.tuples(st.just("units"), st.tuples(offsets, st.integers(-1, 40))),
+        st.tuples(st.just("take_units"), st.just(())),
+    ),
+    max_size=12,
+)
+
+
+@given(begin=st.integers(0, 30), steps=steps)
+def test_compiled_tail_holds_what_the_reference_holds(
+    begin: int, steps: list[tuple[str, Any]]
+) -> None:
+    assert hold(_record, begin, steps) == hold(_record_py, begin, steps)
+
+
 @given(
     bodies=st.lists(st.binary(max_size=50), min_size=1, max_size=8),
     base=st.integers(0, 1 << 60),
@@ -158,3 +183,13 @@ def test_what_is_encoded_is_scanned_decoded_and_found_again(
     assert (len(found), position, stop) == (len(bodies), end, ScanStop.END)
     assert [f[13] for f in decode(target[begin:end], verify=True)] == bodies
     assert find_record(target, 0, end, end, base) == begin
+    records = bytes(target[begin:end])
+    behind = 7 + len(bodies)
+    for kernel in (_record, _record_py):
+        assert kernel.in_queue(records, b"T", 0, 7, behind)
+        assert not kernel.in_queue(records, b"T", 1, 7, behind)
+        assert not kernel.in_queue(records, b"U", 0, 7, behind)
+        assert not kernel.in_queue(records, b"T", 0, 8, behind)
+        assert not kernel.in_queue(records, b"T", 0, 7, behind - 1)
+        assert not kernel.in_queue(records[:-1], b"T", 0, 7, behind)
+        assert not kernel.in_queue(records + records, b"T", 0, 7, behind)

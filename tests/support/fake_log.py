@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import trio
-
 from core.broker.api import ReadResult, ReadStatus
 from core.errors import StoreError
 from core.record import QueueTail, encode_batch
@@ -26,13 +24,16 @@ class FakeLog:
         self.records: dict[tuple[str, int], list[bytes]] = {}
         self.begin_offsets: dict[tuple[str, int], int] = {}
         self.error: StoreError | None = None
+        self.cold: set[int] = set()  # queue offsets whose records are on the disk only
+        self.loading: list[Callable[[], None]] = []
         self.acknowledged_offset = 1 << 62
+        self.wanted_offset = 0
         self.now_ms = 1_000_000
         self._tails: dict[tuple[str, int], QueueTail] = {}
-        self._end_offset = 0
+        self.end_offset = 0
         self._growth: list[Callable[[list[QueueTail]], None]] = []
         self._created: list[Callable[[str], None]] = []
-        self._durable = trio.Event()
+        self._acknowledged: list[Callable[[], None]] = []
 
     def queue_count(self, topic: str) -> int | None:
         return self.queue_counts.get(topic)
@@ -58,35 +59,54 @@ class FakeLog:
         if self.error is not None:
             raise self.error
         dirty: list[QueueTail] = []
+        begin = self.end_offset
         for message in messages:
             buffer = bytearray(70_000 + len(message[1]))
             end = encode_batch(
-                buffer, 0, len(buffer), 0, [message], 0, self.now_ms, HOST, dirty, None
-            )[1]
+                buffer, 0, len(buffer), self.end_offset, [message], 0, self.now_ms, HOST, dirty,
+                None, begin,
+            )[1]  # fmt: skip
             tail = message[0]
             self.records[(tail.topic.decode(), tail.queue_id)].append(bytes(buffer[:end]))
-            self._end_offset += end
+            self.end_offset += end
         for tail in dirty:
             tail.take_units()
         for listener in self._growth:
             listener(dirty)
-        return self._end_offset
+        return self.end_offset
 
-    async def wait_acknowledged(self, end_offset: int) -> None:
-        await self._durable.wait()
-        if self.error is not None:
-            raise self.error
+    def want_acknowledged(self, end_offset: int) -> None:
+        self.wanted_offset = end_offset
 
-    def make_durable(self) -> None:
-        self.acknowledged_offset = self._end_offset
-        self._durable.set()
+    def on_acknowledged(self, listener: Callable[[], None]) -> None:
+        self._acknowledged.append(listener)
+
+    @property
+    def failure(self) -> StoreError | None:
+        return self.error
+
+    def make_durable(self, end_offset: int | None = None) -> None:
+        """Make what has been appended durable, unless ``error`` is set; tell it in both cases."""
+        if self.error is None:
+            self.acknowledged_offset = self.end_offset if end_offset is None else end_offset
+        for listener in self._acknowledged:
+            listener()
 
     def read(
-        self, topic: str, queue_id: int, queue_offset: int, *, count_max: int, bytes_max: int
+        self,
+        topic: str,
+        queue_id: int,
+        queue_offset: int,
+        *,
+        count_max: int,
+        bytes_max: int,
+        may_wait: bool,
     ) -> ReadResult:
         key = (topic, queue_id)
         records = self.records[key]
         begin = self.begin_offsets.get(key, 0)
+        if queue_offset in self.cold and not may_wait:
+            return ReadResult(ReadStatus.COLD, queue_offset, begin, len(records))
         if queue_offset < begin:
             status, found = ReadStatus.OFFSET_TOO_SMALL, []
         else:
@@ -100,6 +120,18 @@ class FakeLog:
             records=b"".join(found),
             count=len(found),
         )
+
+    def load(self, read: ReadResult, then: Callable[[], None]) -> bool:
+        self.loading.append(then)
+        return True
+
+    def loaded(self, *, is_warm: bool = True) -> None:
+        """Tell those who wait for the disk that it is done."""
+        if is_warm:
+            self.cold.clear()
+        loading, self.loading = self.loading, []
+        for then in loading:
+            then()
 
     def max_offset(self, topic: str, queue_id: int) -> int:
         return len(self.records.get((topic, queue_id), ()))

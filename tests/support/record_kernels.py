@@ -34,10 +34,9 @@ def encode(
     """Encode messages, whose first item is an index into queues; all that can be seen of it."""
     tails = [answer(kernel.QueueTail, *queue) for queue in queues]
     batch = [(tails[m[0]], *m[1:]) if isinstance(m[0], int) else m for m in messages]
-    lacking: list[Any] = []
     dirty: list[Any] = []
     placed: list[Any] = []
-    measured = answer(kernel.measure, batch, 0, 5_000, lacking)
+    measured = answer(kernel.measure, batch, 0, 5_000)
     target = bytearray(limit + 16)
     store_host = STORE_HOSTS[base & 1]
     written = answer(
@@ -48,8 +47,20 @@ def encode(
         for tail in tails
         if isinstance(tail, kernel.QueueTail)
     ]
-    order = [[tails.index(tail) for tail in found] for found in (lacking, dirty)]
+    order = [tails.index(tail) for tail in dirty]
     return measured, written, bytes(target), units, order, placed
+
+
+def hold(kernel: Any, begin: int, steps: list[tuple[str, Any]]) -> list[Any]:
+    """Do ``steps`` (method, argument) on a tail; what each returns and what it then holds."""
+    tail = answer(kernel.QueueTail, b"T", 0, begin)
+    seen = []
+    for method, argument in steps:
+        arguments = argument if isinstance(argument, tuple) else (argument,)
+        done = answer(getattr(tail, method), *arguments)
+        held = answer(tail.units, tail.first_offset, tail.pending)
+        seen.append((done, tail.first_offset, tail.next_offset, tail.pending, held))
+    return seen
 
 
 def read(kernel: Any, data: Any, begin: int, end: int, base: int, name: bytes) -> list[Any]:
@@ -58,18 +69,31 @@ def read(kernel: Any, data: Any, begin: int, end: int, base: int, name: bytes) -
     if isinstance(collected[0], list):
         runs = [(r.topic, r.queue_id, r.next_offset, r.take_units()) for r in collected[0]]
         collected = (runs, *collected[1:])
+    keyed: list[Any] = []
+    with_keys = answer(kernel.collect, data, begin, end, base, 9, (), due, keyed, len(name) * 20)
     return [
+        with_keys[1:],
+        keyed,
         answer(kernel.decode, data),
         answer(kernel.decode, data, 2, True),
         answer(kernel.decode_brief, data, name),
+        answer(kernel.in_queue, data, b"T", 0, begin, end),
+        answer(kernel.in_queue, data, b"T", 0, 0, 1 << 62),
         answer(kernel.scan, data, begin, end, base, 3),
         answer(kernel.scan, data, begin, end, base, 50),
         answer(kernel.find_record, data, begin, (begin + end) // 2, end, base),
         answer(kernel.find_record, data, begin, end, end, base),
         answer(kernel.zeros_from, data, begin, end),
         answer(kernel.crc32_31, data),
+        answer(kernel.copy_out, data, begin, end),
+        _copied_in(kernel, data, begin),
         collected,
     ]
+
+
+def _copied_in(kernel: Any, data: Any, begin: int) -> Any:
+    target = bytearray(data)
+    return answer(kernel.copy_in, target, begin, b"copied"), bytes(target)
 
 
 def choose(
@@ -79,4 +103,6 @@ def choose(
 
 
 def gather(kernel: Any, data: Any, base: int, units: bytes, begin: int, end: int) -> Any:
-    return answer(kernel.gather, data, base, units, begin, end)
+    return [
+        answer(kernel.gather, data, base, units, begin, end, verify) for verify in (False, True)
+    ]

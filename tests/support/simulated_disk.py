@@ -4,7 +4,8 @@ Owns: SimulatedDisk (a Storage), its log of events, CrashModel, which turns a pr
 legal disk contents. Must not touch: records, the store.
 
 A page written but not synced may be on disk as any of its versions since the last sync, whole or
-torn at sectors, or cut anywhere (a page can be written out while a process copies into it). A name
+torn at sectors, or cut anywhere (a page can be written out while a process copies into it). A file
+that has grown may have its old size, whatever was written into the new part. A name
 made, moved or removed without a sync of its directory may or may not be there; of the changes of
 one directory always the first ones are. Nothing else is lost.
 """
@@ -13,10 +14,21 @@ from __future__ import annotations
 
 import os
 import random
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 
-from core.store.files import TEMPORARY, DiskUsage, Entry, Lock, Region
+from core.store.files import (
+    TEMPORARY,
+    DiskUsage,
+    Entry,
+    FileSystem,
+    InPlaceFile,
+    Lock,
+    Piece,
+    Ranges,
+    ReadFile,
+    Region,
+)
 
 PAGE_BYTES = 4096
 SECTOR_BYTES = 512
@@ -45,6 +57,14 @@ class Written:
     file: int
     page: int
     data: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Grown:
+    """A file has got a larger size, with zeros behind what it had."""
+
+    file: int
+    size: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,20 +99,21 @@ class DirectorySynced:
     path: str
 
 
-Event = Created | Written | Synced | Renamed | DirectoryMade | DirectorySynced
+Event = Created | Grown | Written | Synced | Renamed | DirectoryMade | DirectorySynced
 
 
 class SimulatedDisk:
     """Files in memory. ``events`` is the log; mapped stores get into it with the next event.
 
     ``on_sync`` is called between what a sync has brought to the disk and its return: what is
-    written there is not part of it.
+    written there is not part of it. ``on_write`` is called before each piece of ``write_files``.
     """
 
     def __init__(self, image: Image | None = None) -> None:
         image = image or Image()
         self.events: list[Event] = []
         self.on_sync: Callable[[], None] = lambda: None
+        self.on_write: Callable[[], None] = lambda: None
         self._directories = set(image.directories)
         self._names: dict[str, int] = {}
         self._content: dict[int, bytearray] = {}
@@ -157,6 +178,9 @@ class SimulatedDisk:
         self.rename(path + TEMPORARY, path)
         self.sync_directory(os.path.dirname(path))
 
+    def open_in_place(self, path: str) -> InPlaceFile:
+        return _SimulatedInPlaceFile(self, self._names[path], self._content[self._names[path]])
+
     def create_file(self, path: str, size: int, *, sparse: bool) -> None:
         self._sync(self._create(path + TEMPORARY, size))
         self.rename(path + TEMPORARY, path)
@@ -176,8 +200,54 @@ class SimulatedDisk:
         self._note(Synced(number))
         self.on_sync()
 
-    def map_file(self, path: str, size: int) -> Region:
-        return _SimulatedRegion(self, self._names[path], self._content[self._names[path]])
+    def map_file(self, path: str, size: int, *, is_read_only: bool = False) -> Region:
+        region = _SimulatedRegion(self, self._names[path], self._content[self._names[path]])
+        if is_read_only:
+            region.view = region.view.toreadonly()
+        return region
+
+    def open_file(self, path: str) -> ReadFile:
+        if path not in self._names:
+            raise FileNotFoundError(path)
+        return _SimulatedReadFile(self._content[self._names[path]])
+
+    def write_files(self, pieces: list[Piece], file_bytes: int) -> None:
+        for path, at, data in pieces:
+            self.on_write()
+            is_new = path not in self._names
+            name = path + TEMPORARY if is_new else path
+            if is_new:
+                self.make_directory(os.path.dirname(path))
+            number = self._create(name, 0) if is_new else self._names[path]
+            content = self._content[number]
+            if len(content) < file_bytes:
+                self._note(Grown(number, file_bytes))
+                content.extend(bytes(file_bytes - len(content)))
+                self._known[number] = _resized(self._known[number], file_bytes)
+            assert at + len(data) <= file_bytes
+            content[at : at + len(data)] = data
+            if is_new:
+                self.rename(name, path)
+        self.take_notes()
+
+    def sync_files(self, paths: list[str]) -> None:
+        for path in paths:
+            if path in self._directories:
+                self.sync_directory(path)
+            else:
+                self.sync_file(path)
+
+    def file_system(self, path: str) -> FileSystem | None:
+        return _SimulatedFileSystem(self)
+
+    def sync_all(self) -> None:
+        self.take_notes()
+        self.events += [Synced(number) for number in self._content]
+        self.events += [DirectorySynced(path) for path in sorted(self._directories)]
+        self.on_sync()
+
+    def prefetch(self, path: str, begin: int, end: int) -> None:
+        assert path in self._names, path
 
     def sync_file(self, path: str) -> None:
         self._sync(self._names[path])
@@ -200,6 +270,12 @@ class SimulatedDisk:
     def disk_usage(self, path: str) -> DiskUsage:
         return DiskUsage(10.0, 1 << 40)
 
+    def is_cached(self, path: str, positions: Sequence[int]) -> bool:
+        return True
+
+    def load(self, path: str, ranges: Ranges) -> None:
+        pass
+
 
 class _SimulatedRegion:
     def __init__(self, disk: SimulatedDisk, number: int, content: bytearray) -> None:
@@ -217,8 +293,55 @@ class _SimulatedRegion:
         if begin < len(self.view):
             yield begin, len(self.view)
 
+    def prepare(self, begin: int, end: int) -> None:
+        pass
+
     def close(self) -> None:
         self.view.release()
+
+
+class _SimulatedInPlaceFile:
+    def __init__(self, disk: SimulatedDisk, number: int, content: bytearray) -> None:
+        self._disk = disk
+        self._number = number
+        self._content = content
+
+    def write(self, at: int, data: bytes | memoryview) -> None:
+        assert at + len(data) <= len(self._content)
+        self._content[at : at + len(data)] = data
+        self._disk.take_notes()
+
+    def sync(self) -> None:
+        self._disk._sync(self._number)
+
+    def close(self) -> None:
+        pass
+
+
+class _SimulatedReadFile:
+    def __init__(self, content: bytearray) -> None:
+        self._content = content
+
+    def read(self, at: int, size: int) -> bytes:
+        return bytes(self._content[at : at + size])
+
+    def data_ranges(self, begin: int) -> Iterator[tuple[int, int]]:
+        if begin < len(self._content):
+            yield begin, len(self._content)
+
+    def close(self) -> None:
+        pass
+
+
+class _SimulatedFileSystem:
+    def __init__(self, disk: SimulatedDisk) -> None:
+        self._disk = disk
+
+    def sync(self) -> None:
+        self._disk.sync_all()
+
+    def close(self) -> None:
+        pass
 
 
 class _NoLock:
@@ -230,6 +353,11 @@ def _pages(content: bytes | bytearray) -> Pages:
     return [bytes(content[at : at + PAGE_BYTES]) for at in range(0, len(content), PAGE_BYTES)]
 
 
+def _resized(pages: Pages, size: int) -> Pages:
+    content = b"".join(pages)[:size]
+    return _pages(content.ljust(size, b"\0"))
+
+
 @dataclass(slots=True)
 class CrashModel:
     """What is surely on disk after a prefix of the log, and what may be there besides."""
@@ -239,6 +367,7 @@ class CrashModel:
     _durable: dict[int, Pages]
     _unsynced: dict[tuple[int, int], list[bytes]] = field(default_factory=dict)
     _pending: list[Renamed | DirectoryMade] = field(default_factory=list)
+    _sizes: dict[int, int] = field(default_factory=dict)  # of files that have grown since a sync
 
     @staticmethod
     def of(image: Image) -> CrashModel:
@@ -252,9 +381,13 @@ class CrashModel:
         match event:
             case Created(file, size):
                 self._durable[file] = _pages(bytes(size))
+            case Grown(file, size):
+                self._sizes[file] = size
             case Written(file, page, data):
                 self._unsynced.setdefault((file, page), []).append(data)
             case Synced(file):
+                if file in self._sizes:
+                    self._durable[file] = _resized(self._durable[file], self._sizes.pop(file))
                 for key in [key for key in self._unsynced if key[0] == file]:
                     self._durable[file][key[1]] = self._unsynced.pop(key)[-1]
             case DirectorySynced(path):
@@ -268,7 +401,35 @@ class CrashModel:
     def after_kill(self) -> Image:
         """Return what a killed process leaves: everything, synced or not."""
         latest = {key: versions[-1] for key, versions in self._unsynced.items()}
-        return self._image(self._pending, latest)
+        return self._image(self._pending, latest, self._sizes)
+
+    def kill(self) -> tuple[Image, CrashModel]:
+        """Return what a killed process leaves, and a model for the next life.
+
+        In that one what has not been synced is still in memory alone, and goes with the power.
+        """
+        image = self.after_kill()
+        latest = dict(self._names)
+        for change in self._pending:
+            _change(change, set(), latest)
+        numbers = {latest[path]: number for number, (path, _) in enumerate(image.files)}
+        # What has lost its name is no file of the next life; some had lost it in an earlier one.
+        for index, number in enumerate(sorted(self._durable.keys() - numbers.keys())):
+            numbers[number] = -1 - index
+        model = CrashModel(
+            set(self._directories),
+            {path: numbers[number] for path, number in self._names.items()},
+            {numbers[number]: list(pages) for number, pages in self._durable.items()},
+            {(numbers[n], page): [v[-1]] for (n, page), v in self._unsynced.items()},
+            [
+                replace(change, file=numbers[change.file])
+                if isinstance(change, Renamed)
+                else change
+                for change in self._pending
+            ],
+            {numbers[number]: size for number, size in self._sizes.items()},
+        )
+        return image, model
 
     def after_power_cut(self, chance: random.Random) -> Image:
         """Return one of the contents that a power cut may leave."""
@@ -276,9 +437,16 @@ class CrashModel:
         pages = {key: versions[-1] for key, versions in self._unsynced.items()} if keep else {}
         keys = sorted(self._unsynced)
         for key in chance.sample(keys, min(len(keys), chance.randint(0, UNSYNCED_PAGES_MAX))):
-            old = self._durable[key[0]][key[1]]
-            pages[key] = _some_version([old, *self._unsynced[key]], chance)
-        return self._image(self._some_changes(chance), pages)
+            page = self._grown(key[0])[key[1]]
+            pages[key] = _some_version([page, *self._unsynced[key]], chance)
+        changes = self._some_changes(chance)
+        sizes = {file: size for file, size in self._sizes.items() if chance.random() < 0.7}
+        return self._image(changes, pages, sizes)
+
+    def _grown(self, file: int) -> Pages:
+        """Return what is on disk of a file, with the size it has by now."""
+        size = self._sizes.get(file)
+        return self._durable[file] if size is None else _resized(self._durable[file], size)
 
     def _some_changes(self, chance: random.Random) -> list[Renamed | DirectoryMade]:
         directories = sorted({path for change in self._pending for path in change.directories})
@@ -295,7 +463,10 @@ class CrashModel:
         return kept
 
     def _image(
-        self, changes: list[Renamed | DirectoryMade], pages: dict[tuple[int, int], bytes]
+        self,
+        changes: list[Renamed | DirectoryMade],
+        pages: dict[tuple[int, int], bytes],
+        sizes: dict[int, int],
     ) -> Image:
         directories, names = set(self._directories), dict(self._names)
         for change in changes:
@@ -306,6 +477,8 @@ class CrashModel:
             if os.path.dirname(path) in reachable:
                 number = names[path]
                 content = self._durable[number]
+                if number in sizes:
+                    content = _resized(content, sizes[number])
                 files.append(
                     (path, tuple(pages.get((number, i), old) for i, old in enumerate(content)))
                 )

@@ -17,7 +17,15 @@ from core.clock import Clock, ManualClock
 from core.message import StoredMessage, encode_host
 from core.record import AppendMessage, QueueTail, decode_messages
 from core.store.config import StoreConfig
-from core.store.files import DiskUsage, OsStorage, Region, Storage
+from core.store.files import (
+    DiskUsage,
+    InPlaceFile,
+    OsStorage,
+    Piece,
+    ReadFile,
+    Region,
+    Storage,
+)
 from core.store.message_store import MessageStore, ReadStatus
 
 BORN_HOST = encode_host("127.0.0.1", 1883)
@@ -135,13 +143,32 @@ class RecordingStorage(OsStorage):
         self.note("create_file", path)
         super().create_file(path, size, sparse=sparse)
 
-    def map_file(self, path: str, size: int) -> Region:
+    def map_file(self, path: str, size: int, *, is_read_only: bool = False) -> Region:
         self.note("map_file", path)
-        return _RecordingRegion(super().map_file(path, size), path, self)
+        region = super().map_file(path, size, is_read_only=is_read_only)
+        return _RecordingRegion(region, path, self)
 
     def replace_file(self, path: str, data: bytes) -> None:
         self.note("replace_file", path)
         super().replace_file(path, data)
+
+    def open_in_place(self, path: str) -> InPlaceFile:
+        self.note("open_in_place", path)
+        return _RecordingInPlaceFile(super().open_in_place(path), path, self)
+
+    def open_file(self, path: str) -> ReadFile:
+        self.note("open_file", path)
+        return super().open_file(path)
+
+    def write_files(self, pieces: list[Piece], file_bytes: int) -> None:
+        for path, _, _ in pieces:
+            self.note("write_files", path)
+        super().write_files(pieces, file_bytes)
+
+    def sync_files(self, paths: list[str]) -> None:
+        for path in paths:
+            self.note("sync_files", path)
+        super().sync_files(paths)
 
     def sync_file(self, path: str) -> None:
         self.note("sync_file", path)
@@ -178,5 +205,26 @@ class _RecordingRegion:
     def data_ranges(self, begin: int) -> Iterator[tuple[int, int]]:
         return self._region.data_ranges(begin)
 
+    def prepare(self, begin: int, end: int) -> None:
+        self._region.prepare(begin, end)
+
     def close(self) -> None:
         self._region.close()
+
+
+class _RecordingInPlaceFile:
+    def __init__(self, file: InPlaceFile, path: str, storage: RecordingStorage) -> None:
+        self._file = file
+        self._path = path
+        self._storage = storage
+
+    def write(self, at: int, data: bytes | memoryview) -> None:
+        self._storage.note("write", self._path)
+        self._file.write(at, data)
+
+    def sync(self) -> None:
+        self._storage.note("sync", self._path)
+        self._file.sync()
+
+    def close(self) -> None:
+        self._file.close()

@@ -1,6 +1,6 @@
 """Administration: topics, groups, statistics, single messages, as RocketMQ's tools ask for them.
 
-Owns: request codes 12, 17, 21, 26, 28, 33, 43, 200 to 204, 207, 208, 300, 351, 352.
+Owns: request codes 12, 17, 21, 26, 28, 33, 43, 45, 200 to 204, 207, 208, 300, 351, 352.
 Must not touch: how topics, groups and offsets are kept. Spec: RocketMQ AdminBrokerProcessor.
 Bodies keyed by a message queue need its JSON object as the key; ``dumps`` writes those.
 """
@@ -14,13 +14,13 @@ import msgspec
 
 from core.broker.consumer_groups import Group, GroupMembers, Member
 from core.broker.consumer_offsets import ConsumerOffsets
+from core.broker.runtime_info import RuntimeInfo
 from core.broker.subscription_groups import SubscriptionGroup, SubscriptionGroups
 from core.broker.topics import TopicTable
 from core.clock import Clock
 from core.errors import BrokerError, RemotingDecodeError
 from core.message import MessageQueue
 from core.remoting import (
-    VERSION_CURRENT,
     RemotingCommand,
     RequestCode,
     ResponseCode,
@@ -38,12 +38,11 @@ from core.remoting_server import (
 from core.store.message_store import MessageStore
 from core.topic_config import RETRY_PREFIX, TopicConfig, shown
 
-_VERSION_TEXT: Final = "V4_9_8"
 _UNIQUE_COUNT_MAX: Final = 32
 
 
 class AdminProcessor:
-    """Answers the tools; ``messages_in`` and ``messages_out`` count since the start."""
+    """Answers the tools."""
 
     def __init__(
         self,
@@ -57,8 +56,8 @@ class AdminProcessor:
         clock: Clock,
         broker_name: str,
         properties: dict[str, str],
-        messages_in: Callable[[], int],
-        messages_out: Callable[[], int],
+        runtime: RuntimeInfo,
+        delay_offsets: Callable[[], dict[int, int]],
     ) -> None:
         self._store = store
         self._topics = topics
@@ -69,9 +68,8 @@ class AdminProcessor:
         self._clock = clock
         self._broker_name = broker_name
         self._properties = properties
-        self._messages_in = messages_in
-        self._messages_out = messages_out
-        self._started_ms = clock.now_ms()
+        self._runtime = runtime
+        self._delay_offsets = delay_offsets
 
     def processors(self) -> dict[int, Processor]:
         return {
@@ -83,6 +81,7 @@ class AdminProcessor:
             RequestCode.QUERY_MESSAGE: self._query_message,
             RequestCode.VIEW_MESSAGE_BY_ID: self._view_message,
             RequestCode.GET_ALL_CONSUMER_OFFSET: self._all_offsets,
+            RequestCode.GET_ALL_DELAY_OFFSET: self._all_delay_offsets,
             RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: self._create_group,
             RequestCode.DELETE_SUBSCRIPTIONGROUP: self._delete_group,
             RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: self._group_configs,
@@ -122,27 +121,7 @@ class AdminProcessor:
         return request.answer(ext={"version": version}, body=text.encode())
 
     def _runtime_info(self, request: RemotingCommand, _: Connection) -> RemotingCommand:
-        now_ms = self._clock.now_ms()
-        # The tools want all of these and parse the first number of the rates. Only totals since
-        # the start are counted, so rates and yesterday's totals are 0.
-        table = {
-            "brokerVersionDesc": _VERSION_TEXT,
-            "brokerVersion": str(VERSION_CURRENT),
-            "bootTimestamp": str(self._started_ms),
-            "startAcceptSendRequestTimeStamp": "0",
-            "runtime": f"[ {(now_ms - self._started_ms) // 1000} seconds ]",
-            "commitLogMinOffset": str(self._store.begin_offset),
-            "commitLogMaxOffset": str(self._store.end_offset),
-            "remainHowManyDataToFlush": (
-                f"{self._store.end_offset - self._store.durable_offset} B"
-            ),
-            "dispatchBehindBytes": str(self._store.end_offset - self._store.index.indexed_offset),
-            **dict.fromkeys(_RATES, "0.0 0.0 0.0"),
-            **dict.fromkeys(_COUNTS, "0"),
-            "msgPutTotalTodayNow": str(self._messages_in()),
-            "msgGetTotalTodayNow": str(self._messages_out()),
-        }
-        return request.answer(body=msgspec.json.encode({"table": table}))
+        return request.answer(body=msgspec.json.encode({"table": self._runtime.table()}))
 
     def _view_message(self, request: RemotingCommand, _: Connection) -> RemotingCommand:
         return request.answer(body=self._store.record_at(int_field(request.ext, "offset")))
@@ -169,6 +148,9 @@ class AdminProcessor:
 
     def _all_offsets(self, request: RemotingCommand, _: Connection) -> RemotingCommand:
         return request.answer(body=msgspec.json.encode(self._offsets.snapshot()))
+
+    def _all_delay_offsets(self, request: RemotingCommand, _: Connection) -> RemotingCommand:
+        return request.answer(body=dumps({"offsetTable": self._delay_offsets()}))
 
     def _create_group(self, request: RemotingCommand, _: Connection) -> RemotingCommand:
         try:
@@ -283,36 +265,6 @@ class AdminProcessor:
         if offset <= begin:
             return 0
         return self._store.store_timestamp(queue.topic, queue.queue_id, offset - 1)
-
-
-_RATES: Final = (
-    "putTps",
-    "getTotalTps",
-    "getFoundTps",
-    "getMissTps",
-    "getTransferedTps",
-)
-_COUNTS: Final = (
-    "msgPutTotalYesterdayMorning",
-    "msgPutTotalTodayMorning",
-    "msgGetTotalYesterdayMorning",
-    "msgGetTotalTodayMorning",
-    "sendThreadPoolQueueSize",
-    "sendThreadPoolQueueCapacity",
-    "sendThreadPoolQueueHeadWaitTimeMills",
-    "pullThreadPoolQueueSize",
-    "pullThreadPoolQueueCapacity",
-    "pullThreadPoolQueueHeadWaitTimeMills",
-    "queryThreadPoolQueueSize",
-    "queryThreadPoolQueueCapacity",
-    "queryThreadPoolQueueHeadWaitTimeMills",
-    "EndTransactionQueueSize",
-    "pageCacheLockTimeMills",
-    "earliestMessageTimeStamp",
-    "commitLogDiskRatio",
-    "consumeQueueDiskRatio",
-    "remainTransientStoreBufferNumbs",
-)
 
 
 def _connections(members: Iterable[Member[Connection]]) -> list[dict[str, Any]]:

@@ -116,8 +116,11 @@ class ConsumerProcessor:
         """Return whether the queue begins at 0 and its first message is likely still in memory."""
         if self._store.min_offset(topic, queue_id) > 0:
             return False
-        is_empty = self._store.max_offset(topic, queue_id) == 0
-        return is_empty or self._store.end_offset - self._store.begin_offset < self._young_bytes_max
+        first = self._store.units(topic, queue_id, 0, 1)
+        if not first:
+            return True
+        physical_offset = int.from_bytes(first[:8], "big")
+        return self._store.end_offset - physical_offset <= self._young_bytes_max
 
     def _update_offset(self, request: RemotingCommand, _: Connection) -> RemotingCommand:
         group, topic, queue_id = _group_queue(request)

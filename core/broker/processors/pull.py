@@ -4,7 +4,8 @@ Owns: request codes 11 and 361, the checks of a pull, holding it, waking it, its
 Must not touch: how records are found (the store), the registry's structure (long_poll).
 Spec: RocketMQ PullMessageProcessor, PullRequestHoldService.
 
-    pull -> read -> found                    -> answer 0 with the records
+    pull -> read -> not in memory            -> loaded in a thread -> read again
+                 -> found                    -> answer 0 with the records
                  -> nothing yet, may suspend -> hold -> queue grew   -> read again -> answer | hold
                                                      -> deadline     -> answer 19 | 20
                  -> anything else            -> answer 19 | 20 | 21
@@ -12,11 +13,14 @@ Spec: RocketMQ PullMessageProcessor, PullRequestHoldService.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Final
 
 import trio
 
 from core.broker.api import BrokerApi, QueueTail, ReadResult, ReadStatus
+from core.broker.cold_reads import ColdReads
 from core.broker.consumer_groups import GroupMembers
 from core.broker.consumer_offsets import ConsumerOffsets
 from core.broker.heartbeat import (
@@ -28,7 +32,7 @@ from core.broker.long_poll import HeldPull, HeldPulls
 from core.broker.subscription_groups import SubscriptionGroup, SubscriptionGroups
 from core.broker.topics import TopicTable
 from core.clock import Clock
-from core.errors import BrokerError
+from core.errors import BrokerError, StoreError
 from core.remoting import PullSysFlag, RemotingCommand, RequestCode, ResponseCode
 from core.remoting_server import (
     Connection,
@@ -41,6 +45,8 @@ from core.remoting_server import (
 from core.topic_config import shown
 
 _EXPRESSIONS_MAX: Final = 10_000
+# A read's units, its records, and once more each if memory is scarce.
+_LOADS_MAX: Final = 4
 # For a request without maxMsgBytes, which clients send from 5.0 on: RocketMQ's own limits. Those
 # clients are written for small answers.
 _UNSIZED_COUNT_MAX: Final = 32
@@ -73,12 +79,14 @@ class PullProcessor:
         consumers: GroupMembers[Connection],
         offsets: ConsumerOffsets,
         held: HeldPulls,
+        cold: ColdReads,
         *,
         clock: Clock,
         count_max: int,
         bytes_max: int,
         hold_ms_max: int,
         short_poll_ms: int | None,
+        cached_bytes: int | None,
     ) -> None:
         self._api = api
         self._topics = topics
@@ -86,15 +94,19 @@ class PullProcessor:
         self._consumers = consumers
         self._offsets = offsets
         self._held = held
+        self._cold = cold
         self._clock = clock
         self._count_max = count_max
         self._bytes_max = bytes_max
         self._hold_ms_max = hold_ms_max
         self._short_poll_ms = short_poll_ms
+        # How much of the log's end is taken to be in memory; None: nobody is sent to a slave.
+        self._cached_bytes = cached_bytes
         self._tag_codes: dict[str, frozenset[int] | None] = {}
         self._grown: dict[tuple[str, int], None] = {}
         self._wanted = trio.Event()
         self.messages_count = 0
+        self.woken_count = 0
 
     def processors(self) -> dict[int, Processor]:
         return {RequestCode.PULL_MESSAGE: self._pull, RequestCode.LITE_PULL_MESSAGE: self._pull}
@@ -122,10 +134,18 @@ class PullProcessor:
             with trio.move_on_after(wait_ms / 1000):
                 await self._wanted.wait()
             self._wanted = trio.Event()
-            self._wake_grown()
+            self.wake_grown()
             for pull in self._held.take_due(self._clock.monotonic_ms()):
-                self._finish(pull, self._read(pull))
+                self._answer_faults(pull, self._read_last)
             server.flush()
+
+    def wake_grown(self) -> None:
+        """Read again for the pulls that wait for queues that grew, and for no others."""
+        grown, self._grown = self._grown, {}
+        for topic, queue_id in grown:
+            for pull in self._held.take_queue(topic, queue_id):
+                self.woken_count += 1
+                self._answer_faults(pull, self._try)
 
     def connection_closed(self, connection: Connection) -> None:
         self._held.close_connection(connection)
@@ -144,6 +164,7 @@ class PullProcessor:
         pull = HeldPull(
             request,
             connection,
+            group,
             topic,
             queue_id,
             queue_offset,
@@ -155,12 +176,42 @@ class PullProcessor:
         )
         if sys_flag & PullSysFlag.COMMIT_OFFSET:
             self._offsets.commit(group_name, topic, queue_id, commit_offset)
-        result = self._read(pull)
-        may_hold = sys_flag & PullSysFlag.SUSPEND and suspend_ms > 0
+        hold_ms = suspend_ms if sys_flag & PullSysFlag.SUSPEND else 0
+        result = self._read(pull, may_wait=False)
+        if result.status is ReadStatus.COLD:
+            self._load(pull, result, hold_ms, _LOADS_MAX)
+            return None
+        return self._answer_or_hold(pull, result, hold_ms)
+
+    def _answer_or_hold(
+        self, pull: HeldPull, result: ReadResult, hold_ms: int
+    ) -> RemotingCommand | None:
         is_empty = _code(pull, result) == ResponseCode.PULL_NOT_FOUND
-        if may_hold and is_empty and self._hold(pull, suspend_ms):
+        if is_empty and hold_ms > 0 and self._hold(pull, hold_ms):
             return None
         return self._answer(pull, result)
+
+    def _load(self, pull: HeldPull, result: ReadResult, hold_ms: int, loads_left: int) -> None:
+        """Have what a read lacks brought into memory, and read again then."""
+        again = partial(self._read_again, hold_ms=hold_ms, loads_left=loads_left - 1)
+        then = partial(self._answer_faults, pull, again)
+        if not self._cold.load(result.lacking, then):
+            raise BrokerError(ResponseCode.SYSTEM_BUSY, "too many pulls wait for the disk")
+
+    def _read_again(self, pull: HeldPull, hold_ms: int, loads_left: int) -> None:
+        if not pull.connection.is_open:
+            return
+        if pull.connection.is_congested:
+            self._retry_later(pull)
+            return
+        # A memory so small that it is gone each time must not keep a reader for ever.
+        result = self._read(pull, may_wait=loads_left == 0)
+        if result.status is ReadStatus.COLD:
+            self._load(pull, result, hold_ms, loads_left)
+            return
+        answer = self._answer_or_hold(pull, result, hold_ms)
+        if answer is not None:
+            pull.connection.reply(answer)
 
     def _limits(self, ext: dict[str, str]) -> tuple[int, int]:
         """Return how many messages and bytes the answer may hold."""
@@ -229,7 +280,7 @@ class PullProcessor:
             self._tag_codes[expression] = decode_tag_expression(expression)
         return self._tag_codes[expression]
 
-    def _read(self, pull: HeldPull) -> ReadResult:
+    def _read(self, pull: HeldPull, *, may_wait: bool = True) -> ReadResult:
         return self._api.read(
             pull.topic,
             pull.queue_id,
@@ -237,11 +288,12 @@ class PullProcessor:
             count_max=pull.count_max,
             bytes_max=pull.bytes_max,
             tag_codes=pull.tag_codes,
+            may_wait=may_wait,
         )
 
     def _hold(self, pull: HeldPull, suspend_ms: int) -> bool:
         """Hold a pull; return False when there is no room, so that it is answered at once."""
-        if self._held.is_full_for(pull.connection):
+        if self._held.is_full_for(pull.connection) or not pull.connection.is_open:
             return False
         hold_ms = suspend_ms if self._short_poll_ms is None else self._short_poll_ms
         pull.deadline_ms = self._clock.monotonic_ms() + min(hold_ms, self._hold_ms_max)
@@ -250,12 +302,6 @@ class PullProcessor:
         if due_ms is None or pull.deadline_ms < due_ms:
             self._wanted.set()
         return True
-
-    def _wake_grown(self) -> None:
-        grown, self._grown = self._grown, {}
-        for topic, queue_id in grown:
-            for pull in self._held.take_queue(topic, queue_id):
-                self._try(pull)
 
     def _try(self, pull: HeldPull) -> None:
         """Read for a held pull whose queue grew: answer it, or hold it on."""
@@ -286,6 +332,19 @@ class PullProcessor:
         code = ResponseCode.PULL_RETRY_IMMEDIATELY
         pull.connection.reply(pull.request.answer(code, "NO_MATCHED_MESSAGE", ext))
 
+    def _read_last(self, pull: HeldPull) -> None:
+        """Read for a pull whose time is over, and answer whatever there is."""
+        self._finish(pull, self._read(pull))
+
+    def _answer_faults(self, pull: HeldPull, work: Callable[[HeldPull], None]) -> None:
+        """Do what answers a pull outside its turn; if it fails, that is the answer."""
+        try:
+            work(pull)
+        except BrokerError as exc:
+            pull.connection.reply(pull.request.answer(exc.code, exc.remark))
+        except StoreError as exc:
+            pull.connection.reply(pull.request.answer(ResponseCode.SYSTEM_ERROR, str(exc)))
+
     def _finish(self, pull: HeldPull, result: ReadResult) -> None:
         pull.connection.reply(self._answer(pull, result))
 
@@ -296,7 +355,7 @@ class PullProcessor:
         if code == ResponseCode.PULL_NOT_FOUND and pull.queue_offset != pull.first_offset:
             code = ResponseCode.PULL_RETRY_IMMEDIATELY
         ext = {
-            "suggestWhichBrokerId": "0",
+            "suggestWhichBrokerId": str(self._suggested_broker(pull, result)),
             "nextBeginOffset": str(next_offset),
             "minOffset": str(result.min_offset),
             "maxOffset": str(result.max_offset),
@@ -304,6 +363,14 @@ class PullProcessor:
         remark = _OUTCOMES[result.status][1]
         self.messages_count += result.count
         return pull.request.answer(code, remark, ext, result.records)
+
+    def _suggested_broker(self, pull: HeldPull, result: ReadResult) -> int:
+        """Return the id of the broker that the group is to read from next; 0 is the master."""
+        if self._cached_bytes is None:
+            return 0
+        if result.behind_bytes > self._cached_bytes:
+            return pull.group.which_broker_when_consume_slowly
+        return pull.group.broker_id
 
 
 _IDLE_MS: Final = 60_000

@@ -6,7 +6,8 @@ their wait for the disk (send_answers). Spec: RocketMQ SendMessageProcessor.
 
     request -> checks, staged ... end_turn: append all -> answers
 
-A message that asks for a delay is stored where it waits (delays). Transactional messages are
+A message that asks for a delay is stored where it waits (delays); one that a consumer sends to its
+own retry topic once too often goes to the group's dead letters. Transactional messages are
 refused: to store them as ordinary ones would deliver them at once. Messages that say WAIT=false are
 answered without waiting for the disk.
 """
@@ -20,6 +21,7 @@ from typing import Final
 from core.broker.api import AppendMessage, BrokerApi
 from core.broker.delays import DELAY_PROPERTIES, find_waiting_place
 from core.broker.processors.send_answers import SendAnswers, StagedSend
+from core.broker.subscription_groups import SubscriptionGroups
 from core.broker.topics import TopicTable
 from core.clock import Clock
 from core.errors import BrokerError, StoreError
@@ -47,7 +49,7 @@ from core.remoting_server import (
     int_field,
     text_field,
 )
-from core.topic_config import TOPICS_CLOSED_TO_SENDERS, is_group_topic
+from core.topic_config import RETRY_PREFIX, TOPICS_CLOSED_TO_SENDERS, is_group_topic
 
 # What a client may set of sysFlag: compressed, multi-tags, compression type. The host bits are the
 # record's own, the transaction bits would make the record invisible.
@@ -77,11 +79,12 @@ class _Names:
     flag: str = "flag"
     properties: str = "properties"
     reconsume_times: str = "reconsumeTimes"
+    reconsume_times_max: str = "maxReconsumeTimes"
     batch: str = "batch"
 
 
 _FULL: Final = _Names()
-_LETTERS: Final = _Names("a", "b", "c", "d", "e", "f", "g", "h", "i", "j", "m")
+_LETTERS: Final = _Names("a", "b", "c", "d", "e", "f", "g", "h", "i", "j", "l", "m")
 
 
 class SendProcessor:
@@ -91,6 +94,7 @@ class SendProcessor:
         self,
         api: BrokerApi,
         topics: TopicTable,
+        groups: SubscriptionGroups,
         *,
         clock: Clock,
         answers: SendAnswers,
@@ -101,6 +105,7 @@ class SendProcessor:
     ) -> None:
         self._api = api
         self._topics = topics
+        self._groups = groups
         self._clock = clock
         self.answers = answers
         self._body_bytes_max = body_bytes_max
@@ -163,6 +168,12 @@ class SendProcessor:
             raise BrokerError(ResponseCode.MESSAGE_ILLEGAL, text)
         properties, pairs = self._properties(ext.get(names.properties, ""))
         _, _, sys_flag, born_ms, flag, reconsume_times = numbers
+        if topic.startswith(RETRY_PREFIX) and self._is_given_up(topic, ext, names, reconsume_times):
+            group = topic.removeprefix(RETRY_PREFIX)
+            dead = self._topics.create_dead_letter_topic(group, self._clock.now_ms())
+            topic, queue_id = dead.topic_name, 0
+            pairs = {name: value for name, value in pairs.items() if name not in DELAY_PROPERTIES}
+            properties = _encode(_join_properties(pairs | self._added))
         if sys_flag & _SYS_FLAG_TRANSACTION or _TRAN_MSG in pairs:
             _refuse_transactional(sys_flag, pairs)
         tail, code = self._api.queue_tail(topic, queue_id), _tags_code(pairs.get(TAGS))
@@ -286,6 +297,17 @@ class SendProcessor:
             text = f"queue id {queue_id} of topic {topic} is illegal, {config}"
             raise BrokerError(ResponseCode.SYSTEM_ERROR, text)
         return topic, queue_id
+
+    def _is_given_up(
+        self, retry_topic: str, ext: dict[str, str], names: _Names, reconsume_times: int
+    ) -> bool:
+        """Return whether a consumer that sends a message for itself has tried it often enough.
+
+        Clients do so where sending it back (code 36) fails, with the times counted on already.
+        """
+        group = self._groups.find(retry_topic.removeprefix(RETRY_PREFIX), self._clock.now_ms())
+        times_max = int32_field(ext, names.reconsume_times_max, group.retry_max_times)
+        return reconsume_times > (times_max if times_max >= 0 else group.retry_max_times)
 
     def _properties(self, text: str) -> tuple[bytes, dict[str, str]]:
         """Return the text to store, with what the broker adds, and the client's pairs."""

@@ -60,6 +60,7 @@ class SendAnswers:
         self._json_end = f',"serializeTypeCurrentRPC":"JSON","version":{VERSION_CURRENT}}}'
         self._waiting: deque[_Waiting] = deque()
         self._waiting_count = 0
+        self.refused_count = 0
         self._wanted = trio.Event()
 
     @property
@@ -91,6 +92,7 @@ class SendAnswers:
 
     def refuse(self, send: StagedSend, exc: StoreError) -> None:
         """Tell a producer that its message must not be taken for stored."""
+        self.refused_count += send.count
         if not send.request.is_oneway:
             send.connection.reply(send.request.answer(_store_error_code(exc), str(exc)))
 

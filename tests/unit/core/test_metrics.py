@@ -61,3 +61,15 @@ def test_plain_counters_are_shown_with_a_prefix() -> None:
     assert "m_publishes_received_total 4.0" in found
     assert "# HELP m_sessions_now Sessions." in found
     assert "# TYPE m_sessions_now gauge" in found
+
+
+def test_histograms_are_shown_with_a_prefix_and_their_newest_counts() -> None:
+    registry = Registry()
+    known = Histogram("wait_us", "Waiting time.", (10, 100))
+    registry.add_histograms("broker", lambda: [known])
+    known.observe(11)
+    lines = registry.exposition().decode().splitlines()
+    assert 'broker_wait_us_bucket{le="10"} 0.0' in lines
+    assert 'broker_wait_us_bucket{le="100"} 1.0' in lines
+    assert "broker_wait_us_sum 11.0" in lines
+    assert known.name == "wait_us"

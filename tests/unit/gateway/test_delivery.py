@@ -244,6 +244,83 @@ def test_retention_that_passes_a_cursor_is_counted() -> None:
     assert stage.metrics.messages_lost_to_retention == 5
 
 
+def test_queue_whose_records_are_on_the_disk_holds_up_no_other() -> None:
+    stage = Stage()
+    stage.session(1, "t/#", 1)
+    stage.log.cold = {0}
+    for number in range(3):
+        stage.publish("t/a", b"a%d" % number)
+    stage.deliver()
+    assert stage.got(1) == []
+    stage.log.cold = set()  # of that queue alone
+    stage.publish("t/b", b"b", queue_id=1)
+    stage.publish("t/a", b"a3")
+    stage.deliver()
+    assert [payload for _, _, payload in stage.got(1)] == [b"b"]
+    # Asked for once, however often the queue has grown.
+    assert len(stage.log.loading) == 1
+    stage.wakes = 0
+    stage.log.loaded()
+    assert stage.wakes == 1
+    stage.deliver()
+    assert [payload for _, _, payload in stage.got(1)] == [b"b", b"a0", b"a1", b"a2", b"a3"]
+
+
+def test_what_cannot_be_kept_in_memory_is_read_all_the_same() -> None:
+    stage = Stage()
+    stage.session(1, "t/a", 1)
+    stage.log.cold = {0}
+    stage.publish("t/a", b"1")
+    loads = 0
+    while not stage.got(1):
+        stage.deliver()
+        loads += len(stage.log.loading)
+        stage.log.loaded(is_warm=False)
+    assert loads == 3
+
+
+def test_lagging_receiver_waits_for_the_disk_and_others_do_not() -> None:
+    stage = Stage()
+    session = stage.session(1, "t/a", 1, inflight_limit=1)
+    stage.session(2, "t/a", 1)
+    for number in range(4):
+        stage.publish("t/a", b"%d" % number)
+    stage.deliver()
+    stage.log.cold = {1}
+    session.inflight.ack(1)
+    for _ in range(3):
+        stage.delivery.acknowledged(session)
+        stage.deliver()
+    assert len(stage.log.loading) == 1
+    stage.publish("t/a", b"4")
+    stage.deliver()
+    assert [payload for _, _, payload in stage.got(2)] == [b"%d" % n for n in range(5)]
+    assert [payload for _, _, payload in stage.got(1)] == [b"0"]
+    stage.log.loaded()
+    stage.deliver()
+    assert [payload for _, _, payload in stage.got(1)] == [b"0", b"1"]
+    assert not stage.delivery._loads
+
+
+def test_session_that_ends_while_its_records_are_loaded_is_forgotten() -> None:
+    stage = Stage()
+    session = stage.session(1, "t/a", 1, inflight_limit=1)
+    stage.publish("t/a", b"1")
+    stage.publish("t/a", b"2")
+    stage.deliver()
+    stage.log.cold = {1}
+    session.inflight.ack(1)
+    stage.delivery.acknowledged(session)
+    stage.deliver()
+    stage.delivery.forget(session)
+    stage.sessions[1] = None
+    stage.unsubscribe(session, "t/a")
+    stage.log.loaded()
+    stage.deliver()
+    assert not stage.delivery._loads
+    assert len(stage.got(1)) == 1
+
+
 def test_closed_session_is_forgotten_while_it_lags() -> None:
     stage = Stage()
     session = stage.session(1, "t/a", 1, inflight_limit=1)

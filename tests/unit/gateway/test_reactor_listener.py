@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import trio
-import trio.testing
-
 from core.errors import StoreFencedError, StoreFullError
 from core.net.reactor import CloseReason, Fault
 from gateway.config import GatewayConfig, TopicRule
@@ -28,26 +25,44 @@ def test_publish_is_stored_with_what_the_mapping_says() -> None:
 
 
 def test_acknowledgements_wait_until_the_log_is_durable() -> None:
-    async def main() -> None:
-        stage = Stage()
-        stage.log.acknowledged_offset = 0
-        stage.connect(1)
-        stage.connect(2)
-        async with trio.open_nursery() as nursery:
-            await nursery.start(stage.listener.run)
-            stage.turn((1, publish("t/a", b"1", 1)), (2, publish("t/a", b"2", 9)))
-            stage.turn((1, publish("t/a", b"3", 2)))
-            await trio.testing.wait_all_tasks_blocked()
-            assert stage.sent(1) == []
-            stage.turn(closed=[(2, CloseReason.PEER)])
-            stage.connect(2)  # another client in the same slot
-            stage.log.make_durable()
-            await trio.testing.wait_all_tasks_blocked()
-            nursery.cancel_scope.cancel()
-        assert stage.sent(1) == [b"\x40\x02\x00\x01", b"\x40\x02\x00\x02"]
-        assert stage.sent(2) == []
+    stage = Stage()
+    stage.log.acknowledged_offset = 0
+    stage.connect(1)
+    stage.connect(2)
+    stage.turn((1, publish("t/a", b"1", 1)), (2, publish("t/a", b"2", 9)))
+    stage.turn((1, publish("t/a", b"3", 2)))
+    assert stage.log.wanted_offset == 0
+    stage.listener.want_acknowledged()  # once for both turns
+    assert stage.log.wanted_offset == stage.log.end_offset
+    assert stage.sent(1) == []
+    stage.turn(closed=[(2, CloseReason.PEER)])
+    stage.connect(2)  # another client in the same slot
+    stage.log.make_durable()
+    assert stage.sent(1) == [b"\x40\x02\x00\x01", b"\x40\x02\x00\x02"]
+    assert stage.sent(2) == []
 
-    trio.run(main)
+
+def test_only_what_is_durable_is_acknowledged() -> None:
+    stage = Stage()
+    stage.log.acknowledged_offset = 0
+    stage.connect(1)
+    stage.turn((1, publish("t/a", b"1", 1)))
+    first = stage.log.end_offset
+    stage.turn((1, publish("t/a", b"2", 2)))
+    stage.log.make_durable(first)
+    assert stage.sent(1) == [b"\x40\x02\x00\x01"]
+    stage.log.make_durable()
+    assert stage.sent(1) == [b"\x40\x02\x00\x02"]
+
+
+def test_nobody_is_acknowledged_after_the_end() -> None:
+    stage = Stage()
+    stage.log.acknowledged_offset = 0
+    stage.connect(1)
+    stage.turn((1, publish("t/a", b"1", 1)))
+    stage.listener.close()
+    stage.log.make_durable()
+    assert stage.sent(1) == []
 
 
 def test_acknowledgements_are_owed_to_a_connection_whose_output_is_full_too() -> None:
@@ -73,23 +88,20 @@ def test_client_above_receive_maximum_is_disconnected_while_the_log_is_behind() 
 
 
 def test_failed_flush_is_answered_and_never_acknowledged() -> None:
-    async def main() -> None:
-        stage = Stage()
-        stage.log.acknowledged_offset = 0
-        stage.connect(1, version=5)
-        stage.connect(2)
-        async with trio.open_nursery() as nursery:
-            await nursery.start(stage.listener.run)
-            stage.turn((1, publish("t/a", b"1", 1, version=5)), (2, publish("t/a", b"2", 2)))
-            stage.log.error = StoreFencedError("EIO")
-            stage.log._durable.set()
-            await trio.testing.wait_all_tasks_blocked()
-            nursery.cancel_scope.cancel()
-        assert stage.sent(1)[0][:5] == b"\x40\x03\x00\x01\x83"
-        assert stage.sent(2) == []
-        assert stage.fake.closed == [2]
-
-    trio.run(main)
+    stage = Stage()
+    stage.log.acknowledged_offset = 0
+    stage.connect(1, version=5)
+    stage.connect(2)
+    stage.connect(3)
+    stage.turn((3, publish("t/a", b"0", 1)))
+    stage.log.make_durable()
+    stage.turn((1, publish("t/a", b"1", 1, version=5)), (2, publish("t/a", b"2", 2)))
+    stage.log.error = StoreFencedError("EIO")
+    stage.log.make_durable()
+    assert stage.sent(1)[0][:5] == b"\x40\x03\x00\x01\x83"
+    assert stage.sent(2) == []
+    assert stage.sent(3) == [b"\x40\x02\x00\x01"]
+    assert stage.fake.closed == [2]
 
 
 def test_full_store_refuses_with_quota_exceeded_and_goes_on_when_there_is_room() -> None:

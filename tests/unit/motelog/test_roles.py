@@ -12,8 +12,9 @@ import trio
 import trio.testing
 
 from core.broker.config import BrokerConfig
-from core.metrics import Registry
+from core.metrics import Histogram, Registry
 from core.store.config import StoreConfig
+from core.store.progress import OnProgress, StartProgress
 from motelog import roles
 from motelog.config import MotelogConfig
 from motelog.console.health import Health
@@ -30,12 +31,17 @@ class FakeService:
     api = type("FakeApi", (), {"fence_reason": None})
     is_registered = True
 
-    def __init__(self, *arguments: Any) -> None:
+    start_progress: StartProgress | None = None
+
+    def __init__(self, *arguments: Any, **settings: Any) -> None:
         self.arguments = arguments
         self.address = ("127.0.0.1", 0)
 
     def sample(self) -> dict[str, int]:
         return {}
+
+    def histograms(self) -> list[Histogram]:
+        return []
 
     async def run(self, *, task_status: trio.TaskStatus[None]) -> None:
         events.append(f"{self.name} starts")
@@ -85,10 +91,10 @@ async def test_roles_start_in_order_and_stop_in_reverse(
     async with trio.open_nursery() as nursery:
         started = await nursery.start(run_roles, config())
         assert isinstance(started, Roles)
-        assert list(started.addresses) == ["namesrv", "broker", "gateway", "console"]
+        assert list(started.addresses) == ["console", "namesrv", "broker", "gateway"]
         events.append("--")
         nursery.cancel_scope.cancel()
-    order = ["namesrv", "broker", "gateway", "console"]
+    order = ["console", "namesrv", "broker", "gateway"]
     starts = [f"{name} starts" for name in order]
     ends = [f"{name} ends" for name in reversed(order)]
     assert events == [*starts, "--", *ends]
@@ -97,7 +103,7 @@ async def test_roles_start_in_order_and_stop_in_reverse(
 async def test_only_the_named_roles_run(autojump_clock: trio.testing.MockClock) -> None:
     async with trio.open_nursery() as nursery:
         started = await nursery.start(run_roles, config(roles=("console", "namesrv")))
-        assert list(started.addresses) == ["namesrv", "console"]
+        assert list(started.addresses) == ["console", "namesrv"]
         nursery.cancel_scope.cancel()
 
 
@@ -110,9 +116,9 @@ async def test_failing_role_stops_the_others_and_its_error_is_raised(
         await run_roles(config())
     ends = [event for event in events if event.endswith("ends")]
     if late:
-        assert ends == ["gateway ends", "console ends", "broker ends", "namesrv ends"]
+        assert ends == ["gateway ends", "broker ends", "namesrv ends", "console ends"]
     else:
-        assert ends == ["broker ends", "namesrv ends"]
+        assert ends == ["broker ends", "namesrv ends", "console ends"]
 
 
 @pytest.mark.parametrize(
@@ -156,7 +162,7 @@ async def test_broker_registers_with_the_name_server_of_this_process(
     class Recording(FakeService):
         name = "broker"
 
-        def __init__(self, section: BrokerConfig) -> None:
+        def __init__(self, section: BrokerConfig, on_progress: OnProgress) -> None:
             super().__init__()
             seen.append(section)
 
@@ -166,6 +172,44 @@ async def test_broker_registers_with_the_name_server_of_this_process(
         host, port = started.addresses["namesrv"]
         assert seen[0].namesrv == (f"{host}:{port}",)
         nursery.cancel_scope.cancel()
+
+
+async def test_a_long_start_is_told_to_health_and_to_whoever_asked(
+    autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[Health] = []
+    told: list[StartProgress] = []
+    progress = StartProgress("reading the log", 4_300_000_000, 10_000_000_000, 812e6, 7.0)
+
+    class Observed(FakeService):
+        name = "console"
+
+        def __init__(self, section: object, health: Health, registry: Registry) -> None:
+            super().__init__()
+            seen.append(health)
+
+    class Slow(FakeService):
+        name = "broker"
+
+        def __init__(self, section: BrokerConfig, on_progress: OnProgress) -> None:
+            super().__init__()
+            self.on_progress = on_progress
+
+        async def run(self, *, task_status: trio.TaskStatus[None]) -> None:
+            assert seen[0].faults()["broker"] == "starting"
+            self.start_progress = progress
+            self.on_progress(progress)
+            text = "starting: reading the log: 4.3 of 10.0 GB, 812 MB/s, 7 s left"
+            assert seen[0].faults()["broker"] == text
+            await super().run(task_status=task_status)
+
+    monkeypatch.setattr(roles, "Console", Observed)
+    monkeypatch.setattr(roles, "Broker", Slow)
+    async with trio.open_nursery() as nursery:
+        await nursery.start(run_roles, config(), told.append)
+        assert seen[0].faults() == {}
+        nursery.cancel_scope.cancel()
+    assert told == [progress]
 
 
 def test_health_says_what_is_missing() -> None:

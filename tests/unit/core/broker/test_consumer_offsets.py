@@ -62,6 +62,19 @@ def test_saved_offsets_come_back() -> None:
     other._check()
 
 
+def test_offsets_beyond_the_end_of_their_queue_are_lowered_to_it() -> None:
+    offsets = make_offsets()
+    for queue_id, offset in enumerate((4, 5, 6, 7)):
+        offsets.commit("G", "T", queue_id, offset)
+    offsets.is_dirty = False
+    assert offsets.lower_to(lambda topic, queue_id: 7) == 0
+    assert not offsets.is_dirty
+    assert offsets.lower_to(lambda topic, queue_id: 5 if topic == "T" else 0) == 2
+    assert [offsets.query("G", "T", queue_id) for queue_id in range(4)] == [4, 5, 5, 5]
+    assert offsets.is_dirty
+    offsets._check()
+
+
 def test_a_file_of_rocketmq_with_bare_queue_ids_is_read() -> None:
     offsets = make_offsets()
     offsets.load(loads(b'{"offsetTable":{"%RETRY%G@G":{0:0},"T@G":{0:12,1:7}}}'))

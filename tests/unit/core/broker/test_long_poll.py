@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from core.broker.long_poll import HeldPull, HeldPulls
+from core.broker.subscription_groups import SubscriptionGroup
 from core.remoting import RemotingCommand
 from core.remoting_server import Connection
 
@@ -27,6 +28,7 @@ def pull(
     return HeldPull(
         request=RemotingCommand(11, opaque),
         connection=connection(owner),
+        group=SubscriptionGroup(group_name="G"),
         topic=topic,
         queue_id=queue_id,
         first_offset=0,

@@ -85,8 +85,8 @@ async def staged(
     store.open()
     schedule = ScheduleService(
         store,
-        levels_file=StateFile(str(folder), "delayOffset.json"),
-        timer_file=StateFile(str(folder), "timerOffset.json"),
+        levels_file=StateFile(str(folder), "delayOffset.json", holds="progress"),
+        timer_file=StateFile(str(folder), "timerOffset.json", holds="progress"),
         near_max=near_max,
         save_interval_s=save_interval_s,
     )
@@ -301,7 +301,9 @@ async def test_progress_is_not_noted_before_the_disk_has_it(
                 break
         assert stage.store.fence_reason is not None
         await threads_go_on()
-    assert StateFile(str(tmp_path), "delayOffset.json").load() == {}
+    noted_levels = StateFile(str(tmp_path), "delayOffset.json", holds="").load(dict)
+    assert noted_levels is not None
+    assert set(noted_levels["offsetTable"].values()) == {0}
 
 
 async def test_a_message_that_cannot_be_delivered_does_not_hold_up_the_others(
@@ -333,6 +335,54 @@ async def test_a_clock_that_goes_back_delays_by_half_at_most(
         stage.send(b"3", TIMER_DELAY_MS="1000")
         await stage.pass_ms(2_010)
         assert sorted(names(stage.delivered())) == [1, 2, 3]
+
+
+async def test_a_clock_that_goes_forward_brings_no_level_early(
+    tmp_path: Path, mock_clock: MockClock
+) -> None:
+    manual = ManualClock()
+    async with staged(tmp_path, manual) as stage:
+        stage.send(b"1", DELAY="5")
+        await stage.pass_ms(20_000)
+        manual.step_wall(DAY_MS)
+        stage.send(b"2", DELAY="5")
+        await stage.pass_ms(39_000)
+        assert stage.bodies() == []
+        await stage.pass_ms(1_010)
+        assert names(stage.delivered()) == [1]
+        manual.step_wall(-DAY_MS)
+        manual.step_wall(2 * DAY_MS)
+        await stage.pass_ms(18_000)
+        assert names(stage.delivered()) == [1]
+        await stage.pass_ms(2_000)
+        assert names(stage.delivered()) == [1, 2]
+
+
+async def test_a_time_is_due_when_the_clock_says_so(tmp_path: Path, mock_clock: MockClock) -> None:
+    manual = ManualClock()
+    async with staged(tmp_path, manual) as stage:
+        stage.send(b"1", TIMER_DELIVER_MS=str(stage.store.now_ms() + DAY_MS))
+        manual.step_wall(DAY_MS - 1_000)
+        await stage.pass_ms(500)
+        assert stage.bodies() == []
+        await stage.pass_ms(510)
+        assert names(stage.delivered()) == [1]
+
+
+@pytest.mark.parametrize("step_ms", [-DAY_MS, DAY_MS])
+async def test_a_clock_set_between_stop_and_start_loses_none(
+    tmp_path: Path, mock_clock: MockClock, step_ms: int
+) -> None:
+    manual = ManualClock()
+    async with staged(tmp_path, manual) as stage:
+        stage.send(b"1", DELAY="5")
+        stage.send(b"2", TIMER_DELAY_MS="60000")
+        await stage.pass_ms(1_000)
+    manual.step_wall(step_ms)
+    async with staged(tmp_path, manual) as stage:
+        # What has passed by the clock has passed; where it went back, all wait twice as long.
+        await stage.pass_ms(120_010)
+        assert sorted(names(stage.delivered())) == [1, 2]
 
 
 ACTIONS = st.lists(

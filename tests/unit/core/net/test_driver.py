@@ -74,6 +74,33 @@ async def test_answers_leave_without_another_event(echo: Echo) -> None:
     assert echo.empty_turns == 0
 
 
+async def test_after_turns_comes_once_for_all_turns_at_hand(echo: Echo) -> None:
+    seen: list[str] = []
+
+    def handle_turn(turn: Turn) -> None:
+        seen.append("turn")
+        echo.handle_turn(turn)
+        if seen == ["turn"]:
+            peer.send(PING)  # at hand when the answer to the first has been sent
+
+    with socket.create_connection(echo.address) as peer:
+        peer.send(PING)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(
+                lambda: drive(
+                    echo.reactor,
+                    handle_turn,
+                    clock_s=echo.clock_s,
+                    after_turns=lambda: seen.append("after"),
+                )
+            )
+            with trio.fail_after(20):
+                while "after" not in seen:
+                    await trio.lowlevel.checkpoint()
+            nursery.cancel_scope.cancel()
+    assert seen == ["turn", "turn", "after"]
+
+
 async def test_other_tasks_run_while_a_peer_never_stops_sending(echo: Echo) -> None:
     # A turn for each answer: without a bound on turns in a row the driver would not let go.
     progress = trio.Event()

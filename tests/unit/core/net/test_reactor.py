@@ -437,8 +437,10 @@ def test_a_message_above_the_output_limit_goes_to_a_peer_that_reads(
         reactor.send(connection, b"a")
         reactor.send(connection, b"b" * 50_000)
         reactor.send(connection, b"c")
+        reactor.send(connection, b"head", b"body" * 10_000)
         loop.turn()
-        assert receive_exactly(peer, 50_002) == b"a" + b"b" * 50_000 + b"c"
+        wanted = b"a" + b"b" * 50_000 + b"c" + b"head" + b"body" * 10_000
+        assert receive_exactly(peer, len(wanted)) == wanted
 
 
 # ---------------------------------------------------------------------- ends

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import trio
 
-from core.clock import ManualClock
+from core.clock import ManualClock, SteadyClock
 from core.store.cleanup import HOUR_MS, Retention
 from core.store.message_store import MessageStore, ReadStatus
 from tests.support.stores import (
@@ -60,6 +60,8 @@ def fill(store: MessageStore, files: int, *, queue_id: int = 0) -> None:
     end = len(store._log.queue.files) + files
     while len(store._log.queue.files) < end:
         store.append([message(tail, b"%d" % tail.next_offset)])
+    # Files of a ConsumeQueue can only go once they are there.
+    store.unit_flusher.write_now()
 
 
 def names(folder: Path) -> list[int]:
@@ -124,9 +126,11 @@ async def test_a_round_removes_no_more_than_configured(tmp_path: Path) -> None:
 @pytest.mark.parametrize("step_days", [1, -1, 400])
 def test_setting_the_clock_expires_nothing_early(step_days: int) -> None:
     clock = ManualClock()
-    retention = Retention(clock, 72)
-    stored_ms = clock.now_ms()
+    steady = SteadyClock(clock)
+    retention = Retention(steady, clock, 72)
+    stored_ms = steady.now_ms()
     clock.advance(2 * DAY_MS)
+    assert not retention.is_expired(stored_ms)
     clock.step_wall(step_days * DAY_MS)
     assert not retention.is_expired(stored_ms)
     clock.advance(DAY_MS - 1)

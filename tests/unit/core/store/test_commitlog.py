@@ -10,15 +10,28 @@ from core.clock import ManualClock
 from core.errors import RecordError
 from core.record import MAGIC_BLANK, QueueTail, decode, measure
 from core.store.commitlog import CommitLog
-from core.store.files import OsStorage
+from core.store.files import OsRegion, OsStorage, Region
 from tests.support.stores import STORE_HOST, message
 
 SIZE = 4096
 
 
-def open_log(folder: Path, clock: ManualClock | None = None) -> CommitLog:
+def open_log(
+    folder: Path,
+    clock: ManualClock | None = None,
+    *,
+    storage: OsStorage | None = None,
+    size: int = SIZE,
+    touch_bytes: int = 0,
+) -> CommitLog:
     log = CommitLog(
-        OsStorage(), str(folder), SIZE, store_host=STORE_HOST, clock=clock or ManualClock()
+        storage or OsStorage(),
+        str(folder),
+        size,
+        touch_bytes=touch_bytes,
+        store_host=STORE_HOST,
+        clock=clock or ManualClock(),
+        mapped_max=2,
     )
     log.queue.load()
     log.start_at(0, 0)
@@ -96,3 +109,40 @@ def test_records_are_gathered_over_the_ends_of_files(tmp_path: Path) -> None:
     with pytest.raises(RecordError):
         log.gather(units + (1 << 40).to_bytes(8, "big") + bytes(12))
     log.close()
+
+
+def test_pages_are_made_ready_ahead_of_the_append(tmp_path: Path) -> None:
+    page = 4096
+    storage = PreparedStorage()
+    log = open_log(tmp_path, storage=storage, size=16 * page, touch_bytes=4 * page)
+    tail = QueueTail(b"T", 0, 0)
+    for _ in range(80):
+        append(log, tail, 1000 - 92)
+    assert log.end_offset > 16 * page
+    log.close()
+    # Two workers, so in any order.
+    first, second = (sorted(noted) for noted in storage.prepared[:2])
+    # When the file is made; from the first append on; then each time half of that is used up, which
+    # nine records of 1000 bytes do.
+    assert first[:2] == [(0, 4 * page), (1000, 1000 + 4 * page)]
+    steps = [(1000 + 4 * page + n * 9000, 1000 + 4 * page + (n + 1) * 9000) for n in range(5)]
+    assert first[2:] == [*steps, (steps[-1][1], 16 * page)]
+    assert second[0] == (0, 4 * page)
+
+
+class PreparedStorage(OsStorage):
+    """The real file system; notes which pages of each mapped file were made ready."""
+
+    def __init__(self) -> None:
+        self.prepared: list[list[tuple[int, int]]] = []
+
+    def map_file(self, path: str, size: int, *, is_read_only: bool = False) -> Region:
+        noted: list[tuple[int, int]] = []
+        self.prepared.append(noted)
+
+        class Noting(OsRegion):
+            def prepare(self, begin: int, end: int) -> None:
+                noted.append((begin, end))
+                super().prepare(begin, end)
+
+        return Noting(path, size)

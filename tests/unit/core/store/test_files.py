@@ -45,6 +45,23 @@ def test_data_ranges_cover_what_was_written(tmp_path: Path) -> None:
     region.close()
 
 
+def test_prepared_pages_keep_what_is_in_them(tmp_path: Path) -> None:
+    storage = OsStorage()
+    path = str(tmp_path / "f")
+    storage.create_file(path, 1 << 20, sparse=False)
+    region = storage.map_file(path, 1 << 20)
+    region.view[5000:5004] = b"here"
+    region.prepare(4097, 1 << 20)
+    assert bytes(region.view[5000:5004]) == b"here"
+    assert any(region.data_ranges((1 << 20) - 4096)), "the last page was touched"
+    region.close()
+    again = storage.map_file(path, 1 << 20, is_read_only=True)
+    assert bytes(again.view[5000:5005]) == b"here\0"
+    with pytest.raises(OSError, match="read-only"):
+        again.reserve(0, 4096)
+    again.close()
+
+
 def test_a_file_shorter_than_its_map_is_refused(tmp_path: Path) -> None:
     (tmp_path / "f").write_bytes(b"short")
     with pytest.raises(OSError, match="shorter"):
@@ -92,3 +109,47 @@ def test_disk_usage_counts_as_df_does(tmp_path: Path) -> None:
     usage = OsStorage().disk_usage(str(tmp_path))
     assert 0 < usage.used_percent < 100
     assert usage.free_bytes > 0
+
+
+def test_pieces_of_files_are_written_read_and_synced(tmp_path: Path) -> None:
+    storage = OsStorage()
+    path = str(tmp_path / "T" / "0" / "f")
+    storage.write_files([(path, 20, b"unit"), (path, 4096 * 9, b"far")], 1 << 20)
+    file = storage.open_file(path)
+    assert file.read(20, 5) == b"unit\0"
+    assert file.read((1 << 20) - 1, 9) == b"\0"
+    assert list(file.data_ranges(4096)) == [(4096 * 9, 4096 * 10)]
+    file.close()
+    storage.sync_files([path, str(tmp_path / "T")])
+    disk = storage.file_system(str(tmp_path))
+    if disk is not None:
+        disk.sync()
+        disk.close()
+
+
+def test_a_piece_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    (tmp_path / "f").touch()
+    with pytest.raises(NotADirectoryError, match="f/x"):
+        OsStorage().write_files([(str(tmp_path / "f" / "x"), 0, b"unit")], 20)
+    with pytest.raises(FileNotFoundError, match="absent"):
+        OsStorage().sync_files([str(tmp_path / "absent")])
+
+
+def test_what_is_on_the_disk_alone_is_said_and_loaded(tmp_path: Path) -> None:
+    storage = OsStorage()
+    path = str(tmp_path / "f")
+    Path(path).write_bytes(os.urandom(1 << 22))
+    ranges = [(5_000, 6_000), (1_000_000, 1_200_000), (4_000_000, 1 << 22)]
+    positions = [5_000, 5_999, *range(1_000_000, 1_200_000, 4_096), 4_000_000, (1 << 22) - 1]
+    assert storage.is_cached(path, positions)
+    with open(path, "rb") as file:
+        os.fsync(file.fileno())
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+    if storage.is_cached(path, positions):
+        pytest.skip("this file system keeps its files in memory, or cannot tell")
+    storage.load(path, ranges)
+    assert storage.is_cached(path, positions)
+
+
+def test_nobody_waits_for_a_file_that_is_gone(tmp_path: Path) -> None:
+    assert OsStorage().is_cached(str(tmp_path / "gone"), [0])

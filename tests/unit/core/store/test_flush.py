@@ -9,7 +9,7 @@ import trio
 import trio.testing
 
 from core.errors import StoreFencedError
-from core.store.flush import GroupFlusher
+from core.store.flush import Committer, GroupFlusher
 
 
 class FakeLog:
@@ -23,10 +23,12 @@ class FakeLog:
         self.was_synced = threading.Event()
         self.error: OSError | None = None
         self.failures: list[str] = []
+        self.flushed: list[int] = []
         self.flusher = GroupFlusher(
             sync=self.sync,
             end_offset=lambda: self.end,
             on_failure=self.fail,
+            on_flushed=self.flushed.append,
             interval_ms=interval_ms,
         )
 
@@ -54,6 +56,45 @@ async def test_one_sync_releases_all_who_wait() -> None:
             nursery.cancel_scope.cancel()
     assert log.synced == [(0, 500)]
     assert log.flusher.durable_offset == 500
+    assert log.flushed == [500]
+
+
+async def test_who_was_released_together_shares_the_next_sync() -> None:
+    log = FakeLog()
+
+    async def publish() -> None:
+        for _ in range(5):
+            log.end += 1
+            await log.flusher.wait(log.end)
+
+    with trio.fail_after(10):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(log.flusher.run)
+            async with trio.open_nursery() as publishers:
+                for _ in range(10):
+                    publishers.start_soon(publish)
+            nursery.cancel_scope.cancel()
+    # Only the very first has one of its own: nobody was released with it.
+    assert log.synced == [(0, 1), (1, 11), (11, 21), (21, 31), (31, 41), (41, 50)]
+
+
+async def test_who_gathers_and_is_cancelled_leaves_nobody_waiting() -> None:
+    log = FakeLog()
+    with trio.fail_after(10):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(log.flusher.run)
+            log.end = 1
+            async with trio.open_nursery() as both:
+                both.start_soon(log.flusher.wait, 1)
+                both.start_soon(log.flusher.wait, 1)
+            log.end = 2
+            with trio.CancelScope() as scope:
+                scope.cancel()
+                await log.flusher.wait(2)
+            assert scope.cancelled_caught
+            await log.flusher.wait(2)
+            nursery.cancel_scope.cancel()
+    assert log.synced == [(0, 1), (1, 2)]
 
 
 async def test_who_appends_during_a_sync_waits_for_the_next_one() -> None:
@@ -72,6 +113,41 @@ async def test_who_appends_during_a_sync_waits_for_the_next_one() -> None:
             await log.flusher.wait(20)
             nursery.cancel_scope.cancel()
     assert log.synced == [(0, 10), (10, 20)]
+
+
+async def test_who_is_called_needs_no_task_and_hears_of_each_sync() -> None:
+    log = FakeLog()
+    heard: list[int] = []
+    log.flusher.listeners.append(lambda: heard.append(log.flusher.durable_offset))
+    with trio.fail_after(10):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(log.flusher.run)
+            for end in (10, 30):
+                log.end = end
+                log.flusher.want(end)
+                while log.flusher.durable_offset < end:
+                    await trio.lowlevel.checkpoint()
+            assert heard == [10, 30]
+            log.end = 40
+            log.error = OSError("gone")
+            log.flusher.want(40)
+    assert heard == [10, 30, 30]
+    assert log.flusher.is_fenced
+
+
+async def test_a_sync_that_ends_after_the_stop_still_counts() -> None:
+    log = FakeLog()
+    log.end = 10
+    log.go.clear()
+    with trio.fail_after(10):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(log.flusher.run)
+            await trio.testing.wait_all_tasks_blocked()
+            log.flusher.want(10)
+            nursery.cancel_scope.cancel()
+            log.go.set()
+    assert log.synced == [(0, 10)]
+    assert log.flusher.durable_offset == 10
 
 
 async def test_a_few_bytes_are_flushed_after_the_interval() -> None:
@@ -149,3 +225,21 @@ async def test_a_flush_while_run_ends_does_not_keep_it_from_ending() -> None:
         log.end += 10
         await log.flusher.flush()
         assert log.flusher.durable_offset == log.end
+
+
+async def test_a_committer_commits_each_interval_until_it_fails(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    times: list[float] = []
+    failures: list[str] = []
+
+    def commit() -> None:
+        times.append(round(trio.from_thread.run_sync(trio.current_time) - begun, 3))
+        if len(times) == 5:
+            raise OSError("no")
+
+    committer = Committer(commit=commit, on_failure=failures.append, interval_ms=200)
+    begun = trio.current_time()
+    await committer.run()
+    assert times == [0.2, 0.4, 0.6, 0.8, 1.0]
+    assert failures == ["committing the write buffer failed: no"]

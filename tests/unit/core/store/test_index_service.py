@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,8 +13,9 @@ import pytest
 from core.clock import ManualClock
 from core.errors import StoreError
 from core.record import AppendMessage, decode
-from core.store.index_file import file_bytes
-from core.store.index_service import PENDING_MAX
+from core.store.files import OsStorage
+from core.store.index_file import IndexFile, file_bytes
+from core.store.index_service import PENDING_MAX, IndexService
 from core.store.message_store import MessageStore
 from tests.support.stores import RecordingStorage, abandon, make_store, message, opened
 
@@ -136,7 +138,65 @@ def test_what_is_pending_is_bounded(tmp_path: Path) -> None:
         store.append([keyed_message(store, i, "k") for i in range(PENDING_MAX - 1)])
         assert store.index.indexed_offset == 0
         store.append([keyed_message(store, 0, "k")])
+        # The append has not waited for the first file, which is made by another thread.
+        assert store.index._making is not None
+        store.index._making.result()
+        store.append([keyed_message(store, 0, "k")])
         assert store.index.indexed_offset == store.end_offset
+
+
+def test_what_waits_for_a_file_is_bounded_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(IndexService, "_has_file", lambda self: False)
+    monkeypatch.setattr("core.store.index_service.WAITING_MAX", 2 * PENDING_MAX)
+    with opened(tmp_path) as store:
+        store.append([keyed_message(store, i, "k") for i in range(2 * PENDING_MAX - 1)])
+        assert store.index.indexed_offset == 0
+        store.append([keyed_message(store, 0, "k")])
+        assert store.index.indexed_offset == store.end_offset
+
+
+def test_the_next_file_is_made_ahead_by_another_thread(tmp_path: Path) -> None:
+    makers: list[str] = []
+
+    class Watching(OsStorage):
+        def create_file(self, path: str, size: int, *, sparse: bool) -> None:
+            if "/index/" in path:
+                makers.append(threading.current_thread().name.rpartition("_")[0])
+            super().create_file(path, size, sparse=sparse)
+
+    with opened(tmp_path, storage=Watching(), index_slots=64, index_entries=400) as store:
+        for number in range(4):
+            store.append([keyed_message(store, number, "k") for _ in range(99)])
+            bodies(store, "k")
+        assert len(store.index._files) == 1
+        making = store.index._making
+        assert making is not None
+        making.result()
+        store.append([keyed_message(store, 9, "k") for _ in range(99)])
+        assert bodies(store, "k")[0] == 9
+        assert len(store.index._files) == 2
+        # The first one was waited for by a query, the second one by nobody.
+        assert makers == ["", "index-file"]
+
+
+def test_a_file_made_ahead_and_never_used_goes(tmp_path: Path) -> None:
+    with opened(tmp_path, **SHAPE) as store:
+        store.append([keyed_message(store, number, "k") for number in range(9)])
+        bodies(store, "k")
+        assert store.index._making is not None
+    assert len(names(tmp_path)) == 1
+    store = make_store(tmp_path, **SHAPE)
+    store.open()
+    store.append([keyed_message(store, 9, "k")])
+    bodies(store, "k")
+    # A killed process leaves it behind; the next start knows nothing of it.
+    store.index._making = None
+    abandon(store)
+    assert len(names(tmp_path)) == 2
+    with opened(tmp_path, **SHAPE) as store:
+        assert bodies(store, "k") == [*range(9, -1, -1)]
 
 
 def fill(store: MessageStore) -> None:
@@ -248,6 +308,29 @@ def test_damaged_index_files_cost_nothing(
         assert bodies(store, "after") == [20]
 
 
+@pytest.mark.parametrize("number", [0, 1])
+def test_an_index_file_that_cannot_be_read_is_made_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    with opened(tmp_path, **SHAPE) as store:
+        fill(store)
+    bad = names(tmp_path)[number]
+    is_bad = True
+    plain = IndexFile.read_header
+
+    def read_header(file: IndexFile) -> None:
+        nonlocal is_bad
+        if file.name == bad and is_bad:
+            is_bad = False
+            raise OSError(errno.EIO, "a page is not there")
+        plain(file)
+
+    monkeypatch.setattr(IndexFile, "read_header", read_header)
+    with opened(tmp_path, **SHAPE) as store:
+        assert not is_bad
+        is_whole(store)
+
+
 def test_files_of_another_shape_are_read_as_they_are(tmp_path: Path) -> None:
     with opened(tmp_path, index_slots=9, index_entries=36) as store:
         fill(store)
@@ -299,9 +382,9 @@ def test_files_wholly_below_the_log_go_and_the_newest_stays(tmp_path: Path) -> N
         store.index.plan()
         assert store.index.remove_below(oldest.end_physical) == []
         assert store.index.remove_below(second.end_physical) == [oldest.path]
-        assert oldest.name not in names(tmp_path)
+        assert store.index._files[0] is second
         store.index.remove_below(1 << 60)
-        assert len(names(tmp_path)) == 1
+        assert len(store.index._files) == 1
         assert bodies(store, "k19") == [19]
         assert bodies(store, "k0") == []
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from core.errors import StoreDamagedError, StoreError
+from core.sealed_json import seal
 from core.store.inspection import StoreFolder, Verification, plan_repair, records, verify
 from core.store.message_store import MessageStore
 from tests.support.stores import make_store, message, opened
@@ -76,6 +77,31 @@ def test_a_sound_folder_has_no_faults_and_stays_as_it_is(folder: Path) -> None:
     assert digest(folder) == before
 
 
+def test_what_is_not_the_stores_is_left_alone_and_named(folder: Path) -> None:
+    (folder / "timerlog").mkdir()
+    (folder / "timerlog" / "0".zfill(20)).write_bytes(b"RocketMQ's")
+    (folder / "timerwheel").write_bytes(b"RocketMQ's")
+    (folder / "config").mkdir()
+    for name in ("timercheck", "topics.json", "topics.json.bak", "timerOffset.json"):
+        (folder / "config" / name).write_text("{}")
+    (folder / "notes.txt").write_text("mine")
+    before = digest(folder)
+    opened_folder = StoreFolder(str(folder))
+    named = opened_folder.left_alone()
+    opened_folder.close()
+    assert [name for name, _ in named] == [
+        "notes.txt", "timerlog", "timerwheel", "config/timercheck",
+    ]  # fmt: skip
+    assert [what.partition(":")[0] for _, what in named] == ["unknown", *["RocketMQ 5"] * 3]
+    with opened(folder) as store:
+        assert store.max_offset("T", 0) == 150
+    after = digest(folder)
+    for name, _ in named:
+        assert {k: v for k, v in before.items() if k.startswith(name)} == {
+            k: v for k, v in after.items() if k.startswith(name)
+        }
+
+
 def flip_body(path: Path) -> None:
     flip(log_file(path), 3 * RECORD_BYTES + 90)
 
@@ -94,6 +120,11 @@ def flip_unit(path: Path) -> None:
 
 def flip_tag_of_unit(path: Path) -> None:
     flip(unit_file(path), 3 * 20 + 19)
+
+
+def flip_tag_without_table(path: Path) -> None:
+    flip_tag_of_unit(path)
+    (path / "queues.json").unlink()
 
 
 def remove_queue(path: Path) -> None:
@@ -125,6 +156,12 @@ def break_topics(path: Path) -> None:
     (path / "config" / "topics.json").write_text("{")
 
 
+def flip_offsets(path: Path) -> None:
+    (path / "config").mkdir()
+    text = seal(b'{"offsetTable": {"T@G": {"0": 7}}}')
+    (path / "config" / "consumerOffset.json").write_bytes(text.replace(b": 7", b": 9"))
+
+
 def cut_end(path: Path) -> None:
     last = sorted((path / "commitlog").iterdir())[-1]
     data = last.read_bytes()
@@ -142,14 +179,16 @@ def shorten_log(path: Path) -> None:
         (flip_body, "no record, bad crc", "107 bytes are lost"),
         (flip_size, "no record, bad size", "107 bytes are lost"),
         (flip_topic, "a topic that cannot be", "1 messages are lost"),
-        (flip_unit, "units 3 to 3", "1 messages of T/0 cannot be read"),
-        (flip_tag_of_unit, "units 3 to 3", "filtered wrongly"),
+        (flip_unit, "units 3 to 3", "none: they are made anew when they are read"),
+        (flip_tag_of_unit, "units 3 to 3", "none: they are made anew when they are read"),
+        (flip_tag_without_table, "units 3 to 3", "1 messages of T/0 may be filtered wrongly"),
         (remove_queue, "no ConsumeQueue", "none: the next start makes it anew"),
         (shorten_queue, "has 100 bytes, expected 320", "none: the next start makes it anew"),
         (add_unit, "have no record in the log", "messages of T/0"),
-        (break_checkpoint, "times before 1970", "none: the next start reads more"),
+        (break_checkpoint, "does not agree with its checksum", "none: the next start reads more"),
         (break_table, "checksum", "none: the next start reads more"),
         (break_topics, "is not JSON", "what it held is lost"),
+        (flip_offsets, "the checksum of the content is", "what it held is lost"),
         (cut_end, "the log reached up to", "bytes at the log's end are lost"),
         (shorten_log, "has 5000 bytes", "does not start"),
     ],

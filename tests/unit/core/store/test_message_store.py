@@ -11,6 +11,7 @@ from core.clock import ManualClock
 from core.errors import RecordError, StoreError
 from core.message import tags_code
 from core.record import QueueTail, decode, decode_messages
+from core.store.checkpoint import StoreCheckpoint
 from core.store.message_store import MessageStore, ReadStatus
 from tests.support.stores import make_store, message, opened, read_bodies
 
@@ -153,16 +154,39 @@ def test_closing_twice_is_no_fault(tmp_path: Path) -> None:
     store.close()
 
 
-def test_a_start_after_a_checkpoint_begins_at_the_file_it_names(tmp_path: Path) -> None:
+@pytest.mark.parametrize("by", ["offset", "time"])
+def test_a_start_after_a_checkpoint_begins_where_it_says(tmp_path: Path, by: str) -> None:
     clock = ManualClock(1_000_000)
     with opened(tmp_path, clock=clock) as store:
         for _ in range(6):
             append(store, 80)
             clock.advance(2_000)
     (tmp_path / "abort").touch()
+    if by == "time":
+        # As RocketMQ writes it.
+        page = (tmp_path / "checkpoint").read_bytes()
+        (tmp_path / "checkpoint").write_bytes(page[:24].ljust(4096, b"\0"))
     with_hint = make_store(tmp_path)
     report = with_hint.open()
-    assert 0 < report.scanned_from < report.end_offset
-    assert report.records < 480
+    if by == "time":
+        assert 0 < report.scanned_from < report.end_offset
+        assert 0 < report.records < 480
+    else:
+        assert report.scanned_from == report.end_offset > 0
+        assert report.records == 0
     assert len(read_bodies(with_hint)[("T", 0)]) == 480
     with_hint.close()
+
+
+def test_a_checkpoint_of_another_log_is_not_believed(tmp_path: Path) -> None:
+    """A folder put together by hand: the checkpoint's offset is no record's."""
+    with opened(tmp_path) as store:
+        append(store, 100)
+        end = store.end_offset
+    (tmp_path / "abort").touch()
+    page = StoreCheckpoint(1, 1, 0, end // 2 + 1).encode()
+    (tmp_path / "checkpoint").write_bytes(page)
+    again = make_store(tmp_path)
+    report = again.open()
+    assert (report.scanned_from, report.records, report.damage) == (0, 100, [])
+    again.close()

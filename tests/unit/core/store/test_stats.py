@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from core.store.stats import StoreStats
+from core.store.stats import StoreStats, percentile
 from tests.support.stores import message, opened
 
 
@@ -14,18 +14,45 @@ def test_a_store_counts_what_it_appends_and_reads(tmp_path: Path) -> None:
         end = store.append([message(tail), message(tail)])
         found = store.read("T", 0, 0)
         store.read("T", 0, 0, tag_codes=frozenset({7}))
+        store.read("T", 0, 2)
         sample = store.stats.sample()
     assert (sample["store_put_messages"], sample["store_put_bytes"]) == (2, end)
-    assert (sample["store_appends"], sample["store_gets"]) == (1, 2)
-    assert (sample["store_got_messages"], sample["store_get_misses"]) == (2, 1)
+    assert (sample["store_gets"], sample["store_get_misses"]) == (3, 2)
+    assert sample["store_got_messages"] == 2
     assert sample["store_got_bytes"] == len(found.records)
+    stats = store.stats
+    # What is not even looked for takes no time that is worth counting.
+    counted = [sum(histogram.counts) for histogram in stats.histograms()]
+    assert counted == [1, 2, sum(stats.sync_us.counts), 2]
+    assert stats.record_bytes.total == end
+    assert sum(stats.sync_us.counts) > 0
 
 
-def test_latencies_are_counted_up_to_each_bound() -> None:
+def test_latencies_are_counted_by_class() -> None:
     stats = StoreStats()
-    for took_ms in (0.5, 1, 1.1, 99, 5000):
-        stats.note_append(1, 10, int(took_ms * 1_000_000))
-    sample = stats.sample()
-    within = [sample[f"store_appends_within_{ms}ms"] for ms in (1, 10, 50, 100, 1000)]
-    assert within == [2, 3, 3, 4, 4]
-    assert (sample["store_appends"], sample["store_append_us"]) == (5, 5_101_600)
+    for took_us in (5, 10, 11, 990, 1_000, 9_000, 99_000_000):
+        stats.note_append(1, 10, took_us * 1_000)
+    counts = dict(zip(stats.append_us.bounds, stats.append_us.counts, strict=False))
+    assert (counts[10], counts[20], counts[1_000], counts[10_000]) == (2, 1, 2, 1)
+    assert stats.append_us.counts[-1] == 1
+    assert stats.append_us_max == 99_000_000
+    assert percentile(stats.append_us, 0.5) == 1_000
+    assert percentile(stats.append_us, 1) == 10_000_000
+    assert percentile(StoreStats().append_us, 0.99) == 0
+
+
+def test_rates_are_over_their_window_or_as_long_as_there_was() -> None:
+    stats = StoreStats()
+    assert stats.put_rates() == [0.0, 0.0, 0.0]
+    for second in range(31):
+        stats.take_sample(1_000 * second)
+        stats.put_messages += 100 if second < 20 else 7
+        stats.gets_found += 2
+        stats.gets_missed += 3
+        stats.got_messages += 5
+    # The last 10 s had 7 a second, all 30 s 20 times 100 and 10 times 7.
+    assert stats.put_rates() == [7.0, 69.0, 69.0]
+    assert (stats.found_rates()[0], stats.missed_rates()[0], stats.got_rates()[0]) == (2, 3, 5)
+    for second in range(31, 700):
+        stats.take_sample(1_000 * second)
+    assert stats.put_rates() == [0.0, 0.0, 0.0]

@@ -1,0 +1,34 @@
+"""The keys of a message in the text of its properties, for the kernels that need them."""
+
+from libc.stdint cimport uint8_t
+from libc.string cimport memchr, memcmp
+
+cdef struct Keys:
+    const uint8_t *unique
+    Py_ssize_t unique_bytes
+    const uint8_t *words
+    Py_ssize_t words_bytes
+
+
+cdef inline bint find_keys(const uint8_t *text, Py_ssize_t size, Keys *keys) noexcept nogil:
+    """Find the values of UNIQ_KEY and KEYS and say whether there is one.
+
+    The last that is not empty counts, as in Java's map.
+    """
+    cdef const uint8_t *end = text + size
+    cdef const uint8_t *stop
+    keys.unique_bytes = keys.words_bytes = 0
+    while text < end:
+        stop = <const uint8_t *> memchr(text, 2, end - text)
+        if stop == NULL:
+            stop = end
+        size = stop - text
+        # Nearly every property ends here, on its first byte.
+        if size > 5 and text[0] == c"K" and memcmp(text, b"KEYS\x01", 5) == 0:
+            keys.words = text + 5
+            keys.words_bytes = size - 5
+        elif size > 9 and text[0] == c"U" and memcmp(text, b"UNIQ_KEY\x01", 9) == 0:
+            keys.unique = text + 9
+            keys.unique_bytes = size - 9
+        text = stop + 1
+    return keys.unique_bytes > 0 or keys.words_bytes > 0

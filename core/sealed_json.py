@@ -1,0 +1,46 @@
+"""JSON files that carry a checksum of themselves and that RocketMQ reads as its own.
+
+Owns: where the checksum is and what it covers. Must not touch: files, what the objects hold.
+
+    {
+     "crc32c": "0a1b2c3d",        CRC-32C of all bytes behind this line
+     "dataVersion": ...           the object; RocketMQ passes over a key that it does not know
+    }
+
+Text without that line was made by somebody else and has nothing to be compared with.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+import msgspec
+from crc32c import crc32c
+
+KEY: Final = "crc32c"
+_OPENING: Final = b"{\n"
+_HEAD: Final = re.compile(rb'\{\n "crc32c": "([0-9a-f]{8})",\n')
+
+
+def seal(text: bytes) -> bytes:
+    """Return the JSON object in ``text``, which is not empty, with its checksum."""
+    pretty = msgspec.json.format(text, indent=1)
+    rest = pretty.removeprefix(_OPENING)
+    assert len(rest) < len(pretty), "an object that is not empty"
+    return b'%s "%s": "%08x",\n%s' % (_OPENING, KEY.encode(), crc32c(rest), rest)
+
+
+def seal_fault(data: bytes) -> str | None:
+    """Return how the content contradicts its checksum; None if it does not or there is none."""
+    head = _HEAD.match(data)
+    if head is None:
+        return None
+    said, found = head[1].decode(), f"{crc32c(data[head.end() :]):08x}"
+    if said == found:
+        return None
+    # Whoever changed it by hand is told what to do.
+    return (
+        f'the checksum of the content is {found}, not {said} as its line "{KEY}" says; '
+        "without that line it is not compared"
+    )

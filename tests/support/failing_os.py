@@ -1,0 +1,236 @@
+"""The operating system's calls under core.store.files, counted, of which one can be made to fail.
+
+Owns: FailingOs, which takes the place of the names `os`, `mmap`, `fcntl` and `open` in that module,
+and of the kernel that writes many files.
+Must not touch: Storage; what is above it is the real one.
+
+A call that fails does nothing. After a failed fsync or fdatasync the kernel may have dropped what
+had been written since the last one and show it all the same until the page leaves memory:
+``drop_unsynced`` makes a folder what a reader would find then. Syncs that succeed are not carried
+out, for nothing here cuts the power.
+"""
+
+from __future__ import annotations
+
+import builtins
+import ctypes
+import errno
+import fcntl
+import mmap
+import os
+import random
+import stat
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from core.store import _file_batch_py, files
+
+PAGE_BYTES = 4096
+# Functions of os that may fail, by the name under which they are counted.
+FAILING = {
+    "open": "open", "read": "read", "pread": "read", "preadv": "read",
+    "write": "write", "pwrite": "write", "pwritev": "write", "writev": "write",
+    "ftruncate": "ftruncate", "truncate": "ftruncate",
+    "posix_fallocate": "fallocate", "fsync": "fsync", "fdatasync": "fdatasync",
+    "rename": "rename", "replace": "rename", "unlink": "unlink", "remove": "unlink",
+    "makedirs": "mkdir", "mkdir": "mkdir", "scandir": "scandir", "lseek": "lseek",
+    "fstat": "stat", "stat": "stat", "statvfs": "statvfs",
+}  # fmt: skip
+# Functions that change and report nothing that could be wrong.
+HARMLESS = frozenset(
+    {
+        "close",
+        "path",
+        "getpid",
+        "fspath",
+        "fsencode",
+        "posix_fadvise",
+        "strerror",
+        "sysconf",
+        "uname",
+    }
+)
+SYNCS = frozenset({"fsync", "fdatasync", "fsync_directory", "msync", "syncfs"})
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """The ``number``-th call (from 0) of a kind fails, and with ``stays`` all behind it."""
+
+    kind: str
+    number: int
+    code: int
+    stays: bool = False
+
+    def __str__(self) -> str:
+        name = errno.errorcode[self.code]
+        return f"{self.kind}:{self.number}:{name}:{'stays' if self.stays else 'once'}"
+
+    @staticmethod
+    def parse(text: str) -> Fault:
+        kind, number, name, mode = text.split(":")
+        return Fault(kind, int(number), getattr(errno, name), mode == "stays")
+
+
+@dataclass(slots=True)
+class FailingOs:
+    """Counts calls by kind, fails the one that ``fault`` names."""
+
+    fault: Fault | None = None
+    counts: Counter[str] = field(default_factory=Counter)
+    # What the fault hit, in the words of the call; None before.
+    hit: str | None = None
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+    # inode -> content when it was last synced; the same of those whose sync has failed.
+    _synced: dict[int, bytes] = field(default_factory=dict)
+    _lost: dict[int, bytes] = field(default_factory=dict)
+
+    @property
+    def has_lost(self) -> bool:
+        return bool(self._lost)
+
+    def lift(self) -> None:
+        """Let every call succeed from now on."""
+        self.fault = None
+
+    def note(self, kind: str, what: object) -> None:
+        with self._lock:
+            number = self.counts[kind]
+            self.counts[kind] += 1
+            fault = self.fault
+            if fault is None or fault.kind != kind or number < fault.number:
+                return
+            if number > fault.number and not fault.stays:
+                return
+            self.hit = self.hit or f"{kind} {what}"
+        raise OSError(fault.code, f"{os.strerror(fault.code)} (made to fail)", str(what))
+
+    def sync(self, kind: str, descriptor: int) -> None:
+        path = os.readlink(f"/proc/self/fd/{descriptor}")
+        state = os.fstat(descriptor)
+        if stat.S_ISDIR(state.st_mode):
+            self.note("fsync_directory", path)
+            return
+        try:
+            self.note(kind, path)
+        except OSError:
+            with self._lock:
+                self._lost[state.st_ino] = self._synced.get(state.st_ino, b"")
+            raise
+        self._synced[state.st_ino] = Path(path).read_bytes()
+
+    def sync_all(self, descriptor: int) -> int:
+        """Sync the file system of a directory; here what is below that is all there is."""
+        root = os.readlink(f"/proc/self/fd/{descriptor}")
+        paths = [path for path in Path(root).rglob("*") if path.is_file()]
+        try:
+            self.note("syncfs", root)
+        except OSError as exc:
+            for path in paths:
+                inode = path.stat().st_ino
+                self._lost[inode] = self._synced.get(inode, b"")
+            ctypes.set_errno(exc.errno or errno.EIO)
+            return -1
+        for path in paths:
+            self._synced[path.stat().st_ino] = path.read_bytes()
+        return 0
+
+    def drop_unsynced(self, folder: Path, chance: random.Random) -> None:
+        """Give some pages of each file whose sync has failed the content they had before."""
+        for path in sorted(folder.rglob("*")):
+            before = self._lost.get(path.stat().st_ino)
+            if before is None or not path.is_file():
+                continue
+            content = bytearray(path.read_bytes())
+            before = before.ljust(len(content), b"\0")
+            for at in range(0, len(content), PAGE_BYTES):
+                if chance.random() < 0.5:
+                    content[at : at + PAGE_BYTES] = before[at : at + PAGE_BYTES]
+            with path.open("r+b") as file:
+                file.write(content)
+
+    @contextmanager
+    def installed(self) -> Iterator[None]:
+        """Take the place of the operating system in core.store.files."""
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(files, "os", _Os(self))
+            # The reference makes the same calls as the kernel, where they can be seen.
+            patch.setattr(_file_batch_py, "os", _Os(self))
+            patch.setattr(files, "file_batch", _file_batch_py)
+            patch.setattr(files.OsFileSystem, "_syncfs", staticmethod(self.sync_all))
+            patch.setattr(files, "mmap", _Mmap(self))
+            patch.setattr(files, "fcntl", _Fcntl(self))
+            patch.setattr(files, "open", self._open_file, raising=False)
+            yield
+
+    def _open_file(self, path: Any, *args: Any, **kwargs: Any) -> Any:
+        if os.path.exists(path):
+            self.note("open", path)
+        return builtins.open(path, *args, **kwargs)
+
+
+class _Os:
+    """``os``, with the calls of FAILING noted first."""
+
+    def __init__(self, calls: FailingOs) -> None:
+        self._calls = calls
+
+    def __getattr__(self, name: str) -> Any:
+        real: Any = getattr(os, name)
+        if name in ("fsync", "fdatasync"):
+            return lambda descriptor: self._calls.sync(name, descriptor)
+        kind = FAILING.get(name)
+        if kind is not None:
+            return self._noted(real, kind)
+        if callable(real) and name not in HARMLESS:
+            raise AttributeError(f"os.{name}: neither known to fail nor to be harmless")
+        return real
+
+    def _noted(self, real: Callable[..., Any], kind: str) -> Callable[..., Any]:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            self._calls.note(kind, _name_of(args[0]))
+            return real(*args, **kwargs)
+
+        return call
+
+
+class _Mmap:
+    """``mmap``: making a map and syncing one can fail."""
+
+    def __init__(self, calls: FailingOs) -> None:
+        class Map(mmap.mmap):
+            def __new__(cls, fileno: int, length: int, *args: Any, **kwargs: Any) -> Any:
+                calls.note("mmap", length)
+                return super().__new__(cls, fileno, length, *args, **kwargs)
+
+            def flush(self, *args: Any) -> None:
+                calls.note("msync", len(self))
+
+        self.mmap = Map
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(mmap, name)
+
+
+class _Fcntl:
+    def __init__(self, calls: FailingOs) -> None:
+        self._calls = calls
+
+    def flock(self, descriptor: int, operation: int) -> None:
+        self._calls.note("flock", descriptor)
+        fcntl.flock(descriptor, operation)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(fcntl, name)
+
+
+def _name_of(what: object) -> object:
+    """Return the path behind a descriptor, and anything else as it is."""
+    return os.readlink(f"/proc/self/fd/{what}") if isinstance(what, int) else what

@@ -1,0 +1,117 @@
+"""Pulls on a real store without sockets: who is read for, and what clients are answered.
+
+Owns: a PullProcessor with three topics and what it needs. Must not touch: time; its clock stands.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, cast
+
+from core.broker.api import BrokerApi, QueueTail, ReadResult
+from core.broker.consumer_groups import GroupMembers
+from core.broker.consumer_offsets import ConsumerOffsets
+from core.broker.long_poll import HeldPulls
+from core.broker.processors.pull import PullProcessor
+from core.broker.subscription_groups import SubscriptionGroups
+from core.broker.topics import TopicTable
+from core.clock import ManualClock
+from core.errors import StoreError
+from core.remoting import RemotingCommand, RequestCode
+from core.remoting_server import Connection
+from core.store.message_store import MessageStore
+from core.topic_config import TopicConfig
+from tests.support.broker_stack import pull_ext
+from tests.support.stores import STORE_HOST, opened
+
+QUEUES = 4096
+TOPICS = ("A", "B", "C")
+
+
+@dataclass(eq=False)
+class Client:
+    """A connection that keeps what it is answered."""
+
+    answers: list[RemotingCommand] = field(default_factory=list)
+    is_open = True
+    is_congested = False
+
+    def reply(self, command: RemotingCommand) -> None:
+        self.answers.append(command)
+
+
+class CountingApi(BrokerApi):
+    """The broker's face; notes which queues are read, and fails when it is told to."""
+
+    reads: list[tuple[str, int]]
+    fault: StoreError | None = None
+
+    def watch(self) -> None:
+        self.reads = []
+        read = self.read
+
+        def counted(topic: str, queue_id: int, queue_offset: int, **how: Any) -> ReadResult:
+            self.reads.append((topic, queue_id))
+            if self.fault is not None:
+                raise self.fault
+            return read(topic, queue_id, queue_offset, **how)
+
+        self.read = counted
+
+
+class PullStage:
+    def __init__(self, store: MessageStore, topics: TopicTable) -> None:
+        self.store = store
+        clock = ManualClock()
+        self.api = CountingApi(
+            store,
+            topics,
+            clock=clock,
+            store_host=STORE_HOST,
+            flush_is_sync=False,
+            cold_reads_max=10,
+        )
+        self.api.watch()
+        self.held = HeldPulls(pulls_max=20_000, pulls_per_connection_max=20_000)
+        self.pulls = PullProcessor(
+            self.api,
+            topics,
+            SubscriptionGroups(auto_create=True, groups_max=10),
+            GroupMembers(members_max=10),
+            ConsumerOffsets(entries_max=10),
+            self.held,
+            self.api.cold_reads,
+            clock=clock,
+            count_max=100,
+            bytes_max=1 << 20,
+            hold_ms_max=60_000,
+            short_poll_ms=None,
+            cached_bytes=None,
+        )
+        store.on_dispatch.append(self.pulls.queues_grew)
+
+    def pull(self, client: Client, topic: str, queue_id: int) -> None:
+        ext = pull_ext(topic, 0, queue_id=queue_id, sysFlag=6, suspendTimeoutMillis=30_000)
+        texts = {name: str(value) for name, value in ext.items()}
+        request = RemotingCommand(RequestCode.PULL_MESSAGE, ext=texts)
+        answer = self.pulls.processors()[RequestCode.PULL_MESSAGE](
+            request, cast("Connection", client)
+        )
+        assert answer is None
+
+    def tail(self, topic: str, queue_id: int) -> QueueTail:
+        return self.store.queue_tail(topic, queue_id)
+
+
+@contextmanager
+def pull_stage(folder: Path, **config: Any) -> Iterator[PullStage]:
+    topics = TopicTable(
+        broker_name="b", cluster="c", default_queue_count=4, auto_create=True, topics_max=100
+    )
+    for name in TOPICS:
+        topics.put(TopicConfig(topic_name=name, read_queue_nums=QUEUES, write_queue_nums=QUEUES), 0)
+    with opened(folder, **config) as store:
+        yield PullStage(store, topics)
