@@ -16,14 +16,16 @@ Invariants: units leave memory only when they are on file; no checkpoint speaks 
 unit is not. A write that fails for want of room is tried again; after any other failure the store
 is fenced.
 Concurrency: everything runs in the trio thread, except ``write_now`` before and after ``run``. The
-worker thread gets copies of units and hands back nothing; one ``write`` is under way at a time, and
-a ``write_now`` in the meantime writes the same bytes to the same places.
+worker thread gets copies of units and hands back nothing; one ``write`` is under way at a time. A
+``write_now`` in the meantime writes the same bytes to the same places, and more: it waits for the
+worker's call to end, since of two who make one file the later replaces what the other wrote.
 """
 
 from __future__ import annotations
 
 import logging
 import os
+import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
@@ -81,6 +83,8 @@ class UnitFlusher:
         self._left: list[SyncPlan] = []
         self._wanted = trio.Event()
         self._lock = trio.Lock()
+        # Held for one call of ``write_files``, by whichever thread makes it.
+        self._calling = threading.Lock()
         self._limiter = trio.CapacityLimiter(1)
         self.sync_each_max = SYNC_EACH_MAX
         self.has_room = True
@@ -113,7 +117,7 @@ class UnitFlusher:
     def write_now(self) -> None:
         """Write all units; blocks. OSError if some could not be: these stay in memory."""
         for pieces, ends in self._calls(list(self._unwritten)):
-            self._storage.write_files(pieces, self._file_bytes)
+            self._write_files(pieces)
             self._note_written(ends)
 
     async def run(self) -> None:
@@ -140,10 +144,14 @@ class UnitFlusher:
 
     def _attempt(self, pieces: list[Piece]) -> OSError | None:
         try:
-            self._storage.write_files(pieces, self._file_bytes)
+            self._write_files(pieces)
         except OSError as exc:
             return exc
         return None
+
+    def _write_files(self, pieces: list[Piece]) -> None:
+        with self._calling:
+            self._storage.write_files(pieces, self._file_bytes)
 
     def _failed(self, error: OSError) -> bool:
         if error.errno not in NO_ROOM:

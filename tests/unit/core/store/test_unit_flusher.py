@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 import pytest
 import trio
 
-from core.store.files import FileSystem, OsFileSystem
+from core.store.files import FileSystem, OsFileSystem, Piece
 from core.store.message_store import MessageStore
 from tests.support.stores import (
     RecordingStorage,
@@ -101,6 +102,41 @@ async def test_a_full_disk_is_tried_again_and_a_broken_one_fences(tmp_path: Path
         nursery.cancel_scope.cancel()
     assert len(read_bodies(store)[("T", 0)]) == 1200
     abandon(store)
+
+
+async def test_an_append_that_writes_units_waits_for_the_worker_that_does(tmp_path: Path) -> None:
+    storage = _SlowStorage()
+    store = big_store(tmp_path, storage, consume_queue_memory_bytes_max=2000)
+    fill(store, 0, 90)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(store.unit_flusher.write)
+        await until(storage.is_writing.is_set)
+        # There is no room for so many more: before the append these 90 have to be on file.
+        fill(store, 0, 20)
+    assert (storage.calls_at_once_max, written(store)) == (1, {0: 90})
+    fill(store, 0, 100)
+    store.close()
+    with opened(tmp_path, commitlog_file_bytes=1 << 20, consume_queue_file_units=300) as again:
+        assert len(read_bodies(again)[("T", 0)]) == 210
+
+
+class _SlowStorage(RecordingStorage):
+    """Takes its time to write files, and counts how many threads do so at once."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.is_writing = threading.Event()
+        self.calls_at_once_max = 0
+        self._calls_now = 0
+
+    def write_files(self, pieces: list[Piece], file_bytes: int) -> None:
+        self._calls_now += 1
+        self.calls_at_once_max = max(self.calls_at_once_max, self._calls_now)
+        self.is_writing.set()
+        # Not a deadline: time for another thread to come in, if nothing keeps it out.
+        threading.Event().wait(0.05)
+        super().write_files(pieces, file_bytes)
+        self._calls_now -= 1
 
 
 @pytest.mark.parametrize("queues", [64, 65])
