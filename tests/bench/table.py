@@ -1,15 +1,17 @@
 """The performance table: Motelog beside mosquitto in one run, and what has no peer.
 
 Owns: which cases there are, the servers under test, the table as Markdown. Must not touch: the
-measuring (loadtest.bench, bench_append, bench_spark).
+measuring (loadtest.bench, bench_spark, the store's cases in tests.bench.store).
 Question: what does each path cost, and how does it compare with Debian's mosquitto, which stores
 nothing? With two processors or more the server is pinned to one and the load to another; servers
 take turns in every round and the medians of the rounds count. Where the load generator is what
 limits the rate, the server's CPU time per message still tells.
 
     python -m tests.bench.table [--seconds 5] [--rounds 3] [--sessions 15000] [--output FILE]
-                                [--ruler PATH]
+                                [--ruler PATH] [--no-spark] [--no-store] [--store-case NAME ...]
 
+The store's figures, each beside its floor, follow in a table of their own: some minutes;
+``--store-case`` names some of them.
 ``--ruler`` names an independent load generator in place of our own: a program that is called as
 ``PATH pub|pipe|fanout|connect -p PORT -q QOS -W WINDOW ...`` and prints one JSON line.
 """
@@ -19,26 +21,23 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import platform
 import shutil
 import socket
 import statistics
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from loadtest.bench import BenchOptions, run
-from motelog.cli.kernels import kernel_states
 from motelog.cli.tools import find_java, has_pyspark
 from motelog.testing import MotelogProcess
+from tests.bench.report import Row, machine, markdown, run_json, say
 
-ROOT: Final = Path(__file__).resolve().parents[2]
 SERVER_WITHIN_S: Final = 10.0
 RULER_WITHIN_S: Final = 120.0
 FAN_OUT: Final = 1000
@@ -76,7 +75,6 @@ class Figure:
     session_bytes: int
 
 
-Row = tuple[str, ...]
 Measure = Callable[[str, BenchOptions, Server], Figure]
 
 
@@ -89,7 +87,6 @@ def main() -> None:
         options = replace(options, duration_s=arguments.seconds)
         rows.append(compare(name, kind, options, flush, arguments.rounds, measure))
     rows.append(compare_sessions(arguments.sessions, measure))
-    rows += append_rows()
     rows.append(spark_row() if arguments.spark else ("Spark rows", "not run", "", "", ""))
     rows.append(start_row())
     load = "an independent load generator" if arguments.ruler else "`motelog bench`'s engine"
@@ -107,6 +104,7 @@ def main() -> None:
             "",
             *markdown(rows),
             "",
+            *(store_lines(arguments.store_case) if arguments.store else ()),
         )
     )
     say("\n" + text)
@@ -155,17 +153,11 @@ def compare_sessions(count: int, measure: Measure) -> Row:
     return name, text(motelog_server("async")), text(mosquitto_server()), "", ""
 
 
-def append_rows() -> Iterator[Row]:
-    """Yield how many records a second the store appends, beside copying the same bytes."""
-    for name, case in run_json("bench_append", "2")["cases"].items():
-        append, floor = (case[key]["records_per_cpu_s"] for key in ("append", "floor"))
-        yield (
-            f"append alone, {name}",
-            f"{append:,.0f} records per CPU second",
-            f"(copy and CRC alone: {floor:,.0f})",
-            "",
-            "",
-        )
+def store_lines(cases: Sequence[str]) -> Iterator[str]:
+    """Yield the store's figures beside their floors, as Markdown."""
+    arguments = [argument for case in cases for argument in ("--case", case)]
+    report = run_json("store", "--json", "--rounds=2", *arguments)
+    yield from ("## Store", "", report["explanation"], "", *report["table"], "")
 
 
 def spark_row() -> Row:
@@ -247,20 +239,6 @@ def ruler(program: Path) -> Measure:
     return measure
 
 
-def run_json(bench: str, *arguments: str) -> dict[str, Any]:
-    """Run another bench of this folder in a process of its own and return its JSON."""
-    result = subprocess.run(
-        [sys.executable, "-m", f"tests.bench.{bench}", *arguments],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=1200,
-        check=True,
-    )
-    report: dict[str, Any] = json.loads(result.stdout)
-    return report
-
-
 @contextmanager
 def motelog_server(flush: str) -> Iterator[Server]:
     with MotelogProcess(options=["--flush", flush]) as motelog:
@@ -306,35 +284,6 @@ def figure_text(figures: Sequence[Figure]) -> str:
     )
 
 
-def machine() -> str:
-    """Return what the figures belong to."""
-    commit = subprocess.run(
-        ["git", "describe", "--always", "--dirty"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-    ).stdout.strip()
-    kernels = "; ".join(f"{name} {state}" for name, state in kernel_states().items())
-    return (
-        f"{time.strftime('%Y-%m-%d')}, {platform.machine()}, {os.cpu_count()} processors, "
-        f"Linux {platform.release()}, Python {platform.python_version()}, commit {commit}; "
-        f"{kernels}"
-    )
-
-
-def markdown(rows: list[Row]) -> Iterator[str]:
-    for number, row in enumerate(rows):
-        yield "| " + " | ".join(row) + " |"
-        if number == 0:
-            yield "|" + "---|" * len(row)
-
-
-def say(text: str) -> None:
-    sys.stdout.write(text + "\n")
-    sys.stdout.flush()
-
-
 def _wait_for_port(port: int) -> None:
     deadline = time.monotonic() + SERVER_WITHIN_S
     while True:
@@ -353,6 +302,8 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=3, help="runs per server and case")
     parser.add_argument("--sessions", type=int, default=15_000, help="idle sessions to hold")
     parser.add_argument("--no-spark", dest="spark", action="store_false")
+    parser.add_argument("--no-store", dest="store", action="store_false")
+    parser.add_argument("--store-case", action="append", default=[], help="only these of the store")
     parser.add_argument("--ruler", type=Path, help="an independent load generator to use")
     parser.add_argument("--output", type=Path, help="also write the table to this file")
     return parser.parse_args()

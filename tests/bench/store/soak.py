@@ -1,0 +1,213 @@
+"""Does the store stay as fast as it was while 100 million messages go over 10,000 queues?
+
+    python -m tests.bench.store.soak [--messages 100000000] [--queues 10000] [--disk-gb 6]
+                                     [--folder DIRECTORY] [--json]
+
+Batches of 100 messages of 100 bytes, each for another queue, while the store flushes, writes
+checkpoints and removes old files: it is told that the disk has ``--disk-gb`` and that the log is
+all there is on it. Where appends are refused until cleaning has made room, they wait. Says for each
+twentieth of the messages what it took, memory, descriptors and how far flush, checkpoint and index
+are behind; the verdict compares the last tenth with the first. Exit status 1 when the last takes
+over 10 % more CPU time per message.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from itertools import cycle
+from pathlib import Path
+from typing import Any, Final
+
+import trio
+
+from core.errors import StoreFullError
+from core.store.files import DiskUsage, OsStorage
+from core.store.message_store import MessageStore
+from tests.bench.report import environment, machine, say
+from tests.bench.store.figures import BATCH, Message, message, open_store
+
+BODY: Final = bytes(range(100))
+QUEUES_PER_TOPIC: Final = 100
+BATCHES_PER_TURN: Final = 10
+PARTS: Final = 20
+REFUSED_S: Final = 0.01
+SLOWER_MAX: Final = 1.1
+
+
+class SmallDisk(OsStorage):
+    """The real file system, as full as the CommitLog would make a disk of ``size_bytes``."""
+
+    def __init__(self, size_bytes: int) -> None:
+        self._size_bytes = size_bytes
+
+    def disk_usage(self, path: str) -> DiskUsage:
+        used = sum(entry.size for entry in self.list_directory(f"{path}/commitlog"))
+        return DiskUsage(100 * used / self._size_bytes, max(self._size_bytes - used, 0))
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """How it went with one twentieth of the messages; sizes at its end."""
+
+    messages: int
+    records_per_s: float
+    records_per_cpu_s: float
+    rss_bytes: int
+    descriptors: int
+    flush_behind_bytes: int
+    checkpoint_age_s: float
+    index_behind_bytes: int
+    log_bytes: int
+    refused_s: float
+
+
+def main() -> None:
+    arguments = _arguments()
+    if not arguments.json:
+        say(machine())
+    with tempfile.TemporaryDirectory(prefix="store-soak-", dir=arguments.folder) as folder:
+        parts = trio.run(soak, folder, arguments)
+    verdict = judge(parts)
+    if arguments.json:
+        facts = {"bench": "soak", **environment(), "queues": arguments.queues}
+        say(json.dumps({**facts, "parts": [asdict(part) for part in parts], **verdict}))
+    else:
+        say(
+            f"the last tenth took {verdict['cpu_ratio']:.2f} times the CPU time of the first per "
+            f"message, {verdict['wall_ratio']:.2f} times the time: "
+            + ("slower" if verdict["is_slower"] else "not slower")
+        )
+    sys.exit(1 if verdict["is_slower"] else 0)
+
+
+async def soak(folder: str, arguments: argparse.Namespace) -> list[Part]:
+    store = open_store(
+        folder,
+        storage=SmallDisk(int(arguments.disk_gb * 1e9)),
+        commitlog_file_bytes=arguments.file_bytes,
+        disk_check_interval_ms=100,
+        cleanup_interval_ms=100,
+        cleanup_files_max=100,
+    )
+    parts: list[Part] = []
+    async with trio.open_nursery() as nursery:
+        await nursery.start(store.run)
+        batches = cycle(list(_batches(store, arguments.queues)))
+        for _ in range(-(-arguments.queues // BATCH)):
+            store.append(next(batches))  # so that each queue has its file
+            await trio.lowlevel.checkpoint()
+        size = arguments.messages // PARTS
+        for number in range(PARTS):
+            parts.append(await _part(store, folder, batches, size, (number + 1) * size))
+            if not arguments.json:
+                _say_part(parts[-1])
+        nursery.cancel_scope.cancel()
+    return parts
+
+
+def judge(parts: list[Part]) -> dict[str, Any]:
+    """Compare the last tenth of the messages with the first."""
+    first, last = parts[: PARTS // 10], parts[-(PARTS // 10) :]
+
+    # Of parts of one size the times add up, not the rates.
+    cpu_ratio = sum(1 / part.records_per_cpu_s for part in last) / sum(
+        1 / part.records_per_cpu_s for part in first
+    )
+    wall_ratio = sum(1 / part.records_per_s for part in last) / sum(
+        1 / part.records_per_s for part in first
+    )
+    return {
+        "cpu_ratio": cpu_ratio,
+        "wall_ratio": wall_ratio,
+        "is_slower": cpu_ratio > SLOWER_MAX,
+    }
+
+
+def _batches(store: MessageStore, queues: int) -> Iterator[list[Message]]:
+    tails = [
+        store.queue_tail(f"soak-{i // QUEUES_PER_TOPIC}", i % QUEUES_PER_TOPIC)
+        for i in range(queues)
+    ]
+    tails += tails[: -len(tails) % BATCH]
+    for begin in range(0, len(tails), BATCH):
+        yield [message(tail, BODY) for tail in tails[begin : begin + BATCH]]
+
+
+async def _part(
+    store: MessageStore,
+    folder: str,
+    batches: Iterator[list[Message]],
+    size: int,
+    messages: int,
+) -> Part:
+    refused_s = 0.0
+    wall, cpu = time.perf_counter(), time.thread_time()
+    for number in range(size // BATCH):
+        batch = next(batches)
+        while not _append(store, batch):
+            await trio.sleep(REFUSED_S)
+            refused_s += REFUSED_S
+        if number % BATCHES_PER_TURN == 0:
+            await trio.lowlevel.checkpoint()
+    cpu, wall = time.thread_time() - cpu, time.perf_counter() - wall
+    return Part(
+        messages=messages,
+        records_per_s=size / wall,
+        records_per_cpu_s=size / cpu,
+        rss_bytes=_own_memory_bytes(),
+        descriptors=len(os.listdir("/proc/self/fd")),
+        flush_behind_bytes=store.end_offset - store.durable_offset,
+        checkpoint_age_s=time.time() - os.stat(f"{folder}/checkpoint").st_mtime,
+        index_behind_bytes=store.end_offset - store.index.indexed_offset,
+        log_bytes=store.end_offset - store.begin_offset,
+        refused_s=refused_s,
+    )
+
+
+def _append(store: MessageStore, batch: list[Message]) -> bool:
+    """Append; False if the disk is too full for now."""
+    try:
+        store.append(batch)
+    except StoreFullError:
+        return False
+    return True
+
+
+def _own_memory_bytes() -> int:
+    """Return the resident bytes of this process that are not of a mapped file."""
+    status = Path("/proc/self/status").read_text(encoding="utf-8")
+    return int(status.partition("RssAnon:")[2].split()[0]) * 1024
+
+
+def _say_part(part: Part) -> None:
+    say(
+        f"{part.messages:>12,} messages  {part.records_per_s:>11,.0f}/s"
+        f"  {part.records_per_cpu_s:>11,.0f} per CPU s"
+        f"  RSS without files {part.rss_bytes / 1e6:,.0f} MB  {part.descriptors:,} descriptors"
+        f"  behind: flush {part.flush_behind_bytes / 1e6:,.1f} MB,"
+        f" checkpoint {part.checkpoint_age_s:.1f} s, index {part.index_behind_bytes:,} B"
+        f"  log {part.log_bytes / 1e9:.1f} GB"
+        f"  refused for {part.refused_s:.1f} s"
+    )
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description="Many messages over many queues.")
+    parser.add_argument("--messages", type=int, default=100_000_000)
+    parser.add_argument("--queues", type=int, default=10_000)
+    parser.add_argument("--disk-gb", type=float, default=6.0, help="what the log may take")
+    parser.add_argument("--file-bytes", type=int, default=1 << 28, help="size of a CommitLog file")
+    parser.add_argument("--json", action="store_true", help="print one JSON object at the end")
+    parser.add_argument("--folder", type=Path, default=Path(tempfile.gettempdir()))
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()
