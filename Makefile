@@ -37,7 +37,7 @@ suite: .make/test  ## the tests alone; TEST_ARGS='-k store' selects
 fuzz: .make/test  ## kernels under AddressSanitizer and UBSan; SECONDS=60 in all
 	@.ci/fuzz $(BIN)/python $(SECONDS_TOTAL)
 
-bench: .make/test  ## the performance table, beside mosquitto where it is installed
+bench: .make/test  ## performance beside mosquitto, the store's beside bare floors; BENCH_ARGS='--no-store'
 	@$(BIN)/python -m tests.bench.table $(BENCH_ARGS)
 
 wheel: .make/test  ## build dist/*.whl
