@@ -2,7 +2,7 @@ from collections.abc import Callable
 from collections.abc import Set as AbstractSet
 from typing import Any
 
-from core._record_py import ScanStop
+from core._record_py import ScanStop, UnitRun
 from core.record import AppendMessage
 
 # Any stands for an object with the buffer protocol, which Python 3.11 cannot name. ``view`` and
@@ -40,9 +40,6 @@ class QueueTail:
 
     def reset(self, next_offset: int) -> None:
         """Forget all units; the next one will be ``next_offset``."""
-
-    def take_units(self) -> bytes:
-        """Return all units and forget them."""
 
 def measure(messages: list[AppendMessage], begin: int, body_bytes_max: int) -> tuple[int, int]:
     """Check messages[begin:] and return how many bytes they take at most: (total, largest record).
@@ -128,11 +125,11 @@ def collect(
     due_time: Callable[[bytes, int], int],
     keyed: list[tuple[int, int, bytes, bytes]] | None = None,
     keyed_bytes_max: int = 1 << 26,
-) -> tuple[list[QueueTail], int, ScanStop, int, int]:
+) -> tuple[list[UnitRun], int, ScanStop, int, int]:
     """Scan as ``scan`` does, but return the ConsumeQueue units of the records, run by run.
 
-    A run is a QueueTail whose pending units have consecutive queue offsets, the last of them
-    ``next_offset - 1``; a queue whose offsets jump has several, in log order. Records of
+    A queue whose offsets jump has several runs; they come in the order in which they begin in the
+    log. Other threads run while the records are looked at. Records of
     ``timed_topics`` get due_time(properties, store_ms) instead of their tag hash, unless that is 0.
     ``keyed`` gets (physical offset, store_ms, topic, properties) of each that has a key and is not
     rolled back; with more than ``keyed_bytes_max`` of these texts the walk ends as if by count_max.

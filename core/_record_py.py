@@ -12,7 +12,7 @@ from collections.abc import Callable
 from collections.abc import Set as AbstractSet
 from enum import IntEnum
 from struct import Struct
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 from zlib import crc32
 
 from core.errors import RecordError, RecordTooLargeError
@@ -50,6 +50,15 @@ class ScanStop(IntEnum):
     BAD_LAYOUT = 6
     BAD_CRC = 7
     BAD_OFFSET = 8
+
+
+class UnitRun(NamedTuple):
+    """Units of one queue with consecutive queue offsets, the first of which is ``first_offset``."""
+
+    topic: bytes
+    queue_id: int
+    first_offset: int
+    units: bytes
 
 
 class QueueTail:
@@ -100,11 +109,6 @@ class QueueTail:
     def reset(self, next_offset: int) -> None:
         self._units.clear()
         self.next_offset = next_offset
-
-    def take_units(self) -> bytes:
-        units = bytes(self._units)
-        self._units.clear()
-        return units
 
     def _add(self, physical_offset: int, size: int, code: int) -> None:
         self._units += UNIT.pack(physical_offset, size, code)
@@ -401,7 +405,7 @@ def collect(
     view: Any, begin: int, end: int, physical_base: int, count_max: int,
     timed_topics: tuple[bytes, ...], due_time: Callable[[bytes, int], int],
     keyed: list[tuple[int, int, bytes, bytes]] | None = None, keyed_bytes_max: int = 1 << 26,
-) -> tuple[list[QueueTail], int, ScanStop, int, int]:  # fmt: skip
+) -> tuple[list[UnitRun], int, ScanStop, int, int]:  # fmt: skip
     if not all(isinstance(timed, bytes) for timed in timed_topics):
         raise TypeError("a topic is bytes")
     found, at, stop = scan(view, begin, end, physical_base, count_max)
@@ -411,8 +415,8 @@ def collect(
         count = _take_keyed(found, keyed, keyed_bytes_max)
         if count is not None:
             found, at, stop = scan(view, begin, end, physical_base, count)
-    runs: list[QueueTail] = []
-    current: dict[tuple[bytes, int], QueueTail] = {}
+    runs: list[tuple[bytes, int, int, bytearray]] = []
+    current: dict[tuple[bytes, int], tuple[bytes, int, int, bytearray]] = {}
     last_ms = 0
     for topic, queue_id, queue_offset, physical, size, code, sys_flag, ms, properties in found:
         last_ms = max(last_ms, ms)
@@ -421,11 +425,11 @@ def collect(
         if topic in timed_topics:
             code = due_time(properties, ms) or code
         run = current.get((topic, queue_id))
-        if run is None or run.next_offset != queue_offset:
-            run = current[(topic, queue_id)] = QueueTail(topic, queue_id, queue_offset)
+        if run is None or run[2] + len(run[3]) // UNIT_BYTES != queue_offset:
+            run = current[(topic, queue_id)] = (topic, queue_id, queue_offset, bytearray())
             runs.append(run)
-        run._add(physical, size, code)
-    return runs, at, stop, len(found), last_ms
+        run[3].extend(UNIT.pack(physical, size, code))
+    return [UnitRun(*run[:3], bytes(run[3])) for run in runs], at, stop, len(found), last_ms
 
 
 def _take_keyed(

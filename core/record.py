@@ -45,6 +45,7 @@ from core._record_py import (
     RECORD_BYTES_MIN,
     UNIT_BYTES,
     ScanStop,
+    UnitRun,
 )
 from core.message import SYS_FLAG_COMPRESSED, StoredMessage, decode_host, decode_properties
 
@@ -73,6 +74,7 @@ __all__ = [
     "AppendMessage",
     "QueueTail",
     "ScanStop",
+    "UnitRun",
     "collect",
     "copy_in",
     "copy_out",

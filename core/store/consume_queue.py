@@ -432,7 +432,11 @@ class ConsumeQueue:
             index, unit = divmod(offset - self.begin_offset, self._file_units)
             here = min(count, self._file_units - unit)
             size = here * UNIT_BYTES
-            data = self._files.get(self._path(index)).read(unit * UNIT_BYTES, size)
+            file = self._files.get(self._path(index))
+            at = unit * UNIT_BYTES
+            # Not read behind what was ever written: the system would fill its cache with zeros.
+            ends = [stop for start, stop in file.data_ranges(at) if start < at + size]
+            data = file.read(at, min(size, max(ends, default=at) - at))
             parts.append(data if len(data) == size else data.ljust(size, b"\0"))
             offset += here
             count -= here

@@ -23,8 +23,8 @@ from core.message import SYS_FLAG_COMPRESSED, StoredMessage, encode_host
 from core.record import (
     FILLER_SIZE,
     UNIT_BYTES,
-    QueueTail,
     ScanStop,
+    UnitRun,
     collect,
     copy_out,
     decode_messages,
@@ -236,11 +236,11 @@ class LogWalk:
         self.end_offset = self._begin
         self.damage: list[tuple[MappedFile, int, int, ScanStop]] = []  # file, begin, end, why
 
-    def runs(self) -> Iterator[QueueTail]:
+    def runs(self) -> Iterator[UnitRun]:
         """Yield the units of the records as ``collect`` returns them, run by run."""
         due_ms = DueTimes().due_ms
 
-        def look(file: MappedFile, position: int) -> tuple[list[QueueTail], int, ScanStop]:
+        def look(file: MappedFile, position: int) -> tuple[list[UnitRun], int, ScanStop]:
             keyed: list[IndexItem] | None = None if self._index is None else []
             runs, position, stop, count, last_ms = collect(
                 file.view, position, file.size, file.begin, RECORDS_PER_STEP,
@@ -384,11 +384,10 @@ class _Verifier:
 
     # -- units -----------------------------------------------------------------------------
 
-    def _check_run(self, run: QueueTail) -> None:
+    def _check_run(self, run: UnitRun) -> None:
         topic = run.topic.decode(errors="replace")
         key = (topic, run.queue_id)
-        first = run.next_offset - run.pending
-        units = run.take_units()
+        first, units = run.first_offset, run.units
         count = len(units) // UNIT_BYTES
         if not is_topic_name(topic):
             file = self._folder.log.find(int.from_bytes(units[:8], "big"))

@@ -16,7 +16,7 @@ import logging
 from collections.abc import Callable
 from typing import Final
 
-from core.record import FILLER_SIZE, RECORD_BYTES_MIN, UNIT_BYTES, QueueTail, scan, zeros_from
+from core.record import FILLER_SIZE, RECORD_BYTES_MIN, UNIT_BYTES, UnitRun, scan, zeros_from
 from core.store.checkpoint import QueueTable, StateFiles
 from core.store.commitlog import CommitLog
 from core.store.consume_queue import FILLER, UNIT, ConsumeQueue, is_topic_name
@@ -117,10 +117,9 @@ class QueueRecovery:
             return None
         return f"unit {offset} names no record of this queue at {physical_offset}"
 
-    def place(self, run: QueueTail) -> None:
+    def place(self, run: UnitRun) -> None:
         """Put a run of units where its first record's queue offset says."""
-        first = run.next_offset - run.pending
-        units = run.take_units()
+        first, units = run.first_offset, run.units
         physical_offset = int.from_bytes(units[:8], "big")
         topic = run.topic.decode(errors="replace")
         if not is_topic_name(topic):

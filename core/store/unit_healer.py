@@ -20,7 +20,15 @@ from collections.abc import Callable
 from typing import Final
 
 from core.errors import StoreError
-from core.record import FILLER_SIZE, UNIT_BYTES, QueueTail, ScanStop, collect, find_record
+from core.record import (
+    FILLER_SIZE,
+    UNIT_BYTES,
+    QueueTail,
+    ScanStop,
+    UnitRun,
+    collect,
+    find_record,
+)
 from core.store.commitlog import CommitLog
 from core.store.consume_queue import FILLER, UNIT, ConsumeQueue
 from core.store.due_time import WAITING_TOPICS, DueTimes
@@ -94,11 +102,11 @@ class UnitHealer:
             return None
         runs, _, _ = self._collect(physical_offset, 1)
         for run in runs:
-            if (run.topic, run.queue_id, run.first_offset) == (tail.topic, tail.queue_id, offset):
-                return run.take_units()
+            if run[:3] == (tail.topic, tail.queue_id, offset):
+                return run.units
         return None
 
-    def _collect(self, at: int, count: int) -> tuple[list[QueueTail], int, ScanStop]:
+    def _collect(self, at: int, count: int) -> tuple[list[UnitRun], int, ScanStop]:
         """Return the runs of records from ``at`` on, where they end, and why."""
         file = self._log.queue.find(at)
         assert file is not None
@@ -171,9 +179,9 @@ class UnitHealer:
                 )
             runs, at, stop = self._collect(at, RECORDS_PER_STEP)
             for run in runs:
-                index = place[2] - run.first_offset
-                if (run.topic, run.queue_id) == place[:2] and 0 <= index < run.pending:
-                    return run.units(place[2], 1)
+                at_unit = (place[2] - run.first_offset) * UNIT_BYTES
+                if run[:2] == place[:2] and 0 <= at_unit < len(run.units):
+                    return run.units[at_unit : at_unit + UNIT_BYTES]
             if stop is not ScanStop.COUNT:
                 at = self._behind(at, end, stop)
         return None

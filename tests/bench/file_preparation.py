@@ -160,7 +160,7 @@ def _fill(file: PreparedFile, body: bytes) -> tuple[int, int]:
         done, position = encode_batch(file.map, position, file.size, 0, batch, 0, 1, HOST, [], None)
         records += done
         for tail in tails:
-            tail.take_units()
+            tail.drop(tail.next_offset)
         if done < len(batch):
             return records, position
 

@@ -56,7 +56,7 @@ class Log:
             written, at = encode_batch(self.view, at, FILE_BYTES, 0, row, 0, 1, HOST, [], None)
             if written < len(row):
                 break
-        units = mine.take_units()
+        units = mine.units(mine.first_offset, mine.pending)
         size = UNIT.unpack_from(units)[1]
         step = max(1, ANSWER_BYTES // size) * UNIT.size
         self.answers = [units[i : i + step] for i in range(0, len(units) - step + 1, step)]

@@ -135,7 +135,7 @@ def _floor(batches: int) -> Measured:
             )
             measured.append_ns.append(time.perf_counter_ns() - began)
         for tail in tails:
-            tail.take_units()
+            tail.drop(tail.next_offset)
         if warm:
             begun, processor = time.perf_counter(), time.process_time()
     measured.processor_s = time.process_time() - processor

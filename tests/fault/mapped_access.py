@@ -65,7 +65,7 @@ def kernels(folder: str) -> dict[str, str]:
     whole = bytearray(SIZE)
     batch = [message(tail, b"x" * 6000, properties=b"KEYS\x01k\x02")]
     _, end = encode_batch(whole, 0, SIZE, 0, batch, 0, 1, STORE_HOST, [], None)
-    unit = tail.take_units()
+    unit = tail.units(tail.first_offset, tail.pending)
     # One record that begins in the page that is there and ends in one that is not.
     view[:there] = whole[:there]
     slots, entries = 8000, 10

@@ -84,7 +84,6 @@ def one_hold(chance: random.Random) -> Attempt:
         choices: list[tuple[str, Any]] = [
             ("extend", some_units(chance, 0)[cut:]), ("drop", offset), ("take_back", offset),
             ("units", (offset, chance.randrange(-1, 40))), ("reset", chance.randrange(40)),
-            ("take_units", ()),
         ]  # fmt: skip
         return chance.choices(choices, weights=(6, 3, 1, 3, 1, 1))[0]
 

@@ -132,7 +132,7 @@ def test_compiled_gather_answers_like_the_reference(
 ) -> None:
     data, base = log
     runs = _record_py.collect(data, min(3, len(data)), len(data), base, 9, (), lambda *_: 0)[0]
-    real = b"".join(run.take_units() for run in runs)
+    real = b"".join(run.units for run in runs)
     for chosen in (units, real):
         arguments = (data, base, chosen, begin, end)
         assert gather(_record, *arguments) == gather(_record_py, *arguments)
@@ -149,7 +149,6 @@ steps = st.lists(
         st.tuples(st.just("take_back"), st.one_of(st.integers(0, 900), int64s)),
         st.tuples(st.just("reset"), offsets),
         st.tuples(st.just("units"), st.tuples(offsets, st.integers(-1, 40))),
-        st.tuples(st.just("take_units"), st.just(())),
     ),
     max_size=12,
 )

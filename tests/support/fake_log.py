@@ -70,7 +70,7 @@ class FakeLog:
             self.records[(tail.topic.decode(), tail.queue_id)].append(bytes(buffer[:end]))
             self.end_offset += end
         for tail in dirty:
-            tail.take_units()
+            tail.drop(tail.next_offset)
         for listener in self._growth:
             listener(dirty)
         return self.end_offset

@@ -43,7 +43,7 @@ def encode(
         kernel.encode_batch, target, 3, limit, base, batch, 0, 1_000, store_host, dirty, placed
     )
     units = [
-        (tail.take_units(), tail.next_offset, tail.pending)
+        (tail.units(tail.first_offset, tail.pending), tail.next_offset, tail.pending)
         for tail in tails
         if isinstance(tail, kernel.QueueTail)
     ]
@@ -66,9 +66,6 @@ def hold(kernel: Any, begin: int, steps: list[tuple[str, Any]]) -> list[Any]:
 def read(kernel: Any, data: Any, begin: int, end: int, base: int, name: bytes) -> list[Any]:
     """Every way of reading ``data``, as plain values."""
     collected = answer(kernel.collect, data, begin, end, base, 50, (b"none", b"timed"), due)
-    if isinstance(collected[0], list):
-        runs = [(r.topic, r.queue_id, r.next_offset, r.take_units()) for r in collected[0]]
-        collected = (runs, *collected[1:])
     keyed: list[Any] = []
     with_keys = answer(kernel.collect, data, begin, end, base, 9, (), due, keyed, len(name) * 20)
     return [

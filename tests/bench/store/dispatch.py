@@ -111,7 +111,7 @@ def _log_alone(folder: str, queues: int, records: int, with_keys: bool, file_byt
         dirty: list[QueueTail] = []
         log.append(batch, dirty, None)
         for tail in dirty:
-            tail.take_units()
+            tail.drop(tail.next_offset)
 
     spent = 0.0
     for batch in _batches(tails, max(queues, BATCH), with_keys=False):

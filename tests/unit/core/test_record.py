@@ -40,7 +40,7 @@ IPV6_HOST = encode_host("2001:db8::1", 1883)
 
 
 def encoded(*messages: Any, base: int = 0, store_host: bytes = STORE_HOST) -> bytes:
-    target = bytearray(1 << 16)
+    target = bytearray(1 << 18)
     index, position = encode_batch(
         target, 0, len(target), base, list(messages), 0, 2_000, store_host, [], None
     )
@@ -105,8 +105,7 @@ def test_queue_offsets_count_per_queue_and_units_name_the_records() -> None:
     assert dirty == [one, two]
     assert placed == [(1 << 40, 0), ((1 << 40) + 96, 50), ((1 << 40) + 192, 1)]
     assert one.pending == 2
-    assert one.take_units() == unit(1 << 40, 96, -5) + unit((1 << 40) + 192, 102, 0)
-    assert (one.pending, one.take_units()) == (0, b"")
+    assert one.units(0, 9) == unit(1 << 40, 96, -5) + unit((1 << 40) + 192, 102, 0)
     assert (one.next_offset, two.next_offset) == (2, 51)
 
 
@@ -329,12 +328,23 @@ def test_collect_hands_over_units_in_runs_of_consecutive_offsets() -> None:
     data = encoded(*(message(tails[i]) for i in (0, 1, 0, 2, 1)), base=0)
     runs, position, stop, count, last_ms = collect(data, 0, len(data), 0, 99, (b"B",), due)
     assert (position, stop, count, last_ms) == (len(data), ScanStop.END, 5, 2_000)
-    assert [(r.topic, r.queue_id, r.next_offset - r.pending, r.pending) for r in runs] == [
-        (b"A", 0, 0, 2),
-        (b"B", 1, 10, 2),
-        (b"A", 0, 5, 1),
+    assert [(*run[:3], len(run.units)) for run in runs] == [
+        (b"A", 0, 0, 40),
+        (b"B", 1, 10, 40),
+        (b"A", 0, 5, 20),
     ]
-    assert runs[1].take_units() == unit(96, 96, 2_077) + unit(384, 96, 2_077)
+    assert runs[1].units == unit(96, 96, 2_077) + unit(384, 96, 2_077)
+
+
+def test_collect_finds_each_of_many_queues_again() -> None:
+    # Names that begin and end alike, more of them than the kernel's first table has room for.
+    tails = [QueueTail(b"telemetry-%03d-of-the-plant" % (i // 2), i % 2, i) for i in range(600)]
+    data = encoded(*(message(tail) for _ in range(3) for tail in tails), base=0)
+    for kernel in (_record, _record_py):
+        runs, _, stop, count, _ = kernel.collect(data, 0, len(data), 0, 9_999, (), due)
+        assert (stop, count) == (ScanStop.END, 1_800)
+        assert [run[:3] for run in runs] == [(t.topic, t.queue_id, i) for i, t in enumerate(tails)]
+        assert [run.units for run in runs] == [t.units(i, 3) for i, t in enumerate(tails)]
 
 
 @pytest.mark.parametrize("kernel", [_record, _record_py])
@@ -365,7 +375,7 @@ def test_gather_joins_records_in_rows_and_apart() -> None:
         *(message(tails[turn], body) for turn, body in zip(turns, bodies, strict=True)), base=500
     )
     for queue_id, tail in enumerate(tails):
-        units = tail.take_units()
+        units = tail.units(tail.first_offset, tail.pending)
         mine = [body for turn, body in zip(turns, bodies, strict=True) if turn == queue_id]
         assert len(mine) > 20
         for begin in (0, 3):
@@ -376,7 +386,7 @@ def test_gather_joins_records_in_rows_and_apart() -> None:
 def test_gather_copies_what_units_name_and_nothing_else() -> None:
     tail = QueueTail(b"T", 0, 0)
     data = encoded(message(tail, b"one"), message(tail, b"two"), base=500)
-    units = tail.take_units()
+    units = tail.units(tail.first_offset, tail.pending)
     assert gather(data, 500, units, 0, 2) == data
     assert [f[13] for f in decode(gather(data, 500, units, 1, 2))] == [b"two"]
     for wrong in (

@@ -104,7 +104,7 @@ def test_records_are_gathered_over_the_ends_of_files(tmp_path: Path) -> None:
     log = open_log(tmp_path)
     tail = QueueTail(b"T", 0, 0)
     append(log, tail, *[1500] * 7)
-    units = tail.take_units()
+    units = tail.units(tail.first_offset, tail.pending)
     assert [f[2] for f in decode(log.gather(units))] == list(range(7))
     with pytest.raises(RecordError):
         log.gather(units + (1 << 40).to_bytes(8, "big") + bytes(12))
