@@ -85,7 +85,7 @@ def one_hold(chance: random.Random) -> Attempt:
             ("extend", some_units(chance, 0)[cut:]), ("drop", offset), ("take_back", offset),
             ("units", (offset, chance.randrange(-1, 40))), ("reset", chance.randrange(40)),
         ]  # fmt: skip
-        return chance.choices(choices, weights=(6, 3, 1, 3, 1, 1))[0]
+        return chance.choices(choices, weights=(6, 3, 1, 3, 1))[0]
 
     arguments = [chance.randrange(30), [step() for _ in range(chance.randrange(12))]]
     return hold, list(enumerate(arguments)), -1
