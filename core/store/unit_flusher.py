@@ -100,9 +100,13 @@ class UnitFlusher:
 
     # -- append ----------------------------------------------------------------------------
 
+    def has_memory_for(self, count: int) -> bool:
+        """Say whether ``count`` units more may wait in memory."""
+        return self._unwritten_units + count <= self._units_max
+
     def make_room(self, count: int) -> None:
         """Have room in memory for ``count`` units; OSError if what is there cannot be written."""
-        if self._unwritten_units + count > self._units_max:
+        if not self.has_memory_for(count):
             self.write_now()
 
     def note(self, tails: list[QueueTail], count: int) -> None:
