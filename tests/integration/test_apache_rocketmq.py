@@ -32,13 +32,15 @@ TOTAL = 2 * COUNT + 2
 NEW_TOPIC_WAIT_S = 20
 LARGE = random.Random(1).randbytes(300_000)
 
-# What identifies a message and where it is: topic, queue id, queue offset, unique id, tag, body.
-Line = tuple[str, int, int, str, str | None, bytes]
+# What identifies a message and where it is: topic, queue id, queue offset, unique id, tag, keys,
+# body.
+Line = tuple[str, int, int, str, str | None, tuple[str, ...], bytes]
 
 
 def lines(messages: Iterable[StoredMessage]) -> list[Line]:
     return sorted(
-        (m.topic, m.queue_id, m.queue_offset, m.message_id, m.tags, m.body) for m in messages
+        (m.topic, m.queue_id, m.queue_offset, m.message_id, m.tags, m.keys, m.body)
+        for m in messages
     )
 
 
@@ -83,6 +85,19 @@ async def read_whole(namesrv: str, topic: str) -> list[Line]:
                 offset = result.next_offset
                 messages += result.messages()
     return lines(messages)
+
+
+async def check_keys(namesrv: str, topic: str, whole: list[Line]) -> None:
+    """Ask for each key that messages of ``whole`` have, and find just these."""
+    expected: dict[str, list[Line]] = {}
+    for line in whole:
+        for key in line[5]:
+            expected.setdefault(key, []).append(line)
+    assert len(expected) >= COUNT
+    async with PullConsumer(namesrv=namesrv, group="Keys") as consumer:
+        await consumer.queues(topic, wait_s=NEW_TOPIC_WAIT_S)
+        found = {key: lines(await consumer.query_by_key(topic, key)) for key in expected}
+    assert found == expected
 
 
 async def committed_offsets(namesrv: str, topic: str, *, group: str) -> list[int]:
@@ -152,6 +167,12 @@ async def test_our_clients_work_with_apache_and_our_store_opens_its_folder(
         apache.kill()
         assert (folder / "abort").exists()
         assert read_folder(folder, "T") == whole
+    async with started_stack(folder) as stack:
+        assert await read_whole(stack.namesrv_address, "T") == whole
+        await check_keys(stack.namesrv_address, "T", whole)
+        # Killed, Apache's broker may not have saved offsets yet.
+        kept = sum(await committed_offsets(stack.namesrv_address, "T", group="G"))
+        assert kept >= (TOTAL if stops_first else 0)
 
 
 async def check_first_commits(namesrv: str) -> None:
@@ -266,6 +287,7 @@ async def test_apache_serves_the_folder_of_our_broker_and_we_serve_it_after(
     async with ApacheServer(version, folder) as apache:
         namesrv = apache.namesrv_address
         assert await read_whole(namesrv, "T") == written
+        await check_keys(namesrv, "T", written)
         # The group's offsets came along in the folder: what it has read does not come again.
         if write is write_and_stop:
             assert sum(await committed_offsets(namesrv, "T", group="G")) == TOTAL
@@ -281,5 +303,6 @@ async def test_apache_serves_the_folder_of_our_broker_and_we_serve_it_after(
             apache.kill()
     assert read_folder(folder, "T") == whole
     async with started_stack(folder) as stack:
+        await check_keys(stack.namesrv_address, "T", whole)
         await send_some(stack.namesrv_address, "T", 3)
         assert len(await read_whole(stack.namesrv_address, "T")) == len(whole) + 8

@@ -189,8 +189,6 @@ class ApacheServer:
             "storePathCommitLog": self._directory / "commitlog",
             "mappedFileSizeCommitLog": self._commitlog_file_bytes,
             "flushDiskType": f"{self._flush.upper()}_FLUSH",
-            "maxHashSlotNum": 50_000,
-            "maxIndexNum": 200_000,
             "diskMaxUsedSpaceRatio": 95,
             # Of no use here, and each costs disk or time at the start.
             "timerWheelEnable": "false",
