@@ -173,8 +173,8 @@ class Scenario:
             is_appending = False
 
         def go_on() -> None:
-            # The event loop goes on while a thread waits for the disk, but not within an append, nor
-            # with one that would write units itself while the thread does.
+            # The event loop goes on while a thread waits for the disk, but not within an append,
+            # nor with one that would write units itself while the thread does.
             flusher = store.unit_flusher
             has_to_wait = flusher._calling.locked() and not flusher.has_memory_for(BATCH_MAX)
             if not is_appending and not has_to_wait and chance.random() < 0.2:
