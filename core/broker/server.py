@@ -33,6 +33,7 @@ from core.broker.registration import BrokerAddress, Registrar
 from core.broker.registration_gate import RegistrationGate
 from core.broker.runtime_info import RuntimeInfo
 from core.broker.schedule import ScheduleService
+from core.broker.sql_filter import SqlFilters
 from core.broker.state_files import StateFile
 from core.broker.subscription_groups import SubscriptionGroups
 from core.broker.topics import TopicTable
@@ -269,6 +270,7 @@ class Broker:
         self, store: MessageStore, api: BrokerApi
     ) -> tuple[SendProcessor, PullProcessor, ConsumerProcessor]:
         config = self._config
+        filters = SqlFilters(is_enabled=config.enable_property_filter)
         send = SendProcessor(
             api,
             self.topics,
@@ -288,6 +290,7 @@ class Broker:
             self.offsets,
             self.held_pulls,
             api.cold_reads,
+            filters,
             clock=self._clock,
             count_max=config.pull_count_max,
             bytes_max=config.pull_bytes_max,
@@ -302,6 +305,7 @@ class Broker:
             self.consumers,
             self.producers,
             self.offsets,
+            filters,
             clock=self._clock,
             young_bytes_max=store.cached_bytes,
         )
@@ -408,6 +412,7 @@ class Broker:
             "autoCreateSubscriptionGroup": str(config.auto_create_groups).lower(),
             "maxMessageSize": str(config.store.message_bytes_max),
             "longPollingEnable": str(config.long_poll).lower(),
+            "enablePropertyFilter": str(config.enable_property_filter).lower(),
             "slaveReadEnable": str(config.slave_read_enable).lower(),
             "accessMessageInMemoryMaxRatio": str(config.store.cached_memory_percent),
         }
