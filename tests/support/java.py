@@ -192,6 +192,7 @@ class ApacheServer:
             "maxHashSlotNum": 50_000,
             "maxIndexNum": 200_000,
             "diskMaxUsedSpaceRatio": 95,
+            "enablePropertyFilter": "true",
             # Of no use here, and each costs disk or time at the start.
             "timerWheelEnable": "false",
             "enableCompaction": "false",
