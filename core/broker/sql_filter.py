@@ -41,6 +41,10 @@ class NotComparableError(ValueError):
     """A property that is compared with a number is none; the message does not match."""
 
 
+class ParserNotLoadedError(Exception):
+    """A filter is needed before there is a parser, which the caller is to load."""
+
+
 class SqlFilter:
     """One expression, ready to be asked about messages; ``names`` are the properties it needs."""
 
@@ -63,9 +67,13 @@ class SqlFilter:
 
 
 class SqlFilters:
-    """The filters in use by their expressions, those asked for longest ago first."""
+    """The filters in use by their expressions, those asked for longest ago first.
 
-    def __init__(self, *, is_enabled: bool = True) -> None:
+    While it is not ``is_loaded``, nothing is parsed: see filter_gate.
+    """
+
+    def __init__(self, *, is_enabled: bool = True, is_loaded: bool = True) -> None:
+        self.is_loaded = is_loaded
         self._is_enabled = is_enabled
         self._known: dict[str, SqlFilter | SqlFilterError] = {}
         self._characters = 0
@@ -73,7 +81,8 @@ class SqlFilters:
     def get(self, expression_type: str | None, expression: str) -> SqlFilter:
         """Return the filter of an expression of another type than tags.
 
-        SqlFilterError says what is wrong with it; BrokerError if there are no filters of the type.
+        SqlFilterError says what is wrong with it; BrokerError if there are no filters of the type,
+        ParserNotLoadedError if nobody has loaded the parser.
         """
         if not self._is_enabled or expression_type != SQL_EXPRESSION_TYPE:
             kind = shown(expression_type or "")[1:-1]
@@ -81,6 +90,8 @@ class SqlFilters:
             raise BrokerError(ResponseCode.SYSTEM_ERROR, text)
         # Refused here as well, so that no text of any length is kept for having been refused.
         check_length(expression)
+        if not self.is_loaded:
+            raise ParserNotLoadedError
         known = self._known.pop(expression, None)
         if known is None:
             known = _compiled(expression)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,8 @@ from bridge.errors import FilterError
 from bridge.producer import Producer
 from bridge.pull import PullConsumer, PullStatus
 from bridge.sync import SyncPullConsumer
+from core.broker import filter_gate
+from core.broker.sql_filter import SqlFilter, compile_sql
 from core.message import Message
 from core.record import decode_messages
 from core.remoting import RemotingCommand, RequestCode, ResponseCode
@@ -61,6 +64,38 @@ async def test_a_pull_gets_what_matches_and_goes_on_behind_the_rest(tmp_path: Pa
         assert found(await pull(peer, 0, maxMsgNums=1)) == (0, [21], 2)
         assert found(await pull(peer, 0, maxMsgNums=9, maxMsgBytes=1)) == (0, [21], 3)
         assert found(await pull(peer, 0, "absent IS NULL")) == (0, [19, 21, 20, 22.5, 30, 31], 6)
+
+
+async def test_the_first_filter_holds_up_nobody_while_the_parser_is_loaded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    is_loaded = threading.Event()
+
+    def load(expression: str) -> SqlFilter:
+        assert is_loaded.wait(TIMEOUT_S)
+        return compile_sql(expression)
+
+    monkeypatch.setattr(filter_gate, "compile_sql", load)
+    async with (
+        started_stack(tmp_path) as stack,
+        connected(stack.broker_address) as peer,
+        trio.open_nursery() as nursery,
+    ):
+        await send(peer, 19, 21)
+        answers: list[RemotingCommand] = []
+
+        async def first() -> None:
+            answers.append(await pull(peer, 0))
+
+        nursery.start_soon(first)
+        nursery.start_soon(first)
+        await send(peer, 23)
+        plain = await peer.ask(RequestCode.PULL_MESSAGE, pull_ext("T", 0))
+        assert len(decode_messages(plain.body)) == 3
+        assert not answers
+        is_loaded.set()
+        await eventually(lambda: len(answers) == 2)
+        assert [found(answer) for answer in answers] == [(0, [21, 23], 3)] * 2
 
 
 async def test_a_long_way_to_a_match_takes_several_pulls(tmp_path: Path) -> None:
