@@ -21,6 +21,10 @@ class MessageRefusedError(ClientError):
     """The message cannot be sent as it is; nothing has left this process."""
 
 
+class FilterError(ClientError):
+    """A SQL92 filter is not one, or the broker has none: see its ``enable_property_filter``."""
+
+
 class RouteError(ClientError):
     """No queue can be used for the topic.
 

@@ -21,7 +21,7 @@ from typing import Any, Final, Literal, Self, TypeVar
 import trio
 
 from bridge.client import REQUEST_TIMEOUT_S, Client, check, int_field
-from bridge.errors import ClientError, NoNameServerError, RouteError
+from bridge.errors import ClientError, FilterError, NoNameServerError, RouteError
 from bridge.pull_request import (
     PULL_BYTES_MAX,
     PULL_COUNT,
@@ -32,12 +32,13 @@ from bridge.pull_request import (
     queue_ext,
 )
 from bridge.query import QUERY_COUNT, TIME_MAX, query_command, query_result, view_command
-from bridge.read_ahead import TAGS_ALL, Reading, Start, parse_tags, with_tags
+from bridge.read_ahead import Reading, Start
 from bridge.routes import MASTER_ID
+from bridge.selector import TAGS_ALL, Selector, select
 from core.errors import BrokerError, MotelogError, RecordError, RemotingError
-from core.message import MessageQueue, StoredMessage, string_hash
+from core.message import MessageQueue, StoredMessage
 from core.record import decode_messages
-from core.remoting import RemotingCommand, RequestCode, ResponseCode
+from core.remoting import RemotingCommand, RequestCode, ResponseCode, dumps
 
 logger = logging.getLogger(__name__)
 
@@ -57,6 +58,9 @@ _RETRIED_CODES: Final = frozenset(
         ResponseCode.FLOW_CONTROL,
     }
 )
+
+# What a broker says of a filter that it does not take, or when it takes none.
+_REFUSALS: Final = frozenset({ResponseCode.SYSTEM_ERROR, ResponseCode.SUBSCRIPTION_PARSE_FAILED})
 
 T = TypeVar("T")
 
@@ -121,20 +125,24 @@ class PullConsumer:
     def assigned(self) -> tuple[MessageQueue, ...]:
         return tuple(self._reading)
 
-    def assign(self, queues: Iterable[MessageQueue], *, tags: str = TAGS_ALL) -> None:
-        """Read exactly ``queues`` from now on, and of them only messages with one of ``tags``.
+    def assign(
+        self, queues: Iterable[MessageQueue], *, tags: str = TAGS_ALL, sql: str | None = None
+    ) -> None:
+        """Read exactly ``queues`` from now on, and of them only what one of the two selects.
 
-        ``tags`` is "*" or "A || B". Queues that stay, with the same tags, keep their position; new
-        ones start at the committed offset.
+        ``tags`` is "*" or "A || B", ``sql`` a filter over the messages' properties, such as
+        "temperature > 30 AND site = 'north'" (docs/store.md); FilterError if it is none. The broker
+        applies it. Queues that stay, with the same selection, keep their position; new ones start
+        at the committed offset.
         """
-        parse_tags(tags)  # reports a bad expression here rather than in a background task
+        selector = select(tags, sql)
         wanted = list(dict.fromkeys(queues))
         for queue, reading in list(self._reading.items()):
-            if queue not in wanted or reading.tags != tags:
+            if queue not in wanted or reading.selector != selector:
                 self._stop_reading(queue)
         for queue in wanted:
             if queue not in self._reading:
-                self._start_reading(queue, Start.COMMITTED, tags)
+                self._start_reading(queue, Start.COMMITTED, selector)
         self._assigned_at_ms = time.time_ns() // 1_000_000
         self._client.want_heartbeat()
 
@@ -163,7 +171,8 @@ class PullConsumer:
 
         Queues take turns, so a busy one does not starve the others; order holds within each.
         Brokers that cannot be reached are tried again in the background. Raises what a queue cannot
-        go on after (BrokerError, RouteError, RecordError), once; ``seek`` starts it again.
+        go on after (BrokerError, RouteError, RecordError, FilterError), once; ``seek`` starts it
+        again.
         """
         deadline = trio.current_time() + timeout_s
         while True:
@@ -227,6 +236,7 @@ class PullConsumer:
         bytes_max: int = PULL_BYTES_MAX,
         hold_s: float = 0.0,
         tags: str = TAGS_ALL,
+        sql: str | None = None,
         broker_id: int = MASTER_ID,
     ) -> PullResult:
         """Return one broker answer as it came, independent of assignment and position.
@@ -235,23 +245,9 @@ class PullConsumer:
         hash, so records of other tags with the same hash may be among them, and it may return less
         than asked for; ``bytes_max`` is a wish that brokers before 5.0 do not know.
         """
-        command = pull_command(
-            queue,
-            queue_offset,
-            group=self.group,
-            count_max=count_max,
-            bytes_max=bytes_max,
-            hold_s=hold_s,
-            tags=tags,
+        return await self._pull(
+            queue, queue_offset, select(tags, sql), count_max, bytes_max, hold_s, broker_id
         )
-        answer = await self._ask(
-            queue,
-            RequestCode.PULL_MESSAGE,
-            command.ext,
-            timeout_s=self._request_timeout_s + (hold_s + HOLD_GRACE_S if hold_s > 0 else 0),
-            broker_id=broker_id,
-        )
-        return pull_result(answer, answer.body)
 
     async def query_by_key(
         self,
@@ -322,12 +318,12 @@ class PullConsumer:
             raise ClientError(f"{queue} is not assigned") from None
 
     def _restart(self, queue: MessageQueue, start: Start | int) -> None:
-        tags = self._assigned_reading(queue).tags
+        selector = self._assigned_reading(queue).selector
         self._stop_reading(queue)
-        self._start_reading(queue, start, tags)
+        self._start_reading(queue, start, selector)
 
-    def _start_reading(self, queue: MessageQueue, start: Start | int, tags: str) -> None:
-        reading = Reading(queue, start, tags)
+    def _start_reading(self, queue: MessageQueue, start: Start | int, selector: Selector) -> None:
+        reading = Reading(queue, start, selector)
         self._client.start_soon(self._read_ahead, reading)
         self._reading[queue] = reading
         self._turn.append(reading)
@@ -356,20 +352,24 @@ class PullConsumer:
                     if isinstance(reading.next_offset, Start):
                         return self._fail(reading, exc)
                     await self._pause(reading, exc)
-                except RecordError as exc:
+                except (FilterError, RecordError) as exc:
                     return self._fail(reading, exc)
 
     async def _read_once(self, reading: Reading) -> None:
+        if not reading.is_checked:
+            await self._check_selector(reading)
         if isinstance(reading.next_offset, Start):
             reading.begin_at(await self._resolve(reading.queue, reading.next_offset))
         asked_offset = reading.next_offset
         assert not isinstance(asked_offset, Start)
-        result = await self.pull(
+        result = await self._pull(
             reading.queue,
             asked_offset,
-            hold_s=self._hold_s,
-            tags=reading.tags,
-            broker_id=reading.broker_id,
+            reading.selector,
+            PULL_COUNT,
+            PULL_BYTES_MAX,
+            self._hold_s,
+            reading.broker_id,
         )
         if result.status is PullStatus.OFFSET_ILLEGAL:
             logger.warning(
@@ -382,9 +382,51 @@ class PullConsumer:
             )
             await trio.sleep(RETRY_S)  # a broker that goes on refusing is not asked in a tight loop
         reading.broker_id = result.suggested_broker_id
-        reading.add(with_tags(result.messages(), reading.tags), result.next_offset)
+        reading.add(reading.selector.keep(result.messages()), result.next_offset)
         if reading.batches:
             self._arrived.set()
+
+    async def _pull(
+        self,
+        queue: MessageQueue,
+        queue_offset: int,
+        selector: Selector,
+        count_max: int,
+        bytes_max: int,
+        hold_s: float,
+        broker_id: int,
+    ) -> PullResult:
+        command = pull_command(
+            queue,
+            queue_offset,
+            group=self.group,
+            count_max=count_max,
+            bytes_max=bytes_max,
+            hold_s=hold_s,
+            selector=selector,
+        )
+        answer = await self._ask(
+            queue,
+            RequestCode.PULL_MESSAGE,
+            command.ext,
+            timeout_s=self._request_timeout_s + (hold_s + HOLD_GRACE_S if hold_s > 0 else 0),
+            broker_id=broker_id,
+        )
+        return pull_result(answer, answer.body)
+
+    async def _check_selector(self, reading: Reading) -> None:
+        """Ask the broker whether it takes the filter; FilterError with its words if it does not."""
+        queue = reading.queue
+        body = {
+            "clientId": self._client.client_id,
+            "group": self.group,
+            "subscriptionData": reading.selector.subscription(queue.topic, self._assigned_at_ms),
+        }
+        answer = await self._ask(queue, RequestCode.CHECK_CLIENT_CONFIG, {}, body=dumps(body))
+        if answer.code in _REFUSALS:
+            raise FilterError(answer.remark or f"the broker of {queue} takes no SQL92 filter")
+        check(answer)
+        reading.is_checked = True
 
     async def _resolve(self, queue: MessageQueue, start: Start) -> int:
         if start is Start.COMMITTED:
@@ -442,13 +484,14 @@ class PullConsumer:
         code: RequestCode,
         ext: dict[str, str],
         *,
+        body: bytes = b"",
         timeout_s: float | None = None,
         broker_id: int = MASTER_ID,
     ) -> RemotingCommand:
         address = await self._address(queue, broker_id)
-        return await self._client.request(
-            address, RemotingCommand(code, ext=ext), timeout_s=timeout_s or self._request_timeout_s
-        )
+        request = RemotingCommand(code, ext=ext, body=body)
+        timeout_s = timeout_s or self._request_timeout_s
+        return await self._client.request(address, request, timeout_s=timeout_s)
 
     async def _address(self, queue: MessageQueue, broker_id: int = MASTER_ID) -> str:
         reading = self._reading.get(queue)
@@ -463,18 +506,9 @@ class PullConsumer:
 
     def _groups(self) -> dict[str, list[dict[str, Any]]]:
         """Return the heartbeat's members: brokers create the group and show it to tools."""
-        topics = {reading.queue.topic: reading.tags for reading in self._reading.values()}
+        topics = {reading.queue.topic: reading.selector for reading in self._reading.values()}
         subscriptions = [
-            {
-                "classFilterMode": False,
-                "codeSet": [string_hash(tag) for tag in parse_tags(tags)],
-                "expressionType": "TAG",
-                "subString": tags,
-                "subVersion": self._assigned_at_ms,
-                "tagsSet": list(parse_tags(tags)),
-                "topic": topic,
-            }
-            for topic, tags in topics.items()
+            selector.subscription(topic, self._assigned_at_ms) for topic, selector in topics.items()
         ]
         consumer = {
             "consumeFromWhere": "CONSUME_FROM_LAST_OFFSET",

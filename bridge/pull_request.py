@@ -12,6 +12,7 @@ from typing import Final
 
 from bridge.client import int_field
 from bridge.routes import MASTER_ID
+from bridge.selector import Selector
 from core.errors import BrokerError
 from core.message import MessageQueue, StoredMessage
 from core.record import decode_messages
@@ -58,7 +59,7 @@ def pull_command(
     count_max: int,
     bytes_max: int,
     hold_s: float,
-    tags: str,
+    selector: Selector,
 ) -> RemotingCommand:
     """Return the request that an answer of ``pull_result`` belongs to."""
     sys_flag = PullSysFlag.SUBSCRIPTION | (PullSysFlag.SUSPEND if hold_s > 0 else 0)
@@ -70,9 +71,9 @@ def pull_command(
         "sysFlag": str(int(sys_flag)),
         "commitOffset": "0",
         "suspendTimeoutMillis": str(int(hold_s * 1000)),
-        "subscription": tags,
+        "subscription": selector.expression,
         "subVersion": "0",
-        "expressionType": "TAG",
+        "expressionType": selector.expression_type,
     }
     return RemotingCommand(RequestCode.PULL_MESSAGE, ext=ext)
 

@@ -21,7 +21,7 @@ from typing import Final, Self
 
 from bridge.client import REQUEST_TIMEOUT_S
 from bridge.pull_request import PULL_BYTES_MAX, PullResult, pull_command, pull_result
-from bridge.read_ahead import TAGS_ALL
+from bridge.selector import SELECT_ALL, Selector
 from core.errors import (
     RemotingConnectionError,
     RemotingDecodeError,
@@ -79,7 +79,7 @@ class QueuePuller:
         group: str,
         address: Callable[[], str],
         bytes_max: int = PULL_BYTES_MAX,
-        tags: str = TAGS_ALL,
+        selector: Selector = SELECT_ALL,
         timeout_s: float = REQUEST_TIMEOUT_S,
         frame_bytes_max: int = FRAME_BYTES_MAX,
     ) -> None:
@@ -87,7 +87,7 @@ class QueuePuller:
         self._group = group
         self._address = address
         self._bytes_max = bytes_max
-        self._tags = tags
+        self._selector = selector
         self._timeout_s = timeout_s
         self._frame_bytes_max = frame_bytes_max
         self._connection: _Connection | None = None
@@ -122,7 +122,7 @@ class QueuePuller:
             count_max=count_max,
             bytes_max=self._bytes_max,
             hold_s=0,
-            tags=self._tags,
+            selector=self._selector,
         )
         self._opaque += 1
         command.opaque = self._opaque

@@ -1,6 +1,6 @@
 """What a pull consumer keeps per assigned queue: messages read ahead and how far they were taken.
 
-Owns: Reading, where to start, the tag expression. Must not touch: requests, routes, tasks; the one
+Owns: Reading, where to start. Must not touch: requests, routes, tasks; the one
 trio thing here are the events and scopes by which bridge.pull's tasks wait for each other.
 Invariants: ``position`` is the offset after the last message taken, or after those filtered out
 behind it; never of one that is only read ahead. At most BATCHES_AHEAD batches once ``room`` is
@@ -17,10 +17,10 @@ from typing import Final
 import trio
 
 from bridge.routes import MASTER_ID
+from bridge.selector import Selector
 from core.message import MessageQueue, StoredMessage
 
 BATCHES_AHEAD: Final = 2
-TAGS_ALL: Final = "*"
 
 
 class Start(Enum):
@@ -48,18 +48,19 @@ class Reading:
         "broker_id",
         "committed",
         "failure",
+        "is_checked",
         "next_offset",
         "position",
         "queue",
         "room",
         "route_at",
         "scope",
-        "tags",
+        "selector",
     )
 
-    def __init__(self, queue: MessageQueue, start: Start | int, tags: str) -> None:
+    def __init__(self, queue: MessageQueue, start: Start | int, selector: Selector) -> None:
         self.queue = queue
-        self.tags = tags
+        self.selector = selector
         self.next_offset = start
         self.position = start if isinstance(start, int) else None
         self.committed: int | None = None
@@ -67,6 +68,8 @@ class Reading:
         self.room = trio.Event()
         self.room.set()
         self.scope = trio.CancelScope()
+        # The broker is asked once: that it has no filters it says with a code that is tried again.
+        self.is_checked = not selector.is_sql
         self.failure: Exception | None = None
         self.broker_id = MASTER_ID
         self.route_at: float | None = None  # routes from before this time are not trusted
@@ -98,20 +101,3 @@ class Reading:
             self.position = batch.next_offset
             self.room.set()
         return messages
-
-
-def parse_tags(expression: str) -> tuple[str, ...]:
-    """Return the tags of "A || B", () for all; ValueError if nothing is between the bars."""
-    expression = expression.strip()
-    if expression in ("", TAGS_ALL):
-        return ()
-    tags = tuple(tag for part in expression.split("||") if (tag := part.strip()))
-    if not tags:
-        raise ValueError(f"tag expression {expression!r} names no tag")
-    return tags
-
-
-def with_tags(messages: list[StoredMessage], expression: str) -> list[StoredMessage]:
-    """Return those with one of the tags: the broker has compared their hashes only."""
-    tags = parse_tags(expression)
-    return [message for message in messages if message.tags in tags] if tags else messages

@@ -31,7 +31,7 @@ from bridge.producer import (
 from bridge.pull import HOLD_S, PULL_BYTES_MAX, PULL_COUNT, PullConsumer, PullResult
 from bridge.query import QUERY_COUNT, TIME_MAX
 from bridge.queue_puller import QueuePuller
-from bridge.read_ahead import TAGS_ALL
+from bridge.selector import TAGS_ALL, select
 from core.message import Message, MessageQueue, StoredMessage
 
 T = TypeVar("T")
@@ -197,9 +197,11 @@ class SyncPullConsumer(_Background[PullConsumer]):
     def assigned(self) -> tuple[MessageQueue, ...]:
         return self._call_sync(lambda: self._service.assigned)
 
-    def assign(self, queues: Iterable[MessageQueue], *, tags: str = TAGS_ALL) -> None:
+    def assign(
+        self, queues: Iterable[MessageQueue], *, tags: str = TAGS_ALL, sql: str | None = None
+    ) -> None:
         """As PullConsumer.assign."""
-        self._call_sync(self._service.assign, tuple(queues), tags=tags)
+        self._call_sync(self._service.assign, tuple(queues), tags=tags, sql=sql)
 
     def seek(self, queue: MessageQueue, queue_offset: int) -> None:
         """As PullConsumer.seek."""
@@ -252,6 +254,7 @@ class SyncPullConsumer(_Background[PullConsumer]):
         bytes_max: int = PULL_BYTES_MAX,
         hold_s: float = 0.0,
         tags: str = TAGS_ALL,
+        sql: str | None = None,
     ) -> PullResult:
         """As PullConsumer.pull."""
         return self._call(
@@ -262,10 +265,16 @@ class SyncPullConsumer(_Background[PullConsumer]):
             bytes_max=bytes_max,
             hold_s=hold_s,
             tags=tags,
+            sql=sql,
         )
 
     def open_puller(
-        self, queue: MessageQueue, *, bytes_max: int = PULL_BYTES_MAX, tags: str = TAGS_ALL
+        self,
+        queue: MessageQueue,
+        *,
+        bytes_max: int = PULL_BYTES_MAX,
+        tags: str = TAGS_ALL,
+        sql: str | None = None,
     ) -> QueuePuller:
         """Return pulls of one queue on a connection of their own, for the thread that calls this.
 
@@ -277,7 +286,7 @@ class SyncPullConsumer(_Background[PullConsumer]):
             group=self._service.group,
             address=lambda: self._call(self._service.broker_address, queue),
             bytes_max=bytes_max,
-            tags=tags,
+            selector=select(tags, sql),
         )
 
     def query_by_key(

@@ -97,6 +97,12 @@ def decode_brief(
     (queue_offset, value or None, topic, properties, body, sys_flag, store_ms, stored_bytes)
     """
 
+def decode_values(records: Any, names: tuple[str, ...]) -> list[tuple[int, int, dict[str, str]]]:
+    """Return (queue_offset, stored_bytes, values) of concatenated records.
+
+    ``values`` has the properties among ``names`` that there are: the last value that is not empty.
+    """
+
 def in_queue(records: Any, topic: bytes, queue_id: int, begin: int, end: int) -> bool:
     """Say whether these are whole records of one queue, with rising queue offsets in [begin, end).
 

@@ -6,12 +6,14 @@ Preconditions: none; every length is checked against the bytes that are there be
 read or allocated, and every message is unpacked and checked again before it is written. What is not
 checked: that a topic name is allowed (core.store.message_store) and that times make sense.
 What may be a mapped file is accessed in guarded bodies: a page that cannot be had is OSError (EIO).
-Not so the arguments of decode, decode_brief, crc32_31 and select_units, which are in memory.
+Not so the arguments of decode, decode_brief, decode_values, crc32_31 and select_units, which are in
+memory.
 The GIL is held: a batch of 100 small records takes some 15 us. Not so while collect walks.
 Looking ahead and copying records that lie in a row at once, gather reads 11 to 35 % more bytes a
 second when records of 8 or 64 queues alternate, 0 to 21 % more in a row (2026-11-21, busy 2-core
 x86-64). Walking in one guarded body with a table of queues of its own, collect takes 0.9 of the time
-for records of 16 queues in turn, 0.65 for 100, 0.45 for 10 000 (2026-11-21, the same machine).
+for records of 16 queues in turn, 0.65 for 100, 0.45 for 10 000. decode_values takes 0.4 us a record
+of eight properties, decode and core.message's decode_properties 4 us (the same day and machine).
 """
 
 from cpython.buffer cimport PyBUF_CONTIG, PyBUF_CONTIG_RO, PyBuffer_Release, PyObject_GetBuffer
@@ -20,6 +22,7 @@ from cpython.list cimport PyList_GET_ITEM, PyList_GET_SIZE
 from cpython.mem cimport PyMem_Free, PyMem_Malloc, PyMem_Realloc
 from cpython.object cimport PyObject
 from cpython.tuple cimport PyTuple_GET_ITEM, PyTuple_GET_SIZE
+from cpython.unicode cimport PyUnicode_DecodeUTF8
 from libc.stdint cimport INT64_MIN, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, realloc
 from libc.string cimport memchr, memcmp, memcpy, memmove, memset
@@ -652,6 +655,40 @@ def decode_brief(records, bytes name not None):
                     r.size,
                 )
             )
+            at += r.size
+    finally:
+        PyBuffer_Release(&buffer)
+    return out
+
+
+def decode_values(records, tuple names not None):
+    cdef Py_buffer buffer
+    cdef Py_ssize_t at = 0
+    cdef Py_ssize_t value_bytes = 0
+    cdef Record r
+    cdef list out = []
+    # A name with a separator in it is in no property text.
+    cdef list wanted = [
+        (name, name.encode()) for name in names if "\x01" not in name and "\x02" not in name
+    ]
+    cdef dict values
+    cdef const uint8_t *value
+    cdef bytes encoded
+    PyObject_GetBuffer(records, &buffer, PyBUF_CONTIG_RO)
+    try:
+        while at < buffer.len:
+            _expect(<const uint8_t *> buffer.buf, at, buffer.len, False, &r)
+            values = {}
+            for name, encoded in wanted:
+                value = _property(
+                    &r, <const uint8_t *> PyBytes_AS_STRING(encoded), PyBytes_GET_SIZE(encoded),
+                    &value_bytes,
+                )
+                if value != NULL:
+                    values[name] = PyUnicode_DecodeUTF8(
+                        <const char *> value, value_bytes, b"replace"
+                    )
+            out.append((<int64_t> get64(r.at + 20), r.size, values))
             at += r.size
     finally:
         PyBuffer_Release(&buffer)

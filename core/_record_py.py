@@ -327,6 +327,20 @@ def decode_brief(records: Any, name: bytes) -> list[Any]:
     ]  # fmt: skip
 
 
+def decode_values(records: Any, names: tuple[str, ...]) -> list[Any]:
+    return [
+        (fields[2], size, _values(fields[12], names))
+        for fields, size in _records(records, COUNT_MAX, False)
+    ]
+
+
+def _values(properties: bytes, names: tuple[str, ...]) -> dict[str, str]:
+    found = {name: _property(properties, name.encode()) for name in names}
+    return {
+        name: value.decode(errors="replace") for name, value in found.items() if value is not None
+    }
+
+
 def in_queue(records: Any, topic: bytes, queue_id: int, begin: int, end: int) -> bool:
     lowest = begin
     try:

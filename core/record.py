@@ -82,6 +82,7 @@ __all__ = [
     "decode",
     "decode_brief",
     "decode_messages",
+    "decode_values",
     "encode_batch",
     "encode_blank",
     "find_record",
@@ -111,6 +112,7 @@ copy_in = _kernel.copy_in
 crc32_31 = _kernel.crc32_31
 decode = _kernel.decode
 decode_brief = _kernel.decode_brief
+decode_values = _kernel.decode_values
 scan = _kernel.scan
 collect = _kernel.collect
 find_record = _kernel.find_record

@@ -172,14 +172,15 @@ class RemotingServer:
             if connection.deferred or connection.is_congested:
                 connection.deferred.append(request)
             else:
-                self._handle_request(request, connection)
+                self.process(request, connection)
         return broken
 
     def _handle_deferred(self, connection: Connection) -> None:
         while connection.deferred and not connection.is_congested:
-            self._handle_request(connection.deferred.popleft(), connection)
+            self.process(connection.deferred.popleft(), connection)
 
-    def _handle_request(self, request: RemotingCommand, connection: Connection) -> None:
+    def process(self, request: RemotingCommand, connection: Connection) -> None:
+        """Do what one request asks for, and queue the answer if there is one by then."""
         processor = self._processors.get(request.code)
         answer: RemotingCommand | None
         if processor is None:

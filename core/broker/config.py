@@ -106,6 +106,10 @@ class BrokerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     pull_count_max: int = 16_384
     """Most messages of one pull's answer; a client that does not ask for bytes gets 32."""
 
+    enable_property_filter: bool = True
+    """Let consumers filter by properties (expression type SQL92). Off by default in RocketMQ, but
+    here what an expression may be is limited, and so is the time that one pull takes for it."""
+
     slave_read_enable: bool = False
     """Send readers whose messages are likely not in memory any more to the broker that their group
     names (``whichBrokerWhenConsumeSlowly``), and others to its ``brokerId``; as in RocketMQ."""

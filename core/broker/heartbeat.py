@@ -43,7 +43,7 @@ class Subscription(msgspec.Struct, frozen=True, rename="camel"):
 
     @property
     def is_tag_filter(self) -> bool:
-        return (self.expression_type or TAG_EXPRESSION_TYPE) == TAG_EXPRESSION_TYPE
+        return is_tag_type(self.expression_type)
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +96,11 @@ def decode_heartbeat(body: bytes) -> Heartbeat:
         )
     except (msgspec.ValidationError, ValueError) as exc:
         raise RemotingDecodeError(f"heartbeat: {exc}") from exc
+
+
+def is_tag_type(expression_type: str | None) -> bool:
+    """Say whether an expression of this type is one of tags, as it is without a type."""
+    return expression_type in (None, "", TAG_EXPRESSION_TYPE)
 
 
 def decode_tag_expression(expression: str | None) -> frozenset[int] | None:

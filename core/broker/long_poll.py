@@ -18,6 +18,7 @@ from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
+from core.broker.sql_filter import SqlFilter
 from core.broker.subscription_groups import SubscriptionGroup
 from core.remoting import RemotingCommand
 from core.remoting_server import Connection
@@ -42,6 +43,7 @@ class HeldPull:
     count_max: int
     bytes_max: int
     tag_codes: frozenset[int] | None
+    sql_filter: SqlFilter | None
     deadline_ms: int
 
 

@@ -22,6 +22,7 @@ from core.broker.api import BrokerApi
 from core.broker.config import BrokerConfig
 from core.broker.consumer_groups import GroupMembers
 from core.broker.consumer_offsets import ConsumerOffsets
+from core.broker.filter_gate import FilterGate
 from core.broker.long_poll import HeldPulls
 from core.broker.processors.admin import AdminProcessor
 from core.broker.processors.consumer import ConsumerProcessor
@@ -33,6 +34,7 @@ from core.broker.registration import BrokerAddress, Registrar
 from core.broker.registration_gate import RegistrationGate
 from core.broker.runtime_info import RuntimeInfo
 from core.broker.schedule import ScheduleService
+from core.broker.sql_filter import SqlFilters
 from core.broker.state_files import StateFile
 from core.broker.subscription_groups import SubscriptionGroups
 from core.broker.topics import TopicTable
@@ -204,7 +206,8 @@ class Broker:
             flush_is_sync=self._config.store.flush == "sync",
             cold_reads_max=self._config.held_pulls_max,
         )
-        send, pull, consumer = self._processors(store, api)
+        filters = SqlFilters(is_enabled=self._config.enable_property_filter, is_loaded=False)
+        send, pull, consumer = self._processors(store, api, filters)
         runtime = RuntimeInfo(
             store,
             clock=self._clock,
@@ -237,6 +240,9 @@ class Broker:
         )
         for code in (RequestCode.HEART_BEAT, RequestCode.UPDATE_AND_CREATE_TOPIC):
             processors[code] = gate.guard(processors[code])
+        filter_gate = FilterGate(filters)
+        filtering = {*pull.processors(), RequestCode.CHECK_CLIENT_CONFIG}
+        processors |= {code: filter_gate.guard(processors[code]) for code in filtering}
         server = RemotingServer(
             processors,
             connections_max=self._config.connections_max,
@@ -257,6 +263,7 @@ class Broker:
                 await nursery.start(send.answers.run, server)
             await nursery.start(schedule.run)
             nursery.start_soon(gate.run, server)
+            nursery.start_soon(filter_gate.run, server)
             nursery.start_soon(self._save_regularly)
             nursery.start_soon(self._expire_regularly, consumer)
             nursery.start_soon(_tick_regularly, runtime)
@@ -266,7 +273,7 @@ class Broker:
             task_status.started()
 
     def _processors(
-        self, store: MessageStore, api: BrokerApi
+        self, store: MessageStore, api: BrokerApi, filters: SqlFilters
     ) -> tuple[SendProcessor, PullProcessor, ConsumerProcessor]:
         config = self._config
         send = SendProcessor(
@@ -288,6 +295,7 @@ class Broker:
             self.offsets,
             self.held_pulls,
             api.cold_reads,
+            filters,
             clock=self._clock,
             count_max=config.pull_count_max,
             bytes_max=config.pull_bytes_max,
@@ -302,6 +310,7 @@ class Broker:
             self.consumers,
             self.producers,
             self.offsets,
+            filters,
             clock=self._clock,
             young_bytes_max=store.cached_bytes,
         )
@@ -408,6 +417,7 @@ class Broker:
             "autoCreateSubscriptionGroup": str(config.auto_create_groups).lower(),
             "maxMessageSize": str(config.store.message_bytes_max),
             "longPollingEnable": str(config.long_poll).lower(),
+            "enablePropertyFilter": str(config.enable_property_filter).lower(),
             "slaveReadEnable": str(config.slave_read_enable).lower(),
             "accessMessageInMemoryMaxRatio": str(config.store.cached_memory_percent),
         }

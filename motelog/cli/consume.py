@@ -32,6 +32,12 @@ def consume(
     ] = Begin.BEGIN,
     group: Annotated[str, typer.Option(help="Consumer group.")] = "motelog-cli",
     tags: Annotated[str, typer.Option(help="Only these tags: 'a || b'.")] = "*",
+    sql: Annotated[
+        str | None,
+        typer.Option(
+            help="Only messages whose properties match: \"temperature > 30 AND a = 'b'\"."
+        ),
+    ] = None,
     count: Annotated[int | None, typer.Option(min=1, help="End after so many messages.")] = None,
     seconds: Annotated[float | None, typer.Option(min=0.0, help="End after so long.")] = None,
     until_end: Annotated[
@@ -50,15 +56,16 @@ def consume(
 
     import trio
 
-    from bridge.errors import RouteError
+    from bridge.errors import FilterError, RouteError
     from bridge.pull import PullConsumer
+    from bridge.selector import select
 
     async def run() -> int:
         received = 0
         async with PullConsumer(namesrv=namesrv, group=group, hold_s=POLL_S) as consumer:
             queues = await consumer.queues(topic)
             ends = await consumer.end_offsets(queues) if until_end else None
-            consumer.assign(queues, tags=tags)
+            consumer.assign(queues, tags=tags, sql=sql)
             if begin is Begin.BEGIN:
                 consumer.seek_to_begin()
             elif begin is Begin.END:
@@ -77,7 +84,10 @@ def consume(
         return received
 
     try:
+        select(tags, sql)
         received = trio.run(run)
+    except (FilterError, ValueError) as exc:
+        raise CliError(str(exc)) from exc
     except RouteError as exc:
         remedy = "it is created by the first message: motelog produce, or motelog pub"
         raise CliError(str(exc), remedy=remedy) from exc

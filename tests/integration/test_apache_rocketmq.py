@@ -19,9 +19,9 @@ from bridge.sync import SyncPullConsumer
 from core.message import Message, StoredMessage
 from core.namesrv.config import NamesrvConfig
 from core.namesrv.server import NameServer
-from core.remoting import RequestCode, loads
+from core.remoting import RequestCode, ResponseCode, loads
 from tests.support.broker_process import BrokerProcess
-from tests.support.broker_stack import connected, joined, started_stack
+from tests.support.broker_stack import connected, joined, json_body, started_stack
 from tests.support.java import COMMITLOG_FILE_BYTES, VERSION_4, VERSION_5, ApacheServer
 from tests.support.stores import opened, read_queue
 
@@ -224,6 +224,90 @@ async def check_times_and_holds(namesrv: str) -> None:
             nursery.start_soon(send_later)
             held = await consumer.pull(queue, 2, hold_s=10)
         assert [m.body for m in held.messages()] == [b"2"]
+
+
+# What the brokers are asked for, over messages with the properties of PROPERTIES.
+FILTERS = (
+    "a = 'x'", "a <> 'x'", "a = 5", "5 = a", "a > 5", "a <= 5.5", "a BETWEEN 4 AND 6",
+    "a NOT BETWEEN 4 AND 6", "a IN ('x', '5')", "a NOT IN ('x', '5')", "a IS NULL",
+    "a IS NOT NULL", "NOT (a = 'x')", "a", "NOT a", "TRUE", "NULL", "FALSE OR a = 'x'",
+    "a = b", "a <> b", "b = a", "a > b", "b IS NULL AND a IS NOT NULL", "a = TRUE", "b = FALSE",
+    "a > 5 OR b = 'y'", "b = 'y' OR a > 5", "NOT (a > 5)", "a = 'it''s'", "a = -5", "- -5 = 5",
+    "(a = 'x') = TRUE", "a = 'x' IS NULL", "5 > 3 AND '5' = 5 AND 5 = 5.0", "c = .5 AND a = 5E0",
+    "TAGS = 'T' AND a is not null", "a /* x */ = -- y\n 'x'", "A = 'x'", "-a IS NULL",
+    "a = 'x' OR a = 'y' AND b = 'y'", "a BETWEEN 5 AND b", "d = 3 OR e = 'z'",
+    "c BETWEEN 0.1 AND 1.", "c < 0.5 OR c > 0.5", "c = '0.5'", "c <> '.5'",
+)  # fmt: skip
+# RocketMQ compares with a whole number what is a whole number of its bits, and gives up the rest.
+WIDER = ("c > 0", "c < 5", "NOT (c = 5)", "a IS NULL AND c >= 0 AND b = 'x'", "3000000000 > c")
+FILTERS_OF_5_3 = ("a CONTAINS 't'", "a NOT CONTAINS 't'", "NOT (a CONTAINS 't')", "a CONTAINS ''")
+REFUSED = (
+    "a >", "a > 'x'", "a = NULL", "a BETWEEN 10 AND 0", "a IN (5)", "'x' IN ('x')", "5", "a ! b",
+    "in = 1", "a > 9223372036854775808", "a > 1E999", "TRUE = 'x'", "a BETWEEN 'a' AND 'b'",
+    "NOT a > 1",
+)  # fmt: skip
+VALUES = (None, "x", "y", "5", "4", "7", "-5", "it's", "true", "false")
+PROPERTIES = [
+    {name: value for name, value in (("a", a), ("b", b), ("c", "0.5")) if value is not None}
+    for a in VALUES
+    for b in VALUES
+]
+
+
+async def filtered(namesrv: str, filters: Iterable[str]) -> dict[str, list[int]]:
+    """Return per filter which of the messages match it, by numbers."""
+    found: dict[str, list[int]] = {}
+    async with PullConsumer(namesrv=namesrv, group="Sql") as consumer:
+        queues = await consumer.queues("Sql", wait_s=NEW_TOPIC_WAIT_S)
+        ends = await consumer.end_offsets(queues)
+        for sql in filters:
+            bodies: list[int] = []
+            for queue in queues:
+                offset = 0
+                while offset < ends[queue]:
+                    result = await consumer.pull(queue, offset, sql=sql)
+                    assert result.next_offset > offset, sql
+                    offset = result.next_offset
+                    bodies += [int(message.body) for message in result.messages()]
+            found[sql] = sorted(bodies)
+    return found
+
+
+async def send_with_properties(namesrv: str) -> None:
+    async with Producer(namesrv=namesrv, group="P", timeout_s=10) as producer:
+        for number, properties in enumerate(PROPERTIES):
+            await producer.send(Message("Sql", b"%d" % number, "T", properties=properties))
+
+
+async def refused(address: str, sql: str) -> bool:
+    """Say whether a broker takes a filter for none (code 46)."""
+    subscription = {"topic": "Sql", "subString": sql, "expressionType": "SQL92"}
+    body = {"clientId": "c", "group": "Sql", "subscriptionData": subscription}
+    async with connected(address) as peer:
+        answer = await peer.ask(RequestCode.CHECK_CLIENT_CONFIG, body=json_body(body))
+    assert answer.code in (ResponseCode.SUCCESS, ResponseCode.SUBSCRIPTION_PARSE_FAILED)
+    return answer.code != ResponseCode.SUCCESS
+
+
+@pytest.mark.parametrize(
+    "version", [VERSION_5, pytest.param(VERSION_4, marks=pytest.mark.java_all)]
+)
+async def test_filters_match_what_they_match_at_apache(tmp_path: Path, version: str) -> None:
+    filters = FILTERS if version == VERSION_4 else FILTERS + FILTERS_OF_5_3
+    async with (
+        ApacheServer(version, tmp_path / "theirs") as apache,
+        started_stack(tmp_path / "ours") as stack,
+    ):
+        for namesrv in (apache.namesrv_address, stack.namesrv_address):
+            await send_with_properties(namesrv)
+        theirs = await filtered(apache.namesrv_address, filters)
+        assert await filtered(stack.namesrv_address, filters) == theirs
+        assert theirs["a = 'x'"] == [n for n, p in enumerate(PROPERTIES) if p.get("a") == "x"]
+        assert not any((await filtered(apache.namesrv_address, WIDER)).values())
+        assert all((await filtered(stack.namesrv_address, WIDER)).values())
+        for sql in REFUSED:
+            for address in (apache.broker_address, stack.broker_address):
+                assert await refused(address, sql), sql
 
 
 def check_blocking_facade(namesrv: str) -> None:

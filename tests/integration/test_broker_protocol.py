@@ -475,7 +475,7 @@ async def test_a_pull_that_asks_for_bytes_may_be_large(tmp_path: Path) -> None:
         ("T", {"queueId": 4}, ResponseCode.SYSTEM_ERROR),
         ("T", {"queueId": -1}, ResponseCode.SYSTEM_ERROR),
         ("T", {"consumerGroup": "a b"}, ResponseCode.SYSTEM_ERROR),
-        ("T", {"expressionType": "SQL92", "subscription": "a > 1"}, ResponseCode.SYSTEM_ERROR),
+        ("T", {"expressionType": "JS", "subscription": "a > 1"}, ResponseCode.SYSTEM_ERROR),
         ("T", {"sysFlag": 0}, ResponseCode.SUBSCRIPTION_NOT_EXIST),
         ("T", {"maxMsgNums": "many"}, ResponseCode.SYSTEM_ERROR),
         ("T", {"subscription": "t" * 70_000}, ResponseCode.SUBSCRIPTION_PARSE_FAILED),

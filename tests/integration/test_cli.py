@@ -78,6 +78,21 @@ def test_a_group_goes_on_where_it_committed(motelog_stack: MotelogProcess) -> No
     assert [message["body"] for message in second] == ["4"]
 
 
+def test_consume_filters_by_properties(motelog_stack: MotelogProcess) -> None:
+    namesrv = ["--namesrv", motelog_stack.ready["namesrv"]]
+    for degrees in (19, 21, 23):
+        motelog("produce", "filtered", "-m", str(degrees), "-p", f"degrees={degrees}", *namesrv)
+    options = ["--sql", "degrees BETWEEN 20 AND 22", "--until-end", "--json", *namesrv]
+    (found,) = motelog_lines("consume", "filtered", *options)
+    assert found["body"] == "21"
+    to = motelog_stack.ready["mqtt"]
+    for device, qos in (("dev42", "1"), ("dev42", "0"), ("dev44", "1")):
+        motelog("pub", "-t", f"devices/{device}/x", "-m", device + qos, "--qos", qos, "--to", to)
+    options = ["--sql", "TAGS IN ('dev42', 'dev43') AND qosLevel = 1", *options[2:]]
+    (found,) = motelog_lines("consume", "devices", *options)
+    assert found["body"] == "dev421"
+
+
 def test_plain_output_is_for_people(motelog_stack: MotelogProcess) -> None:
     namesrv = ["--namesrv", motelog_stack.ready["namesrv"]]
     result = motelog("pub", "-t", "plain/a", "-m", "x", "--to", motelog_stack.ready["mqtt"])
@@ -97,6 +112,9 @@ def test_plain_output_is_for_people(motelog_stack: MotelogProcess) -> None:
         (["sub", "-t", "$share/g/a", "--to", "{mqtt}"], 1, "refused to subscribe '$share/g/a'"),
         (["consume", "never-written", "--namesrv", "{namesrv}"], 1, "'never-written'"),
         (["consume", "a", "--namesrv", "127.0.0.1:1"], 1, "no name server answered"),
+        (["consume", "a", "--sql", "a > 5 AND"], 1, "wrong at column 10: it ends too early"),
+        (["consume", "a", "--sql", "a > 5", "--tags", "b"], 1, "tags and sql are both given"),
+        (["consume", "a", "--tags", "||"], 1, "'||' names no tag"),
         (["produce", "bad topic", "-m", "x", "--namesrv", "{namesrv}"], 1, "'bad topic'"),
         (["produce", "a", "-m", "x", "-p", "novalue"], 2, "'novalue' is not NAME=VALUE"),
         (["pub", "-t", "a", "-m", "x", "--to", "{namesrv}"], 1, "is this MQTT?"),

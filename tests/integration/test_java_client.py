@@ -16,6 +16,7 @@ from tests.support.broker_stack import (
     connected,
     eventually,
     pull_ext,
+    routed,
     send_ext,
     started_stack,
     store_config,
@@ -100,6 +101,40 @@ async def test_java_push_consumer_gets_its_tags_once_and_commits(
                 offsets = [int(o) for q, o, *_ in received if int(q) == queue_id]
                 assert mode == "consume" or offsets == sorted(offsets)
         assert stack.broker.consumers.get("G") is None
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+async def test_java_push_consumer_filters_by_sql(tmp_path: Path, version: str) -> None:
+    async with started_stack(tmp_path) as stack, connected(stack.broker_address) as peer:
+        for i in range(40):
+            properties = f"TAGS\x01Tag{'ABC'[i % 3]}\x02a\x01{i}\x02"
+            ext = send_ext("ToSql", queue_id=i % 4, properties=properties if i % 8 else "")
+            await peer.ask(RequestCode.SEND_MESSAGE_V2, ext, b"message %d" % i)
+        # As in RocketMQ's example.
+        wanted = (
+            "(TAGS is not null and TAGS in ('TagA', 'TagB'))"
+            "and (a is not null and a between 0 and 30)"
+        )
+        expected = [f"message {i}" for i in range(31) if i % 3 < 2 and i % 8]
+        received = await run_client(version, "sql", stack, "ToSql", "G", str(len(expected)), wanted)
+        assert sorted(body for *_, body in received) == sorted(expected)
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+async def test_java_consumer_is_told_that_its_filter_is_none(tmp_path: Path, version: str) -> None:
+    for is_enabled, expression, code, text in (
+        (True, "a > 5 AND b = ", ResponseCode.SUBSCRIPTION_PARSE_FAILED, "at column 15"),
+        (False, "a > 5", ResponseCode.SYSTEM_ERROR, "does not support consumer to filter"),
+    ):
+        folder = tmp_path / str(is_enabled)
+        async with started_stack(folder, enable_property_filter=is_enabled) as stack:
+            async with connected(stack.broker_address) as peer:
+                await peer.ask(RequestCode.SEND_MESSAGE_V2, send_ext("ToSql"), b"x")
+            await routed(stack, "ToSql")
+            lines = await run_client(version, "sql", stack, "ToSql", "G", "1", expression)
+            (refusal,) = [line for line in lines if line[0] == "refused"]
+            assert refusal[1] == str(int(code))
+            assert text in refusal[2]
 
 
 @pytest.mark.parametrize("version", VERSIONS)

@@ -190,6 +190,7 @@ class ApacheServer:
             "mappedFileSizeCommitLog": self._commitlog_file_bytes,
             "flushDiskType": f"{self._flush.upper()}_FLUSH",
             "diskMaxUsedSpaceRatio": 95,
+            "enablePropertyFilter": "true",
             # Of no use here, and each costs disk or time at the start.
             "timerWheelEnable": "false",
             "enableCompaction": "false",

@@ -16,6 +16,7 @@ from core.broker.consumer_groups import GroupMembers
 from core.broker.consumer_offsets import ConsumerOffsets
 from core.broker.long_poll import HeldPulls
 from core.broker.processors.pull import PullProcessor
+from core.broker.sql_filter import SqlFilters
 from core.broker.subscription_groups import SubscriptionGroups
 from core.broker.topics import TopicTable
 from core.clock import ManualClock
@@ -84,6 +85,7 @@ class PullStage:
             ConsumerOffsets(entries_max=10),
             self.held,
             self.api.cold_reads,
+            SqlFilters(),
             clock=clock,
             count_max=100,
             bytes_max=1 << 20,

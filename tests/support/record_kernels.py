@@ -74,6 +74,7 @@ def read(kernel: Any, data: Any, begin: int, end: int, base: int, name: bytes) -
         answer(kernel.decode, data),
         answer(kernel.decode, data, 2, True),
         answer(kernel.decode_brief, data, name),
+        answer(kernel.decode_values, data, (name.decode(errors="replace"), "a", "a\x01b", "")),
         answer(kernel.in_queue, data, b"T", 0, begin, end),
         answer(kernel.in_queue, data, b"T", 0, 0, 1 << 62),
         answer(kernel.scan, data, begin, end, base, 3),

@@ -17,6 +17,7 @@ from core.broker.consumer_groups import GroupMembers, Member
 from core.broker.consumer_offsets import ConsumerOffsets
 from core.broker.heartbeat import Heartbeat, Subscription, decode_heartbeat
 from core.broker.queue_locks import QueueLocks
+from core.broker.sql_filter import SqlFilters
 from core.broker.subscription_groups import SubscriptionGroups
 from core.broker.topics import TopicTable
 from core.clock import Clock
@@ -53,6 +54,7 @@ class ConsumerProcessor:
         consumers: GroupMembers[Connection],
         producers: GroupMembers[Connection],
         offsets: ConsumerOffsets,
+        filters: SqlFilters,
         *,
         clock: Clock,
         young_bytes_max: int,
@@ -63,6 +65,7 @@ class ConsumerProcessor:
         self._consumers = consumers
         self._producers = producers
         self._offsets = offsets
+        self._filters = filters
         self._clock = clock
         self._young_bytes_max = young_bytes_max
         self._locks = QueueLocks()
@@ -229,10 +232,9 @@ class ConsumerProcessor:
             value = msgspec.convert(loads(request.body), _CheckClientJson)
         except msgspec.ValidationError as exc:
             raise RemotingDecodeError(f"client check: {exc}") from exc
-        if value.subscription_data is not None and not value.subscription_data.is_tag_filter:
-            kind = shown(value.subscription_data.expression_type or "")[1:-1]
-            text = f"The broker does not support consumer to filter message by {kind}"
-            raise BrokerError(ResponseCode.SYSTEM_ERROR, text)
+        subscription = value.subscription_data
+        if subscription is not None and not subscription.is_tag_filter:
+            self._filters.get(subscription.expression_type, subscription.sub_string or "")
         return request.answer()
 
     def _notify(self, names: Iterable[str]) -> None:

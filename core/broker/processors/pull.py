@@ -23,12 +23,10 @@ from core.broker.api import BrokerApi, QueueTail, ReadResult, ReadStatus
 from core.broker.cold_reads import ColdReads
 from core.broker.consumer_groups import GroupMembers
 from core.broker.consumer_offsets import ConsumerOffsets
-from core.broker.heartbeat import (
-    EXPRESSION_CHARACTERS_MAX,
-    TAG_EXPRESSION_TYPE,
-    decode_tag_expression,
-)
+from core.broker.filtered_reads import read_matching
+from core.broker.heartbeat import EXPRESSION_CHARACTERS_MAX, decode_tag_expression, is_tag_type
 from core.broker.long_poll import HeldPull, HeldPulls
+from core.broker.sql_filter import SqlFilter, SqlFilters
 from core.broker.subscription_groups import SubscriptionGroup, SubscriptionGroups
 from core.broker.topics import TopicTable
 from core.clock import Clock
@@ -80,6 +78,7 @@ class PullProcessor:
         offsets: ConsumerOffsets,
         held: HeldPulls,
         cold: ColdReads,
+        filters: SqlFilters,
         *,
         clock: Clock,
         count_max: int,
@@ -95,6 +94,7 @@ class PullProcessor:
         self._offsets = offsets
         self._held = held
         self._cold = cold
+        self._filters = filters
         self._clock = clock
         self._count_max = count_max
         self._bytes_max = bytes_max
@@ -171,7 +171,7 @@ class PullProcessor:
             queue_offset,
             count_max,
             bytes_max,
-            self._filter(ext, group, topic, sys_flag),
+            *self._filter(ext, group, topic, sys_flag),
             0,
         )
         if sys_flag & PullSysFlag.COMMIT_OFFSET:
@@ -243,11 +243,13 @@ class PullProcessor:
 
     def _filter(
         self, ext: dict[str, str], group: SubscriptionGroup, topic: str, sys_flag: int
-    ) -> frozenset[int] | None:
-        """Return the tag hashes the pull wants, None for all: by its own text or the heartbeat."""
+    ) -> tuple[frozenset[int] | None, SqlFilter | None]:
+        """Return the tag hashes the pull wants, None for all, and its SQL92 filter if it has one.
+
+        Its own text says so, or else the heartbeat.
+        """
         if sys_flag & PullSysFlag.SUBSCRIPTION:
-            _check_expression_type(ext.get("expressionType"))
-            return self._codes(ext.get("subscription", ""))
+            return self._parsed(ext.get("expressionType"), ext.get("subscription", ""))
         members = self._consumers.get(group.group_name)
         if members is None:
             text = (
@@ -264,8 +266,14 @@ class PullProcessor:
         if subscription.sub_version < int_field(ext, "subVersion"):
             text = f"the subscription of {group.group_name} to {topic} is older than the pull's"
             raise BrokerError(ResponseCode.SUBSCRIPTION_NOT_LATEST, text)
-        _check_expression_type(subscription.expression_type)
-        return self._codes(subscription.sub_string or "")
+        return self._parsed(subscription.expression_type, subscription.sub_string or "")
+
+    def _parsed(
+        self, expression_type: str | None, expression: str
+    ) -> tuple[frozenset[int] | None, SqlFilter | None]:
+        if is_tag_type(expression_type):
+            return self._codes(expression), None
+        return None, self._filters.get(expression_type, expression)
 
     def _codes(self, expression: str) -> frozenset[int] | None:
         """Return the hashes of a tag expression; remembered, since each pull repeats it."""
@@ -281,6 +289,18 @@ class PullProcessor:
         return self._tag_codes[expression]
 
     def _read(self, pull: HeldPull, *, may_wait: bool = True) -> ReadResult:
+        if pull.sql_filter is not None:
+            return read_matching(
+                self._api,
+                self._clock,
+                pull.sql_filter,
+                pull.topic,
+                pull.queue_id,
+                pull.queue_offset,
+                count_max=pull.count_max,
+                bytes_max=pull.bytes_max,
+                may_wait=may_wait,
+            )
         return self._api.read(
             pull.topic,
             pull.queue_id,
@@ -310,11 +330,16 @@ class PullProcessor:
             self._retry_later(pull)
             return
         result = self._read(pull)
-        # Past messages that the filter refuses, as long as there are some.
-        while result.status == ReadStatus.NO_MATCH and result.next_offset < result.max_offset:
+        # Past messages that tags refuse, as long as there are some. A SQL92 filter takes so much
+        # longer that what is left is the client's next pull.
+        while (
+            result.status == ReadStatus.NO_MATCH
+            and result.next_offset < result.max_offset
+            and pull.sql_filter is None
+        ):
             pull.queue_offset = result.next_offset
             result = self._read(pull)
-        if result.status == ReadStatus.NO_MATCH:
+        if result.status == ReadStatus.NO_MATCH and result.next_offset >= result.max_offset:
             pull.queue_offset = result.next_offset
             self._held.hold(pull)
         elif _code(pull, result) == ResponseCode.PULL_NOT_FOUND:
@@ -382,10 +407,3 @@ def _code(pull: HeldPull, result: ReadResult) -> ResponseCode:
     if status in (ReadStatus.NO_QUEUE, ReadStatus.NO_MESSAGE_IN_QUEUE) and not pull.queue_offset:
         return ResponseCode.PULL_NOT_FOUND
     return _OUTCOMES[status][0]
-
-
-def _check_expression_type(expression_type: str | None) -> None:
-    if expression_type not in (None, "", TAG_EXPRESSION_TYPE):
-        kind = shown(expression_type)[1:-1]
-        text = f"The broker does not support consumer to filter message by {kind}"
-        raise BrokerError(ResponseCode.SYSTEM_ERROR, text)

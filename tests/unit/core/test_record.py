@@ -24,6 +24,7 @@ from core.record import (
     decode,
     decode_brief,
     decode_messages,
+    decode_values,
     encode_batch,
     encode_blank,
     find_record,
@@ -239,6 +240,19 @@ def test_brief_decoding_finds_the_last_value_that_is_not_empty() -> None:
         (5, b"open", b"T", b"a\x01open", b"body", 0, 2_000, 102),
     ]
     assert [brief[1] for brief in decode_brief(data, b"b")] == [None, None]
+
+
+def test_values_are_those_of_the_named_properties() -> None:
+    tail = QueueTail(b"T", 0, 4)
+    text = b"a\x01first\x02ab\x01no\x02a\x01second\x02a\x01\x02\xc3\xa4\x01\xff\x02c\x01\x02"
+    data = encoded(message(tail, b"B", properties=text), message(tail, properties=b"b\x01open"))
+    assert decode_values(data, ("a", "b", "c", "\u00e4", "a\x01first")) == [
+        (4, len(data) - 102, {"a": "second", "\u00e4": "\ufffd"}),
+        (5, 102, {"b": "open"}),
+    ]
+    assert [values for _, _, values in decode_values(data, ())] == [{}, {}]
+    with pytest.raises(RecordError):
+        decode_values(data[:-1], ("a",))
 
 
 def test_compressed_bodies_are_inflated_up_to_a_limit() -> None:

@@ -36,6 +36,7 @@ def pull(
         count_max=32,
         bytes_max=1000,
         tag_codes=None,
+        sql_filter=None,
         deadline_ms=deadline_ms,
     )
 

@@ -3,6 +3,7 @@
 //   JavaClient send     NAMESRV TOPIC GROUP COUNT    single, batch, asynchronous and oneway sends
 //   JavaClient consume  NAMESRV TOPIC GROUP COUNT TAGS
 //   JavaClient orderly  NAMESRV TOPIC GROUP COUNT TAGS
+//   JavaClient sql      NAMESRV TOPIC GROUP COUNT FILTER    as consume; "refused" if the start fails
 //   JavaClient later    NAMESRV TOPIC GROUP COUNT    sends with a delay level, consumes each twice
 //   JavaClient query    NAMESRV TOPIC GROUP COUNT    sends with keys, finds by key, time and both ids
 
@@ -12,6 +13,7 @@ import java.util.List;
 import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.TimeUnit;
 import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
+import org.apache.rocketmq.client.consumer.MessageSelector;
 import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyStatus;
 import org.apache.rocketmq.client.consumer.listener.ConsumeOrderlyStatus;
 import org.apache.rocketmq.client.consumer.listener.MessageListenerConcurrently;
@@ -34,7 +36,7 @@ public class JavaClient {
         } else if (args[0].equals("query")) {
             query(args[1], args[2], args[3], count);
         } else {
-            consume(args[0].equals("orderly"), args[1], args[2], args[3], count, args[5]);
+            consume(args[0], args[1], args[2], args[3], count, args[5]);
         }
         System.exit(0);
     }
@@ -157,14 +159,15 @@ public class JavaClient {
             + "\t" + result.getMessageQueue().getQueueId() + "\t" + result.getQueueOffset());
     }
 
-    static void consume(boolean isOrderly, String namesrv, String topic, String group, int count,
-            String tags) throws Exception {
+    static void consume(String mode, String namesrv, String topic, String group, int count,
+            String expression) throws Exception {
         CountDownLatch wanted = new CountDownLatch(count);
         DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(group);
         consumer.setNamesrvAddr(namesrv);
         consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
-        consumer.subscribe(topic, tags);
-        if (isOrderly) {
+        consumer.subscribe(topic, mode.equals("sql") ? MessageSelector.bySql(expression)
+            : MessageSelector.byTag(expression));
+        if (mode.equals("orderly")) {
             consumer.registerMessageListener((MessageListenerOrderly) (messages, context) -> {
                 messages.forEach(message -> take(message, wanted));
                 return ConsumeOrderlyStatus.SUCCESS;
@@ -175,7 +178,13 @@ public class JavaClient {
                 return ConsumeConcurrentlyStatus.CONSUME_SUCCESS;
             });
         }
-        consumer.start();
+        try {
+            consumer.start();
+        } catch (MQClientException error) {
+            System.out.println("refused\t" + error.getResponseCode() + "\t"
+                + error.getErrorMessage());
+            return;
+        }
         if (!wanted.await(60, TimeUnit.SECONDS)) {
             throw new IllegalStateException(wanted.getCount() + " messages did not come");
         }

@@ -1,0 +1,89 @@
+"""Which messages of its queues a consumer wants: by tag, or by a SQL92 filter over properties.
+
+Owns: Selector, what heartbeats and pulls say of it. Must not touch: sockets, trio; what a filter
+means (core.broker). Spec: RocketMQ MessageSelector, SubscriptionData, FilterAPI.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, Final
+
+from bridge.errors import FilterError
+from core.broker.heartbeat import TAG_EXPRESSION_TYPE
+from core.broker.sql_filter import SQL_EXPRESSION_TYPE, SqlFilterError, compile_sql
+from core.message import StoredMessage, string_hash
+
+TAGS_ALL: Final = "*"
+
+
+@dataclass(frozen=True, slots=True)
+class Selector:
+    """One expression and of which kind it is."""
+
+    expression: str = TAGS_ALL
+    expression_type: str = TAG_EXPRESSION_TYPE
+
+    @property
+    def is_sql(self) -> bool:
+        return self.expression_type == SQL_EXPRESSION_TYPE
+
+    @property
+    def tags(self) -> tuple[str, ...]:
+        """The tags that are wanted; () for all, which a filter may be part of."""
+        return () if self.is_sql else parse_tags(self.expression)
+
+    def keep(self, messages: list[StoredMessage]) -> list[StoredMessage]:
+        """Return those with one of the tags: the broker has compared their hashes only."""
+        tags = self.tags
+        return [message for message in messages if message.tags in tags] if tags else messages
+
+    def subscription(self, topic: str, version: int) -> dict[str, Any]:
+        """Return what heartbeats say: a SubscriptionData."""
+        return {
+            "classFilterMode": False,
+            "codeSet": [string_hash(tag) for tag in self.tags],
+            "expressionType": self.expression_type,
+            "subString": self.expression,
+            "subVersion": version,
+            "tagsSet": list(self.tags),
+            "topic": topic,
+        }
+
+
+SELECT_ALL: Final = Selector()
+
+
+def select(tags: str, sql: str | None) -> Selector:
+    """Return the selector of ``sql`` if there is one, else of ``tags``.
+
+    ValueError if the tags are none or both are given, FilterError if the filter is none.
+    """
+    if sql is None:
+        parse_tags(tags)
+        return Selector(tags)
+    if tags != TAGS_ALL:
+        raise ValueError("tags and sql are both given: write TAGS IN ('a', 'b') into the filter")
+    _check(sql)
+    return Selector(sql, SQL_EXPRESSION_TYPE)
+
+
+# A consumer has few, and may name them with each pull.
+@lru_cache(maxsize=64)
+def _check(sql: str) -> None:
+    try:
+        compile_sql(sql)
+    except SqlFilterError as exc:
+        raise FilterError(exc.remark) from exc
+
+
+def parse_tags(expression: str) -> tuple[str, ...]:
+    """Return the tags of "A || B", () for all; ValueError if nothing is between the bars."""
+    expression = expression.strip()
+    if expression in ("", TAGS_ALL):
+        return ()
+    tags = tuple(tag for part in expression.split("||") if (tag := part.strip()))
+    if not tags:
+        raise ValueError(f"tag expression {expression!r} names no tag")
+    return tags
