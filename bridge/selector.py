@@ -1,7 +1,7 @@
 """Which messages of its queues a consumer wants: by tag, or by a SQL92 filter over properties.
 
 Owns: Selector, what heartbeats and pulls say of it. Must not touch: sockets, trio; what a filter
-means (core.broker). Spec: RocketMQ MessageSelector, SubscriptionData, FilterAPI.
+means (core.sql_filter). Spec: RocketMQ MessageSelector, SubscriptionData, FilterAPI.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from functools import lru_cache
 from typing import Any, Final
 
 from bridge.errors import FilterError
-from core.broker.heartbeat import TAG_EXPRESSION_TYPE
-from core.broker.sql_filter import SQL_EXPRESSION_TYPE, SqlFilterError, compile_sql
 from core.message import StoredMessage, string_hash
+from core.remoting_codes import SQL_EXPRESSION_TYPE, TAG_EXPRESSION_TYPE
+from core.sql_filter import SqlFilterError, compile_sql
 
 TAGS_ALL: Final = "*"
 

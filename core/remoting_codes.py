@@ -20,6 +20,10 @@ VERSION_CURRENT: Final = 409
 # Requests of this version or later get route bodies as standard JSON (4.9.4).
 VERSION_STANDARD_JSON: Final = 401
 
+# What the text of a subscription is; without one of these it is tags (ExpressionType).
+TAG_EXPRESSION_TYPE: Final = "TAG"
+SQL_EXPRESSION_TYPE: Final = "SQL92"
+
 
 class Serialize(IntEnum):
     """How the header of a frame is written; an answer uses the type of its request."""

@@ -15,9 +15,9 @@ from dataclasses import replace
 from typing import Final
 
 from core.broker.api import BrokerApi, ReadResult, ReadStatus
-from core.broker.sql_filter import SqlFilter
 from core.clock import Clock
 from core.record import decode_values
+from core.sql_filter import SqlFilter
 
 # As many as the store looks at for tags, or as many as are wanted when that is more.
 RECORDS_MAX: Final = 800

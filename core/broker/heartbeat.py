@@ -15,8 +15,8 @@ import msgspec
 from core.errors import RemotingDecodeError
 from core.message import string_hash
 from core.remoting import loads
+from core.remoting_codes import TAG_EXPRESSION_TYPE
 
-TAG_EXPRESSION_TYPE: Final = "TAG"
 EXPRESSION_CHARACTERS_MAX: Final = 65_536
 _CONSUME_TYPES: Final = ("CONSUME_ACTIVELY", "CONSUME_PASSIVELY", "CONSUME_POP")
 _MESSAGE_MODELS: Final = ("BROADCASTING", "CLUSTERING")

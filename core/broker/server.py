@@ -34,7 +34,6 @@ from core.broker.registration import BrokerAddress, Registrar
 from core.broker.registration_gate import RegistrationGate
 from core.broker.runtime_info import RuntimeInfo
 from core.broker.schedule import ScheduleService
-from core.broker.sql_filter import SqlFilters
 from core.broker.state_files import StateFile
 from core.broker.subscription_groups import SubscriptionGroups
 from core.broker.topics import TopicTable
@@ -44,6 +43,7 @@ from core.message import encode_host
 from core.metrics import Histogram
 from core.remoting_codes import RequestCode
 from core.remoting_server import Connection, RemotingServer, open_listener
+from core.sql_filter import SqlFilters
 from core.store.message_store import MessageStore
 from core.store.progress import OnProgress, StartProgress, log_progress
 

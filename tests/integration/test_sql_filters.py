@@ -14,10 +14,10 @@ from bridge.producer import Producer
 from bridge.pull import PullConsumer, PullStatus
 from bridge.sync import SyncPullConsumer
 from core.broker import filter_gate
-from core.broker.sql_filter import SqlFilter, compile_sql
 from core.message import Message
 from core.record import decode_messages
 from core.remoting import RemotingCommand, RequestCode, ResponseCode
+from core.sql_filter import SqlFilter, compile_sql
 from tests.support.broker_stack import (
     TIMEOUT_S,
     Peer,

@@ -27,7 +27,7 @@ CORNERS = {
     "pytest": ("tests", "motelog/pytest_plugin.py"),
     "asyncio": ("tests",),
     "prometheus_client": ("core/metrics.py", "tests"),
-    "lark": ("core/broker/sql_compiler.py", "tests"),
+    "lark": ("core/sql_compiler.py", "tests"),
     "mmap": ("core/store/files.py", "tests"),
 }
 

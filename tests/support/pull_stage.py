@@ -16,13 +16,13 @@ from core.broker.consumer_groups import GroupMembers
 from core.broker.consumer_offsets import ConsumerOffsets
 from core.broker.long_poll import HeldPulls
 from core.broker.processors.pull import PullProcessor
-from core.broker.sql_filter import SqlFilters
 from core.broker.subscription_groups import SubscriptionGroups
 from core.broker.topics import TopicTable
 from core.clock import ManualClock
 from core.errors import StoreError
 from core.remoting import RemotingCommand, RequestCode
 from core.remoting_server import Connection
+from core.sql_filter import SqlFilters
 from core.store.message_store import MessageStore
 from core.topic_config import TopicConfig
 from tests.support.broker_stack import pull_ext

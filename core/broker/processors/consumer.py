@@ -17,7 +17,6 @@ from core.broker.consumer_groups import GroupMembers, Member
 from core.broker.consumer_offsets import ConsumerOffsets
 from core.broker.heartbeat import Heartbeat, Subscription, decode_heartbeat
 from core.broker.queue_locks import QueueLocks
-from core.broker.sql_filter import SqlFilters
 from core.broker.subscription_groups import SubscriptionGroups
 from core.broker.topics import TopicTable
 from core.clock import Clock
@@ -32,6 +31,7 @@ from core.remoting import (
     loads,
 )
 from core.remoting_server import Connection, Processor, int32_field, int_field, text_field
+from core.sql_filter import SqlFilters
 from core.store.message_store import MessageStore
 from core.topic_config import group_name_fault, shown
 

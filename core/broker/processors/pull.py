@@ -26,7 +26,6 @@ from core.broker.consumer_offsets import ConsumerOffsets
 from core.broker.filtered_reads import read_matching
 from core.broker.heartbeat import EXPRESSION_CHARACTERS_MAX, decode_tag_expression, is_tag_type
 from core.broker.long_poll import HeldPull, HeldPulls
-from core.broker.sql_filter import SqlFilter, SqlFilters
 from core.broker.subscription_groups import SubscriptionGroup, SubscriptionGroups
 from core.broker.topics import TopicTable
 from core.clock import Clock
@@ -40,6 +39,7 @@ from core.remoting_server import (
     int_field,
     text_field,
 )
+from core.sql_filter import SqlFilter, SqlFilters
 from core.topic_config import shown
 
 _EXPRESSIONS_MAX: Final = 10_000

@@ -9,10 +9,10 @@ import trio
 
 from core.broker import filter_gate
 from core.broker.filter_gate import FilterGate
-from core.broker.sql_filter import SqlFilters
 from core.errors import BrokerError
 from core.remoting import RemotingCommand, RequestCode, ResponseCode
 from core.remoting_server import Connection, RemotingServer
+from core.sql_filter import SqlFilters
 from tests.support.pull_stage import Client
 
 

@@ -10,7 +10,9 @@ from typing import Any
 import pytest
 
 from core.broker import sql_compiler, sql_filter
-from core.broker.sql_filter import (
+from core.errors import BrokerError
+from core.remoting_codes import ResponseCode
+from core.sql_filter import (
     EXPRESSIONS_CHARACTERS,
     SQL_CHARACTERS_MAX,
     SQL_DEPTH_MAX,
@@ -19,8 +21,6 @@ from core.broker.sql_filter import (
     SqlFilters,
     compile_sql,
 )
-from core.errors import BrokerError
-from core.remoting_codes import ResponseCode
 
 
 def matches(expression: str, **values: Any) -> bool:
@@ -305,7 +305,7 @@ def test_other_types_and_disabled_filters_are_not_supported(is_enabled: bool, ki
 def test_the_parser_is_loaded_with_the_first_expression_only() -> None:
     program = (
         "import sys, bridge.pull, core.broker.server;"
-        "from core.broker.sql_filter import SqlFilters;"
+        "from core.sql_filter import SqlFilters;"
         "filters = SqlFilters(); assert 'lark' not in sys.modules;"
         "filters.get('SQL92', 'a = 1'); assert 'lark' in sys.modules"
     )

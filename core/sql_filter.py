@@ -13,10 +13,9 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from core.errors import BrokerError
-from core.remoting_codes import ResponseCode
+from core.remoting_codes import SQL_EXPRESSION_TYPE, ResponseCode
 from core.topic_config import shown
 
-SQL_EXPRESSION_TYPE: Final = "SQL92"
 # What an expression may be; the worst of that size is refused or ready within some milliseconds.
 SQL_CHARACTERS_MAX: Final = 4096
 SQL_WORDS_MAX: Final = 512  # names, keywords, literals and signs
@@ -123,7 +122,7 @@ def compile_sql(expression: str) -> SqlFilter:
     """Return the filter of ``expression``; SqlFilterError says what is wrong with it."""
     check_length(expression)
     # Not before it is needed: few brokers and consumers ever see an expression.
-    from core.broker.sql_compiler import compile_expression
+    from core.sql_compiler import compile_expression
 
     return SqlFilter(expression, *compile_expression(expression))
 
