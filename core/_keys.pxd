@@ -17,6 +17,7 @@ cdef inline bint find_keys(const uint8_t *text, Py_ssize_t size, Keys *keys) noe
     """
     cdef const uint8_t *end = text + size
     cdef const uint8_t *stop
+    keys.unique = keys.words = NULL
     keys.unique_bytes = keys.words_bytes = 0
     while text < end:
         stop = <const uint8_t *> memchr(text, 2, end - text)

@@ -6,8 +6,8 @@ from core.store._index_py import IndexItem
 
 # Any stands for an object with the buffer protocol, which Python 3.11 cannot name.
 
-def keyed(messages: list[AppendMessage]) -> list[int]:
-    """Return which messages have a key and are not rolled back, by their position in the list."""
+def any_keyed(messages: list[AppendMessage]) -> bool:
+    """Say whether there is a message that has a key and is not rolled back."""
 
 def put(
     view: Any, slots: int, entries: int, items: list[IndexItem], item: int, key: int
@@ -16,6 +16,26 @@ def put(
 
     Returns (item, key) of the first that did not fit, (len(items), 0) when all did. A file whose
     count is not one counts as full.
+    """
+
+def put_records(
+    view: Any,
+    slots: int,
+    entries: int,
+    log: Any,
+    begin: int,
+    end: int,
+    physical_base: int,
+    key: int,
+    count_max: int,
+) -> tuple[int, int, ScanStop | None]:
+    """Add the keys of the log file's records from ``begin`` on, as ``put`` does, until it is full.
+
+    ``key`` is the first one's number among those of the first record; ``physical_base`` is the
+    physical offset of log[0]. Of a record only the layout is checked, and that it names its own
+    place: no CRC. At most ``count_max`` records are walked. Returns where the walk ended, and why;
+    (position of a record, number of its key that did not fit, None) when the file is full. Where a
+    page cannot be had the walk ends as if by ``count_max``; OSError if that is in the first record.
     """
 
 def select(
@@ -40,13 +60,4 @@ def relink(view: Any, slots: int, entries: int, count: int, physical_end: int) -
 
     Stops at the first entry that no put has written or that names a place at or behind
     ``physical_end``. Returns (number of that entry, slots in use).
-    """
-
-def collect_keyed(
-    view: Any, begin: int, end: int, physical_base: int, count_max: int
-) -> tuple[list[IndexItem], int, ScanStop]:
-    """Walk records from ``begin`` and return those that have keys, where the walk ended, and why.
-
-    Only the layout is checked and that each record names its own place: no CRC. ``physical_base``
-    is the physical offset of view[0].
     """

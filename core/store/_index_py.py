@@ -34,12 +34,10 @@ INT_MAX: Final = 0x7FFFFFFF
 IndexItem = tuple[int, int, bytes, bytes]
 
 
-def keyed(messages: Sequence[Any]) -> list[int]:
-    return [
-        position
-        for position, message in enumerate(messages)
-        if has_keys(message[2]) and message[6] & TRANSACTION_MASK != ROLLBACK
-    ]
+def any_keyed(messages: Sequence[Any]) -> bool:
+    return any(
+        has_keys(message[2]) and message[6] & TRANSACTION_MASK != ROLLBACK for message in messages
+    )
 
 
 def keys_of(properties: bytes) -> list[bytes]:
@@ -65,15 +63,51 @@ def put(
         raise ValueError("item and key must not be negative")
     data = _checked(view, slots, entries)
     while item < len(items):
-        physical_offset, store_ms, topic, properties = items[item]
-        keys = keys_of(properties)
-        while key < len(keys):
-            if not _put_one(data, slots, entries, key_hash(topic, keys[key]), physical_offset,
-                            store_ms):  # fmt: skip
-                return item, key
-            key += 1
+        key, is_put = _put_keys(data, slots, entries, items[item], key)
+        if not is_put:
+            return item, key
         item, key = item + 1, 0
     return item, key
+
+
+def put_records(
+    view: Any, slots: int, entries: int, log: Any, begin: int, end: int, physical_base: int,
+    key: int, count_max: int,
+) -> tuple[int, int, ScanStop | None]:  # fmt: skip
+    if key < 0:
+        raise ValueError("key must not be negative")
+    data = _checked(view, slots, entries)
+    records = memoryview(log).cast("B")
+    if not 0 <= begin <= end <= len(records):
+        raise ValueError("begin and end lie outside the log")
+    at = begin
+    while at < end:
+        if count_max <= 0:
+            return at, key, ScanStop.COUNT
+        record = _parse(records[at:end], physical_base + at)
+        if isinstance(record, ScanStop):
+            return at, key, record
+        size, store_ms, topic, properties, sys_flag = record
+        if sys_flag & TRANSACTION_MASK != ROLLBACK:
+            item = physical_base + at, store_ms, topic, properties
+            key, is_put = _put_keys(data, slots, entries, item, key)
+            if not is_put:
+                return at, key, None
+        at, key, count_max = at + size, 0, count_max - 1
+    return at, key, ScanStop.END
+
+
+def _put_keys(
+    data: memoryview, slots: int, entries: int, item: IndexItem, key: int
+) -> tuple[int, bool]:
+    """Put the item's keys from number ``key`` on; return which is next, and whether all are in."""
+    physical_offset, store_ms, topic, properties = item
+    for number, word in enumerate(keys_of(properties)):
+        if number >= key and not _put_one(
+            data, slots, entries, key_hash(topic, word), physical_offset, store_ms
+        ):
+            return number, False
+    return 0, True
 
 
 def _checked(view: Any, slots: int, entries: int) -> memoryview:
@@ -160,27 +194,6 @@ def relink(view: Any, slots: int, entries: int, count: int, physical_end: int) -
         ENTRY.pack_into(data, at, hashed, physical_offset, delta_s, previous)
         SLOT.pack_into(data, slot_at, number)
     return count, used
-
-
-def collect_keyed(
-    view: Any, begin: int, end: int, physical_base: int, count_max: int
-) -> tuple[list[IndexItem], int, ScanStop]:
-    data = memoryview(view).cast("B")
-    if not 0 <= begin <= end <= len(data):
-        raise ValueError("begin and end lie outside the view")
-    items: list[IndexItem] = []
-    at = begin
-    while at < end:
-        if len(items) >= count_max:
-            return items, at, ScanStop.COUNT
-        record = _parse(data[at:end], physical_base + at)
-        if isinstance(record, ScanStop):
-            return items, at, record
-        size, store_ms, topic, properties, sys_flag = record
-        if sys_flag & TRANSACTION_MASK != ROLLBACK and has_keys(properties):
-            items.append((physical_base + at, store_ms, topic, properties))
-        at += size
-    return items, at, ScanStop.END
 
 
 def _parse(data: memoryview, place: int) -> tuple[int, int, bytes, bytes, int] | ScanStop:

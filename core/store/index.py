@@ -56,17 +56,17 @@ __all__ = [
     "HEADER_BYTES",
     "SLOT_BYTES",
     "IndexItem",
-    "collect_keyed",
+    "any_keyed",
     "key_hash",
-    "keyed",
     "keys_of",
     "put",
+    "put_records",
     "relink",
     "select",
 ]
 
-keyed = _kernel.keyed
+any_keyed = _kernel.any_keyed
 put = _kernel.put
+put_records = _kernel.put_records
 select = _kernel.select
 relink = _kernel.relink
-collect_keyed = _kernel.collect_keyed

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from core.record import copy_in, copy_out
+from core.record import RECORD_BYTES_MIN, ScanStop, copy_in, copy_out
 from core.store.files import Region, Storage
 from core.store.index import (
     ENTRY,
@@ -24,6 +24,7 @@ from core.store.index import (
     SLOT_BYTES,
     IndexItem,
     put,
+    put_records,
     relink,
     select,
 )
@@ -45,6 +46,14 @@ def shape_of(size: int, slots: int, entries: int) -> tuple[int, int] | None:
         return slots, entries
     found, rest = divmod(size - HEADER_BYTES, SLOT_BYTES + ENTRIES_PER_SLOT * ENTRY_BYTES)
     return None if rest or found < 1 else (found, found * ENTRIES_PER_SLOT)
+
+
+def next_key(
+    log: memoryview, begin: int, end: int, physical_base: int, key: int, count_max: int
+) -> tuple[int, int, ScanStop | None]:
+    """Walk records as put_records does, but to the first key: None when there is one."""
+    no_room = bytearray(file_bytes(1, 1))
+    return put_records(no_room, 1, 1, log, begin, end, physical_base, key, count_max)
 
 
 class IndexFile:
@@ -127,22 +136,48 @@ class IndexFile:
         OSError if the first of them cannot have blocks.
         """
         begun = item, key
-        begin = HEADER_BYTES + self.slots * SLOT_BYTES
         while item < len(items) and not self.is_full:
-            # Nearly all messages have one key or two.
-            wanted = min(self.count + 2 * (len(items) - item), self.entries)
             try:
-                self._reserve(begin)
-                self._reserve(begin + wanted * ENTRY_BYTES)
+                room = self._make_room(len(items) - item)
             except OSError:
                 if (item, key) == begun:
                     raise
                 return item, key
-            room = min((self._reserved_end - begin) // ENTRY_BYTES, self.entries)
-            self.is_dirty = True
             item, key = put(self._map(), self.slots, room, items, item, key)
             self.read_header()
         return item, key
+
+    def put_records(
+        self, log: memoryview, begin: int, end: int, physical_base: int, key: int, count_max: int
+    ) -> tuple[int, int, ScanStop | None]:
+        """Add keys as the kernel's put_records does; the file is full, or has no blocks, at None.
+
+        OSError if the first of them cannot have blocks.
+        """
+        at, stop = begin, None
+        begun = begin, key
+        while stop is None and not self.is_full:
+            try:
+                room = self._make_room(min(count_max, (end - at) // RECORD_BYTES_MIN + 1))
+            except OSError:
+                if (at, key) == begun:
+                    raise
+                break
+            at, key, stop = put_records(
+                self._map(), self.slots, room, log, at, end, physical_base, key, count_max
+            )
+            self.read_header()
+        return at, key, stop
+
+    def _make_room(self, count: int) -> int:
+        """Have blocks for the keys of ``count`` records; return below which entry there are."""
+        begin = HEADER_BYTES + self.slots * SLOT_BYTES
+        # Nearly all messages have one key or two.
+        wanted = min(self.count + 2 * count, self.entries)
+        self._reserve(begin)
+        self._reserve(begin + wanted * ENTRY_BYTES)
+        self.is_dirty = True
+        return min((self._reserved_end - begin) // ENTRY_BYTES, self.entries)
 
     def select(
         self, hashed: int, number: int, begin_ms: int, end_ms: int, count_max: int

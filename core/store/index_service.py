@@ -4,9 +4,9 @@ Owns: IndexService: which file a key goes into, what is not indexed yet, what a 
 which record really has a key. Must not touch: bytes of an index file (index, index_file), the log
 (it reads there, and never writes).
 
-    append -> add -> pending -> dispatch -> the newest file
+    append -> note -> dispatch reads what was appended from the log, into the newest file
     start: load, then feed gets the keys of the records that recovery walks over, then finish
-    what lacks then, or after the disk was full: catch_up reads the log from where the index ends
+    what lacks then, or after the disk was full: catch_up reads the log step by step
 
 Invariants: the keys of every record in [log begin, indexed_offset) are in the files; files hold
 consecutive stretches of the log, so that newer files have newer records. A record's keys may be in
@@ -30,21 +30,22 @@ from typing import Final
 from core.clock import Clock
 from core.errors import RecordError, StoreError
 from core.message import KEYS, UNIQ_KEY, decode_properties
-from core.record import AppendMessage, ScanStop, decode, find_record, scan
+from core.record import ScanStop, decode, find_record, scan
 from core.store.checkpoint import IndexFileState, IndexTable
 from core.store.commitlog import CommitLog
 from core.store.files import TEMPORARY, Entry, Storage
-from core.store.index import IndexItem, collect_keyed, key_hash
-from core.store.index_file import NAME_DIGITS, IndexFile, file_bytes, shape_of
+from core.store.index import IndexItem, key_hash
+from core.store.index_file import NAME_DIGITS, IndexFile, file_bytes, next_key, shape_of
 from core.store.mapped_file_queue import MappedFile
 from core.store.progress import ProgressMeter
 
 logger = logging.getLogger(__name__)
 
+# Records that a dispatch waits for: few enough for them to be in the processor's cache still.
 PENDING_MAX: Final = 1024
 # While the first file, or the next one, is being made.
 WAITING_MAX: Final = 65_536
-ITEMS_PER_STEP: Final = 4096
+RECORDS_PER_STEP: Final = 4096
 CATCH_UP_BYTES: Final = 16_777_216
 OFFSETS_PER_STEP: Final = 64
 # Index files that stay mapped; the older ones only for as long as a query looks into them.
@@ -103,9 +104,12 @@ class IndexService:
         self._entries = entries
         self._clock = clock
         self._files: list[IndexFile] = []
-        self._pending: list[IndexItem] = []
-        # The physical offset from which on the log has to be read; None when nothing lacks.
-        self._behind: int | None = None
+        # The physical offset from which on keys lack; None when none does.
+        self._lacking_from: int | None = None
+        # Appended records since then, among them some with keys.
+        self._pending = 0
+        # Whether there is more to read than what was just appended: after a start, or a failure.
+        self._is_behind = False
         self._trouble: str | None = None
         # Why the start makes files anew, and from which physical offset on; empty if it does not.
         self.fault = ""
@@ -131,23 +135,24 @@ class IndexService:
         self._storage.make_directory(self._directory)
         found = self._list()
         if table is not None:
-            self._behind = self._load_known(found, table, was_clean=was_clean)
+            self._lacking_from = self._load_known(found, table, was_clean=was_clean)
         else:
-            self._behind = self._load_unknown(found, was_clean=was_clean, index_ms=index_ms)
+            self._lacking_from = self._load_unknown(found, was_clean=was_clean, index_ms=index_ms)
+        self._is_behind = True
 
     def begin_feed(self, begin: int) -> None:
         """Recovery walks the log from ``begin`` on; the index takes part if nothing lacks below."""
-        assert self._behind is not None, "load comes first"
-        self._is_fed = self._behind >= begin
+        assert self._lacking_from is not None, "load comes first"
+        self._is_fed = self._lacking_from >= begin
 
     def feed(self, items: list[IndexItem], end: int) -> None:
         """Index the records with keys that a step of the walk found, up to the offset ``end``."""
-        if not self._is_fed or self._behind is None:
+        if not self._is_fed or self._lacking_from is None:
             return
-        if items and items[0][0] < self._behind:
-            items = [item for item in items if item[0] >= self._behind]
+        if items and items[0][0] < self._lacking_from:
+            items = [item for item in items if item[0] >= self._lacking_from]
         if self._put(items):
-            self._behind = max(self._behind, end)
+            self._lacking_from = max(self._lacking_from, end)
         else:
             # Files hold the keys in the log's order: what follows has to wait for these.
             self._is_fed = False
@@ -155,11 +160,11 @@ class IndexService:
     def finish(self, meter: ProgressMeter) -> None:
         """Index what the log has and the walk has not fed; blocks."""
         self._cut_at(self._log.end_offset)
-        assert self._behind is not None
-        begin = self._behind = max(self._behind, self._log.begin_offset)
+        assert self._lacking_from is not None
+        begin = self._lacking_from = max(self._lacking_from, self._log.begin_offset)
         total = self._log.end_offset - begin
         meter.begin("making the index anew", total)
-        while self._behind is not None and self._trouble is None:
+        while self._lacking_from is not None and self._trouble is None:
             self.catch_up(CATCH_UP_BYTES)
             meter.advance(self.indexed_offset - begin)
         logger.info(
@@ -281,41 +286,51 @@ class IndexService:
             if file.count > 1 and file.end_physical < end_offset:
                 break
             self._remove(self._files.pop())
-        assert self._behind is not None
-        self._behind = min(self._behind, end_offset)
+        assert self._lacking_from is not None
+        self._lacking_from = min(self._lacking_from, end_offset)
 
-    def catch_up(self, bytes_max: int | None = None) -> None:
+    def catch_up(self, bytes_max: int = OFFSET_MAX) -> None:
         """Index the log from where the index ends, at most ``bytes_max`` of it."""
-        stop_at = None if bytes_max is None or self._behind is None else self._behind + bytes_max
-        while self._behind is not None:
-            at = max(self._behind, self._log.begin_offset)
+        begin = self._lacking_from or 0
+        while self._lacking_from is not None:
+            at = max(self._lacking_from, self._log.begin_offset)
             file = self._log.queue.find(at)
             if file is None or at >= self._log.end_offset:
-                self._behind = None
-            elif (stop_at is not None and at >= stop_at) or not self._index_some(file, at):
+                self._lacking_from = None
+                self._pending = 0
+                self._is_behind = False
+            elif at - begin >= bytes_max or not self._index_some(file, at):
                 return
 
     def _index_some(self, file: MappedFile, at: int) -> bool:
         """Index some records of one log file; false when that is not possible now."""
         end = min(self._log.end_offset - file.begin, file.size)
+        position, key, stop = at - file.begin, 0, None
         try:
-            items, position, stop = collect_keyed(
-                file.view, at - file.begin, end, file.begin, ITEMS_PER_STEP
-            )
+            view = file.view
+            while stop is None:
+                last = self._files[-1] if self._files else None
+                where = view, position, end, file.begin, key, RECORDS_PER_STEP
+                if last is not None and not last.is_full:
+                    position, key, stop = last.put_records(*where)
+                    self._make_ahead_in_time()
+                else:
+                    # A file is made when there is a key for it.
+                    position, key, stop = next_key(*where)
+                    if stop is None:
+                        self._add_file()
         except OSError as exc:
-            self._stop_at(at, exc)
+            self._stop_at(file.begin + position, exc)
             return False
-        if not self._put(items):
-            return False
-        self._behind = file.begin + position
+        self._note_success()
         match stop:
             case ScanStop.COUNT | ScanStop.END:
-                pass
+                self._lacking_from = file.begin + position
             case ScanStop.BLANK:
-                self._behind = file.end
+                self._lacking_from = file.end
             case _:
                 # Damage: recovery has reported it, the log goes on behind it.
-                self._behind = self._next_intact(file, position + 1)
+                self._lacking_from = self._next_intact(file, position + 1)
         return True
 
     def _next_intact(self, file: MappedFile, position: int) -> int:
@@ -327,22 +342,14 @@ class IndexService:
 
     # -- append ----------------------------------------------------------------------------
 
-    def add(
-        self,
-        messages: list[AppendMessage],
-        positions: list[int],
-        placed: list[tuple[int, int]],
-        store_ms: int,
-    ) -> None:
-        """Note messages that have keys (``index.keyed``); ``placed`` says where they are."""
-        if self._behind is not None:
-            return  # they will be read from the log
-        for position in positions:
-            message = messages[position]
-            item = (placed[position][0], store_ms, message[0].topic, message[2])
-            self._pending.append(item)
-        waiting = len(self._pending)
-        if waiting >= PENDING_MAX and (self._has_file() or waiting >= WAITING_MAX):
+    def note(self, begin: int, count: int) -> None:
+        """Of ``count`` records appended at the physical offset ``begin``, some have keys."""
+        if self._is_behind:
+            return  # others come first
+        if self._lacking_from is None:
+            self._lacking_from = begin
+        self._pending += count
+        if self._pending >= PENDING_MAX and (self._has_file() or self._pending >= WAITING_MAX):
             self.dispatch()
 
     def _has_file(self) -> bool:
@@ -354,11 +361,7 @@ class IndexService:
 
     def dispatch(self) -> None:
         """Put what is pending; after a failure, some of what the log has and the index lacks."""
-        if self._behind is not None:
-            self.catch_up(CATCH_UP_BYTES)
-        elif self._pending:
-            items, self._pending = self._pending, []
-            self._put(items)
+        self.catch_up(CATCH_UP_BYTES if self._is_behind else OFFSET_MAX)
 
     def _put(self, items: list[IndexItem]) -> bool:
         """Put keys, into as many files as they need; when that fails, note where to go on."""
@@ -368,15 +371,16 @@ class IndexService:
                 if not self._files or self._files[-1].is_full:
                     self._add_file()
                 item, key = self._files[-1].put(items, item, key)
-                if self._files[-1].count > self._entries // 4 * 3:
-                    self._make_ahead()
+                self._make_ahead_in_time()
         except OSError as exc:
             self._stop_at(items[item][0], exc)
             return False
-        if self._trouble is not None:
-            logger.warning("the index goes on")
-            self._trouble = None
+        self._note_success()
         return True
+
+    def _make_ahead_in_time(self) -> None:
+        if self._files[-1].count > self._entries // 4 * 3:
+            self._make_ahead()
 
     def _add_file(self) -> None:
         """Begin the next file; waits for it if it is being made, makes it if nobody did."""
@@ -411,23 +415,25 @@ class IndexService:
     # -- queries and the rest --------------------------------------------------------------
 
     def _stop_at(self, physical_offset: int, error: OSError) -> None:
-        self._behind = physical_offset
+        self._lacking_from = physical_offset
+        self._is_behind = True
         if self._trouble is None:
             logger.warning("the index stops at offset=%d reason=%s", physical_offset, error)
         self._trouble = str(error)
 
+    def _note_success(self) -> None:
+        if self._trouble is not None:
+            logger.warning("the index goes on")
+            self._trouble = None
+
     @property
     def indexed_offset(self) -> int:
         """Records below this physical offset can be found by their keys."""
-        if self._behind is not None:
-            return self._behind
-        return self._pending[0][0] if self._pending else self._log.end_offset
+        return self._log.end_offset if self._lacking_from is None else self._lacking_from
 
     @property
     def last_entry(self) -> tuple[int, int]:
-        """Return (store timestamp, physical offset) of the last record with a key, or zeros."""
-        if self._pending:
-            return self._pending[-1][1], self._pending[-1][0]
+        """Return (store timestamp, physical offset) of the last entry's record, or zeros."""
         for file in reversed(self._files):
             if file.count > 1:
                 return file.end_ms, file.end_physical
@@ -572,7 +578,8 @@ class IndexService:
             if file.count > 1:
                 assert last <= file.begin_physical <= file.end_physical
                 last = file.end_physical
-        assert self._behind is None or not self._pending
+        assert self._pending >= 0
+        assert self._lacking_from is not None or not (self._pending or self._is_behind)
 
 
 def _has_key(properties: bytes, key: str, *, only_unique: bool) -> bool:

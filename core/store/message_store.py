@@ -59,7 +59,7 @@ from core.store.due_time import DueTimes
 from core.store.durable_file import DurableFile
 from core.store.files import NO_ROOM, DiskUsage, Lock, OsStorage, Storage, memory_bytes
 from core.store.flush import Committer, GroupFlusher
-from core.store.index import keyed
+from core.store.index import any_keyed
 from core.store.index_service import IndexService, QueryResult
 from core.store.page_cache import PageCache, Places
 from core.store.progress import OnProgress, ProgressMeter, log_progress
@@ -412,9 +412,7 @@ class MessageStore:
         began_at, began_ns = self._log.end_offset, perf_counter_ns()
         total, largest = measure(messages, 0, self.config.message_bytes_max)
         dirty: list[QueueTail] = []
-        with_keys = keyed(messages)
-        if with_keys and placed is None:
-            placed = []
+        has_keys = any_keyed(messages)
         try:
             # All that can fail for want of space or descriptors comes before the first byte.
             self._log.make_room(total, largest)
@@ -432,10 +430,8 @@ class MessageStore:
             self._fence(f"an append failed half way: {exc!r}")
             raise StoreFencedError(f"an append failed half way: {exc!r}") from exc
         self.unit_flusher.note(dirty, len(messages))
-        if with_keys:
-            assert placed is not None
-            mine = placed[-len(messages) :]
-            self.index.add(messages, with_keys, mine, self._log.last_store_timestamp_ms)
+        if has_keys:
+            self.index.note(began_at, len(messages))
         self.stats.note_append(len(messages), end_offset - began_at, perf_counter_ns() - began_ns)
         for listener in self.on_dispatch:
             listener(dirty)

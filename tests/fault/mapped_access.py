@@ -1,7 +1,7 @@
 """The process that test_mapped_access watches: it accesses mapped files that were cut meanwhile.
 
-Usage: python mapped_access.py kernels|store|unguarded FOLDER [faulthandler]. Prints a JSON object
-of what each access came to; ``unguarded`` is to die of SIGBUS.
+Usage: python mapped_access.py kernels|records|store|unguarded FOLDER [faulthandler]. Prints a JSON
+object of what each access came to; ``unguarded`` is to die of SIGBUS.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from core.record import (
     scan,
     zeros_from,
 )
-from core.store.index import collect_keyed, put, relink, select
+from core.store.index import put, put_records, relink, select
 from tests.support.stores import STORE_HOST, make_store, message, read_queue
 
 PAGES = 8
@@ -82,10 +82,13 @@ def kernels(folder: str) -> dict[str, str]:
         "zeros_from": lambda: zeros_from(view, 0, SIZE),
         "gather": lambda: gather(view, 0, unit, 0, 1),
         "gather verifying": lambda: gather(view, 0, unit, 0, 1, True),
-        "collect_keyed": lambda: collect_keyed(view, 0, SIZE, 0, 10),
+        "put_records": lambda: put_records(bytearray(84), 1, 2, view, 0, SIZE, 0, 0, 10),
         # The slot of the key lies in a page that is gone.
         "put": lambda: put(
             index_of(view, slots), slots, entries, [(0, 0, b"T", b"KEYS\x01a\x02")], 0, 0
+        ),
+        "put_records into": lambda: put_records(
+            index_of(view, slots), slots, entries, whole, 0, end, 0, 0, 10
         ),
         "select": lambda: select(index_of(view, slots), slots, entries, 5000, 0, 0, 1, 9),
         "relink": lambda: relink(index_of(view, slots), slots, entries, 5, 1 << 40),
@@ -100,6 +103,27 @@ def index_of(view: memoryview, slots: int) -> memoryview:
     """The same bytes as an index file without entries, whose slots reach behind the end."""
     copy_in(view, 0, bytes(36) + (1).to_bytes(4, "big"))
     return view
+
+
+def records(folder: str) -> dict[str, Any]:
+    """Keys of a log whose second record ends in a page that is gone, put twice."""
+    view = cut_map(folder)
+    whole = bytearray(SIZE)
+    tail = QueueTail(b"T", 0, 0)
+    batch = [
+        message(tail, b"x" * size, properties=b"KEYS\x01k%d\x02" % size) for size in (10, 6000)
+    ]
+    end = encode_batch(whole, 0, SIZE, 0, batch, 0, 1, STORE_HOST, [], None)[1]
+    view[: mmap.PAGESIZE] = whole[: mmap.PAGESIZE]
+    index = bytearray(40 + 4 + 20 * 9)
+    index[39] = 1
+    at, key, stop = put_records(index, 1, 9, view, 0, end, 0, 0, 10)
+    second = int.from_bytes(whole[:4], "big")
+    return {
+        "first": [at == second, key, stop and stop.name],
+        "again": outcome(lambda: put_records(index, 1, 9, view, at, end, 0, key, 10)),
+        "next entry": index[39],
+    }
 
 
 def store(folder: str) -> dict[str, Any]:
@@ -145,5 +169,7 @@ def unguarded(folder: str) -> dict[str, str]:
 if __name__ == "__main__":
     if sys.argv[3:]:
         faulthandler.enable()
-    work = {"kernels": kernels, "store": store, "unguarded": unguarded}[sys.argv[1]]
-    sys.stdout.write(json.dumps(work(sys.argv[2])))
+    work: dict[str, Callable[[str], dict[str, Any]]] = {
+        "kernels": kernels, "records": records, "store": store, "unguarded": unguarded,
+    }  # fmt: skip
+    sys.stdout.write(json.dumps(work[sys.argv[1]](sys.argv[2])))

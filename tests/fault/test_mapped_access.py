@@ -35,7 +35,13 @@ def test_every_kernel_function_tells_of_a_page_that_is_gone(tmp_path: Path) -> N
     assert status == 0
     assert found.pop("before the end") == "done"
     assert found == dict.fromkeys(found, "errno 5")
-    assert len(found) == 14
+    assert len(found) == 15
+
+
+def test_keys_before_a_page_that_is_gone_are_put_once(tmp_path: Path) -> None:
+    found, status = run(tmp_path, "records")
+    assert status == 0
+    assert found == {"first": [True, 0, "COUNT"], "again": "errno 5", "next entry": 2}
 
 
 def test_a_store_whose_files_are_cut_tells_of_it_and_reads_the_others(tmp_path: Path) -> None:

@@ -64,12 +64,13 @@ def test_a_start_is_allowed_two_seconds_and_one_for_each_gigabyte() -> None:
 
 def test_the_soak_says_how_each_twentieth_went(tmp_path: Path) -> None:
     done = run(
-        "tests.bench.store.soak", "--messages=60000", "--queues=150", "--file-bytes=1048576",
-        "--json", f"--folder={tmp_path}",
+        "tests.bench.store.soak", "--messages=60000", "--warm-up=5000", "--queues=150",
+        "--file-bytes=1048576", "--json", f"--folder={tmp_path}",
     )  # fmt: skip
     assert done.returncode in (0, 1), done.stderr  # 1 only says that it was slower
     report = json.loads(done.stdout)
     assert [part["messages"] for part in report["parts"]] == list(range(3_000, 60_001, 3_000))
+    assert report["warm_up"]["messages"] == 5_000
     last = report["parts"][-1]
     assert last["log_bytes"] > 60_000 * 100
     assert last["descriptors"] > 0
@@ -87,7 +88,7 @@ def test_the_soaks_disk_is_as_full_as_the_log_makes_it(tmp_path: Path) -> None:
 def test_the_soak_is_slower_when_its_last_tenth_is() -> None:
     def parts(last_rate: float) -> list[Part]:
         rates = [1_000.0] * (PARTS - 2) + [last_rate] * 2
-        return [Part(1, rate, rate, 1, 1, 0, 0.0, 0, 1, 0.0) for rate in rates]
+        return [Part(1, rate, rate, 0, 0, 0, 1, 1, 0, 0.0, 0, 1, 0.0) for rate in rates]
 
     assert not judge(parts(950.0))["is_slower"]
     assert judge(parts(850.0))["is_slower"]

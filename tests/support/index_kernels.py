@@ -14,17 +14,22 @@ from tests.support.record_kernels import STORE_HOSTS, answer
 KERNELS: tuple[Any, Any] = (_index, _index_py)
 
 
-def keyed(kernel: Any, messages: list[tuple[bytes, int]]) -> Any:
+def any_keyed(kernel: Any, messages: list[tuple[bytes, int]]) -> Any:
     batch = [(None, b"", text, 0, 0, b"", flag, 0, 0, 0) for text, flag in messages]
-    return answer(kernel.keyed, batch)
+    return answer(kernel.any_keyed, batch)
+
+
+def new_file(shape: tuple[int, int]) -> bytearray:
+    data = bytearray(40 + 4 * shape[0] + 20 * shape[1])
+    data[39] = 1
+    return data
 
 
 def build(
     kernel: Any, shape: tuple[int, int], items: list[Any], item: int, key: int
 ) -> tuple[Any, bytes]:
     """Put items into a new file; where it ended and the file's bytes."""
-    data = bytearray(40 + 4 * shape[0] + 20 * shape[1])
-    data[39] = 1
+    data = new_file(shape)
     at = answer(kernel.put, data, *shape, items, item, key)
     return at, bytes(data)
 
@@ -67,8 +72,9 @@ def log(records: list[tuple[bytes, int, bool]], changes: list[tuple[int, int]]) 
 
 
 def walk(
-    kernel: Any, records: list[tuple[bytes, int, bool]], changes: list[tuple[int, int]],
-    begin: int, end: int, count_max: int,
-) -> Any:  # fmt: skip
-    data = log(records, changes)
-    return answer(kernel.collect_keyed, data, begin, min(end, len(data)), 1_000, count_max)
+    kernel: Any, shape: tuple[int, int], data: Any, begin: int, end: int, key: int, count_max: int
+) -> tuple[Any, bytes]:
+    """Put the records of a log into a new file; where it ended and the file's bytes."""
+    file = new_file(shape)
+    at = answer(kernel.put_records, file, *shape, data, begin, end, 1_000, key, count_max)
+    return at, bytes(file)
