@@ -22,7 +22,6 @@ import argparse
 import logging
 import random
 import sys
-import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -148,8 +147,6 @@ class Scenario:
         store._log.queue._worker = _Inline(1)
         store.index._worker = _Inline(1)
         store.unit_flusher.sync_each_max = self._sync_each_max
-        # The event loop's append runs in the worker's thread here, and must not wait for it.
-        store.unit_flusher._calling = threading.RLock()  # type: ignore[assignment]  # see above
         store.open()
         disk.take_notes()
         promises.opened_with = frozenset(self._read(store, promises.possible_before))

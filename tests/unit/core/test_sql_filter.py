@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from core.broker import sql_compiler, sql_filter
+from core import sql_compiler, sql_filter
 from core.errors import BrokerError
 from core.remoting_codes import ResponseCode
 from core.sql_filter import (
