@@ -159,7 +159,7 @@ class MessageStore:
             on_flushed=self._log.queue.give_back_buffers,
             interval_ms=config.flush_interval_ms,
         )
-        self._committer = Committer(
+        self.committer = Committer(
             commit=self._log.commit,
             on_failure=self._fence,
             interval_ms=config.write_buffer_commit_ms,
@@ -353,7 +353,7 @@ class MessageStore:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._flusher.run)
                 if self.config.write_buffer:
-                    nursery.start_soon(self._committer.run)
+                    nursery.start_soon(self.committer.run)
                 nursery.start_soon(self.unit_flusher.run)
                 nursery.start_soon(self._checkpoint_each_interval)
                 nursery.start_soon(self._watch_disk)
