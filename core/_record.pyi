@@ -44,6 +44,9 @@ class QueueTail:
     def take_units(self) -> bytes:
         """Return all units and forget them."""
 
+    def take_put(self) -> tuple[int, int]:
+        """Return (messages, bytes of their records) that were put into it since the last call."""
+
 def measure(messages: list[AppendMessage], begin: int, body_bytes_max: int) -> tuple[int, int]:
     """Check messages[begin:] and return how many bytes they take at most: (total, largest record).
 

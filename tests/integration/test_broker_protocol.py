@@ -845,6 +845,44 @@ async def test_administration_of_groups(tmp_path: Path) -> None:
         assert stack.broker.offsets.query("G", "T", 0) is None
 
 
+async def test_statistics_by_topic_and_group(tmp_path: Path) -> None:
+    async def stats(peer: Peer, name: str, key: str) -> RemotingCommand:
+        wanted = {"statsName": name, "statsKey": key}
+        return await peer.ask(RequestCode.VIEW_BROKER_STATS_DATA, wanted)
+
+    async with started_stack(tmp_path) as stack, connected(stack.broker_address) as peer:
+        # One of each: a second one may come behind the sample, and be seen ten seconds later.
+        sent = await send(peer, "T")
+        await pull(peer, "T", 0, consumerGroup="G", sysFlag=5, commitOffset=1)
+        ext = {"offset": int(sent.ext["msgId"][-16:], 16), "group": "G", "delayLevel": 0}
+        assert (await peer.ask(RequestCode.CONSUMER_SEND_MSG_BACK, ext)).code == 0
+        sums: dict[str, int] = {}
+        with trio.fail_after(10):
+            while sums.get("SNDBCK_PUT_NUMS") != 1:
+                for name, key in (
+                    ("TOPIC_PUT_NUMS", "T"),
+                    ("GROUP_GET_NUMS", "T@G"),
+                    ("SNDBCK_PUT_NUMS", "T@G"),
+                ):
+                    answer = await stats(peer, name, key)
+                    if answer.code == ResponseCode.SUCCESS:
+                        value = loads(answer.body)
+                        assert value.keys() == {"statsMinute", "statsHour", "statsDay"}
+                        sums[name] = value["statsMinute"]["sum"]
+                await trio.sleep(0.05)
+        assert set(sums.values()) == {1}
+        answer = await stats(peer, "BROKER_PUT_NUMS", "DefaultCluster")
+        assert answer.code == ResponseCode.SUCCESS
+        answer = await peer.ask(RequestCode.GET_TOPIC_STATS_INFO, {"topic": "T"})
+        assert loads(answer.body)["topicPutTps"] > 0
+        answer = await peer.ask(RequestCode.GET_CONSUME_STATS, {"consumerGroup": "G"})
+        assert loads(answer.body)["consumeTps"] > 0
+        for name, key in (("TOPIC_PUT_NUMS", "X"), ("X", "T")):
+            answer = await stats(peer, name, key)
+            assert answer.code == ResponseCode.SYSTEM_ERROR
+            assert answer.remark == f"The stats <{name}> <{key}> not exist"
+
+
 async def test_a_restart_keeps_messages_topics_groups_and_offsets(tmp_path: Path) -> None:
     async with started_stack(tmp_path) as stack, connected(stack.broker_address) as peer:
         await send(peer, "T", b"kept", d=2)

@@ -43,7 +43,7 @@ def encode(
         kernel.encode_batch, target, 3, limit, base, batch, 0, 1_000, store_host, dirty, placed
     )
     units = [
-        (tail.take_units(), tail.next_offset, tail.pending)
+        (tail.take_units(), tail.next_offset, tail.pending, tail.take_put(), tail.take_put())
         for tail in tails
         if isinstance(tail, kernel.QueueTail)
     ]

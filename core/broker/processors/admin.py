@@ -1,6 +1,7 @@
 """Administration: topics, groups, statistics, single messages, as RocketMQ's tools ask for them.
 
-Owns: request codes 12, 17, 21, 26, 28, 33, 43, 45, 200 to 204, 207, 208, 300, 351, 352.
+Owns: request codes 12, 17, 21, 26, 28, 33, 43, 45, 200 to 204, 207, 208, 300, 315, 351,
+352.
 Must not touch: how topics, groups and offsets are kept. Spec: RocketMQ AdminBrokerProcessor.
 Bodies keyed by a message queue need its JSON object as the key; ``dumps`` writes those.
 """
@@ -15,6 +16,7 @@ import msgspec
 from core.broker.consumer_groups import Group, GroupMembers, Member
 from core.broker.consumer_offsets import ConsumerOffsets
 from core.broker.runtime_info import RuntimeInfo
+from core.broker.stats import BrokerStats
 from core.broker.subscription_groups import SubscriptionGroup, SubscriptionGroups
 from core.broker.topics import TopicTable
 from core.clock import Clock
@@ -57,6 +59,7 @@ class AdminProcessor:
         broker_name: str,
         properties: dict[str, str],
         runtime: RuntimeInfo,
+        stats: BrokerStats,
         delay_offsets: Callable[[], dict[int, int]],
     ) -> None:
         self._store = store
@@ -69,6 +72,7 @@ class AdminProcessor:
         self._broker_name = broker_name
         self._properties = properties
         self._runtime = runtime
+        self._stats = stats
         self._delay_offsets = delay_offsets
 
     def processors(self) -> dict[int, Processor]:
@@ -91,6 +95,7 @@ class AdminProcessor:
             RequestCode.GET_CONSUMER_CONNECTION_LIST: self._consumer_connections,
             RequestCode.GET_PRODUCER_CONNECTION_LIST: self._producer_connections,
             RequestCode.QUERY_TOPIC_CONSUME_BY_WHO: self._groups_of_topic,
+            RequestCode.VIEW_BROKER_STATS_DATA: self._stats_data,
         }
 
     def _create_topic(self, request: RemotingCommand, _: Connection) -> RemotingCommand:
@@ -188,7 +193,8 @@ class AdminProcessor:
                 "maxOffset": end,
                 "minOffset": begin,
             }
-        return request.answer(body=dumps({"offsetTable": table, "topicPutTps": 0.0}))
+        put_tps = self._stats.put_rate(config.topic_name)
+        return request.answer(body=dumps({"offsetTable": table, "topicPutTps": put_tps}))
 
     def _consume_stats(self, request: RemotingCommand, _: Connection) -> RemotingCommand:
         name = text_field(request.ext, "consumerGroup")
@@ -199,7 +205,9 @@ class AdminProcessor:
         if wanted:
             topics &= {wanted}
         table = {}
+        consume_tps = 0.0
         for topic in sorted(topics | {RETRY_PREFIX + name}):
+            consume_tps += self._stats.get_rate(topic, name)
             config = self._topics.get(topic)
             for queue in () if config is None else self._queues(config):
                 begin, end = self._ends(queue)
@@ -209,7 +217,7 @@ class AdminProcessor:
                     "consumerOffset": consumed,
                     "lastTimestamp": self._time_before(queue, begin, min(consumed, end)),
                 }
-        return request.answer(body=dumps({"consumeTps": 0.0, "offsetTable": table}))
+        return request.answer(body=dumps({"consumeTps": consume_tps, "offsetTable": table}))
 
     def _consumer_connections(self, request: RemotingCommand, _: Connection) -> RemotingCommand:
         name = text_field(request.ext, "consumerGroup")
@@ -240,6 +248,15 @@ class AdminProcessor:
         names = set(self._offsets.groups_of(topic))
         names |= {group.name for group in self._consumers.groups() if topic in group.subscriptions}
         return request.answer(body=msgspec.json.encode({"groupList": sorted(names)}))
+
+    def _stats_data(self, request: RemotingCommand, _: Connection) -> RemotingCommand:
+        name, key = text_field(request.ext, "statsName"), text_field(request.ext, "statsKey")
+        data = self._stats.find(name, key)
+        if data is None:
+            text = f"The stats <{shown(name)[1:-1]}> <{shown(key)[1:-1]}> not exist"
+            raise BrokerError(ResponseCode.SYSTEM_ERROR, text)
+        windows = {"statsMinute": data.minute, "statsHour": data.hour, "statsDay": data.day}
+        return request.answer(body=msgspec.json.encode(windows))
 
     def _find_topic(self, name: str) -> TopicConfig:
         config = self._topics.get(name)

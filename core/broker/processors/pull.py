@@ -29,6 +29,7 @@ from core.broker.heartbeat import (
     decode_tag_expression,
 )
 from core.broker.long_poll import HeldPull, HeldPulls
+from core.broker.stats import BrokerStats
 from core.broker.subscription_groups import SubscriptionGroup, SubscriptionGroups
 from core.broker.topics import TopicTable
 from core.clock import Clock
@@ -80,6 +81,7 @@ class PullProcessor:
         offsets: ConsumerOffsets,
         held: HeldPulls,
         cold: ColdReads,
+        stats: BrokerStats,
         *,
         clock: Clock,
         count_max: int,
@@ -95,6 +97,7 @@ class PullProcessor:
         self._offsets = offsets
         self._held = held
         self._cold = cold
+        self._stats = stats
         self._clock = clock
         self._count_max = count_max
         self._bytes_max = bytes_max
@@ -361,7 +364,10 @@ class PullProcessor:
             "maxOffset": str(result.max_offset),
         }
         remark = _OUTCOMES[result.status][1]
-        self.messages_count += result.count
+        if result.count:
+            self.messages_count += result.count
+            group = pull.group.group_name
+            self._stats.note_get(pull.topic, group, result.count, len(result.records))
         return pull.request.answer(code, remark, ext, result.records)
 
     def _suggested_broker(self, pull: HeldPull, result: ReadResult) -> int:
