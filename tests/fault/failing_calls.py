@@ -13,8 +13,9 @@ each call, error, and "this one" or "all from here on".
 
 Promised, and checked:
 - an open or a close that a fault hits says so and lets go of the lock;
-- a failed write or sync fences the store: it takes and acknowledges nothing more, shows the error
-  as its reason, and leaves the mark that has the next start look at everything;
+- a failed write or sync fences the store before anything else is done (one of a file made ahead
+  when that is needed): it takes and acknowledges nothing more, shows the error as its reason, and
+  leaves the mark that has the next start look at everything;
 - a want of space in making room refuses the batch, and the store goes on when there is room;
 - nothing waits for ever; what was appended can be read until the stop;
 - a start without the fault finds all that was acknowledged, and nothing changed, doubled, invented
@@ -211,6 +212,8 @@ class Script:
             if store.fence_reason is not None:
                 await self._check_fence(store, None)
                 raise _LifeEndedError
+            if not self.calls.is_ahead:
+                self._check_not_ignored(store)
 
         try:
             # What cleaning does first, in its turn: it would race with what follows.

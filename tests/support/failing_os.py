@@ -87,6 +87,8 @@ class FailingOs:
     counts: Counter[str] = field(default_factory=Counter)
     # What the fault hit, in the words of the calls, first the one that it names.
     hits: list[str] = field(default_factory=list)
+    # Whether the first was a call of a worker that makes files ahead of need.
+    is_ahead: bool = False
     _lock: threading.Lock = field(default_factory=threading.Lock)
     # Files that somebody has had loaded: all others are said not to be in memory.
     _warm: set[str] = field(default_factory=set)
@@ -116,6 +118,8 @@ class FailingOs:
                 return
             if number > fault.number and not fault.stays:
                 return
+            if not self.hits:
+                self.is_ahead = threading.current_thread().name.startswith("commitlog-file")
             self.hits.append(f"{kind} {what}")
         raise OSError(fault.code, f"{os.strerror(fault.code)} (made to fail)", str(what))
 
