@@ -257,7 +257,7 @@ class Script:
             self._check_refused(store, exc)
             # There is room again, and then the batch is taken.
             self.calls.lift()
-            store._check_disk()
+            store.disk_watch.check()
             end = self._ledger.append(store, count, body_bytes_max)
         store._log.queue._check()
         if self._mode == "sync":

@@ -158,7 +158,7 @@ async def test_what_a_listener_saves_is_on_disk_before_the_file_goes(tmp_path: P
         fill(store, 2)
         clock.advance(4 * DAY_MS)
         storage.used_percent = 60.0
-        await trio.to_thread.run_sync(store._check_disk)
+        await trio.to_thread.run_sync(store.disk_watch.check)
         seen = []
 
         async def save(begin: int, end: int) -> None:
