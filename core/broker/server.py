@@ -227,6 +227,7 @@ class Broker:
             self.consumers,
             self.producers,
             self.offsets,
+            api.cold_reads,
             clock=self._clock,
             broker_name=self._config.name,
             properties=self._shown_properties(),

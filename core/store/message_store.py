@@ -54,6 +54,7 @@ from core.record import (
 from core.store.checkpoint import ClockNotes, StateFiles
 from core.store.checkpointer import Checkpointer
 from core.store.cleanup import LogCleaner
+from core.store.cold_places import SIZE_BYTES, KeyPlaces, LogFiles
 from core.store.commitlog import CommitLog
 from core.store.config import StoreConfig
 from core.store.consume_queue import UNIT, ConsumeQueue, OpenFiles, is_topic_name
@@ -62,9 +63,9 @@ from core.store.due_time import DueTimes
 from core.store.durable_file import DurableFile
 from core.store.files import NO_ROOM, Lock, OsStorage, Storage, memory_bytes
 from core.store.flush import Committer, GroupFlusher
-from core.store.index import keyed
+from core.store.index import key_hash, keyed
 from core.store.index_service import IndexService, QueryResult
-from core.store.page_cache import PageCache, Places
+from core.store.page_cache import Loadable, PageCache, Places
 from core.store.progress import OnProgress, ProgressMeter, log_progress
 from core.store.recovery import Recovery
 from core.store.recovery_report import RecoveryReport
@@ -553,14 +554,12 @@ class MessageStore:
 
     def _lacking(self, units: bytes) -> list[Places]:
         """Return where records that units name are not in memory."""
-        # What was appended since the start is there as long as the memory is large enough for it.
-        warm_from = max(self._opened_at, self._log.end_offset - self.cached_bytes)
-        if int.from_bytes(units[:8], "big") >= warm_from:
+        if int.from_bytes(units[:8], "big") >= self._warm_from:
             return []
         return self._page_cache.lacking(self._log.places(units))
 
-    async def load(self, places: Sequence[Places]) -> None:
-        """Bring into memory what a read was lacking; the event loop goes on meanwhile."""
+    async def load(self, places: Sequence[Loadable]) -> None:
+        """Bring into memory what a read or a query is lacking; the event loop goes on meanwhile."""
         await self._page_cache.load(places)
 
     async def load_records(self, units: bytes) -> None:
@@ -720,6 +719,46 @@ class MessageStore:
         return self.index.query(
             topic, key, begin_ms, end_ms, count_max=count_max, only_unique=only_unique
         )
+
+    def lacking_record(self, physical_offset: int) -> Sequence[Loadable]:
+        """Return what ``record_at`` would have to wait for, to be given to ``load`` before."""
+        if not self._log.begin_offset <= physical_offset < self._warm_from:
+            return []
+        place = self._log_files().record(physical_offset)
+        if place is None:
+            return []
+        head = Places(place.path, ((place.at, place.at + SIZE_BYTES),))
+        if self._page_cache.lacking([head]):
+            return [place]
+        end = min(place.at + self._log.size_at(physical_offset), place.end)
+        is_lacking = self._page_cache.lacking([Places(place.path, ((place.at, end),))])
+        return [place] if is_lacking else []
+
+    def lacking_for_query(
+        self, topic: str, key: str, *, begin_ms: int, end_ms: int
+    ) -> Sequence[Loadable]:
+        """Return what ``query`` may have to wait for, to be given to ``load`` before.
+
+        Which entries and records these are is found out by reading them, so what is in memory is
+        not left out: nothing is returned only if all was written since the start.
+        """
+        if self._log.begin_offset >= self._warm_from:
+            return []
+        hashed = key_hash(topic.encode(errors="replace"), key.encode(errors="replace"))
+        config = self.config
+        shape = config.index_slots, config.index_entries
+        directory = f"{config.directory}/index"
+        return [KeyPlaces(directory, *shape, hashed, begin_ms, end_ms, self._log_files())]
+
+    def _log_files(self) -> LogFiles:
+        queue = self._log.queue
+        paths = tuple(file.path for file in queue.files)
+        return LogFiles(self._log.begin_offset, queue.file_bytes, paths)
+
+    @property
+    def _warm_from(self) -> int:
+        """The log from there on is in memory, as long as the memory is large enough for it."""
+        return max(self._opened_at, self._log.end_offset - self.cached_bytes)
 
     def queues(self) -> Iterator[tuple[str, int]]:
         """Yield (topic, queue id) of every queue."""

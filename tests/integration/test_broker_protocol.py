@@ -450,6 +450,46 @@ async def test_a_reader_of_what_is_on_the_disk_holds_up_nobody(
         assert len(set(loaded)) == 2
 
 
+async def test_queries_of_what_is_on_the_disk_hold_up_nobody(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with started_stack(tmp_path) as stack, connected(stack.broker_address) as peer:
+        sent = await send(peer, "T", b"old", properties="KEYS\x01k\x02")
+    disk_goes_on = threading.Event()
+
+    def load(*_: object) -> None:
+        assert disk_goes_on.wait(TIMEOUT_S)
+
+    monkeypatch.setattr(OsStorage, "is_cached", lambda *_: False)
+    monkeypatch.setattr(OsStorage, "load", load)
+    by_key = {
+        "topic": "T", "key": "k", "maxNum": 32, "beginTimestamp": 0, "endTimestamp": 2**62,
+    }  # fmt: skip
+    by_id = {"offset": int(sent.ext["msgId"][-16:], 16)}
+    async with (
+        started_stack(tmp_path) as stack,
+        connected(stack.broker_address) as reader,
+        connected(stack.broker_address) as peer,
+        trio.open_nursery() as nursery,
+    ):
+        answers: list[RemotingCommand] = []
+
+        async def ask(code: RequestCode, ext: dict[str, Any]) -> None:
+            answers.append(await reader.ask(code, ext))
+
+        nursery.start_soon(ask, RequestCode.QUERY_MESSAGE, by_key)
+        nursery.start_soon(ask, RequestCode.VIEW_MESSAGE_BY_ID, by_id)
+        nursery.start_soon(ask, RequestCode.QUERY_MESSAGE, by_key | {"key": "none"})
+        for number in range(5):
+            await send(peer, "T", b"new%d" % number)
+        # A key that nobody has leads to no record, and there is nothing more to wait for.
+        await eventually(lambda: len(answers) == 1)
+        assert answers.pop().code == ResponseCode.QUERY_NOT_FOUND
+        disk_goes_on.set()
+        await eventually(lambda: len(answers) == 2)
+        assert all(bodies(answer) == [b"old"] for answer in answers)
+
+
 async def test_a_pull_that_asks_for_bytes_may_be_large(tmp_path: Path) -> None:
     async with (
         started_stack(tmp_path, pull_count_max=50) as stack,

@@ -8,11 +8,12 @@ Bodies keyed by a message queue need its JSON object as the key; ``dumps`` write
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
 import msgspec
 
+from core.broker.cold_reads import ColdReads
 from core.broker.consumer_groups import Group, GroupMembers, Member
 from core.broker.consumer_offsets import ConsumerOffsets
 from core.broker.runtime_info import RuntimeInfo
@@ -20,7 +21,7 @@ from core.broker.stats import BrokerStats
 from core.broker.subscription_groups import SubscriptionGroup, SubscriptionGroups
 from core.broker.topics import TopicTable
 from core.clock import Clock
-from core.errors import BrokerError, RemotingDecodeError
+from core.errors import BrokerError, RemotingDecodeError, StoreError
 from core.message import MessageQueue
 from core.remoting import (
     RemotingCommand,
@@ -38,6 +39,7 @@ from core.remoting_server import (
     text_field,
 )
 from core.store.message_store import MessageStore
+from core.store.page_cache import Loadable
 from core.topic_config import RETRY_PREFIX, TopicConfig, shown
 
 _UNIQUE_COUNT_MAX: Final = 32
@@ -54,6 +56,7 @@ class AdminProcessor:
         consumers: GroupMembers[Connection],
         producers: GroupMembers[Connection],
         offsets: ConsumerOffsets,
+        cold: ColdReads,
         *,
         clock: Clock,
         broker_name: str,
@@ -68,6 +71,7 @@ class AdminProcessor:
         self._consumers = consumers
         self._producers = producers
         self._offsets = offsets
+        self._cold = cold
         self._clock = clock
         self._broker_name = broker_name
         self._properties = properties
@@ -128,10 +132,52 @@ class AdminProcessor:
     def _runtime_info(self, request: RemotingCommand, _: Connection) -> RemotingCommand:
         return request.answer(body=msgspec.json.encode({"table": self._runtime.table()}))
 
-    def _view_message(self, request: RemotingCommand, _: Connection) -> RemotingCommand:
+    def _view_message(
+        self, request: RemotingCommand, connection: Connection
+    ) -> RemotingCommand | None:
+        lacking = self._store.lacking_record(int_field(request.ext, "offset"))
+        return self._when_loaded(lacking, self._view_loaded, request, connection)
+
+    def _view_loaded(self, request: RemotingCommand) -> RemotingCommand:
         return request.answer(body=self._store.record_at(int_field(request.ext, "offset")))
 
-    def _query_message(self, request: RemotingCommand, _: Connection) -> RemotingCommand:
+    def _query_message(
+        self, request: RemotingCommand, connection: Connection
+    ) -> RemotingCommand | None:
+        lacking = self._store.lacking_for_query(
+            text_field(request.ext, "topic"),
+            text_field(request.ext, "key"),
+            begin_ms=int_field(request.ext, "beginTimestamp"),
+            end_ms=int_field(request.ext, "endTimestamp"),
+        )
+        return self._when_loaded(lacking, self._query_loaded, request, connection)
+
+    def _when_loaded(
+        self,
+        lacking: Sequence[Loadable],
+        answer: Callable[[RemotingCommand], RemotingCommand],
+        request: RemotingCommand,
+        connection: Connection,
+    ) -> RemotingCommand | None:
+        """Answer at once, or, if something is on the disk only, when a thread has loaded it."""
+        if not lacking:
+            return answer(request)
+
+        def reply() -> None:
+            if not connection.is_open:
+                return
+            try:
+                connection.reply(answer(request))
+            except BrokerError as exc:
+                connection.reply(request.answer(exc.code, exc.remark))
+            except StoreError as exc:
+                connection.reply(request.answer(ResponseCode.SYSTEM_ERROR, str(exc)))
+
+        if not self._cold.load(lacking, reply):
+            raise BrokerError(ResponseCode.SYSTEM_BUSY, "too many requests wait for the disk")
+        return None
+
+    def _query_loaded(self, request: RemotingCommand) -> RemotingCommand:
         only_unique = bool_field(request.ext, "_UNIQUE_KEY_QUERY")
         # RocketMQ has its own count (defaultQueryMaxNum) for lookups of unique ids.
         count_max = _UNIQUE_COUNT_MAX if only_unique else int32_field(request.ext, "maxNum")
