@@ -59,6 +59,8 @@ class Checkpointer:
         self._on_failure = on_failure
         self._interval_s = interval_ms / 1000
         self._limiter = trio.CapacityLimiter(1)
+        # Below this the last checkpoint says that all is on the disk.
+        self._covered_offset = 0
         # What queues.json says of each queue, and whether it is to be written anew.
         self._table: dict[ConsumeQueue, tuple[tuple[str, int, int], list[int]]] = {}
         self._table_is_stale = True
@@ -87,6 +89,17 @@ class Checkpointer:
                 await trio.to_thread.run_sync(self._try, plan, limiter=self._limiter)
             except OSError as exc:
                 self._on_failure(f"writing a checkpoint failed: {exc}")
+
+    async def cover(self, begin: int, end: int) -> None:
+        """Have a checkpoint speak of [begin, end) of the log, which is to be removed.
+
+        Otherwise a crash may take units with it that nothing can be made from any more: holes among
+        the units, or queue offsets that are given out twice. Where there is no room for a
+        checkpoint, cleaning goes on all the same, since it makes some.
+        """
+        del begin
+        if end > self._covered_offset:
+            await self.checkpoint()
 
     def write_at_open(self) -> None:
         """Write one for what a start has found, if there is room; the log is on disk. Blocks."""
@@ -166,6 +179,7 @@ class Checkpointer:
             self._state_files.write_index(plan.index)
         self._state_files.write_clock(plan.clock)
         self._state_files.write_checkpoint(plan.checkpoint)
+        self._covered_offset = plan.checkpoint.complete_offset or 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -207,6 +207,7 @@ class MessageStore:
             on_failure=self._fence,
             interval_ms=config.checkpoint_interval_ms,
         )
+        self.cleaner.before_removal.append(self._checkpointer.cover)
         self.on_dispatch: list[Callable[[list[QueueTail]], None]] = []
 
     # -- opening and closing ---------------------------------------------------------------
