@@ -63,7 +63,8 @@ MODES: dict[str, dict[str, Any]] = {
 CODES = {
     "open": (errno.EIO, errno.ENOSPC, errno.EMFILE),
     "mmap": (errno.EIO, errno.ENOMEM),
-    **dict.fromkeys(("stat", "statvfs", "lseek", "scandir", "unlink", "flock"), (errno.EIO,)),
+    **dict.fromkeys(("stat", "statvfs", "lseek", "scandir"), (errno.EIO,)),
+    **dict.fromkeys(("unlink", "flock", "close"), (errno.EIO,)),
 }
 CODES_OF_OTHERS = (errno.EIO, errno.ENOSPC)
 WANTS_ROOM = frozenset({errno.ENOSPC, errno.EMFILE, errno.ENOMEM})
@@ -508,6 +509,7 @@ def main() -> int:
     parser.add_argument("--share", type=float, default=1.0, help="part of all faults to try")
     parser.add_argument("--seed", type=int, default=0, help="chooses the share")
     parser.add_argument("--shard", default="1/1", metavar="K/N", help="the K-th of N parts of it")
+    parser.add_argument("--kind", help="only calls of this kind, such as fdatasync")
     parser.add_argument("--replay", metavar="MODE/FAULT")
     parser.add_argument("--keep-going", action="store_true", help="report all that break a promise")
     parser.add_argument("--json", action="store_true")
@@ -522,7 +524,12 @@ def main() -> int:
     outcomes: Counter[str] = Counter()
     broken: list[str] = []
     part, _, parts = args.shard.partition("/")
-    mine = islice(chosen(args.share, args.seed), int(part) - 1, None, int(parts))
+    wanted = (
+        (mode, fault)
+        for mode, fault in chosen(args.share, args.seed)
+        if args.kind in (None, fault.kind)
+    )
+    mine = islice(wanted, int(part) - 1, None, int(parts))
     for number, (mode, fault) in enumerate(mine):
         try:
             outcomes[f"{mode}: {check(mode, fault)}"] += 1
