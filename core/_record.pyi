@@ -41,6 +41,9 @@ class QueueTail:
     def reset(self, next_offset: int) -> None:
         """Forget all units; the next one will be ``next_offset``."""
 
+    def take_put(self) -> tuple[int, int]:
+        """Return (messages, bytes of their records) that were put into it since the last call."""
+
 def measure(messages: list[AppendMessage], begin: int, body_bytes_max: int) -> tuple[int, int]:
     """Check messages[begin:] and return how many bytes they take at most: (total, largest record).
 

@@ -91,6 +91,8 @@ cdef class QueueTail:
     cdef uint8_t *_units
     cdef Py_ssize_t _used
     cdef Py_ssize_t _capacity
+    cdef int64_t _put_messages
+    cdef int64_t _put_bytes
 
     def __init__(self, bytes topic not None, queue_id, next_offset):
         if not 1 <= PyBytes_GET_SIZE(topic) <= TOPIC_MAX:
@@ -160,6 +162,11 @@ cdef class QueueTail:
         self._shrink()
         self.next_offset = next_offset
 
+    def take_put(self):
+        put = self._put_messages, self._put_bytes
+        self._put_messages = self._put_bytes = 0
+        return put
+
     cdef void _shrink(self) noexcept:
         """A burst must not hold its memory for as long as the queue lives."""
         cdef Py_ssize_t wanted = self._used if self._used > FEW_UNITS else FEW_UNITS
@@ -194,6 +201,8 @@ cdef class QueueTail:
         put64(unit + 12, <uint64_t> code)
         self._used += 1
         self.next_offset += 1
+        self._put_messages += 1
+        self._put_bytes += size
         self._last_physical = physical_offset
 
 

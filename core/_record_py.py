@@ -62,7 +62,10 @@ class UnitRun(NamedTuple):
 
 
 class QueueTail:
-    __slots__ = ("_last_physical", "_units", "next_offset", "queue_id", "topic")
+    __slots__ = (
+        "_last_physical", "_put_bytes", "_put_messages", "_units", "next_offset", "queue_id",
+        "topic",
+    )  # fmt: skip
 
     def __init__(self, topic: bytes, queue_id: int, next_offset: int) -> None:
         if not 1 <= len(topic) <= TOPIC_BYTES_MAX:
@@ -74,6 +77,7 @@ class QueueTail:
         self.next_offset = next_offset
         self._last_physical = -1 << 63
         self._units = bytearray()
+        self._put_messages = self._put_bytes = 0
 
     @property
     def pending(self) -> int:
@@ -110,9 +114,16 @@ class QueueTail:
         self._units.clear()
         self.next_offset = next_offset
 
+    def take_put(self) -> tuple[int, int]:
+        put = self._put_messages, self._put_bytes
+        self._put_messages = self._put_bytes = 0
+        return put
+
     def _add(self, physical_offset: int, size: int, code: int) -> None:
         self._units += UNIT.pack(physical_offset, size, code)
         self.next_offset += 1
+        self._put_messages += 1
+        self._put_bytes += size
         self._last_physical = physical_offset
 
 

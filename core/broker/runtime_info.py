@@ -142,7 +142,7 @@ class RuntimeInfo:
 
     def _log(self) -> dict[str, str]:
         store = self._store
-        usage = store.disk_usage
+        usage = store.disk_watch.usage
         buffers = store.free_buffers_count
         ratio = f"{usage.used_percent / 100:.2f}"
         total, free = _readable(usage.total_bytes), _readable(usage.free_bytes)

@@ -35,6 +35,7 @@ from core.broker.registration_gate import RegistrationGate
 from core.broker.runtime_info import RuntimeInfo
 from core.broker.schedule import ScheduleService
 from core.broker.state_files import StateFile
+from core.broker.stats import BrokerStats
 from core.broker.subscription_groups import SubscriptionGroups
 from core.broker.topics import TopicTable
 from core.clock import Clock, SystemClock
@@ -207,7 +208,13 @@ class Broker:
             cold_reads_max=self._config.held_pulls_max,
         )
         filters = SqlFilters(is_enabled=self._config.enable_property_filter, is_loaded=False)
-        send, pull, consumer = self._processors(store, api, filters)
+        stats = BrokerStats(
+            cluster=self._config.cluster,
+            clock=self._clock,
+            messages_in=lambda: store.stats.put_messages,
+            messages_out=lambda: pull.messages_count,
+        )
+        send, pull, consumer = self._processors(store, api, filters, stats)
         runtime = RuntimeInfo(
             store,
             clock=self._clock,
@@ -223,10 +230,12 @@ class Broker:
             self.consumers,
             self.producers,
             self.offsets,
+            api.cold_reads,
             clock=self._clock,
             broker_name=self._config.name,
             properties=self._shown_properties(),
             runtime=runtime,
+            stats=stats,
             delay_offsets=schedule.level_offsets,
         )
         back = SendBackProcessor(store, self.topics, self.groups, send, clock=self._clock)
@@ -254,6 +263,7 @@ class Broker:
         for listener in listeners:
             server.listen(listener)
         api.on_growth(pull.queues_grew)
+        api.on_growth(stats.queues_grew)
         self._serving = _Serving(store, api, send, pull, server, schedule)
         async with trio.open_nursery() as nursery:
             await nursery.start(server.run)
@@ -266,20 +276,21 @@ class Broker:
             nursery.start_soon(filter_gate.run, server)
             nursery.start_soon(self._save_regularly)
             nursery.start_soon(self._expire_regularly, consumer)
-            nursery.start_soon(_tick_regularly, runtime)
+            nursery.start_soon(_tick_regularly, runtime, stats)
             await self._start_registrars(nursery)
             _log.info("broker listens address=%s:%d topics=%d", *self.address, len(self.topics))
             _log.info("messages are %s", self._config.store.promise)
             task_status.started()
 
     def _processors(
-        self, store: MessageStore, api: BrokerApi, filters: SqlFilters
+        self, store: MessageStore, api: BrokerApi, filters: SqlFilters, stats: BrokerStats
     ) -> tuple[SendProcessor, PullProcessor, ConsumerProcessor]:
         config = self._config
         send = SendProcessor(
             api,
             self.topics,
             self.groups,
+            stats,
             clock=self._clock,
             answers=SendAnswers(api, region=config.region),
             cluster=config.cluster,
@@ -296,6 +307,7 @@ class Broker:
             self.held_pulls,
             api.cold_reads,
             filters,
+            stats,
             clock=self._clock,
             count_max=config.pull_count_max,
             bytes_max=config.pull_bytes_max,
@@ -496,7 +508,8 @@ def _connection_closed(
     consumer.connection_closed(connection)
 
 
-async def _tick_regularly(runtime: RuntimeInfo) -> None:
+async def _tick_regularly(runtime: RuntimeInfo, stats: BrokerStats) -> None:
     while True:
         runtime.tick()
+        stats.tick()
         await trio.sleep(1)

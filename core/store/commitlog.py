@@ -219,6 +219,17 @@ class CommitLog:
             found.append(Places(file.path, joined(ranges)))
         return found
 
+    def size_at(self, physical_offset: int) -> int:
+        """Return the size that is said to be a record's there; 0 where none can be read."""
+        file = self.queue.find(physical_offset)
+        if file is None:
+            return 0
+        at = physical_offset - file.begin
+        try:
+            return int.from_bytes(copy_out(file.view, at, min(at + 4, file.size)), "big")
+        except OSError:
+            return 0
+
     def record_at(self, physical_offset: int) -> bytes:
         """Return the intact record that begins there; RecordError if none does.
 

@@ -37,6 +37,7 @@ from core.store.page_cache import Places
 UNIT = struct.Struct(">qiq")
 FILLER = bytes(8) + FILLER_SIZE.to_bytes(4, "big") + bytes(8)
 UNKNOWN_CRC = -1
+HOLE_UNITS = 16_384  # the same when holes are looked for
 BLOCK_UNITS = 204  # read at once when units are looked for: 4080 bytes
 # RocketMQ's characters and lengths (TopicValidator): neither a dot nor a slash among them.
 _TOPIC = re.compile(r"[%|a-zA-Z0-9_-]{1,127}\Z")
@@ -303,6 +304,26 @@ class ConsumeQueue:
         self._storage.write_files(pieces, self._file_units * UNIT_BYTES)
         self._mark_unsynced(self.max_offset)
         return True
+
+    def fill_holes(self, end: int) -> int:
+        """Put fillers where the files lack units below ``end``; return how many these are.
+
+        For records that are removed: nobody can make units that a crash has lost of them anew, and
+        who searches the units would take a hole for their end.
+        """
+        filled = 0
+        for begin in range(self.begin_offset, end, HOLE_UNITS):
+            units = bytearray(self.read_files(begin, min(HOLE_UNITS, end - begin)))
+            holes = [n for n, (_, size, _) in enumerate(UNIT.iter_unpack(units)) if size <= 0]
+            if holes:
+                for number in holes:
+                    units[number * UNIT_BYTES : (number + 1) * UNIT_BYTES] = FILLER
+                pieces = self.pieces(begin, bytes(units))
+                self._storage.write_files(pieces, self._file_units * UNIT_BYTES)
+                self._mark_unsynced(begin)
+                self.forget_crcs(begin)
+                filled += len(holes)
+        return filled
 
     # -- checksums -------------------------------------------------------------------------
 

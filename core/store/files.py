@@ -408,14 +408,16 @@ class OsRegion:
     def close(self) -> None:
         self.view.release()
         self._map.close()
-        os.close(self._fd)
-        self._fd = -1
+        # Whatever close says, the descriptor is gone, and may be another file's before __del__.
+        fd, self._fd = self._fd, -1
+        os.close(fd)
 
     def __del__(self) -> None:
         # A region is not always closed but let go of, so that nobody who still reads it is left
         # with an unmapped view: the map goes with the last of them.
         if getattr(self, "_fd", -1) >= 0:
-            os.close(self._fd)
+            with suppress(OSError):
+                os.close(self._fd)
 
 
 class ReadOnlyRegion:

@@ -209,11 +209,17 @@ class Committer:
         """Commit until cancelled, or until it fails; what is left then is the caller's."""
         while True:
             await trio.sleep(self._interval_s)
-            try:
-                await trio.to_thread.run_sync(self._commit, limiter=self._limiter)
-            except OSError as exc:
-                self._on_failure(f"committing the write buffer failed: {exc}")
+            if not await self.commit():
                 return
+
+    async def commit(self) -> bool:
+        """Commit what has been appended so far; return whether that could be done."""
+        try:
+            await trio.to_thread.run_sync(self._commit, limiter=self._limiter)
+        except OSError as exc:
+            self._on_failure(f"committing the write buffer failed: {exc}")
+            return False
+        return True
 
 
 def _serve(

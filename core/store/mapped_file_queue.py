@@ -20,6 +20,7 @@ is let go of stays mapped for whoever holds its region or a view of it.
 from __future__ import annotations
 
 from concurrent.futures import Future, ThreadPoolExecutor
+from itertools import pairwise
 
 from core.errors import StoreDamagedError
 from core.store.files import NO_ROOM, TEMPORARY, Region, Storage
@@ -83,7 +84,12 @@ class MappedFile:
         memory = pool.take(self.size)
         if memory is None:
             return False
-        region = BufferedFile(pool, memory, self._storage.open_in_place(self.path))
+        try:
+            file = self._storage.open_in_place(self.path)
+        except BaseException:
+            pool.give_back(memory)
+            raise
+        region = BufferedFile(pool, memory, file)
         try:
             if filled:
                 region.fill(self.view, filled)
@@ -358,3 +364,14 @@ class MappedFileQueue:
         if self._touch_bytes:
             file.writable().prepare(0, min(self._touch_bytes, file.size))
         return file
+
+    def _check(self) -> None:
+        """Assert the invariants; not while a file is being made."""
+        made = [*self.files, *self._ahead]
+        if self._making is not None and self._making.exception() is None:
+            made.append(self._making.result())
+        for file, following in pairwise(made):
+            assert file.end == following.begin
+        if self._buffers is not None:
+            in_use = sum(file.is_buffered for file in made)
+            assert self._buffers.free_count == self._buffers.count_max - in_use

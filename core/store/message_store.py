@@ -1,8 +1,9 @@
 """The store as the broker sees it: append a batch, read a queue, wait until it is on disk.
 
 Owns: MessageStore: opening and closing a folder, the order log -> ConsumeQueues -> listeners, the
-fence, the refusal before the disk is full, the checkpoint. Must not touch: byte formats
-(core.record), the operating system (files), when to flush (flush), how to recover (recovery).
+fence. Must not touch: byte formats (core.record), the operating system (files), when to flush
+(flush), how to recover (recovery), what a checkpoint is (checkpointer), when the disk is full
+(disk_watch).
 
     commitlog/ consumequeue/   the log and the queues made from it
     index/                     the records' keys
@@ -50,23 +51,26 @@ from core.record import (
     measure,
     select_units,
 )
-from core.store.checkpoint import ClockNotes, IndexTable, QueueTable, StateFiles, StoreCheckpoint
+from core.store.checkpoint import ClockNotes, StateFiles
+from core.store.checkpointer import Checkpointer
 from core.store.cleanup import LogCleaner
+from core.store.cold_places import SIZE_BYTES, KeyPlaces, LogFiles
 from core.store.commitlog import CommitLog
 from core.store.config import StoreConfig
 from core.store.consume_queue import UNIT, ConsumeQueue, OpenFiles, is_topic_name
+from core.store.disk_watch import DiskWatch
 from core.store.due_time import DueTimes
 from core.store.durable_file import DurableFile
-from core.store.files import NO_ROOM, DiskUsage, Lock, OsStorage, Storage, memory_bytes
+from core.store.files import NO_ROOM, Lock, OsStorage, Storage, memory_bytes
 from core.store.flush import Committer, GroupFlusher
-from core.store.index import any_keyed
+from core.store.index import any_keyed, key_hash
 from core.store.index_service import IndexService, QueryResult
-from core.store.page_cache import PageCache, Places
+from core.store.page_cache import Loadable, PageCache, Places
 from core.store.progress import OnProgress, ProgressMeter, log_progress
 from core.store.recovery import Recovery
 from core.store.recovery_report import RecoveryReport
 from core.store.stats import StoreStats
-from core.store.unit_flusher import SyncPlan, UnitFlusher
+from core.store.unit_flusher import UnitFlusher
 from core.store.unit_healer import UnitHealer
 
 logger = logging.getLogger(__name__)
@@ -125,11 +129,10 @@ class MessageStore:
         self.due_times = DueTimes(config.delay_levels)
         self.stats = StoreStats()
         self.cached_bytes = memory_bytes() * config.cached_memory_percent // 100
-        # As of the last look at the disk.
-        self.disk_usage = DiskUsage(0.0, 0)
         self._clock = SteadyClock(clock)
         self._storage: Storage = storage or OsStorage()
         self._page_cache = PageCache(self._storage, self._clock)
+        self.disk_watch = DiskWatch(self._storage, config)
         self._opened_at = 0
         self._state_files = StateFiles(self._storage, config.directory)
         self._durable = DurableFile(self._storage, config.directory)
@@ -159,7 +162,7 @@ class MessageStore:
             on_flushed=self._log.queue.give_back_buffers,
             interval_ms=config.flush_interval_ms,
         )
-        self._committer = Committer(
+        self.committer = Committer(
             commit=self._log.commit,
             on_failure=self._fence,
             interval_ms=config.write_buffer_commit_ms,
@@ -178,8 +181,6 @@ class MessageStore:
         self._lock: Lock | None = None
         self._is_open = False
         self._fence_reason: str | None = None
-        self._full_reason: str | None = None
-        self._checkpoint_limiter = trio.CapacityLimiter(1)
         # Held while files are synced or removed by name.
         self._files_lock = trio.Lock()
         self.cleaner = LogCleaner(
@@ -194,12 +195,19 @@ class MessageStore:
             on_failure=self._fence,
         )
         self.cleaner.after_removal.append(self.index.remove_below)
-        # What queues.json says of each queue, and whether it is to be written anew.
-        self._table: dict[ConsumeQueue, tuple[tuple[str, int, int], list[int]]] = {}
-        self._table_is_stale = True
-        # What a checkpoint that found no room was to sync; the next one does.
-        self._unsynced_paths: list[str] = []
-        self._unsynced_directories: set[str] = set()
+        self._checkpointer = Checkpointer(
+            self._storage,
+            self._state_files,
+            self._log,
+            self.index,
+            self.unit_flusher,
+            flusher=self._flusher,
+            clock=self._clock,
+            files_lock=self._files_lock,
+            on_failure=self._fence,
+            interval_ms=config.checkpoint_interval_ms,
+        )
+        self.cleaner.before_removal.append(self._checkpointer.cover)
         self.on_dispatch: list[Callable[[list[QueueTail]], None]] = []
 
     # -- opening and closing ---------------------------------------------------------------
@@ -273,7 +281,7 @@ class MessageStore:
         self.unit_flusher.note_unsynced(q for q in self._queues.values() if q.is_unsynced)
         self.index.finish(meter)
         report.index_fault, report.index_from = self.index.fault, self.index.made_from
-        self._check_disk()
+        self.disk_watch.check()
         # Nothing that recovery wrote may be younger on disk than a checkpoint that speaks of it.
         self._storage.sync_directory(f"{self.config.directory}/commitlog")
         self._sync_log(report.scanned_from, self._log.end_offset + 1)
@@ -281,10 +289,8 @@ class MessageStore:
         self._durable.reset(self._log.end_offset)
         self._flusher.start_at(self._log.end_offset)
         for queue in self._queues.values():
-            self._note_for_table(queue)
-        self._try_checkpoint(
-            self._plan_checkpoint(self._log.last_store_timestamp_ms, self._log.end_offset)
-        )
+            self._checkpointer.note_queue(queue)
+        self._checkpointer.write_at_open()
         return report
 
     def _find_queues(self) -> None:
@@ -327,8 +333,7 @@ class MessageStore:
                 # The records are on disk: the next start makes these units from them.
                 self._fence(f"writing units failed: {exc}")
                 return
-            last_ms, end_offset = self._log.last_store_timestamp_ms, self._log.end_offset
-            self._write_checkpoint(self._plan_checkpoint(last_ms, end_offset, is_closed=True))
+            self._checkpointer.write_at_stop()
             self._state_files.remove_abort()
         else:
             # No worse than before, and more than what a kill would leave of a write buffer.
@@ -353,10 +358,10 @@ class MessageStore:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._flusher.run)
                 if self.config.write_buffer:
-                    nursery.start_soon(self._committer.run)
+                    nursery.start_soon(self.committer.run)
                 nursery.start_soon(self.unit_flusher.run)
-                nursery.start_soon(self._checkpoint_each_interval)
-                nursery.start_soon(self._watch_disk)
+                nursery.start_soon(self._checkpointer.run)
+                nursery.start_soon(self.disk_watch.run)
                 nursery.start_soon(self.cleaner.run)
                 task_status.started()
         finally:
@@ -407,8 +412,9 @@ class MessageStore:
             raise StoreFencedError(self._fence_reason)
         if not self._is_open:
             raise StoreError("the store is not open")
-        if self._full_reason is not None and not even_if_full:
-            raise StoreFullError(self._full_reason)
+        full_reason = self.disk_watch.full_reason
+        if full_reason is not None and not even_if_full:
+            raise StoreFullError(full_reason)
         began_at, began_ns = self._log.end_offset, perf_counter_ns()
         total, largest = measure(messages, 0, self.config.message_bytes_max)
         dirty: list[QueueTail] = []
@@ -545,14 +551,12 @@ class MessageStore:
 
     def _lacking(self, units: bytes) -> list[Places]:
         """Return where records that units name are not in memory."""
-        # What was appended since the start is there as long as the memory is large enough for it.
-        warm_from = max(self._opened_at, self._log.end_offset - self.cached_bytes)
-        if int.from_bytes(units[:8], "big") >= warm_from:
+        if int.from_bytes(units[:8], "big") >= self._warm_from:
             return []
         return self._page_cache.lacking(self._log.places(units))
 
-    async def load(self, places: Sequence[Places]) -> None:
-        """Bring into memory what a read was lacking; the event loop goes on meanwhile."""
+    async def load(self, places: Sequence[Loadable]) -> None:
+        """Bring into memory what a read or a query is lacking; the event loop goes on meanwhile."""
         await self._page_cache.load(places)
 
     async def load_records(self, units: bytes) -> None:
@@ -713,6 +717,46 @@ class MessageStore:
             topic, key, begin_ms, end_ms, count_max=count_max, only_unique=only_unique
         )
 
+    def lacking_record(self, physical_offset: int) -> Sequence[Loadable]:
+        """Return what ``record_at`` would have to wait for, to be given to ``load`` before."""
+        if not self._log.begin_offset <= physical_offset < self._warm_from:
+            return []
+        place = self._log_files().record(physical_offset)
+        if place is None:
+            return []
+        head = Places(place.path, ((place.at, place.at + SIZE_BYTES),))
+        if self._page_cache.lacking([head]):
+            return [place]
+        end = min(place.at + self._log.size_at(physical_offset), place.end)
+        is_lacking = self._page_cache.lacking([Places(place.path, ((place.at, end),))])
+        return [place] if is_lacking else []
+
+    def lacking_for_query(
+        self, topic: str, key: str, *, begin_ms: int, end_ms: int
+    ) -> Sequence[Loadable]:
+        """Return what ``query`` may have to wait for, to be given to ``load`` before.
+
+        Which entries and records these are is found out by reading them, so what is in memory is
+        not left out: nothing is returned only if all was written since the start.
+        """
+        if self._log.begin_offset >= self._warm_from:
+            return []
+        hashed = key_hash(topic.encode(errors="replace"), key.encode(errors="replace"))
+        config = self.config
+        shape = config.index_slots, config.index_entries
+        directory = f"{config.directory}/index"
+        return [KeyPlaces(directory, *shape, hashed, begin_ms, end_ms, self._log_files())]
+
+    def _log_files(self) -> LogFiles:
+        queue = self._log.queue
+        paths = tuple(file.path for file in queue.files)
+        return LogFiles(self._log.begin_offset, queue.file_bytes, paths)
+
+    @property
+    def _warm_from(self) -> int:
+        """The log from there on is in memory, as long as the memory is large enough for it."""
+        return max(self._opened_at, self._log.end_offset - self.cached_bytes)
+
     def queues(self) -> Iterator[tuple[str, int]]:
         """Yield (topic, queue id) of every queue."""
         return iter(list(self._queues))
@@ -765,7 +809,7 @@ class MessageStore:
     @property
     def full_reason(self) -> str | None:
         """Why appends are refused until there is space again; None while there is."""
-        return self._full_reason
+        return self.disk_watch.full_reason
 
     def _check_open(self) -> None:
         if not self._is_open:
@@ -796,137 +840,6 @@ class MessageStore:
             if exc.errno not in NO_ROOM:
                 raise
 
-    async def _checkpoint_each_interval(self) -> None:
-        while self._fence_reason is None:
-            await trio.sleep(self.config.checkpoint_interval_ms / 1000)
-            await self.checkpoint()
-
     async def checkpoint(self) -> None:
         """Bring log and ConsumeQueues to disk and note how far they are."""
-        async with self._files_lock:
-            await self._checkpoint()
-
-    async def _checkpoint(self) -> None:
-        # What is written down is what was so before; what is synced may be younger.
-        last_ms, end_offset = self._log.last_store_timestamp_ms, self._log.end_offset
-        if not await self.unit_flusher.write():
-            return  # the disk is full, and the last checkpoint stays true; or the store is fenced
-        plan = self._plan_checkpoint(last_ms, end_offset)
-        await self._flusher.flush()
-        if self._fence_reason is not None:
-            return
-        try:
-            await trio.to_thread.run_sync(
-                self._try_checkpoint, plan, limiter=self._checkpoint_limiter
-            )
-        except OSError as exc:
-            self._fence(f"writing a checkpoint failed: {exc}")
-
-    def _plan_checkpoint(
-        self, last_ms: int, complete_offset: int, *, is_closed: bool = False
-    ) -> _CheckpointPlan:
-        """Collect, without blocking, what has to be synced and may then be written down.
-
-        The units of all records up to ``last_ms``, and below ``complete_offset``, are on file. Of
-        those that lie below the log's end now, which the caller flushes, some may be younger.
-        """
-        units = self.unit_flusher.plan_sync()
-        paths, self._unsynced_paths = self._unsynced_paths, []
-        directories, self._unsynced_directories = self._unsynced_directories, set()
-        index = self.index.plan()
-        table = None
-        if units.queues or is_closed or self._table_is_stale:
-            for queue, _ in units.queues:
-                self._note_for_table(queue)
-            self._table_is_stale = False
-            table = QueueTable(
-                end_offset=self._log.end_offset,
-                is_closed=is_closed,
-                queues=[row for row, _ in self._table.values()],
-                crcs=[crcs for _, crcs in self._table.values()],
-            )
-        return _CheckpointPlan(
-            units,
-            paths + index.paths,
-            directories | set(index.directories),
-            table,
-            StoreCheckpoint(last_ms, last_ms, index.index_ms, complete_offset),
-            index.table,
-            ClockNotes(self._clock.now_ms(), self._clock.jumps),
-        )
-
-    def _note_for_table(self, queue: ConsumeQueue) -> None:
-        tail, end_offset = queue.tail, queue.written_offset
-        if end_offset:
-            self._table[queue] = (tail.topic.decode(), tail.queue_id, end_offset), queue.crcs()
-
-    def _try_checkpoint(self, plan: _CheckpointPlan) -> None:
-        """Write a checkpoint, or leave it to the next one if there is no room; blocks."""
-        try:
-            self._write_checkpoint(plan)
-        except OSError as exc:
-            if exc.errno not in NO_ROOM:
-                raise
-            # No sync has failed; what is written down is as true as before.
-            logger.warning("a checkpoint waits for room reason=%s", exc)
-            self.unit_flusher.sync_later(plan.units)
-            self._unsynced_paths = plan.paths
-            self._unsynced_directories = plan.directories
-            self._table_is_stale = True
-            self.index.write_again()
-
-    def _write_checkpoint(self, plan: _CheckpointPlan) -> None:
-        """Sync what the plan names, then write the files that say so; blocks."""
-        self.unit_flusher.sync(plan.units)
-        for path in plan.paths:
-            # Cleaned away since an earlier plan named it.
-            with suppress(FileNotFoundError):
-                self._storage.sync_file(path)
-        for directory in sorted(plan.directories):
-            self._storage.sync_directory(directory)
-        if plan.table is not None:
-            self._state_files.write_queues(plan.table)
-        if plan.index is not None:
-            self._state_files.write_index(plan.index)
-        self._state_files.write_clock(plan.clock)
-        self._state_files.write_checkpoint(plan.checkpoint)
-
-    async def _watch_disk(self) -> None:
-        while True:
-            await trio.sleep(self.config.disk_check_interval_ms / 1000)
-            await trio.to_thread.run_sync(self._check_disk)
-
-    def _check_disk(self) -> None:
-        """Refuse appends while the disk is nearly full; accept them again when it is not."""
-        reason = self._reason_to_refuse()
-        if (reason is None) != (self._full_reason is None):
-            logger.warning("appends %s reason=%s", "refused" if reason else "accepted", reason)
-        self._full_reason = reason
-
-    def _reason_to_refuse(self) -> str | None:
-        config = self.config
-        try:
-            usage = self._storage.disk_usage(config.directory)
-        except OSError as exc:
-            return f"how full the disk is cannot be told: {exc}"
-        self.disk_usage = usage
-        if usage.used_percent > config.disk_used_percent_max:
-            limit = config.disk_used_percent_max
-            return f"the disk is {usage.used_percent:.1f} % full, the limit is {limit} %"
-        if usage.free_bytes < config.disk_free_bytes_min:
-            limit = config.disk_free_bytes_min
-            return f"the disk has {usage.free_bytes} bytes free, the limit is {limit}"
-        return None
-
-
-@dataclass(frozen=True, slots=True)
-class _CheckpointPlan:
-    """Files and directories to sync, and what may be written down when that is done."""
-
-    units: SyncPlan
-    paths: list[str]
-    directories: set[str]
-    table: QueueTable | None
-    checkpoint: StoreCheckpoint
-    index: IndexTable | None
-    clock: ClockNotes
+        await self._checkpointer.checkpoint()

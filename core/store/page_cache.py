@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Protocol
 
 import trio
 
@@ -33,12 +33,23 @@ KNOWN_MAX: Final = 100_000
 LOADS_MAX: Final = 4
 
 
+class Loadable(Protocol):
+    """Something that lies on the disk and can be brought into memory."""
+
+    def load(self, storage: Storage) -> None:
+        """Block until it is there; OSError as it comes."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class Places:
     """Ranges of bytes [begin, end) of one file, ascending."""
 
     path: str
     ranges: tuple[tuple[int, int], ...]
+
+    def load(self, storage: Storage) -> None:
+        storage.load(self.path, self.ranges)
 
 
 class PageCache:
@@ -71,14 +82,14 @@ class PageCache:
         known.update((path, step) for step in asked)
         return True
 
-    async def load(self, places: Sequence[Places]) -> None:
+    async def load(self, places: Sequence[Loadable]) -> None:
         """Bring them into memory, in a thread. What cannot be read is left to who reads it."""
         await trio.to_thread.run_sync(self._load, places, limiter=self._limiter)
 
-    def _load(self, places: Sequence[Places]) -> None:
+    def _load(self, places: Sequence[Loadable]) -> None:
         for place in places:
             with suppress(OSError):
-                self._storage.load(place.path, place.ranges)
+                place.load(self._storage)
 
 
 def joined(ranges: Iterable[tuple[int, int]]) -> tuple[tuple[int, int], ...]:

@@ -57,6 +57,8 @@ class QueueRecovery:
         # Queues that the current walk has met; and whether it began at the log's first byte.
         self._met: set[QueueKey] = set()
         self._is_whole = False
+        # Whether the first walk did, of a log that no longer begins with its first record.
+        self._is_cleaned = False
         # Queues with units in their tails, and how many these are.
         self._touched: dict[QueueKey, ConsumeQueue] = {}
         self._pending = 0
@@ -74,6 +76,7 @@ class QueueRecovery:
             if len(table.crcs) == len(table.queues):
                 self._crcs = dict(zip(self._known, table.crcs, strict=False))
         self._is_whole = begin == self._log.begin_offset
+        self._is_cleaned = self._is_whole and begin > 0
         for key, queue in self._queues.items():
             reason = queue.load()
             if reason is None and queue.begin_offset > 0 and self._log.begin_offset == 0:
@@ -146,6 +149,8 @@ class QueueRecovery:
             self._wipe(key, first if is_cleaned else 0)
             gap = first - queue.max_offset
             possible = gap if is_cleaned else possible
+        if key not in self._met:
+            self._fill_holes(queue, first)
         self._met.add(key)
         if gap < 0:
             # Only the records whose place is taken: those behind them may be in theirs.
@@ -163,6 +168,14 @@ class QueueRecovery:
             self._refuse(physical_offset, units, f"expected queue offset {queue.max_offset}")
         else:
             self._put(key, FILLER * gap + units)
+
+    def _fill_holes(self, queue: ConsumeQueue, end: int) -> None:
+        """Have no hole in the units of removed records, all those below ``end``.
+
+        Where cleaning has gone beyond the last checkpoint, their units may not be on the disk.
+        """
+        if self._is_cleaned and queue.fill_holes(end):
+            self._report.note_repaired((queue.tail.topic.decode(), queue.tail.queue_id))
 
     def _put(self, key: QueueKey, units: bytes) -> None:
         """Add units to a queue."""
@@ -280,6 +293,9 @@ class QueueRecovery:
     def cut(self) -> None:
         """Write what is in memory, zero the units that no record backs."""
         self._write()
+        for key, queue in self._queues.items():
+            if key not in self._met:
+                self._fill_holes(queue, queue.max_offset)
         for key, queue in self._queues.items():
             count = 0
             while self._is_lost(queue, queue.max_offset + count):

@@ -33,7 +33,7 @@ class BufferPool:
     """At most ``count_max`` buffers of one size, used again and again."""
 
     def __init__(self, count_max: int) -> None:
-        self._count_max = count_max
+        self.count_max = count_max
         self._free: list[PinnedMemory] = []
         self._made = 0
         self._has_warned = False
@@ -45,7 +45,7 @@ class BufferPool:
         with self._lock:
             if self._free:
                 return self._free.pop()
-            if self._made == self._count_max:
+            if self._made == self.count_max:
                 return None
             self._made += 1
         try:
@@ -66,7 +66,7 @@ class BufferPool:
     def free_count(self) -> int:
         """How many more buffers can be taken."""
         with self._lock:
-            return self._count_max - self._made + len(self._free)
+            return self.count_max - self._made + len(self._free)
 
     def give_back(self, memory: PinnedMemory) -> None:
         with self._lock:

@@ -1,22 +1,27 @@
 """Failing calls: each call of the operating system that a store makes fails in turn.
 
 Usage: python -m tests.fault.failing_calls [--share 1.0] [--seed N] [--json]
+       python -m tests.fault.failing_calls --shard 1/4
        python -m tests.fault.failing_calls --replay sync/fdatasync:3:EIO:once
 
 A script leads a folder through three lives: new; after a clean stop; after a kill that left a torn
-tail and lost a queue. It opens, appends over several queues and files of every sort, waits for the
-disk, writes checkpoints and state files, cleans, queries, closes. First it runs without a fault to
-count the calls of each kind (tests/support/failing_os.py); then once for each call, error, and
-"this one" or "all from here on".
+tail and lost a queue. It opens, appends over several queues and files of every sort, commits, waits
+for the disk, writes checkpoints and state files, cleans, queries, reads what is not in memory,
+closes. It does so in each mode: flush = sync, flush = async, and async with the write buffer. First
+it runs without a fault to count the calls of each kind (tests/support/failing_os.py); then once for
+each call, error, and "this one" or "all from here on".
 
 Promised, and checked:
 - an open or a close that a fault hits says so and lets go of the lock;
-- a failed write or sync fences the store: it takes and acknowledges nothing more, shows the error
-  as its reason, and leaves the mark that has the next start look at everything;
+- a failed write or sync fences the store before anything else is done (one of a file made ahead
+  when that is needed): it takes and acknowledges nothing more, shows the error as its reason, and
+  leaves the mark that has the next start look at everything;
 - a want of space in making room refuses the batch, and the store goes on when there is room;
 - nothing waits for ever; what was appended can be read until the stop;
 - a start without the fault finds all that was acknowledged, and nothing changed, doubled, invented
-  or out of order, also when the pages of files whose sync failed are partly the old ones.
+  or out of order, also when the pages of files whose sync failed are partly the old ones;
+- what it does not find is a suffix: of what was not synced after a sync that failed, and in the
+  write buffer's mode of what was not committed.
 """
 
 from __future__ import annotations
@@ -34,24 +39,32 @@ import time
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
+from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import trio
 
 from core.broker.state_files import StateFile
 from core.clock import ManualClock
 from core.errors import StoreError, StoreFencedError, StoreFullError
-from core.store.message_store import MessageStore
+from core.store.message_store import MessageStore, ReadStatus
 from tests.support.failing_os import SYNCS, FailingOs, Fault
 from tests.support.ledger import Ledger, LedgerError
 from tests.support.stores import abandon, make_store
 
-FLUSHES = ("sync", "async")
+# What the store is configured with, by the name of the mode.
+MODES: dict[str, dict[str, Any]] = {
+    "sync": {"flush": "sync"},
+    "async": {"flush": "async"},
+    "buffer": {"flush": "async", "write_buffer": True},
+}
 # Errors beside EIO that the calls of a kind come with.
 CODES = {
     "open": (errno.EIO, errno.ENOSPC, errno.EMFILE),
     "mmap": (errno.EIO, errno.ENOMEM),
-    **dict.fromkeys(("stat", "statvfs", "lseek", "scandir", "unlink", "flock"), (errno.EIO,)),
+    **dict.fromkeys(("stat", "statvfs", "lseek", "scandir"), (errno.EIO,)),
+    **dict.fromkeys(("unlink", "flock", "close"), (errno.EIO,)),
 }
 CODES_OF_OTHERS = (errno.EIO, errno.ENOSPC)
 WANTS_ROOM = frozenset({errno.ENOSPC, errno.EMFILE, errno.ENOMEM})
@@ -73,9 +86,9 @@ class _LifeEndedError(Exception):
 class Script:
     """The lives of one folder, with at most one fault in them."""
 
-    def __init__(self, folder: Path, flush: str, fault: Fault | None = None) -> None:
+    def __init__(self, folder: Path, mode: str, fault: Fault | None = None) -> None:
         self._folder = folder
-        self._flush = flush
+        self._mode = mode
         self._fault = fault
         self.calls = FailingOs(fault)
         self._chance = random.Random(1)
@@ -84,6 +97,8 @@ class Script:
         self._state = StateFile(str(folder), "offsets.json", holds="offsets")
         self._saved = [0]
         self._hit_state_file = False
+        # What of the appended outlived the last life.
+        self._kept: set[int] = set()
         # No start may show a log that begins behind this.
         self._begin_max = 0
         # How many calls of each kind the lives made.
@@ -120,6 +135,7 @@ class Script:
             await step(self._checkpoint)
             for _ in range(6):
                 await step(self._append, 30, 20)
+            await step(self._commit)
             await step(self._read)
             await step(self._clean)
             await step(self._append, 3)
@@ -132,10 +148,15 @@ class Script:
                 await step(self._append, 5, 1_500)
             await step(self._read)
             await step(self._flushed)
+            await step(self._append, 2)
+            await step(self._commit)
+            await step(self._append, 2)
             await step(self._save)
 
     async def _third_life(self) -> None:
         async with self._opened() as step:
+            await step(self._settle)
+            await step(self._read_cold)
             await step(self._read)
             await step(self._append, 5)
             await step(self._checkpoint)
@@ -155,16 +176,17 @@ class Script:
         store = make_store(
             self._folder,
             clock=self._clock,
-            flush=self._flush,
             flush_interval_ms=NEVER_MS,
+            write_buffer_commit_ms=NEVER_MS,
             checkpoint_interval_ms=NEVER_MS,
             disk_check_interval_ms=NEVER_MS,
             cleanup_interval_ms=NEVER_MS,
             cleanup_pause_ms=1,
             cleanup_hours=tuple(range(24)),
             consume_queue_flush_interval_ms=NEVER_MS,
+            **MODES[self._mode],
         )
-        if self._flush == "async":
+        if self._mode == "async":
             # Not file by file.
             store.unit_flusher.sync_each_max = 0
         return store
@@ -191,8 +213,12 @@ class Script:
             if store.fence_reason is not None:
                 await self._check_fence(store, None)
                 raise _LifeEndedError
+            if not self.calls.is_ahead:
+                self._check_not_ignored(store)
 
         try:
+            # What cleaning does first, in its turn: it would race with what follows.
+            await store.cleaner._try(store.cleaner.remove_derived)
             async with trio.open_nursery() as nursery:
                 await nursery.start(store.run)
                 yield step
@@ -212,6 +238,8 @@ class Script:
             if not all(isinstance(leaf, (OSError, StoreError)) for leaf in leaves):
                 raise
             self._end(f"close refused: {leaves[0]}", leaves[0])
+        finally:
+            self._kept = self._ledger.below(store.committed_offset)
 
     def _end(self, outcome: str, exc: BaseException) -> None:
         if self.calls.hit is None:
@@ -230,11 +258,16 @@ class Script:
             self._check_refused(store, exc)
             # There is room again, and then the batch is taken.
             self.calls.lift()
-            store._check_disk()
+            store.disk_watch.check()
             end = self._ledger.append(store, count, body_bytes_max)
-        if self._flush == "sync":
+        store._log.queue._check()
+        if self._mode == "sync":
             await store.wait_durable(end)
             self._ledger.note_durable(end)
+
+    async def _commit(self, store: MessageStore) -> None:
+        """Bring what is in the write buffer into the file; without one there is nothing to do."""
+        await store.committer.commit()
 
     async def _flushed(self, store: MessageStore) -> None:
         await store.wait_durable(store.end_offset)
@@ -280,6 +313,41 @@ class Script:
                     raise
                 self.calls.lift()
 
+    async def _settle(self, store: MessageStore) -> None:
+        """Take what the kill left for what there is; of the write buffer that is not all."""
+        for _ in range(2):
+            try:
+                found = self._ledger.check(store, self._ledger.appended & self._kept)
+                self._ledger.check_suffix(found)
+                self._ledger.adopt(store, found)
+                return
+            except StoreFencedError:
+                raise
+            except StoreError:
+                if self.calls.hit is None:
+                    raise
+                self.calls.lift()
+
+    async def _read_cold(self, store: MessageStore) -> None:
+        """Read each queue without waiting for the disk, and load what such a read lacks."""
+        for topic, queue_id in sorted(store.queues()):
+            offset = store.min_offset(topic, queue_id)
+            for _ in range(3):
+                try:
+                    result = store.read(topic, queue_id, offset, may_wait=False)
+                except StoreFencedError:
+                    raise
+                except StoreError:
+                    if self.calls.hit is None:
+                        raise
+                    self.calls.lift()
+                    continue
+                if result.status is not ReadStatus.COLD:
+                    break
+                await store.load(result.lacking)
+            else:
+                raise FailingCallError(f"{topic} {queue_id} stays cold")
+
     async def _clean(self, store: MessageStore) -> None:
         self._clock.advance(80 * HOUR_MS)
         self._begin_max = store.end_offset
@@ -312,7 +380,8 @@ class Script:
         # A sync that finds no room counts as an I/O error.
         if not any(os.strerror(code) in reason for code in (fault.code, errno.EIO)):
             raise FailingCallError(f"the reason does not name the error: {reason}") from exc
-        if fault.code in WANTS_ROOM and (fault.kind in MAKES_ROOM or ".tmp" in self.calls.hit):
+        is_harmless = fault.kind in MAKES_ROOM or all(".tmp" in hit for hit in self.calls.hits)
+        if fault.code in WANTS_ROOM and is_harmless:
             raise FailingCallError(f"fenced for want of space: {reason}") from exc
         self.outcome = "fenced"
         for _ in range(2):
@@ -363,8 +432,9 @@ class Script:
         store = self._make_store()
         store.open()
         self._forget_cleaned(store)
-        required = ledger.durable if self.calls.has_lost else ledger.appended
+        required = ledger.durable if self.calls.has_lost else ledger.appended & self._kept
         found = ledger.check(store, required)
+        ledger.check_suffix(found)
         ledger.check_keys(store, found)
         ledger.adopt(store, found)
         found_value = self._state_value()
@@ -380,10 +450,10 @@ class Script:
         again.close()
 
 
-def faults(flush: str) -> list[Fault]:
-    """Return every fault of the script under a flush mode."""
+def faults(mode: str) -> list[Fault]:
+    """Return every fault of the script in a mode."""
     with _folder() as folder:
-        script = Script(folder, flush)
+        script = Script(folder, mode)
         script.run()
         counts = script.lived
     return [
@@ -395,14 +465,14 @@ def faults(flush: str) -> list[Fault]:
     ]
 
 
-def check(flush: str, fault: Fault) -> str:
+def check(mode: str, fault: Fault) -> str:
     """Run the script with one fault; return what the store did about it."""
     with _folder() as folder:
-        script = Script(folder, flush, fault)
+        script = Script(folder, mode, fault)
         try:
             script.run()
         except Exception as exc:
-            raise FailingCallError(f"{flush}/{fault} ({script.calls.hit}): {exc!r}") from exc
+            raise FailingCallError(f"{mode}/{fault} ({script.calls.hit}): {exc!r}") from exc
     return "not reached" if script.calls.hit is None else script.outcome.split(":")[0]
 
 
@@ -428,36 +498,45 @@ def _folder() -> Iterator[Path]:
 def chosen(share: float, seed: int) -> Iterator[tuple[str, Fault]]:
     """Yield a share of all faults, chosen by the seed."""
     chance = random.Random(seed)
-    for flush in FLUSHES:
-        for fault in faults(flush):
+    for mode in MODES:
+        for fault in faults(mode):
             if chance.random() < share:
-                yield flush, fault
+                yield mode, fault
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.fault.failing_calls")
     parser.add_argument("--share", type=float, default=1.0, help="part of all faults to try")
     parser.add_argument("--seed", type=int, default=0, help="chooses the share")
-    parser.add_argument("--replay", metavar="FLUSH/FAULT")
+    parser.add_argument("--shard", default="1/1", metavar="K/N", help="the K-th of N parts of it")
+    parser.add_argument("--kind", help="only calls of this kind, such as fdatasync")
+    parser.add_argument("--replay", metavar="MODE/FAULT")
     parser.add_argument("--keep-going", action="store_true", help="report all that break a promise")
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args()
     # Each fault is logged by the store; here only the result counts.
     logging.disable(logging.CRITICAL)
     if args.replay:
-        flush, _, text = args.replay.partition("/")
-        sys.stdout.write(f"{args.replay}: {check(flush, Fault.parse(text))}\n")
+        mode, _, text = args.replay.partition("/")
+        sys.stdout.write(f"{args.replay}: {check(mode, Fault.parse(text))}\n")
         return 0
     begun = time.monotonic()
     outcomes: Counter[str] = Counter()
     broken: list[str] = []
-    for number, (flush, fault) in enumerate(chosen(args.share, args.seed)):
+    part, _, parts = args.shard.partition("/")
+    wanted = (
+        (mode, fault)
+        for mode, fault in chosen(args.share, args.seed)
+        if args.kind in (None, fault.kind)
+    )
+    mine = islice(wanted, int(part) - 1, None, int(parts))
+    for number, (mode, fault) in enumerate(mine):
         try:
-            outcomes[check(flush, fault)] += 1
+            outcomes[f"{mode}: {check(mode, fault)}"] += 1
         except (FailingCallError, LedgerError) as exc:
-            broken.append(f"{flush}/{fault}")
+            broken.append(f"{mode}/{fault}")
             sys.stderr.write(
-                f"{exc}\nreplay: python -m tests.fault.failing_calls --replay {flush}/{fault}\n"
+                f"{exc}\nreplay: python -m tests.fault.failing_calls --replay {mode}/{fault}\n"
             )
             if not args.keep_going:
                 break

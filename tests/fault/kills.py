@@ -19,7 +19,6 @@ rounds before has changed. The moments depend on the machine: a seed repeats the
 from __future__ import annotations
 
 import argparse
-import json
 import logging
 import random
 import shutil
@@ -27,12 +26,12 @@ import signal
 import sys
 import tempfile
 import time
-from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tests.support.rounds import Report
 from tests.support.stores import abandon, make_store
 from tests.support.written import DEADLINE_S, WriterProcess, Written, WrittenError
 
@@ -192,13 +191,11 @@ def main() -> int:
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args()
     logging.disable(logging.CRITICAL)
-    seed = args.seed if args.seed is not None else random.SystemRandom().randrange(1 << 32)
+    report = Report.of(args.seed)
     folder = Path(tempfile.mkdtemp("", "motelog-kills."))
-    begun = time.monotonic()
     done: list[Round] = []
-    failure = None
     try:
-        for one in rounds(folder, seed, args.rounds, pause_s=args.pause_s):
+        for one in rounds(folder, report.seed, args.rounds, pause_s=args.pause_s):
             done.append(one)
             sys.stderr.write(
                 f"round {len(done)} of {args.rounds}: {one.kind}, {one.acknowledged} acknowledged, "
@@ -206,26 +203,9 @@ def main() -> int:
             )
         shutil.rmtree(folder)
     except WrittenError as exc:
-        failure = f"round {len(done) + 1}: {exc}; the folder is kept: {folder}"
-    report = {
-        "seed": seed,
-        "rounds": len(done),
-        "kinds": dict(Counter(one.kind for one in done)),
-        "acknowledged": sum(one.acknowledged for one in done),
-        "lost": 0 if failure is None else None,
-        "failure": failure,
-        "seconds": round(time.monotonic() - begun),
-    }
-    if args.json:
-        sys.stdout.write(json.dumps(report) + "\n")
-    elif failure is None:
-        sys.stdout.write(
-            f"seed {seed}: {len(done)} rounds, {report['acknowledged']} messages acknowledged, "
-            f"none lost, {report['seconds']} s\n"
-        )
-    else:
-        sys.stdout.write(f"seed {seed}: {failure}\n")
-    return 0 if failure is None else 1
+        report.failure = f"round {len(done) + 1}: {exc}; the folder is kept: {folder}"
+    lost = 0 if report.failure is None else None
+    return report.end(done, "none lost", as_json=args.json, lost=lost)
 
 
 if __name__ == "__main__":

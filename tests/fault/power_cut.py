@@ -19,7 +19,6 @@ not ended by SIGBUS. What a start has shown is there after the next cut.
 from __future__ import annotations
 
 import argparse
-import json
 import logging
 import random
 import shutil
@@ -27,7 +26,6 @@ import signal
 import sys
 import tempfile
 import time
-from collections import Counter
 from collections.abc import Generator
 from contextlib import closing
 from dataclasses import dataclass
@@ -35,6 +33,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.support.loop_disk import LoopDisk, NotPermittedError, loop_disk
+from tests.support.rounds import Report
 from tests.support.stores import make_store
 from tests.support.written import Notes, WriterProcess, Written, WrittenError
 
@@ -151,13 +150,11 @@ def main() -> int:
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args()
     logging.disable(logging.CRITICAL)
-    seed = args.seed if args.seed is not None else random.SystemRandom().randrange(1 << 32)
+    report = Report.of(args.seed)
     folder = Path(tempfile.mkdtemp("", "motelog-power."))
-    begun = time.monotonic()
     done: list[Round] = []
-    failure = None
     try:
-        with closing(rounds(folder, seed, args.rounds)) as going:
+        with closing(rounds(folder, report.seed, args.rounds)) as going:
             for one in going:
                 done.append(one)
                 sys.stderr.write(
@@ -166,35 +163,25 @@ def main() -> int:
                     f"lost {one.lost_ms} ms\n"
                 )
                 if one.lost_ms > args.window_ms:
-                    failure = f"round {len(done)}: lost what was appended {one.lost_ms} ms before"
+                    report.failure = (
+                        f"round {len(done)}: lost what was appended {one.lost_ms} ms before"
+                    )
                     break
     except NotPermittedError as exc:
         sys.stderr.write(f"not possible here: {exc}\n")
         return EXIT_NOT_PERMITTED
     except WrittenError as exc:
-        failure = f"round {len(done) + 1}: {exc}"
+        report.failure = f"round {len(done) + 1}: {exc}"
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-    report = {
-        "seed": seed,
-        "rounds": len(done),
-        "kinds": dict(Counter(one.kind for one in done)),
-        "acknowledged": sum(one.acknowledged for one in done),
-        "lost_async": sum(one.acknowledged - one.there for one in done if one.lost_ms),
-        "lost_ms_max": max((one.lost_ms for one in done), default=0),
-        "failure": failure,
-        "seconds": round(time.monotonic() - begun),
-    }
-    if args.json:
-        sys.stdout.write(json.dumps(report) + "\n")
-    elif failure is None:
-        sys.stdout.write(
-            f"seed {seed}: {len(done)} rounds, {report['acknowledged']} messages acknowledged; "
-            f"sync lost none, async {report['lost_ms_max']} ms at most; {report['seconds']} s\n"
-        )
-    else:
-        sys.stdout.write(f"seed {seed}: {failure}\n")
-    return 0 if failure is None else 1
+    lost_ms_max = max((one.lost_ms for one in done), default=0)
+    return report.end(
+        done,
+        f"sync lost none, async {lost_ms_max} ms at most",
+        as_json=args.json,
+        lost_async=sum(one.acknowledged - one.there for one in done if one.lost_ms),
+        lost_ms_max=lost_ms_max,
+    )
 
 
 if __name__ == "__main__":

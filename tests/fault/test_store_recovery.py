@@ -5,10 +5,12 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trio
 
+from core.clock import ManualClock
 from core.errors import StoreDamagedError, StoreLockedError
 from core.record import FILLER_SIZE
 from core.store.message_store import MessageStore, ReadStatus
@@ -460,3 +462,39 @@ def test_a_record_with_an_impossible_queue_offset_stays_out_of_its_queue(tmp_pat
     unit = queue_path(tmp_path, 0).read_bytes()[20:40]
     assert unit == bytes(8) + FILLER_SIZE.to_bytes(4, "big") + bytes(8)
     store.close()
+
+
+def test_lost_units_of_removed_records_end_no_search(tmp_path: Path) -> None:
+    clock = ManualClock()
+    settings: dict[str, Any] = {"commitlog_file_bytes": 4096, "cleanup_pause_ms": 1}
+    settings |= {"cleanup_hours": tuple(range(24)), "cleanup_files_max": 20, "clock": clock}
+    folder = tmp_path / "folder"
+    store = make_store(folder, **settings)
+    store.open()
+    bodies = fill(store, 90, queues=1)
+    store.unit_flusher.write_now()
+    trio.run(store._flusher.flush)
+    # Without room for a checkpoint cleaning goes beyond the last one, and a crash comes before it
+    # gets to the ConsumeQueues.
+    clock.advance(80 * 3_600_000)
+    store.cleaner.before_removal.clear()
+    store.cleaner.after_removal.clear()
+    store._queues.clear()
+    assert trio.run(store.cleaner.clean) == 2
+    abandon(store)
+    with opened(shutil.copytree(folder, tmp_path / "whole"), **settings) as store:
+        first = store.min_offset(TOPIC, 0)
+    assert first >= 3 * 16
+    # Of the units nothing was synced: those of any file may be lost.
+    for lost in range(1, first // 16):
+        place = Path(shutil.copytree(folder, tmp_path / str(lost)))
+        queue_path(place, 0, 16 * 20 * lost).write_bytes(bytes(16 * 20))
+        # The second start reads from a checkpoint behind the log's begin.
+        for _ in range(2):
+            store = make_store(place, **settings)
+            store.open()
+            assert store.min_offset(TOPIC, 0) == first
+            assert read_bodies(store)[TOPIC, 0] == bodies[first:]
+            assert store.max_offset(TOPIC, 0) == len(bodies)
+            trio.run(store.checkpoint)
+            abandon(store)

@@ -450,6 +450,46 @@ async def test_a_reader_of_what_is_on_the_disk_holds_up_nobody(
         assert len(set(loaded)) == 2
 
 
+async def test_queries_of_what_is_on_the_disk_hold_up_nobody(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with started_stack(tmp_path) as stack, connected(stack.broker_address) as peer:
+        sent = await send(peer, "T", b"old", properties="KEYS\x01k\x02")
+    disk_goes_on = threading.Event()
+
+    def load(*_: object) -> None:
+        assert disk_goes_on.wait(TIMEOUT_S)
+
+    monkeypatch.setattr(OsStorage, "is_cached", lambda *_: False)
+    monkeypatch.setattr(OsStorage, "load", load)
+    by_key = {
+        "topic": "T", "key": "k", "maxNum": 32, "beginTimestamp": 0, "endTimestamp": 2**62,
+    }  # fmt: skip
+    by_id = {"offset": int(sent.ext["msgId"][-16:], 16)}
+    async with (
+        started_stack(tmp_path) as stack,
+        connected(stack.broker_address) as reader,
+        connected(stack.broker_address) as peer,
+        trio.open_nursery() as nursery,
+    ):
+        answers: list[RemotingCommand] = []
+
+        async def ask(code: RequestCode, ext: dict[str, Any]) -> None:
+            answers.append(await reader.ask(code, ext))
+
+        nursery.start_soon(ask, RequestCode.QUERY_MESSAGE, by_key)
+        nursery.start_soon(ask, RequestCode.VIEW_MESSAGE_BY_ID, by_id)
+        nursery.start_soon(ask, RequestCode.QUERY_MESSAGE, by_key | {"key": "none"})
+        for number in range(5):
+            await send(peer, "T", b"new%d" % number)
+        # A key that nobody has leads to no record, and there is nothing more to wait for.
+        await eventually(lambda: len(answers) == 1)
+        assert answers.pop().code == ResponseCode.QUERY_NOT_FOUND
+        disk_goes_on.set()
+        await eventually(lambda: len(answers) == 2)
+        assert all(bodies(answer) == [b"old"] for answer in answers)
+
+
 async def test_a_pull_that_asks_for_bytes_may_be_large(tmp_path: Path) -> None:
     async with (
         started_stack(tmp_path, pull_count_max=50) as stack,
@@ -843,6 +883,44 @@ async def test_administration_of_groups(tmp_path: Path) -> None:
         clean = {"groupName": "G", "cleanOffset": "true"}
         await peer.ask(RequestCode.DELETE_SUBSCRIPTIONGROUP, clean)
         assert stack.broker.offsets.query("G", "T", 0) is None
+
+
+async def test_statistics_by_topic_and_group(tmp_path: Path) -> None:
+    async def stats(peer: Peer, name: str, key: str) -> RemotingCommand:
+        wanted = {"statsName": name, "statsKey": key}
+        return await peer.ask(RequestCode.VIEW_BROKER_STATS_DATA, wanted)
+
+    async with started_stack(tmp_path) as stack, connected(stack.broker_address) as peer:
+        # One of each: a second one may come behind the sample, and be seen ten seconds later.
+        sent = await send(peer, "T")
+        await pull(peer, "T", 0, consumerGroup="G", sysFlag=5, commitOffset=1)
+        ext = {"offset": int(sent.ext["msgId"][-16:], 16), "group": "G", "delayLevel": 0}
+        assert (await peer.ask(RequestCode.CONSUMER_SEND_MSG_BACK, ext)).code == 0
+        sums: dict[str, int] = {}
+        with trio.fail_after(10):
+            while sums.get("SNDBCK_PUT_NUMS") != 1:
+                for name, key in (
+                    ("TOPIC_PUT_NUMS", "T"),
+                    ("GROUP_GET_NUMS", "T@G"),
+                    ("SNDBCK_PUT_NUMS", "T@G"),
+                ):
+                    answer = await stats(peer, name, key)
+                    if answer.code == ResponseCode.SUCCESS:
+                        value = loads(answer.body)
+                        assert value.keys() == {"statsMinute", "statsHour", "statsDay"}
+                        sums[name] = value["statsMinute"]["sum"]
+                await trio.sleep(0.05)
+        assert set(sums.values()) == {1}
+        answer = await stats(peer, "BROKER_PUT_NUMS", "DefaultCluster")
+        assert answer.code == ResponseCode.SUCCESS
+        answer = await peer.ask(RequestCode.GET_TOPIC_STATS_INFO, {"topic": "T"})
+        assert loads(answer.body)["topicPutTps"] > 0
+        answer = await peer.ask(RequestCode.GET_CONSUME_STATS, {"consumerGroup": "G"})
+        assert loads(answer.body)["consumeTps"] > 0
+        for name, key in (("TOPIC_PUT_NUMS", "X"), ("X", "T")):
+            answer = await stats(peer, name, key)
+            assert answer.code == ResponseCode.SYSTEM_ERROR
+            assert answer.remark == f"The stats <{name}> <{key}> not exist"
 
 
 async def test_a_restart_keeps_messages_topics_groups_and_offsets(tmp_path: Path) -> None:

@@ -178,7 +178,7 @@ async def test_the_tools_show_the_broker(tmp_path: Path, version: str) -> None:
     async with started_stack(tmp_path) as stack, connected(stack.broker_address) as peer:
         for _ in range(3):
             await peer.ask(RequestCode.SEND_MESSAGE_V2, send_ext("T"), b"x")
-        await peer.ask(RequestCode.PULL_MESSAGE, pull_ext("T", 0))
+        await peer.ask(RequestCode.PULL_MESSAGE, pull_ext("T", 0, sysFlag=5, commitOffset=3))
         home, to_namesrv = tmp_path / "home", ("-n", stack.namesrv_address)
         to_broker = ("-b", stack.broker_address, *to_namesrv)
         status = await run_tool(version, home, "brokerStatus", *to_broker)
@@ -190,6 +190,19 @@ async def test_the_tools_show_the_broker(tmp_path: Path, version: str) -> None:
         listed = await run_tool(version, home, "clusterList", *to_namesrv)
         (line,) = [line for line in listed.splitlines() if stack.broker_address in line]
         assert "V4_9_8" in line
+        wanted = {"statsName": "TOPIC_PUT_NUMS", "statsKey": "T"}
+        with trio.fail_after(DEADLINE_S):
+            # What came behind the first sample is seen with the next one.
+            body = b""
+            while b'"sum":3,' not in body:
+                await trio.sleep(0.2)
+                body = (await peer.ask(RequestCode.VIEW_BROKER_STATS_DATA, wanted)).body
+        counted = await run_tool(version, home, "statsAll", *to_namesrv, "-t", "T")
+        (line,) = [line for line in counted.splitlines() if line.startswith("T ")]
+        # Topic, group, accumulated, in and out per second, in and out of a day.
+        columns = line.split()
+        assert columns[:3] == ["T", "consumers", "0"]
+        assert columns[5:] == ["3", "3"]
 
 
 async def run_tool(version: str, home: Path, command: str, *arguments: str) -> str:

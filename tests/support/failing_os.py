@@ -23,6 +23,7 @@ import stat
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -30,7 +31,7 @@ from typing import Any
 
 import pytest
 
-from core.store import _file_batch_py, files
+from core.store import _file_batch_py, files, index_service, mapped_file_queue, recovery
 
 PAGE_BYTES = 4096
 # Functions of os that may fail, by the name under which they are counted.
@@ -46,12 +47,10 @@ FAILING = {
 # Functions that change and report nothing that could be wrong.
 HARMLESS = frozenset(
     {
-        "close",
         "path",
         "getpid",
         "fspath",
         "fsencode",
-        "posix_fadvise",
         "strerror",
         "sysconf",
         "uname",
@@ -85,12 +84,21 @@ class FailingOs:
 
     fault: Fault | None = None
     counts: Counter[str] = field(default_factory=Counter)
-    # What the fault hit, in the words of the call; None before.
-    hit: str | None = None
+    # What the fault hit, in the words of the calls, first the one that it names.
+    hits: list[str] = field(default_factory=list)
+    # Whether the first was a call of a worker that makes files ahead of need.
+    is_ahead: bool = False
     _lock: threading.Lock = field(default_factory=threading.Lock)
+    # Files that somebody has had loaded: all others are said not to be in memory.
+    _warm: set[str] = field(default_factory=set)
     # inode -> content when it was last synced; the same of those whose sync has failed.
     _synced: dict[int, bytes] = field(default_factory=dict)
     _lost: dict[int, bytes] = field(default_factory=dict)
+
+    @property
+    def hit(self) -> str | None:
+        """What the fault hit first; None before."""
+        return self.hits[0] if self.hits else None
 
     @property
     def has_lost(self) -> bool:
@@ -109,7 +117,9 @@ class FailingOs:
                 return
             if number > fault.number and not fault.stays:
                 return
-            self.hit = self.hit or f"{kind} {what}"
+            if not self.hits:
+                self.is_ahead = threading.current_thread().name.startswith("commitlog-file")
+            self.hits.append(f"{kind} {what}")
         raise OSError(fault.code, f"{os.strerror(fault.code)} (made to fail)", str(what))
 
     def sync(self, kind: str, descriptor: int) -> None:
@@ -168,12 +178,30 @@ class FailingOs:
             patch.setattr(files, "mmap", _Mmap(self))
             patch.setattr(files, "fcntl", _Fcntl(self))
             patch.setattr(files, "open", self._open_file, raising=False)
+            for module in (index_service, mapped_file_queue, recovery):
+                patch.setattr(module, "ThreadPoolExecutor", _InTurn)
             yield
 
     def _open_file(self, path: Any, *args: Any, **kwargs: Any) -> Any:
         if os.path.exists(path):
             self.note("open", path)
-        return builtins.open(path, *args, **kwargs)
+        return _File(self, builtins.open(path, *args, **kwargs))
+
+    def close(self, descriptor: int) -> None:
+        # As Linux does it: the descriptor is gone, whatever the call says.
+        path = _name_of(descriptor)
+        os.close(descriptor)
+        self.note("close", path)
+
+    def preadv(self, descriptor: int, buffers: Any, offset: int, flags: int = 0) -> int:
+        path = str(_name_of(descriptor))
+        self.note("read", path)
+        if flags & os.RWF_NOWAIT and path not in self._warm:
+            raise BlockingIOError(errno.EAGAIN, "not in memory", path)
+        return os.preadv(descriptor, buffers, offset)
+
+    def posix_fadvise(self, descriptor: int, *_: int) -> None:
+        self._warm.add(str(_name_of(descriptor)))
 
 
 class _Os:
@@ -184,6 +212,8 @@ class _Os:
 
     def __getattr__(self, name: str) -> Any:
         real: Any = getattr(os, name)
+        if name in ("close", "preadv", "posix_fadvise"):
+            return getattr(self._calls, name)
         if name in ("fsync", "fdatasync"):
             return lambda descriptor: self._calls.sync(name, descriptor)
         kind = FAILING.get(name)
@@ -199,6 +229,33 @@ class _Os:
             return real(*args, **kwargs)
 
         return call
+
+
+class _File:
+    """A file object of which only reading is asked, which can fail."""
+
+    def __init__(self, calls: FailingOs, file: Any) -> None:
+        self._calls = calls
+        self._file = file
+
+    def __enter__(self) -> _File:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._file.close()
+
+    def read(self) -> Any:
+        self._calls.note("read", self._file.name)
+        return self._file.read()
+
+
+class _InTurn(ThreadPoolExecutor):
+    """A pool whose work is done before ``submit`` returns: calls have one order in every run."""
+
+    def submit(self, *args: Any, **kwargs: Any) -> Future[Any]:
+        future = super().submit(*args, **kwargs)
+        wait([future])
+        return future
 
 
 class _Mmap:

@@ -81,6 +81,10 @@ class Ledger:
             if self._ends[number] <= physical_offset:
                 self.durable.add(number)
 
+    def below(self, physical_offset: int) -> set[int]:
+        """Return the numbers of what was appended below this offset, batches as a whole."""
+        return {number for number in self.appended if self._ends[number] <= physical_offset}
+
     def forget_below(self, physical_offset: int) -> None:
         """Expect no message any more that lies below: it was cleaned away."""
         for number in list(self.appended):
@@ -106,6 +110,13 @@ class Ledger:
         if missing:
             raise LedgerError(f"{len(missing)} of {len(required)} are lost, first {missing[:5]}")
         return found
+
+    def check_suffix(self, found: set[int]) -> None:
+        """LedgerError unless what was appended and is not found lies behind all that is."""
+        lost = self.appended - found
+        last = max(self.appended & found, default=-1)
+        if lost and min(lost) < last:
+            raise LedgerError(f"record {min(lost)} is lost, but {last} behind it is not")
 
     def adopt(self, store: MessageStore, found: set[int]) -> None:
         """Take what a start has found for what there is: none of it may go, the rest not come."""

@@ -16,6 +16,7 @@ from core.broker.consumer_groups import GroupMembers
 from core.broker.consumer_offsets import ConsumerOffsets
 from core.broker.long_poll import HeldPulls
 from core.broker.processors.pull import PullProcessor
+from core.broker.stats import BrokerStats
 from core.broker.subscription_groups import SubscriptionGroups
 from core.broker.topics import TopicTable
 from core.clock import ManualClock
@@ -76,6 +77,12 @@ class PullStage:
             cold_reads_max=10,
         )
         self.api.watch()
+        self.stats = BrokerStats(
+            cluster="c",
+            clock=clock,
+            messages_in=lambda: store.stats.put_messages,
+            messages_out=lambda: self.pulls.messages_count,
+        )
         self.held = HeldPulls(pulls_max=20_000, pulls_per_connection_max=20_000)
         self.pulls = PullProcessor(
             self.api,
@@ -86,6 +93,7 @@ class PullStage:
             self.held,
             self.api.cold_reads,
             SqlFilters(),
+            self.stats,
             clock=clock,
             count_max=100,
             bytes_max=1 << 20,

@@ -43,7 +43,13 @@ def encode(
         kernel.encode_batch, target, 3, limit, base, batch, 0, 1_000, store_host, dirty, placed
     )
     units = [
-        (tail.units(tail.first_offset, tail.pending), tail.next_offset, tail.pending)
+        (
+            tail.units(tail.first_offset, tail.pending),
+            tail.next_offset,
+            tail.pending,
+            tail.take_put(),
+            tail.take_put(),
+        )
         for tail in tails
         if isinstance(tail, kernel.QueueTail)
     ]

@@ -1,24 +1,27 @@
 """Administration: topics, groups, statistics, single messages, as RocketMQ's tools ask for them.
 
-Owns: request codes 12, 17, 21, 26, 28, 33, 43, 45, 200 to 204, 207, 208, 300, 351, 352.
+Owns: request codes 12, 17, 21, 26, 28, 33, 43, 45, 200 to 204, 207, 208, 300, 315, 351,
+352.
 Must not touch: how topics, groups and offsets are kept. Spec: RocketMQ AdminBrokerProcessor.
 Bodies keyed by a message queue need its JSON object as the key; ``dumps`` writes those.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
 import msgspec
 
+from core.broker.cold_reads import ColdReads
 from core.broker.consumer_groups import Group, GroupMembers, Member
 from core.broker.consumer_offsets import ConsumerOffsets
 from core.broker.runtime_info import RuntimeInfo
+from core.broker.stats import BrokerStats
 from core.broker.subscription_groups import SubscriptionGroup, SubscriptionGroups
 from core.broker.topics import TopicTable
 from core.clock import Clock
-from core.errors import BrokerError, RemotingDecodeError
+from core.errors import BrokerError, RemotingDecodeError, StoreError
 from core.message import MessageQueue
 from core.remoting import (
     RemotingCommand,
@@ -36,6 +39,7 @@ from core.remoting_server import (
     text_field,
 )
 from core.store.message_store import MessageStore
+from core.store.page_cache import Loadable
 from core.topic_config import RETRY_PREFIX, TopicConfig, shown
 
 _UNIQUE_COUNT_MAX: Final = 32
@@ -52,11 +56,13 @@ class AdminProcessor:
         consumers: GroupMembers[Connection],
         producers: GroupMembers[Connection],
         offsets: ConsumerOffsets,
+        cold: ColdReads,
         *,
         clock: Clock,
         broker_name: str,
         properties: dict[str, str],
         runtime: RuntimeInfo,
+        stats: BrokerStats,
         delay_offsets: Callable[[], dict[int, int]],
     ) -> None:
         self._store = store
@@ -65,10 +71,12 @@ class AdminProcessor:
         self._consumers = consumers
         self._producers = producers
         self._offsets = offsets
+        self._cold = cold
         self._clock = clock
         self._broker_name = broker_name
         self._properties = properties
         self._runtime = runtime
+        self._stats = stats
         self._delay_offsets = delay_offsets
 
     def processors(self) -> dict[int, Processor]:
@@ -91,6 +99,7 @@ class AdminProcessor:
             RequestCode.GET_CONSUMER_CONNECTION_LIST: self._consumer_connections,
             RequestCode.GET_PRODUCER_CONNECTION_LIST: self._producer_connections,
             RequestCode.QUERY_TOPIC_CONSUME_BY_WHO: self._groups_of_topic,
+            RequestCode.VIEW_BROKER_STATS_DATA: self._stats_data,
         }
 
     def _create_topic(self, request: RemotingCommand, _: Connection) -> RemotingCommand:
@@ -123,10 +132,52 @@ class AdminProcessor:
     def _runtime_info(self, request: RemotingCommand, _: Connection) -> RemotingCommand:
         return request.answer(body=msgspec.json.encode({"table": self._runtime.table()}))
 
-    def _view_message(self, request: RemotingCommand, _: Connection) -> RemotingCommand:
+    def _view_message(
+        self, request: RemotingCommand, connection: Connection
+    ) -> RemotingCommand | None:
+        lacking = self._store.lacking_record(int_field(request.ext, "offset"))
+        return self._when_loaded(lacking, self._view_loaded, request, connection)
+
+    def _view_loaded(self, request: RemotingCommand) -> RemotingCommand:
         return request.answer(body=self._store.record_at(int_field(request.ext, "offset")))
 
-    def _query_message(self, request: RemotingCommand, _: Connection) -> RemotingCommand:
+    def _query_message(
+        self, request: RemotingCommand, connection: Connection
+    ) -> RemotingCommand | None:
+        lacking = self._store.lacking_for_query(
+            text_field(request.ext, "topic"),
+            text_field(request.ext, "key"),
+            begin_ms=int_field(request.ext, "beginTimestamp"),
+            end_ms=int_field(request.ext, "endTimestamp"),
+        )
+        return self._when_loaded(lacking, self._query_loaded, request, connection)
+
+    def _when_loaded(
+        self,
+        lacking: Sequence[Loadable],
+        answer: Callable[[RemotingCommand], RemotingCommand],
+        request: RemotingCommand,
+        connection: Connection,
+    ) -> RemotingCommand | None:
+        """Answer at once, or, if something is on the disk only, when a thread has loaded it."""
+        if not lacking:
+            return answer(request)
+
+        def reply() -> None:
+            if not connection.is_open:
+                return
+            try:
+                connection.reply(answer(request))
+            except BrokerError as exc:
+                connection.reply(request.answer(exc.code, exc.remark))
+            except StoreError as exc:
+                connection.reply(request.answer(ResponseCode.SYSTEM_ERROR, str(exc)))
+
+        if not self._cold.load(lacking, reply):
+            raise BrokerError(ResponseCode.SYSTEM_BUSY, "too many requests wait for the disk")
+        return None
+
+    def _query_loaded(self, request: RemotingCommand) -> RemotingCommand:
         only_unique = bool_field(request.ext, "_UNIQUE_KEY_QUERY")
         # RocketMQ has its own count (defaultQueryMaxNum) for lookups of unique ids.
         count_max = _UNIQUE_COUNT_MAX if only_unique else int32_field(request.ext, "maxNum")
@@ -188,7 +239,8 @@ class AdminProcessor:
                 "maxOffset": end,
                 "minOffset": begin,
             }
-        return request.answer(body=dumps({"offsetTable": table, "topicPutTps": 0.0}))
+        put_tps = self._stats.put_rate(config.topic_name)
+        return request.answer(body=dumps({"offsetTable": table, "topicPutTps": put_tps}))
 
     def _consume_stats(self, request: RemotingCommand, _: Connection) -> RemotingCommand:
         name = text_field(request.ext, "consumerGroup")
@@ -199,7 +251,9 @@ class AdminProcessor:
         if wanted:
             topics &= {wanted}
         table = {}
+        consume_tps = 0.0
         for topic in sorted(topics | {RETRY_PREFIX + name}):
+            consume_tps += self._stats.get_rate(topic, name)
             config = self._topics.get(topic)
             for queue in () if config is None else self._queues(config):
                 begin, end = self._ends(queue)
@@ -209,7 +263,7 @@ class AdminProcessor:
                     "consumerOffset": consumed,
                     "lastTimestamp": self._time_before(queue, begin, min(consumed, end)),
                 }
-        return request.answer(body=dumps({"consumeTps": 0.0, "offsetTable": table}))
+        return request.answer(body=dumps({"consumeTps": consume_tps, "offsetTable": table}))
 
     def _consumer_connections(self, request: RemotingCommand, _: Connection) -> RemotingCommand:
         name = text_field(request.ext, "consumerGroup")
@@ -240,6 +294,15 @@ class AdminProcessor:
         names = set(self._offsets.groups_of(topic))
         names |= {group.name for group in self._consumers.groups() if topic in group.subscriptions}
         return request.answer(body=msgspec.json.encode({"groupList": sorted(names)}))
+
+    def _stats_data(self, request: RemotingCommand, _: Connection) -> RemotingCommand:
+        name, key = text_field(request.ext, "statsName"), text_field(request.ext, "statsKey")
+        data = self._stats.find(name, key)
+        if data is None:
+            text = f"The stats <{shown(name)[1:-1]}> <{shown(key)[1:-1]}> not exist"
+            raise BrokerError(ResponseCode.SYSTEM_ERROR, text)
+        windows = {"statsMinute": data.minute, "statsHour": data.hour, "statsDay": data.day}
+        return request.answer(body=msgspec.json.encode(windows))
 
     def _find_topic(self, name: str) -> TopicConfig:
         config = self._topics.get(name)

@@ -26,6 +26,7 @@ from core.broker.consumer_offsets import ConsumerOffsets
 from core.broker.filtered_reads import read_matching
 from core.broker.heartbeat import EXPRESSION_CHARACTERS_MAX, decode_tag_expression, is_tag_type
 from core.broker.long_poll import HeldPull, HeldPulls
+from core.broker.stats import BrokerStats
 from core.broker.subscription_groups import SubscriptionGroup, SubscriptionGroups
 from core.broker.topics import TopicTable
 from core.clock import Clock
@@ -79,6 +80,7 @@ class PullProcessor:
         held: HeldPulls,
         cold: ColdReads,
         filters: SqlFilters,
+        stats: BrokerStats,
         *,
         clock: Clock,
         count_max: int,
@@ -95,6 +97,7 @@ class PullProcessor:
         self._held = held
         self._cold = cold
         self._filters = filters
+        self._stats = stats
         self._clock = clock
         self._count_max = count_max
         self._bytes_max = bytes_max
@@ -386,7 +389,10 @@ class PullProcessor:
             "maxOffset": str(result.max_offset),
         }
         remark = _OUTCOMES[result.status][1]
-        self.messages_count += result.count
+        if result.count:
+            self.messages_count += result.count
+            group = pull.group.group_name
+            self._stats.note_get(pull.topic, group, result.count, len(result.records))
         return pull.request.answer(code, remark, ext, result.records)
 
     def _suggested_broker(self, pull: HeldPull, result: ReadResult) -> int:

@@ -21,6 +21,7 @@ from typing import Final
 from core.broker.api import AppendMessage, BrokerApi
 from core.broker.delays import DELAY_PROPERTIES, find_waiting_place
 from core.broker.processors.send_answers import SendAnswers, StagedSend
+from core.broker.stats import BrokerStats
 from core.broker.subscription_groups import SubscriptionGroups
 from core.broker.topics import TopicTable
 from core.clock import Clock
@@ -95,6 +96,7 @@ class SendProcessor:
         api: BrokerApi,
         topics: TopicTable,
         groups: SubscriptionGroups,
+        stats: BrokerStats,
         *,
         clock: Clock,
         answers: SendAnswers,
@@ -106,6 +108,7 @@ class SendProcessor:
         self._api = api
         self._topics = topics
         self._groups = groups
+        self._stats = stats
         self._clock = clock
         self.answers = answers
         self._body_bytes_max = body_bytes_max
@@ -117,6 +120,8 @@ class SendProcessor:
         # What the turn's delayed messages are due from; their record is dated with it.
         self._stamp_ms: int | None = None
         self._staged: list[StagedSend] = []
+        # (topic, group) of those that consumers send back.
+        self._sent_back: list[tuple[str, str]] = []
         self.messages_count = 0
 
     def processors(self) -> dict[int, Processor]:
@@ -133,6 +138,7 @@ class SendProcessor:
             return
         staged, self._staged = self._staged, []
         messages, self._messages = self._messages, []
+        sent_back, self._sent_back = self._sent_back, []
         placed: list[tuple[int, int]] = []
         try:
             end_offset = self._api.append(messages, placed, store_timestamp_ms=stamp_ms)
@@ -141,6 +147,8 @@ class SendProcessor:
                 self.answers.refuse(send, exc)
             return
         self.messages_count += len(messages)
+        for topic, group in sent_back:
+            self._stats.note_sent_back(topic, group)
         self.answers.succeed(staged, placed, end_offset)
 
     def _send(self, request: RemotingCommand, connection: Connection) -> None:
@@ -209,10 +217,12 @@ class SendProcessor:
         queue: tuple[str, int],
         pairs: dict[str, str],
         message: tuple[bytes, int, bytes, int, int, int],
+        sent_back: tuple[str, str],
     ) -> None:
         """Stage a message that was stored before: (body, born time and host, sysFlag, flag, times).
 
-        It is answered with the turn's sends, on disk under sync flush.
+        It is answered with the turn's sends, on disk under sync flush. ``sent_back``: the topic it
+        was first in, and the group that has sent it back.
         """
         body, born_ms, born_host, sys_flag, flag, reconsume_times = message
         topic, queue_id = queue
@@ -240,6 +250,7 @@ class SendProcessor:
             )
         )
         self._staged.append(StagedSend(request, connection, queue_id, 1, None, True))
+        self._sent_back.append(sent_back)
 
     def _stage_batch(self, request: RemotingCommand, connection: Connection, names: _Names) -> None:
         ext = request.ext

@@ -99,6 +99,7 @@ class SendBackProcessor:
             (target.topic_name, queue_id),
             pairs,
             (body, born_ms, born_host, sys_flag, flag, times + 1),
+            (pairs[_RETRY_TOPIC], group.group_name),
         )
         return None
 

@@ -153,6 +153,19 @@ def test_a_tail_is_named_once_a_batch_though_its_units_stay() -> None:
     assert (tail.first_offset, tail.next_offset, tail.pending) == (0, 8, 8)
 
 
+def test_a_tail_counts_what_is_put_into_it() -> None:
+    one, two = QueueTail(b"A", 0, 0), QueueTail(b"B", 0, 0)
+    batch = [message(one, b"x"), message(two, b"y" * 50), message(one, b"z")]
+    total, _ = measure(batch, 0, 1000)
+    _, position = encode_batch(bytearray(4096), 0, 4096, 0, batch, 0, 1, STORE_HOST, [], None, None)
+    (count_one, bytes_one), (count_two, bytes_two) = one.take_put(), two.take_put()
+    assert (count_one, count_two, bytes_one + bytes_two) == (2, 1, position)
+    assert bytes_two == bytes_one // 2 + 49
+    one.extend(unit(0, 100, 0))
+    assert one.take_put() == (0, 0)
+    assert total >= position
+
+
 def test_a_tail_holds_units_until_they_are_dropped() -> None:
     tail = QueueTail(b"A", 0, 5)
     tail.extend(b"".join(unit(i * 100, 100, i) for i in range(5, 25)))

@@ -276,10 +276,10 @@ async def test_a_full_store_delivers_when_there_is_room_again(
     async with staged(tmp_path, ManualClock(), disk_check_interval_ms=DAY_MS) as stage:
         stage.send(b"1", TIMER_DELAY_MS="10")
         stage.send(b"2", DELAY="1")
-        stage.store._full_reason = "the disk is full"
+        stage.store.disk_watch.full_reason = "the disk is full"
         await stage.pass_ms(5_000)
         assert stage.delivered() == []
-        stage.store._full_reason = None
+        stage.store.disk_watch.full_reason = None
         await stage.pass_ms(1_000)
         assert sorted(names(stage.delivered())) == [1, 2]
 

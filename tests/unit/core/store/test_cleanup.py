@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import shutil
 import time
 from collections.abc import AsyncIterator
@@ -87,6 +88,30 @@ async def test_expired_files_go_at_the_hour_and_the_newest_stays(tmp_path: Path)
         assert first <= low < first + UNITS
 
 
+@pytest.mark.parametrize("has_room", [True, False])
+async def test_a_checkpoint_that_has_room_speaks_of_what_is_removed(
+    tmp_path: Path, has_room: bool
+) -> None:
+    clock, storage = at_hour(4), RecordingStorage()
+    async with running(tmp_path, clock, storage, checkpoint_interval_ms=600_000) as store:
+        fill(store, 3)
+        clock.advance(4 * DAY_MS)
+        storage.calls.clear()
+        if not has_room:
+            storage.fail_at["sync_files"] = (0, OSError(errno.EMFILE, "no descriptors"))
+        assert await store.cleaner.clean() == 3
+        wanted = ("replace_file", "remove_file")
+        calls = [
+            "checkpoint" if path.endswith("/checkpoint") else "removal"
+            for call, path in storage.calls
+            if call in wanted and ("/commitlog/" in path or path.endswith("/checkpoint"))
+        ]
+        # One for all of them, or one is tried again with the next file.
+        before = ["checkpoint"] if has_room else ["removal", "checkpoint"]
+        assert calls == before + ["removal"] * (4 - len(before))
+        assert store.fence_reason is None
+
+
 async def test_at_another_hour_only_a_fuller_disk_removes_expired_files(tmp_path: Path) -> None:
     clock, storage = at_hour(11), RecordingStorage()
     async with running(tmp_path, clock, storage) as store:
@@ -158,7 +183,7 @@ async def test_what_a_listener_saves_is_on_disk_before_the_file_goes(tmp_path: P
         fill(store, 2)
         clock.advance(4 * DAY_MS)
         storage.used_percent = 60.0
-        await trio.to_thread.run_sync(store._check_disk)
+        await trio.to_thread.run_sync(store.disk_watch.check)
         seen = []
 
         async def save(begin: int, end: int) -> None:

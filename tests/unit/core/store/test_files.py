@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from pathlib import Path
 
@@ -153,3 +154,23 @@ def test_what_is_on_the_disk_alone_is_said_and_loaded(tmp_path: Path) -> None:
 
 def test_nobody_waits_for_a_file_that_is_gone(tmp_path: Path) -> None:
     assert OsStorage().is_cached(str(tmp_path / "gone"), [0])
+
+
+def test_a_region_closes_its_descriptor_once_whatever_close_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").write_bytes(bytes(4096))
+    closed: list[int] = []
+    close = os.close
+
+    def fail(fd: int) -> None:
+        closed.append(fd)
+        close(fd)
+        raise OSError(errno.EIO, "close failed")
+
+    region = OsStorage().map_file(str(tmp_path / "file"), 4096)
+    monkeypatch.setattr("core.store.files.os.close", fail)
+    with pytest.raises(OSError, match="close failed"):
+        region.close()
+    del region
+    assert len(closed) == 1

@@ -6,13 +6,14 @@ import errno
 import logging
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 import trio
 
-from core.errors import StoreFencedError
+from core.errors import StoreFencedError, StoreFullError
 from core.store import write_buffer
 from core.store.files import PinnedMemory
 from core.store.message_store import MessageStore
@@ -153,6 +154,21 @@ def test_without_a_free_buffer_the_next_file_is_mapped(tmp_path: Path) -> None:
     store.close()
     with opened(tmp_path) as again:
         assert read_bodies(again) == {("T", 0): bodies}
+
+
+def test_a_buffer_whose_file_cannot_be_opened_is_free_again(tmp_path: Path) -> None:
+    storage = RecordingStorage()
+    store = open_buffered(tmp_path, storage)
+    body = b"b" * (FILE_BYTES // 3)
+    # The file made ahead finds no descriptor, and neither does the append that needs it.
+    for _ in range(2):
+        storage.fail_at["open_in_place"] = (0, OSError(errno.EMFILE, "no descriptors"))
+        with suppress(StoreFullError):
+            append(store, body, body)
+    assert not storage.fail_at
+    append(store, body, body)
+    store._log.queue._check()
+    store.close()
 
 
 def test_a_file_begun_by_an_earlier_start_goes_on_in_a_buffer(tmp_path: Path) -> None:

@@ -1,0 +1,195 @@
+"""Checkpoints of an open store: what is synced for one, what it then says, when there is no room.
+
+Owns: Checkpointer: the order units -> log -> syncs -> small files, what a checkpoint without room
+leaves to the next one. Must not touch: the bytes of the small files (checkpoint), how units are
+written and synced (unit_flusher, index_service).
+
+    each 10 s   units written -> plan, in the event loop -> log flushed -> carried out, in a thread
+    open, stop  the same without the event loop; the caller has flushed the log
+
+Invariant: what is written down was so when the plan was made, and is on the disk before.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+
+import trio
+
+from core.clock import SteadyClock
+from core.store.checkpoint import ClockNotes, IndexTable, QueueTable, StateFiles, StoreCheckpoint
+from core.store.commitlog import CommitLog
+from core.store.consume_queue import ConsumeQueue
+from core.store.files import NO_ROOM, Storage
+from core.store.flush import GroupFlusher
+from core.store.index_service import IndexService
+from core.store.unit_flusher import SyncPlan, UnitFlusher
+
+logger = logging.getLogger(__name__)
+
+
+class Checkpointer:
+    """Writes the checkpoints of one store; plans are made in the thread that appends."""
+
+    def __init__(
+        self,
+        storage: Storage,
+        state_files: StateFiles,
+        log: CommitLog,
+        index: IndexService,
+        unit_flusher: UnitFlusher,
+        *,
+        flusher: GroupFlusher,
+        clock: SteadyClock,
+        files_lock: trio.Lock,
+        on_failure: Callable[[str], None],
+        interval_ms: int,
+    ) -> None:
+        self._storage = storage
+        self._state_files = state_files
+        self._log = log
+        self._index = index
+        self._unit_flusher = unit_flusher
+        self._flusher = flusher
+        self._clock = clock
+        self._files_lock = files_lock
+        self._on_failure = on_failure
+        self._interval_s = interval_ms / 1000
+        self._limiter = trio.CapacityLimiter(1)
+        # Below this the last checkpoint says that all is on the disk.
+        self._covered_offset = 0
+        # What queues.json says of each queue, and whether it is to be written anew.
+        self._table: dict[ConsumeQueue, tuple[tuple[str, int, int], list[int]]] = {}
+        self._table_is_stale = True
+        # What a checkpoint that found no room was to sync; the next one does.
+        self._unsynced_paths: list[str] = []
+        self._unsynced_directories: set[str] = set()
+
+    async def run(self) -> None:
+        """Write a checkpoint each interval, until the store is fenced."""
+        while not self._flusher.is_fenced:
+            await trio.sleep(self._interval_s)
+            await self.checkpoint()
+
+    async def checkpoint(self) -> None:
+        """Bring log and ConsumeQueues to disk and note how far they are."""
+        async with self._files_lock:
+            # What is written down is what was so before; what is synced may be younger.
+            last_ms, end_offset = self._log.last_store_timestamp_ms, self._log.end_offset
+            if not await self._unit_flusher.write():
+                return  # the disk is full, and the last one stays true; or the store is fenced
+            plan = self._plan(last_ms, end_offset)
+            await self._flusher.flush()
+            if self._flusher.is_fenced:
+                return
+            try:
+                await trio.to_thread.run_sync(self._try, plan, limiter=self._limiter)
+            except OSError as exc:
+                self._on_failure(f"writing a checkpoint failed: {exc}")
+
+    async def cover(self, begin: int, end: int) -> None:
+        """Have a checkpoint speak of [begin, end) of the log, which is to be removed.
+
+        Otherwise a crash may take units with it that nothing can be made from any more: holes among
+        the units, or queue offsets that are given out twice. Where there is no room for a
+        checkpoint, cleaning goes on all the same, since it makes some.
+        """
+        del begin
+        if end > self._covered_offset:
+            await self.checkpoint()
+
+    def write_at_open(self) -> None:
+        """Write one for what a start has found, if there is room; the log is on disk. Blocks."""
+        self._try(self._plan(self._log.last_store_timestamp_ms, self._log.end_offset))
+
+    def write_at_stop(self) -> None:
+        """Write the last one; log and units are on file. Blocks."""
+        last_ms, end_offset = self._log.last_store_timestamp_ms, self._log.end_offset
+        self._write(self._plan(last_ms, end_offset, is_closed=True))
+
+    def note_queue(self, queue: ConsumeQueue) -> None:
+        """Have ``queues.json`` say how much of a queue is on file."""
+        tail, end_offset = queue.tail, queue.written_offset
+        if end_offset:
+            self._table[queue] = (tail.topic.decode(), tail.queue_id, end_offset), queue.crcs()
+
+    def _plan(
+        self, last_ms: int, complete_offset: int, *, is_closed: bool = False
+    ) -> _CheckpointPlan:
+        """Collect, without blocking, what has to be synced and may then be written down.
+
+        The units of all records up to ``last_ms``, and below ``complete_offset``, are on file. Of
+        those that lie below the log's end now, which the caller flushes, some may be younger.
+        """
+        units = self._unit_flusher.plan_sync()
+        paths, self._unsynced_paths = self._unsynced_paths, []
+        directories, self._unsynced_directories = self._unsynced_directories, set()
+        index = self._index.plan()
+        table = None
+        if units.queues or is_closed or self._table_is_stale:
+            for queue, _ in units.queues:
+                self.note_queue(queue)
+            self._table_is_stale = False
+            table = QueueTable(
+                end_offset=self._log.end_offset,
+                is_closed=is_closed,
+                queues=[row for row, _ in self._table.values()],
+                crcs=[crcs for _, crcs in self._table.values()],
+            )
+        return _CheckpointPlan(
+            units,
+            paths + index.paths,
+            directories | set(index.directories),
+            table,
+            StoreCheckpoint(last_ms, last_ms, index.index_ms, complete_offset),
+            index.table,
+            ClockNotes(self._clock.now_ms(), self._clock.jumps),
+        )
+
+    def _try(self, plan: _CheckpointPlan) -> None:
+        """Write a checkpoint, or leave it to the next one if there is no room; blocks."""
+        try:
+            self._write(plan)
+        except OSError as exc:
+            if exc.errno not in NO_ROOM:
+                raise
+            # No sync has failed; what is written down is as true as before.
+            logger.warning("a checkpoint waits for room reason=%s", exc)
+            self._unit_flusher.sync_later(plan.units)
+            self._unsynced_paths = plan.paths
+            self._unsynced_directories = plan.directories
+            self._table_is_stale = True
+            self._index.write_again()
+
+    def _write(self, plan: _CheckpointPlan) -> None:
+        """Sync what the plan names, then write the files that say so; blocks."""
+        self._unit_flusher.sync(plan.units)
+        for path in plan.paths:
+            # Cleaned away since an earlier plan named it.
+            with suppress(FileNotFoundError):
+                self._storage.sync_file(path)
+        for directory in sorted(plan.directories):
+            self._storage.sync_directory(directory)
+        if plan.table is not None:
+            self._state_files.write_queues(plan.table)
+        if plan.index is not None:
+            self._state_files.write_index(plan.index)
+        self._state_files.write_clock(plan.clock)
+        self._state_files.write_checkpoint(plan.checkpoint)
+        self._covered_offset = plan.checkpoint.complete_offset or 0
+
+
+@dataclass(frozen=True, slots=True)
+class _CheckpointPlan:
+    """Files and directories to sync, and what may be written down when that is done."""
+
+    units: SyncPlan
+    paths: list[str]
+    directories: set[str]
+    table: QueueTable | None
+    checkpoint: StoreCheckpoint
+    index: IndexTable | None
+    clock: ClockNotes
