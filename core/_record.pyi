@@ -63,13 +63,14 @@ def encode_batch(
     dirty: list[QueueTail],
     placed: list[tuple[int, int]] | None,
     batch_begin: int | None = None,
+    fresh: list[QueueTail] | None = None,
 ) -> tuple[int, int]:
     """Write messages[begin:] at ``position`` until one does not fit below ``limit`` less 8 bytes.
 
     ``physical_base`` is the physical offset of target[0]. Returns (index of the first message not
     written, new position). Appends to ``dirty`` each tail that got its first unit since the
-    physical offset ``batch_begin`` (here, unless given), and (physical offset, queue offset) of
-    each message to ``placed``.
+    physical offset ``batch_begin`` (here, unless given), to ``fresh`` each that held no units
+    before, and (physical offset, queue offset) of each message to ``placed``.
     """
 
 def encode_blank(target: Any, position: int, limit: int) -> None:

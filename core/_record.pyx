@@ -396,7 +396,7 @@ cdef void _write(void *context) noexcept nogil:
 def encode_batch(
     target, Py_ssize_t position, Py_ssize_t limit, int64_t physical_base, list messages not None,
     Py_ssize_t begin, int64_t store_timestamp_ms, bytes store_host not None, list dirty not None,
-    list placed, batch_begin=None,
+    list placed, batch_begin=None, list fresh=None,
 ):
     cdef Py_buffer buffer
     cdef Py_ssize_t i = begin
@@ -448,6 +448,8 @@ def encode_batch(
             if has_unit:
                 if tail._last_physical < batch_at:
                     dirty.append(tail)
+                if tail._used == 0 and fresh is not None:
+                    fresh.append(tail)
                 tail.add(physical_base + position, <int32_t> size, f.code)
             if placed is not None:
                 placed.append((physical_base + position, queue_offset))

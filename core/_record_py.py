@@ -179,6 +179,7 @@ def encode_batch(
     target: Any, position: int, limit: int, physical_base: int, messages: list[Any], begin: int,
     store_timestamp_ms: int, store_host: bytes, dirty: list[QueueTail],
     placed: list[tuple[int, int]] | None, batch_begin: int | None = None,
+    fresh: list[QueueTail] | None = None,
 ) -> tuple[int, int]:  # fmt: skip
     view = memoryview(target).cast("B")
     if batch_begin is None:
@@ -222,6 +223,8 @@ def encode_batch(
         if has_unit:
             if tail._last_physical < batch_begin:
                 dirty.append(tail)
+            if not tail._units and fresh is not None:
+                fresh.append(tail)
             tail._add(physical_offset, size, code)
         if placed is not None:
             placed.append((physical_offset, queue_offset))

@@ -127,8 +127,12 @@ class CommitLog:
         dirty: list[QueueTail],
         placed: list[tuple[int, int]] | None,
         store_timestamp_ms: int | None = None,
+        fresh: list[QueueTail] | None = None,
     ) -> int:
-        """Write messages that measure and make_room have seen; return the new end offset."""
+        """Write messages that measure and make_room have seen; return the new end offset.
+
+        ``dirty`` gets the queues that got units, ``fresh`` those of them that held none before.
+        """
         if store_timestamp_ms is None:
             store_timestamp_ms = self._clock.now_ms()
         now_ms = max(store_timestamp_ms, self.last_store_timestamp_ms)
@@ -140,7 +144,7 @@ class CommitLog:
         while True:
             index, position = encode_batch(
                 self._view, position, size, self._file_begin, messages, index, now_ms,
-                self._store_host, dirty, placed, batch_begin,
+                self._store_host, dirty, placed, batch_begin, fresh,
             )  # fmt: skip
             if index == len(messages):
                 break

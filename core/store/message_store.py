@@ -418,6 +418,7 @@ class MessageStore:
         began_at, began_ns = self._log.end_offset, perf_counter_ns()
         total, largest = measure(messages, 0, self.config.message_bytes_max)
         dirty: list[QueueTail] = []
+        fresh: list[QueueTail] = []
         has_keys = any_keyed(messages)
         try:
             # All that can fail for want of space or descriptors comes before the first byte.
@@ -429,13 +430,13 @@ class MessageStore:
             self._fence(f"making room for a batch failed: {exc}")
             raise StoreFencedError(f"making room for a batch failed: {exc}") from exc
         try:
-            end_offset = self._log.append(messages, dirty, placed, store_timestamp_ms)
+            end_offset = self._log.append(messages, dirty, placed, store_timestamp_ms, fresh)
         except BaseException as exc:
             for tail in dirty:
                 tail.take_back(began_at)
             self._fence(f"an append failed half way: {exc!r}")
             raise StoreFencedError(f"an append failed half way: {exc!r}") from exc
-        self.unit_flusher.note(dirty, len(messages))
+        self.unit_flusher.note(fresh, len(messages))
         if has_keys:
             self.index.note(began_at, len(messages))
         self.stats.note_append(len(messages), end_offset - began_at, perf_counter_ns() - began_ns)

@@ -109,9 +109,9 @@ class UnitFlusher:
         if not self.has_memory_for(count):
             self.write_now()
 
-    def note(self, tails: list[QueueTail], count: int) -> None:
-        """These tails have got units, ``count`` in all at most."""
-        self._unwritten.update(dict.fromkeys(tails))
+    def note(self, fresh: list[QueueTail], count: int) -> None:
+        """Tails have got units, ``count`` in all at most; the ``fresh`` ones held none before."""
+        self._unwritten.update(dict.fromkeys(fresh))
         self._unwritten_units += count
         if self._unwritten_units > self._units_max // 2:
             self._wanted.set()
@@ -242,3 +242,9 @@ class UnitFlusher:
     def sync_later(self, plan: SyncPlan) -> None:
         """Have the next plan name all of this one, which was not synced; from any thread."""
         self._left.append(plan)
+
+    def _check(self) -> None:
+        """Assert that the tails to be written are those with units."""
+        with_units = {tail for tail in self._queue_of if tail.pending}
+        assert self._unwritten.keys() == with_units
+        assert self._unwritten_units >= sum(tail.pending for tail in with_units)

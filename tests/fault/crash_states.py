@@ -198,6 +198,7 @@ class Scenario:
                 case _:
                     append()
             assert store.fence_reason is None, store.fence_reason
+            store.unit_flusher._check()
             note_committed()
             durable = [number for end, number in unflushed if end <= store.durable_offset]
             unflushed = [item for item in unflushed if item[0] > store.durable_offset]

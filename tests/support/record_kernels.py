@@ -36,11 +36,24 @@ def encode(
     batch = [(tails[m[0]], *m[1:]) if isinstance(m[0], int) else m for m in messages]
     dirty: list[Any] = []
     placed: list[Any] = []
+    fresh: list[Any] = []
     measured = answer(kernel.measure, batch, 0, 5_000)
     target = bytearray(limit + 16)
     store_host = STORE_HOSTS[base & 1]
     written = answer(
-        kernel.encode_batch, target, 3, limit, base, batch, 0, 1_000, store_host, dirty, placed
+        kernel.encode_batch,
+        target,
+        3,
+        limit,
+        base,
+        batch,
+        0,
+        1_000,
+        store_host,
+        dirty,
+        placed,
+        None,
+        fresh,
     )
     units = [
         (
@@ -53,7 +66,7 @@ def encode(
         for tail in tails
         if isinstance(tail, kernel.QueueTail)
     ]
-    order = [tails.index(tail) for tail in dirty]
+    order = [[tails.index(tail) for tail in some] for some in (dirty, fresh)]
     return measured, written, bytes(target), units, order, placed
 
 

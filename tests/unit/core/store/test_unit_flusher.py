@@ -32,6 +32,7 @@ def fill(store: MessageStore, queue_id: int, count: int) -> None:
 
 def written(store: MessageStore) -> dict[int, int]:
     """Return queue id -> how many units are on file."""
+    store.unit_flusher._check()
     return {key[1]: queue.written_offset for key, queue in store._queues.items()}
 
 
