@@ -78,7 +78,7 @@ class BrokerStats:
         self._clock = clock
         self._messages_in = messages_in
         self._messages_out = messages_out
-        self._grown: dict[QueueTail, None] = {}
+        self._grown: set[QueueTail] = set()
         self._puts = _Items(items_max)
         self._gets = _Items(items_max)
         self._backs = _Items(items_max)
@@ -97,7 +97,7 @@ class BrokerStats:
 
     def queues_grew(self, tails: list[QueueTail]) -> None:
         """Note which queues have got messages; how many is asked them later."""
-        self._grown.update(dict.fromkeys(tails))
+        self._grown.update(tails)
 
     def note_get(self, topic: str, group: str, messages: int, stored_bytes: int) -> None:
         """Count what one pull was answered with."""
@@ -109,7 +109,7 @@ class BrokerStats:
 
     def tick(self) -> None:
         """Fetch what was put since the last time, and sample the items whose turn it is."""
-        grown, self._grown = self._grown, {}
+        grown, self._grown = self._grown, set()
         for tail in grown:
             messages, put_bytes = tail.take_put()
             self._puts.add((tail.topic.decode(), ""), messages, messages, put_bytes)

@@ -67,7 +67,7 @@ def test_puts_are_counted_by_topic_over_all_its_queues(stage: Stage) -> None:
     stage.put("B", 1)
     stage.tick()
     size += stage.put("A", 0, 3)
-    stage.tick(TURNS)
+    stage.tick(2 * TURNS)
     # What came before the first sample counts as of the ten seconds before it.
     assert stage.find("TOPIC_PUT_NUMS", "A").minute.sum == 6
     sizes = stage.find("TOPIC_PUT_SIZE", "A").minute
