@@ -1,7 +1,7 @@
 """Reads of what is not in memory: loaded in threads, a few at a time, then tried again.
 
-Owns: the row of reads that wait for the disk, and its limit. Must not touch: what is read, who
-reads; whoever waits is called back.
+Owns: the row of reads that wait for the disk, its limit, and the answer to a request that does.
+Must not touch: what is read, who reads; whoever waits is called back.
 """
 
 from __future__ import annotations
@@ -10,6 +10,10 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final
 
 import trio
+
+from core.errors import BrokerError, StoreError
+from core.remoting import RemotingCommand, ResponseCode
+from core.remoting_server import Connection
 
 LOADERS: Final = 4
 
@@ -38,6 +42,40 @@ class ColdReads:
         except trio.WouldBlock:
             return False
         return True
+
+    def answer(
+        self,
+        request: RemotingCommand,
+        connection: Connection,
+        lacking: Callable[[RemotingCommand], Sequence[Any]],
+        answer: Callable[[RemotingCommand], RemotingCommand],
+        *,
+        loads_max: int = 1,
+    ) -> RemotingCommand | None:
+        """Answer at once, or, if something is on the disk only, when a thread has loaded it.
+
+        ``lacking`` says what that is; it is asked again after each load but the last. BrokerError
+        if too many wait.
+        """
+        found = lacking(request) if loads_max else ()
+        if not found:
+            return answer(request)
+
+        def again() -> None:
+            if not connection.is_open:
+                return
+            try:
+                reply = self.answer(request, connection, lacking, answer, loads_max=loads_max - 1)
+            except BrokerError as exc:
+                reply = request.answer(exc.code, exc.remark)
+            except StoreError as exc:
+                reply = request.answer(ResponseCode.SYSTEM_ERROR, str(exc))
+            if reply is not None:
+                connection.reply(reply)
+
+        if not self.load(found, again):
+            raise BrokerError(ResponseCode.SYSTEM_BUSY, "too many requests wait for the disk")
+        return None
 
     async def run(
         self,

@@ -323,6 +323,7 @@ class Broker:
             self.producers,
             self.offsets,
             filters,
+            api.cold_reads,
             clock=self._clock,
             young_bytes_max=store.cached_bytes,
         )

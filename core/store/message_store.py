@@ -654,18 +654,42 @@ class MessageStore:
 
         The maximum offset when all are older; 0 without such a queue.
         """
+        return self._search_time(topic, queue_id, timestamp_ms, may_wait=True)[0]
+
+    def lacking_for_time(self, topic: str, queue_id: int, timestamp_ms: int) -> Sequence[Loadable]:
+        """Return what ``offset_by_time`` would have to wait for first, to be given to ``load``.
+
+        What it would have to wait for next is known when that has been loaded.
+        """
+        return self._search_time(topic, queue_id, timestamp_ms, may_wait=False)[1]
+
+    def _search_time(
+        self, topic: str, queue_id: int, timestamp_ms: int, *, may_wait: bool
+    ) -> tuple[int, Sequence[Loadable]]:
+        """Return how far a search by time gets, and what it lacks there."""
         queue = self._queues.get((topic, queue_id))
         if queue is None:
-            return 0
+            return 0, ()
         low, high = self._min_offset_of(queue), queue.max_offset
         while low < high:
             middle = (low + high) // 2
+            lacking = () if may_wait else self._lacking_timestamp(queue, middle)
+            if lacking:
+                return low, lacking
             # A lost record (-1) counts as old, so that the search ends at one that is there.
             if self.store_timestamp(topic, queue_id, middle) < timestamp_ms:
                 low = middle + 1
             else:
                 high = middle
-        return low
+        return low, ()
+
+    def _lacking_timestamp(self, queue: ConsumeQueue, queue_offset: int) -> Sequence[Loadable]:
+        """Return what ``store_timestamp`` would have to wait for: a unit, or else its record."""
+        lacking = self._page_cache.lacking(queue.places(queue_offset, 1))
+        if lacking:
+            return lacking
+        unit = self._units(queue, queue_offset, 1)
+        return () if UNIT.unpack(unit)[1] == FILLER_SIZE else self._lacking(unit)
 
     def store_timestamp(self, topic: str, queue_id: int, queue_offset: int) -> int:
         """Return when a message was stored, in ms; -1 if it is not there."""

@@ -466,6 +466,7 @@ async def test_queries_of_what_is_on_the_disk_hold_up_nobody(
         "topic": "T", "key": "k", "maxNum": 32, "beginTimestamp": 0, "endTimestamp": 2**62,
     }  # fmt: skip
     by_id = {"offset": int(sent.ext["msgId"][-16:], 16)}
+    by_time = {"topic": "T", "queueId": 0, "timestamp": 2**62}
     async with (
         started_stack(tmp_path) as stack,
         connected(stack.broker_address) as reader,
@@ -479,6 +480,7 @@ async def test_queries_of_what_is_on_the_disk_hold_up_nobody(
 
         nursery.start_soon(ask, RequestCode.QUERY_MESSAGE, by_key)
         nursery.start_soon(ask, RequestCode.VIEW_MESSAGE_BY_ID, by_id)
+        nursery.start_soon(ask, RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, by_time)
         nursery.start_soon(ask, RequestCode.QUERY_MESSAGE, by_key | {"key": "none"})
         for number in range(5):
             await send(peer, "T", b"new%d" % number)
@@ -486,8 +488,10 @@ async def test_queries_of_what_is_on_the_disk_hold_up_nobody(
         await eventually(lambda: len(answers) == 1)
         assert answers.pop().code == ResponseCode.QUERY_NOT_FOUND
         disk_goes_on.set()
-        await eventually(lambda: len(answers) == 2)
-        assert all(bodies(answer) == [b"old"] for answer in answers)
+        await eventually(lambda: len(answers) == 3)
+        (found,) = [answer.ext for answer in answers if "offset" in answer.ext]
+        assert found == {"offset": "6"}
+        assert sorted(map(bodies, answers)) == [[], [b"old"], [b"old"]]
 
 
 async def test_a_pull_that_asks_for_bytes_may_be_large(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from core.broker.stats import BrokerStats
 from core.broker.subscription_groups import SubscriptionGroup, SubscriptionGroups
 from core.broker.topics import TopicTable
 from core.clock import Clock
-from core.errors import BrokerError, RemotingDecodeError, StoreError
+from core.errors import BrokerError, RemotingDecodeError
 from core.message import MessageQueue
 from core.remoting import (
     RemotingCommand,
@@ -135,8 +135,10 @@ class AdminProcessor:
     def _view_message(
         self, request: RemotingCommand, connection: Connection
     ) -> RemotingCommand | None:
-        lacking = self._store.lacking_record(int_field(request.ext, "offset"))
-        return self._when_loaded(lacking, self._view_loaded, request, connection)
+        return self._cold.answer(request, connection, self._lacking_view, self._view_loaded)
+
+    def _lacking_view(self, request: RemotingCommand) -> Sequence[Loadable]:
+        return self._store.lacking_record(int_field(request.ext, "offset"))
 
     def _view_loaded(self, request: RemotingCommand) -> RemotingCommand:
         return request.answer(body=self._store.record_at(int_field(request.ext, "offset")))
@@ -144,38 +146,15 @@ class AdminProcessor:
     def _query_message(
         self, request: RemotingCommand, connection: Connection
     ) -> RemotingCommand | None:
-        lacking = self._store.lacking_for_query(
+        return self._cold.answer(request, connection, self._lacking_query, self._query_loaded)
+
+    def _lacking_query(self, request: RemotingCommand) -> Sequence[Loadable]:
+        return self._store.lacking_for_query(
             text_field(request.ext, "topic"),
             text_field(request.ext, "key"),
             begin_ms=int_field(request.ext, "beginTimestamp"),
             end_ms=int_field(request.ext, "endTimestamp"),
         )
-        return self._when_loaded(lacking, self._query_loaded, request, connection)
-
-    def _when_loaded(
-        self,
-        lacking: Sequence[Loadable],
-        answer: Callable[[RemotingCommand], RemotingCommand],
-        request: RemotingCommand,
-        connection: Connection,
-    ) -> RemotingCommand | None:
-        """Answer at once, or, if something is on the disk only, when a thread has loaded it."""
-        if not lacking:
-            return answer(request)
-
-        def reply() -> None:
-            if not connection.is_open:
-                return
-            try:
-                connection.reply(answer(request))
-            except BrokerError as exc:
-                connection.reply(request.answer(exc.code, exc.remark))
-            except StoreError as exc:
-                connection.reply(request.answer(ResponseCode.SYSTEM_ERROR, str(exc)))
-
-        if not self._cold.load(lacking, reply):
-            raise BrokerError(ResponseCode.SYSTEM_BUSY, "too many requests wait for the disk")
-        return None
 
     def _query_loaded(self, request: RemotingCommand) -> RemotingCommand:
         only_unique = bool_field(request.ext, "_UNIQUE_KEY_QUERY")

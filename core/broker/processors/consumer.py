@@ -8,11 +8,12 @@ ClientManageProcessor, AdminBrokerProcessor.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 import msgspec
 
+from core.broker.cold_reads import ColdReads
 from core.broker.consumer_groups import GroupMembers, Member
 from core.broker.consumer_offsets import ConsumerOffsets
 from core.broker.heartbeat import Heartbeat, Subscription, decode_heartbeat
@@ -33,6 +34,7 @@ from core.remoting import (
 from core.remoting_server import Connection, Processor, int32_field, int_field, text_field
 from core.sql_filter import SqlFilters
 from core.store.message_store import MessageStore
+from core.store.page_cache import Loadable
 from core.topic_config import group_name_fault, shown
 
 _log = logging.getLogger(__name__)
@@ -41,6 +43,8 @@ CLIENT_ID_CHARACTERS_MAX: Final = 255
 # What one heartbeat may name; a client has a handful.
 GROUPS_PER_CLIENT_MAX: Final = 1000
 SUBSCRIPTIONS_PER_GROUP_MAX: Final = 1000
+# A search halves the queue, and each time a unit and its record may be on the disk only.
+_TIME_LOADS_MAX: Final = 64
 
 
 class ConsumerProcessor:
@@ -55,6 +59,7 @@ class ConsumerProcessor:
         producers: GroupMembers[Connection],
         offsets: ConsumerOffsets,
         filters: SqlFilters,
+        cold: ColdReads,
         *,
         clock: Clock,
         young_bytes_max: int,
@@ -66,6 +71,7 @@ class ConsumerProcessor:
         self._producers = producers
         self._offsets = offsets
         self._filters = filters
+        self._cold = cold
         self._clock = clock
         self._young_bytes_max = young_bytes_max
         self._locks = QueueLocks()
@@ -147,10 +153,24 @@ class ConsumerProcessor:
         offset = self._store.min_offset(*_queue(request))
         return request.answer(ext={"offset": str(offset)})
 
-    def _offset_by_time(self, request: RemotingCommand, _: Connection) -> RemotingCommand:
-        topic, queue_id = _queue(request)
+    def _offset_by_time(
+        self, request: RemotingCommand, connection: Connection
+    ) -> RemotingCommand | None:
+        return self._cold.answer(
+            request,
+            connection,
+            self._lacking_for_time,
+            self._offset_loaded,
+            loads_max=_TIME_LOADS_MAX,
+        )
+
+    def _lacking_for_time(self, request: RemotingCommand) -> Sequence[Loadable]:
         timestamp_ms = int_field(request.ext, "timestamp")
-        offset = self._store.offset_by_time(topic, queue_id, timestamp_ms)
+        return self._store.lacking_for_time(*_queue(request), timestamp_ms)
+
+    def _offset_loaded(self, request: RemotingCommand) -> RemotingCommand:
+        timestamp_ms = int_field(request.ext, "timestamp")
+        offset = self._store.offset_by_time(*_queue(request), timestamp_ms)
         return request.answer(ext={"offset": str(offset)})
 
     def _earliest_time(self, request: RemotingCommand, _: Connection) -> RemotingCommand:

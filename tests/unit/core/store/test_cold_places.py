@@ -140,3 +140,19 @@ def test_what_was_written_since_the_start_is_in_memory(tmp_path: Path) -> None:
         fresh.append([message(fresh.queue_tail("T", 0), properties=b"KEYS\x01k\x02")])
         assert not fresh.lacking_record(0)
         assert not fresh.lacking_for_query("T", "k", begin_ms=0, end_ms=LATEST)
+
+
+async def test_a_search_by_time_says_step_by_step_what_it_lacks(
+    store: MessageStore, storage: ColdStorage
+) -> None:
+    for wanted_ms in (0, 1_000, LATEST):
+        storage.loaded.clear()
+        store._page_cache._known.clear()
+        steps = 0
+        while lacking := store.lacking_for_time("T", 0, wanted_ms):
+            await store.load(lacking)
+            steps += 1
+        # Each halves what is left: a unit and its record, some of them in memory by then.
+        assert 1 <= steps <= 2 * (store.max_offset("T", 0) + 1).bit_length()
+        assert store.offset_by_time("T", 0, wanted_ms) in (0, store.max_offset("T", 0))
+    assert not store.lacking_for_time("no such topic", 0, 0)
