@@ -439,12 +439,11 @@ class PullConsumer:
         return (await self.end_offsets([queue]))[queue]
 
     async def _pause(self, reading: Reading, exc: Exception) -> None:
-        # At a stop the connection may go first: that is no failure to tell of.
-        await trio.lowlevel.checkpoint_if_cancelled()
-        logger.warning("pull_failed queue=%s error=%s", reading.queue, exc)
         reading.broker_id = MASTER_ID
         reading.route_at = trio.current_time()
         await trio.sleep(RETRY_S)
+        # Not before: at a stop the connection may go first, and that is no failure to tell of.
+        logger.warning("pull_failed queue=%s error=%s", reading.queue, exc)
 
     def _fail(self, reading: Reading, exc: Exception) -> None:
         reading.failure = exc
