@@ -120,7 +120,9 @@ async def test_java_push_consumer_filters_by_sql(tmp_path: Path, version: str) -
         assert sorted(body for *_, body in received) == sorted(expected)
 
 
-@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize(
+    "version", [VERSION_4, pytest.param(VERSION_5, marks=pytest.mark.java_all)]
+)
 async def test_java_consumer_is_told_that_its_filter_is_none(tmp_path: Path, version: str) -> None:
     for is_enabled, expression, code, text in (
         (True, "a > 5 AND b = ", ResponseCode.SUBSCRIPTION_PARSE_FAILED, "at column 15"),
@@ -137,7 +139,9 @@ async def test_java_consumer_is_told_that_its_filter_is_none(tmp_path: Path, ver
             assert text in refusal[2]
 
 
-@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize(
+    "version", [VERSION_4, pytest.param(VERSION_5, marks=pytest.mark.java_all)]
+)
 async def test_java_delayed_messages_come_later_and_again_when_refused(
     tmp_path: Path, version: str
 ) -> None:
