@@ -466,7 +466,8 @@ async def test_queries_of_what_is_on_the_disk_hold_up_nobody(
         "topic": "T", "key": "k", "maxNum": 32, "beginTimestamp": 0, "endTimestamp": 2**62,
     }  # fmt: skip
     by_id = {"offset": int(sent.ext["msgId"][-16:], 16)}
-    by_time = {"topic": "T", "queueId": 0, "timestamp": 2**62}
+    # However much of what is sent meanwhile it finds, this search ends at the old message.
+    by_time = {"topic": "T", "queueId": 0, "timestamp": 0}
     async with (
         started_stack(tmp_path) as stack,
         connected(stack.broker_address) as reader,
@@ -490,7 +491,7 @@ async def test_queries_of_what_is_on_the_disk_hold_up_nobody(
         disk_goes_on.set()
         await eventually(lambda: len(answers) == 3)
         (found,) = [answer.ext for answer in answers if "offset" in answer.ext]
-        assert found == {"offset": "6"}
+        assert found == {"offset": "0"}
         assert sorted(map(bodies, answers)) == [[], [b"old"], [b"old"]]
 
 
