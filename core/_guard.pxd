@@ -8,6 +8,7 @@
 # nothing to be given back: the fault jumps out of it from wherever it is.
 
 from libc.errno cimport EIO
+from libc.string cimport memcpy
 
 ctypedef void (*guarded_body)(void *context) noexcept nogil
 
@@ -89,3 +90,25 @@ cdef inline int touch(guarded_body body, void *context, Py_buffer *buffer) excep
 
 cdef inline int raise_fault() except -1:
     raise OSError(EIO, "a page of a mapped file is not there or cannot be read")
+
+
+cdef struct Copying:
+    void *target
+    const void *source
+    size_t size
+
+
+cdef inline void copying_body(void *context) noexcept nogil:
+    cdef Copying *c = <Copying *> context
+    memcpy(c.target, c.source, c.size)
+
+
+cdef inline int guarded_copy(
+    void *target, const void *source, size_t size, Py_buffer *buffer
+) except -1:
+    """Copy into or out of the buffer; OSError if one of its pages cannot be had."""
+    cdef Copying copying
+    copying.target = target
+    copying.source = source
+    copying.size = size
+    return touch(copying_body, &copying, buffer)

@@ -31,7 +31,7 @@ import os
 
 from core._big_endian cimport get16, get32, get64, put16, put32, put64
 from core._crc32 cimport crc_bytes, crc_init
-from core._guard cimport guarded, raise_fault, touch
+from core._guard cimport guarded, guarded_copy, raise_fault, touch
 from core._keys cimport Keys, find_keys
 from core._record_py import REASONS, ScanStop, UnitRun
 from core.errors import RecordError, RecordTooLargeError
@@ -462,7 +462,6 @@ def encode_batch(
 
 def encode_blank(target, Py_ssize_t position, Py_ssize_t limit):
     cdef Py_buffer buffer
-    cdef Copying copying
     cdef uint8_t head[8]
     PyObject_GetBuffer(target, &buffer, PyBUF_CONTIG)
     try:
@@ -470,38 +469,22 @@ def encode_blank(target, Py_ssize_t position, Py_ssize_t limit):
             raise ValueError("a blank record needs 8 bytes")
         put32(head, <uint32_t> (limit - position))
         put32(head + 4, MAGIC_BLANK)
-        copying.target = <uint8_t *> buffer.buf + position
-        copying.source = head
-        copying.size = 8
-        touch(_copy, &copying, &buffer)
+        guarded_copy(<uint8_t *> buffer.buf + position, head, 8, &buffer)
     finally:
         PyBuffer_Release(&buffer)
 
 
-cdef struct Copying:
-    uint8_t *target
-    const uint8_t *source
-    Py_ssize_t size
-
-
-cdef void _copy(void *context) noexcept nogil:
-    cdef Copying *c = <Copying *> context
-    memcpy(c.target, c.source, c.size)
-
-
 def copy_out(view, Py_ssize_t begin, Py_ssize_t end):
     cdef Py_buffer buffer
-    cdef Copying copying
+    cdef const uint8_t *source
     cdef bytes out
     PyObject_GetBuffer(view, &buffer, PyBUF_CONTIG_RO)
     try:
         if not (0 <= begin <= end <= buffer.len):
             raise ValueError("begin and end lie outside the view")
         out = PyBytes_FromStringAndSize(NULL, end - begin)
-        copying.target = <uint8_t *> PyBytes_AS_STRING(out)
-        copying.source = <const uint8_t *> buffer.buf + begin
-        copying.size = end - begin
-        touch(_copy, &copying, &buffer)
+        source = <const uint8_t *> buffer.buf + begin
+        guarded_copy(PyBytes_AS_STRING(out), source, end - begin, &buffer)
         return out
     finally:
         PyBuffer_Release(&buffer)
@@ -509,15 +492,13 @@ def copy_out(view, Py_ssize_t begin, Py_ssize_t end):
 
 def copy_in(target, Py_ssize_t position, bytes data not None):
     cdef Py_buffer buffer
-    cdef Copying copying
+    cdef uint8_t *at
     PyObject_GetBuffer(target, &buffer, PyBUF_CONTIG)
     try:
         if not (0 <= position <= buffer.len and PyBytes_GET_SIZE(data) <= buffer.len - position):
             raise ValueError("the data lies outside the target")
-        copying.target = <uint8_t *> buffer.buf + position
-        copying.source = <const uint8_t *> PyBytes_AS_STRING(data)
-        copying.size = PyBytes_GET_SIZE(data)
-        touch(_copy, &copying, &buffer)
+        at = <uint8_t *> buffer.buf + position
+        guarded_copy(at, PyBytes_AS_STRING(data), PyBytes_GET_SIZE(data), &buffer)
     finally:
         PyBuffer_Release(&buffer)
 

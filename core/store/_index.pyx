@@ -20,10 +20,10 @@ from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from cpython.list cimport PyList_GET_SIZE
 from cpython.tuple cimport PyTuple_GET_ITEM, PyTuple_GET_SIZE
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
-from libc.string cimport memchr, memcpy, memset
+from libc.string cimport memchr, memset
 
 from core._big_endian cimport get32, get64, put32, put64
-from core._guard cimport guarded, raise_fault, touch
+from core._guard cimport guarded, guarded_copy, raise_fault, touch
 from core._keys cimport Keys, find_keys
 from core._record_py import ScanStop
 
@@ -170,27 +170,6 @@ cdef int _check(Py_buffer *buffer, int64_t slots, int64_t entries) except -1:
     if buffer.len < HEADER + slots * SLOT + entries * ENTRY:
         raise ValueError("the view is shorter than its slots and entries")
     return 0
-
-
-cdef struct Copying:
-    void *target
-    const void *source
-    size_t size
-
-
-cdef void _copy(void *context) noexcept nogil:
-    cdef Copying *c = <Copying *> context
-    memcpy(c.target, c.source, c.size)
-
-
-cdef int _copy_out(
-    const uint8_t *source, size_t size, void *target, Py_buffer *buffer
-) except -1:
-    cdef Copying copying
-    copying.target = target
-    copying.source = source
-    copying.size = size
-    return touch(_copy, &copying, buffer)
 
 
 cdef struct Key:
@@ -390,17 +369,17 @@ def select(
         if not 0 <= hashed <= INT_MAX:
             raise ValueError("a hash lies in [0, 2147483647]")
         data = <const uint8_t *> buffer.buf
-        _copy_out(data, HEADER, header, &buffer)
+        guarded_copy(header, data, HEADER, &buffer)
         first_ms = <int64_t> get64(header)
         count = <int32_t> get32(header + 36)
         if count > entries - 1:
             count = entries - 1
         if number == 0:
-            _copy_out(data + HEADER + hashed % slots * SLOT, SLOT, slot, &buffer)
+            guarded_copy(slot, data + HEADER + hashed % slots * SLOT, SLOT, &buffer)
             number = <int32_t> get32(slot)
         # A slot may name the entry behind the last one: it was written before the slot was.
         while 0 < number <= count and PyList_GET_SIZE(found) < count_max:
-            _copy_out(data + HEADER + slots * SLOT + number * ENTRY, ENTRY, entry, &buffer)
+            guarded_copy(entry, data + HEADER + slots * SLOT + number * ENTRY, ENTRY, &buffer)
             delta_s = <int32_t> get32(entry + 12)
             if delta_s < INT_MAX and ends_before(first_ms, delta_s if number > 1 else 0, begin_ms):
                 return found, 0
