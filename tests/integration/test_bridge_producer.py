@@ -276,7 +276,11 @@ async def test_closed_producer_says_so() -> None:
 
 
 async def test_many_tasks_share_one_producer() -> None:
-    async with fake_cluster("a", "b") as cluster, Producer(namesrv=cluster.namesrv) as producer:
+    async with (
+        fake_cluster("a", "b") as cluster,
+        # No attempt is to end early on a machine that is slow: it would be made again.
+        Producer(namesrv=cluster.namesrv, timeout_s=60) as producer,
+    ):
         ids: set[str] = set()
 
         async def send_some() -> None:

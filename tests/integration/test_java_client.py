@@ -178,7 +178,10 @@ async def test_java_client_finds_messages_by_key_and_by_both_ids(
 @pytest.mark.parametrize(
     "version", [VERSION_5, pytest.param(VERSION_4, marks=pytest.mark.java_all)]
 )
-async def test_the_tools_show_the_broker(tmp_path: Path, version: str) -> None:
+async def test_the_tools_show_the_broker(
+    tmp_path: Path, version: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("core.broker.stats.MINUTE_STEP_MS", 1_000)
     async with started_stack(tmp_path) as stack, connected(stack.broker_address) as peer:
         for _ in range(3):
             await peer.ask(RequestCode.SEND_MESSAGE_V2, send_ext("T"), b"x")
