@@ -181,20 +181,8 @@ class RemotingServer:
 
     def process(self, request: RemotingCommand, connection: Connection) -> None:
         """Do what one request asks for, and queue the answer if there is one by then."""
-        processor = self._processors.get(request.code)
-        answer: RemotingCommand | None
-        if processor is None:
-            code = ResponseCode.REQUEST_CODE_NOT_SUPPORTED
-            answer = request.answer(code, f"request code {request.code} is not supported")
-        else:
-            try:
-                answer = processor(request, connection)
-            except BrokerError as exc:
-                answer = request.answer(exc.code, exc.remark)
-            except (StoreError, RemotingDecodeError) as exc:
-                answer = request.answer(ResponseCode.SYSTEM_ERROR, str(exc))
-        if answer is not None and not request.is_oneway:
-            connection.reply(answer)
+        processor = self._processors.get(request.code, _not_supported)
+        answer_with(processor, request, connection)
 
     def _close(self, connection: Connection, reason: str) -> None:
         """End a connection from our side: what is queued for it is still sent."""
@@ -208,6 +196,23 @@ class RemotingServer:
         del self._connections[connection.connection_id]
         if self._on_closed is not None:
             self._on_closed(connection)
+
+
+def answer_with(processor: Processor, request: RemotingCommand, connection: Connection) -> None:
+    """Process a request, now or later; queue the answer, or what failed, if it waits for one."""
+    try:
+        answer = processor(request, connection)
+    except BrokerError as exc:
+        answer = request.answer(exc.code, exc.remark)
+    except (StoreError, RemotingDecodeError) as exc:
+        answer = request.answer(ResponseCode.SYSTEM_ERROR, str(exc))
+    if answer is not None and not request.is_oneway:
+        connection.reply(answer)
+
+
+def _not_supported(request: RemotingCommand, _: Connection) -> RemotingCommand:
+    code = ResponseCode.REQUEST_CODE_NOT_SUPPORTED
+    return request.answer(code, f"request code {request.code} is not supported")
 
 
 def open_listener(address: str) -> socket.socket:

@@ -11,9 +11,9 @@ from typing import Any, Final
 
 import trio
 
-from core.errors import BrokerError, StoreError
+from core.errors import BrokerError
 from core.remoting import RemotingCommand, ResponseCode
-from core.remoting_server import Connection
+from core.remoting_server import Connection, answer_with
 
 LOADERS: Final = 4
 
@@ -48,7 +48,7 @@ class ColdReads:
         request: RemotingCommand,
         connection: Connection,
         lacking: Callable[[RemotingCommand], Sequence[Any]],
-        answer: Callable[[RemotingCommand], RemotingCommand],
+        answer: Callable[[RemotingCommand], RemotingCommand | None],
         *,
         loads_max: int = 1,
     ) -> RemotingCommand | None:
@@ -61,17 +61,12 @@ class ColdReads:
         if not found:
             return answer(request)
 
+        def process(request: RemotingCommand, connection: Connection) -> RemotingCommand | None:
+            return self.answer(request, connection, lacking, answer, loads_max=loads_max - 1)
+
         def again() -> None:
-            if not connection.is_open:
-                return
-            try:
-                reply = self.answer(request, connection, lacking, answer, loads_max=loads_max - 1)
-            except BrokerError as exc:
-                reply = request.answer(exc.code, exc.remark)
-            except StoreError as exc:
-                reply = request.answer(ResponseCode.SYSTEM_ERROR, str(exc))
-            if reply is not None:
-                connection.reply(reply)
+            if connection.is_open:
+                answer_with(process, request, connection)
 
         if not self.load(found, again):
             raise BrokerError(ResponseCode.SYSTEM_BUSY, "too many requests wait for the disk")

@@ -30,12 +30,13 @@ from core.broker.stats import BrokerStats
 from core.broker.subscription_groups import SubscriptionGroup, SubscriptionGroups
 from core.broker.topics import TopicTable
 from core.clock import Clock
-from core.errors import BrokerError, StoreError
+from core.errors import BrokerError
 from core.remoting import PullSysFlag, RemotingCommand, RequestCode, ResponseCode
 from core.remoting_server import (
     Connection,
     Processor,
     RemotingServer,
+    answer_with,
     int32_field,
     int_field,
     text_field,
@@ -366,12 +367,11 @@ class PullProcessor:
 
     def _answer_faults(self, pull: HeldPull, work: Callable[[HeldPull], None]) -> None:
         """Do what answers a pull outside its turn; if it fails, that is the answer."""
-        try:
+
+        def process(_: RemotingCommand, __: Connection) -> None:
             work(pull)
-        except BrokerError as exc:
-            pull.connection.reply(pull.request.answer(exc.code, exc.remark))
-        except StoreError as exc:
-            pull.connection.reply(pull.request.answer(ResponseCode.SYSTEM_ERROR, str(exc)))
+
+        answer_with(process, pull.request, pull.connection)
 
     def _finish(self, pull: HeldPull, result: ReadResult) -> None:
         pull.connection.reply(self._answer(pull, result))
