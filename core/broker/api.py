@@ -15,7 +15,8 @@ from core.clock import Clock
 from core.errors import BrokerError
 from core.record import QueueTail
 from core.remoting_codes import ResponseCode
-from core.store.message_store import MessageStore, ReadResult, ReadStatus
+from core.store.message_store import MessageStore
+from core.store.store_reader import ReadResult, ReadStatus
 from core.topic_config import TopicConfig, is_group_topic
 
 __all__ = ["BrokerApi", "QueueTail", "ReadResult", "ReadStatus"]
@@ -43,15 +44,15 @@ class BrokerApi:
         self.flush_is_sync = flush_is_sync
         # The hot calls go straight to the store.
         self.append = store.append
-        self.read = store.read
+        self.read = store.reader.read
         self.queue_tail = store.queue_tail
         self.now_ms = store.now_ms
         self.due_times = store.due_times
         self.wait_durable = store.wait_durable
         self.want_durable = store.want_durable
-        self.max_offset = store.max_offset
-        self.min_offset = store.min_offset
-        self.cold_reads = ColdReads(store.load, waiting_max=cold_reads_max)
+        self.max_offset = store.reader.max_offset
+        self.min_offset = store.reader.min_offset
+        self.cold_reads = ColdReads(store.reader.load, waiting_max=cold_reads_max)
 
     @property
     def durable_offset(self) -> int:

@@ -152,7 +152,7 @@ class RuntimeInfo:
             "commitLogDiskRatio": ratio,
             "consumeQueueDiskRatio": ratio,
             "commitLogDirCapacity": f"Total : {total}, Free : {free}.",
-            "earliestMessageTimeStamp": str(store.earliest_timestamp_ms),
+            "earliestMessageTimeStamp": str(store.reader.earliest_timestamp_ms),
             "dispatchBehindBytes": str(store.dispatch_behind_bytes),
             "remainHowManyDataToFlush": _readable(store.end_offset - store.durable_offset),
             "remainTransientStoreBufferNumbs": str(_NO_POOL if buffers is None else buffers),

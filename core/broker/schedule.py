@@ -189,14 +189,16 @@ class ScheduleService:
     async def _deliver_level(self, queue_id: int) -> int:
         while True:
             offset = self._level_offset(queue_id)
-            units = self._store.units(SCHEDULE_TOPIC, queue_id, offset, BATCH_COUNT)
+            units = await self._store.reader.load_units(
+                SCHEDULE_TOPIC, queue_id, offset, BATCH_COUNT
+            )
             if not units:
                 return OFFSET_MAX
             count, next_ms = self._count_due(queue_id, units)
             if not count:
                 return next_ms
-            await self._store.load_records(units[: count * UNIT_BYTES])
-            result = self._store.read(
+            await self._store.reader.load_records(units[: count * UNIT_BYTES])
+            result = self._store.reader.read(
                 SCHEDULE_TOPIC, queue_id, offset, count_max=count, bytes_max=BATCH_BYTES
             )
             self._append(result.records)
@@ -205,8 +207,8 @@ class ScheduleService:
 
     def _level_offset(self, queue_id: int) -> int:
         """Return where a level goes on; what was cleaned away is not there any more."""
-        low = self._store.min_offset(SCHEDULE_TOPIC, queue_id)
-        high = self._store.max_offset(SCHEDULE_TOPIC, queue_id)
+        low = self._store.reader.min_offset(SCHEDULE_TOPIC, queue_id)
+        high = self._store.reader.max_offset(SCHEDULE_TOPIC, queue_id)
         offset = min(max(self._levels[queue_id], low), high)
         self._levels[queue_id] = offset
         return offset
@@ -236,7 +238,7 @@ class ScheduleService:
                     batch = due[at : at + BATCH_COUNT]
                     # The sizes are not kept; records of the size of a page are usual.
                     units = [UNIT.pack(unit[2], PAGE_BYTES, 0) for unit in batch]
-                    await self._store.load_records(b"".join(sorted(units)))
+                    await self._store.reader.load_records(b"".join(sorted(units)))
                     self._append(b"".join(map(timer.record, batch)))
                     timer.pass_over(batch)
                     await trio.lowlevel.checkpoint()
@@ -299,11 +301,14 @@ class ScheduleService:
     async def _keep_level(self, queue_id: int, end: int) -> None:
         while True:
             offset = self._level_offset(queue_id)
-            units = self._store.units(SCHEDULE_TOPIC, queue_id, offset, BATCH_COUNT)
+            units = await self._store.reader.load_units(
+                SCHEDULE_TOPIC, queue_id, offset, BATCH_COUNT
+            )
             found = [unit for unit in UNIT.iter_unpack(units) if unit[0] < end]
             if not found:
                 return
-            result = self._store.read(SCHEDULE_TOPIC, queue_id, offset, count_max=len(found))
+            await self._store.reader.load_records(units[: len(found) * UNIT_BYTES])
+            result = self._store.reader.read(SCHEDULE_TOPIC, queue_id, offset, count_max=len(found))
             due_of = {physical: due_ms for physical, _, due_ms in found}
             again = [
                 message
@@ -318,15 +323,18 @@ class ScheduleService:
         queue_ids = sorted(q for topic, q in self._store.queues() if topic == TIMER_TOPIC)
         for queue_id in queue_ids:
             offset = max(
-                self._timer.void_of(queue_id), self._store.min_offset(TIMER_TOPIC, queue_id)
+                self._timer.void_of(queue_id), self._store.reader.min_offset(TIMER_TOPIC, queue_id)
             )
             # What is appended below is behind this.
-            last = self._store.max_offset(TIMER_TOPIC, queue_id)
+            last = self._store.reader.max_offset(TIMER_TOPIC, queue_id)
             while offset < last:
-                units = self._store.units(TIMER_TOPIC, queue_id, offset, BATCH_COUNT)
+                units = await self._store.reader.load_units(
+                    TIMER_TOPIC, queue_id, offset, BATCH_COUNT
+                )
                 found = [unit for unit in UNIT.iter_unpack(units) if unit[0] < end]
                 if not found:
                     break
+                await self._store.reader.load_records(units[: len(found) * UNIT_BYTES])
                 again: list[AppendMessage] = []
                 for index, (physical, _, due_ms) in enumerate(found):
                     unit = (due_ms, offset + index, physical)
@@ -432,11 +440,11 @@ class _TimerQueue:
         for topic, queue_id in self._store.queues():
             if topic == TIMER_TOPIC:
                 for begin in range(
-                    self._store.min_offset(topic, queue_id),
-                    self._store.max_offset(topic, queue_id),
+                    self._store.reader.min_offset(topic, queue_id),
+                    self._store.reader.max_offset(topic, queue_id),
                     SCAN_UNITS,
                 ):
-                    units = self._store.units(topic, queue_id, begin, SCAN_UNITS)
+                    units = self._store.reader.units(topic, queue_id, begin, SCAN_UNITS)
                     dues = [due_ms for _, _, due_ms in UNIT.iter_unpack(units) if due_ms > 0]
                     earliest_ms = min(earliest_ms, *dues) if dues else earliest_ms
         return earliest_ms
@@ -450,8 +458,12 @@ class _TimerQueue:
         queue_id = self._queue_id
         offset = self._seen_end
         if offset < 0:
-            offset = max(self._store.min_offset(TIMER_TOPIC, queue_id), self.void_of(queue_id))
-        while units := self._store.units(TIMER_TOPIC, queue_id, offset, SCAN_UNITS):
+            offset = max(
+                self._store.reader.min_offset(TIMER_TOPIC, queue_id), self.void_of(queue_id)
+            )
+        while units := await self._store.reader.load_units(
+            TIMER_TOPIC, queue_id, offset, SCAN_UNITS
+        ):
             self._take(units, offset)
             offset += len(units) // UNIT_BYTES
             await trio.lowlevel.checkpoint()
@@ -511,7 +523,7 @@ class _TimerQueue:
         """Return the record of a unit of the slot, or of another queue; empty if it is lost."""
         if queue_id is None:
             queue_id = self._queue_id
-        return self._store.read(TIMER_TOPIC, queue_id, unit[1], count_max=1).records
+        return self._store.reader.read(TIMER_TOPIC, queue_id, unit[1], count_max=1).records
 
     def void_of(self, queue_id: int) -> int:
         return self._void.get(queue_id, 0)

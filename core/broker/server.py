@@ -238,7 +238,9 @@ class Broker:
             stats=stats,
             delay_offsets=schedule.level_offsets,
         )
-        back = SendBackProcessor(store, self.topics, self.groups, send, clock=self._clock)
+        back = SendBackProcessor(
+            store, self.topics, self.groups, send, api.cold_reads, clock=self._clock
+        )
         gate = RegistrationGate(self.topics, self._registrars)
         processors = (
             send.processors()
@@ -264,11 +266,17 @@ class Broker:
             server.listen(listener)
         api.on_growth(pull.queues_grew)
         api.on_growth(stats.queues_grew)
+
+        def finish_turn() -> None:
+            """As after a turn: append what was staged, then send what was queued."""
+            send.end_turn()
+            server.flush()
+
         self._serving = _Serving(store, api, send, pull, server, schedule)
         async with trio.open_nursery() as nursery:
             await nursery.start(server.run)
             await nursery.start(pull.run, server)
-            await nursery.start(api.cold_reads.run, server.flush)
+            await nursery.start(api.cold_reads.run, finish_turn)
             if api.flush_is_sync:
                 await nursery.start(send.answers.run, server)
             await nursery.start(schedule.run)
@@ -313,7 +321,7 @@ class Broker:
             bytes_max=config.pull_bytes_max,
             hold_ms_max=config.hold_ms_max,
             short_poll_ms=None if config.long_poll else config.short_poll_ms,
-            cached_bytes=store.cached_bytes if config.slave_read_enable else None,
+            cached_bytes=store.reader.cached_bytes if config.slave_read_enable else None,
         )
         consumer = ConsumerProcessor(
             store,
@@ -325,7 +333,7 @@ class Broker:
             filters,
             api.cold_reads,
             clock=self._clock,
-            young_bytes_max=store.cached_bytes,
+            young_bytes_max=store.reader.cached_bytes,
         )
         return send, pull, consumer
 
@@ -355,7 +363,7 @@ class Broker:
             self.topics.restore(
                 store.queues(), self._config.default_queue_count, self._clock.now_ms()
             )
-            lowered = self.offsets.lower_to(store.max_offset)
+            lowered = self.offsets.lower_to(store.reader.max_offset)
             if lowered:
                 _log.warning("consume offsets beyond the end of their queues lowered=%d", lowered)
         except BaseException:

@@ -32,6 +32,7 @@ from core.errors import RecordError, StoreError
 from core.message import KEYS, UNIQ_KEY, decode_properties
 from core.record import ScanStop, decode, find_record, scan
 from core.store.checkpoint import IndexFileState, IndexTable
+from core.store.cold_places import KeyPlaces, LogFiles
 from core.store.commitlog import CommitLog
 from core.store.files import TEMPORARY, Entry, Storage
 from core.store.index import IndexItem, key_hash
@@ -474,6 +475,12 @@ class IndexService:
         except OSError as exc:
             raise StoreError(f"a file of index or log cannot be mapped: {exc}") from exc
         return QueryResult(records, *self.last_entry)
+
+    def places(self, topic: str, key: str, begin_ms: int, end_ms: int, log: LogFiles) -> KeyPlaces:
+        """Return where ``query`` will look, of which not all need be on the disk."""
+        hashed = key_hash(topic.encode(errors="replace"), key.encode(errors="replace"))
+        shape = self._slots, self._entries
+        return KeyPlaces(self._directory, *shape, hashed, begin_ms, end_ms, log)
 
     def _intact(self, physical_offset: int) -> bytes | None:
         """Return the record there, None if it has been removed or is damaged."""

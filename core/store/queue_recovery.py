@@ -40,7 +40,6 @@ class QueueRecovery:
         log: CommitLog,
         queues: dict[QueueKey, ConsumeQueue],
         make_queue: Callable[[str, int], ConsumeQueue],
-        report: RecoveryReport,
         *,
         file_units: int,
     ) -> None:
@@ -50,7 +49,7 @@ class QueueRecovery:
         self._log = log
         self._queues = queues
         self._make_queue = make_queue
-        self._report = report
+        self.report = RecoveryReport()
         # Queues to be made anew from the whole log, with the reason.
         self._broken: dict[QueueKey, str] = {}
         self._only: set[QueueKey] | None = None
@@ -138,7 +137,7 @@ class QueueRecovery:
             queue = self._queues[key] = self._make_queue(*key)
         gap = first - queue.max_offset
         # One more than is known to be lost: a record whose queue id has changed left a gap here.
-        possible = self._report.lost_bytes // RECORD_BYTES_MIN + 1
+        possible = self.report.lost_bytes // RECORD_BYTES_MIN + 1
         if gap and key not in self._met:
             if not self._is_whole:
                 self._break(key, f"has {queue.max_offset} units below record {first}")
@@ -175,7 +174,7 @@ class QueueRecovery:
         Where cleaning has gone beyond the last checkpoint, their units may not be on the disk.
         """
         if self._is_cleaned and queue.fill_holes(end):
-            self._report.note_repaired((queue.tail.topic.decode(), queue.tail.queue_id))
+            self.report.note_repaired((queue.tail.topic.decode(), queue.tail.queue_id))
 
     def _put(self, key: QueueKey, units: bytes) -> None:
         """Add units to a queue."""
@@ -210,7 +209,7 @@ class QueueRecovery:
                     queue.forget_crcs(first)
                 pieces += queue.pieces(first, units)
                 if key not in self._broken and self._was_wrong(key, first, units, there):
-                    self._report.note_repaired(key)
+                    self.report.note_repaired(key)
             queues.append(queue)
             if len(pieces) >= PIECES_PER_CALL:
                 call()
@@ -237,7 +236,7 @@ class QueueRecovery:
         sizes = [unit[1] for unit in UNIT.iter_unpack(units)]
         file = self._log.queue.find(physical_offset)
         assert file is not None
-        self._report.note_damage(
+        self.report.note_damage(
             file, physical_offset, sum(sizes), f"{reason}; records={len(sizes)}"
         )
 
@@ -257,7 +256,7 @@ class QueueRecovery:
         """Make the broken queues anew; ``walk`` places every record from an offset on."""
         if not self._broken:
             return
-        self._report.rebuilt_queues = sorted(self._broken)
+        self.report.rebuilt_queues = sorted(self._broken)
         for key, reason in self._broken.items():
             logger.warning("rebuilding a ConsumeQueue topic=%s queue_id=%d reason=%s", *key, reason)
         if self._is_whole:
@@ -269,9 +268,9 @@ class QueueRecovery:
         self._is_whole = True
         self._only = set(self._broken)
         self._met.clear()
-        records = self._report.records
+        records = self.report.records
         walk(self._log.begin_offset)
-        self._report.records = records
+        self.report.records = records
         self._only = None
 
     def keep_offsets_used(self, table: QueueTable) -> None:
@@ -284,11 +283,11 @@ class QueueRecovery:
                 # Its records have all been cleaned away, and then its files were lost.
                 self._wipe((topic, queue_id), max_offset)
                 self._put((topic, queue_id), FILLER * (max_offset - queue.max_offset))
-                self._report.note_repaired((topic, queue_id))
+                self.report.note_repaired((topic, queue_id))
             lacking = max_offset - queue.max_offset
-            if 0 < lacking <= self._report.lost_bytes // RECORD_BYTES_MIN:
+            if 0 < lacking <= self.report.lost_bytes // RECORD_BYTES_MIN:
                 self._put((topic, queue_id), FILLER * lacking)
-                self._report.note_repaired((topic, queue_id))
+                self.report.note_repaired((topic, queue_id))
 
     def cut(self) -> None:
         """Write what is in memory, zero the units that no record backs."""
@@ -307,7 +306,7 @@ class QueueRecovery:
         for key, queue in self._queues.items():
             queue.settle_crcs()
             if queue.truncate():
-                self._report.note_repaired(key)
+                self.report.note_repaired(key)
 
     def _is_lost(self, queue: ConsumeQueue, offset: int) -> bool:
         data = queue.read_files(offset, 1)
@@ -318,5 +317,5 @@ class QueueRecovery:
             return True
         return size > 0 and any(
             damage.physical_offset <= physical_offset < damage.physical_offset + damage.size
-            for damage in self._report.damage
+            for damage in self.report.damage
         )

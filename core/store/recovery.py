@@ -43,7 +43,6 @@ from core.record import (
 )
 from core.store.checkpoint import QueueTable, StoreCheckpoint
 from core.store.commitlog import CommitLog
-from core.store.consume_queue import ConsumeQueue
 from core.store.due_time import WAITING_TOPICS, DueTimes
 from core.store.files import Storage
 from core.store.index import IndexItem
@@ -51,7 +50,7 @@ from core.store.index_service import IndexService
 from core.store.mapped_file_queue import MappedFile
 from core.store.progress import ProgressMeter
 from core.store.queue_recovery import QueueRecovery
-from core.store.recovery_report import QueueKey, RecoveryReport
+from core.store.recovery_report import RecoveryReport
 
 logger = logging.getLogger(__name__)
 
@@ -67,20 +66,17 @@ IndexFeed = Callable[[list[IndexItem], int], None]
 
 
 class Recovery:
-    """One start. ``queues`` holds the queues found on disk and gets those found in the log."""
+    """One start; ``queues`` does, with the same report, what it means for the ConsumeQueues."""
 
     def __init__(
         self,
         storage: Storage,
         directory: str,
         log: CommitLog,
-        queues: dict[QueueKey, ConsumeQueue],
-        make_queue: Callable[[str, int], ConsumeQueue],
-        due_times: DueTimes,
+        queues: QueueRecovery,
         index: IndexService,
+        due_times: DueTimes,
         meter: ProgressMeter,
-        *,
-        file_units: int,
     ) -> None:
         self._storage = storage
         self._directory = directory
@@ -88,10 +84,8 @@ class Recovery:
         self._index = index
         self._meter = meter
         self._due_times = due_times
-        self.report = RecoveryReport()
-        self._queues = QueueRecovery(
-            storage, directory, log, queues, make_queue, self.report, file_units=file_units
-        )
+        self.report = queues.report
+        self._queues = queues
         self.last_store_timestamp_ms = 0
         # Up to where the log is known to have been on disk, and from where on a bad record ends it.
         self._known_end = 0

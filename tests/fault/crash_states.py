@@ -323,10 +323,10 @@ class Scenario:
 
     def _records(self, store: MessageStore) -> Iterator[tuple[int, tuple[Any, ...]]]:
         for topic, queue_id in sorted(store.queues()):
-            offset = store.min_offset(topic, queue_id)
+            offset = store.reader.min_offset(topic, queue_id)
             last = -1
-            while offset < store.max_offset(topic, queue_id):
-                result = store.read(topic, queue_id, offset, count_max=1000)
+            while offset < store.reader.max_offset(topic, queue_id):
+                result = store.reader.read(topic, queue_id, offset, count_max=1000)
                 for fields in decode(result.records, verify=True):
                     if (fields[0].decode(), fields[1]) != (topic, queue_id) or fields[2] <= last:
                         raise CrashStateError(f"{fields[:4]} is out of place")

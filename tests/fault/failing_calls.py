@@ -48,7 +48,8 @@ import trio
 from core.broker.state_files import StateFile
 from core.clock import ManualClock
 from core.errors import StoreError, StoreFencedError, StoreFullError
-from core.store.message_store import MessageStore, ReadStatus
+from core.store.message_store import MessageStore
+from core.store.store_reader import ReadStatus
 from tests.support.failing_os import SYNCS, FailingOs, Fault
 from tests.support.ledger import Ledger, LedgerError
 from tests.support.stores import abandon, make_store
@@ -331,10 +332,10 @@ class Script:
     async def _read_cold(self, store: MessageStore) -> None:
         """Read each queue without waiting for the disk, and load what such a read lacks."""
         for topic, queue_id in sorted(store.queues()):
-            offset = store.min_offset(topic, queue_id)
+            offset = store.reader.min_offset(topic, queue_id)
             for _ in range(3):
                 try:
-                    result = store.read(topic, queue_id, offset, may_wait=False)
+                    result = store.reader.read(topic, queue_id, offset, may_wait=False)
                 except StoreFencedError:
                     raise
                 except StoreError:
@@ -344,7 +345,7 @@ class Script:
                     continue
                 if result.status is not ReadStatus.COLD:
                     break
-                await store.load(result.lacking)
+                await store.reader.load(result.lacking)
             else:
                 raise FailingCallError(f"{topic} {queue_id} stays cold")
 

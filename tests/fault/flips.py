@@ -23,7 +23,8 @@ import trio
 
 from core.message import tags_code
 from core.record import decode
-from core.store.message_store import MessageStore, ReadStatus
+from core.store.message_store import MessageStore
+from core.store.store_reader import ReadStatus
 from tests.support.simulated_disk import ROOT, CrashModel, Image, SimulatedDisk
 from tests.support.stores import make_store, message
 
@@ -108,9 +109,9 @@ def check(image: Image, expected: Records, path: str, at: int) -> None:
 def _read(store: MessageStore, topic: str, queue_id: int, codes: frozenset[int] | None) -> Records:
     """Read a queue to its end, all of it or the messages with a tag."""
     found: Records = {}
-    offset = store.min_offset(topic, queue_id)
+    offset = store.reader.min_offset(topic, queue_id)
     for _ in range(READS_MAX):
-        result = store.read(topic, queue_id, offset, tag_codes=codes)
+        result = store.reader.read(topic, queue_id, offset, tag_codes=codes)
         if result.status not in (
             ReadStatus.FOUND, ReadStatus.MESSAGE_WAS_REMOVED, ReadStatus.NO_MATCH
         ):  # fmt: skip
@@ -120,7 +121,7 @@ def _read(store: MessageStore, topic: str, queue_id: int, codes: frozenset[int] 
         if result.next_offset <= offset:
             raise FlipError(f"reading {topic} {queue_id} stops at {offset}")
         offset = result.next_offset
-    if offset < store.max_offset(topic, queue_id):
+    if offset < store.reader.max_offset(topic, queue_id):
         raise FlipError(f"reading {topic} {queue_id} ends at {offset}")
     return found
 

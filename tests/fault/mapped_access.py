@@ -135,18 +135,18 @@ def store(folder: str) -> dict[str, Any]:
         for number in range(6):
             body, keys = b"%d" % number * 4000, b"KEYS\x01k\x02"
             opened.append([message(tail, body, properties=keys)])
-    opened.query("new", "k", begin_ms=0, end_ms=1 << 60)
+    opened.reader.query("new", "k", begin_ms=0, end_ms=1 << 60)
     os.truncate(opened._log.queue.files[0].path, mmap.PAGESIZE)
     found: dict[str, Any] = {
-        "cut": outcome(lambda: opened.read("old", 0, 0)),
-        "record_at": outcome(lambda: opened.record_at(4092)),
-        "again": outcome(lambda: opened.read("old", 0, 0)),
+        "cut": outcome(lambda: opened.reader.read("old", 0, 0)),
+        "record_at": outcome(lambda: opened.reader.record_at(4092)),
+        "again": outcome(lambda: opened.reader.read("old", 0, 0)),
         "other file": len(read_queue(opened, "new", 0)),
         "append": outcome(lambda: opened.append([message(opened.queue_tail("new", 0))])),
     }
     index = f"{folder}/store/index/{os.listdir(f'{folder}/store/index')[0]}"
     os.truncate(index, 0)
-    found["query"] = outcome(lambda: opened.query("new", "k", begin_ms=0, end_ms=1 << 60))
+    found["query"] = outcome(lambda: opened.reader.query("new", "k", begin_ms=0, end_ms=1 << 60))
     os.truncate(opened._log.queue.files[-1].path, 0)
     found["append to a cut file"] = outcome(
         lambda: opened.append([message(opened.queue_tail("new", 0), b"x" * 4000)])

@@ -120,15 +120,17 @@ class Life:
             topic, queue_id = known[number].topic.decode(), known[number].queue_id
             queue_offset = known[number].queue_offset
             assert queue_offset is not None
-            stored_ms = store.store_timestamp(topic, queue_id, queue_offset)
+            stored_ms = store.reader.store_timestamp(topic, queue_id, queue_offset)
             assert stored_ms >= last_ms, f"message {number} is dated before the one before it"
             last_ms = stored_ms
-            first = store.offset_by_time(topic, queue_id, stored_ms)
-            assert first <= queue_offset < store.offset_by_time(topic, queue_id, stored_ms + 1)
-        for topic, queue_id in QUEUES:
-            assert store.offset_by_time(topic, queue_id, last_ms + 1) == store.max_offset(
-                topic, queue_id
+            first = store.reader.offset_by_time(topic, queue_id, stored_ms)
+            assert (
+                first <= queue_offset < store.reader.offset_by_time(topic, queue_id, stored_ms + 1)
             )
+        for topic, queue_id in QUEUES:
+            assert store.reader.offset_by_time(
+                topic, queue_id, last_ms + 1
+            ) == store.reader.max_offset(topic, queue_id)
         names = sorted(int(p.name) for p in (self._folder / "commitlog").glob("*[0-9]"))
         assert names == list(range(names[0], names[-1] + 1, 4_096))
 

@@ -55,7 +55,7 @@ def append(store: MessageStore, begin: int, end: int) -> None:
 
 
 def find(store: MessageStore, key: str) -> list[int]:
-    records = store.query("T", key, begin_ms=0, end_ms=FOREVER, count_max=64).records
+    records = store.reader.query("T", key, begin_ms=0, end_ms=FOREVER, count_max=64).records
     return [int(decode(record)[0][13]) for record in records]
 
 

@@ -271,7 +271,7 @@ def test_no_descriptor_for_a_file_refuses_a_read_and_fences_nothing(tmp_path: Pa
     store.unit_flusher.write_now()
     storage.fail_at["open_file"] = (0, OSError(errno.EMFILE, "too many open files"))
     with pytest.raises(StoreError, match="too many open files"):
-        store.read("A", 0, 0)
+        store.reader.read("A", 0, 0)
     append(store, topic="A")
     assert store.fence_reason is None
     assert read_bodies(store) == {("A", 0): [b"body"] * 2, ("B", 0): [b"body"], ("C", 0): [b"body"]}
@@ -284,4 +284,4 @@ def test_a_closed_store_answers_with_an_error(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="not open"):
         append(store)
     with pytest.raises(StoreError, match="not open"):
-        store.read("T", 0, 0)
+        store.reader.read("T", 0, 0)

@@ -13,7 +13,8 @@ import trio
 from core.clock import ManualClock
 from core.errors import StoreDamagedError, StoreLockedError
 from core.record import FILLER_SIZE
-from core.store.message_store import MessageStore, ReadStatus
+from core.store.message_store import MessageStore
+from core.store.store_reader import ReadStatus
 from tests.support.stores import abandon, make_store, message, opened, read_bodies
 
 TOPIC = "telemetry"
@@ -130,8 +131,8 @@ def test_a_bad_record_is_reported_and_the_ones_behind_it_stay(
     assert damage.size == 91 + len(TOPIC) + len(b"victim")
     assert read_bodies(store) == expected
     # Its queue offset is not given to another message.
-    assert store.max_offset(TOPIC, 1) == 4
-    result = store.read(TOPIC, 1, 1, count_max=1)
+    assert store.reader.max_offset(TOPIC, 1) == 4
+    result = store.reader.read(TOPIC, 1, 1, count_max=1)
     assert (result.status, result.next_offset) == (ReadStatus.MESSAGE_WAS_REMOVED, 2)
     store.close()
     with opened(tmp_path) as again:
@@ -148,8 +149,8 @@ def test_a_bad_last_record_of_a_queue_keeps_its_offset_used(tmp_path: Path) -> N
     crash_before_a_checkpoint(tmp_path)
     shutil.rmtree(tmp_path / "consumequeue" / "other")
     with opened(tmp_path) as store:
-        assert store.max_offset("other", 0) == 1
-        result = store.read("other", 0, 0)
+        assert store.reader.max_offset("other", 0) == 1
+        result = store.reader.read("other", 0, 0)
         assert (result.status, result.next_offset) == (ReadStatus.MESSAGE_WAS_REMOVED, 1)
 
 
@@ -215,7 +216,7 @@ def test_damage_up_to_the_durable_offset_does_not_keep_a_hole_behind_it(tmp_path
     assert (report.end_offset, report.given_up_records) == (begin, 8)
     assert read_bodies(store) == {(TOPIC, 0): bodies[:28:2], (TOPIC, 1): bodies[1:28:2]}
     # The queue offsets that were on the disk stay used.
-    assert [store.max_offset(TOPIC, queue_id) for queue_id in (0, 1)] == [15, 15]
+    assert [store.reader.max_offset(TOPIC, queue_id) for queue_id in (0, 1)] == [15, 15]
     store.close()
 
 
@@ -257,7 +258,7 @@ def test_a_log_that_was_longer_when_it_was_closed_is_reported(tmp_path: Path) ->
     assert len(report.moved_aside) == 1
     assert Path(report.moved_aside[0]).read_bytes()[91 - 4 : 91] != b""
     assert read_bodies(store) == {(TOPIC, 0): bodies[:-1]}
-    assert store.max_offset(TOPIC, 0) == 6
+    assert store.reader.max_offset(TOPIC, 0) == 6
     store.close()
 
 
@@ -483,7 +484,7 @@ def test_lost_units_of_removed_records_end_no_search(tmp_path: Path) -> None:
     assert trio.run(store.cleaner.clean) == 2
     abandon(store)
     with opened(shutil.copytree(folder, tmp_path / "whole"), **settings) as store:
-        first = store.min_offset(TOPIC, 0)
+        first = store.reader.min_offset(TOPIC, 0)
     assert first >= 3 * 16
     # Of the units nothing was synced: those of any file may be lost.
     for lost in range(1, first // 16):
@@ -493,8 +494,8 @@ def test_lost_units_of_removed_records_end_no_search(tmp_path: Path) -> None:
         for _ in range(2):
             store = make_store(place, **settings)
             store.open()
-            assert store.min_offset(TOPIC, 0) == first
+            assert store.reader.min_offset(TOPIC, 0) == first
             assert read_bodies(store)[TOPIC, 0] == bodies[first:]
-            assert store.max_offset(TOPIC, 0) == len(bodies)
+            assert store.reader.max_offset(TOPIC, 0) == len(bodies)
             trio.run(store.checkpoint)
             abandon(store)

@@ -450,11 +450,13 @@ async def test_a_reader_of_what_is_on_the_disk_holds_up_nobody(
         assert len(set(loaded)) == 2
 
 
-async def test_queries_of_what_is_on_the_disk_hold_up_nobody(
+async def test_requests_for_what_is_on_the_disk_hold_up_nobody(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with started_stack(tmp_path) as stack, connected(stack.broker_address) as peer:
         sent = await send(peer, "T", b"old", properties="KEYS\x01k\x02")
+        consumed = {"consumerGroup": "G", "topic": "T", "queueId": 0, "commitOffset": 1}
+        await peer.ask(RequestCode.UPDATE_CONSUMER_OFFSET, consumed)
     disk_goes_on = threading.Event()
 
     def load(*_: object) -> None:
@@ -462,37 +464,60 @@ async def test_queries_of_what_is_on_the_disk_hold_up_nobody(
 
     monkeypatch.setattr(OsStorage, "is_cached", lambda *_: False)
     monkeypatch.setattr(OsStorage, "load", load)
+    queue = {"topic": "T", "queueId": 0}
     by_key = {
         "topic": "T", "key": "k", "maxNum": 32, "beginTimestamp": 0, "endTimestamp": 2**62,
     }  # fmt: skip
     by_id = {"offset": int(sent.ext["msgId"][-16:], 16)}
-    # However much of what is sent meanwhile it finds, this search ends at the old message.
-    by_time = {"topic": "T", "queueId": 0, "timestamp": 0}
+    requests: dict[RequestCode, dict[str, Any]] = {
+        RequestCode.QUERY_MESSAGE: by_key,
+        RequestCode.VIEW_MESSAGE_BY_ID: by_id,
+        RequestCode.SEARCH_OFFSET_BY_TIMESTAMP: queue | {"timestamp": 2**62},
+        RequestCode.GET_EARLIEST_MSG_STORETIME: queue,
+        RequestCode.GET_BROKER_RUNTIME_INFO: {},
+        RequestCode.GET_TOPIC_STATS_INFO: {"topic": "T"},
+        RequestCode.GET_CONSUME_STATS: {"consumerGroup": "G"},
+        RequestCode.QUERY_CONSUMER_OFFSET: queue | {"consumerGroup": "new"},
+        RequestCode.CONSUMER_SEND_MSG_BACK: by_id | {"group": "G", "delayLevel": -1},
+    }
     async with (
         started_stack(tmp_path) as stack,
         connected(stack.broker_address) as reader,
         connected(stack.broker_address) as peer,
         trio.open_nursery() as nursery,
     ):
-        answers: list[RemotingCommand] = []
+        answers: dict[RequestCode, RemotingCommand] = {}
 
-        async def ask(code: RequestCode, ext: dict[str, Any]) -> None:
-            answers.append(await reader.ask(code, ext))
+        async def ask(code: RequestCode) -> None:
+            answers[code] = await reader.ask(code, requests[code])
 
-        nursery.start_soon(ask, RequestCode.QUERY_MESSAGE, by_key)
-        nursery.start_soon(ask, RequestCode.VIEW_MESSAGE_BY_ID, by_id)
-        nursery.start_soon(ask, RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, by_time)
-        nursery.start_soon(ask, RequestCode.QUERY_MESSAGE, by_key | {"key": "none"})
+        # A key that nobody has leads to no record, and there is nothing to wait for.
+        nothing = await reader.ask(RequestCode.QUERY_MESSAGE, by_key | {"key": "none"})
+        assert nothing.code == ResponseCode.QUERY_NOT_FOUND
+        for code in requests:
+            nursery.start_soon(ask, code)
         for number in range(5):
-            await send(peer, "T", b"new%d" % number)
-        # A key that nobody has leads to no record, and there is nothing more to wait for.
-        await eventually(lambda: len(answers) == 1)
-        assert answers.pop().code == ResponseCode.QUERY_NOT_FOUND
+            await send(peer, "N", b"new%d" % number)
+        assert not answers
         disk_goes_on.set()
-        await eventually(lambda: len(answers) == 3)
-        (found,) = [answer.ext for answer in answers if "offset" in answer.ext]
-        assert found == {"offset": "0"}
-        assert sorted(map(bodies, answers)) == [[], [b"old"], [b"old"]]
+        await eventually(lambda: len(answers) == len(requests))
+        for code, answer in answers.items():
+            assert answer.code == ResponseCode.SUCCESS, (code, answer.remark)
+        assert bodies(answers[RequestCode.QUERY_MESSAGE]) == [b"old"]
+        (found,) = decode_messages(answers[RequestCode.VIEW_MESSAGE_BY_ID].body)
+        stored_ms = str(found.store_timestamp_ms)
+        assert answers[RequestCode.SEARCH_OFFSET_BY_TIMESTAMP].ext == {"offset": "1"}
+        assert answers[RequestCode.GET_EARLIEST_MSG_STORETIME].ext == {"timestamp": stored_ms}
+        shown = loads(answers[RequestCode.GET_BROKER_RUNTIME_INFO].body)
+        assert shown["table"]["earliestMessageTimeStamp"] == stored_ms
+        for code, name in (
+            (RequestCode.GET_TOPIC_STATS_INFO, "lastUpdateTimestamp"),
+            (RequestCode.GET_CONSUME_STATS, "lastTimestamp"),
+        ):
+            rows = loads(answers[code].body)["offsetTable"].values()
+            assert max(row[name] for row in rows) == found.store_timestamp_ms
+        assert answers[RequestCode.QUERY_CONSUMER_OFFSET].ext == {"offset": "0"}
+        assert bodies(await pull(peer, "%DLQ%G", 0)) == [b"old"]
 
 
 async def test_a_pull_that_asks_for_bytes_may_be_large(tmp_path: Path) -> None:

@@ -54,6 +54,6 @@ def test_consume_queues_made_from_its_log_alone_equal_its_own(folder: Path) -> N
 
 def test_the_size_of_its_commitlog_files_is_kept(folder: Path) -> None:
     with opened(folder, commitlog_file_bytes=8192, consume_queue_file_units=300_000) as store:
-        assert decode_messages(store.record_at(0))[0].physical_offset == 0
+        assert decode_messages(store.reader.record_at(0))[0].physical_offset == 0
     sizes = {path.stat().st_size for path in (folder / "commitlog").iterdir()}
     assert sizes == {16 * 1024 * 1024}

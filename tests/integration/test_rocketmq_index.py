@@ -52,7 +52,9 @@ def keys_in_log(folder: Path) -> dict[tuple[bytes, bytes], list[int]]:
 def query_all(store: MessageStore, keys: dict[tuple[bytes, bytes], list[int]]) -> None:
     assert len(keys) > 200
     for (topic, key), places in keys.items():
-        result = store.query(topic.decode(), key.decode(), begin_ms=0, end_ms=FOREVER, count_max=64)
+        result = store.reader.query(
+            topic.decode(), key.decode(), begin_ms=0, end_ms=FOREVER, count_max=64
+        )
         assert [decode(record)[0][3] for record in result.records] == places[:64]
 
 

@@ -58,7 +58,7 @@ class IndexAgainstModel(RuleBasedStateMachine):
         self.store.append(messages, placed)
         for (topic, keys, unique, is_rolled_back), (place, _) in zip(batch, placed, strict=True):
             if not is_rolled_back:
-                stored_ms = decode(self.store.record_at(place))[0][8]
+                stored_ms = decode(self.store.reader.record_at(place))[0][8]
                 self.model.append((topic, set(keys), unique, place, stored_ms))
 
     @rule(
@@ -73,7 +73,7 @@ class IndexAgainstModel(RuleBasedStateMachine):
     ) -> None:
         times = [0, *(entry[4] for entry in self.model), 1 << 62]
         begin_ms, end_ms = (times[end % len(times)] for end in ends)
-        result = self.store.query(
+        result = self.store.reader.query(
             topic, key, begin_ms=begin_ms, end_ms=end_ms, count_max=count, only_unique=only_unique
         )
         expected = [

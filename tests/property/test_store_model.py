@@ -14,7 +14,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from core.clock import ManualClock
 from core.message import tags_code
 from core.record import decode
-from core.store.message_store import MessageStore, ReadStatus
+from core.store.message_store import MessageStore
+from core.store.store_reader import ReadStatus
 from tests.support.stores import abandon, make_store, message
 
 KEYS = [("A", 0), ("A", 1), ("B-long_name%x", 0), ("%RETRY%" + "g" * 200, 3)]
@@ -70,15 +71,15 @@ class StoreAgainstModel(RuleBasedStateMachine):
             == sorted({(key[0].encode(), key[1]) for key, _, _ in batch})
         )
         for (physical_offset, queue_offset), (key, _, _) in zip(placed, batch, strict=True):
-            (fields,) = decode(self.store.record_at(physical_offset))
+            (fields,) = decode(self.store.reader.record_at(physical_offset))
             assert fields[:4] == (key[0].encode(), key[1], queue_offset, physical_offset)
             self.times.append(fields[8])
 
     @rule(key=keys, offset=st.integers(0, 40), count=st.integers(1, 9), limit=st.integers(0, 3000))
     def read(self, key: tuple[str, int], offset: int, count: int, limit: int) -> None:
-        result = self.store.read(*key, offset, count_max=count, bytes_max=limit)
+        result = self.store.reader.read(*key, offset, count_max=count, bytes_max=limit)
         expected = self.model[key]
-        assert self.store.max_offset(*key) == len(expected)
+        assert self.store.reader.max_offset(*key) == len(expected)
         if offset >= len(expected):
             assert result.status is not ReadStatus.FOUND
             return
@@ -94,7 +95,7 @@ class StoreAgainstModel(RuleBasedStateMachine):
         if offset >= len(expected):
             return
         hashes = frozenset(tags_code(str(code)) for code in codes)
-        result = self.store.read(*key, offset, tag_codes=hashes, bytes_max=1 << 20)
+        result = self.store.reader.read(*key, offset, tag_codes=hashes, bytes_max=1 << 20)
         wanted = [body for body, code in expected[offset : result.next_offset] if code in codes]
         assert [fields[13] for fields in decode(result.records)] == wanted
         assert result.status is (ReadStatus.FOUND if wanted else ReadStatus.NO_MATCH)
@@ -122,10 +123,10 @@ class StoreAgainstModel(RuleBasedStateMachine):
     @rule(key=keys)
     def search_by_time(self, key: tuple[str, int]) -> None:
         count = len(self.model[key])
-        times = [self.store.store_timestamp(*key, offset) for offset in range(count)]
+        times = [self.store.reader.store_timestamp(*key, offset) for offset in range(count)]
         for wanted in {*times, 0, 1 << 60}:
             expected = sum(1 for time in times if time < wanted)
-            assert self.store.offset_by_time(*key, wanted) == expected
+            assert self.store.reader.offset_by_time(*key, wanted) == expected
 
     @invariant()
     def time_never_goes_back_along_the_log(self) -> None:

@@ -134,7 +134,7 @@ class Ledger:
         """Find a few messages by their keys."""
         for number in self._chance.sample(sorted(numbers), min(5, len(numbers))):
             known = self.known[number]
-            result = store.query(
+            result = store.reader.query(
                 known.topic.decode(), f"key{number}", begin_ms=0, end_ms=1 << 60, count_max=64
             )
             if [decode(record)[0][6] for record in result.records] != [number]:
@@ -142,10 +142,10 @@ class Ledger:
 
     def _records(self, store: MessageStore) -> Iterator[tuple[int, tuple[Any, ...]]]:
         for topic, queue_id in sorted(store.queues()):
-            offset = store.min_offset(topic, queue_id)
+            offset = store.reader.min_offset(topic, queue_id)
             last = last_number = -1
-            while offset < store.max_offset(topic, queue_id):
-                result = store.read(topic, queue_id, offset, count_max=1000)
+            while offset < store.reader.max_offset(topic, queue_id):
+                result = store.reader.read(topic, queue_id, offset, count_max=1000)
                 for fields in decode(result.records, verify=True):
                     if (fields[0].decode(), fields[1]) != (topic, queue_id) or fields[2] <= last:
                         raise LedgerError(f"{fields[:4]} is out of place")

@@ -26,7 +26,8 @@ from core.store.files import (
     Region,
     Storage,
 )
-from core.store.message_store import MessageStore, ReadStatus
+from core.store.message_store import MessageStore
+from core.store.store_reader import ReadStatus
 
 BORN_HOST = encode_host("127.0.0.1", 1883)
 STORE_HOST = encode_host("127.0.0.1", 10911)
@@ -89,9 +90,9 @@ def abandon(store: MessageStore) -> None:
 def read_queue(store: MessageStore, topic: str, queue_id: int) -> list[StoredMessage]:
     """Every message of one queue, in order, over as many reads as it takes."""
     messages: list[StoredMessage] = []
-    offset = store.min_offset(topic, queue_id)
-    while offset < store.max_offset(topic, queue_id):
-        result = store.read(topic, queue_id, offset)
+    offset = store.reader.min_offset(topic, queue_id)
+    while offset < store.reader.max_offset(topic, queue_id):
+        result = store.reader.read(topic, queue_id, offset)
         assert result.status in (ReadStatus.FOUND, ReadStatus.MESSAGE_WAS_REMOVED)
         assert result.next_offset > offset
         found = decode_messages(result.records)

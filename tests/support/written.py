@@ -153,10 +153,12 @@ class Written:
     def _read(self, store: MessageStore) -> list[tuple[int, int, int]]:
         found = []
         for topic, queue_id in store.queues():
-            offset = store.min_offset(topic, queue_id)
-            high = store.max_offset(topic, queue_id)
+            offset = store.reader.min_offset(topic, queue_id)
+            high = store.reader.max_offset(topic, queue_id)
             while offset < high:
-                result = store.read(topic, queue_id, offset, count_max=1000, bytes_max=1 << 20)
+                result = store.reader.read(
+                    topic, queue_id, offset, count_max=1000, bytes_max=1 << 20
+                )
                 for fields in decode(result.records, verify=True):
                     round_, number = (int(part) for part in fields[13].split(b":", 2)[:2])
                     if fields[13] != body_of(round_, number):
@@ -173,7 +175,7 @@ class Written:
         for offset, round_, number in items:
             if number % KEYED_EACH:
                 continue
-            records = store.query(
+            records = store.reader.query(
                 queue_of(number)[0], f"{round_}-{number}", begin_ms=0, end_ms=1 << 60, count_max=64
             ).records
             if [decode(record)[0][3] for record in records] != [offset]:

@@ -8,7 +8,7 @@ Bodies keyed by a message queue need its JSON object as the key; ``dumps`` write
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -43,6 +43,8 @@ from core.store.page_cache import Loadable
 from core.topic_config import RETRY_PREFIX, TopicConfig, shown
 
 _UNIQUE_COUNT_MAX: Final = 32
+# Units, then the records that they name.
+_TIMES_LOADS_MAX: Final = 2
 
 
 class AdminProcessor:
@@ -129,7 +131,17 @@ class AdminProcessor:
         version = msgspec.json.encode(self._topics.version).decode()
         return request.answer(ext={"version": version}, body=text.encode())
 
-    def _runtime_info(self, request: RemotingCommand, _: Connection) -> RemotingCommand:
+    def _runtime_info(
+        self, request: RemotingCommand, connection: Connection
+    ) -> RemotingCommand | None:
+        return self._cold.answer(
+            request, connection, self._lacking_runtime_info, self._runtime_info_loaded
+        )
+
+    def _lacking_runtime_info(self, _: RemotingCommand) -> Sequence[Loadable]:
+        return self._store.reader.lacking_record(self._store.begin_offset)
+
+    def _runtime_info_loaded(self, request: RemotingCommand) -> RemotingCommand:
         return request.answer(body=msgspec.json.encode({"table": self._runtime.table()}))
 
     def _view_message(
@@ -138,10 +150,10 @@ class AdminProcessor:
         return self._cold.answer(request, connection, self._lacking_view, self._view_loaded)
 
     def _lacking_view(self, request: RemotingCommand) -> Sequence[Loadable]:
-        return self._store.lacking_record(int_field(request.ext, "offset"))
+        return self._store.reader.lacking_record(int_field(request.ext, "offset"))
 
     def _view_loaded(self, request: RemotingCommand) -> RemotingCommand:
-        return request.answer(body=self._store.record_at(int_field(request.ext, "offset")))
+        return request.answer(body=self._store.reader.record_at(int_field(request.ext, "offset")))
 
     def _query_message(
         self, request: RemotingCommand, connection: Connection
@@ -149,7 +161,7 @@ class AdminProcessor:
         return self._cold.answer(request, connection, self._lacking_query, self._query_loaded)
 
     def _lacking_query(self, request: RemotingCommand) -> Sequence[Loadable]:
-        return self._store.lacking_for_query(
+        return self._store.reader.lacking_for_query(
             text_field(request.ext, "topic"),
             text_field(request.ext, "key"),
             begin_ms=int_field(request.ext, "beginTimestamp"),
@@ -160,7 +172,7 @@ class AdminProcessor:
         only_unique = bool_field(request.ext, "_UNIQUE_KEY_QUERY")
         # RocketMQ has its own count (defaultQueryMaxNum) for lookups of unique ids.
         count_max = _UNIQUE_COUNT_MAX if only_unique else int32_field(request.ext, "maxNum")
-        result = self._store.query(
+        result = self._store.reader.query(
             text_field(request.ext, "topic"),
             text_field(request.ext, "key"),
             begin_ms=int_field(request.ext, "beginTimestamp"),
@@ -208,7 +220,22 @@ class AdminProcessor:
             raise BrokerError(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, text)
         return request.answer(body=msgspec.json.encode(group))
 
-    def _topic_stats(self, request: RemotingCommand, _: Connection) -> RemotingCommand:
+    def _topic_stats(
+        self, request: RemotingCommand, connection: Connection
+    ) -> RemotingCommand | None:
+        return self._cold.answer(
+            request,
+            connection,
+            self._lacking_topic_stats,
+            self._topic_stats_loaded,
+            loads_max=_TIMES_LOADS_MAX,
+        )
+
+    def _lacking_topic_stats(self, request: RemotingCommand) -> Sequence[Loadable]:
+        config = self._find_topic(text_field(request.ext, "topic"))
+        return self._lacking_times((queue, self._ends(queue)[1]) for queue in self._queues(config))
+
+    def _topic_stats_loaded(self, request: RemotingCommand) -> RemotingCommand:
         config = self._find_topic(text_field(request.ext, "topic"))
         table = {}
         for queue in self._queues(config):
@@ -221,7 +248,42 @@ class AdminProcessor:
         put_tps = self._stats.put_rate(config.topic_name)
         return request.answer(body=dumps({"offsetTable": table, "topicPutTps": put_tps}))
 
-    def _consume_stats(self, request: RemotingCommand, _: Connection) -> RemotingCommand:
+    def _consume_stats(
+        self, request: RemotingCommand, connection: Connection
+    ) -> RemotingCommand | None:
+        return self._cold.answer(
+            request,
+            connection,
+            self._lacking_consume_stats,
+            self._consume_stats_loaded,
+            loads_max=_TIMES_LOADS_MAX,
+        )
+
+    def _lacking_consume_stats(self, request: RemotingCommand) -> Sequence[Loadable]:
+        name = text_field(request.ext, "consumerGroup")
+        return self._lacking_times(
+            (queue, min(consumed, self._ends(queue)[1]))
+            for topic in self._consumed_topics(request)
+            for queue, consumed in self._consumed(name, topic)
+        )
+
+    def _consume_stats_loaded(self, request: RemotingCommand) -> RemotingCommand:
+        name = text_field(request.ext, "consumerGroup")
+        table = {}
+        consume_tps = 0.0
+        for topic in self._consumed_topics(request):
+            consume_tps += self._stats.get_rate(topic, name)
+            for queue, consumed in self._consumed(name, topic):
+                begin, end = self._ends(queue)
+                table[queue] = {
+                    "brokerOffset": end,
+                    "consumerOffset": consumed,
+                    "lastTimestamp": self._time_before(queue, begin, min(consumed, end)),
+                }
+        return request.answer(body=dumps({"consumeTps": consume_tps, "offsetTable": table}))
+
+    def _consumed_topics(self, request: RemotingCommand) -> list[str]:
+        """Return the topics that the request's group consumes, of these the one it asks for."""
         name = text_field(request.ext, "consumerGroup")
         wanted = request.ext.get("topic")
         topics = {topic for topic, _ in self._offsets.topics_of(name)}
@@ -229,20 +291,13 @@ class AdminProcessor:
         topics |= members.subscriptions.keys() if members is not None else set()
         if wanted:
             topics &= {wanted}
-        table = {}
-        consume_tps = 0.0
-        for topic in sorted(topics | {RETRY_PREFIX + name}):
-            consume_tps += self._stats.get_rate(topic, name)
-            config = self._topics.get(topic)
-            for queue in () if config is None else self._queues(config):
-                begin, end = self._ends(queue)
-                consumed = self._offsets.query(name, topic, queue.queue_id) or 0
-                table[queue] = {
-                    "brokerOffset": end,
-                    "consumerOffset": consumed,
-                    "lastTimestamp": self._time_before(queue, begin, min(consumed, end)),
-                }
-        return request.answer(body=dumps({"consumeTps": consume_tps, "offsetTable": table}))
+        return sorted(topics | {RETRY_PREFIX + name})
+
+    def _consumed(self, name: str, topic: str) -> Iterator[tuple[MessageQueue, int]]:
+        """Yield a topic's queues and how far a group has consumed each."""
+        config = self._topics.get(topic)
+        for queue in () if config is None else self._queues(config):
+            yield queue, self._offsets.query(name, topic, queue.queue_id) or 0
 
     def _consumer_connections(self, request: RemotingCommand, _: Connection) -> RemotingCommand:
         name = text_field(request.ext, "consumerGroup")
@@ -298,15 +353,21 @@ class AdminProcessor:
 
     def _ends(self, queue: MessageQueue) -> tuple[int, int]:
         return (
-            self._store.min_offset(queue.topic, queue.queue_id),
-            self._store.max_offset(queue.topic, queue.queue_id),
+            self._store.reader.min_offset(queue.topic, queue.queue_id),
+            self._store.reader.max_offset(queue.topic, queue.queue_id),
+        )
+
+    def _lacking_times(self, ends: Iterable[tuple[MessageQueue, int]]) -> Sequence[Loadable]:
+        """Return what ``_time_before`` each of these offsets would have to wait for."""
+        return self._store.reader.lacking_timestamps(
+            (queue.topic, queue.queue_id, end - 1) for queue, end in ends
         )
 
     def _time_before(self, queue: MessageQueue, begin: int, offset: int) -> int:
         """Return when the message before ``offset`` was stored, 0 if there is none."""
         if offset <= begin:
             return 0
-        return self._store.store_timestamp(queue.topic, queue.queue_id, offset - 1)
+        return self._store.reader.store_timestamp(queue.topic, queue.queue_id, offset - 1)
 
 
 def _connections(members: Iterable[Member[Connection]]) -> list[dict[str, Any]]:

@@ -107,7 +107,20 @@ class ConsumerProcessor:
         self._notify(gone)
         self._locks.expire(now_ms)
 
-    def _query_offset(self, request: RemotingCommand, _: Connection) -> RemotingCommand:
+    def _query_offset(
+        self, request: RemotingCommand, connection: Connection
+    ) -> RemotingCommand | None:
+        return self._cold.answer(
+            request, connection, self._lacking_first, self._query_offset_loaded
+        )
+
+    def _lacking_first(self, request: RemotingCommand) -> Sequence[Loadable]:
+        group, topic, queue_id = _group_queue(request)
+        if self._offsets.query(group, topic, queue_id) is not None:
+            return ()
+        return self._store.reader.lacking_units(topic, queue_id, 0, 1)
+
+    def _query_offset_loaded(self, request: RemotingCommand) -> RemotingCommand:
         group, topic, queue_id = _group_queue(request)
         known = self._offsets.query(group, topic, queue_id)
         if known is not None and known >= 0:
@@ -123,9 +136,9 @@ class ConsumerProcessor:
 
     def _is_young(self, topic: str, queue_id: int) -> bool:
         """Return whether the queue begins at 0 and its first message is likely still in memory."""
-        if self._store.min_offset(topic, queue_id) > 0:
+        if self._store.reader.min_offset(topic, queue_id) > 0:
             return False
-        first = self._store.units(topic, queue_id, 0, 1)
+        first = self._store.reader.units(topic, queue_id, 0, 1)
         if not first:
             return True
         physical_offset = int.from_bytes(first[:8], "big")
@@ -146,11 +159,11 @@ class ConsumerProcessor:
         return request.answer()
 
     def _max_offset(self, request: RemotingCommand, _: Connection) -> RemotingCommand:
-        offset = self._store.max_offset(*_queue(request))
+        offset = self._store.reader.max_offset(*_queue(request))
         return request.answer(ext={"offset": str(offset)})
 
     def _min_offset(self, request: RemotingCommand, _: Connection) -> RemotingCommand:
-        offset = self._store.min_offset(*_queue(request))
+        offset = self._store.reader.min_offset(*_queue(request))
         return request.answer(ext={"offset": str(offset)})
 
     def _offset_by_time(
@@ -166,19 +179,35 @@ class ConsumerProcessor:
 
     def _lacking_for_time(self, request: RemotingCommand) -> Sequence[Loadable]:
         timestamp_ms = int_field(request.ext, "timestamp")
-        return self._store.lacking_for_time(*_queue(request), timestamp_ms)
+        return self._store.reader.lacking_for_time(*_queue(request), timestamp_ms)
 
     def _offset_loaded(self, request: RemotingCommand) -> RemotingCommand:
         timestamp_ms = int_field(request.ext, "timestamp")
-        offset = self._store.offset_by_time(*_queue(request), timestamp_ms)
+        offset = self._store.reader.offset_by_time(*_queue(request), timestamp_ms)
         return request.answer(ext={"offset": str(offset)})
 
-    def _earliest_time(self, request: RemotingCommand, _: Connection) -> RemotingCommand:
+    def _earliest_time(
+        self, request: RemotingCommand, connection: Connection
+    ) -> RemotingCommand | None:
+        return self._cold.answer(
+            request,
+            connection,
+            self._lacking_earliest,
+            self._earliest_loaded,
+            loads_max=_TIME_LOADS_MAX,
+        )
+
+    def _lacking_earliest(self, request: RemotingCommand) -> Sequence[Loadable]:
         topic, queue_id = _queue(request)
-        first = self._store.min_offset(topic, queue_id)
+        first = self._store.reader.min_offset(topic, queue_id)
+        return self._store.reader.lacking_timestamps([(topic, queue_id, first)])
+
+    def _earliest_loaded(self, request: RemotingCommand) -> RemotingCommand:
+        topic, queue_id = _queue(request)
+        first = self._store.reader.min_offset(topic, queue_id)
         timestamp_ms = -1
-        if first < self._store.max_offset(topic, queue_id):
-            timestamp_ms = self._store.store_timestamp(topic, queue_id, first)
+        if first < self._store.reader.max_offset(topic, queue_id):
+            timestamp_ms = self._store.reader.store_timestamp(topic, queue_id, first)
         return request.answer(ext={"timestamp": str(timestamp_ms)})
 
     def _heartbeat(self, request: RemotingCommand, connection: Connection) -> RemotingCommand:

@@ -10,8 +10,11 @@ Spec: RocketMQ AbstractSendMessageProcessor.consumerSendMsgBack.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from functools import partial
 from typing import Any, Final
 
+from core.broker.cold_reads import ColdReads
 from core.broker.delays import DELAY_PROPERTIES
 from core.broker.processors.send import SendProcessor
 from core.broker.subscription_groups import SubscriptionGroups
@@ -30,6 +33,7 @@ from core.record import decode
 from core.remoting import RemotingCommand, RequestCode, ResponseCode
 from core.remoting_server import Connection, Processor, int32_field, int_field, text_field
 from core.store.message_store import MessageStore
+from core.store.page_cache import Loadable
 from core.topic_config import TOPICS_CLOSED_TO_SENDERS
 
 _RETRY_TOPIC: Final = "RETRY_TOPIC"
@@ -46,6 +50,7 @@ class SendBackProcessor:
         topics: TopicTable,
         groups: SubscriptionGroups,
         send: SendProcessor,
+        cold: ColdReads,
         *,
         clock: Clock,
     ) -> None:
@@ -53,6 +58,7 @@ class SendBackProcessor:
         self._topics = topics
         self._groups = groups
         self._send = send
+        self._cold = cold
         self._clock = clock
         self._next_queue = 0
 
@@ -60,6 +66,16 @@ class SendBackProcessor:
         return {RequestCode.CONSUMER_SEND_MSG_BACK: self._take_back}
 
     def _take_back(
+        self, request: RemotingCommand, connection: Connection
+    ) -> RemotingCommand | None:
+        # What comes back is often old: the consumer has tried for a while.
+        again = partial(self._take_back_loaded, connection=connection)
+        return self._cold.answer(request, connection, self._lacking, again)
+
+    def _lacking(self, request: RemotingCommand) -> Sequence[Loadable]:
+        return self._store.reader.lacking_record(int_field(request.ext, "offset"))
+
+    def _take_back_loaded(
         self, request: RemotingCommand, connection: Connection
     ) -> RemotingCommand | None:
         ext = request.ext
@@ -105,7 +121,7 @@ class SendBackProcessor:
 
     def _find(self, physical_offset: int) -> tuple[str, *tuple[Any, ...]]:
         try:
-            ((topic, *fields),) = decode(self._store.record_at(physical_offset), verify=True)
+            ((topic, *fields),) = decode(self._store.reader.record_at(physical_offset), verify=True)
         except StoreError as exc:
             text = f"there is no message at {physical_offset}: {exc}"
             raise BrokerError(ResponseCode.SYSTEM_ERROR, text) from exc

@@ -161,7 +161,7 @@ class Reader:
         for tail in grown:
             at = self._next.get(tail, 0)
             while at < tail.next_offset:
-                result = self._store.read(TOPIC, tail.queue_id, at, count_max=1_000)
+                result = self._store.reader.read(TOPIC, tail.queue_id, at, count_max=1_000)
                 self.count += result.count
                 at = result.next_offset
             self._next[tail] = at

@@ -121,7 +121,7 @@ def _query(store: MessageStore, keys: list[str]) -> list[float]:
     taken_us = []
     for key in keys:
         start = time.perf_counter()
-        records = store.query(TOPIC, key, begin_ms=0, end_ms=FOREVER).records
+        records = store.reader.query(TOPIC, key, begin_ms=0, end_ms=FOREVER).records
         taken_us.append((time.perf_counter() - start) * 1e6)
         assert len(records) == 1, key
     return sorted(taken_us)

@@ -25,7 +25,8 @@ from typing import Any, Final
 
 import trio
 
-from core.store.message_store import MessageStore, ReadStatus
+from core.store.message_store import MessageStore
+from core.store.store_reader import ReadStatus
 from tests.bench.report import environment, say
 from tests.bench.store.figures import BATCH, Message, message, open_store
 
@@ -111,7 +112,7 @@ def _read(store: MessageStore, count: int, expected: int) -> float:
     keys = random.Random(1).choices(_keys(count), k=READS)
     begin = time.perf_counter()
     for key in keys:
-        result = store.read(*key, 0, count_max=expected)
+        result = store.reader.read(*key, 0, count_max=expected)
         assert (result.status, result.count) == (ReadStatus.FOUND, expected)
     return (time.perf_counter() - begin) / READS
 

@@ -7,7 +7,8 @@ and memcpy of it from a map. Per second of CPU time; the best round counts.
 
 from __future__ import annotations
 
-from core.store.message_store import MessageStore, ReadStatus
+from core.store.message_store import MessageStore
+from core.store.store_reader import ReadStatus
 from tests.bench.store.figures import (
     BATCH,
     MQTT,
@@ -80,7 +81,7 @@ def _read_all(store: MessageStore, queues: int) -> None:
     for queue_id in range(queues):
         at = 0
         while True:
-            result = store.read(TOPIC, queue_id, at, count_max=5_000, bytes_max=CHUNK_BYTES)
+            result = store.reader.read(TOPIC, queue_id, at, count_max=5_000, bytes_max=CHUNK_BYTES)
             if result.status is not ReadStatus.FOUND:
                 break
             got_bytes += len(result.records)

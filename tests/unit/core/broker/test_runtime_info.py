@@ -77,8 +77,8 @@ def test_the_store_s_numbers_as_rocketmq_writes_them(shown: Shown) -> None:
     end = 0
     for _ in range(4):
         end = shown.store.append([message(tail)])
-    shown.store.read("T", 0, 0)
-    shown.store.read("T", 0, 4)
+    shown.store.reader.read("T", 0, 0)
+    shown.store.reader.read("T", 0, 4)
     shown.clock.advance(2_000)
     shown.info.tick()
     table = shown.info.table()

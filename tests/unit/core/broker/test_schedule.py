@@ -124,7 +124,7 @@ async def test_a_level_is_delivered_after_its_delay_and_once(
         (message,) = stage.delivered(queue_id=3)
         assert (message.body, message.tags, message.flag) == (b"a", "blue", 5)
         assert (message.reconsume_times, message.born_timestamp_ms) == (2, 77)
-        assert stage.store.units("T", 3, 0, 1)[12:] == tags_code("blue").to_bytes(8, "big")
+        assert stage.store.reader.units("T", 3, 0, 1)[12:] == tags_code("blue").to_bytes(8, "big")
         # Its text still asks for a delay; the topic it is in says that it has had it.
         assert message.properties["DELAY"] == "2"
         await stage.pass_ms(DAY_MS)
@@ -245,7 +245,7 @@ async def test_what_waits_survives_the_removal_of_its_file(
             for _ in range(4):
                 await cleaned(stage)
             assert len(stage.store._log.queue.files) == 1
-        assert stage.store.min_offset("SCHEDULE_TOPIC_XXXX", 17) == 1
+        assert stage.store.reader.min_offset("SCHEDULE_TOPIC_XXXX", 17) == 1
     async with staged(tmp_path, manual, storage=RecordingStorage()) as stage:
         await stage.pass_ms(2 * 3_600_000 - 1_002)
         assert names(stage.delivered()) == []

@@ -15,7 +15,8 @@ import trio
 
 from core.clock import ManualClock, SteadyClock
 from core.store.cleanup import HOUR_MS, Retention
-from core.store.message_store import MessageStore, ReadStatus
+from core.store.message_store import MessageStore
+from core.store.store_reader import ReadStatus
 from tests.support.stores import (
     RecordingStorage,
     abandon,
@@ -80,10 +81,10 @@ async def test_expired_files_go_at_the_hour_and_the_newest_stays(tmp_path: Path)
         assert await store.cleaner.clean() == 3
         assert len(names(tmp_path / "commitlog")) == 1
         assert store.begin_offset == 3 * FILE
-        low, high = store.min_offset("T", 0), store.max_offset("T", 0)
+        low, high = store.reader.min_offset("T", 0), store.reader.max_offset("T", 0)
         assert 0 < low < high
         assert [m.body for m in read_queue(store, "T", 0)] == [b"%d" % i for i in range(low, high)]
-        assert store.read("T", 0, 0).status is ReadStatus.OFFSET_TOO_SMALL
+        assert store.reader.read("T", 0, 0).status is ReadStatus.OFFSET_TOO_SMALL
         first = names(tmp_path / "consumequeue/T/0")[0] // 20
         assert first <= low < first + UNITS
 
@@ -173,7 +174,7 @@ async def test_a_clock_set_back_leaves_the_log_in_order(tmp_path: Path) -> None:
             clock.advance(1_000)
             clock.step_wall(step)
             store.append([message(store.queue_tail("T", 0))])
-            stamps.append(store.store_timestamp("T", 0, len(stamps)))
+            stamps.append(store.reader.store_timestamp("T", 0, len(stamps)))
         assert stamps == sorted(set(stamps))
 
 
@@ -270,7 +271,7 @@ def test_a_folder_opens_after_each_step(tmp_path: Path, gone: str, clean_stop: b
             for key, bodies in every.items():
                 lost = len(bodies) - len(found[key])
                 assert found[key] == bodies[lost:]
-                assert again.max_offset(*key) == len(bodies)
+                assert again.reader.max_offset(*key) == len(bodies)
             if gone != "commitlog":
                 assert found[("T", 1)] == every[("T", 1)]
 
@@ -282,7 +283,7 @@ async def test_a_start_removes_the_units_that_a_crash_left(tmp_path: Path) -> No
     (tmp_path / "commitlog" / f"{0:020d}").unlink()
     (tmp_path / "commitlog" / f"{FILE:020d}").unlink()
     async with running(tmp_path, clock, RecordingStorage()) as store:
-        low = store.min_offset("T", 0)
+        low = store.reader.min_offset("T", 0)
         with trio.fail_after(5):
             while names(tmp_path / "consumequeue/T/0")[0] // 20 + UNITS <= low:  # noqa: ASYNC110
                 await trio.sleep(0.001)
@@ -295,11 +296,11 @@ async def test_a_queue_that_lost_everything_goes_on_counting(tmp_path: Path) -> 
         fill(store, 2)
         clock.advance(4 * DAY_MS)
         assert await store.cleaner.clean() == 2
-        assert (store.min_offset("idle", 0), store.max_offset("idle", 0)) == (40, 40)
-        assert store.read("idle", 0, 40).status is ReadStatus.OFFSET_OVERFLOW_ONE
+        assert (store.reader.min_offset("idle", 0), store.reader.max_offset("idle", 0)) == (40, 40)
+        assert store.reader.read("idle", 0, 40).status is ReadStatus.OFFSET_OVERFLOW_ONE
         assert len(names(tmp_path / "consumequeue/idle/0")) == 1
     with opened(tmp_path) as again:
-        assert (again.min_offset("idle", 0), again.max_offset("idle", 0)) == (40, 40)
+        assert (again.reader.min_offset("idle", 0), again.reader.max_offset("idle", 0)) == (40, 40)
         again.append([message(again.queue_tail("idle", 0), b"new")])
         assert [m.queue_offset for m in read_queue(again, "idle", 0)] == [40]
 
@@ -320,10 +321,10 @@ async def test_index_files_follow(tmp_path: Path) -> None:
         assert await store.cleaner.clean() == 2
         after = len(list((tmp_path / "index").iterdir()))
         assert 0 < after < before / 2
-        low, high = store.min_offset("T", 0), store.max_offset("T", 0)
+        low, high = store.reader.min_offset("T", 0), store.reader.max_offset("T", 0)
         for number, count in ((0, 0), (low, 1), (high - 1, 1)):
             key = f"k{number}"
-            found = store.query("T", key, begin_ms=0, end_ms=clock.now_ms())
+            found = store.reader.query("T", key, begin_ms=0, end_ms=clock.now_ms())
             assert len(found.records) == count
 
 
@@ -340,7 +341,10 @@ async def test_a_queue_without_records_and_files_goes_on_counting(
     shutil.rmtree(tmp_path / "consumequeue")
     for _ in range(2):
         with opened(tmp_path) as store:
-            assert (store.min_offset("idle", 0), store.max_offset("idle", 0)) == (count, count)
+            assert (store.reader.min_offset("idle", 0), store.reader.max_offset("idle", 0)) == (
+                count,
+                count,
+            )
     with opened(tmp_path) as store:
         store.append([message(store.queue_tail("idle", 0), b"new")])
         assert [m.queue_offset for m in read_queue(store, "idle", 0)] == [count]

@@ -61,20 +61,20 @@ def store(tmp_path: Path, storage: ColdStorage) -> Iterator[MessageStore]:
 
 def places(store: MessageStore, key: str) -> list[tuple[int, int]]:
     """Where the records with a key lie, and their sizes."""
-    found = store.query("T", key, begin_ms=0, end_ms=LATEST).records
+    found = store.reader.query("T", key, begin_ms=0, end_ms=LATEST).records
     return [(decode(record)[0][3], len(record)) for record in found]
 
 
 async def test_a_record_is_loaded_as_a_whole(store: MessageStore, storage: ColdStorage) -> None:
     ((at, size),) = places(store, "key7")
-    lacking = store.lacking_record(at)
+    lacking = store.reader.lacking_record(at)
     assert lacking
-    await store.load(lacking)
+    await store.reader.load(lacking)
     assert storage.has(at, size)
-    assert not store.lacking_record(at)
+    assert not store.reader.lacking_record(at)
     # Nothing begins there, and there is nothing to wait for.
     for wrong in (-1, store.end_offset, 1 << 60):
-        assert not store.lacking_record(wrong)
+        assert not store.reader.lacking_record(wrong)
 
 
 async def test_a_record_of_which_only_the_head_is_in_memory_is_loaded(tmp_path: Path) -> None:
@@ -88,7 +88,7 @@ async def test_a_record_of_which_only_the_head_is_in_memory_is_loaded(tmp_path: 
         path = store._log.queue.files[0].path
         # The system reads ahead by so much: who finds one byte of a step has them all.
         storage.load(path, [(0, STEP_BYTES)])
-        await store.load(store.lacking_record(0))
+        await store.reader.load(store.reader.lacking_record(0))
         assert {(path, at) for at in range(end)} <= storage.loaded
     finally:
         store.close()
@@ -99,9 +99,9 @@ async def test_a_query_loads_the_records_that_it_will_read(
 ) -> None:
     wanted = places(store, "every42")
     assert len(wanted) == 3
-    lacking = store.lacking_for_query("T", "every42", begin_ms=0, end_ms=LATEST)
+    lacking = store.reader.lacking_for_query("T", "every42", begin_ms=0, end_ms=LATEST)
     assert not storage.loaded
-    await store.load(lacking)
+    await store.reader.load(lacking)
     assert all(storage.has(*place) for place in wanted)
     # And no others: a few records' bytes.
     assert len(storage.loaded) == sum(size for _, size in wanted)
@@ -110,8 +110,12 @@ async def test_a_query_loads_the_records_that_it_will_read(
 async def test_a_query_of_another_time_loads_nothing(
     store: MessageStore, storage: ColdStorage
 ) -> None:
-    await store.load(store.lacking_for_query("T", "every42", begin_ms=LATEST, end_ms=LATEST))
-    await store.load(store.lacking_for_query("T", "no such key", begin_ms=0, end_ms=LATEST))
+    await store.reader.load(
+        store.reader.lacking_for_query("T", "every42", begin_ms=LATEST, end_ms=LATEST)
+    )
+    await store.reader.load(
+        store.reader.lacking_for_query("T", "no such key", begin_ms=0, end_ms=LATEST)
+    )
     assert not storage.loaded
 
 
@@ -120,26 +124,28 @@ async def test_only_so_much_is_loaded_for_one_query(
 ) -> None:
     monkeypatch.setattr(cold_places, "RECORDS_MAX", 2)
     newest = places(store, "every42")[:2]
-    await store.load(store.lacking_for_query("T", "every42", begin_ms=0, end_ms=LATEST))
+    await store.reader.load(
+        store.reader.lacking_for_query("T", "every42", begin_ms=0, end_ms=LATEST)
+    )
     assert len(storage.loaded) == sum(size for _, size in newest)
 
 
 async def test_index_files_that_are_cut_or_gone_do_no_harm(
     store: MessageStore, storage: ColdStorage, tmp_path: Path
 ) -> None:
-    lacking = store.lacking_for_query("T", "every42", begin_ms=0, end_ms=LATEST)
+    lacking = store.reader.lacking_for_query("T", "every42", begin_ms=0, end_ms=LATEST)
     for number, path in enumerate(sorted((tmp_path / "index").iterdir())):
         # The size that it had is what tells its shape; so it is the bytes that are short.
         path.write_bytes(bytes(path.stat().st_size if number else 0))
-    await store.load(lacking)
+    await store.reader.load(lacking)
     assert not storage.loaded
 
 
 def test_what_was_written_since_the_start_is_in_memory(tmp_path: Path) -> None:
     with opened(tmp_path, storage=ColdStorage()) as fresh:
         fresh.append([message(fresh.queue_tail("T", 0), properties=b"KEYS\x01k\x02")])
-        assert not fresh.lacking_record(0)
-        assert not fresh.lacking_for_query("T", "k", begin_ms=0, end_ms=LATEST)
+        assert not fresh.reader.lacking_record(0)
+        assert not fresh.reader.lacking_for_query("T", "k", begin_ms=0, end_ms=LATEST)
 
 
 async def test_a_search_by_time_says_step_by_step_what_it_lacks(
@@ -147,12 +153,15 @@ async def test_a_search_by_time_says_step_by_step_what_it_lacks(
 ) -> None:
     for wanted_ms in (0, 1_000, LATEST):
         storage.loaded.clear()
-        store._page_cache._known.clear()
+        store.reader._page_cache._known.clear()
         steps = 0
-        while lacking := store.lacking_for_time("T", 0, wanted_ms):
-            await store.load(lacking)
+        while lacking := store.reader.lacking_for_time("T", 0, wanted_ms):
+            await store.reader.load(lacking)
             steps += 1
         # Each halves what is left: a unit and its record, some of them in memory by then.
-        assert 1 <= steps <= 2 * (store.max_offset("T", 0) + 1).bit_length()
-        assert store.offset_by_time("T", 0, wanted_ms) in (0, store.max_offset("T", 0))
-    assert not store.lacking_for_time("no such topic", 0, 0)
+        assert 1 <= steps <= 2 * (store.reader.max_offset("T", 0) + 1).bit_length()
+        assert store.reader.offset_by_time("T", 0, wanted_ms) in (
+            0,
+            store.reader.max_offset("T", 0),
+        )
+    assert not store.reader.lacking_for_time("no such topic", 0, 0)

@@ -54,7 +54,7 @@ def test_an_open_store_and_a_killed_one_have_no_faults(folder: Path) -> None:
     for number in range(30):
         text = b"KEYS\x01later%d\x02" % number
         store.append([message(store.queue_tail("T", 0), b"body", properties=text)])
-    store.query("T", "later3", begin_ms=0, end_ms=1 << 60)
+    store.reader.query("T", "later3", begin_ms=0, end_ms=1 << 60)
     assert faults(folder) == []
     abandon(store)
     # A process that is no more: what it put since its last checkpoint is not in index.json.
@@ -139,7 +139,7 @@ def test_the_remedy_for_a_damaged_entry_works(folder: Path) -> None:
     index_file(folder, 1).unlink()
     with opened(folder, **SHAPE) as store:
         for number in range(MESSAGES):
-            found = store.query("T", f"k{number}", begin_ms=0, end_ms=1 << 60)
+            found = store.reader.query("T", f"k{number}", begin_ms=0, end_ms=1 << 60)
             assert len(found.records) == 1
     assert faults(folder) == []
 

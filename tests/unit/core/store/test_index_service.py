@@ -33,7 +33,7 @@ def keyed_message(
 def bodies(
     store: MessageStore, key: str, begin_ms: int = 0, end_ms: int = FOREVER, **options: Any
 ) -> list[int]:
-    found = store.query("T", key, begin_ms=begin_ms, end_ms=end_ms, **options)
+    found = store.reader.query("T", key, begin_ms=begin_ms, end_ms=end_ms, **options)
     store.index._check()
     return [int(decode(record)[0][13]) for record in found.records]
 
@@ -52,17 +52,17 @@ def test_records_are_found_by_each_key_newest_first(tmp_path: Path) -> None:
         assert bodies(store, "b", count_max=2) == [4, 2]
         assert bodies(store, "a", only_unique=True) == []
         assert bodies(store, "u1", only_unique=True) == [1]
-        assert store.query("Other", "b", begin_ms=0, end_ms=FOREVER).records == []
+        assert store.reader.query("Other", "b", begin_ms=0, end_ms=FOREVER).records == []
 
 
 def test_a_query_names_the_last_record_with_a_key(tmp_path: Path) -> None:
     with opened(tmp_path, **SHAPE) as store:
-        result = store.query("T", "a", begin_ms=0, end_ms=FOREVER)
+        result = store.reader.query("T", "a", begin_ms=0, end_ms=FOREVER)
         assert (result.index_last_ms, result.index_last_offset) == (0, 0)
         placed: list[tuple[int, int]] = []
         store.append([keyed_message(store, 1, "a"), keyed_message(store, 2, "b")], placed)
-        result = store.query("T", "a", begin_ms=0, end_ms=FOREVER)
-        last = store.query("T", "b", begin_ms=0, end_ms=FOREVER).records[0]
+        result = store.reader.query("T", "a", begin_ms=0, end_ms=FOREVER)
+        last = store.reader.query("T", "b", begin_ms=0, end_ms=FOREVER).records[0]
         assert (result.index_last_ms, result.index_last_offset) == (
             decode(last)[0][8], placed[1][0]
         )  # fmt: skip
@@ -105,7 +105,7 @@ def test_never_more_than_64_records_and_8_mib(tmp_path: Path) -> None:
         assert bodies(store, "k", count_max=1000) == list(range(99, 35, -1))
         tail = store.queue_tail("T", 0)
         store.append([message(tail, b"1" * (1 << 22), properties=b"KEYS\x01big\x02")] * 3)
-        assert len(store.query("T", "big", begin_ms=0, end_ms=FOREVER).records) == 1
+        assert len(store.reader.query("T", "big", begin_ms=0, end_ms=FOREVER).records) == 1
 
 
 def test_full_files_are_followed_by_new_ones_even_within_a_message(tmp_path: Path) -> None:
@@ -429,4 +429,4 @@ def test_no_room_for_the_index_refuses_no_append_and_is_made_up_for(
 def test_a_closed_store_answers_no_query(tmp_path: Path) -> None:
     store = make_store(tmp_path)
     with pytest.raises(StoreError):
-        store.query("T", "k", begin_ms=0, end_ms=1)
+        store.reader.query("T", "k", begin_ms=0, end_ms=1)

@@ -94,7 +94,7 @@ def test_what_is_not_the_stores_is_left_alone_and_named(folder: Path) -> None:
     ]  # fmt: skip
     assert [what.partition(":")[0] for _, what in named] == ["unknown", *["RocketMQ 5"] * 3]
     with opened(folder) as store:
-        assert store.max_offset("T", 0) == 150
+        assert store.reader.max_offset("T", 0) == 150
     after = digest(folder)
     for name, _ in named:
         assert {k: v for k, v in before.items() if k.startswith(name)} == {

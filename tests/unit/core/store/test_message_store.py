@@ -12,7 +12,8 @@ from core.errors import RecordError, StoreError
 from core.message import tags_code
 from core.record import QueueTail, decode, decode_messages
 from core.store.checkpoint import StoreCheckpoint
-from core.store.message_store import MessageStore, ReadStatus
+from core.store.message_store import MessageStore
+from core.store.store_reader import ReadStatus
 from tests.support.stores import make_store, message, opened, read_bodies
 
 
@@ -44,17 +45,17 @@ def test_an_empty_queue_costs_no_file(tmp_path: Path) -> None:
 
 def test_each_status_of_a_read(tmp_path: Path) -> None:
     with opened(tmp_path) as store:
-        assert store.read("none", 0, 0).status is ReadStatus.NO_QUEUE
+        assert store.reader.read("none", 0, 0).status is ReadStatus.NO_QUEUE
         store.queue_tail("T", 0)
-        assert store.read("T", 0, 0).status is ReadStatus.NO_MESSAGE_IN_QUEUE
+        assert store.reader.read("T", 0, 0).status is ReadStatus.NO_MESSAGE_IN_QUEUE
         append(store, 5)
-        small = store.read("T", 0, -1)
+        small = store.reader.read("T", 0, -1)
         assert (small.status, small.next_offset) == (ReadStatus.OFFSET_TOO_SMALL, 0)
-        one = store.read("T", 0, 5)
+        one = store.reader.read("T", 0, 5)
         assert (one.status, one.next_offset) == (ReadStatus.OFFSET_OVERFLOW_ONE, 5)
-        far = store.read("T", 0, 6)
+        far = store.reader.read("T", 0, 6)
         assert (far.status, far.next_offset) == (ReadStatus.OFFSET_OVERFLOW_BADLY, 5)
-        found = store.read("T", 0, 1, count_max=3)
+        found = store.reader.read("T", 0, 1, count_max=3)
         assert (found.status, found.count, found.next_offset) == (ReadStatus.FOUND, 3, 4)
         assert (found.min_offset, found.max_offset) == (0, 5)
         assert [m.body for m in decode_messages(found.records)] == [b"1", b"2", b"3"]
@@ -63,7 +64,7 @@ def test_each_status_of_a_read(tmp_path: Path) -> None:
 def test_the_first_message_is_returned_whatever_its_size(tmp_path: Path) -> None:
     with opened(tmp_path) as store:
         append(store, 3)
-        result = store.read("T", 0, 0, bytes_max=1)
+        result = store.reader.read("T", 0, 0, bytes_max=1)
         assert (result.count, result.next_offset) == (1, 1)
 
 
@@ -72,9 +73,9 @@ def test_a_tag_filter_looks_at_eight_hundred_units_at_most(tmp_path: Path) -> No
         tail = store.queue_tail("T", 0)
         code = tags_code("wanted")
         store.append([message(tail, tags_code=code if i == 900 else 1) for i in range(1000)])
-        first = store.read("T", 0, 0, tag_codes=frozenset({code}))
+        first = store.reader.read("T", 0, 0, tag_codes=frozenset({code}))
         assert (first.status, first.next_offset) == (ReadStatus.NO_MATCH, 800)
-        second = store.read("T", 0, 800, tag_codes=frozenset({code}))
+        second = store.reader.read("T", 0, 800, tag_codes=frozenset({code}))
         assert (second.status, second.count, second.next_offset) == (ReadStatus.FOUND, 1, 1000)
         assert decode(second.records)[0][2] == 900
 
@@ -87,7 +88,7 @@ def test_listeners_get_the_queues_that_grew_when_the_records_can_be_read(tmp_pat
             for tail in tails:
                 topic = tail.topic.decode()
                 offset = tail.next_offset - 1
-                found = store.read(topic, tail.queue_id, offset)
+                found = store.reader.read(topic, tail.queue_id, offset)
                 seen.append((tail.topic, offset, found.count))
 
         store.on_dispatch.append(look)
@@ -102,7 +103,7 @@ def test_offsets_by_time(tmp_path: Path) -> None:
         for _ in range(4):
             append(store, 2)
             clock.advance(10)
-        assert store.store_timestamp("T", 0, 3) == 1_010
+        assert store.reader.store_timestamp("T", 0, 3) == 1_010
         for wanted, expected in (
             (0, 0),
             (1_000, 0),
@@ -111,20 +112,20 @@ def test_offsets_by_time(tmp_path: Path) -> None:
             (1_030, 6),
             (1_031, 8),
         ):
-            assert store.offset_by_time("T", 0, wanted) == expected
-        assert store.offset_by_time("none", 0, 5) == 0
-        assert [store.store_timestamp("T", 0, i) for i in (-1, 8)] == [-1, -1]
-        assert (store.min_offset("T", 0), store.max_offset("T", 0)) == (0, 8)
-        assert (store.min_offset("none", 0), store.max_offset("none", 0)) == (0, 0)
+            assert store.reader.offset_by_time("T", 0, wanted) == expected
+        assert store.reader.offset_by_time("none", 0, 5) == 0
+        assert [store.reader.store_timestamp("T", 0, i) for i in (-1, 8)] == [-1, -1]
+        assert (store.reader.min_offset("T", 0), store.reader.max_offset("T", 0)) == (0, 8)
+        assert (store.reader.min_offset("none", 0), store.reader.max_offset("none", 0)) == (0, 0)
 
 
 def test_a_record_is_found_by_its_physical_offset(tmp_path: Path) -> None:
     with opened(tmp_path) as store:
         placed: list[tuple[int, int]] = []
         store.append([message(store.queue_tail("T", 0), b"me")], placed)
-        assert decode(store.record_at(placed[0][0]))[0][13] == b"me"
+        assert decode(store.reader.record_at(placed[0][0]))[0][13] == b"me"
         with pytest.raises(RecordError):
-            store.record_at(1)
+            store.reader.record_at(1)
 
 
 async def test_run_leaves_a_clean_folder_when_it_is_cancelled(tmp_path: Path) -> None:

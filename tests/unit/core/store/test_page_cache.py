@@ -11,8 +11,8 @@ import pytest
 from core.clock import ManualClock
 from core.record import decode_messages
 from core.store.files import OsStorage
-from core.store.message_store import ReadStatus
 from core.store.page_cache import KNOWN_MS, joined
+from core.store.store_reader import ReadStatus
 from tests.support.stores import make_store, message, opened
 
 COUNT = 300
@@ -53,7 +53,7 @@ async def test_a_read_says_what_it_lacks_until_that_is_loaded(tmp_path: Path) ->
     store = make_store(tmp_path, storage=storage, consume_queue_file_units=100)
     store.open()
     try:
-        found = store.read("T", 1, 90, count_max=32, may_wait=False)
+        found = store.reader.read("T", 1, 90, count_max=32, may_wait=False)
         kinds = []
         while found.status is ReadStatus.COLD:
             assert (found.next_offset, found.count, found.records) == (90, 0, b"")
@@ -61,9 +61,9 @@ async def test_a_read_says_what_it_lacks_until_that_is_loaded(tmp_path: Path) ->
                 {place.path.split("/")[-4 if "T" in place.path else -2] for place in found.lacking}
             )
             before = len(storage.loaded)
-            await store.load(found.lacking)
+            await store.reader.load(found.lacking)
             assert len(storage.loaded) > before
-            found = store.read("T", 1, 90, count_max=32, may_wait=False)
+            found = store.reader.read("T", 1, 90, count_max=32, may_wait=False)
         # The units, in two files, then the records, in several.
         assert kinds == [{"consumequeue"}, {"commitlog"}]
         assert [m.queue_offset for m in decode_messages(found.records)] == list(range(90, 122))
@@ -81,12 +81,12 @@ async def test_what_was_appended_since_the_start_is_in_memory(tmp_path: Path) ->
     filled(tmp_path)
     with opened(tmp_path, storage=ColdStorage(), consume_queue_file_units=100) as store:
         store.append([message(store.queue_tail("T", 0), b"new")])
-        end = store.max_offset("T", 0)
-        assert store.read("T", 0, end - 1, may_wait=False).status is ReadStatus.FOUND
-        assert store.read("T", 0, end - 2, may_wait=False).status is ReadStatus.COLD
+        end = store.reader.max_offset("T", 0)
+        assert store.reader.read("T", 0, end - 1, may_wait=False).status is ReadStatus.FOUND
+        assert store.reader.read("T", 0, end - 2, may_wait=False).status is ReadStatus.COLD
         # As long as it is not more than memory is taken to hold.
-        store.cached_bytes = 10
-        assert store.read("T", 0, end - 1, may_wait=False).status is ReadStatus.COLD
+        store.reader.cached_bytes = 10
+        assert store.reader.read("T", 0, end - 1, may_wait=False).status is ReadStatus.COLD
 
 
 async def test_a_reader_that_may_wait_is_told_nothing(tmp_path: Path) -> None:
@@ -94,34 +94,36 @@ async def test_a_reader_that_may_wait_is_told_nothing(tmp_path: Path) -> None:
     storage = ColdStorage()
     storage.is_lost_at_once = True
     with opened(tmp_path, storage=storage, consume_queue_file_units=100) as store:
-        lacking = store.read("T", 0, 0, may_wait=False).lacking
-        await store.load(lacking)
-        assert store.read("T", 0, 0, may_wait=False).status is ReadStatus.COLD
-        assert store.read("T", 0, 0).status is ReadStatus.FOUND
+        lacking = store.reader.read("T", 0, 0, may_wait=False).lacking
+        await store.reader.load(lacking)
+        assert store.reader.read("T", 0, 0, may_wait=False).status is ReadStatus.COLD
+        assert store.reader.read("T", 0, 0).status is ReadStatus.FOUND
 
 
 async def test_records_of_units_are_loaded(tmp_path: Path) -> None:
     filled(tmp_path)
     storage = ColdStorage()
     with opened(tmp_path, storage=storage, consume_queue_file_units=100) as store:
-        await store.load_records(b"")
+        await store.reader.load_records(b"")
         assert not storage.loaded
-        await store.load_records(store.units("T", 2, 250, 50))
-        found = store.read("T", 2, 250, count_max=50, may_wait=False)
+        await store.reader.load_records(store.reader.units("T", 2, 250, 50))
+        found = store.reader.read("T", 2, 250, count_max=50, may_wait=False)
         assert {"consumequeue" in place.path for place in found.lacking} == {True}
-        await store.load(found.lacking)
-        assert store.read("T", 2, 250, count_max=50, may_wait=False).status is ReadStatus.FOUND
+        await store.reader.load(found.lacking)
+        assert (
+            store.reader.read("T", 2, 250, count_max=50, may_wait=False).status is ReadStatus.FOUND
+        )
 
 
 async def test_what_was_found_in_memory_is_not_asked_for_again_at_once(tmp_path: Path) -> None:
     filled(tmp_path)
     storage, clock = ColdStorage(), ManualClock()
     with opened(tmp_path, storage=storage, clock=clock, consume_queue_file_units=100) as store:
-        await store.load_records(store.units("T", 0, 0, 20))
+        await store.reader.load_records(store.reader.units("T", 0, 0, 20))
         for wanted, ms in ((2, 0), (0, KNOWN_MS - 1), (2, 1)):
             clock.advance(ms)
             storage.asked = 0
-            await store.load_records(store.units("T", 1, 0, 20))
+            await store.reader.load_records(store.reader.units("T", 1, 0, 20))
             assert storage.asked == wanted
 
 

@@ -12,9 +12,9 @@ def test_a_store_counts_what_it_appends_and_reads(tmp_path: Path) -> None:
     with opened(tmp_path) as store:
         tail = store.queue_tail("T", 0)
         end = store.append([message(tail), message(tail)])
-        found = store.read("T", 0, 0)
-        store.read("T", 0, 0, tag_codes=frozenset({7}))
-        store.read("T", 0, 2)
+        found = store.reader.read("T", 0, 0)
+        store.reader.read("T", 0, 0, tag_codes=frozenset({7}))
+        store.reader.read("T", 0, 2)
         sample = store.stats.sample()
     assert (sample["store_put_messages"], sample["store_put_bytes"]) == (2, end)
     assert (sample["store_gets"], sample["store_get_misses"]) == (3, 2)

@@ -21,7 +21,8 @@ from core.record import UNIT_BYTES
 from core.store import unit_healer
 from core.store.checkpoint import StateFiles
 from core.store.files import OsStorage
-from core.store.message_store import MessageStore, ReadStatus
+from core.store.message_store import MessageStore
+from core.store.store_reader import ReadStatus
 from tests.support.stores import RecordingStorage, make_store, message, opened, read_bodies
 
 DAY_MS = 86_400_000
@@ -50,10 +51,10 @@ def change(path: Path, at: int, data: bytes) -> None:
 
 def bodies(store: MessageStore, *, tag: int | None = None) -> list[bytes]:
     """Read queue T/0 to its end, a few at a time."""
-    found, offset = [], store.min_offset("T", 0)
+    found, offset = [], store.reader.min_offset("T", 0)
     codes = None if tag is None else frozenset({tag})
-    while offset < store.max_offset("T", 0):
-        result = store.read("T", 0, offset, count_max=5, tag_codes=codes)
+    while offset < store.reader.max_offset("T", 0):
+        result = store.reader.read("T", 0, offset, count_max=5, tag_codes=codes)
         found += re.findall(rb"T-\d+", result.records)
         assert result.next_offset > offset
         offset = result.next_offset
@@ -119,9 +120,9 @@ def test_a_unit_that_changes_while_the_store_is_open_is_mended(tmp_path: Path) -
         change(unit_file(tmp_path), 3 * UNIT_BYTES, bytes(8))
         assert bodies(store) == expected
         change(unit_file(tmp_path), 3 * UNIT_BYTES, bytes(UNIT_BYTES))
-        assert store.store_timestamp("T", 0, 3) > 0
+        assert store.reader.store_timestamp("T", 0, 3) > 0
         change(unit_file(tmp_path), 3 * UNIT_BYTES + 7, b"\x01")
-        assert store.store_timestamp("T", 0, 3) > 0
+        assert store.reader.store_timestamp("T", 0, 3) > 0
         assert store.healer.repaired_units == 3
 
 
@@ -131,7 +132,7 @@ def test_a_unit_without_a_record_is_a_filler_to_readers_and_searched_for_once(
     with opened(tmp_path, **LOG) as store:
         fill(store, 40)
         expected = bodies(store)
-        physical_offset = int.from_bytes(store.units("T", 0, 3, 1)[:8], "big")
+        physical_offset = int.from_bytes(store.reader.units("T", 0, 3, 1)[:8], "big")
     log = tmp_path / "commitlog" / ("0" * 20)
     change(log, physical_offset + 88, b"\xff")
     change(unit_file(tmp_path), 5 * UNIT_BYTES, bytes(UNIT_BYTES))
@@ -147,7 +148,7 @@ def test_a_unit_without_a_record_is_a_filler_to_readers_and_searched_for_once(
         monkeypatch.setattr(store.healer, "_search", count)
         for _ in range(3):
             assert bodies(store) == [*expected[:3], *expected[4:]]
-        result = store.read("T", 0, 3, count_max=1)
+        result = store.reader.read("T", 0, 3, count_max=1)
         assert (result.status, result.next_offset) == (ReadStatus.MESSAGE_WAS_REMOVED, 4)
     assert sorted(searches) == [3, 5]
     after = unit_file(tmp_path).read_bytes()
@@ -214,7 +215,7 @@ def test_after_cleaning_a_changed_unit_hides_no_message(tmp_path: Path) -> None:
         store._log.queue.drop_first(store._log.queue.files[0])
         store._log.queue.drop_first(store._log.queue.files[0])
         await store.cleaner.remove_derived()
-        found = store.min_offset("T", 0), bodies(store)
+        found = store.reader.min_offset("T", 0), bodies(store)
         store.close()
         return found
 

@@ -1,0 +1,429 @@
+"""Reads of an open store: queues by offset and time, records by their place and by key.
+
+Owns: StoreReader, what a read found and what it lacks in memory. Must not touch: what is written,
+when and where; how places are found to be in memory, and brought there (page_cache).
+
+    read, query, ...           the bytes, through maps, however long the disk takes
+    read(may_wait=False)       the bytes, or COLD and what is lacking
+    lacking_..., then load     what a query would wait for, brought into memory by a thread
+
+Concurrency: everything runs in the thread of the trio run; only ``load`` waits.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
+from enum import IntEnum
+from time import perf_counter_ns
+
+from core.errors import RecordError, StoreError
+from core.record import FILLER_SIZE, UNIT_BYTES, decode, in_queue, select_units
+from core.store.cold_places import SIZE_BYTES, LogFiles
+from core.store.commitlog import CommitLog
+from core.store.consume_queue import UNIT, ConsumeQueue
+from core.store.index_service import IndexService, QueryResult
+from core.store.page_cache import Loadable, PageCache, Places
+from core.store.stats import StoreStats
+from core.store.unit_healer import UnitHealer
+
+logger = logging.getLogger(__name__)
+
+SCAN_UNITS_MIN = 800  # RocketMQ looks at 16000 bytes of units, or count_max when that is more
+# So many units at a queue's end are taken to be in memory if they were written since the start.
+WARM_UNITS = 1_000_000
+
+
+class ReadStatus(IntEnum):
+    """What a read found (RocketMQ GetMessageStatus)."""
+
+    FOUND = 0
+    NO_MATCH = 1
+    OFFSET_TOO_SMALL = 2
+    OFFSET_OVERFLOW_ONE = 3
+    OFFSET_OVERFLOW_BADLY = 4
+    NO_MESSAGE_IN_QUEUE = 5
+    NO_QUEUE = 6
+    MESSAGE_WAS_REMOVED = 7
+    # Ours: it would wait for the disk, which the reader asked it not to do.
+    COLD = 8
+
+
+@dataclass(frozen=True, slots=True)
+class ReadResult:
+    """Records of one queue; ``next_offset`` is behind the last unit looked at.
+
+    ``behind_bytes``: how much log there is behind the record of that unit. ``lacking``: what is to
+    be loaded before a read that found COLD is tried again.
+    """
+
+    status: ReadStatus
+    next_offset: int
+    min_offset: int
+    max_offset: int
+    records: bytes = b""
+    count: int = 0
+    behind_bytes: int = 0
+    lacking: Sequence[Places] = ()
+
+
+class StoreReader:
+    """What can be read of one store; StoreError while it is not open."""
+
+    def __init__(
+        self,
+        log: CommitLog,
+        queues: Mapping[tuple[str, int], ConsumeQueue],
+        index: IndexService,
+        healer: UnitHealer,
+        page_cache: PageCache,
+        stats: StoreStats,
+        *,
+        cached_bytes: int,
+        check_open: Callable[[], None],
+    ) -> None:
+        self.cached_bytes = cached_bytes
+        # Where the log ended when the store was opened: what is behind that was written since.
+        self.opened_at = 0
+        self._log = log
+        self._queues = queues
+        self._index = index
+        self._healer = healer
+        self._page_cache = page_cache
+        self._stats = stats
+        self._check_open = check_open
+
+    def read(
+        self,
+        topic: str,
+        queue_id: int,
+        queue_offset: int,
+        *,
+        count_max: int = 32,
+        bytes_max: int = 262_144,
+        tag_codes: AbstractSet[int] | None = None,
+        may_wait: bool = True,
+    ) -> ReadResult:
+        """Return records from ``queue_offset`` on, as they are stored, one after the other.
+
+        At most ``count_max`` of them and ``bytes_max`` bytes, but always the first that matches.
+        With ``tag_codes`` only records whose tag hash is among them; looks at 800 units at most
+        (or count_max, when that is more). Unless it ``may_wait`` for the disk, finds COLD where
+        it would have to.
+        """
+        began_ns = perf_counter_ns()
+        queue = self._queues.get((topic, queue_id))
+        nothing = self._find_nothing(queue, queue_offset)
+        if nothing is not None:
+            self._stats.note_miss()
+            return nothing
+        assert queue is not None
+        low, high = queue.min_offset, queue.max_offset
+        self._check_open()
+        window = count_max if tag_codes is None else max(SCAN_UNITS_MIN, count_max)
+        window = min(window, high - queue_offset)
+        # What was written since the start is in memory, unless it was very much.
+        is_warm = queue_offset >= queue.opened_at and high - queue_offset <= WARM_UNITS
+        if not may_wait and (not is_warm or queue.is_unchecked(queue_offset)):
+            lacking = self._page_cache.lacking(queue.places(queue_offset, window))
+            if lacking:
+                return ReadResult(ReadStatus.COLD, queue_offset, low, high, lacking=lacking)
+        units = self._units(queue, queue_offset, window)
+        chosen, looked, removed = select_units(
+            units, count_max, bytes_max, tag_codes, self._log.begin_offset
+        )
+        if not may_wait and chosen:
+            lacking = self._lacking(chosen)
+            if lacking:
+                return ReadResult(ReadStatus.COLD, queue_offset, low, high, lacking=lacking)
+        records: bytes | None = None
+        end = queue_offset + looked
+        if (looked or count_max <= 0) and not (
+            removed and self._is_odd(units[: looked * UNIT_BYTES])
+        ):
+            records = self._gather(chosen, queue, queue_offset, end)
+        count = len(chosen) // UNIT_BYTES
+        if records is None:
+            units = self._verified(queue, queue_offset, units)
+            chosen, looked, removed = select_units(
+                units, count_max, bytes_max, tag_codes, self._log.begin_offset
+            )
+            end = queue_offset + looked
+            records, count = self._gather_each(chosen, queue, queue_offset, end)
+        self._stats.note_read(count, len(records), perf_counter_ns() - began_ns)
+        if count:
+            status = ReadStatus.FOUND
+        elif removed or chosen:
+            status = ReadStatus.MESSAGE_WAS_REMOVED
+        else:
+            status = ReadStatus.NO_MATCH
+        last = units[(looked - 1) * UNIT_BYTES : looked * UNIT_BYTES]
+        behind_bytes = self._log.end_offset - int.from_bytes(last[:8], "big")
+        return ReadResult(status, queue_offset + looked, low, high, records, count, behind_bytes)
+
+    def _lacking(self, units: bytes) -> list[Places]:
+        """Return where records that units name are not in memory."""
+        if int.from_bytes(units[:8], "big") >= self._warm_from:
+            return []
+        return self._page_cache.lacking(self._log.places(units))
+
+    async def load(self, places: Sequence[Loadable]) -> None:
+        """Bring into memory what a read or a query is lacking; the event loop goes on meanwhile."""
+        await self._page_cache.load(places)
+
+    async def load_units(self, topic: str, queue_id: int, queue_offset: int, count: int) -> bytes:
+        """Return what ``units`` does, brought into memory before."""
+        lacking = self.lacking_units(topic, queue_id, queue_offset, count)
+        if lacking:
+            await self._page_cache.load(lacking)
+        return self.units(topic, queue_id, queue_offset, count)
+
+    async def load_records(self, units: bytes) -> None:
+        """Bring into memory, unless they are there, the records that units name."""
+        lacking = self._lacking(units) if units else []
+        if lacking:
+            await self._page_cache.load(lacking)
+
+    def _find_nothing(self, queue: ConsumeQueue | None, queue_offset: int) -> ReadResult | None:
+        """Return the result of a read at an offset where there is nothing; None if there is."""
+        if queue is None:
+            return ReadResult(ReadStatus.NO_QUEUE, 0, 0, 0)
+        low, high = self._min_offset_of(queue), queue.max_offset
+        if high == 0:
+            return ReadResult(ReadStatus.NO_MESSAGE_IN_QUEUE, 0, 0, 0)
+        if queue_offset < low:
+            return ReadResult(ReadStatus.OFFSET_TOO_SMALL, low, low, high)
+        if queue_offset == high:
+            return ReadResult(ReadStatus.OFFSET_OVERFLOW_ONE, high, low, high)
+        if queue_offset > high:
+            return ReadResult(ReadStatus.OFFSET_OVERFLOW_BADLY, high, low, high)
+        return None
+
+    def units(self, topic: str, queue_id: int, queue_offset: int, count: int) -> bytes:
+        """Return up to ``count`` ConsumeQueue units from ``queue_offset`` on; fewer at the end."""
+        queue = self._queues.get((topic, queue_id))
+        if queue is None or not 0 <= queue_offset < queue.max_offset:
+            return b""
+        self._check_open()
+        return self._units(queue, queue_offset, min(count, queue.max_offset - queue_offset))
+
+    def lacking_units(
+        self, topic: str, queue_id: int, queue_offset: int, count: int
+    ) -> Sequence[Loadable]:
+        """Return what ``units`` would have to wait for, to be given to ``load`` before."""
+        queue = self._queues.get((topic, queue_id))
+        if queue is None:
+            return ()
+        return self._page_cache.lacking(queue.places(queue_offset, count))
+
+    def _units(self, queue: ConsumeQueue, queue_offset: int, count: int) -> bytes:
+        try:
+            if queue.doubtful_files(queue_offset, count):
+                return self._healer.verified(queue, queue_offset, queue.read(queue_offset, count))
+            return queue.read(queue_offset, count)
+        except OSError as exc:
+            raise StoreError(f"a ConsumeQueue file cannot be read: {exc}") from exc
+
+    def _verified(self, queue: ConsumeQueue, queue_offset: int, units: bytes) -> bytes:
+        """Return units of which one leads nowhere as their records say they are."""
+        try:
+            return self._healer.verified(queue, queue_offset, units)
+        except OSError as exc:
+            raise StoreError(f"units cannot be compared with their records: {exc}") from exc
+
+    def _is_odd(self, units: bytes) -> bool:
+        """Say whether one of them lies below the log's begin, though none of min_offset on may."""
+        begin = self._log.begin_offset
+        return any(at < begin and size != FILLER_SIZE for at, size, _ in UNIT.iter_unpack(units))
+
+    def _gather(self, units: bytes, queue: ConsumeQueue, begin: int, end: int) -> bytes | None:
+        """Return the records of some units of [begin, end), None if one is not the unit's."""
+        try:
+            records = self._log.gather(units) if units else b""
+        except OSError as exc:
+            raise StoreError(f"a CommitLog file cannot be read: {exc}") from exc
+        except RecordError:
+            return None
+        tail = queue.tail
+        return records if in_queue(records, tail.topic, tail.queue_id, begin, end) else None
+
+    def _gather_each(
+        self, units: bytes, queue: ConsumeQueue, begin: int, end: int
+    ) -> tuple[bytes, int]:
+        """Return the records of some units of [begin, end), without those that are not theirs."""
+        parts = []
+        for at in range(0, len(units), UNIT_BYTES):
+            record = self._gather(units[at : at + UNIT_BYTES], queue, begin, end)
+            if record is None:
+                logger.error("a record cannot be read directory=%s", queue.directory)
+            else:
+                parts.append(record)
+        return b"".join(parts), len(parts)
+
+    def min_offset(self, topic: str, queue_id: int) -> int:
+        """Return the queue offset of the first message there is; 0 without such a queue."""
+        queue = self._queues.get((topic, queue_id))
+        return self._min_offset_of(queue) if queue is not None else 0
+
+    def _min_offset_of(self, queue: ConsumeQueue) -> int:
+        try:
+            return queue.advance_min(self._log.begin_offset)
+        except OSError as exc:
+            raise StoreError(f"a ConsumeQueue file cannot be read: {exc}") from exc
+
+    def max_offset(self, topic: str, queue_id: int) -> int:
+        """Return the queue offset that the next message will get; 0 without such a queue."""
+        queue = self._queues.get((topic, queue_id))
+        return queue.max_offset if queue is not None else 0
+
+    def offset_by_time(self, topic: str, queue_id: int, timestamp_ms: int) -> int:
+        """Return the offset of the first message stored at ``timestamp_ms`` or later.
+
+        The maximum offset when all are older; 0 without such a queue.
+        """
+        return self._search_time(topic, queue_id, timestamp_ms, may_wait=True)[0]
+
+    def lacking_for_time(self, topic: str, queue_id: int, timestamp_ms: int) -> Sequence[Loadable]:
+        """Return what ``offset_by_time`` would have to wait for first, to be given to ``load``.
+
+        What it would have to wait for next is known when that has been loaded.
+        """
+        return self._search_time(topic, queue_id, timestamp_ms, may_wait=False)[1]
+
+    def _search_time(
+        self, topic: str, queue_id: int, timestamp_ms: int, *, may_wait: bool
+    ) -> tuple[int, Sequence[Loadable]]:
+        """Return how far a search by time gets, and what it lacks there."""
+        queue = self._queues.get((topic, queue_id))
+        if queue is None:
+            return 0, ()
+        low, high = self._min_offset_of(queue), queue.max_offset
+        while low < high:
+            middle = (low + high) // 2
+            lacking = () if may_wait else self._lacking_timestamp(queue, middle)
+            if lacking:
+                return low, lacking
+            # A lost record (-1) counts as old, so that the search ends at one that is there.
+            if self.store_timestamp(topic, queue_id, middle) < timestamp_ms:
+                low = middle + 1
+            else:
+                high = middle
+        return low, ()
+
+    def _lacking_timestamp(self, queue: ConsumeQueue, queue_offset: int) -> Sequence[Loadable]:
+        """Return what ``store_timestamp`` would have to wait for: a unit, or else its record."""
+        lacking = self._page_cache.lacking(queue.places(queue_offset, 1))
+        if lacking:
+            return lacking
+        unit = self._units(queue, queue_offset, 1)
+        return () if UNIT.unpack(unit)[1] == FILLER_SIZE else self._lacking(unit)
+
+    def lacking_timestamps(self, messages: Iterable[tuple[str, int, int]]) -> Sequence[Loadable]:
+        """Return what ``store_timestamp`` of (topic, queue id, queue offset) would wait for first.
+
+        Units are lacking first: their records are known when these have been loaded.
+        """
+        found: list[Loadable] = []
+        for topic, queue_id, queue_offset in messages:
+            queue = self._queues.get((topic, queue_id))
+            if queue is not None and self._min_offset_of(queue) <= queue_offset < queue.max_offset:
+                found += self._lacking_timestamp(queue, queue_offset)
+        return found
+
+    def store_timestamp(self, topic: str, queue_id: int, queue_offset: int) -> int:
+        """Return when a message was stored, in ms; -1 if it is not there."""
+        queue = self._queues.get((topic, queue_id))
+        if queue is None:
+            return -1
+        self._check_open()
+        if not self._min_offset_of(queue) <= queue_offset < queue.max_offset:
+            return -1
+        units = self._units(queue, queue_offset, 1)
+        if UNIT.unpack(units)[1] == FILLER_SIZE:
+            return -1
+        where = queue, queue_offset, queue_offset + 1
+        record = self._gather(units, *where)
+        if record is None:
+            record = self._gather(self._verified(queue, queue_offset, units), *where)
+        if not record:
+            return -1
+        begin = 68 if record[39] & 0x10 else 56
+        return int.from_bytes(record[begin : begin + 8], "big", signed=True)
+
+    def record_at(self, physical_offset: int) -> bytes:
+        """Return the record that begins at ``physical_offset``; RecordError if none does.
+
+        StoreError if it cannot be read.
+        """
+        self._check_open()
+        try:
+            return self._log.record_at(physical_offset)
+        except OSError as exc:
+            raise StoreError(f"a CommitLog file cannot be read: {exc}") from exc
+
+    def query(
+        self,
+        topic: str,
+        key: str,
+        *,
+        begin_ms: int,
+        end_ms: int,
+        count_max: int = 32,
+        only_unique: bool = False,
+    ) -> QueryResult:
+        """Return records of a topic that have a key and were stored in [begin_ms, end_ms].
+
+        A key is the record's UNIQ_KEY or, unless ``only_unique``, a word of its KEYS. At most
+        ``count_max`` of them (and never more than 64, or 8 MiB), the newest first.
+        """
+        self._check_open()
+        return self._index.query(
+            topic, key, begin_ms, end_ms, count_max=count_max, only_unique=only_unique
+        )
+
+    def lacking_record(self, physical_offset: int) -> Sequence[Loadable]:
+        """Return what ``record_at`` would have to wait for, to be given to ``load`` before."""
+        if not self._log.begin_offset <= physical_offset < self._warm_from:
+            return []
+        place = self._log_files().record(physical_offset)
+        if place is None:
+            return []
+        head = Places(place.path, ((place.at, place.at + SIZE_BYTES),))
+        if self._page_cache.lacking([head]):
+            return [place]
+        end = min(place.at + self._log.size_at(physical_offset), place.end)
+        is_lacking = self._page_cache.lacking([Places(place.path, ((place.at, end),))])
+        return [place] if is_lacking else []
+
+    def lacking_for_query(
+        self, topic: str, key: str, *, begin_ms: int, end_ms: int
+    ) -> Sequence[Loadable]:
+        """Return what ``query`` may have to wait for, to be given to ``load`` before.
+
+        Which entries and records these are is found out by reading them, so what is in memory is
+        not left out: nothing is returned only if all was written since the start.
+        """
+        if self._log.begin_offset >= self._warm_from:
+            return []
+        return [self._index.places(topic, key, begin_ms, end_ms, self._log_files())]
+
+    def _log_files(self) -> LogFiles:
+        queue = self._log.queue
+        paths = tuple(file.path for file in queue.files)
+        return LogFiles(self._log.begin_offset, queue.file_bytes, paths)
+
+    @property
+    def _warm_from(self) -> int:
+        """The log from there on is in memory, as long as the memory is large enough for it."""
+        return max(self.opened_at, self._log.end_offset - self.cached_bytes)
+
+    @property
+    def earliest_timestamp_ms(self) -> int:
+        """When the oldest message was stored, -1 if there is none or it cannot be read."""
+        try:
+            fields = decode(self.record_at(self._log.begin_offset))[0]
+        except StoreError:
+            return -1
+        return int(fields[8])
