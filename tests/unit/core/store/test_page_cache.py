@@ -100,19 +100,35 @@ async def test_a_reader_that_may_wait_is_told_nothing(tmp_path: Path) -> None:
         assert store.reader.read("T", 0, 0).status is ReadStatus.FOUND
 
 
-async def test_records_of_units_are_loaded(tmp_path: Path) -> None:
+async def test_units_and_their_records_are_loaded(tmp_path: Path) -> None:
     filled(tmp_path)
     storage = ColdStorage()
     with opened(tmp_path, storage=storage, consume_queue_file_units=100) as store:
-        await store.reader.load_records(b"")
+        reader = store.reader
+        await reader.load_records(b"")
+        assert await reader.load_units("U", 0, 0, 50) == b""
         assert not storage.loaded
-        await store.reader.load_records(store.reader.units("T", 2, 250, 50))
-        found = store.reader.read("T", 2, 250, count_max=50, may_wait=False)
-        assert {"consumequeue" in place.path for place in found.lacking} == {True}
-        await store.reader.load(found.lacking)
-        assert (
-            store.reader.read("T", 2, 250, count_max=50, may_wait=False).status is ReadStatus.FOUND
-        )
+        units = await reader.load_units("T", 2, 250, 60)
+        assert units == reader.units("T", 2, 250, 50)
+        assert {"consumequeue" in path for path, _ in storage.loaded} == {True}
+        await reader.load_records(units)
+        assert {"consumequeue" in path for path, _ in storage.loaded} == {True, False}
+        found = reader.read("T", 2, 250, count_max=50, may_wait=False)
+        assert (found.status, found.count) == (ReadStatus.FOUND, 50)
+
+
+async def test_times_of_messages_lack_units_and_then_records(tmp_path: Path) -> None:
+    filled(tmp_path)
+    storage = ColdStorage()
+    wanted = [("T", 0, 10), ("T", 1, 299), ("T", 1, 300), ("T", 2, -1), ("U", 0, 0)]
+    with opened(tmp_path, storage=storage, consume_queue_file_units=100) as store:
+        for kind in ("consumequeue", "commitlog"):
+            lacking = store.reader.lacking_timestamps(wanted)
+            storage.loaded.clear()
+            await store.reader.load(lacking)
+            assert len(lacking) == 2
+            assert all(kind in path for path, _ in storage.loaded)
+        assert not store.reader.lacking_timestamps(wanted)
 
 
 async def test_what_was_found_in_memory_is_not_asked_for_again_at_once(tmp_path: Path) -> None:
