@@ -138,7 +138,10 @@ class Storage(Protocol):
         ...
 
     def list_directory(self, path: str) -> list[Entry]:
-        """Return the entries sorted by name; none if there is no such directory."""
+        """Return the entries sorted by name; none if there is no such directory.
+
+        What is removed or renamed meanwhile may be left out.
+        """
         ...
 
     def read_file(self, path: str) -> bytes | None:
@@ -220,12 +223,11 @@ class OsStorage:
 
     def list_directory(self, path: str) -> list[Entry]:
         try:
-            with os.scandir(path) as found:
-                entries = [
-                    Entry(e.name, 0 if e.is_dir() else e.stat().st_size, e.is_dir()) for e in found
-                ]
+            found = os.scandir(path)
         except FileNotFoundError:
             return []
+        with found:
+            entries = [entry for here in found if (entry := _entry(here)) is not None]
         return sorted(entries, key=lambda e: e.name)
 
     def read_file(self, path: str) -> bytes | None:
@@ -557,6 +559,19 @@ def _opened(path: str, flags: int) -> Iterator[int]:
         yield fd
     finally:
         os.close(fd)
+
+
+def _entry(found: os.DirEntry[str]) -> Entry | None:
+    """Return an entry of a directory, None for a file that has gone since it was found."""
+    if found.is_dir():
+        return Entry(found.name, 0, True)
+    try:
+        return Entry(found.name, found.stat().st_size, False)
+    except FileNotFoundError:
+        # A link that leads nowhere has not gone: its file may be on a disk that is not there.
+        if found.is_symlink():
+            raise
+        return None
 
 
 @contextmanager

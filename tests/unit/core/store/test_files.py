@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
@@ -104,6 +105,33 @@ def test_a_directory_lists_by_name_and_a_missing_one_is_empty(tmp_path: Path) ->
     entries = [(e.name, e.size, e.is_directory) for e in storage.list_directory(str(tmp_path))]
     assert entries == [("a", 3, False), ("b", 0, True)]
     assert storage.list_directory(str(tmp_path / "none")) == []
+
+
+def test_a_file_that_goes_while_its_directory_is_listed_is_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("a", "b.tmp", "c"):
+        (tmp_path / name).write_bytes(b"x")
+    scan = os.scandir
+
+    class Scanned(list[os.DirEntry[str]], AbstractContextManager[None]):
+        def __exit__(self, *_: object) -> None:
+            pass
+
+    def scan_and_rename(path: str) -> Scanned:
+        with scan(path) as found:
+            entries = Scanned(found)
+        (tmp_path / "b.tmp").rename(tmp_path / "b")
+        return entries
+
+    monkeypatch.setattr(os, "scandir", scan_and_rename)
+    assert [entry.name for entry in OsStorage().list_directory(str(tmp_path))] == ["a", "c"]
+
+
+def test_a_link_that_leads_nowhere_is_no_file_that_has_gone(tmp_path: Path) -> None:
+    (tmp_path / "00000000000000000000").symlink_to(tmp_path / "on another disk")
+    with pytest.raises(FileNotFoundError, match="00000000000000000000"):
+        OsStorage().list_directory(str(tmp_path))
 
 
 def test_disk_usage_counts_as_df_does(tmp_path: Path) -> None:
