@@ -11,7 +11,7 @@ import pytest
 import motelog as package
 from motelog.cli.main import COMMANDS
 from motelog.testing import MotelogProcess
-from tests.support.cli import motelog, motelog_lines, start_motelog
+from tests.support.cli import motelog, motelog_lines, started_motelog
 
 
 @pytest.mark.parametrize("protocol", ["4", "5"])
@@ -21,18 +21,20 @@ def test_what_pub_publishes_reaches_sub(
 ) -> None:
     to = ["--to", motelog_stack.ready["mqtt"], "--protocol", protocol, "-q", qos]
     topic = f"pubsub{protocol}{qos}"
-    subscriber = start_motelog(
+    with started_motelog(
         "sub", "-t", f"{topic}/+/x", "-t", f"{topic}/#", "--count=2", "--seconds=30", "--json", *to
-    )
-    assert subscriber.stdout is not None
-    assert json.loads(subscriber.stdout.readline())["event"] == "subscribed"
-    published = motelog_lines("pub", "-t", f"{topic}/a/x", "-m", "ünï", "--count=2", "--json", *to)
-    acknowledged = 2 if qos == "1" else 0
-    assert published == [{"published": 2, "acknowledged": acknowledged, "refused": 0}]
-    output, errors = subscriber.communicate(timeout=40)
-    assert subscriber.returncode == 0, errors
-    messages = [json.loads(line) for line in output.splitlines()]
-    assert messages == [{"topic": f"{topic}/a/x", "payload": "ünï", "qos": int(qos)}] * 2
+    ) as subscriber:
+        assert subscriber.stdout is not None
+        assert json.loads(subscriber.stdout.readline())["event"] == "subscribed"
+        published = motelog_lines(
+            "pub", "-t", f"{topic}/a/x", "-m", "ünï", "--count=2", "--json", *to
+        )
+        acknowledged = 2 if qos == "1" else 0
+        assert published == [{"published": 2, "acknowledged": acknowledged, "refused": 0}]
+        output, errors = subscriber.communicate(timeout=40)
+        assert subscriber.returncode == 0, errors
+        messages = [json.loads(line) for line in output.splitlines()]
+        assert messages == [{"topic": f"{topic}/a/x", "payload": "ünï", "qos": int(qos)}] * 2
 
 
 def test_lines_of_standard_input_reach_a_native_consumer(motelog_stack: MotelogProcess) -> None:
@@ -47,24 +49,24 @@ def test_lines_of_standard_input_reach_a_native_consumer(motelog_stack: MotelogP
 
 def test_what_produce_sends_reaches_consume_and_sub(motelog_stack: MotelogProcess) -> None:
     namesrv = ["--namesrv", motelog_stack.ready["namesrv"]]
-    subscriber = start_motelog(
+    with started_motelog(
         "sub", "-t", "commands/#", "--count=1", "--seconds=30", "--json",
         "--to", motelog_stack.ready["mqtt"],
-    )  # fmt: skip
-    assert subscriber.stdout is not None
-    assert subscriber.stdout.readline()
-    (sent,) = motelog_lines(
-        "produce", "commands", "-m", "restart", "--tag", "dev9", "--key", "k1", "-p", "a=b=c",
-        "--json", *namesrv,
-    )  # fmt: skip
-    assert sent["status"] == "OK"
-    (message,) = motelog_lines("consume", "commands", "--count=1", "--json", *namesrv)
-    assert message["message_id"] == sent["message_id"]
-    assert (message["body"], message["tag"], message["keys"]) == ("restart", "dev9", ["k1"])
-    assert message["properties"]["a"] == "b=c"
-    output, errors = subscriber.communicate(timeout=40)
-    assert subscriber.returncode == 0, errors
-    assert json.loads(output)["topic"] == "commands/dev9"
+    ) as subscriber:  # fmt: skip
+        assert subscriber.stdout is not None
+        assert subscriber.stdout.readline()
+        (sent,) = motelog_lines(
+            "produce", "commands", "-m", "restart", "--tag", "dev9", "--key", "k1", "-p", "a=b=c",
+            "--json", *namesrv,
+        )  # fmt: skip
+        assert sent["status"] == "OK"
+        (message,) = motelog_lines("consume", "commands", "--count=1", "--json", *namesrv)
+        assert message["message_id"] == sent["message_id"]
+        assert (message["body"], message["tag"], message["keys"]) == ("restart", "dev9", ["k1"])
+        assert message["properties"]["a"] == "b=c"
+        output, errors = subscriber.communicate(timeout=40)
+        assert subscriber.returncode == 0, errors
+        assert json.loads(output)["topic"] == "commands/dev9"
 
 
 def test_a_group_goes_on_where_it_committed(motelog_stack: MotelogProcess) -> None:
@@ -205,27 +207,29 @@ def test_interrupt_ends_a_command_quietly(
     motelog_stack: MotelogProcess, arguments: list[str]
 ) -> None:
     motelog("produce", "interrupt", "-m", "x", "--namesrv", motelog_stack.ready["namesrv"])
-    process = start_motelog(*(argument.format(**motelog_stack.ready) for argument in arguments))
-    assert process.stdout is not None
-    assert process.stdout.readline()
-    process.send_signal(signal.SIGINT)
-    _, errors = process.communicate(timeout=20)
-    assert process.returncode == 130
-    assert errors == ""
+    with started_motelog(
+        *(argument.format(**motelog_stack.ready) for argument in arguments)
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline()
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=20)
+        assert process.returncode == 130
+        assert errors == ""
 
 
 def test_pipe_whose_reader_has_gone_is_no_traceback(motelog_stack: MotelogProcess) -> None:
     namesrv = motelog_stack.ready["namesrv"]
     motelog("produce", "piped", "-m", "x", "--count=50", "--namesrv", namesrv)
-    process = start_motelog("consume", "piped", "--json", "--namesrv", namesrv)
-    assert process.stdout is not None
-    assert process.stderr is not None
-    assert process.stdout.readline()
-    process.stdout.close()
-    motelog("produce", "piped", "-m", "x", "--count=50", "--namesrv", namesrv)
-    assert process.wait(timeout=30) == 1
-    assert "Traceback" not in process.stderr.read()
-    process.stderr.close()
+    with started_motelog("consume", "piped", "--json", "--namesrv", namesrv) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        assert process.stdout.readline()
+        process.stdout.close()
+        motelog("produce", "piped", "-m", "x", "--count=50", "--namesrv", namesrv)
+        assert process.wait(timeout=30) == 1
+        assert "Traceback" not in process.stderr.read()
+        process.stderr.close()
 
 
 def test_bench_measures_a_stack_of_its_own() -> None:

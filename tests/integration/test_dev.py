@@ -12,7 +12,7 @@ import pytest
 
 from motelog import Message, SyncProducer
 from motelog.testing import MotelogProcess, MotelogProcessError
-from tests.support.cli import motelog, motelog_lines, start_motelog
+from tests.support.cli import motelog, motelog_lines, started_motelog
 
 ANY_PORTS = [f"--{name}=127.0.0.1:0" for name in ("mqtt", "namesrv", "broker", "admin")]
 
@@ -69,33 +69,33 @@ def test_the_environment_sets_what_no_option_sets(
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_signal_stops_it_cleanly(number: signal.Signals) -> None:
-    process = start_motelog("dev", "--ephemeral", "--json", *ANY_PORTS)
-    assert process.stdout is not None
-    line = process.stdout.readline()
-    ready = json.loads(line)
-    data = Path(ready["data"])
-    assert data.is_dir()
-    process.send_signal(number)
-    output, errors = process.communicate(timeout=20)
-    assert process.returncode == 0, errors
-    assert output == "", "one JSON line and nothing else"
-    assert not data.exists(), "an ephemeral folder goes with its process"
+    with started_motelog("dev", "--ephemeral", "--json", *ANY_PORTS) as process:
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        ready = json.loads(line)
+        data = Path(ready["data"])
+        assert data.is_dir()
+        process.send_signal(number)
+        output, errors = process.communicate(timeout=20)
+        assert process.returncode == 0, errors
+        assert output == "", "one JSON line and nothing else"
+        assert not data.exists(), "an ephemeral folder goes with its process"
 
 
 def test_text_names_the_addresses_and_what_to_try_next() -> None:
-    process = start_motelog("dev", "--ephemeral", *ANY_PORTS)
-    assert process.stdout is not None
-    lines: list[str] = []
-    while not lines or "Ctrl-C" not in lines[-1]:
-        lines.append(process.stdout.readline())
-        assert lines[-1], process.communicate(timeout=20)
-    process.send_signal(signal.SIGTERM)
-    process.communicate(timeout=20)
-    text = "".join(lines)
-    assert text.startswith("Motelog is ready.\n  MQTT         127.0.0.1:")
-    assert "acknowledged when in the page cache, on the disk within 500 ms" in text
-    assert "motelog pub -t telemetry/dev42/temp" in text
-    assert "mosquitto_pub" in text
+    with started_motelog("dev", "--ephemeral", *ANY_PORTS) as process:
+        assert process.stdout is not None
+        lines: list[str] = []
+        while not lines or "Ctrl-C" not in lines[-1]:
+            lines.append(process.stdout.readline())
+            assert lines[-1], process.communicate(timeout=20)
+        process.send_signal(signal.SIGTERM)
+        process.communicate(timeout=20)
+        text = "".join(lines)
+        assert text.startswith("Motelog is ready.\n  MQTT         127.0.0.1:")
+        assert "acknowledged when in the page cache, on the disk within 500 ms" in text
+        assert "motelog pub -t telemetry/dev42/temp" in text
+        assert "mosquitto_pub" in text
 
 
 def test_messages_of_a_data_folder_are_there_after_a_restart(tmp_path: Path) -> None:
@@ -168,14 +168,14 @@ def test_up_runs_the_roles_that_a_file_names(tmp_path: Path) -> None:
         'roles = ["namesrv", "console"]\n[namesrv]\nlisten = "127.0.0.1:0"\n'
         '[admin]\nlisten = "127.0.0.1:0"\n'
     )
-    process = start_motelog("up", "--config", str(path), "--json")
-    assert process.stdout is not None
-    ready = json.loads(process.stdout.readline())
-    assert set(ready) == {"event", "pid", "namesrv", "console"}
-    assert httpx.get(f"http://{ready['console']}/health/ready").status_code == 200
-    process.send_signal(signal.SIGTERM)
-    _, errors = process.communicate(timeout=20)
-    assert process.returncode == 0, errors
+    with started_motelog("up", "--config", str(path), "--json") as process:
+        assert process.stdout is not None
+        ready = json.loads(process.stdout.readline())
+        assert set(ready) == {"event", "pid", "namesrv", "console"}
+        assert httpx.get(f"http://{ready['console']}/health/ready").status_code == 200
+        process.send_signal(signal.SIGTERM)
+        _, errors = process.communicate(timeout=20)
+        assert process.returncode == 0, errors
 
 
 def test_up_says_what_an_acknowledgement_promises(tmp_path: Path) -> None:
@@ -185,16 +185,16 @@ def test_up_says_what_an_acknowledgement_promises(tmp_path: Path) -> None:
         f'[broker.store]\ndirectory = "{tmp_path}/store"\nwrite_buffer = true\n'
         "commitlog_file_bytes = 1048576\n"
     )
-    process = start_motelog("up", "--config", str(path))
-    assert process.stdout is not None
-    lines = [process.stdout.readline() for _ in range(3)]
-    process.send_signal(signal.SIGTERM)
-    _, errors = process.communicate(timeout=20)
-    assert lines[0] == "Motelog is ready.\n", errors
-    assert lines[2] == (
-        "Messages are acknowledged when in this process's memory, in the page cache within "
-        "200 ms, on the disk within 500 ms.\n"
-    )
+    with started_motelog("up", "--config", str(path)) as process:
+        assert process.stdout is not None
+        lines = [process.stdout.readline() for _ in range(3)]
+        process.send_signal(signal.SIGTERM)
+        _, errors = process.communicate(timeout=20)
+        assert lines[0] == "Motelog is ready.\n", errors
+        assert lines[2] == (
+            "Messages are acknowledged when in this process's memory, in the page cache within "
+            "200 ms, on the disk within 500 ms.\n"
+        )
 
 
 def test_up_with_a_wrong_file_ends_with_78(tmp_path: Path) -> None:

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -43,16 +45,28 @@ def motelog_lines(*arguments: str, input: str | None = None) -> list[dict[str, A
     return [json.loads(line) for line in result.stdout.splitlines()]
 
 
-def start_motelog(*arguments: str) -> subprocess.Popen[str]:
-    """Start a command whose output is read while it runs; the caller waits for it."""
-    return subprocess.Popen(
+@contextmanager
+def started_motelog(*arguments: str) -> Iterator[subprocess.Popen[str]]:
+    """Run a command whose output is read meanwhile; what has not ended by then is killed."""
+    process = subprocess.Popen(
         [sys.executable, "-m", "motelog", *arguments],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
         env=_environment(None),
+        preexec_fn=_interruptible,
     )
+    with process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def _interruptible() -> None:
+    """Hear SIGINT also below a shell that has put the tests into the background."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def _environment(extra: Mapping[str, str] | None) -> dict[str, str]:
