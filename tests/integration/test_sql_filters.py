@@ -13,7 +13,7 @@ from bridge.errors import FilterError
 from bridge.producer import Producer
 from bridge.pull import PullConsumer, PullStatus
 from bridge.sync import SyncPullConsumer
-from core.broker import filter_gate
+from core.broker import filter_gate, filtered_reads
 from core.message import Message
 from core.record import decode_messages
 from core.remoting import RemotingCommand, RequestCode, ResponseCode
@@ -32,6 +32,12 @@ from tests.support.broker_stack import (
 )
 
 WARM = "kind = 'room' AND degrees > 20"
+
+
+@pytest.fixture(autouse=True)
+def without_hurry(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let no read end because the machine was busy elsewhere."""
+    monkeypatch.setattr(filtered_reads, "BUSY_MS", 60_000)
 
 
 async def send(peer: Peer, *degrees: float, kind: str = "room") -> None:
