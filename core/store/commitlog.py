@@ -20,6 +20,7 @@ from core.clock import Clock
 from core.errors import RecordError, RecordTooLargeError
 from core.record import (
     BLANK_BYTES_MIN,
+    FILLER_SIZE,
     AppendMessage,
     QueueTail,
     copy_in,
@@ -216,7 +217,8 @@ class CommitLog:
                 if file is not None:
                     found.append(Places(file.path, joined(ranges)))
                 file, ranges = self.queue.find(physical_offset), []
-            if file is not None:
+            # Fillers name nothing, and units that a disk has changed may say anything.
+            if file is not None and 0 < size < FILLER_SIZE:
                 begin = physical_offset - file.begin
                 ranges.append((begin, min(begin + size, file.size)))
         if file is not None:

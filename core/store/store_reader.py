@@ -128,6 +128,7 @@ class StoreReader:
         is_warm = queue_offset >= queue.opened_at and high - queue_offset <= WARM_UNITS
         if not may_wait and (not is_warm or queue.is_unchecked(queue_offset)):
             lacking = self._page_cache.lacking(queue.places(queue_offset, window))
+            lacking = lacking or self._lacking_for_doubts(queue, queue_offset, window)
             if lacking:
                 return ReadResult(ReadStatus.COLD, queue_offset, low, high, lacking=lacking)
         units = self._units(queue, queue_offset, window)
@@ -162,6 +163,17 @@ class StoreReader:
         last = units[(looked - 1) * UNIT_BYTES : looked * UNIT_BYTES]
         behind_bytes = self._log.end_offset - int.from_bytes(last[:8], "big")
         return ReadResult(status, queue_offset + looked, low, high, records, count, behind_bytes)
+
+    def _lacking_for_doubts(
+        self, queue: ConsumeQueue, queue_offset: int, count: int
+    ) -> list[Places]:
+        """Return where records are not in memory that units in doubt are to be compared with."""
+        try:
+            if queue.doubtful_files(queue_offset, count):
+                return self._lacking(queue.read(queue_offset, count))
+        except OSError as exc:
+            raise StoreError(f"a ConsumeQueue file cannot be read: {exc}") from exc
+        return []
 
     def _lacking(self, units: bytes) -> list[Places]:
         """Return where records that units name are not in memory."""

@@ -1,7 +1,7 @@
 """Units that a bad disk has changed, made again from the log while the store is open.
 
 Owns: UnitHealer: comparing units with their records, finding the record of one that leads nowhere.
-Must not touch: when a unit is in doubt (consume_queue, message_store), records.
+Must not touch: when a unit is in doubt (consume_queue, store_reader), records.
 
         unit k - 1        unit k        unit k + 1
             |                ?               |
@@ -9,15 +9,18 @@ Must not touch: when a unit is in doubt (consume_queue, message_store), records.
 
 Invariants: a unit on file changes only into that of a record which names its topic, queue id and
 queue offset. Where there is none, the file stays as it is, and readers get a filler.
-Concurrency: runs in the trio thread. A search reads SEARCH_BYTES_MAX of the log at a time; then the
-read that wanted it fails, and the next one goes on where it ended.
+Concurrency: runs in the trio thread. A read searches SEARCH_BYTES_MAX of the log and then fails;
+``run`` goes on with the search, in pages that a thread has loaded, and a later read finds what it
+found. Where nothing runs, each read goes on where the one before has ended.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
+
+import trio
 
 from core.errors import StoreError
 from core.record import (
@@ -32,16 +35,19 @@ from core.record import (
 from core.store.commitlog import CommitLog
 from core.store.consume_queue import FILLER, UNIT, ConsumeQueue
 from core.store.due_time import WAITING_TOPICS, DueTimes
+from core.store.page_cache import Loadable, Places
 
 logger = logging.getLogger(__name__)
 
-SEARCH_BYTES_MAX: Final = 67_108_864
-RECORDS_PER_STEP: Final = 16_384
+SEARCH_BYTES_MAX: Final = 4_194_304
+RECORDS_PER_STEP: Final = 64
 UNITS_PER_STEP: Final = 1_024
 NEIGHBOURS_MAX: Final = 64
 LOST_MAX: Final = 65_536
+SOUGHT_MAX: Final = 1_024
 
 Place = tuple[bytes, int, int]  # (topic, queue id, queue offset)
+Load = Callable[[Sequence[Loadable]], Awaitable[None]]
 
 
 class UnitHealer:
@@ -53,8 +59,11 @@ class UnitHealer:
         self._log = log
         self._due_times = due_times
         self._on_repaired = on_repaired
-        # Of searches that are not finished: where they go on.
-        self._searched: dict[Place, int] = {}
+        # Of searches that a read has begun: where the next read goes on, and their end.
+        self._searched: dict[Place, tuple[int, int]] = {}
+        # The same of those that ``run`` goes on with. What wakes it; None while it does not run.
+        self._sought: dict[Place, tuple[int, int]] = {}
+        self._wanted: trio.Event | None = None
         # Places that the log has no record for.
         self._lost: set[Place] = set()
         self.repaired_units = 0
@@ -122,15 +131,15 @@ class UnitHealer:
         place = (queue.tail.topic, queue.tail.queue_id, offset)
         if place in self._lost:
             return FILLER
-        at = self._searched.pop(place, None)
-        if at is None:
-            at = self._neighbour_end(queue, offset)
-        found = self._search(place, at, self._next_begin(queue, offset))
+        if place in self._sought:
+            raise _not_yet(place)
+        known = self._searched.pop(place, None)
+        if known is None:
+            known = self._neighbour_end(queue, offset), self._next_begin(queue, offset)
+        at, end = known
+        found = self._search(place, at, end)
         if found is None:
-            logger.error("a unit has no record topic=%s queue_id=%d offset=%d", *place)
-            if len(self._lost) >= LOST_MAX:
-                self._lost.clear()
-            self._lost.add(place)
+            self._note_lost(place)
             return FILLER
         if found != unit:
             self._repair(queue, offset, found)
@@ -169,22 +178,87 @@ class UnitHealer:
 
     def _search(self, place: Place, begin: int, end: int) -> bytes | None:
         """Return the unit of the record of ``place`` in [begin, end), None if it is not there."""
-        at = begin
+        # What an earlier read has begun may have been removed since.
+        at = begin = max(begin, self._log.begin_offset)
         while at < end:
             if at - begin >= SEARCH_BYTES_MAX:
-                self._searched[place] = at
-                raise StoreError(
-                    f"unit {place[2]} of {place[0].decode()}/{place[1]} is wrong, and its record "
-                    "is being looked for: try again"
-                )
-            runs, at, stop = self._collect(at, RECORDS_PER_STEP)
-            for run in runs:
-                at_unit = (place[2] - run.first_offset) * UNIT_BYTES
-                if run[:2] == place[:2] and 0 <= at_unit < len(run.units):
-                    return run.units[at_unit : at_unit + UNIT_BYTES]
-            if stop is not ScanStop.COUNT:
-                at = self._behind(at, end, stop)
+                self._put_off(place, at, end)
+                raise _not_yet(place)
+            found, at = self._look(place, at, end)
+            if found is not None:
+                return found
         return None
+
+    def _look(self, place: Place, at: int, end: int) -> tuple[bytes | None, int]:
+        """Return the unit if one of the next records is its; and where that is, or to go on."""
+        runs, behind, stop = self._collect(at, RECORDS_PER_STEP)
+        for run in runs:
+            at_unit = (place[2] - run.first_offset) * UNIT_BYTES
+            if run[:2] == place[:2] and 0 <= at_unit < len(run.units):
+                return run.units[at_unit : at_unit + UNIT_BYTES], at
+        if stop is not ScanStop.COUNT:
+            behind = self._behind(behind, end, stop)
+        return None, behind
+
+    def _put_off(self, place: Place, at: int, end: int) -> None:
+        if self._wanted is not None and len(self._sought) < SOUGHT_MAX:
+            self._sought[place] = at, end
+            self._wanted.set()
+        else:
+            self._note_searched(place, at, end)
+
+    def _note_searched(self, place: Place, at: int, end: int) -> None:
+        if len(self._searched) >= LOST_MAX:
+            self._searched.clear()
+        self._searched[place] = at, end
+
+    def _note_lost(self, place: Place) -> None:
+        logger.error("a unit has no record topic=%s queue_id=%d offset=%d", *place)
+        if len(self._lost) >= LOST_MAX:
+            self._lost.clear()
+        self._lost.add(place)
+
+    async def run(self, load: Load) -> None:
+        """Go on with searches that take longer than a read may, until cancelled.
+
+        ``load`` brings places into memory and waits meanwhile.
+        """
+        self._wanted = trio.Event()
+        try:
+            while True:
+                await self._wanted.wait()
+                self._wanted = trio.Event()
+                while self._sought:
+                    place, where = next(iter(self._sought.items()))
+                    try:
+                        await self._search_on(place, *where, load)
+                    except (OSError, StoreError) as exc:
+                        # The read that comes next begins anew, and says so if it fails as well.
+                        logger.warning("a search for a unit's record failed error=%s", exc)
+                    # Not before something is known of it: until then no read looks for it too.
+                    del self._sought[place]
+        finally:
+            self._wanted = None
+            self._sought.clear()
+
+    async def _search_on(self, place: Place, at: int, end: int, load: Load) -> None:
+        while at < end:
+            at = max(at, self._log.begin_offset)
+            file = self._log.queue.find(at)
+            if file is None:
+                break
+            begin = at - file.begin
+            stop = min(begin + SEARCH_BYTES_MAX, file.size)
+            await load([Places(file.path, ((begin, stop),))])
+            # Meanwhile the file may have been removed: then this begins again at the next.
+            while self._log.begin_offset <= at < min(file.begin + stop, end):
+                found, at = self._look(place, at, end)
+                if found is not None:
+                    # Whoever reads next begins there, and puts it on file.
+                    self._note_searched(place, at, end)
+                    return
+                await trio.lowlevel.checkpoint()
+        self._note_lost(place)
 
     def _behind(self, at: int, end: int, stop: ScanStop) -> int:
         """Return where records go on behind what is none."""
@@ -197,3 +271,11 @@ class UnitHealer:
             if found >= 0:
                 return file.begin + found
         return file.end
+
+
+def _not_yet(place: Place) -> StoreError:
+    topic, queue_id, offset = place
+    return StoreError(
+        f"unit {offset} of {topic.decode()}/{queue_id} is wrong, and its record is being looked "
+        "for: try again"
+    )

@@ -100,6 +100,29 @@ async def test_a_reader_that_may_wait_is_told_nothing(tmp_path: Path) -> None:
         assert store.reader.read("T", 0, 0).status is ReadStatus.FOUND
 
 
+async def test_records_that_doubtful_units_are_compared_with_are_loaded_first(
+    tmp_path: Path,
+) -> None:
+    filled(tmp_path)
+    path = tmp_path / "consumequeue" / "T" / "1" / ("0" * 20)
+    right = path.read_bytes()
+    for garbage in (b"\0" * 20, b"\xff" * 20, bytes(11) + b"\x05" + bytes(8)):
+        path.write_bytes(right[:400] + garbage + right[420:])
+        storage = ColdStorage()
+        with opened(tmp_path, storage=storage, consume_queue_file_units=100) as store:
+            kinds = []
+            found = store.reader.read("T", 1, 10, count_max=32, may_wait=False)
+            while found.status is ReadStatus.COLD:
+                kinds.append({"consumequeue" in place.path for place in found.lacking})
+                assert store.healer.repaired_units == 0
+                await store.reader.load(found.lacking)
+                found = store.reader.read("T", 1, 10, count_max=32, may_wait=False)
+            assert kinds[:2] == [{True}, {False}]
+            assert (found.status, found.count) == (ReadStatus.FOUND, 32)
+            assert store.healer.repaired_units == 1
+        assert path.read_bytes() == right
+
+
 async def test_units_and_their_records_are_loaded(tmp_path: Path) -> None:
     filled(tmp_path)
     storage = ColdStorage()

@@ -5,14 +5,15 @@ from __future__ import annotations
 import errno
 import re
 import shutil
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 import trio
+import trio.testing
 
 from core.clock import ManualClock
 from core.errors import StoreError
@@ -178,6 +179,96 @@ def test_a_long_search_goes_on_where_it_ended(
                 found = bodies(store)
         assert found == expected
         assert 10 < tries < 100
+        assert store.fence_reason is None
+
+
+@pytest.fixture
+def sparse(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, list[bytes]]:
+    """A folder in which units 1 and 2 of T are zeros and far from their neighbours' records."""
+    monkeypatch.setattr(unit_healer, "SEARCH_BYTES_MAX", 1_000)
+    monkeypatch.setattr(unit_healer, "RECORDS_PER_STEP", 4)
+    with opened(tmp_path, **LOG) as store:
+        for count in (1, 1, 1, 20):
+            fill(store, count)
+            fill(store, 200, topics="U")
+        expected = bodies(store)
+    change(unit_file(tmp_path), UNIT_BYTES, bytes(2 * UNIT_BYTES))
+    return tmp_path, expected
+
+
+@asynccontextmanager
+async def running(folder: Path) -> AsyncIterator[MessageStore]:
+    store = make_store(folder, **LOG)
+    store.open()
+    async with trio.open_nursery() as nursery:
+        await nursery.start(store.run)
+        await trio.testing.wait_all_tasks_blocked()
+        yield store
+        nursery.cancel_scope.cancel()
+
+
+async def searched(store: MessageStore) -> None:
+    """Return when the store looks for nothing any more."""
+    with trio.fail_after(10):
+        while store.healer._sought:  # noqa: ASYNC110  # no event
+            await trio.sleep(0.001)
+
+
+async def test_a_long_search_goes_on_while_nobody_reads(
+    sparse: tuple[Path, list[bytes]],
+) -> None:
+    folder, expected = sparse
+    async with running(folder) as store:
+        for repaired in range(2):
+            for _ in range(3):
+                with pytest.raises(StoreError, match="is being looked for: try again"):
+                    bodies(store)
+            assert store.healer.repaired_units == repaired
+            await searched(store)
+        assert bodies(store) == expected
+        assert store.healer.repaired_units == 2
+        assert not store.healer._searched
+
+
+async def test_a_long_search_that_finds_nothing_ends_in_a_filler(
+    sparse: tuple[Path, list[bytes]],
+) -> None:
+    folder, expected = sparse
+    files = sorted((folder / "commitlog").iterdir())
+    hits = [(file, hit.start()) for file in files for hit in re.finditer(b"T-0", file.read_bytes())]
+    change(*hits[1], b"X")
+    async with running(folder) as store:
+        for _ in range(2):
+            with pytest.raises(StoreError, match="try again"):
+                bodies(store)
+            await searched(store)
+        assert bodies(store) == [expected[0], *expected[2:]]
+
+
+async def test_a_search_that_fails_is_begun_again_by_the_next_read(
+    sparse: tuple[Path, list[bytes]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, expected = sparse
+    async with running(folder) as store:
+        look = store.healer._look
+        fails = [OSError(errno.EIO, "bad page"), StoreError("not mapped")]
+
+        def fail(place: unit_healer.Place, at: int, end: int) -> tuple[bytes | None, int]:
+            # The read's own search goes on; it is the first to look.
+            if fails and store.healer._sought:
+                raise fails.pop()
+            return look(place, at, end)
+
+        monkeypatch.setattr(store.healer, "_look", fail)
+        found: list[bytes] = []
+        tries = 0
+        while not found:
+            tries += 1
+            with suppress(StoreError):
+                found = bodies(store)
+            await searched(store)
+        assert (found, fails) == (expected, [])
+        assert tries == 5
         assert store.fence_reason is None
 
 
