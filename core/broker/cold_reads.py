@@ -7,13 +7,14 @@ Must not touch: what is read, who reads; whoever waits is called back.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from typing import Any, Final
 
 import trio
 
 from core.errors import BrokerError
 from core.remoting import RemotingCommand, ResponseCode
-from core.remoting_server import Connection, answer_with
+from core.remoting_server import Connection, Processor, answer_with
 
 LOADERS: Final = 4
 
@@ -43,34 +44,35 @@ class ColdReads:
             return False
         return True
 
-    def answer(
+    def guard(
         self,
-        request: RemotingCommand,
-        connection: Connection,
+        process: Processor,
         lacking: Callable[[RemotingCommand], Sequence[Any]],
-        answer: Callable[[RemotingCommand], RemotingCommand | None],
         *,
         loads_max: int = 1,
-    ) -> RemotingCommand | None:
-        """Answer at once, or, if something is on the disk only, when a thread has loaded it.
+    ) -> Processor:
+        """Return ``process``, put off until a thread has loaded what is on the disk only.
 
-        ``lacking`` says what that is; it is asked again after each load but the last. BrokerError
-        if too many wait.
+        ``lacking`` says what of a request is; it is asked again after each load but the last. The
+        request is refused with BrokerError if too many wait.
         """
-        found = lacking(request) if loads_max else ()
-        if not found:
-            return answer(request)
 
-        def process(request: RemotingCommand, connection: Connection) -> RemotingCommand | None:
-            return self.answer(request, connection, lacking, answer, loads_max=loads_max - 1)
+        def guarded(
+            request: RemotingCommand, connection: Connection, loads_left: int = loads_max
+        ) -> RemotingCommand | None:
+            found = lacking(request) if loads_left else ()
+            if not found:
+                return process(request, connection)
 
-        def again() -> None:
-            if connection.is_open:
-                answer_with(process, request, connection)
+            def again() -> None:
+                if connection.is_open:
+                    answer_with(partial(guarded, loads_left=loads_left - 1), request, connection)
 
-        if not self.load(found, again):
-            raise BrokerError(ResponseCode.SYSTEM_BUSY, "too many requests wait for the disk")
-        return None
+            if not self.load(found, again):
+                raise BrokerError(ResponseCode.SYSTEM_BUSY, "too many requests wait for the disk")
+            return None
+
+        return guarded
 
     async def run(
         self,

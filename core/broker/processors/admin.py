@@ -87,17 +87,25 @@ class AdminProcessor:
             RequestCode.GET_ALL_TOPIC_CONFIG: self._topic_configs,
             RequestCode.GET_TOPIC_CONFIG: self._topic_config,
             RequestCode.GET_BROKER_CONFIG: self._broker_config,
-            RequestCode.GET_BROKER_RUNTIME_INFO: self._runtime_info,
-            RequestCode.QUERY_MESSAGE: self._query_message,
-            RequestCode.VIEW_MESSAGE_BY_ID: self._view_message,
+            RequestCode.GET_BROKER_RUNTIME_INFO: self._cold.guard(
+                self._runtime_info, self._lacking_runtime_info
+            ),
+            RequestCode.QUERY_MESSAGE: self._cold.guard(self._query_message, self._lacking_query),
+            RequestCode.VIEW_MESSAGE_BY_ID: self._cold.guard(
+                self._view_message, self._lacking_view
+            ),
             RequestCode.GET_ALL_CONSUMER_OFFSET: self._all_offsets,
             RequestCode.GET_ALL_DELAY_OFFSET: self._all_delay_offsets,
             RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: self._create_group,
             RequestCode.DELETE_SUBSCRIPTIONGROUP: self._delete_group,
             RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: self._group_configs,
             RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG: self._group_config,
-            RequestCode.GET_TOPIC_STATS_INFO: self._topic_stats,
-            RequestCode.GET_CONSUME_STATS: self._consume_stats,
+            RequestCode.GET_TOPIC_STATS_INFO: self._cold.guard(
+                self._topic_stats, self._lacking_topic_stats, loads_max=_TIMES_LOADS_MAX
+            ),
+            RequestCode.GET_CONSUME_STATS: self._cold.guard(
+                self._consume_stats, self._lacking_consume_stats, loads_max=_TIMES_LOADS_MAX
+            ),
             RequestCode.GET_CONSUMER_CONNECTION_LIST: self._consumer_connections,
             RequestCode.GET_PRODUCER_CONNECTION_LIST: self._producer_connections,
             RequestCode.QUERY_TOPIC_CONSUME_BY_WHO: self._groups_of_topic,
@@ -131,34 +139,17 @@ class AdminProcessor:
         version = msgspec.json.encode(self._topics.version).decode()
         return request.answer(ext={"version": version}, body=text.encode())
 
-    def _runtime_info(
-        self, request: RemotingCommand, connection: Connection
-    ) -> RemotingCommand | None:
-        return self._cold.answer(
-            request, connection, self._lacking_runtime_info, self._runtime_info_loaded
-        )
-
     def _lacking_runtime_info(self, _: RemotingCommand) -> Sequence[Loadable]:
         return self._store.reader.lacking_record(self._store.begin_offset)
 
-    def _runtime_info_loaded(self, request: RemotingCommand) -> RemotingCommand:
+    def _runtime_info(self, request: RemotingCommand, _: Connection) -> RemotingCommand:
         return request.answer(body=msgspec.json.encode({"table": self._runtime.table()}))
-
-    def _view_message(
-        self, request: RemotingCommand, connection: Connection
-    ) -> RemotingCommand | None:
-        return self._cold.answer(request, connection, self._lacking_view, self._view_loaded)
 
     def _lacking_view(self, request: RemotingCommand) -> Sequence[Loadable]:
         return self._store.reader.lacking_record(int_field(request.ext, "offset"))
 
-    def _view_loaded(self, request: RemotingCommand) -> RemotingCommand:
+    def _view_message(self, request: RemotingCommand, _: Connection) -> RemotingCommand:
         return request.answer(body=self._store.reader.record_at(int_field(request.ext, "offset")))
-
-    def _query_message(
-        self, request: RemotingCommand, connection: Connection
-    ) -> RemotingCommand | None:
-        return self._cold.answer(request, connection, self._lacking_query, self._query_loaded)
 
     def _lacking_query(self, request: RemotingCommand) -> Sequence[Loadable]:
         return self._store.reader.lacking_for_query(
@@ -168,7 +159,7 @@ class AdminProcessor:
             end_ms=int_field(request.ext, "endTimestamp"),
         )
 
-    def _query_loaded(self, request: RemotingCommand) -> RemotingCommand:
+    def _query_message(self, request: RemotingCommand, _: Connection) -> RemotingCommand:
         only_unique = bool_field(request.ext, "_UNIQUE_KEY_QUERY")
         # RocketMQ has its own count (defaultQueryMaxNum) for lookups of unique ids.
         count_max = _UNIQUE_COUNT_MAX if only_unique else int32_field(request.ext, "maxNum")
@@ -220,22 +211,11 @@ class AdminProcessor:
             raise BrokerError(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, text)
         return request.answer(body=msgspec.json.encode(group))
 
-    def _topic_stats(
-        self, request: RemotingCommand, connection: Connection
-    ) -> RemotingCommand | None:
-        return self._cold.answer(
-            request,
-            connection,
-            self._lacking_topic_stats,
-            self._topic_stats_loaded,
-            loads_max=_TIMES_LOADS_MAX,
-        )
-
     def _lacking_topic_stats(self, request: RemotingCommand) -> Sequence[Loadable]:
         config = self._find_topic(text_field(request.ext, "topic"))
         return self._lacking_times((queue, self._ends(queue)[1]) for queue in self._queues(config))
 
-    def _topic_stats_loaded(self, request: RemotingCommand) -> RemotingCommand:
+    def _topic_stats(self, request: RemotingCommand, _: Connection) -> RemotingCommand:
         config = self._find_topic(text_field(request.ext, "topic"))
         table = {}
         for queue in self._queues(config):
@@ -248,17 +228,6 @@ class AdminProcessor:
         put_tps = self._stats.put_rate(config.topic_name)
         return request.answer(body=dumps({"offsetTable": table, "topicPutTps": put_tps}))
 
-    def _consume_stats(
-        self, request: RemotingCommand, connection: Connection
-    ) -> RemotingCommand | None:
-        return self._cold.answer(
-            request,
-            connection,
-            self._lacking_consume_stats,
-            self._consume_stats_loaded,
-            loads_max=_TIMES_LOADS_MAX,
-        )
-
     def _lacking_consume_stats(self, request: RemotingCommand) -> Sequence[Loadable]:
         name = text_field(request.ext, "consumerGroup")
         return self._lacking_times(
@@ -267,7 +236,7 @@ class AdminProcessor:
             for queue, consumed in self._consumed(name, topic)
         )
 
-    def _consume_stats_loaded(self, request: RemotingCommand) -> RemotingCommand:
+    def _consume_stats(self, request: RemotingCommand, _: Connection) -> RemotingCommand:
         name = text_field(request.ext, "consumerGroup")
         table = {}
         consume_tps = 0.0

@@ -78,12 +78,18 @@ class ConsumerProcessor:
 
     def processors(self) -> dict[int, Processor]:
         return {
-            RequestCode.QUERY_CONSUMER_OFFSET: self._query_offset,
+            RequestCode.QUERY_CONSUMER_OFFSET: self._cold.guard(
+                self._query_offset, self._lacking_first
+            ),
             RequestCode.UPDATE_CONSUMER_OFFSET: self._update_offset,
-            RequestCode.SEARCH_OFFSET_BY_TIMESTAMP: self._offset_by_time,
+            RequestCode.SEARCH_OFFSET_BY_TIMESTAMP: self._cold.guard(
+                self._offset_by_time, self._lacking_for_time, loads_max=_TIME_LOADS_MAX
+            ),
             RequestCode.GET_MAX_OFFSET: self._max_offset,
             RequestCode.GET_MIN_OFFSET: self._min_offset,
-            RequestCode.GET_EARLIEST_MSG_STORETIME: self._earliest_time,
+            RequestCode.GET_EARLIEST_MSG_STORETIME: self._cold.guard(
+                self._earliest_time, self._lacking_earliest, loads_max=_TIME_LOADS_MAX
+            ),
             RequestCode.HEART_BEAT: self._heartbeat,
             RequestCode.UNREGISTER_CLIENT: self._unregister,
             RequestCode.GET_CONSUMER_LIST_BY_GROUP: self._members,
@@ -107,20 +113,13 @@ class ConsumerProcessor:
         self._notify(gone)
         self._locks.expire(now_ms)
 
-    def _query_offset(
-        self, request: RemotingCommand, connection: Connection
-    ) -> RemotingCommand | None:
-        return self._cold.answer(
-            request, connection, self._lacking_first, self._query_offset_loaded
-        )
-
     def _lacking_first(self, request: RemotingCommand) -> Sequence[Loadable]:
         group, topic, queue_id = _group_queue(request)
         if self._offsets.query(group, topic, queue_id) is not None:
             return ()
         return self._store.reader.lacking_units(topic, queue_id, 0, 1)
 
-    def _query_offset_loaded(self, request: RemotingCommand) -> RemotingCommand:
+    def _query_offset(self, request: RemotingCommand, _: Connection) -> RemotingCommand:
         group, topic, queue_id = _group_queue(request)
         known = self._offsets.query(group, topic, queue_id)
         if known is not None and known >= 0:
@@ -166,43 +165,21 @@ class ConsumerProcessor:
         offset = self._store.reader.min_offset(*_queue(request))
         return request.answer(ext={"offset": str(offset)})
 
-    def _offset_by_time(
-        self, request: RemotingCommand, connection: Connection
-    ) -> RemotingCommand | None:
-        return self._cold.answer(
-            request,
-            connection,
-            self._lacking_for_time,
-            self._offset_loaded,
-            loads_max=_TIME_LOADS_MAX,
-        )
-
     def _lacking_for_time(self, request: RemotingCommand) -> Sequence[Loadable]:
         timestamp_ms = int_field(request.ext, "timestamp")
         return self._store.reader.lacking_for_time(*_queue(request), timestamp_ms)
 
-    def _offset_loaded(self, request: RemotingCommand) -> RemotingCommand:
+    def _offset_by_time(self, request: RemotingCommand, _: Connection) -> RemotingCommand:
         timestamp_ms = int_field(request.ext, "timestamp")
         offset = self._store.reader.offset_by_time(*_queue(request), timestamp_ms)
         return request.answer(ext={"offset": str(offset)})
-
-    def _earliest_time(
-        self, request: RemotingCommand, connection: Connection
-    ) -> RemotingCommand | None:
-        return self._cold.answer(
-            request,
-            connection,
-            self._lacking_earliest,
-            self._earliest_loaded,
-            loads_max=_TIME_LOADS_MAX,
-        )
 
     def _lacking_earliest(self, request: RemotingCommand) -> Sequence[Loadable]:
         topic, queue_id = _queue(request)
         first = self._store.reader.min_offset(topic, queue_id)
         return self._store.reader.lacking_timestamps([(topic, queue_id, first)])
 
-    def _earliest_loaded(self, request: RemotingCommand) -> RemotingCommand:
+    def _earliest_time(self, request: RemotingCommand, _: Connection) -> RemotingCommand:
         topic, queue_id = _queue(request)
         first = self._store.reader.min_offset(topic, queue_id)
         timestamp_ms = -1

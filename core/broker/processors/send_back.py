@@ -11,7 +11,6 @@ Spec: RocketMQ AbstractSendMessageProcessor.consumerSendMsgBack.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 from typing import Any, Final
 
 from core.broker.cold_reads import ColdReads
@@ -63,19 +62,11 @@ class SendBackProcessor:
         self._next_queue = 0
 
     def processors(self) -> dict[int, Processor]:
-        return {RequestCode.CONSUMER_SEND_MSG_BACK: self._take_back}
+        # What comes back is often old: the consumer has tried for a while.
+        take_back = self._cold.guard(self._take_back, self._lacking)
+        return {RequestCode.CONSUMER_SEND_MSG_BACK: take_back}
 
     def _take_back(
-        self, request: RemotingCommand, connection: Connection
-    ) -> RemotingCommand | None:
-        # What comes back is often old: the consumer has tried for a while.
-        again = partial(self._take_back_loaded, connection=connection)
-        return self._cold.answer(request, connection, self._lacking, again)
-
-    def _lacking(self, request: RemotingCommand) -> Sequence[Loadable]:
-        return self._store.reader.lacking_record(int_field(request.ext, "offset"))
-
-    def _take_back_loaded(
         self, request: RemotingCommand, connection: Connection
     ) -> RemotingCommand | None:
         ext = request.ext
@@ -118,6 +109,9 @@ class SendBackProcessor:
             (pairs[_RETRY_TOPIC], group.group_name),
         )
         return None
+
+    def _lacking(self, request: RemotingCommand) -> Sequence[Loadable]:
+        return self._store.reader.lacking_record(int_field(request.ext, "offset"))
 
     def _find(self, physical_offset: int) -> tuple[str, *tuple[Any, ...]]:
         try:
