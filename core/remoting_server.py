@@ -58,7 +58,7 @@ class Connection:
     @property
     def is_congested(self) -> bool:
         """Whether the client has not read its answers; nothing large should be queued for it."""
-        return self._reactor.output_bytes(self.connection_id) > OUTPUT_BYTES_HIGH
+        return self.is_open and self._reactor.output_bytes(self.connection_id) > OUTPUT_BYTES_HIGH
 
     def reply(self, command: RemotingCommand) -> None:
         """Queue an answer or a request of our own; without effect once the connection is closed.
@@ -100,6 +100,7 @@ class RemotingServer:
         self._end_turn = end_turn
         self._on_closed = on_closed
         self._connections: dict[int, Connection] = {}
+        self._has_ended = False
 
     @property
     def connections_count(self) -> int:
@@ -120,13 +121,18 @@ class RemotingServer:
         try:
             await drive(self.reactor, self.handle_turn, clock_s=lambda: int(trio.current_time()))
         finally:
+            self._has_ended = True
             for connection in self._connections.values():
                 connection.is_open = False
             self.reactor.shut_down()
 
     def flush(self) -> None:
-        """Send what was queued outside a turn (woken pulls, answers that waited for the disk)."""
-        self.reactor.flush()
+        """Send what was queued outside a turn (woken pulls, answers that waited for the disk).
+
+        Without effect once the server has ended: those who call it may end a little later.
+        """
+        if not self._has_ended:
+            self.reactor.flush()
 
     def handle_turn(self, turn: Turn) -> None:
         """Process one batch of the reactor."""

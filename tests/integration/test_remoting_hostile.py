@@ -13,11 +13,13 @@ import trio
 
 from core.remoting import RemotingCommand, RequestCode, ResponseCode, Serialize, decode, encode
 from core.remoting_client import connect
+from core.remoting_server import Connection, RemotingServer, open_listener
 from tests.support.broker_stack import (
     TIMEOUT_S,
     Peer,
     Stack,
     connected,
+    eventually,
     pull_ext,
     send_ext,
     started_stack,
@@ -206,3 +208,28 @@ async def test_each_request_without_its_fields_is_answered_with_a_text(
             answer = await peer.ask(code)
             assert (code, answer.code) == (code, ResponseCode.SYSTEM_ERROR)
             assert answer.remark
+
+
+async def test_answers_that_come_after_the_server_s_end_are_dropped() -> None:
+    held: list[Connection] = []
+
+    def hold(_: RemotingCommand, connection: Connection) -> None:
+        held.append(connection)
+
+    server = RemotingServer(
+        {RequestCode.PULL_MESSAGE: hold}, connections_max=8, frame_bytes_max=1 << 16, idle_s_max=60
+    )
+    listener = open_listener("127.0.0.1:0")
+    server.listen(listener)
+    async with trio.open_nursery() as nursery:
+        await nursery.start(server.run)
+        host, port = listener.getsockname()
+        async with connected(f"{host}:{port}") as peer:
+            request = RemotingCommand(RequestCode.PULL_MESSAGE)
+            await peer.client.send_oneway(request, timeout_s=TIMEOUT_S)
+            await eventually(lambda: len(held) == 1)
+            nursery.cancel_scope.cancel()
+    (connection,) = held
+    connection.reply(request.answer())
+    server.flush()
+    assert not connection.is_congested
