@@ -7,7 +7,7 @@ when and where; how places are found to be in memory, and brought there (page_ca
     read(may_wait=False)       the bytes, or COLD and what is lacking
     lacking_..., then load     what a query would wait for, brought into memory by a thread
 
-Concurrency: everything runs in the thread of the trio run; only ``load`` waits.
+Concurrency: everything runs in the thread of the trio run; ``load`` and its like wait for threads.
 """
 
 from __future__ import annotations
@@ -170,7 +170,9 @@ class StoreReader:
         """Return where records are not in memory that units in doubt are to be compared with."""
         try:
             if queue.doubtful_files(queue_offset, count):
-                return self._lacking(queue.read(queue_offset, count))
+                # Asked for whatever the first one says: it may be the one that has changed.
+                units = queue.read(queue_offset, count)
+                return self._page_cache.lacking(self._log.places(units))
         except OSError as exc:
             raise StoreError(f"a ConsumeQueue file cannot be read: {exc}") from exc
         return []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -106,8 +107,10 @@ async def test_records_that_doubtful_units_are_compared_with_are_loaded_first(
     filled(tmp_path)
     path = tmp_path / "consumequeue" / "T" / "1" / ("0" * 20)
     right = path.read_bytes()
-    for garbage in (b"\0" * 20, b"\xff" * 20, bytes(11) + b"\x05" + bytes(8)):
-        path.write_bytes(right[:400] + garbage + right[420:])
+    changes = (b"\0" * 20, b"\xff" * 20, b"\x7f" * 20, bytes(11) + b"\x05" + bytes(8))
+    # The first unit that is read, and one behind it.
+    for at, garbage in product((200, 400), changes):
+        path.write_bytes(right[:at] + garbage + right[at + 20 :])
         storage = ColdStorage()
         with opened(tmp_path, storage=storage, consume_queue_file_units=100) as store:
             kinds = []
