@@ -6,8 +6,8 @@ means.
 
 A processor returns the answer, or None when it answers later through ``connection.reply``.
 Processors that gather requests (one store append for a turn's sends) finish in ``end_turn``, which
-is called once after the last request of a turn. A frame that cannot be parsed closes the connection
-it came on and no other.
+is called once after the last request of a turn, and by ``flush`` for what was processed later. A
+frame that cannot be parsed closes the connection it came on and no other.
 
 A client that asks for more than it reads is served no further: above OUTPUT_BYTES_HIGH the requests
 it has sent wait until the reactor reports it as drained. Meanwhile nothing is read from it, so they
@@ -85,7 +85,7 @@ class RemotingServer:
         frame_bytes_max: int,
         idle_s_max: int,
         first_frame_s: int = 10,
-        end_turn: Callable[[], None] | None = None,
+        end_turn: Callable[[], None] = lambda: None,
         on_closed: Callable[[Connection], None] | None = None,
     ) -> None:
         self.reactor = Reactor(
@@ -127,11 +127,12 @@ class RemotingServer:
             self.reactor.shut_down()
 
     def flush(self) -> None:
-        """Send what was queued outside a turn (woken pulls, answers that waited for the disk).
+        """Finish what was processed outside a turn (woken pulls, requests that waited), and send.
 
         Without effect once the server has ended: those who call it may end a little later.
         """
         if not self._has_ended:
+            self._end_turn()
             self.reactor.flush()
 
     def handle_turn(self, turn: Turn) -> None:
@@ -146,8 +147,7 @@ class RemotingServer:
             if drained is not None:
                 self._handle_deferred(drained)
         broken = self._handle_frames(turn) if turn.frames else {}
-        if self._end_turn is not None:
-            self._end_turn()
+        self._end_turn()
         # Only now, so that what came before the malformed frame is answered.
         for connection, reason in broken.items():
             self._close(connection, reason)

@@ -266,17 +266,11 @@ class Broker:
             server.listen(listener)
         api.on_growth(pull.queues_grew)
         api.on_growth(stats.queues_grew)
-
-        def finish_turn() -> None:
-            """As after a turn: append what was staged, then send what was queued."""
-            send.end_turn()
-            server.flush()
-
         self._serving = _Serving(store, api, send, pull, server, schedule)
         async with trio.open_nursery() as nursery:
             await nursery.start(server.run)
             await nursery.start(pull.run, server)
-            await nursery.start(api.cold_reads.run, finish_turn)
+            await nursery.start(api.cold_reads.run, server.flush)
             if api.flush_is_sync:
                 await nursery.start(send.answers.run, server)
             await nursery.start(schedule.run)
