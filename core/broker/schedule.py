@@ -98,6 +98,7 @@ class ScheduleService:
         near_max: int = 100_000,
     ) -> None:
         self._store = store
+        self._reader = store.reader
         self._levels_file = levels_file
         self._timer_file = timer_file
         self._save_interval_s = save_interval_s
@@ -189,16 +190,14 @@ class ScheduleService:
     async def _deliver_level(self, queue_id: int) -> int:
         while True:
             offset = self._level_offset(queue_id)
-            units = await self._store.reader.load_units(
-                SCHEDULE_TOPIC, queue_id, offset, BATCH_COUNT
-            )
+            units = await self._reader.load_units(SCHEDULE_TOPIC, queue_id, offset, BATCH_COUNT)
             if not units:
                 return OFFSET_MAX
             count, next_ms = self._count_due(queue_id, units)
             if not count:
                 return next_ms
-            await self._store.reader.load_records(units[: count * UNIT_BYTES])
-            result = self._store.reader.read(
+            await self._reader.load_records(units[: count * UNIT_BYTES])
+            result = self._reader.read(
                 SCHEDULE_TOPIC, queue_id, offset, count_max=count, bytes_max=BATCH_BYTES
             )
             self._append(result.records)
@@ -207,8 +206,8 @@ class ScheduleService:
 
     def _level_offset(self, queue_id: int) -> int:
         """Return where a level goes on; what was cleaned away is not there any more."""
-        low = self._store.reader.min_offset(SCHEDULE_TOPIC, queue_id)
-        high = self._store.reader.max_offset(SCHEDULE_TOPIC, queue_id)
+        low = self._reader.min_offset(SCHEDULE_TOPIC, queue_id)
+        high = self._reader.max_offset(SCHEDULE_TOPIC, queue_id)
         offset = min(max(self._levels[queue_id], low), high)
         self._levels[queue_id] = offset
         return offset
@@ -238,7 +237,7 @@ class ScheduleService:
                     batch = due[at : at + BATCH_COUNT]
                     # The sizes are not kept; records of the size of a page are usual.
                     units = [UNIT.pack(unit[2], PAGE_BYTES, 0) for unit in batch]
-                    await self._store.reader.load_records(b"".join(sorted(units)))
+                    await self._reader.load_records(b"".join(sorted(units)))
                     self._append(b"".join(map(timer.record, batch)))
                     timer.pass_over(batch)
                     await trio.lowlevel.checkpoint()
@@ -301,14 +300,12 @@ class ScheduleService:
     async def _keep_level(self, queue_id: int, end: int) -> None:
         while True:
             offset = self._level_offset(queue_id)
-            units = await self._store.reader.load_units(
-                SCHEDULE_TOPIC, queue_id, offset, BATCH_COUNT
-            )
+            units = await self._reader.load_units(SCHEDULE_TOPIC, queue_id, offset, BATCH_COUNT)
             found = [unit for unit in UNIT.iter_unpack(units) if unit[0] < end]
             if not found:
                 return
-            await self._store.reader.load_records(units[: len(found) * UNIT_BYTES])
-            result = self._store.reader.read(SCHEDULE_TOPIC, queue_id, offset, count_max=len(found))
+            await self._reader.load_records(units[: len(found) * UNIT_BYTES])
+            result = self._reader.read(SCHEDULE_TOPIC, queue_id, offset, count_max=len(found))
             due_of = {physical: due_ms for physical, _, due_ms in found}
             again = [
                 message
@@ -323,18 +320,16 @@ class ScheduleService:
         queue_ids = sorted(q for topic, q in self._store.queues() if topic == TIMER_TOPIC)
         for queue_id in queue_ids:
             offset = max(
-                self._timer.void_of(queue_id), self._store.reader.min_offset(TIMER_TOPIC, queue_id)
+                self._timer.void_of(queue_id), self._reader.min_offset(TIMER_TOPIC, queue_id)
             )
             # What is appended below is behind this.
-            last = self._store.reader.max_offset(TIMER_TOPIC, queue_id)
+            last = self._reader.max_offset(TIMER_TOPIC, queue_id)
             while offset < last:
-                units = await self._store.reader.load_units(
-                    TIMER_TOPIC, queue_id, offset, BATCH_COUNT
-                )
+                units = await self._reader.load_units(TIMER_TOPIC, queue_id, offset, BATCH_COUNT)
                 found = [unit for unit in UNIT.iter_unpack(units) if unit[0] < end]
                 if not found:
                     break
-                await self._store.reader.load_records(units[: len(found) * UNIT_BYTES])
+                await self._reader.load_records(units[: len(found) * UNIT_BYTES])
                 again: list[AppendMessage] = []
                 for index, (physical, _, due_ms) in enumerate(found):
                     unit = (due_ms, offset + index, physical)
@@ -417,6 +412,7 @@ class _TimerQueue:
 
     def __init__(self, store: MessageStore, near_max: int) -> None:
         self._store = store
+        self._reader = store.reader
         self._near_max = near_max
         self.near: SortedList[_Unit] = SortedList()
         # Units above it are not in near, although they are in the slot; None if all are.
@@ -440,11 +436,11 @@ class _TimerQueue:
         for topic, queue_id in self._store.queues():
             if topic == TIMER_TOPIC:
                 for begin in range(
-                    self._store.reader.min_offset(topic, queue_id),
-                    self._store.reader.max_offset(topic, queue_id),
+                    self._reader.min_offset(topic, queue_id),
+                    self._reader.max_offset(topic, queue_id),
                     SCAN_UNITS,
                 ):
-                    units = self._store.reader.units(topic, queue_id, begin, SCAN_UNITS)
+                    units = self._reader.units(topic, queue_id, begin, SCAN_UNITS)
                     dues = [due_ms for _, _, due_ms in UNIT.iter_unpack(units) if due_ms > 0]
                     earliest_ms = min(earliest_ms, *dues) if dues else earliest_ms
         return earliest_ms
@@ -458,12 +454,8 @@ class _TimerQueue:
         queue_id = self._queue_id
         offset = self._seen_end
         if offset < 0:
-            offset = max(
-                self._store.reader.min_offset(TIMER_TOPIC, queue_id), self.void_of(queue_id)
-            )
-        while units := await self._store.reader.load_units(
-            TIMER_TOPIC, queue_id, offset, SCAN_UNITS
-        ):
+            offset = max(self._reader.min_offset(TIMER_TOPIC, queue_id), self.void_of(queue_id))
+        while units := await self._reader.load_units(TIMER_TOPIC, queue_id, offset, SCAN_UNITS):
             self._take(units, offset)
             offset += len(units) // UNIT_BYTES
             await trio.lowlevel.checkpoint()
@@ -523,7 +515,7 @@ class _TimerQueue:
         """Return the record of a unit of the slot, or of another queue; empty if it is lost."""
         if queue_id is None:
             queue_id = self._queue_id
-        return self._store.reader.read(TIMER_TOPIC, queue_id, unit[1], count_max=1).records
+        return self._reader.read(TIMER_TOPIC, queue_id, unit[1], count_max=1).records
 
     def void_of(self, queue_id: int) -> int:
         return self._void.get(queue_id, 0)

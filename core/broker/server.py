@@ -239,7 +239,7 @@ class Broker:
             delay_offsets=schedule.level_offsets,
         )
         back = SendBackProcessor(
-            store, self.topics, self.groups, send, api.cold_reads, clock=self._clock
+            store.reader, self.topics, self.groups, send, api.cold_reads, clock=self._clock
         )
         gate = RegistrationGate(self.topics, self._registrars)
         processors = (

@@ -68,6 +68,7 @@ class AdminProcessor:
         delay_offsets: Callable[[], dict[int, int]],
     ) -> None:
         self._store = store
+        self._reader = store.reader
         self._topics = topics
         self._groups = groups
         self._consumers = consumers
@@ -140,19 +141,19 @@ class AdminProcessor:
         return request.answer(ext={"version": version}, body=text.encode())
 
     def _lacking_runtime_info(self, _: RemotingCommand) -> Sequence[Loadable]:
-        return self._store.reader.lacking_record(self._store.begin_offset)
+        return self._reader.lacking_record(self._store.begin_offset)
 
     def _runtime_info(self, request: RemotingCommand, _: Connection) -> RemotingCommand:
         return request.answer(body=msgspec.json.encode({"table": self._runtime.table()}))
 
     def _lacking_view(self, request: RemotingCommand) -> Sequence[Loadable]:
-        return self._store.reader.lacking_record(int_field(request.ext, "offset"))
+        return self._reader.lacking_record(int_field(request.ext, "offset"))
 
     def _view_message(self, request: RemotingCommand, _: Connection) -> RemotingCommand:
-        return request.answer(body=self._store.reader.record_at(int_field(request.ext, "offset")))
+        return request.answer(body=self._reader.record_at(int_field(request.ext, "offset")))
 
     def _lacking_query(self, request: RemotingCommand) -> Sequence[Loadable]:
-        return self._store.reader.lacking_for_query(
+        return self._reader.lacking_for_query(
             text_field(request.ext, "topic"),
             text_field(request.ext, "key"),
             begin_ms=int_field(request.ext, "beginTimestamp"),
@@ -163,7 +164,7 @@ class AdminProcessor:
         only_unique = bool_field(request.ext, "_UNIQUE_KEY_QUERY")
         # RocketMQ has its own count (defaultQueryMaxNum) for lookups of unique ids.
         count_max = _UNIQUE_COUNT_MAX if only_unique else int32_field(request.ext, "maxNum")
-        result = self._store.reader.query(
+        result = self._reader.query(
             text_field(request.ext, "topic"),
             text_field(request.ext, "key"),
             begin_ms=int_field(request.ext, "beginTimestamp"),
@@ -213,13 +214,13 @@ class AdminProcessor:
 
     def _lacking_topic_stats(self, request: RemotingCommand) -> Sequence[Loadable]:
         config = self._find_topic(text_field(request.ext, "topic"))
-        return self._lacking_times((queue, self._ends(queue)[1]) for queue in self._queues(config))
+        return self._lacking_times((queue, self._end(queue)) for queue in self._queues(config))
 
     def _topic_stats(self, request: RemotingCommand, _: Connection) -> RemotingCommand:
         config = self._find_topic(text_field(request.ext, "topic"))
         table = {}
         for queue in self._queues(config):
-            begin, end = self._ends(queue)
+            begin, end = self._begin(queue), self._end(queue)
             table[queue] = {
                 "lastUpdateTimestamp": self._time_before(queue, begin, end),
                 "maxOffset": end,
@@ -231,7 +232,7 @@ class AdminProcessor:
     def _lacking_consume_stats(self, request: RemotingCommand) -> Sequence[Loadable]:
         name = text_field(request.ext, "consumerGroup")
         return self._lacking_times(
-            (queue, min(consumed, self._ends(queue)[1]))
+            (queue, min(consumed, self._end(queue)))
             for topic in self._consumed_topics(request)
             for queue, consumed in self._consumed(name, topic)
         )
@@ -243,7 +244,7 @@ class AdminProcessor:
         for topic in self._consumed_topics(request):
             consume_tps += self._stats.get_rate(topic, name)
             for queue, consumed in self._consumed(name, topic):
-                begin, end = self._ends(queue)
+                begin, end = self._begin(queue), self._end(queue)
                 table[queue] = {
                     "brokerOffset": end,
                     "consumerOffset": consumed,
@@ -320,15 +321,15 @@ class AdminProcessor:
             for queue_id in range(max(config.write_queue_nums, config.read_queue_nums))
         ]
 
-    def _ends(self, queue: MessageQueue) -> tuple[int, int]:
-        return (
-            self._store.reader.min_offset(queue.topic, queue.queue_id),
-            self._store.reader.max_offset(queue.topic, queue.queue_id),
-        )
+    def _begin(self, queue: MessageQueue) -> int:
+        return self._reader.min_offset(queue.topic, queue.queue_id)
+
+    def _end(self, queue: MessageQueue) -> int:
+        return self._reader.max_offset(queue.topic, queue.queue_id)
 
     def _lacking_times(self, ends: Iterable[tuple[MessageQueue, int]]) -> Sequence[Loadable]:
         """Return what ``_time_before`` each of these offsets would have to wait for."""
-        return self._store.reader.lacking_timestamps(
+        return self._reader.lacking_timestamps(
             (queue.topic, queue.queue_id, end - 1) for queue, end in ends
         )
 
@@ -336,7 +337,7 @@ class AdminProcessor:
         """Return when the message before ``offset`` was stored, 0 if there is none."""
         if offset <= begin:
             return 0
-        return self._store.reader.store_timestamp(queue.topic, queue.queue_id, offset - 1)
+        return self._reader.store_timestamp(queue.topic, queue.queue_id, offset - 1)
 
 
 def _connections(members: Iterable[Member[Connection]]) -> list[dict[str, Any]]:

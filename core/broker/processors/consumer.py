@@ -65,6 +65,7 @@ class ConsumerProcessor:
         young_bytes_max: int,
     ) -> None:
         self._store = store
+        self._reader = store.reader
         self._topics = topics
         self._groups = groups
         self._consumers = consumers
@@ -117,7 +118,7 @@ class ConsumerProcessor:
         group, topic, queue_id = _group_queue(request)
         if self._offsets.query(group, topic, queue_id) is not None:
             return ()
-        return self._store.reader.lacking_units(topic, queue_id, 0, 1)
+        return self._reader.lacking_units(topic, queue_id, 0, 1)
 
     def _query_offset(self, request: RemotingCommand, _: Connection) -> RemotingCommand:
         group, topic, queue_id = _group_queue(request)
@@ -135,9 +136,9 @@ class ConsumerProcessor:
 
     def _is_young(self, topic: str, queue_id: int) -> bool:
         """Return whether the queue begins at 0 and its first message is likely still in memory."""
-        if self._store.reader.min_offset(topic, queue_id) > 0:
+        if self._reader.min_offset(topic, queue_id) > 0:
             return False
-        first = self._store.reader.units(topic, queue_id, 0, 1)
+        first = self._reader.units(topic, queue_id, 0, 1)
         if not first:
             return True
         physical_offset = int.from_bytes(first[:8], "big")
@@ -158,33 +159,33 @@ class ConsumerProcessor:
         return request.answer()
 
     def _max_offset(self, request: RemotingCommand, _: Connection) -> RemotingCommand:
-        offset = self._store.reader.max_offset(*_queue(request))
+        offset = self._reader.max_offset(*_queue(request))
         return request.answer(ext={"offset": str(offset)})
 
     def _min_offset(self, request: RemotingCommand, _: Connection) -> RemotingCommand:
-        offset = self._store.reader.min_offset(*_queue(request))
+        offset = self._reader.min_offset(*_queue(request))
         return request.answer(ext={"offset": str(offset)})
 
     def _lacking_for_time(self, request: RemotingCommand) -> Sequence[Loadable]:
         timestamp_ms = int_field(request.ext, "timestamp")
-        return self._store.reader.lacking_for_time(*_queue(request), timestamp_ms)
+        return self._reader.lacking_for_time(*_queue(request), timestamp_ms)
 
     def _offset_by_time(self, request: RemotingCommand, _: Connection) -> RemotingCommand:
         timestamp_ms = int_field(request.ext, "timestamp")
-        offset = self._store.reader.offset_by_time(*_queue(request), timestamp_ms)
+        offset = self._reader.offset_by_time(*_queue(request), timestamp_ms)
         return request.answer(ext={"offset": str(offset)})
 
     def _lacking_earliest(self, request: RemotingCommand) -> Sequence[Loadable]:
         topic, queue_id = _queue(request)
-        first = self._store.reader.min_offset(topic, queue_id)
-        return self._store.reader.lacking_timestamps([(topic, queue_id, first)])
+        first = self._reader.min_offset(topic, queue_id)
+        return self._reader.lacking_timestamps([(topic, queue_id, first)])
 
     def _earliest_time(self, request: RemotingCommand, _: Connection) -> RemotingCommand:
         topic, queue_id = _queue(request)
-        first = self._store.reader.min_offset(topic, queue_id)
+        first = self._reader.min_offset(topic, queue_id)
         timestamp_ms = -1
-        if first < self._store.reader.max_offset(topic, queue_id):
-            timestamp_ms = self._store.reader.store_timestamp(topic, queue_id, first)
+        if first < self._reader.max_offset(topic, queue_id):
+            timestamp_ms = self._reader.store_timestamp(topic, queue_id, first)
         return request.answer(ext={"timestamp": str(timestamp_ms)})
 
     def _heartbeat(self, request: RemotingCommand, connection: Connection) -> RemotingCommand:

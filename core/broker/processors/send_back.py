@@ -31,8 +31,8 @@ from core.message import (
 from core.record import decode
 from core.remoting import RemotingCommand, RequestCode, ResponseCode
 from core.remoting_server import Connection, Processor, int32_field, int_field, text_field
-from core.store.message_store import MessageStore
 from core.store.page_cache import Loadable
+from core.store.store_reader import StoreReader
 from core.topic_config import TOPICS_CLOSED_TO_SENDERS
 
 _RETRY_TOPIC: Final = "RETRY_TOPIC"
@@ -45,7 +45,7 @@ class SendBackProcessor:
 
     def __init__(
         self,
-        store: MessageStore,
+        reader: StoreReader,
         topics: TopicTable,
         groups: SubscriptionGroups,
         send: SendProcessor,
@@ -53,7 +53,7 @@ class SendBackProcessor:
         *,
         clock: Clock,
     ) -> None:
-        self._store = store
+        self._reader = reader
         self._topics = topics
         self._groups = groups
         self._send = send
@@ -111,11 +111,11 @@ class SendBackProcessor:
         return None
 
     def _lacking(self, request: RemotingCommand) -> Sequence[Loadable]:
-        return self._store.reader.lacking_record(int_field(request.ext, "offset"))
+        return self._reader.lacking_record(int_field(request.ext, "offset"))
 
     def _find(self, physical_offset: int) -> tuple[str, *tuple[Any, ...]]:
         try:
-            ((topic, *fields),) = decode(self._store.reader.record_at(physical_offset), verify=True)
+            ((topic, *fields),) = decode(self._reader.record_at(physical_offset), verify=True)
         except StoreError as exc:
             text = f"there is no message at {physical_offset}: {exc}"
             raise BrokerError(ResponseCode.SYSTEM_ERROR, text) from exc
