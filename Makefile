@@ -45,8 +45,9 @@ wheel: .make/test  ## build dist/*.whl
 	@$(BIN)/python -m build --wheel --no-isolation --outdir dist .
 
 clean:  ## remove everything that was built, and the virtual environment
-	rm -rf $(VENV) .make build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
-	find core gateway spark -name '*.so' -delete
+	rm -rf $(VENV) .make build dist *.egg-info src/*.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	find bridge core gateway loadtest spark -name '*.so' -delete
+	find src/motelog -type l -delete
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # --- what the commands above need

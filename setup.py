@@ -1,4 +1,11 @@
-"""Build the Cython kernels; everything else is declared in pyproject.toml."""
+"""Put the folders of the tree under one import name and build the Cython kernels.
+
+The folders of the first level (core, gateway, ...) are packages of ``motelog``: installed they are
+``motelog.core`` and so on. In a checkout ``src/motelog`` holds the package's own modules, and here
+it gets one link for each folder, so that the interpreter, Cython and mypy all see the tree that is
+installed. Links that are committed would not survive a zip download. A source distribution holds
+``src`` with the folders in it and needs no links. Everything else is declared in pyproject.toml.
+"""
 
 import os
 from pathlib import Path
@@ -6,26 +13,42 @@ from pathlib import Path
 from Cython.Build import cythonize
 from setuptools import Extension, setup
 
+ROOT = Path(__file__).resolve().parent
+FOLDERS = ("bridge", "core", "gateway", "loadtest", "spark")
 KERNELS = (
     "core/_record.pyx",
+    "core/net/_reactor.pyx",
     "core/store/_file_batch.pyx",
     "core/store/_index.pyx",
-    "core/net/_reactor.pyx",
     "gateway/mqtt/_frames.pyx",
     "spark/_arrow.pyx",
 )
 PURE = os.environ.get("MOTELOG_PURE") == "1"
 
+
+def link_folders() -> None:
+    """Make each ``src/motelog/FOLDER`` lead to ``FOLDER``, where it does not yet."""
+    for folder in FOLDERS:
+        link = ROOT / "src" / "motelog" / folder
+        if (ROOT / folder).is_dir() and not link.exists():
+            link.unlink(missing_ok=True)  # one that leads nowhere
+            link.symlink_to(Path("..", "..", folder), target_is_directory=True)
+
+
+def extension(kernel: str) -> Extension:
+    path = Path("motelog", kernel)
+    return Extension(
+        ".".join(path.with_suffix("").parts), [f"src/{path}"], extra_compile_args=["-O2"]
+    )
+
+
+link_folders()
 setup(
     ext_modules=[]
     if PURE
     else cythonize(
-        [
-            Extension(
-                ".".join(Path(kernel).with_suffix("").parts), [kernel], extra_compile_args=["-O2"]
-            )
-            for kernel in KERNELS
-        ],
+        [extension(kernel) for kernel in KERNELS],
+        include_path=["src"],
         build_dir="build/cython",  # generated C stays out of the source tree
         compiler_directives={"language_level": 3, "embedsignature": True},
     ),

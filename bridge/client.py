@@ -20,11 +20,16 @@ from typing import Any, Final
 
 import trio
 
-from bridge.errors import ClientClosedError, NoNameServerError, RouteError
-from bridge.routes import DEFAULT_TOPIC, MASTER_ID, TopicRoute, decode_route
-from core.errors import BrokerError, RemotingDecodeError, RemotingError, RemotingTimeoutError
-from core.remoting import RemotingCommand, RequestCode, ResponseCode, dumps
-from core.remoting_client import RemotingClient, RequestHandler, connect, split_address
+from motelog.bridge.errors import ClientClosedError, NoNameServerError, RouteError
+from motelog.bridge.routes import DEFAULT_TOPIC, MASTER_ID, TopicRoute, decode_route
+from motelog.core.errors import (
+    BrokerError,
+    RemotingDecodeError,
+    RemotingError,
+    RemotingTimeoutError,
+)
+from motelog.core.remoting import RemotingCommand, RequestCode, ResponseCode, dumps
+from motelog.core.remoting_client import RemotingClient, RequestHandler, connect, split_address
 
 logger = logging.getLogger(__name__)
 

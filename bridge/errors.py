@@ -6,7 +6,7 @@ BrokerError, what the network does as RemotingError (core.errors).
 
 from __future__ import annotations
 
-from core.errors import MotelogError
+from motelog.core.errors import MotelogError
 
 
 class ClientError(MotelogError):

@@ -20,23 +20,23 @@ from typing import Final, Self
 
 import trio
 
-from bridge.client import Client, int_field
-from bridge.errors import (
+from motelog.bridge.client import Client, int_field
+from motelog.bridge.errors import (
     ClientClosedError,
     MessageRefusedError,
     NoNameServerError,
     RouteError,
     SendFailedError,
 )
-from bridge.routes import DEFAULT_TOPIC, DEFAULT_TOPIC_QUEUE_COUNT, TopicRoute
-from bridge.unique_id import UniqueIds
-from core.errors import (
+from motelog.bridge.routes import DEFAULT_TOPIC, DEFAULT_TOPIC_QUEUE_COUNT, TopicRoute
+from motelog.bridge.unique_id import UniqueIds
+from motelog.core.errors import (
     BrokerError,
     RemotingConnectionError,
     RemotingError,
     RemotingTimeoutError,
 )
-from core.message import (
+from motelog.core.message import (
     DELAY,
     KEYS,
     SYS_FLAG_COMPRESSED,
@@ -48,7 +48,7 @@ from core.message import (
     encode_properties,
     string_hash,
 )
-from core.remoting import RemotingCommand, RequestCode, ResponseCode, encode_batch_items
+from motelog.core.remoting import RemotingCommand, RequestCode, ResponseCode, encode_batch_items
 
 SEND_TIMEOUT_S: Final = 3.0
 RETRIES: Final = 2

@@ -20,9 +20,9 @@ from typing import Any, Final, Literal, Self, TypeVar
 
 import trio
 
-from bridge.client import REQUEST_TIMEOUT_S, Client, check, int_field
-from bridge.errors import ClientError, FilterError, NoNameServerError, RouteError
-from bridge.pull_request import (
+from motelog.bridge.client import REQUEST_TIMEOUT_S, Client, check, int_field
+from motelog.bridge.errors import ClientError, FilterError, NoNameServerError, RouteError
+from motelog.bridge.pull_request import (
     PULL_BYTES_MAX,
     PULL_COUNT,
     PullResult,
@@ -31,14 +31,14 @@ from bridge.pull_request import (
     pull_result,
     queue_ext,
 )
-from bridge.query import QUERY_COUNT, TIME_MAX, query_command, query_result, view_command
-from bridge.read_ahead import Reading, Start
-from bridge.routes import MASTER_ID
-from bridge.selector import TAGS_ALL, Selector, select
-from core.errors import BrokerError, MotelogError, RecordError, RemotingError
-from core.message import MessageQueue, StoredMessage
-from core.record import decode_messages
-from core.remoting import RemotingCommand, RequestCode, ResponseCode, dumps
+from motelog.bridge.query import QUERY_COUNT, TIME_MAX, query_command, query_result, view_command
+from motelog.bridge.read_ahead import Reading, Start
+from motelog.bridge.routes import MASTER_ID
+from motelog.bridge.selector import TAGS_ALL, Selector, select
+from motelog.core.errors import BrokerError, MotelogError, RecordError, RemotingError
+from motelog.core.message import MessageQueue, StoredMessage
+from motelog.core.record import decode_messages
+from motelog.core.remoting import RemotingCommand, RequestCode, ResponseCode, dumps
 
 logger = logging.getLogger(__name__)
 

@@ -10,13 +10,13 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Final
 
-from bridge.client import int_field
-from bridge.routes import MASTER_ID
-from bridge.selector import Selector
-from core.errors import BrokerError
-from core.message import MessageQueue, StoredMessage
-from core.record import decode_messages
-from core.remoting import PullSysFlag, RemotingCommand, RequestCode, ResponseCode
+from motelog.bridge.client import int_field
+from motelog.bridge.routes import MASTER_ID
+from motelog.bridge.selector import Selector
+from motelog.core.errors import BrokerError
+from motelog.core.message import MessageQueue, StoredMessage
+from motelog.core.record import decode_messages
+from motelog.core.remoting import PullSysFlag, RemotingCommand, RequestCode, ResponseCode
 
 # Brokers give less as they see fit; RocketMQ stops at 32 messages or 256 KiB.
 PULL_COUNT: Final = 512

@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-from bridge.client import check
-from core.message import KEYS, UNIQ_KEY, StoredMessage, decode_host, decode_offset_id
-from core.record import decode_messages
-from core.remoting import RemotingCommand, RequestCode, ResponseCode
+from motelog.bridge.client import check
+from motelog.core.message import KEYS, UNIQ_KEY, StoredMessage, decode_host, decode_offset_id
+from motelog.core.record import decode_messages
+from motelog.core.remoting import RemotingCommand, RequestCode, ResponseCode
 
 TIME_MAX: Final = (1 << 63) - 1
 QUERY_COUNT: Final = 32

@@ -19,24 +19,24 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Final, Self
 
-from bridge.client import REQUEST_TIMEOUT_S
-from bridge.pull_request import PULL_BYTES_MAX, PullResult, pull_command, pull_result
-from bridge.selector import SELECT_ALL, Selector
-from core.errors import (
+from motelog.bridge.client import REQUEST_TIMEOUT_S
+from motelog.bridge.pull_request import PULL_BYTES_MAX, PullResult, pull_command, pull_result
+from motelog.bridge.selector import SELECT_ALL, Selector
+from motelog.core.errors import (
     RemotingConnectionError,
     RemotingDecodeError,
     RemotingError,
     RemotingTimeoutError,
 )
-from core.message import MessageQueue
-from core.remoting import (
+from motelog.core.message import MessageQueue
+from motelog.core.remoting import (
     FRAME_BYTES_MAX,
     FRAME_BYTES_MIN,
     RemotingCommand,
     decode_head,
     encode,
 )
-from core.remoting_client import split_address
+from motelog.core.remoting_client import split_address
 
 _LENGTH_BYTES: Final = 4
 _TIMEVAL: Final = struct.Struct("@ll")

@@ -16,9 +16,9 @@ from typing import Final
 
 import trio
 
-from bridge.routes import MASTER_ID
-from bridge.selector import Selector
-from core.message import MessageQueue, StoredMessage
+from motelog.bridge.routes import MASTER_ID
+from motelog.bridge.selector import Selector
+from motelog.core.message import MessageQueue, StoredMessage
 
 BATCHES_AHEAD: Final = 2
 

@@ -12,9 +12,9 @@ from typing import Annotated, Final
 
 import msgspec
 
-from core.errors import RemotingDecodeError
-from core.message import MessageQueue
-from core.remoting import Permission, loads
+from motelog.core.errors import RemotingDecodeError
+from motelog.core.message import MessageQueue
+from motelog.core.remoting import Permission, loads
 
 MASTER_ID: Final = 0
 # The topic whose route stands in for one that does not exist yet (auto-creation).

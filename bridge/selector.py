@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Final
 
-from bridge.errors import FilterError
-from core.message import StoredMessage, string_hash
-from core.remoting_codes import SQL_EXPRESSION_TYPE, TAG_EXPRESSION_TYPE
-from core.sql_filter import SqlFilterError, compile_sql
+from motelog.bridge.errors import FilterError
+from motelog.core.message import StoredMessage, string_hash
+from motelog.core.remoting_codes import SQL_EXPRESSION_TYPE, TAG_EXPRESSION_TYPE
+from motelog.core.sql_filter import SqlFilterError, compile_sql
 
 TAGS_ALL: Final = "*"
 

@@ -19,8 +19,8 @@ from typing import Any, Generic, Literal, Self, TypeVar
 
 import trio
 
-from bridge.errors import ClientClosedError
-from bridge.producer import (
+from motelog.bridge.errors import ClientClosedError
+from motelog.bridge.producer import (
     COMPRESS_ABOVE_BYTES,
     MESSAGE_BYTES_MAX,
     RETRIES,
@@ -28,11 +28,11 @@ from bridge.producer import (
     Producer,
     SendResult,
 )
-from bridge.pull import HOLD_S, PULL_BYTES_MAX, PULL_COUNT, PullConsumer, PullResult
-from bridge.query import QUERY_COUNT, TIME_MAX
-from bridge.queue_puller import QueuePuller
-from bridge.selector import TAGS_ALL, select
-from core.message import Message, MessageQueue, StoredMessage
+from motelog.bridge.pull import HOLD_S, PULL_BYTES_MAX, PULL_COUNT, PullConsumer, PullResult
+from motelog.bridge.query import QUERY_COUNT, TIME_MAX
+from motelog.bridge.queue_puller import QueuePuller
+from motelog.bridge.selector import TAGS_ALL, select
+from motelog.core.message import Message, MessageQueue, StoredMessage
 
 T = TypeVar("T")
 _Service = TypeVar("_Service", bound=AbstractAsyncContextManager[Any])

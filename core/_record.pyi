@@ -2,8 +2,8 @@ from collections.abc import Callable
 from collections.abc import Set as AbstractSet
 from typing import Any
 
-from core._record_py import ScanStop, UnitRun
-from core.record import AppendMessage
+from motelog.core._record_py import ScanStop, UnitRun
+from motelog.core.record import AppendMessage
 
 # Any stands for an object with the buffer protocol, which Python 3.11 cannot name. ``view`` and
 # ``target`` may be mapped files: OSError (EIO) when one of their pages cannot be had, because the

@@ -29,13 +29,13 @@ from libc.string cimport memchr, memcmp, memcpy, memmove, memset
 
 import os
 
-from core._big_endian cimport get16, get32, get64, put16, put32, put64
-from core._crc32 cimport crc_bytes, crc_init
-from core._guard cimport guarded, guarded_copy, raise_fault, touch
-from core._keys cimport Keys, find_keys
-from core._record_py import REASONS, ScanStop, UnitRun
-from core.errors import RecordError, RecordTooLargeError
-from core.message import tags_code as _tags_code
+from motelog.core._big_endian cimport get16, get32, get64, put16, put32, put64
+from motelog.core._crc32 cimport crc_bytes, crc_init
+from motelog.core._guard cimport guarded, guarded_copy, raise_fault, touch
+from motelog.core._keys cimport Keys, find_keys
+from motelog.core._record_py import REASONS, ScanStop, UnitRun
+from motelog.core.errors import RecordError, RecordTooLargeError
+from motelog.core.message import tags_code as _tags_code
 
 crc_init()
 

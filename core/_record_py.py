@@ -15,8 +15,13 @@ from struct import Struct
 from typing import Any, Final, NamedTuple
 from zlib import crc32
 
-from core.errors import RecordError, RecordTooLargeError
-from core.message import PROPERTIES_BYTES_MAX, SYS_FLAG_BORN_IPV6, SYS_FLAG_STORE_IPV6, tags_code
+from motelog.core.errors import RecordError, RecordTooLargeError
+from motelog.core.message import (
+    PROPERTIES_BYTES_MAX,
+    SYS_FLAG_BORN_IPV6,
+    SYS_FLAG_STORE_IPV6,
+    tags_code,
+)
 
 MAGIC_V1: Final = 0xDAA320A7
 MAGIC_V2: Final = 0xDAA320AB

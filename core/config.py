@@ -22,7 +22,7 @@ from typing import Any, Final, TypeVar
 import msgspec
 from msgspec import inspect
 
-from core.errors import ConfigError
+from motelog.core.errors import ConfigError
 
 ENVIRONMENT_PREFIX: Final = "MOTELOG__"
 CONFIG_EXIT_STATUS: Final = 78  # EX_CONFIG of sysexits.h

@@ -35,7 +35,7 @@ import os
 import zlib
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
-from core._record_py import (
+from motelog.core._record_py import (
     BLANK_BYTES_MIN,
     COUNT_MAX,
     FILLER_SIZE,
@@ -47,19 +47,20 @@ from core._record_py import (
     ScanStop,
     UnitRun,
 )
-from core.message import SYS_FLAG_COMPRESSED, StoredMessage, decode_host, decode_properties
+from motelog.core.message import SYS_FLAG_COMPRESSED, StoredMessage, decode_host, decode_properties
 
 COMPILED: Final = os.environ.get("MOTELOG_PURE") != "1"
 
 if TYPE_CHECKING or COMPILED:
     try:
-        from core import _record as _kernel
+        from motelog.core import _record as _kernel
     except ImportError as exc:
         raise ImportError(
-            "the kernel core._record is not built: run `pip install -e .`, or set MOTELOG_PURE=1"
+            "the kernel motelog.core._record is not built: "
+            "run `pip install -e .`, or set MOTELOG_PURE=1"
         ) from exc
 else:
-    from core import _record_py as _kernel
+    from motelog.core import _record_py as _kernel
 
 __all__ = [
     "BLANK_BYTES_MIN",

@@ -26,8 +26,8 @@ from typing import Annotated, Any, Final
 
 import msgspec
 
-from core.errors import RemotingDecodeError
-from core.remoting_codes import (
+from motelog.core.errors import RemotingDecodeError
+from motelog.core.remoting_codes import (
     FLAG_ONEWAY,
     FLAG_RESPONSE,
     FRAME_BYTES_MAX,
@@ -40,7 +40,7 @@ from core.remoting_codes import (
     ResponseCode,
     Serialize,
 )
-from core.remoting_json import DEPTH_MAX, dumps, loads
+from motelog.core.remoting_json import DEPTH_MAX, dumps, loads
 
 __all__ = [
     "DEPTH_MAX",

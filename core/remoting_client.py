@@ -16,8 +16,8 @@ from typing import Final
 
 import trio
 
-from core.errors import RemotingConnectionError, RemotingDecodeError, RemotingTimeoutError
-from core.remoting import (
+from motelog.core.errors import RemotingConnectionError, RemotingDecodeError, RemotingTimeoutError
+from motelog.core.remoting import (
     FLAG_ONEWAY,
     FRAME_BYTES_MAX,
     FRAME_BYTES_MIN,

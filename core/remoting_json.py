@@ -18,8 +18,8 @@ from typing import Any, Final
 
 import msgspec
 
-from core.errors import RemotingDecodeError
-from core.message import MessageQueue
+from motelog.core.errors import RemotingDecodeError
+from motelog.core.message import MessageQueue
 
 # Bodies nest about 6 deep; the limit keeps a hostile one away from the interpreter's stack.
 DEPTH_MAX: Final = 64

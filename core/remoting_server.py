@@ -24,12 +24,12 @@ from typing import Final
 
 import trio
 
-from core.config import parse_address
-from core.errors import BrokerError, RemotingDecodeError, StoreError
-from core.message import encode_host
-from core.net.driver import drive
-from core.net.reactor import Framing, Reactor, Turn
-from core.remoting import RemotingCommand, ResponseCode, decode, encode_head
+from motelog.core.config import parse_address
+from motelog.core.errors import BrokerError, RemotingDecodeError, StoreError
+from motelog.core.message import encode_host
+from motelog.core.net.driver import drive
+from motelog.core.net.reactor import Framing, Reactor, Turn
+from motelog.core.remoting import RemotingCommand, ResponseCode, decode, encode_head
 
 _log = logging.getLogger(__name__)
 

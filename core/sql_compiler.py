@@ -40,7 +40,7 @@ from lark import (
     v_args,
 )
 
-from core.sql_filter import (
+from motelog.core.sql_filter import (
     SQL_DEPTH_MAX,
     SQL_WORDS_MAX,
     Evaluate,

@@ -12,9 +12,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from core.errors import BrokerError
-from core.remoting_codes import SQL_EXPRESSION_TYPE, ResponseCode
-from core.topic_config import shown
+from motelog.core.errors import BrokerError
+from motelog.core.remoting_codes import SQL_EXPRESSION_TYPE, ResponseCode
+from motelog.core.topic_config import shown
 
 # What an expression may be; the worst of that size is refused or ready within some milliseconds.
 SQL_CHARACTERS_MAX: Final = 4096
@@ -122,7 +122,7 @@ def compile_sql(expression: str) -> SqlFilter:
     """Return the filter of ``expression``; SqlFilterError says what is wrong with it."""
     check_length(expression)
     # Not before it is needed: few brokers and consumers ever see an expression.
-    from core.sql_compiler import compile_expression
+    from motelog.core.sql_compiler import compile_expression
 
     return SqlFilter(expression, *compile_expression(expression))
 

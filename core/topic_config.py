@@ -12,7 +12,7 @@ from typing import Final
 
 import msgspec
 
-from core.remoting_codes import Permission
+from motelog.core.remoting_codes import Permission
 
 TOPIC_BYTES_MAX: Final = 127
 # Retry and dead-letter topics carry a group name behind their prefix.

@@ -14,19 +14,19 @@ import logging
 import secrets
 from typing import Final
 
-from core.message import encode_host
-from core.net.reactor import CloseReason, Fault, Reactor
-from gateway.config import GatewayConfig
-from gateway.delivery import Delivery
-from gateway.errors import (
+from motelog.core.message import encode_host
+from motelog.core.net.reactor import CloseReason, Fault, Reactor
+from motelog.gateway.config import GatewayConfig
+from motelog.gateway.delivery import Delivery
+from motelog.gateway.errors import (
     GatewayError,
     MalformedPacketError,
     ProtocolViolationError,
 )
-from gateway.metrics import GatewayMetrics
-from gateway.mqtt.connect import claimed_version, decode_connect, encode_connack
-from gateway.mqtt.disconnect import decode_disconnect, encode_disconnect
-from gateway.mqtt.packet_types import (
+from motelog.gateway.metrics import GatewayMetrics
+from motelog.gateway.mqtt.connect import claimed_version, decode_connect, encode_connack
+from motelog.gateway.mqtt.disconnect import decode_disconnect, encode_disconnect
+from motelog.gateway.mqtt.packet_types import (
     PROTOCOL_VERSIONS,
     Connect,
     PacketType,
@@ -35,16 +35,16 @@ from gateway.mqtt.packet_types import (
     ReasonCode,
     SubscribeEntry,
 )
-from gateway.mqtt.subscribe import (
+from motelog.gateway.mqtt.subscribe import (
     decode_subscribe,
     decode_unsubscribe,
     encode_suback,
     encode_unsuback,
 )
-from gateway.mqtt.topics import parse_shared
-from gateway.peer_log import PeerLog
-from gateway.sessions.session import PACKET_BYTES_LIMIT, Session
-from gateway.sessions.subscriptions import NO_LOCAL, SubscriptionTree
+from motelog.gateway.mqtt.topics import parse_shared
+from motelog.gateway.peer_log import PeerLog
+from motelog.gateway.sessions.session import PACKET_BYTES_LIMIT, Session
+from motelog.gateway.sessions.subscriptions import NO_LOCAL, SubscriptionTree
 
 _log = logging.getLogger(__name__)
 

@@ -23,8 +23,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final
 
-from core.broker.api import ReadStatus
-from core.message import (
+from motelog.core.broker.api import ReadStatus
+from motelog.core.message import (
     MQTT_PROPERTIES,
     MQTT_QOS,
     MQTT_TOPIC,
@@ -32,17 +32,17 @@ from core.message import (
     TAGS,
     decode_properties,
 )
-from core.net.reactor import Reactor
-from core.record import QueueTail, decode_brief, inflate
-from gateway.errors import MalformedPacketError, TopicNameError
-from gateway.log_port import LogPort
-from gateway.message_properties import client_id_property, delivery_properties
-from gateway.metrics import GatewayMetrics
-from gateway.mqtt.frames import encode_publish
-from gateway.mqtt.topics import check_topic_name, has_wildcard
-from gateway.sessions.session import PACKET_BYTES_LIMIT, Session
-from gateway.sessions.subscriptions import NO_LOCAL, QOS_MASK, SubscriptionTree
-from gateway.topic_mapping import TopicMapping, is_device_topic
+from motelog.core.net.reactor import Reactor
+from motelog.core.record import QueueTail, decode_brief, inflate
+from motelog.gateway.errors import MalformedPacketError, TopicNameError
+from motelog.gateway.log_port import LogPort
+from motelog.gateway.message_properties import client_id_property, delivery_properties
+from motelog.gateway.metrics import GatewayMetrics
+from motelog.gateway.mqtt.frames import encode_publish
+from motelog.gateway.mqtt.topics import check_topic_name, has_wildcard
+from motelog.gateway.sessions.session import PACKET_BYTES_LIMIT, Session
+from motelog.gateway.sessions.subscriptions import NO_LOCAL, QOS_MASK, SubscriptionTree
+from motelog.gateway.topic_mapping import TopicMapping, is_device_topic
 
 _log = logging.getLogger(__name__)
 

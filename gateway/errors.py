@@ -6,7 +6,7 @@ Spec: MQTT 5.0 sections 2.4 and 4.13.
 
 from __future__ import annotations
 
-from core.errors import MotelogError
+from motelog.core.errors import MotelogError
 
 
 class GatewayError(MotelogError):

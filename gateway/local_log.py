@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from core.broker.api import BrokerApi, ReadResult
-from core.errors import StoreError, StoreFencedError
-from core.record import QueueTail
+from motelog.core.broker.api import BrokerApi, ReadResult
+from motelog.core.errors import StoreError, StoreFencedError
+from motelog.core.record import QueueTail
 
 
 class LocalLog:

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
-from core.broker.api import ReadResult
-from core.errors import StoreError
-from core.record import QueueTail
+from motelog.core.broker.api import ReadResult
+from motelog.core.errors import StoreError
+from motelog.core.record import QueueTail
 
 #: One message as the record kernel takes it (core.record.encode_batch).
 AppendMessage = tuple[QueueTail, bytes, bytes, int, int, bytes, int, int, int, int]

@@ -16,9 +16,15 @@ from typing import Final
 
 import msgspec
 
-from core.message import MQTT_CLIENT_ID, MQTT_PROPERTIES, NAME_END, VALUE_END, encode_properties
-from gateway.mqtt.packet_types import Properties, PropertyId, PropertyValue
-from gateway.mqtt.properties import encode_properties as encode_block
+from motelog.core.message import (
+    MQTT_CLIENT_ID,
+    MQTT_PROPERTIES,
+    NAME_END,
+    VALUE_END,
+    encode_properties,
+)
+from motelog.gateway.mqtt.packet_types import Properties, PropertyId, PropertyValue
+from motelog.gateway.mqtt.properties import encode_properties as encode_block
 
 
 class StoredProperties(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):

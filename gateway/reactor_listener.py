@@ -15,22 +15,22 @@ from collections import deque
 from dataclasses import dataclass
 from typing import Any, Final
 
-from core.errors import StoreError, StoreFullError
-from core.message import PROPERTIES_BYTES_MAX
-from core.net.reactor import Reactor, Turn
-from gateway.clients import Clients
-from gateway.delivery import Delivery
-from gateway.errors import GatewayError, ProtocolViolationError, TopicNameError
-from gateway.log_port import LogPort
-from gateway.message_properties import publish_properties, publisher_properties
-from gateway.metrics import GatewayMetrics
-from gateway.mqtt.acks import encode_puback
-from gateway.mqtt.disconnect import PINGRESP
-from gateway.mqtt.frames import split, split_one
-from gateway.mqtt.packet_types import PacketType, ReasonCode
-from gateway.mqtt.properties import decode_properties
-from gateway.routes import Route, Routes
-from gateway.sessions.session import Session
+from motelog.core.errors import StoreError, StoreFullError
+from motelog.core.message import PROPERTIES_BYTES_MAX
+from motelog.core.net.reactor import Reactor, Turn
+from motelog.gateway.clients import Clients
+from motelog.gateway.delivery import Delivery
+from motelog.gateway.errors import GatewayError, ProtocolViolationError, TopicNameError
+from motelog.gateway.log_port import LogPort
+from motelog.gateway.message_properties import publish_properties, publisher_properties
+from motelog.gateway.metrics import GatewayMetrics
+from motelog.gateway.mqtt.acks import encode_puback
+from motelog.gateway.mqtt.disconnect import PINGRESP
+from motelog.gateway.mqtt.frames import split, split_one
+from motelog.gateway.mqtt.packet_types import PacketType, ReasonCode
+from motelog.gateway.mqtt.properties import decode_properties
+from motelog.gateway.routes import Route, Routes
+from motelog.gateway.sessions.session import Session
 
 _log = logging.getLogger(__name__)
 

@@ -10,13 +10,13 @@ import logging
 from typing import Final, TypeVar
 from zlib import crc32
 
-from core.errors import BrokerError
-from core.message import KEYS, MQTT_QOS, MQTT_TOPIC, TAGS, encode_properties, tags_code
-from core.record import QueueTail
-from gateway.errors import TopicNameError
-from gateway.log_port import LogPort
-from gateway.mqtt.topics import check_topic_name
-from gateway.topic_mapping import MappedName, TopicMapping
+from motelog.core.errors import BrokerError
+from motelog.core.message import KEYS, MQTT_QOS, MQTT_TOPIC, TAGS, encode_properties, tags_code
+from motelog.core.record import QueueTail
+from motelog.gateway.errors import TopicNameError
+from motelog.gateway.log_port import LogPort
+from motelog.gateway.mqtt.topics import check_topic_name
+from motelog.gateway.topic_mapping import MappedName, TopicMapping
 
 _log = logging.getLogger(__name__)
 

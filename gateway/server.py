@@ -15,19 +15,19 @@ from typing import Final
 
 import trio
 
-from core.net.driver import drive
-from core.net.reactor import Framing, Reactor
-from gateway.clients import Clients
-from gateway.config import GatewayConfig
-from gateway.delivery import Delivery
-from gateway.log_port import LogPort
-from gateway.metrics import GatewayMetrics
-from gateway.mqtt.packet_types import ReasonCode
-from gateway.reactor_listener import ReactorListener
-from gateway.routes import Routes
-from gateway.sessions.session import Session
-from gateway.sessions.subscriptions import SubscriptionTree
-from gateway.topic_mapping import TopicMapping
+from motelog.core.net.driver import drive
+from motelog.core.net.reactor import Framing, Reactor
+from motelog.gateway.clients import Clients
+from motelog.gateway.config import GatewayConfig
+from motelog.gateway.delivery import Delivery
+from motelog.gateway.log_port import LogPort
+from motelog.gateway.metrics import GatewayMetrics
+from motelog.gateway.mqtt.packet_types import ReasonCode
+from motelog.gateway.reactor_listener import ReactorListener
+from motelog.gateway.routes import Routes
+from motelog.gateway.sessions.session import Session
+from motelog.gateway.sessions.subscriptions import SubscriptionTree
+from motelog.gateway.topic_mapping import TopicMapping
 
 _log = logging.getLogger(__name__)
 

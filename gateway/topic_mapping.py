@@ -14,10 +14,10 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from core.errors import ConfigError
-from gateway.config import TopicRule
-from gateway.errors import TopicFilterError
-from gateway.mqtt.topics import check_topic_filter, matches
+from motelog.core.errors import ConfigError
+from motelog.gateway.config import TopicRule
+from motelog.gateway.errors import TopicFilterError
+from motelog.gateway.mqtt.topics import check_topic_filter, matches
 
 # Narrower than what a broker allows: '%' names retry and dead-letter topics, which a device may not
 # reach.

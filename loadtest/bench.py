@@ -19,12 +19,12 @@ from __future__ import annotations
 import platform
 from typing import Final
 
-from core.net import reactor
-from loadtest.bench_client import Bench
-from loadtest.bench_connect import ConnectBench
-from loadtest.bench_delivery import DeliveryBench
-from loadtest.bench_pub import PubBench
-from loadtest.bench_report import BenchError, BenchOptions, BenchReport
+from motelog.core.net import reactor
+from motelog.loadtest.bench_client import Bench
+from motelog.loadtest.bench_connect import ConnectBench
+from motelog.loadtest.bench_delivery import DeliveryBench
+from motelog.loadtest.bench_pub import PubBench
+from motelog.loadtest.bench_report import BenchError, BenchOptions, BenchReport
 
 __all__ = ["KINDS", "BenchError", "BenchOptions", "BenchReport", "run"]
 

@@ -18,14 +18,14 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any, Final
 
-from core.net.reactor import CloseReason, Framing, Reactor, Turn
-from gateway.errors import GatewayError
-from gateway.mqtt.connect import decode_connack, encode_connect
-from gateway.mqtt.frames import split
-from gateway.mqtt.packet_types import Connect, PacketType, Subscribe, SubscribeEntry
-from gateway.mqtt.subscribe import decode_suback, encode_subscribe
-from loadtest.bench_process import Usage, UsageMeter
-from loadtest.bench_report import BenchError, BenchOptions
+from motelog.core.net.reactor import CloseReason, Framing, Reactor, Turn
+from motelog.gateway.errors import GatewayError
+from motelog.gateway.mqtt.connect import decode_connack, encode_connect
+from motelog.gateway.mqtt.frames import split
+from motelog.gateway.mqtt.packet_types import Connect, PacketType, Subscribe, SubscribeEntry
+from motelog.gateway.mqtt.subscribe import decode_suback, encode_subscribe
+from motelog.loadtest.bench_process import Usage, UsageMeter
+from motelog.loadtest.bench_report import BenchError, BenchOptions
 
 NS: Final = 1_000_000_000
 CONNECTING_MAX: Final = 90  # a common listen backlog is 100

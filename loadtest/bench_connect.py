@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import time
 
-from loadtest.bench_client import NS, Bench, Client
-from loadtest.bench_process import UsageMeter, rss_bytes
-from loadtest.bench_report import BenchOptions
+from motelog.loadtest.bench_client import NS, Bench, Client
+from motelog.loadtest.bench_process import UsageMeter, rss_bytes
+from motelog.loadtest.bench_report import BenchOptions
 
 
 class ConnectBench(Bench):

@@ -10,10 +10,10 @@ from __future__ import annotations
 from struct import Struct
 from typing import Final
 
-from gateway.mqtt.packet_types import PacketType
-from loadtest.bench_client import Bench, Client, Frame
-from loadtest.bench_pub import FAILED, PACKET_ID_AT, PUBREL, publish_packet
-from loadtest.bench_report import BenchOptions
+from motelog.gateway.mqtt.packet_types import PacketType
+from motelog.loadtest.bench_client import Bench, Client, Frame
+from motelog.loadtest.bench_pub import FAILED, PACKET_ID_AT, PUBREL, publish_packet
+from motelog.loadtest.bench_report import BenchOptions
 
 STAMP: Final = Struct(">QII")
 PUBACK: Final = b"\x40\x02\x00\x00"

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from typing import Final
 
-from gateway.mqtt.frames import encode_publish
-from gateway.mqtt.packet_types import PacketType
-from loadtest.bench_client import PINGREQ, Bench, Client, Frame
-from loadtest.bench_report import BenchOptions
+from motelog.gateway.mqtt.frames import encode_publish
+from motelog.gateway.mqtt.packet_types import PacketType
+from motelog.loadtest.bench_client import PINGREQ, Bench, Client, Frame
+from motelog.loadtest.bench_report import BenchOptions
 
 BATCHES_IN_FLIGHT: Final = 2  # of QoS 0
 PUBREL: Final = b"\x62\x02\x00\x00"

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from core.errors import MotelogError
+from motelog.core.errors import MotelogError
 
 PAYLOAD_BYTES_MIN: Final = 16  # send time, run and sequence number
 WINDOW_MAX: Final = 30_000  # so that packet identifiers do not run out

@@ -22,7 +22,7 @@ from locust.env import Environment
 from locust.exception import StopUser
 from paho.mqtt.enums import MQTTErrorCode, MQTTProtocolVersion
 
-from loadtest.topic_names import TopicNames
+from motelog.loadtest.topic_names import TopicNames
 
 DEFAULT_ADDRESS: Final = "127.0.0.1:1883"
 CONNECT_TIMEOUT_S: Final = 30.0

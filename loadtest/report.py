@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Protocol
 
-from gateway.mqtt import frames
+from motelog.gateway.mqtt import frames
 
 _PERCENTILES: Final = (0.5, 0.95, 0.99)
 

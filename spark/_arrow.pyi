@@ -1,6 +1,6 @@
 from collections.abc import Sequence
 
-from spark._arrow_py import Bytes, ColumnBuffers
+from motelog.spark._arrow_py import Bytes, ColumnBuffers
 
 class RecordColumns:
     rows: int

@@ -17,8 +17,8 @@ from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport free, realloc
 from libc.string cimport memchr, memcmp, memcpy, memset
 
-from core.errors import RecordError
-from spark._arrow_py import inflate
+from motelog.core.errors import RecordError
+from motelog.spark._arrow_py import inflate
 
 
 cdef enum:

@@ -12,8 +12,8 @@ from array import array
 from collections.abc import Sequence
 from typing import Final
 
-from core.errors import RecordError
-from core.message import (
+from motelog.core.errors import RecordError
+from motelog.core.message import (
     KEYS,
     MQTT_TOPIC,
     SYS_FLAG_BORN_IPV6,
@@ -22,7 +22,7 @@ from core.message import (
     TAGS,
     decode_properties,
 )
-from spark.columns import BYTES_MAX, TIME_MS_MAX, Column
+from motelog.spark.columns import BYTES_MAX, TIME_MS_MAX, Column
 
 MAGIC_V1: Final = 0xDAA320A7
 MAGIC_V2: Final = 0xDAA320AB

@@ -27,24 +27,24 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from spark._arrow_py import ColumnBuffers
+from motelog.spark._arrow_py import ColumnBuffers
 
 if TYPE_CHECKING:
-    from spark._arrow import RecordColumns
+    from motelog.spark._arrow import RecordColumns
 
     COMPILED: bool
 elif os.environ.get("MOTELOG_PURE") == "1":
-    from spark._arrow_py import RecordColumns
+    from motelog.spark._arrow_py import RecordColumns
 
     COMPILED = False
 else:
     try:
-        from spark._arrow import RecordColumns
+        from motelog.spark._arrow import RecordColumns
     except ModuleNotFoundError as exc:
-        if exc.name != "spark._arrow":
+        if exc.name != "motelog.spark._arrow":
             raise
         raise ImportError(
-            "the kernel spark._arrow is not built: run `pip install -e .`"
+            "the kernel motelog.spark._arrow is not built: run `pip install -e .`"
             " (or set MOTELOG_PURE=1 for the slow reference)"
         ) from exc
     COMPILED = True

@@ -13,8 +13,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from spark.arrow import ColumnBuffers
-from spark.columns import Column
+from motelog.spark.arrow import ColumnBuffers
+from motelog.spark.columns import Column
 
 _TIME = pa.timestamp("us", tz="UTC")
 _MAP = pa.map_(pa.string(), pa.string())

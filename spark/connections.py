@@ -13,10 +13,10 @@ import threading
 from collections.abc import Iterable
 from typing import Protocol
 
-from bridge.pull import PullResult
-from bridge.sync import SyncPullConsumer
-from core.message import MessageQueue
-from spark.pull_ahead import Pull
+from motelog.bridge.pull import PullResult
+from motelog.bridge.sync import SyncPullConsumer
+from motelog.core.message import MessageQueue
+from motelog.spark.pull_ahead import Pull
 
 Endpoint = tuple[str, str]  # name servers, group
 

@@ -5,7 +5,7 @@ Owns: SourceError and its leaves. Must not touch: pyspark; the pure parts raise 
 
 from __future__ import annotations
 
-from core.errors import MotelogError
+from motelog.core.errors import MotelogError
 
 
 class SourceError(MotelogError):

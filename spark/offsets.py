@@ -16,8 +16,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from core.message import MessageQueue
-from spark.errors import OffsetFormatError
+from motelog.core.message import MessageQueue
+from motelog.spark.errors import OffsetFormatError
 
 QueueOffsets = dict[MessageQueue, int]
 OffsetDocument = dict[str, dict[str, int]]

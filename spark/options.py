@@ -14,9 +14,9 @@ from dataclasses import dataclass, fields
 from datetime import datetime
 from typing import Final, Literal, TypeVar
 
-from spark.columns import BYTES_MAX, Column, column_named
-from spark.errors import OffsetFormatError, OptionError
-from spark.offsets import EDGES, Edge, parse_offsets
+from motelog.spark.columns import BYTES_MAX, Column, column_named
+from motelog.spark.errors import OffsetFormatError, OptionError
+from motelog.spark.offsets import EDGES, Edge, parse_offsets
 
 T = TypeVar("T")
 

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final, TypeVar
 
-from bridge.errors import ClientClosedError, NoNameServerError, RouteError
-from core.errors import BrokerError, RemotingError
-from spark.errors import OutageError
+from motelog.bridge.errors import ClientClosedError, NoNameServerError, RouteError
+from motelog.core.errors import BrokerError, RemotingError
+from motelog.spark.errors import OutageError
 
 T = TypeVar("T")
 

@@ -19,7 +19,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-from bridge.pull import PullResult
+from motelog.bridge.pull import PullResult
 
 # After so many full answers in a row a slightly larger one is tried.
 _GROW_AFTER: Final = 16

@@ -15,17 +15,17 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
 
-from bridge.pull import PullStatus
-from core.errors import MotelogError, RecordError
-from spark.arrow import RecordColumns
-from spark.batches import record_batch
-from spark.columns import Column
-from spark.connections import Consumer, Puller
-from spark.errors import DataLossError, RecordFormatError
-from spark.offsets import OffsetRange, queue_label
-from spark.options import SourceOptions
-from spark.outage import Outage
-from spark.pull_ahead import Answer, PullAhead
+from motelog.bridge.pull import PullStatus
+from motelog.core.errors import MotelogError, RecordError
+from motelog.spark.arrow import RecordColumns
+from motelog.spark.batches import record_batch
+from motelog.spark.columns import Column
+from motelog.spark.connections import Consumer, Puller
+from motelog.spark.errors import DataLossError, RecordFormatError
+from motelog.spark.offsets import OffsetRange, queue_label
+from motelog.spark.options import SourceOptions
+from motelog.spark.outage import Outage
+from motelog.spark.pull_ahead import Answer, PullAhead
 
 logger = logging.getLogger(__name__)
 

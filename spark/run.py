@@ -9,12 +9,12 @@ import importlib
 from collections.abc import Sequence
 from typing import Final
 
-from spark.errors import SourceError
+from motelog.spark.errors import SourceError
 
 # Name -> (module with ``main(argv) -> int``, one line for listings).
 JOBS: Final[dict[str, tuple[str, str]]] = {
     "device-minutes": (
-        "spark.jobs.device_minutes",
+        "motelog.spark.jobs.device_minutes",
         "statistics of each device's values per minute, to Parquet",
     ),
 }

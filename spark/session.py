@@ -16,7 +16,7 @@ from typing import Final
 
 from pyspark.sql import SparkSession
 
-from spark.errors import SourceError
+from motelog.spark.errors import SourceError
 
 JAVA_NEEDED: Final = (
     "Spark needs Java 17 or 21: install a JRE (such as openjdk-17-jre-headless) or set JAVA_HOME"

@@ -29,9 +29,9 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from spark.columns import COLUMN_TYPES, Column, schema_ddl
-from spark.errors import OptionError, OutageError
-from spark.offsets import (
+from motelog.spark.columns import COLUMN_TYPES, Column, schema_ddl
+from motelog.spark.errors import OptionError, OutageError
+from motelog.spark.offsets import (
     OffsetRange,
     QueueOffsets,
     decode_offsets,
@@ -41,10 +41,10 @@ from spark.offsets import (
     ranges_between,
     split_ranges,
 )
-from spark.options import SourceOptions, columns_named, parse_options
+from motelog.spark.options import SourceOptions, columns_named, parse_options
 
 if TYPE_CHECKING:
-    from spark.topic_view import TopicView
+    from motelog.spark.topic_view import TopicView
 
 
 class QueuePartition(InputPartition):
@@ -97,8 +97,8 @@ class _Reader:
         # Spark makes up one partition of its own where there is none.
         if not isinstance(partition, QueuePartition):
             return
-        from spark.connections import consumer_for, drop
-        from spark.reading import read_range
+        from motelog.spark.connections import consumer_for, drop
+        from motelog.spark.reading import read_range
 
         endpoint = (self._options.namesrv, self._options.group)
         try:
@@ -110,8 +110,8 @@ class _Reader:
             raise
 
     def _view(self) -> TopicView:
-        from spark.connections import consumer_for
-        from spark.topic_view import TopicView
+        from motelog.spark.connections import consumer_for
+        from motelog.spark.topic_view import TopicView
 
         endpoint = (self._options.namesrv, self._options.group)
         return TopicView(lambda: consumer_for(endpoint), self._options)

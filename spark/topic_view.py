@@ -10,14 +10,14 @@ import time
 from collections.abc import Callable, Iterable
 from typing import TypeVar
 
-from bridge.errors import RouteError
-from core.errors import MotelogError
-from core.message import MessageQueue
-from spark.connections import Consumer, drop
-from spark.errors import DataLossError, OptionError, OutageError, SourceError
-from spark.offsets import Edge, QueueOffsets, in_order, parse_offsets, queue_label
-from spark.options import AtOffsets, AtTime, Position, SourceOptions
-from spark.outage import Outage
+from motelog.bridge.errors import RouteError
+from motelog.core.errors import MotelogError
+from motelog.core.message import MessageQueue
+from motelog.spark.connections import Consumer, drop
+from motelog.spark.errors import DataLossError, OptionError, OutageError, SourceError
+from motelog.spark.offsets import Edge, QueueOffsets, in_order, parse_offsets, queue_label
+from motelog.spark.options import AtOffsets, AtTime, Position, SourceOptions
+from motelog.spark.outage import Outage
 
 T = TypeVar("T")
 

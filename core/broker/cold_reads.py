@@ -12,9 +12,9 @@ from typing import Any, Final
 
 import trio
 
-from core.errors import BrokerError
-from core.remoting import RemotingCommand, ResponseCode
-from core.remoting_server import Connection, Processor, answer_with
+from motelog.core.errors import BrokerError
+from motelog.core.remoting import RemotingCommand, ResponseCode
+from motelog.core.remoting_server import Connection, Processor, answer_with
 
 LOADERS: Final = 4
 

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import msgspec
 
-from core.config import parse_address
-from core.store.config import StoreConfig
+from motelog.core.config import parse_address
+from motelog.core.store.config import StoreConfig
 
 
 class BrokerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):

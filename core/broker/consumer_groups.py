@@ -14,9 +14,9 @@ from collections.abc import Hashable, Iterator
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
-from core.broker.heartbeat import ConsumerData, Subscription
-from core.errors import BrokerError
-from core.remoting_codes import Language, ResponseCode
+from motelog.core.broker.heartbeat import ConsumerData, Subscription
+from motelog.core.errors import BrokerError
+from motelog.core.remoting_codes import Language, ResponseCode
 
 OwnerT = TypeVar("OwnerT", bound=Hashable)
 

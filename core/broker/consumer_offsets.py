@@ -15,8 +15,8 @@ from typing import Any, Final
 
 import msgspec
 
-from core.errors import BrokerError
-from core.remoting_codes import ResponseCode
+from motelog.core.errors import BrokerError
+from motelog.core.remoting_codes import ResponseCode
 
 _SEPARATOR: Final = "@"
 

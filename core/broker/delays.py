@@ -18,8 +18,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from core.errors import BrokerError
-from core.message import (
+from motelog.core.errors import BrokerError
+from motelog.core.message import (
     DELAY,
     REAL_QID,
     REAL_TOPIC,
@@ -28,9 +28,9 @@ from core.message import (
     TIMER_DELIVER_MS,
     TIMER_OUT_MS,
 )
-from core.remoting_codes import ResponseCode
-from core.store.due_time import TIMER_MS_MAX, DueTimes, number, timer_queue
-from core.topic_config import SCHEDULE_TOPIC, TIMER_TOPIC
+from motelog.core.remoting_codes import ResponseCode
+from motelog.core.store.due_time import TIMER_MS_MAX, DueTimes, number, timer_queue
+from motelog.core.topic_config import SCHEDULE_TOPIC, TIMER_TOPIC
 
 DELAY_PROPERTIES: Final = frozenset({DELAY, TIMER_DELAY_SEC, TIMER_DELAY_MS, TIMER_DELIVER_MS})
 

@@ -11,10 +11,10 @@ from typing import Final
 
 import trio
 
-from core.errors import BrokerError
-from core.remoting import RemotingCommand, ResponseCode
-from core.remoting_server import Connection, Processor, RemotingServer
-from core.sql_filter import ParserNotLoadedError, SqlFilters, compile_sql
+from motelog.core.errors import BrokerError
+from motelog.core.remoting import RemotingCommand, ResponseCode
+from motelog.core.remoting_server import Connection, Processor, RemotingServer
+from motelog.core.sql_filter import ParserNotLoadedError, SqlFilters, compile_sql
 
 WAITING_MAX: Final = 10_000
 

@@ -14,10 +14,10 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
-from core.broker.api import BrokerApi, ReadResult, ReadStatus
-from core.clock import Clock
-from core.record import decode_values
-from core.sql_filter import SqlFilter
+from motelog.core.broker.api import BrokerApi, ReadResult, ReadStatus
+from motelog.core.clock import Clock
+from motelog.core.record import decode_values
+from motelog.core.sql_filter import SqlFilter
 
 # As many as the store looks at for tags, or as many as are wanted when that is more.
 RECORDS_MAX: Final = 800

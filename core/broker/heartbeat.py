@@ -12,10 +12,10 @@ from typing import Annotated, Any, Final
 
 import msgspec
 
-from core.errors import RemotingDecodeError
-from core.message import string_hash
-from core.remoting import loads
-from core.remoting_codes import TAG_EXPRESSION_TYPE
+from motelog.core.errors import RemotingDecodeError
+from motelog.core.message import string_hash
+from motelog.core.remoting import loads
+from motelog.core.remoting_codes import TAG_EXPRESSION_TYPE
 
 EXPRESSION_CHARACTERS_MAX: Final = 65_536
 _CONSUME_TYPES: Final = ("CONSUME_ACTIVELY", "CONSUME_PASSIVELY", "CONSUME_POP")

@@ -18,10 +18,10 @@ from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
-from core.broker.subscription_groups import SubscriptionGroup
-from core.remoting import RemotingCommand
-from core.remoting_server import Connection
-from core.sql_filter import SqlFilter
+from motelog.core.broker.subscription_groups import SubscriptionGroup
+from motelog.core.remoting import RemotingCommand
+from motelog.core.remoting_server import Connection
+from motelog.core.sql_filter import SqlFilter
 
 BUCKET_MS: Final = 100
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from core.message import MessageQueue
+from motelog.core.message import MessageQueue
 
 # Clients lock again every 20 s and stop trusting a lock after 30 s.
 LOCK_MS: Final = 60_000

@@ -18,10 +18,10 @@ from typing import Final
 import msgspec
 import trio
 
-from core.broker.topics import TopicTable
-from core.errors import RemotingError
-from core.remoting import RemotingCommand, RequestCode, ResponseCode
-from core.remoting_client import RemotingClient, connect
+from motelog.core.broker.topics import TopicTable
+from motelog.core.errors import RemotingError
+from motelog.core.remoting import RemotingCommand, RequestCode, ResponseCode
+from motelog.core.remoting_client import RemotingClient, connect
 
 _log = logging.getLogger(__name__)
 

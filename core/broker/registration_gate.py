@@ -15,10 +15,10 @@ from typing import Final
 
 import trio
 
-from core.broker.registration import Registrar
-from core.broker.topics import TopicTable
-from core.remoting import RemotingCommand
-from core.remoting_server import Connection, Processor, RemotingServer
+from motelog.core.broker.registration import Registrar
+from motelog.core.broker.topics import TopicTable
+from motelog.core.remoting import RemotingCommand
+from motelog.core.remoting_server import Connection, Processor, RemotingServer
 
 HOLD_S_MAX: Final = 1.0
 

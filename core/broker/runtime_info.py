@@ -14,11 +14,11 @@ from collections.abc import Callable
 from datetime import date, datetime
 from typing import Final
 
-from core.clock import Clock
-from core.metrics import Histogram
-from core.remoting import VERSION_CURRENT
-from core.store.message_store import MessageStore
-from core.store.stats import percentile
+from motelog.core.clock import Clock
+from motelog.core.metrics import Histogram
+from motelog.core.remoting import VERSION_CURRENT
+from motelog.core.store.message_store import MessageStore
+from motelog.core.store.stats import percentile
 
 _VERSION_TEXT: Final = "V4_9_8"
 # RocketMQ's classes of put latency: name and upper end in microseconds.

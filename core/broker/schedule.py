@@ -33,13 +33,13 @@ import msgspec
 import trio
 from sortedcontainers import SortedList
 
-from core.errors import (
+from motelog.core.errors import (
     RecordError,
     RecordTooLargeError,
     StoreError,
     StoreFencedError,
 )
-from core.message import (
+from motelog.core.message import (
     DELAY,
     PROPERTIES_BYTES_MAX,
     REAL_QID,
@@ -50,11 +50,11 @@ from core.message import (
     encode_properties,
     tags_code,
 )
-from core.record import UNIT_BYTES, AppendMessage, QueueTail, decode
-from core.store.consume_queue import UNIT
-from core.store.due_time import TIMER_SLOT_MS, number, timer_queue
-from core.store.message_store import MessageStore
-from core.topic_config import SCHEDULE_TOPIC, TIMER_TOPIC, TOPICS_CLOSED_TO_SENDERS
+from motelog.core.record import UNIT_BYTES, AppendMessage, QueueTail, decode
+from motelog.core.store.consume_queue import UNIT
+from motelog.core.store.due_time import TIMER_SLOT_MS, number, timer_queue
+from motelog.core.store.message_store import MessageStore
+from motelog.core.topic_config import SCHEDULE_TOPIC, TIMER_TOPIC, TOPICS_CLOSED_TO_SENDERS
 
 _log = logging.getLogger(__name__)
 

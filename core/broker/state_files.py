@@ -21,10 +21,10 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from core.errors import RemotingDecodeError, StoreDamagedError
-from core.remoting import loads
-from core.sealed_json import KEY, seal, seal_fault
-from core.store.files import OsStorage, Storage
+from motelog.core.errors import RemotingDecodeError, StoreDamagedError
+from motelog.core.remoting import loads
+from motelog.core.sealed_json import KEY, seal, seal_fault
+from motelog.core.store.files import OsStorage, Storage
 
 _log = logging.getLogger(__name__)
 

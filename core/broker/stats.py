@@ -26,8 +26,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from core.clock import Clock
-from core.record import QueueTail
+from motelog.core.clock import Clock
+from motelog.core.record import QueueTail
 
 ITEMS_MAX: Final = 10_000
 # Items are sampled in turn, so that no second has to do with all of them.

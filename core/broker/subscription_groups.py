@@ -12,9 +12,9 @@ from typing import Any
 
 import msgspec
 
-from core.errors import BrokerError
-from core.remoting_codes import ResponseCode
-from core.topic_config import DataVersion, group_name_fault
+from motelog.core.errors import BrokerError
+from motelog.core.remoting_codes import ResponseCode
+from motelog.core.topic_config import DataVersion, group_name_fault
 
 
 class SubscriptionGroup(msgspec.Struct, frozen=True, rename="camel", kw_only=True):

@@ -14,9 +14,9 @@ from typing import Any
 
 import msgspec
 
-from core.errors import BrokerError
-from core.remoting_codes import Permission, ResponseCode
-from core.topic_config import (
+from motelog.core.errors import BrokerError
+from motelog.core.remoting_codes import Permission, ResponseCode
+from motelog.core.topic_config import (
     DEFAULT_TOPIC,
     DLQ_PREFIX,
     HALF_TOPIC,

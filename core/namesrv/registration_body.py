@@ -18,9 +18,9 @@ from typing import Any, Final
 
 import msgspec
 
-from core.errors import RemotingDecodeError
-from core.remoting import loads
-from core.topic_config import DataVersion, TopicConfig
+from motelog.core.errors import RemotingDecodeError
+from motelog.core.remoting import loads
+from motelog.core.topic_config import DataVersion, TopicConfig
 
 INFLATED_BYTES_MAX: Final = 64 * 1024 * 1024
 

@@ -17,9 +17,9 @@ from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from core.errors import BrokerError
-from core.remoting_codes import Permission, ResponseCode
-from core.topic_config import DataVersion, TopicConfig, topic_name_fault
+from motelog.core.errors import BrokerError
+from motelog.core.remoting_codes import Permission, ResponseCode
+from motelog.core.topic_config import DataVersion, TopicConfig, topic_name_fault
 
 MASTER_ID: Final = 0
 

@@ -14,12 +14,12 @@ from typing import Any, Final
 import msgspec
 import trio
 
-from core.errors import BrokerError
-from core.namesrv.config import NamesrvConfig
-from core.namesrv.registration_body import decode_registration, decode_version
-from core.namesrv.route_table import BrokerData, BrokerIdentity, RouteTable, TopicRoute
-from core.remoting import RemotingCommand, RequestCode, ResponseCode
-from core.remoting_server import (
+from motelog.core.errors import BrokerError
+from motelog.core.namesrv.config import NamesrvConfig
+from motelog.core.namesrv.registration_body import decode_registration, decode_version
+from motelog.core.namesrv.route_table import BrokerData, BrokerIdentity, RouteTable, TopicRoute
+from motelog.core.remoting import RemotingCommand, RequestCode, ResponseCode
+from motelog.core.remoting_server import (
     Connection,
     Processor,
     RemotingServer,

@@ -20,7 +20,7 @@ from libc.stdint cimport uint8_t, uint32_t
 from libc.stdlib cimport free, malloc
 from libc.string cimport memcpy, memset
 
-from core.net._linux cimport MSG_DONTWAIT, MSG_NOSIGNAL, iovec, msghdr, send_bytes, sendmsg
+from motelog.core.net._linux cimport MSG_DONTWAIT, MSG_NOSIGNAL, iovec, msghdr, send_bytes, sendmsg
 
 cdef enum:
     VECTORS_MAX = 64

@@ -1,7 +1,7 @@
 import socket
 from collections.abc import Sequence
 
-from core.net.reactor_types import CloseReason, Fault, Framing
+from motelog.core.net.reactor_types import CloseReason, Fault, Framing
 
 CONNECTION_BYTES: int
 

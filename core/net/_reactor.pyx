@@ -36,7 +36,7 @@ from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t,
 from libc.stdlib cimport calloc, free, malloc, realloc
 from libc.string cimport memcpy, memset
 
-from core.net._linux cimport (
+from motelog.core.net._linux cimport (
     AF_INET, AF_INET6, EPOLLERR, EPOLLHUP, EPOLLIN, EPOLLOUT, EPOLL_CLOEXEC, EPOLL_CTL_ADD,
     EPOLL_CTL_DEL, EPOLL_CTL_MOD, IPPROTO_IP, IPPROTO_TCP, IP_BIND_ADDRESS_NO_PORT, SHUT_WR,
     SOCK_CLOEXEC, SOCK_NONBLOCK, SOCK_STREAM, SOL_SOCKET, SO_ERROR, SO_LINGER, TCP_NODELAY,
@@ -44,14 +44,14 @@ from core.net._linux cimport (
     getsockopt, htons, inet_ntop, inet_pton, linger, ntohs, recv, setsockopt, shutdown, sockaddr,
     sockaddr_in, sockaddr_in6, sockaddr_storage, socket, socklen_t,
 )
-from core.net._output cimport (
+from motelog.core.net._output cimport (
     SENT_NEVER, SENT_PART, Output, Sent, Shared, append_copy, append_reference, drop_queued,
     release_payloads, send_queued, share, unshare,
 )
 
 import os
 
-from core.net import reactor_types as _types
+from motelog.core.net import reactor_types as _types
 
 cdef enum:
     EVENTS_ROOM = 1024

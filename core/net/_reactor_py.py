@@ -20,7 +20,7 @@ from array import array
 from collections import deque
 from collections.abc import Iterable, Sequence
 
-from core.net.reactor_types import (
+from motelog.core.net.reactor_types import (
     ACCEPT_PAUSE_S,
     ACCEPTS_MAX,
     BUSY_EVENTS,

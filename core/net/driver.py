@@ -10,7 +10,7 @@ from typing import Final
 
 import trio
 
-from core.net.reactor import Reactor, Turn
+from motelog.core.net.reactor import Reactor, Turn
 
 TURNS_MAX: Final = 16
 """Turns taken in a row before other tasks get to run."""

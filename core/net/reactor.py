@@ -13,21 +13,21 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Final
 
-from core.net.reactor_types import CloseReason, Fault, Framing
+from motelog.core.net.reactor_types import CloseReason, Fault, Framing
 
 COMPILED: Final = os.environ.get("MOTELOG_PURE") != "1"
 
 if TYPE_CHECKING:
-    from core.net._reactor_py import Reactor, Turn
+    from motelog.core.net._reactor_py import Reactor, Turn
 elif COMPILED:
     try:
-        from core.net._reactor import Reactor, Turn
+        from motelog.core.net._reactor import Reactor, Turn
     except ImportError as exc:
         raise ImportError(
-            "the kernel core.net._reactor is not built: run `pip install -e .`, "
+            "the kernel motelog.core.net._reactor is not built: run `pip install -e .`, "
             "or set MOTELOG_PURE=1 to use the slow reference"
         ) from exc
 else:
-    from core.net._reactor_py import Reactor, Turn
+    from motelog.core.net._reactor_py import Reactor, Turn
 
 __all__ = ["COMPILED", "CloseReason", "Fault", "Framing", "Reactor", "Turn"]

@@ -1,8 +1,8 @@
 from typing import Any
 
-from core.record import AppendMessage
-from core.record import ScanStop as ScanStop
-from core.store._index_py import IndexItem
+from motelog.core.record import AppendMessage
+from motelog.core.record import ScanStop as ScanStop
+from motelog.core.store._index_py import IndexItem
 
 # Any stands for an object with the buffer protocol, which Python 3.11 cannot name.
 

@@ -22,10 +22,10 @@ from cpython.tuple cimport PyTuple_GET_ITEM, PyTuple_GET_SIZE
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memchr, memset
 
-from core._big_endian cimport get32, get64, put32, put64
-from core._guard cimport guarded, guarded_copy, raise_fault, touch
-from core._keys cimport Keys, find_keys
-from core._record_py import ScanStop
+from motelog.core._big_endian cimport get32, get64, put32, put64
+from motelog.core._guard cimport guarded, guarded_copy, raise_fault, touch
+from motelog.core._keys cimport Keys, find_keys
+from motelog.core._record_py import ScanStop
 
 cdef extern from *:
     """

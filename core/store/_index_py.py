@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from struct import Struct
 from typing import Any, Final
 
-from core._record_py import (
+from motelog.core._record_py import (
     MAGIC_BLANK,
     MAGIC_V1,
     MAGIC_V2,
@@ -21,7 +21,7 @@ from core._record_py import (
     ScanStop,
     has_keys,
 )
-from core.message import SYS_FLAG_BORN_IPV6, SYS_FLAG_STORE_IPV6, string_hash
+from motelog.core.message import SYS_FLAG_BORN_IPV6, SYS_FLAG_STORE_IPV6, string_hash
 
 HEADER: Final = Struct(">qqqqii")
 SLOT: Final = Struct(">i")

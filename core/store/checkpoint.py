@@ -41,8 +41,8 @@ from typing import Final, TypeVar
 import msgspec
 from crc32c import crc32c
 
-from core.clock import Jump
-from core.store.files import Storage
+from motelog.core.clock import Jump
+from motelog.core.store.files import Storage
 
 logger = logging.getLogger(__name__)
 

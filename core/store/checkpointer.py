@@ -19,14 +19,20 @@ from dataclasses import dataclass
 
 import trio
 
-from core.clock import SteadyClock
-from core.store.checkpoint import ClockNotes, IndexTable, QueueTable, StateFiles, StoreCheckpoint
-from core.store.commitlog import CommitLog
-from core.store.consume_queue import ConsumeQueue
-from core.store.files import NO_ROOM, Storage
-from core.store.flush import GroupFlusher
-from core.store.index_service import IndexService
-from core.store.unit_flusher import SyncPlan, UnitFlusher
+from motelog.core.clock import SteadyClock
+from motelog.core.store.checkpoint import (
+    ClockNotes,
+    IndexTable,
+    QueueTable,
+    StateFiles,
+    StoreCheckpoint,
+)
+from motelog.core.store.commitlog import CommitLog
+from motelog.core.store.consume_queue import ConsumeQueue
+from motelog.core.store.files import NO_ROOM, Storage
+from motelog.core.store.flush import GroupFlusher
+from motelog.core.store.index_service import IndexService
+from motelog.core.store.unit_flusher import SyncPlan, UnitFlusher
 
 logger = logging.getLogger(__name__)
 

@@ -28,15 +28,15 @@ from typing import Final
 
 import trio
 
-from core.clock import Clock, SteadyClock
-from core.errors import StoreError
-from core.record import scan
-from core.store.commitlog import CommitLog
-from core.store.config import StoreConfig
-from core.store.consume_queue import ConsumeQueue
-from core.store.files import NO_ROOM, Storage
-from core.store.flush import GroupFlusher
-from core.store.mapped_file_queue import MappedFile
+from motelog.core.clock import Clock, SteadyClock
+from motelog.core.errors import StoreError
+from motelog.core.record import scan
+from motelog.core.store.commitlog import CommitLog
+from motelog.core.store.config import StoreConfig
+from motelog.core.store.consume_queue import ConsumeQueue
+from motelog.core.store.files import NO_ROOM, Storage
+from motelog.core.store.flush import GroupFlusher
+from motelog.core.store.mapped_file_queue import MappedFile
 
 _log = logging.getLogger(__name__)
 

@@ -12,9 +12,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from core.store.files import ReadFile, Storage
-from core.store.index import ENTRY, ENTRY_BYTES, HEADER, HEADER_BYTES, SLOT_BYTES
-from core.store.index_file import NAME_DIGITS, shape_of
+from motelog.core.store.files import ReadFile, Storage
+from motelog.core.store.index import ENTRY, ENTRY_BYTES, HEADER, HEADER_BYTES, SLOT_BYTES
+from motelog.core.store.index_file import NAME_DIGITS, shape_of
 
 # Entries looked at for one query, and records loaded: those of more are read by the query itself.
 ENTRIES_MAX: Final = 4096

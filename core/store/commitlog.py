@@ -16,9 +16,9 @@ import struct
 import threading
 from typing import Final
 
-from core.clock import Clock
-from core.errors import RecordError, RecordTooLargeError
-from core.record import (
+from motelog.core.clock import Clock
+from motelog.core.errors import RecordError, RecordTooLargeError
+from motelog.core.record import (
     BLANK_BYTES_MIN,
     FILLER_SIZE,
     AppendMessage,
@@ -30,9 +30,9 @@ from core.record import (
     gather,
     scan,
 )
-from core.store.files import Storage
-from core.store.mapped_file_queue import MappedFile, MappedFileQueue
-from core.store.page_cache import Places, joined
+from motelog.core.store.files import Storage
+from motelog.core.store.mapped_file_queue import MappedFile, MappedFileQueue
+from motelog.core.store.page_cache import Places, joined
 
 _PLACE = struct.Struct(">qi8x")  # of a ConsumeQueue unit: physical offset and size
 

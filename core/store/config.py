@@ -9,7 +9,7 @@ from typing import Literal
 
 import msgspec
 
-from core.store.due_time import DEFAULT_DELAY_LEVELS, DueTimes
+from motelog.core.store.due_time import DEFAULT_DELAY_LEVELS, DueTimes
 
 
 class StoreConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):

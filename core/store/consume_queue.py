@@ -29,10 +29,10 @@ from typing import NamedTuple
 
 from crc32c import crc32c
 
-from core.record import FILLER_SIZE, UNIT_BYTES, QueueTail, zeros_from
-from core.store.files import TEMPORARY, Piece, ReadFile, Storage
-from core.store.mapped_file_queue import NAME_DIGITS, file_name
-from core.store.page_cache import Places
+from motelog.core.record import FILLER_SIZE, UNIT_BYTES, QueueTail, zeros_from
+from motelog.core.store.files import TEMPORARY, Piece, ReadFile, Storage
+from motelog.core.store.mapped_file_queue import NAME_DIGITS, file_name
+from motelog.core.store.page_cache import Places
 
 UNIT = struct.Struct(">qiq")
 FILLER = bytes(8) + FILLER_SIZE.to_bytes(4, "big") + bytes(8)

@@ -10,8 +10,8 @@ import logging
 
 import trio
 
-from core.store.config import StoreConfig
-from core.store.files import DiskUsage, Storage
+from motelog.core.store.config import StoreConfig
+from motelog.core.store.files import DiskUsage, Storage
 
 logger = logging.getLogger(__name__)
 

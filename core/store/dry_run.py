@@ -13,8 +13,8 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 
-from core.store.checkpoint import BACKUP
-from core.store.files import (
+from motelog.core.store.checkpoint import BACKUP
+from motelog.core.store.files import (
     DiskUsage,
     Entry,
     FileSystem,

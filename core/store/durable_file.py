@@ -22,7 +22,7 @@ from typing import Final
 
 from crc32c import crc32c
 
-from core.store.files import InPlaceFile, Storage
+from motelog.core.store.files import InPlaceFile, Storage
 
 NAME: Final = "durable"
 FILE_BYTES: Final = 1024

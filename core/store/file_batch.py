@@ -15,14 +15,14 @@ COMPILED: Final = os.environ.get("MOTELOG_PURE") != "1"
 
 if TYPE_CHECKING or COMPILED:
     try:
-        from core.store import _file_batch as _kernel
+        from motelog.core.store import _file_batch as _kernel
     except ImportError as exc:
         raise ImportError(
-            "the kernel core.store._file_batch is not built: run `pip install -e .`, or set "
-            "MOTELOG_PURE=1"
+            "the kernel motelog.core.store._file_batch is not built: "
+            "run `pip install -e .`, or set MOTELOG_PURE=1"
         ) from exc
 else:
-    from core.store import _file_batch_py as _kernel
+    from motelog.core.store import _file_batch_py as _kernel
 
 __all__ = ["COMPILED", "sync", "write"]
 

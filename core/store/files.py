@@ -25,7 +25,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Protocol
 
-from core.store import file_batch
+from motelog.core.store import file_batch
 
 TEMPORARY = ".tmp"
 LOAD_BYTES = 1 << 18

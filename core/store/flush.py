@@ -26,7 +26,7 @@ from queue import SimpleQueue
 
 import trio
 
-from core.errors import StoreFencedError
+from motelog.core.errors import StoreFencedError
 
 _Job = tuple[int, int]
 _STOP: _Job = (0, -1)

@@ -24,7 +24,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Final
 
-from core.store._index_py import (
+from motelog.core.store._index_py import (
     ENTRY,
     ENTRY_BYTES,
     HEADER,
@@ -39,14 +39,14 @@ COMPILED: Final = os.environ.get("MOTELOG_PURE") != "1"
 
 if TYPE_CHECKING or COMPILED:
     try:
-        from core.store import _index as _kernel
+        from motelog.core.store import _index as _kernel
     except ImportError as exc:
         raise ImportError(
-            "the kernel core.store._index is not built: run `pip install -e .`, or set "
-            "MOTELOG_PURE=1"
+            "the kernel motelog.core.store._index is not built: "
+            "run `pip install -e .`, or set MOTELOG_PURE=1"
         ) from exc
 else:
-    from core.store import _index_py as _kernel
+    from motelog.core.store import _index_py as _kernel
 
 __all__ = [
     "COMPILED",

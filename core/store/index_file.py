@@ -14,9 +14,9 @@ from __future__ import annotations
 
 from typing import Final
 
-from core.record import RECORD_BYTES_MIN, ScanStop, copy_in, copy_out
-from core.store.files import Region, Storage
-from core.store.index import (
+from motelog.core.record import RECORD_BYTES_MIN, ScanStop, copy_in, copy_out
+from motelog.core.store.files import Region, Storage
+from motelog.core.store.index import (
     ENTRY,
     ENTRY_BYTES,
     HEADER,

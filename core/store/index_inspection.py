@@ -12,10 +12,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Final
 
-from core.record import copy_in, copy_out
-from core.store.checkpoint import IndexFileState, IndexTable
-from core.store.files import Storage
-from core.store.index import (
+from motelog.core.record import copy_in, copy_out
+from motelog.core.store.checkpoint import IndexFileState, IndexTable
+from motelog.core.store.files import Storage
+from motelog.core.store.index import (
     ENTRY,
     ENTRY_BYTES,
     HEADER,
@@ -25,7 +25,7 @@ from core.store.index import (
     put,
     relink,
 )
-from core.store.index_file import NAME_DIGITS, IndexFile, file_bytes, shape_of
+from motelog.core.store.index_file import NAME_DIGITS, IndexFile, file_bytes, shape_of
 
 # RocketMQ's shape, for files that index.json does not name.
 SLOTS: Final = 5_000_000

@@ -27,18 +27,18 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
 
-from core.clock import Clock
-from core.errors import RecordError, StoreError
-from core.message import KEYS, UNIQ_KEY, decode_properties
-from core.record import ScanStop, decode, find_record, scan
-from core.store.checkpoint import IndexFileState, IndexTable
-from core.store.cold_places import KeyPlaces, LogFiles
-from core.store.commitlog import CommitLog
-from core.store.files import TEMPORARY, Entry, Storage
-from core.store.index import IndexItem, key_hash
-from core.store.index_file import NAME_DIGITS, IndexFile, file_bytes, next_key, shape_of
-from core.store.mapped_file_queue import MappedFile
-from core.store.progress import ProgressMeter
+from motelog.core.clock import Clock
+from motelog.core.errors import RecordError, StoreError
+from motelog.core.message import KEYS, UNIQ_KEY, decode_properties
+from motelog.core.record import ScanStop, decode, find_record, scan
+from motelog.core.store.checkpoint import IndexFileState, IndexTable
+from motelog.core.store.cold_places import KeyPlaces, LogFiles
+from motelog.core.store.commitlog import CommitLog
+from motelog.core.store.files import TEMPORARY, Entry, Storage
+from motelog.core.store.index import IndexItem, key_hash
+from motelog.core.store.index_file import NAME_DIGITS, IndexFile, file_bytes, next_key, shape_of
+from motelog.core.store.mapped_file_queue import MappedFile
+from motelog.core.store.progress import ProgressMeter
 
 logger = logging.getLogger(__name__)
 

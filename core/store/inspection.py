@@ -17,10 +17,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from core.clock import SystemClock
-from core.errors import RecordError, StoreDamagedError, StoreError
-from core.message import SYS_FLAG_COMPRESSED, StoredMessage, encode_host
-from core.record import (
+from motelog.core.clock import SystemClock
+from motelog.core.errors import RecordError, StoreDamagedError, StoreError
+from motelog.core.message import SYS_FLAG_COMPRESSED, StoredMessage, encode_host
+from motelog.core.record import (
     FILLER_SIZE,
     UNIT_BYTES,
     ScanStop,
@@ -31,8 +31,8 @@ from core.record import (
     find_record,
     scan,
 )
-from core.sealed_json import seal_fault
-from core.store.checkpoint import (
+from motelog.core.sealed_json import seal_fault
+from motelog.core.store.checkpoint import (
     BACKUP,
     IndexFileState,
     IndexTable,
@@ -40,17 +40,17 @@ from core.store.checkpoint import (
     StateFiles,
     StoreCheckpoint,
 )
-from core.store.config import StoreConfig
-from core.store.consume_queue import UNIT, ConsumeQueue, OpenFiles, is_topic_name
-from core.store.dry_run import DryRunStorage
-from core.store.due_time import WAITING_TOPICS, DueTimes
-from core.store.durable_file import DurableFile
-from core.store.files import TEMPORARY
-from core.store.index import IndexItem
-from core.store.index_inspection import IndexCheck
-from core.store.mapped_file_queue import MappedFile, MappedFileQueue
-from core.store.message_store import MessageStore
-from core.store.recovery_report import RecoveryReport
+from motelog.core.store.config import StoreConfig
+from motelog.core.store.consume_queue import UNIT, ConsumeQueue, OpenFiles, is_topic_name
+from motelog.core.store.dry_run import DryRunStorage
+from motelog.core.store.due_time import WAITING_TOPICS, DueTimes
+from motelog.core.store.durable_file import DurableFile
+from motelog.core.store.files import TEMPORARY
+from motelog.core.store.index import IndexItem
+from motelog.core.store.index_inspection import IndexCheck
+from motelog.core.store.mapped_file_queue import MappedFile, MappedFileQueue
+from motelog.core.store.message_store import MessageStore
+from motelog.core.store.recovery_report import RecoveryReport
 
 RECORDS_PER_STEP = 65_536
 UNITS_PER_STEP = 65_536

@@ -22,9 +22,9 @@ from __future__ import annotations
 from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import pairwise
 
-from core.errors import StoreDamagedError
-from core.store.files import NO_ROOM, TEMPORARY, Region, Storage
-from core.store.write_buffer import BufferedFile, BufferPool
+from motelog.core.errors import StoreDamagedError
+from motelog.core.store.files import NO_ROOM, TEMPORARY, Region, Storage
+from motelog.core.store.write_buffer import BufferedFile, BufferPool
 
 NAME_DIGITS = 20
 

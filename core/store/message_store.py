@@ -30,40 +30,40 @@ from time import perf_counter_ns
 
 import trio
 
-from core.clock import Clock, SteadyClock
-from core.errors import (
+from motelog.core.clock import Clock, SteadyClock
+from motelog.core.errors import (
     StoreError,
     StoreFencedError,
     StoreFullError,
     StoreLockedError,
 )
-from core.record import (
+from motelog.core.record import (
     AppendMessage,
     QueueTail,
     measure,
 )
-from core.store.checkpoint import ClockNotes, StateFiles
-from core.store.checkpointer import Checkpointer
-from core.store.cleanup import LogCleaner
-from core.store.commitlog import CommitLog
-from core.store.config import StoreConfig
-from core.store.consume_queue import ConsumeQueue, OpenFiles, is_topic_name
-from core.store.disk_watch import DiskWatch
-from core.store.due_time import DueTimes
-from core.store.durable_file import DurableFile
-from core.store.files import NO_ROOM, Lock, OsStorage, Storage, memory_bytes
-from core.store.flush import Committer, GroupFlusher
-from core.store.index import any_keyed
-from core.store.index_service import IndexService
-from core.store.page_cache import PageCache
-from core.store.progress import OnProgress, ProgressMeter, log_progress
-from core.store.queue_recovery import QueueRecovery
-from core.store.recovery import Recovery
-from core.store.recovery_report import RecoveryReport
-from core.store.stats import StoreStats
-from core.store.store_reader import StoreReader
-from core.store.unit_flusher import UnitFlusher
-from core.store.unit_healer import UnitHealer
+from motelog.core.store.checkpoint import ClockNotes, StateFiles
+from motelog.core.store.checkpointer import Checkpointer
+from motelog.core.store.cleanup import LogCleaner
+from motelog.core.store.commitlog import CommitLog
+from motelog.core.store.config import StoreConfig
+from motelog.core.store.consume_queue import ConsumeQueue, OpenFiles, is_topic_name
+from motelog.core.store.disk_watch import DiskWatch
+from motelog.core.store.due_time import DueTimes
+from motelog.core.store.durable_file import DurableFile
+from motelog.core.store.files import NO_ROOM, Lock, OsStorage, Storage, memory_bytes
+from motelog.core.store.flush import Committer, GroupFlusher
+from motelog.core.store.index import any_keyed
+from motelog.core.store.index_service import IndexService
+from motelog.core.store.page_cache import PageCache
+from motelog.core.store.progress import OnProgress, ProgressMeter, log_progress
+from motelog.core.store.queue_recovery import QueueRecovery
+from motelog.core.store.recovery import Recovery
+from motelog.core.store.recovery_report import RecoveryReport
+from motelog.core.store.stats import StoreStats
+from motelog.core.store.store_reader import StoreReader
+from motelog.core.store.unit_flusher import UnitFlusher
+from motelog.core.store.unit_healer import UnitHealer
 
 logger = logging.getLogger(__name__)
 

@@ -19,8 +19,8 @@ from typing import Final, Protocol
 
 import trio
 
-from core.clock import Clock
-from core.store.files import Storage
+from motelog.core.clock import Clock
+from motelog.core.store.files import Storage
 
 # Where less lies between two places, they are loaded as one.
 GAP_BYTES_MAX: Final = 16_384

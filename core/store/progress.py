@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from core.clock import Clock
+from motelog.core.clock import Clock
 
 logger = logging.getLogger(__name__)
 

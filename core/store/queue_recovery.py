@@ -16,12 +16,12 @@ import logging
 from collections.abc import Callable
 from typing import Final
 
-from core.record import FILLER_SIZE, RECORD_BYTES_MIN, UNIT_BYTES, UnitRun, scan, zeros_from
-from core.store.checkpoint import QueueTable, StateFiles
-from core.store.commitlog import CommitLog
-from core.store.consume_queue import FILLER, UNIT, ConsumeQueue, is_topic_name
-from core.store.files import Piece, Storage
-from core.store.recovery_report import QueueKey, RecoveryReport
+from motelog.core.record import FILLER_SIZE, RECORD_BYTES_MIN, UNIT_BYTES, UnitRun, scan, zeros_from
+from motelog.core.store.checkpoint import QueueTable, StateFiles
+from motelog.core.store.commitlog import CommitLog
+from motelog.core.store.consume_queue import FILLER, UNIT, ConsumeQueue, is_topic_name
+from motelog.core.store.files import Piece, Storage
+from motelog.core.store.recovery_report import QueueKey, RecoveryReport
 
 # Units in memory before they are compared and written: 32 MiB.
 UNITS_MAX: Final = 1_677_721

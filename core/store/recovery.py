@@ -31,7 +31,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, ThreadPoolExecutor
 from typing import Final
 
-from core.record import (
+from motelog.core.record import (
     RECORD_BYTES_MIN,
     ScanStop,
     collect,
@@ -41,16 +41,16 @@ from core.record import (
     scan,
     zeros_from,
 )
-from core.store.checkpoint import QueueTable, StoreCheckpoint
-from core.store.commitlog import CommitLog
-from core.store.due_time import WAITING_TOPICS, DueTimes
-from core.store.files import Storage
-from core.store.index import IndexItem
-from core.store.index_service import IndexService
-from core.store.mapped_file_queue import MappedFile
-from core.store.progress import ProgressMeter
-from core.store.queue_recovery import QueueRecovery
-from core.store.recovery_report import RecoveryReport
+from motelog.core.store.checkpoint import QueueTable, StoreCheckpoint
+from motelog.core.store.commitlog import CommitLog
+from motelog.core.store.due_time import WAITING_TOPICS, DueTimes
+from motelog.core.store.files import Storage
+from motelog.core.store.index import IndexItem
+from motelog.core.store.index_service import IndexService
+from motelog.core.store.mapped_file_queue import MappedFile
+from motelog.core.store.progress import ProgressMeter
+from motelog.core.store.queue_recovery import QueueRecovery
+from motelog.core.store.recovery_report import RecoveryReport
 
 logger = logging.getLogger(__name__)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from core.store.mapped_file_queue import MappedFile
+from motelog.core.store.mapped_file_queue import MappedFile
 
 QueueKey = tuple[str, int]
 

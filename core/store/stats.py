@@ -11,7 +11,7 @@ from bisect import bisect_left
 from collections import deque
 from typing import Final
 
-from core.metrics import Histogram
+from motelog.core.metrics import Histogram
 
 # Ends of RocketMQ's classes of put latency and finer ones below, in microseconds: a batch is in the
 # page cache within tens of them.

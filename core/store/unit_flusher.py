@@ -32,10 +32,10 @@ from typing import Final
 
 import trio
 
-from core.record import UNIT_BYTES, QueueTail
-from core.store.config import StoreConfig
-from core.store.consume_queue import ConsumeQueue, Unsynced
-from core.store.files import NO_ROOM, FileSystem, Piece, Storage
+from motelog.core.record import UNIT_BYTES, QueueTail
+from motelog.core.store.config import StoreConfig
+from motelog.core.store.consume_queue import ConsumeQueue, Unsynced
+from motelog.core.store.files import NO_ROOM, FileSystem, Piece, Storage
 
 logger = logging.getLogger(__name__)
 

@@ -22,8 +22,8 @@ from typing import Final
 
 import trio
 
-from core.errors import StoreError
-from core.record import (
+from motelog.core.errors import StoreError
+from motelog.core.record import (
     FILLER_SIZE,
     UNIT_BYTES,
     QueueTail,
@@ -32,10 +32,10 @@ from core.record import (
     collect,
     find_record,
 )
-from core.store.commitlog import CommitLog
-from core.store.consume_queue import FILLER, UNIT, ConsumeQueue
-from core.store.due_time import WAITING_TOPICS, DueTimes
-from core.store.page_cache import Loadable, Places
+from motelog.core.store.commitlog import CommitLog
+from motelog.core.store.consume_queue import FILLER, UNIT, ConsumeQueue
+from motelog.core.store.due_time import WAITING_TOPICS, DueTimes
+from motelog.core.store.page_cache import Loadable, Places
 
 logger = logging.getLogger(__name__)
 

@@ -21,8 +21,8 @@ import logging
 import threading
 from collections.abc import Iterator
 
-from core.record import copy_in, copy_out
-from core.store.files import InPlaceFile, PinnedMemory
+from motelog.core.record import copy_in, copy_out
+from motelog.core.store.files import InPlaceFile, PinnedMemory
 
 logger = logging.getLogger(__name__)
 

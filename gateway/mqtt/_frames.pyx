@@ -22,8 +22,8 @@ from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from libc.string cimport memcpy
 
-from gateway.errors import GatewayError
-from gateway.mqtt.acks import decode_ack
+from motelog.gateway.errors import GatewayError
+from motelog.gateway.mqtt.acks import decode_ack
 
 cdef enum:
     MALFORMED_PACKET = 0x81

@@ -11,11 +11,11 @@ from __future__ import annotations
 import re
 from typing import Any, Final
 
-from gateway.errors import GatewayError, MalformedPacketError
-from gateway.mqtt.acks import decode_ack
-from gateway.mqtt.packet_types import PROTOCOL_VERSIONS, PacketType, ReasonCode
-from gateway.mqtt.packing import check_flags
-from gateway.mqtt.varint import VARINT_MAX, decode_varint, encode_varint
+from motelog.gateway.errors import GatewayError, MalformedPacketError
+from motelog.gateway.mqtt.acks import decode_ack
+from motelog.gateway.mqtt.packet_types import PROTOCOL_VERSIONS, PacketType, ReasonCode
+from motelog.gateway.mqtt.packing import check_flags
+from motelog.gateway.mqtt.varint import VARINT_MAX, decode_varint, encode_varint
 
 _BODY_BYTES_MAX: Final = VARINT_MAX
 # Within valid UTF-8: control characters U+0001..U+001F, U+007F..U+009F, U+0000 and the wildcards.

@@ -12,9 +12,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from gateway.errors import MalformedPacketError, ProtocolViolationError
-from gateway.mqtt.fields import FieldReader
-from gateway.mqtt.packet_types import (
+from motelog.gateway.errors import MalformedPacketError, ProtocolViolationError
+from motelog.gateway.mqtt.fields import FieldReader
+from motelog.gateway.mqtt.packet_types import (
     NO_PROPERTIES,
     Ack,
     PacketType,
@@ -22,8 +22,8 @@ from gateway.mqtt.packet_types import (
     PropertyValue,
     ReasonCode,
 )
-from gateway.mqtt.packing import check_flags, packet
-from gateway.mqtt.properties import length_and_properties, read_properties
+from motelog.gateway.mqtt.packing import check_flags, packet
+from motelog.gateway.mqtt.properties import length_and_properties, read_properties
 
 PACKET_ID_AT: Final = 2  # where the packet identifier stands in an acknowledgement
 

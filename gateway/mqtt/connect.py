@@ -16,13 +16,13 @@ import re
 from collections.abc import Mapping
 from typing import Final
 
-from gateway.errors import (
+from motelog.gateway.errors import (
     ClientIdentifierError,
     MalformedPacketError,
     UnsupportedProtocolVersionError,
 )
-from gateway.mqtt.fields import FieldReader, encode_binary, encode_string
-from gateway.mqtt.packet_types import (
+from motelog.gateway.mqtt.fields import FieldReader, encode_binary, encode_string
+from motelog.gateway.mqtt.packet_types import (
     NO_PROPERTIES,
     Connack,
     Connect,
@@ -33,9 +33,9 @@ from gateway.mqtt.packet_types import (
     ReasonCode,
     Will,
 )
-from gateway.mqtt.packing import packet
-from gateway.mqtt.properties import WILL, length_and_properties, read_properties
-from gateway.mqtt.topics import check_topic_name
+from motelog.gateway.mqtt.packing import packet
+from motelog.gateway.mqtt.properties import WILL, length_and_properties, read_properties
+from motelog.gateway.mqtt.topics import check_topic_name
 
 # Protocol name and level, as every legal CONNECT begins.
 _VERSIONS: Final = {b"\x00\x06MQIsdp\x03": 3, b"\x00\x04MQTT\x04": 4, b"\x00\x04MQTT\x05": 5}

@@ -11,8 +11,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from gateway.errors import MalformedPacketError
-from gateway.mqtt.varint import decode_varint
+from motelog.gateway.errors import MalformedPacketError
+from motelog.gateway.mqtt.varint import decode_varint
 
 STRING_BYTES_MAX: Final = 65535
 

@@ -26,7 +26,7 @@ import os
 from collections.abc import Callable
 from typing import Any, Final
 
-from gateway.mqtt import _frames_py
+from motelog.gateway.mqtt import _frames_py
 
 Frame = tuple[int, int, Any, Any, int, Any]
 
@@ -36,7 +36,7 @@ if os.environ.get("MOTELOG_PURE") == "1":
     _kernel, COMPILED = _frames_py, False
 else:
     try:
-        from gateway.mqtt import _frames
+        from motelog.gateway.mqtt import _frames
     except ImportError as exc:
         raise ImportError("the frames kernel is not built: pip install -e .") from exc
     _kernel, COMPILED = _frames, True

@@ -8,9 +8,9 @@ Spec: MQTT 5.0 section 2.1.
 
 from __future__ import annotations
 
-from gateway.errors import MalformedPacketError
-from gateway.mqtt.packet_types import PacketType
-from gateway.mqtt.varint import encode_varint
+from motelog.gateway.errors import MalformedPacketError
+from motelog.gateway.mqtt.packet_types import PacketType
+from motelog.gateway.mqtt.varint import encode_varint
 
 
 def packet(packet_type: PacketType, body: bytes, flags: int = 0) -> bytes:

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any, Final
 
-from gateway.errors import MalformedPacketError, ProtocolViolationError
-from gateway.mqtt.fields import FieldReader, encode_binary, encode_string
-from gateway.mqtt.packet_types import (
+from motelog.gateway.errors import MalformedPacketError, ProtocolViolationError
+from motelog.gateway.mqtt.fields import FieldReader, encode_binary, encode_string
+from motelog.gateway.mqtt.packet_types import (
     NO_PROPERTIES,
     PacketType,
     Properties,
@@ -24,7 +24,7 @@ from gateway.mqtt.packet_types import (
     PropertyValue,
     ReasonCode,
 )
-from gateway.mqtt.varint import encode_varint
+from motelog.gateway.mqtt.varint import encode_varint
 
 # The standard sets no limit; ours keeps a packet from costing more time than its bytes are worth.
 REPEATED_MAX: Final = 1024

@@ -15,9 +15,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from gateway.errors import MalformedPacketError, ProtocolViolationError
-from gateway.mqtt.fields import FieldReader, encode_string
-from gateway.mqtt.packet_types import (
+from motelog.gateway.errors import MalformedPacketError, ProtocolViolationError
+from motelog.gateway.mqtt.fields import FieldReader, encode_string
+from motelog.gateway.mqtt.packet_types import (
     NO_PROPERTIES,
     PacketType,
     PropertyId,
@@ -28,9 +28,9 @@ from gateway.mqtt.packet_types import (
     SubscriptionAck,
     Unsubscribe,
 )
-from gateway.mqtt.packing import check_flags, packet
-from gateway.mqtt.properties import length_and_properties, read_properties
-from gateway.mqtt.topics import check_topic_filter, parse_shared
+from motelog.gateway.mqtt.packing import check_flags, packet
+from motelog.gateway.mqtt.properties import length_and_properties, read_properties
+from motelog.gateway.mqtt.topics import check_topic_filter, parse_shared
 
 # The standard sets no limit; ours keeps a packet from costing more time than its bytes are worth.
 FILTERS_MAX: Final = 4096

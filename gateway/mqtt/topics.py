@@ -12,8 +12,8 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from gateway.errors import MalformedPacketError, TopicFilterError, TopicNameError
-from gateway.mqtt.fields import STRING_BYTES_MAX
+from motelog.gateway.errors import MalformedPacketError, TopicFilterError, TopicNameError
+from motelog.gateway.mqtt.fields import STRING_BYTES_MAX
 
 SHARED_PREFIX: Final = "$share/"
 # More levels than any fleet names and few enough that matching one topic name stays cheap.

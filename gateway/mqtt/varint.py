@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from gateway.errors import MalformedPacketError
+from motelog.gateway.errors import MalformedPacketError
 
 VARINT_MAX: Final = 268_435_455
 

@@ -12,8 +12,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, Final
 
-from gateway.errors import ProtocolViolationError, TopicAliasError
-from gateway.sessions.inflight import InflightWindow
+from motelog.gateway.errors import ProtocolViolationError, TopicAliasError
+from motelog.gateway.sessions.inflight import InflightWindow
 
 _NONE: Final[tuple[str, ...]] = ()
 #: No MQTT packet can be larger (section 2.1.4).

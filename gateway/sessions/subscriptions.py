@@ -21,7 +21,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable, Iterator
 from typing import Any, Final, Generic, TypeVar
 
-from gateway.mqtt.topics import FILTER_LEVELS_MAX
+from motelog.gateway.mqtt.topics import FILTER_LEVELS_MAX
 
 S = TypeVar("S", bound=Hashable)
 

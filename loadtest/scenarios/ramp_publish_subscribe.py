@@ -23,8 +23,8 @@ from locust import events, task
 from locust.argument_parser import LocustArgumentParser
 from locust.env import Environment
 
-from loadtest.mqtt_user import MqttLoadUser
-from loadtest.report import row_of, summary
+from motelog.loadtest.mqtt_user import MqttLoadUser
+from motelog.loadtest.report import row_of, summary
 
 TELEMETRY = "telemetry/{device}/temp"
 _devices = itertools.count(1)

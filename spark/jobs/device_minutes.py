@@ -22,8 +22,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
-from spark.errors import SourceError
-from spark.session import start_session
+from motelog.spark.errors import SourceError
+from motelog.spark.session import start_session
 
 # Batches of a first run over a long log stay small enough for a laptop.
 OFFSETS_PER_TRIGGER = 1_000_000

@@ -22,8 +22,8 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
-from gateway.mqtt import _frames, _frames_py  # noqa: E402  # after sys.path
-from gateway.mqtt.acks import encode_puback  # noqa: E402
+from motelog.gateway.mqtt import _frames, _frames_py  # noqa: E402  # after sys.path
+from motelog.gateway.mqtt.acks import encode_puback  # noqa: E402
 
 FRAMES = 256
 TOPIC = b"telemetry/dev00042/temp"

@@ -33,13 +33,13 @@ sys.path.insert(0, str(ROOT))
 
 import trio  # noqa: E402  # needs the path
 
-from core.broker.config import BrokerConfig  # noqa: E402
-from core.broker.server import Broker  # noqa: E402
-from core.net.reactor import COMPILED as REACTOR_COMPILED  # noqa: E402
-from core.net.reactor import Framing, Reactor  # noqa: E402
-from core.record import COMPILED as RECORD_COMPILED  # noqa: E402
-from core.remoting import RemotingCommand, encode, encode_batch_items  # noqa: E402
-from core.store.config import StoreConfig  # noqa: E402
+from motelog.core.broker.config import BrokerConfig  # noqa: E402
+from motelog.core.broker.server import Broker  # noqa: E402
+from motelog.core.net.reactor import COMPILED as REACTOR_COMPILED  # noqa: E402
+from motelog.core.net.reactor import Framing, Reactor  # noqa: E402
+from motelog.core.record import COMPILED as RECORD_COMPILED  # noqa: E402
+from motelog.core.remoting import RemotingCommand, encode, encode_batch_items  # noqa: E402
+from motelog.core.store.config import StoreConfig  # noqa: E402
 from tests.support.java import VERSION_5, ApacheServer  # noqa: E402
 
 BODY = b"x" * 100

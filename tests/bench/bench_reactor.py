@@ -26,7 +26,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
-from core.net.reactor import Framing, Reactor, Turn  # noqa: E402  # after sys.path
+from motelog.core.net.reactor import Framing, Reactor, Turn  # noqa: E402  # after sys.path
 
 PUBLISH = b"\x32\x50\x00\x0ctelemetry/42\x00\x01" + b"x" * 64
 PUBACK = b"\x40\x02\x00\x00"

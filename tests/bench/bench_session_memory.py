@@ -15,9 +15,9 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from gateway.mqtt.fields import FieldReader, encode_string  # after sys.path
-from gateway.sessions.session import Session
-from gateway.sessions.subscriptions import SubscriptionTree
+from motelog.gateway.mqtt.fields import FieldReader, encode_string  # after sys.path
+from motelog.gateway.sessions.session import Session
+from motelog.gateway.sessions.subscriptions import SubscriptionTree
 
 
 def main() -> None:

@@ -24,12 +24,12 @@ import psutil
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
-from bridge.sync import SyncProducer
-from core.message import MQTT_TOPIC, Message
+from motelog.bridge.sync import SyncProducer
+from motelog.core.message import MQTT_TOPIC, Message
+from motelog.spark import arrow
+from motelog.spark.columns import Column, schema_ddl
+from motelog.spark.session import start_session
 from motelog.testing import MotelogProcess
-from spark import arrow
-from spark.columns import Column, schema_ddl
-from spark.session import start_session
 
 TOPIC = "bench_spark"
 BATCH_ROWS = 10_000

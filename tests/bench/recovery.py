@@ -26,10 +26,10 @@ from typing import Any
 
 import trio
 
-from core.clock import SystemClock
-from core.record import COMPILED
-from core.store.config import StoreConfig
-from core.store.message_store import MessageStore
+from motelog.core.clock import SystemClock
+from motelog.core.record import COMPILED
+from motelog.core.store.config import StoreConfig
+from motelog.core.store.message_store import MessageStore
 
 BATCH = 1000
 HOST = bytes([127, 0, 0, 1, 0, 0, 7, 91])

@@ -30,13 +30,13 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from core.broker.api import BrokerApi, ReadResult, ReadStatus
-from core.broker.filtered_reads import read_matching
-from core.broker.topics import TopicTable
-from core.clock import SystemClock
-from core.message import encode_properties, tags_code
-from core.record import UNIT_BYTES, decode_values
-from core.sql_filter import SqlFilter, compile_sql
+from motelog.core.broker.api import BrokerApi, ReadResult, ReadStatus
+from motelog.core.broker.filtered_reads import read_matching
+from motelog.core.broker.topics import TopicTable
+from motelog.core.clock import SystemClock
+from motelog.core.message import encode_properties, tags_code
+from motelog.core.record import UNIT_BYTES, decode_values
+from motelog.core.sql_filter import SqlFilter, compile_sql
 from tests.bench.report import environment, say
 from tests.support.stores import STORE_HOST, message, opened
 

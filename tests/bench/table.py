@@ -33,8 +33,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from loadtest.bench import BenchOptions, run
 from motelog.cli.tools import find_java, has_pyspark
+from motelog.loadtest.bench import BenchOptions, run
 from motelog.testing import MotelogProcess
 from tests.bench.report import Row, machine, markdown, run_json, say
 

@@ -26,10 +26,10 @@ from typing import Any
 
 import trio
 
-from core.clock import SystemClock
-from core.record import QueueTail, encode_batch
-from core.store.config import StoreConfig
-from core.store.message_store import MessageStore
+from motelog.core.clock import SystemClock
+from motelog.core.record import QueueTail, encode_batch
+from motelog.core.store.config import StoreConfig
+from motelog.core.store.message_store import MessageStore
 from tests.bench.report import environment, note
 
 BATCH = 20

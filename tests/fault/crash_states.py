@@ -30,10 +30,10 @@ from typing import Any
 
 import trio
 
-from core.clock import ManualClock
-from core.message import tags_code
-from core.record import decode
-from core.store.message_store import MessageStore
+from motelog.core.clock import ManualClock
+from motelog.core.message import tags_code
+from motelog.core.record import decode
+from motelog.core.store.message_store import MessageStore
 from tests.support.simulated_disk import ROOT, CrashModel, Image, SimulatedDisk
 from tests.support.stores import BORN_HOST, make_store
 

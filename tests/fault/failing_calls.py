@@ -45,11 +45,11 @@ from typing import Any
 
 import trio
 
-from core.broker.state_files import StateFile
-from core.clock import ManualClock
-from core.errors import StoreError, StoreFencedError, StoreFullError
-from core.store.message_store import MessageStore
-from core.store.store_reader import ReadStatus
+from motelog.core.broker.state_files import StateFile
+from motelog.core.clock import ManualClock
+from motelog.core.errors import StoreError, StoreFencedError, StoreFullError
+from motelog.core.store.message_store import MessageStore
+from motelog.core.store.store_reader import ReadStatus
 from tests.support.failing_os import SYNCS, FailingOs, Fault
 from tests.support.ledger import Ledger, LedgerError
 from tests.support.stores import abandon, make_store

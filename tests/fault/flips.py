@@ -21,10 +21,10 @@ from typing import Any
 
 import trio
 
-from core.message import tags_code
-from core.record import decode
-from core.store.message_store import MessageStore
-from core.store.store_reader import ReadStatus
+from motelog.core.message import tags_code
+from motelog.core.record import decode
+from motelog.core.store.message_store import MessageStore
+from motelog.core.store.store_reader import ReadStatus
 from tests.support.simulated_disk import ROOT, CrashModel, Image, SimulatedDisk
 from tests.support.stores import make_store, message
 

@@ -17,8 +17,8 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from core.errors import StoreError, StoreFencedError  # needs the path
-from core.record import (
+from motelog.core.errors import StoreError, StoreFencedError  # needs the path
+from motelog.core.record import (
     QueueTail,
     collect,
     copy_in,
@@ -30,7 +30,7 @@ from core.record import (
     scan,
     zeros_from,
 )
-from core.store.index import put, put_records, relink, select
+from motelog.core.store.index import put, put_records, relink, select
 from tests.support.stores import STORE_HOST, make_store, message, read_queue
 
 PAGES = 8

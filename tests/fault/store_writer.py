@@ -24,10 +24,10 @@ import trio
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 # These need the path.
-from core.clock import SystemClock
-from core.errors import StoreError, StoreLockedError
-from core.store.files import DiskUsage, OsStorage
-from core.store.message_store import MessageStore
+from motelog.core.clock import SystemClock
+from motelog.core.errors import StoreError, StoreLockedError
+from motelog.core.store.files import DiskUsage, OsStorage
+from motelog.core.store.message_store import MessageStore
 from tests.support.stores import make_store, message
 from tests.support.written import body_of, keys_of, queue_of
 

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 import trio
 
-from core.clock import ManualClock
-from core.store.message_store import MessageStore
+from motelog.core.clock import ManualClock
+from motelog.core.store.message_store import MessageStore
 from tests.support.ledger import QUEUES, Ledger
 from tests.support.stores import abandon, make_store
 

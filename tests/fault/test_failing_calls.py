@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from core.store.message_store import MessageStore
+from motelog.core.store.message_store import MessageStore
 from tests.fault.failing_calls import FailingCallError, check, chosen
 from tests.support.failing_os import Fault
 

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from core.errors import StoreDamagedError
-from core.store.recovery_report import RecoveryReport
+from motelog.core.errors import StoreDamagedError
+from motelog.core.store.recovery_report import RecoveryReport
 from tests.support.ledger import Ledger
 from tests.support.stores import abandon, make_store
 

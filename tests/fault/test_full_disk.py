@@ -16,11 +16,11 @@ from typing import Any
 import pytest
 import trio
 
-from core.broker.state_files import StateFile
-from core.errors import StoreFullError
-from core.store.checkpoint import StateFiles
-from core.store.files import OsStorage
-from core.store.message_store import MessageStore
+from motelog.core.broker.state_files import StateFile
+from motelog.core.errors import StoreFullError
+from motelog.core.store.checkpoint import StateFiles
+from motelog.core.store.files import OsStorage
+from motelog.core.store.message_store import MessageStore
 from tests.support.ledger import Ledger
 from tests.support.loop_disk import NotPermittedError, loop_disk, small_tmpfs
 from tests.support.stores import make_store

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from core.record import decode
-from core.store import _index
-from core.store.index import HEADER_BYTES, SLOT_BYTES, key_hash
-from core.store.message_store import MessageStore
+from motelog.core.record import decode
+from motelog.core.store import _index
+from motelog.core.store.index import HEADER_BYTES, SLOT_BYTES, key_hash
+from motelog.core.store.message_store import MessageStore
 from tests.support.index_kernels import KERNELS
 from tests.support.stores import abandon, make_store, message, opened
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from core.net.reactor import CloseReason, Framing, Reactor
+from motelog.core.net.reactor import CloseReason, Framing, Reactor
 from tests.support.reactor_loop import (
     REACTOR_CLASSES,
     listening,
@@ -30,7 +30,7 @@ def run_apart(reactor_class: type[Reactor], script: str) -> str:
     """Run a script in a process of its own, with its own limits; returns what it printed."""
     module = "_reactor_py" if reactor_class is REACTOR_CLASSES[0] else "_reactor"
     done = subprocess.run(
-        [sys.executable, "-c", f"from core.net.{module} import Reactor\n{script}"],
+        [sys.executable, "-c", f"from motelog.core.net.{module} import Reactor\n{script}"],
         cwd=ROOT,
         capture_output=True,
         text=True,
@@ -43,7 +43,7 @@ def run_apart(reactor_class: type[Reactor], script: str) -> str:
 
 DESCRIPTORS_RUN_OUT = """
 import resource, select, socket
-from core.net.reactor_types import Framing
+from motelog.core.net.reactor_types import Framing
 from tests.support.reactor_loop import listening, reactor_loop
 
 with reactor_loop(Reactor()) as loop:
@@ -81,7 +81,7 @@ def test_without_descriptors_accepting_rests_and_goes_on_later(
 
 CLAIMED_LENGTHS = """
 import resource
-from core.net.reactor_types import Framing
+from motelog.core.net.reactor_types import Framing
 from tests.support.reactor_loop import reactor_loop
 
 def peak_kb():

@@ -10,8 +10,8 @@ import pytest
 import trio
 import trio.testing
 
-from core.errors import RecordTooLargeError, StoreError, StoreFencedError, StoreFullError
-from core.store.message_store import MessageStore
+from motelog.core.errors import RecordTooLargeError, StoreError, StoreFencedError, StoreFullError
+from motelog.core.store.message_store import MessageStore
 from tests.support.stores import (
     RecordingStorage,
     abandon,

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 import trio
 
-from core.clock import ManualClock
-from core.errors import StoreDamagedError, StoreLockedError
-from core.record import FILLER_SIZE
-from core.store.message_store import MessageStore
-from core.store.store_reader import ReadStatus
+from motelog.core.clock import ManualClock
+from motelog.core.errors import StoreDamagedError, StoreLockedError
+from motelog.core.record import FILLER_SIZE
+from motelog.core.store.message_store import MessageStore
+from motelog.core.store.store_reader import ReadStatus
 from tests.support.stores import abandon, make_store, message, opened, read_bodies
 
 TOPIC = "telemetry"

@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 import trio
 
-from core.errors import StoreError, StoreFullError
-from core.store.files import OsStorage, Region
-from core.store.message_store import MessageStore
+from motelog.core.errors import StoreError, StoreFullError
+from motelog.core.store.files import OsStorage, Region
+from motelog.core.store.message_store import MessageStore
 from tests.support.ledger import Ledger
 from tests.support.stores import make_store, message, read_bodies
 

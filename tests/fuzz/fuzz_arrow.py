@@ -20,9 +20,9 @@ from typing import Any
 # Behind everything else: `make fuzz` puts the kernels with sanitizers in front.
 sys.path.append(str(Path(__file__).resolve().parents[2]))
 
-from core.errors import RecordError
-from spark import _arrow, _arrow_py
-from spark.columns import Column
+from motelog.core.errors import RecordError
+from motelog.spark import _arrow, _arrow_py
+from motelog.spark.columns import Column
 
 # Where something changes in a length, a character or a flag.
 EDGES = b"\x00\x01\x02\x10\x20\x30\x5b\x7f\x80\x9f\xa0\xbf\xc1\xc2\xdf\xe0\xed\xef\xf0\xf4\xf5\xff"

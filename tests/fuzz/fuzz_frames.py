@@ -20,7 +20,7 @@ from typing import Any
 # Behind everything else: `make fuzz` puts the kernels with sanitizers in front.
 sys.path.append(str(Path(__file__).resolve().parents[2]))
 
-from gateway.mqtt import _frames, _frames_py
+from motelog.gateway.mqtt import _frames, _frames_py
 
 VECTORS = Path(__file__).resolve().parents[1] / "vectors" / "mqtt" / "packets.json"
 # Octets at which something changes in a length, a character or a flag.

@@ -17,8 +17,8 @@ from pathlib import Path
 # Behind everything else: `make fuzz` puts the kernels with sanitizers in front.
 sys.path.append(str(Path(__file__).resolve().parents[2]))
 
-from core.net import _reactor
-from core.net.reactor import Framing, Reactor
+from motelog.core.net import _reactor
+from motelog.core.net.reactor import Framing, Reactor
 from tests.support.reactor_loop import REACTOR_CLASSES, listening, reactor_loop
 from tests.support.reactor_streams import expected, random_stream, run_streams, split_at
 

@@ -13,13 +13,13 @@ from pathlib import Path
 import pytest
 import trio
 
-from bridge.producer import Producer, SendStatus
-from bridge.pull import PullConsumer, PullStatus
-from bridge.sync import SyncPullConsumer
-from core.message import Message, StoredMessage
-from core.namesrv.config import NamesrvConfig
-from core.namesrv.server import NameServer
-from core.remoting import RequestCode, ResponseCode, loads
+from motelog.bridge.producer import Producer, SendStatus
+from motelog.bridge.pull import PullConsumer, PullStatus
+from motelog.bridge.sync import SyncPullConsumer
+from motelog.core.message import Message, StoredMessage
+from motelog.core.namesrv.config import NamesrvConfig
+from motelog.core.namesrv.server import NameServer
+from motelog.core.remoting import RequestCode, ResponseCode, loads
 from tests.support.broker_process import BrokerProcess
 from tests.support.broker_stack import connected, joined, json_body, started_stack
 from tests.support.java import COMMITLOG_FILE_BYTES, VERSION_4, VERSION_5, ApacheServer

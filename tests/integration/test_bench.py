@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from loadtest.bench import KINDS, BenchError, BenchOptions, BenchReport, run
+from motelog.loadtest.bench import KINDS, BenchError, BenchOptions, BenchReport, run
 from tests.support.bench_server import Faults, bench_server
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -131,7 +131,7 @@ def test_a_server_that_never_answers_is_given_up() -> None:
 def test_the_limit_of_open_files_is_raised_and_said() -> None:
     script = """
 import resource
-from loadtest.bench import BenchError, BenchOptions, run
+from motelog.loadtest.bench import BenchError, BenchOptions, run
 from tests.support.bench_server import bench_server
 
 with bench_server() as server:

@@ -7,18 +7,18 @@ import zlib
 import pytest
 import trio
 
-from bridge.errors import (
+from motelog.bridge.errors import (
     ClientClosedError,
     MessageRefusedError,
     NoNameServerError,
     RouteError,
     SendFailedError,
 )
-from bridge.producer import Producer, SendStatus
-from core.errors import BrokerError
-from core.message import Message, MessageQueue
-from core.record import decode_messages
-from core.remoting import RemotingCommand, RequestCode, ResponseCode, loads
+from motelog.bridge.producer import Producer, SendStatus
+from motelog.core.errors import BrokerError
+from motelog.core.message import Message, MessageQueue
+from motelog.core.record import decode_messages
+from motelog.core.remoting import RemotingCommand, RequestCode, ResponseCode, loads
 from tests.support.fake_cluster import NO_ANSWER, FakeBroker, fake_cluster, serve
 
 SENDS = (RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE)

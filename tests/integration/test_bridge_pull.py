@@ -9,11 +9,11 @@ import pytest
 import trio
 import trio.testing
 
-from bridge.errors import ClientError, RouteError
-from bridge.pull import PullConsumer, PullStatus
-from core.errors import BrokerError, RecordError
-from core.message import MessageQueue, StoredMessage, string_hash
-from core.remoting import RemotingCommand, RequestCode, ResponseCode, loads
+from motelog.bridge.errors import ClientError, RouteError
+from motelog.bridge.pull import PullConsumer, PullStatus
+from motelog.core.errors import BrokerError, RecordError
+from motelog.core.message import MessageQueue, StoredMessage, string_hash
+from motelog.core.remoting import RemotingCommand, RequestCode, ResponseCode, loads
 from tests.support.fake_cluster import FakeCluster, fake_cluster, properties
 
 Q0 = MessageQueue("T", "a", 0)
@@ -176,7 +176,7 @@ async def test_expired_offset_moves_on_with_a_warning(caplog: pytest.LogCaptureF
 
 
 async def test_unreachable_broker_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("bridge.pull.RETRY_S", 0.05)
+    monkeypatch.setattr("motelog.bridge.pull.RETRY_S", 0.05)
     async with fake_cluster("a") as cluster, consumer_of(cluster) as consumer:
         fill(cluster, Q0, 3)
         address, cluster.brokers[0].address = cluster.brokers[0].address, "127.0.0.1:1"

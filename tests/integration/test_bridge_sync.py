@@ -10,9 +10,9 @@ from contextlib import contextmanager
 import pytest
 import trio
 
-from bridge.errors import ClientClosedError, RouteError
-from bridge.sync import SyncProducer, SyncPullConsumer
-from core.message import Message
+from motelog.bridge.errors import ClientClosedError, RouteError
+from motelog.bridge.sync import SyncProducer, SyncPullConsumer
+from motelog.core.message import Message
 from tests.support.fake_cluster import FakeCluster, fake_cluster
 
 

@@ -13,13 +13,13 @@ from typing import Any
 import pytest
 import trio
 
-from core.broker.config import BrokerConfig
-from core.broker.server import Broker
-from core.errors import StoreDamagedError
-from core.namesrv.config import NamesrvConfig
-from core.namesrv.server import NameServer
-from core.record import decode_messages
-from core.remoting import RequestCode
+from motelog.core.broker.config import BrokerConfig
+from motelog.core.broker.server import Broker
+from motelog.core.errors import StoreDamagedError
+from motelog.core.namesrv.config import NamesrvConfig
+from motelog.core.namesrv.server import NameServer
+from motelog.core.record import decode_messages
+from motelog.core.remoting import RequestCode
 from tests.support.broker_stack import (
     connected,
     eventually,
@@ -47,7 +47,7 @@ def config(directory: Path, **fields: Any) -> BrokerConfig:
 async def test_the_broker_registers_again_with_a_name_server_that_was_away(
     tmp_path: Path, nursery: trio.Nursery, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("core.broker.registration._RETRY_S", 0.05)
+    monkeypatch.setattr("motelog.core.broker.registration._RETRY_S", 0.05)
     address = f"127.0.0.1:{free_port()}"
     broker = Broker(config(tmp_path, namesrv=(address,)))
     await nursery.start(broker.run)

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 import trio
 
-from core.message import string_hash
-from core.record import decode_messages
-from core.remoting import (
+from motelog.core.message import string_hash
+from motelog.core.record import decode_messages
+from motelog.core.remoting import (
     FLAG_ONEWAY,
     Language,
     RemotingCommand,
@@ -21,8 +21,8 @@ from core.remoting import (
     encode_batch_items,
     loads,
 )
-from core.store.config import StoreConfig
-from core.store.files import OsStorage
+from motelog.core.store.config import StoreConfig
+from motelog.core.store.files import OsStorage
 from tests.support.broker_stack import (
     TIMEOUT_S,
     Peer,
@@ -388,7 +388,7 @@ async def test_a_reader_far_behind_is_sent_where_its_group_says(
     tmp_path: Path, serialize: Serialize, may_read_slaves: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # 40 % of the memory is taken for the log's end.
-    monkeypatch.setattr("core.store.message_store.memory_bytes", lambda: 50_000)
+    monkeypatch.setattr("motelog.core.store.message_store.memory_bytes", lambda: 50_000)
     async with (
         started_stack(tmp_path, slave_read_enable=may_read_slaves) as stack,
         connected(stack.broker_address, serialize) as peer,

@@ -7,8 +7,8 @@ import urllib.request
 
 import pytest
 
-from gateway.mqtt.packet_types import Properties, PropertyId
-from gateway.mqtt.properties import encode_properties
+from motelog.gateway.mqtt.packet_types import Properties, PropertyId
+from motelog.gateway.mqtt.properties import encode_properties
 from motelog.testing import MotelogProcess
 from tests.support.mqtt_wire import Wire, published, varint
 

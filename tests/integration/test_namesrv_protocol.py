@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 import trio
 
-from core.namesrv.config import NamesrvConfig
-from core.namesrv.server import NameServer
-from core.remoting import RequestCode, ResponseCode, Serialize, loads
+from motelog.core.namesrv.config import NamesrvConfig
+from motelog.core.namesrv.server import NameServer
+from motelog.core.remoting import RequestCode, ResponseCode, Serialize, loads
 from tests.support.broker_stack import Peer, connected, joined, json_body
 
 BOTH = pytest.mark.parametrize("serialize", list(Serialize))

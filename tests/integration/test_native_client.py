@@ -11,15 +11,15 @@ from pathlib import Path
 import pytest
 import trio
 
-from bridge.errors import RouteError, SendFailedError
-from bridge.producer import Producer, SendStatus
-from bridge.pull import PullConsumer, PullStatus
-from bridge.sync import SyncProducer, SyncPullConsumer
-from core.errors import BrokerError, RemotingError
-from core.message import Message, StoredMessage, string_hash
-from core.namesrv.config import NamesrvConfig
-from core.namesrv.server import NameServer
-from core.remoting import ResponseCode
+from motelog.bridge.errors import RouteError, SendFailedError
+from motelog.bridge.producer import Producer, SendStatus
+from motelog.bridge.pull import PullConsumer, PullStatus
+from motelog.bridge.sync import SyncProducer, SyncPullConsumer
+from motelog.core.errors import BrokerError, RemotingError
+from motelog.core.message import Message, StoredMessage, string_hash
+from motelog.core.namesrv.config import NamesrvConfig
+from motelog.core.namesrv.server import NameServer
+from motelog.core.remoting import ResponseCode
 from tests.support.broker_process import BrokerProcess
 from tests.support.broker_stack import Stack, joined, started_stack
 

@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 import trio
 
-from bridge.producer import Producer
-from bridge.pull import PullConsumer
-from bridge.sync import SyncPullConsumer
-from core.errors import BrokerError
-from core.message import Message
-from core.record import decode_messages
-from core.remoting import RemotingCommand, RequestCode, ResponseCode
+from motelog.bridge.producer import Producer
+from motelog.bridge.pull import PullConsumer
+from motelog.bridge.sync import SyncPullConsumer
+from motelog.core.errors import BrokerError
+from motelog.core.message import Message
+from motelog.core.record import decode_messages
+from motelog.core.remoting import RemotingCommand, RequestCode, ResponseCode
 from tests.support.broker_stack import connected, routed, send_ext, started_stack
 
 FOREVER = (1 << 63) - 1

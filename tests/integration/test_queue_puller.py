@@ -9,17 +9,17 @@ from contextlib import contextmanager, suppress
 
 import pytest
 
-from bridge.errors import RouteError
-from bridge.pull_request import PullStatus
-from bridge.queue_puller import QueuePuller
-from core.errors import (
+from motelog.bridge.errors import RouteError
+from motelog.bridge.pull_request import PullStatus
+from motelog.bridge.queue_puller import QueuePuller
+from motelog.core.errors import (
     BrokerError,
     RemotingConnectionError,
     RemotingDecodeError,
     RemotingTimeoutError,
 )
-from core.message import MessageQueue
-from core.remoting import RemotingCommand, ResponseCode, decode, encode
+from motelog.core.message import MessageQueue
+from motelog.core.remoting import RemotingCommand, ResponseCode, decode, encode
 
 QUEUE = MessageQueue("T", "broker-a", 3)
 

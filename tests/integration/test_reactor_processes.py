@@ -12,7 +12,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 WORKER = """
 import os, select, socket, sys
-from core.net.reactor import Framing, Reactor
+from motelog.core.net.reactor import Framing, Reactor
 
 sock = socket.socket()
 sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)

@@ -11,9 +11,16 @@ from pathlib import Path
 import pytest
 import trio
 
-from core.remoting import RemotingCommand, RequestCode, ResponseCode, Serialize, decode, encode
-from core.remoting_client import connect
-from core.remoting_server import Connection, RemotingServer, open_listener
+from motelog.core.remoting import (
+    RemotingCommand,
+    RequestCode,
+    ResponseCode,
+    Serialize,
+    decode,
+    encode,
+)
+from motelog.core.remoting_client import connect
+from motelog.core.remoting_server import Connection, RemotingServer, open_listener
 from tests.support.broker_stack import (
     TIMEOUT_S,
     Peer,

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from core.record import decode, scan
-from core.store.files import OsStorage
-from core.store.index import keys_of
-from core.store.index_file import IndexFile, shape_of
-from core.store.message_store import MessageStore
+from motelog.core.record import decode, scan
+from motelog.core.store.files import OsStorage
+from motelog.core.store.index import keys_of
+from motelog.core.store.index_file import IndexFile, shape_of
+from motelog.core.store.message_store import MessageStore
 from tests.support.stores import opened, vector_archive
 
 FOREVER = (1 << 63) - 1

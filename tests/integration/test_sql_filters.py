@@ -9,15 +9,15 @@ from typing import Any
 import pytest
 import trio
 
-from bridge.errors import FilterError
-from bridge.producer import Producer
-from bridge.pull import PullConsumer, PullStatus
-from bridge.sync import SyncPullConsumer
-from core.broker import filter_gate, filtered_reads
-from core.message import Message
-from core.record import decode_messages
-from core.remoting import RemotingCommand, RequestCode, ResponseCode
-from core.sql_filter import SqlFilter, compile_sql
+from motelog.bridge.errors import FilterError
+from motelog.bridge.producer import Producer
+from motelog.bridge.pull import PullConsumer, PullStatus
+from motelog.bridge.sync import SyncPullConsumer
+from motelog.core.broker import filter_gate, filtered_reads
+from motelog.core.message import Message
+from motelog.core.record import decode_messages
+from motelog.core.remoting import RemotingCommand, RequestCode, ResponseCode
+from motelog.core.sql_filter import SqlFilter, compile_sql
 from tests.support.broker_stack import (
     TIMEOUT_S,
     Peer,

@@ -17,9 +17,15 @@ from amqtt.mqtt.unsubscribe import UnsubscribePacket
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gateway.mqtt.connect import encode_connect
-from gateway.mqtt.frames import encode_publish, split
-from gateway.mqtt.packet_types import Connect, PacketType, Subscribe, SubscriptionAck, Unsubscribe
+from motelog.gateway.mqtt.connect import encode_connect
+from motelog.gateway.mqtt.frames import encode_publish, split
+from motelog.gateway.mqtt.packet_types import (
+    Connect,
+    PacketType,
+    Subscribe,
+    SubscriptionAck,
+    Unsubscribe,
+)
 from tests.support.mqtt import batch, decode_packet, encode_packet
 from tests.support.mqtt_strategies import (
     PACKET_IDS,

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gateway.mqtt import _frames, _frames_py, frames
+from motelog.gateway.mqtt import _frames, _frames_py, frames
 from tests.support.mqtt import batch, body_of
 from tests.support.mqtt_strategies import nearly_packets, packets
 

@@ -10,10 +10,10 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from core.net.reactor import CloseReason, Fault
-from gateway.config import GatewayConfig, TopicRule
-from gateway.mqtt.connect import encode_connect
-from gateway.mqtt.packet_types import Connect
+from motelog.core.net.reactor import CloseReason, Fault
+from motelog.gateway.config import GatewayConfig, TopicRule
+from motelog.gateway.mqtt.connect import encode_connect
+from motelog.gateway.mqtt.packet_types import Connect
 from tests.support.gateway_stage import Stage, publish
 from tests.support.mqtt_strategies import connects, nearly_packets, packets
 from tests.support.mqtt_wire import varint

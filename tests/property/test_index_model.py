@@ -11,9 +11,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
-from core.clock import ManualClock
-from core.record import decode
-from core.store.message_store import MessageStore
+from motelog.core.clock import ManualClock
+from motelog.core.record import decode
+from motelog.core.store.message_store import MessageStore
 from tests.support.stores import abandon, make_store, message
 
 TOPICS = ["A", "B-long_name%x"]

@@ -6,7 +6,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from gateway.sessions.inflight import PACKET_ID_MAX, InflightWindow
+from motelog.gateway.sessions.inflight import PACKET_ID_MAX, InflightWindow
 
 
 class WindowMachine(RuleBasedStateMachine):

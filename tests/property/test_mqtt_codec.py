@@ -8,10 +8,10 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gateway.errors import GatewayError
-from gateway.mqtt.packet_types import PacketType
-from gateway.mqtt.properties import decode_properties, encode_properties
-from gateway.mqtt.varint import VARINT_MAX, decode_varint, encode_varint
+from motelog.gateway.errors import GatewayError
+from motelog.gateway.mqtt.packet_types import PacketType
+from motelog.gateway.mqtt.properties import decode_properties, encode_properties
+from motelog.gateway.mqtt.varint import VARINT_MAX, decode_varint, encode_varint
 from tests.support.mqtt import decode_packet, encode_packet
 from tests.support.mqtt_strategies import (
     PROPERTIES_OF,

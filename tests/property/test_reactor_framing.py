@@ -8,7 +8,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from core.net.reactor import CloseReason, Fault, Framing, Reactor
+from motelog.core.net.reactor import CloseReason, Fault, Framing, Reactor
 from tests.support.reactor_loop import REACTOR_CLASSES, mqtt_frame
 from tests.support.reactor_streams import (
     Outcome,

@@ -14,7 +14,7 @@ import socket
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from core.net.reactor import Reactor
+from motelog.core.net.reactor import Reactor
 from tests.support.reactor_loop import (
     REACTOR_CLASSES,
     ReactorLoop,

@@ -11,11 +11,11 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from core.clock import ManualClock
-from core.message import tags_code
-from core.record import decode
-from core.store.message_store import MessageStore
-from core.store.store_reader import ReadStatus
+from motelog.core.clock import ManualClock
+from motelog.core.message import tags_code
+from motelog.core.record import decode
+from motelog.core.store.message_store import MessageStore
+from motelog.core.store.store_reader import ReadStatus
 from tests.support.stores import abandon, make_store, message
 
 KEYS = [("A", 0), ("A", 1), ("B-long_name%x", 0), ("%RETRY%" + "g" * 200, 3)]

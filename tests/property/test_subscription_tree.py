@@ -6,8 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from gateway.mqtt.topics import matches
-from gateway.sessions.subscriptions import SubscriptionTree
+from motelog.gateway.mqtt.topics import matches
+from motelog.gateway.sessions.subscriptions import SubscriptionTree
 
 LEVELS = st.sampled_from(["a", "b", "", "$S"])
 NAMES = st.lists(LEVELS, min_size=1, max_size=4).map("/".join).map(lambda name: name or "/")

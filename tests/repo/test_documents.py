@@ -16,9 +16,7 @@ SHORT = {"test_": "tests/unit/core/store", "": "core/store"}
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
 def test_files_and_commands_that_a_document_names_are_there(document: Path) -> None:
     text = document.read_text(encoding="utf-8")
-    for name in re.findall(
-        r"`((?:core|gateway|bridge|spark|motelog|loadtest|tests)/[\w./-]+)`", text
-    ):
+    for name in re.findall(r"`((?:core|gateway|bridge|spark|src|loadtest|tests)/[\w./-]+)`", text):
         # A kernel is named by the stem of its files.
         assert (ROOT / name).exists() or list(ROOT.glob(f"{name}.*")), name
     for module in re.findall(r"python -m (tests[\w.]+)", text):

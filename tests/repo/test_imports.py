@@ -11,20 +11,20 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.repository import PACKAGES, ROOT, source_files
+from tests.support.repository import ROOT, is_in_package, source_files
 
 # Foreign package -> the only folders that may import it (docs/architecture.md).
 CORNERS = {
-    "pyspark": ("spark", "tests", "pyspark_motelog.py"),
+    "pyspark": ("spark", "tests", "src/pyspark_motelog.py"),
     "pyarrow": ("spark", "tests"),
     "locust": ("loadtest", "tests"),
     "gevent": ("loadtest", "tests"),
     "paho": ("loadtest", "tests"),
     "amqtt": ("tests",),
-    "hypercorn": ("motelog/console", "tests"),
-    "starlette": ("motelog/console", "tests"),
-    "typer": ("motelog/cli", "tests"),
-    "pytest": ("tests", "motelog/pytest_plugin.py"),
+    "hypercorn": ("src/motelog/console", "tests"),
+    "starlette": ("src/motelog/console", "tests"),
+    "typer": ("src/motelog/cli", "tests"),
+    "pytest": ("tests", "src/motelog/pytest_plugin.py"),
     "asyncio": ("tests",),
     "prometheus_client": ("core/metrics.py", "tests"),
     "lark": ("core/sql_compiler.py", "tests"),
@@ -73,7 +73,7 @@ def test_nothing_imports_the_tests() -> None:
     found = [
         str(path.relative_to(ROOT))
         for path in source_files()
-        if path.relative_to(ROOT).parts[0] in PACKAGES
+        if is_in_package(path)
         for _, module in imports(path)
         if module.partition(".")[0] == "tests"
     ]

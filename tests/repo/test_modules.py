@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from motelog.cli.kernels import KERNELS
-from tests.support.repository import PACKAGES, ROOT, source_files
+from tests.support.repository import PACKAGES, ROOT, is_in_package, module_name, source_files
 
 # A module with fewer statements than this explains itself in a sentence.
 STATEMENTS_FOR_OWNS = 60
@@ -30,7 +30,7 @@ def test_every_module_opens_with_a_docstring() -> None:
 def test_larger_modules_say_what_they_own_and_must_not_touch() -> None:
     missing = []
     for path in source_files():
-        if path.relative_to(ROOT).parts[0] not in PACKAGES:
+        if not is_in_package(path):
             continue
         tree = ast.parse(path.read_text(encoding="utf-8"))
         statements = sum(isinstance(node, ast.stmt) for node in ast.walk(tree))
@@ -71,7 +71,7 @@ def test_every_kernel_is_built_and_listed() -> None:
     built = set(re.findall(r'"([\w/]+\.pyx)"', setup))
     assert built == {path.relative_to(ROOT).as_posix() for path in KERNEL_SOURCES}
     choosers = {
-        ".".join((*path.relative_to(ROOT).parent.parts, path.stem.removeprefix("_")))
+        module_name(path.with_name(path.stem.removeprefix("_") + path.suffix))
         for path in KERNEL_SOURCES
     }
     assert choosers == set(KERNELS)

@@ -9,7 +9,7 @@ from importlib.metadata import packages_distributions, version
 import pytest
 
 import motelog
-from tests.support.repository import PACKAGES, ROOT, project_settings
+from tests.support.repository import PACKAGES, ROOT, module_name, project_settings
 
 
 def installed_names() -> dict[str, list[str]]:
@@ -22,28 +22,28 @@ def installed_names() -> dict[str, list[str]]:
 def test_package_list_is_the_tree() -> None:
     listed = project_settings()["tool"]["setuptools"]["packages"]
     tree = {
-        ".".join(path.parent.relative_to(ROOT).parts)
+        module_name(path.parent)
         for folder in PACKAGES
         for path in (ROOT / folder).rglob("__init__.py")
     }
     assert sorted(listed) == sorted(tree)
     folders = {
-        ".".join(path.parent.relative_to(ROOT).parts)
-        for folder in PACKAGES
-        for path in (ROOT / folder).rglob("*.py")
+        module_name(path.parent) for folder in PACKAGES for path in (ROOT / folder).rglob("*.py")
     }
     assert folders <= tree, "a folder with modules has no __init__.py"
 
 
 def test_single_modules_are_the_ones_listed() -> None:
     listed = project_settings()["tool"]["setuptools"]["py-modules"]
-    assert sorted(listed) == sorted(path.stem for path in ROOT.glob("*.py") if path.stem != "setup")
+    assert sorted(listed) == sorted(path.stem for path in (ROOT / "src").glob("*.py"))
 
 
 def test_our_names_belong_to_our_distribution_alone() -> None:
     names = installed_names()
-    for name in PACKAGES:
-        assert set(names.get(name, [])) == {"motelog"}, name
+    ours = {name for name, distributions in names.items() if "motelog" in distributions}
+    assert ours == {"motelog", "pyspark_motelog"}
+    for name in ours:
+        assert set(names[name]) == {"motelog"}, name
 
 
 def test_versions_agree() -> None:
@@ -55,8 +55,7 @@ def test_versions_agree() -> None:
 def test_typing_files_are_there_and_shipped() -> None:
     shipped = project_settings()["tool"]["setuptools"]["package-data"]["*"]
     assert {"py.typed", "*.pyi"} <= set(shipped)
-    for folder in PACKAGES:
-        assert (ROOT / folder / "py.typed").exists(), folder
+    assert (ROOT / "src" / "motelog" / "py.typed").exists()
 
 
 def test_lazy_names_are_all_there() -> None:

@@ -12,12 +12,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from core.net.reactor import Framing, Reactor, Turn
-from gateway.mqtt.connect import encode_connack
-from gateway.mqtt.frames import encode_publish, split
-from gateway.mqtt.packet_types import PacketType
-from gateway.mqtt.subscribe import decode_subscribe, encode_suback
-from gateway.mqtt.topics import matches
+from motelog.core.net.reactor import Framing, Reactor, Turn
+from motelog.gateway.mqtt.connect import encode_connack
+from motelog.gateway.mqtt.frames import encode_publish, split
+from motelog.gateway.mqtt.packet_types import PacketType
+from motelog.gateway.mqtt.subscribe import decode_subscribe, encode_suback
+from motelog.gateway.mqtt.topics import matches
 from tests.support.reactor_loop import listening
 
 ACKNOWLEDGEMENTS = {1: b"\x40\x02\0\0", 2: b"\x50\x02\0\0"}

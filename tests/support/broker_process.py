@@ -14,9 +14,9 @@ from typing import Self
 
 import trio
 
-from core.broker.config import BrokerConfig
-from core.broker.server import Broker
-from core.store.config import StoreConfig
+from motelog.core.broker.config import BrokerConfig
+from motelog.core.broker.server import Broker
+from motelog.core.store.config import StoreConfig
 
 
 class BrokerProcess:

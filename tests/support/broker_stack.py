@@ -15,13 +15,13 @@ from typing import Any, Literal
 import msgspec
 import trio
 
-from core.broker.config import BrokerConfig
-from core.broker.server import Broker
-from core.namesrv.config import NamesrvConfig
-from core.namesrv.server import NameServer
-from core.remoting import RemotingCommand, Serialize
-from core.remoting_client import RemotingClient, connect
-from core.store.config import StoreConfig
+from motelog.core.broker.config import BrokerConfig
+from motelog.core.broker.server import Broker
+from motelog.core.namesrv.config import NamesrvConfig
+from motelog.core.namesrv.server import NameServer
+from motelog.core.remoting import RemotingCommand, Serialize
+from motelog.core.remoting_client import RemotingClient, connect
+from motelog.core.store.config import StoreConfig
 
 TIMEOUT_S = 10.0
 

@@ -31,7 +31,7 @@ from typing import Any
 
 import pytest
 
-from core.store import _file_batch_py, files, index_service, mapped_file_queue, recovery
+from motelog.core.store import _file_batch_py, files, index_service, mapped_file_queue, recovery
 
 PAGE_BYTES = 4096
 # Functions of os that may fail, by the name under which they are counted.

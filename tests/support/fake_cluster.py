@@ -12,9 +12,9 @@ from contextlib import asynccontextmanager
 
 import trio
 
-from core.message import encode_properties
-from core.record import QueueTail, encode_batch
-from core.remoting import (
+from motelog.core.message import encode_properties
+from motelog.core.record import QueueTail, encode_batch
+from motelog.core.remoting import (
     RemotingCommand,
     RequestCode,
     ResponseCode,

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from core.broker.api import ReadResult, ReadStatus
-from core.errors import StoreError
-from core.record import QueueTail, encode_batch
+from motelog.core.broker.api import ReadResult, ReadStatus
+from motelog.core.errors import StoreError
+from motelog.core.record import QueueTail, encode_batch
 
 HOST = bytes([127, 0, 0, 1, 0, 0, 0x2A, 0x9F])
 

@@ -10,10 +10,10 @@ import random
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from core.errors import StoreFullError
-from core.message import tags_code
-from core.record import AppendMessage, decode
-from core.store.message_store import MessageStore
+from motelog.core.errors import StoreFullError
+from motelog.core.message import tags_code
+from motelog.core.record import AppendMessage, decode
+from motelog.core.store.message_store import MessageStore
 from tests.support.stores import BORN_HOST
 
 QUEUES = (("a", 0), ("a", 1), ("b", 0), ("%RETRY%c", 0))

@@ -11,11 +11,16 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from gateway.mqtt.acks import decode_ack, encode_ack
-from gateway.mqtt.connect import decode_connack, decode_connect, encode_connack, encode_connect
-from gateway.mqtt.disconnect import decode_disconnect, encode_disconnect
-from gateway.mqtt.fields import FieldReader
-from gateway.mqtt.packet_types import (
+from motelog.gateway.mqtt.acks import decode_ack, encode_ack
+from motelog.gateway.mqtt.connect import (
+    decode_connack,
+    decode_connect,
+    encode_connack,
+    encode_connect,
+)
+from motelog.gateway.mqtt.disconnect import decode_disconnect, encode_disconnect
+from motelog.gateway.mqtt.fields import FieldReader
+from motelog.gateway.mqtt.packet_types import (
     Ack,
     Connack,
     Connect,
@@ -25,7 +30,7 @@ from gateway.mqtt.packet_types import (
     SubscriptionAck,
     Unsubscribe,
 )
-from gateway.mqtt.subscribe import (
+from motelog.gateway.mqtt.subscribe import (
     decode_suback,
     decode_subscribe,
     decode_unsuback,

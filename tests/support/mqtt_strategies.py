@@ -9,8 +9,8 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from gateway.mqtt.frames import encode_publish
-from gateway.mqtt.packet_types import (
+from motelog.gateway.mqtt.frames import encode_publish
+from motelog.gateway.mqtt.packet_types import (
     NO_PROPERTIES,
     Connect,
     PacketType,
@@ -22,7 +22,7 @@ from gateway.mqtt.packet_types import (
     Unsubscribe,
     Will,
 )
-from gateway.mqtt.properties import WILL, encode_properties
+from motelog.gateway.mqtt.properties import WILL, encode_properties
 from tests.support.mqtt import encode_packet
 
 VERSIONS = st.sampled_from([3, 4, 5])

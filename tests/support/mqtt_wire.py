@@ -10,9 +10,15 @@ import socket
 from types import TracebackType
 from typing import Self
 
-from gateway.mqtt.connect import decode_connack, encode_connect
-from gateway.mqtt.packet_types import Connack, Connect, Properties, Subscribe, SubscribeEntry
-from gateway.mqtt.subscribe import decode_suback, encode_subscribe
+from motelog.gateway.mqtt.connect import decode_connack, encode_connect
+from motelog.gateway.mqtt.packet_types import (
+    Connack,
+    Connect,
+    Properties,
+    Subscribe,
+    SubscribeEntry,
+)
+from motelog.gateway.mqtt.subscribe import decode_suback, encode_subscribe
 
 DEADLINE_S = 10.0
 

@@ -15,8 +15,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import count
 
-from core.net import _reactor, _reactor_py
-from core.net.reactor import CloseReason, Fault, Framing, Reactor, Turn
+from motelog.core.net import _reactor, _reactor_py
+from motelog.core.net.reactor import CloseReason, Fault, Framing, Reactor, Turn
 
 REACTOR_CLASSES: list[type[Reactor]] = [_reactor_py.Reactor, _reactor.Reactor]  # type: ignore[list-item]  # same interface
 DEADLINE_S = 20.0

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-from core.net.reactor import CloseReason, Fault, Framing, Reactor, Turn
+from motelog.core.net.reactor import CloseReason, Fault, Framing, Reactor, Turn
 from tests.support.reactor_loop import listening_unix, mqtt_frame, reactor_loop
 
 

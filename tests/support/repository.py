@@ -12,15 +12,31 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-PACKAGES = ("motelog", "gateway", "core", "bridge", "spark", "loadtest")
+#: Folder -> the name under which it is imported.
+PACKAGES = {"src/motelog": "motelog"} | {
+    folder: f"motelog.{folder}" for folder in ("gateway", "core", "bridge", "spark", "loadtest")
+}
 
 
 def source_files() -> list[Path]:
     """Return every Python file of the packages and the tests."""
-    found = [*ROOT.glob("*.py")]
+    found = [*ROOT.glob("*.py"), *(ROOT / "src").glob("*.py")]
     for folder in (*PACKAGES, "tests"):
         found += (ROOT / folder).rglob("*.py")
     return sorted(found)
+
+
+def is_in_package(path: Path) -> bool:
+    """Tell a file of the packages from one of the tests or of the build."""
+    return any(path.is_relative_to(ROOT / folder) for folder in PACKAGES)
+
+
+def module_name(path: Path) -> str:
+    """Return the name under which a package's file or folder is imported."""
+    for folder, package in PACKAGES.items():
+        if path.is_relative_to(ROOT / folder):
+            return ".".join((package, *path.with_suffix("").relative_to(ROOT / folder).parts))
+    raise ValueError(f"{path} is in no package")
 
 
 @cache

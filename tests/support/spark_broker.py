@@ -10,9 +10,9 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable
 
-from bridge.errors import RouteError
-from bridge.pull import PullResult, PullStatus
-from core.message import MessageQueue
+from motelog.bridge.errors import RouteError
+from motelog.bridge.pull import PullResult, PullStatus
+from motelog.core.message import MessageQueue
 from tests.support.spark_records import Queue, Record
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 
 from hypothesis import strategies as st
 
-from core.message import SYS_FLAG_BORN_IPV6, SYS_FLAG_COMPRESSED, SYS_FLAG_STORE_IPV6
+from motelog.core.message import SYS_FLAG_BORN_IPV6, SYS_FLAG_COMPRESSED, SYS_FLAG_STORE_IPV6
 
 MAGIC_V1 = 0xDAA320A7
 MAGIC_V2 = 0xDAA320AB

@@ -13,11 +13,11 @@ from typing import Any
 
 import pytest
 
-from core.clock import Clock, ManualClock
-from core.message import StoredMessage, encode_host
-from core.record import AppendMessage, QueueTail, decode_messages
-from core.store.config import StoreConfig
-from core.store.files import (
+from motelog.core.clock import Clock, ManualClock
+from motelog.core.message import StoredMessage, encode_host
+from motelog.core.record import AppendMessage, QueueTail, decode_messages
+from motelog.core.store.config import StoreConfig
+from motelog.core.store.files import (
     DiskUsage,
     InPlaceFile,
     OsStorage,
@@ -26,8 +26,8 @@ from core.store.files import (
     Region,
     Storage,
 )
-from core.store.message_store import MessageStore
-from core.store.store_reader import ReadStatus
+from motelog.core.store.message_store import MessageStore
+from motelog.core.store.store_reader import ReadStatus
 
 BORN_HOST = encode_host("127.0.0.1", 1883)
 STORE_HOST = encode_host("127.0.0.1", 10911)

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from core.record import decode
-from core.store.message_store import MessageStore
+from motelog.core.record import decode
+from motelog.core.store.message_store import MessageStore
 
 WRITER = Path(__file__).resolve().parents[1] / "fault" / "store_writer.py"
 QUEUES = (("kill", 0), ("kill", 1), ("kill", 2), ("%RETRY%kill", 0))

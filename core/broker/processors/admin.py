@@ -13,24 +13,24 @@ from typing import Any, Final
 
 import msgspec
 
-from core.broker.cold_reads import ColdReads
-from core.broker.consumer_groups import Group, GroupMembers, Member
-from core.broker.consumer_offsets import ConsumerOffsets
-from core.broker.runtime_info import RuntimeInfo
-from core.broker.stats import BrokerStats
-from core.broker.subscription_groups import SubscriptionGroup, SubscriptionGroups
-from core.broker.topics import TopicTable
-from core.clock import Clock
-from core.errors import BrokerError, RemotingDecodeError
-from core.message import MessageQueue
-from core.remoting import (
+from motelog.core.broker.cold_reads import ColdReads
+from motelog.core.broker.consumer_groups import Group, GroupMembers, Member
+from motelog.core.broker.consumer_offsets import ConsumerOffsets
+from motelog.core.broker.runtime_info import RuntimeInfo
+from motelog.core.broker.stats import BrokerStats
+from motelog.core.broker.subscription_groups import SubscriptionGroup, SubscriptionGroups
+from motelog.core.broker.topics import TopicTable
+from motelog.core.clock import Clock
+from motelog.core.errors import BrokerError, RemotingDecodeError
+from motelog.core.message import MessageQueue
+from motelog.core.remoting import (
     RemotingCommand,
     RequestCode,
     ResponseCode,
     dumps,
     loads,
 )
-from core.remoting_server import (
+from motelog.core.remoting_server import (
     Connection,
     Processor,
     bool_field,
@@ -38,9 +38,9 @@ from core.remoting_server import (
     int_field,
     text_field,
 )
-from core.store.message_store import MessageStore
-from core.store.page_cache import Loadable
-from core.topic_config import RETRY_PREFIX, TopicConfig, shown
+from motelog.core.store.message_store import MessageStore
+from motelog.core.store.page_cache import Loadable
+from motelog.core.topic_config import RETRY_PREFIX, TopicConfig, shown
 
 _UNIQUE_COUNT_MAX: Final = 32
 # Units, then the records that they name.

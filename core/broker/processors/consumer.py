@@ -13,17 +13,17 @@ from typing import Final
 
 import msgspec
 
-from core.broker.cold_reads import ColdReads
-from core.broker.consumer_groups import GroupMembers, Member
-from core.broker.consumer_offsets import ConsumerOffsets
-from core.broker.heartbeat import Heartbeat, Subscription, decode_heartbeat
-from core.broker.queue_locks import QueueLocks
-from core.broker.subscription_groups import SubscriptionGroups
-from core.broker.topics import TopicTable
-from core.clock import Clock
-from core.errors import BrokerError, RemotingDecodeError
-from core.message import MessageQueue
-from core.remoting import (
+from motelog.core.broker.cold_reads import ColdReads
+from motelog.core.broker.consumer_groups import GroupMembers, Member
+from motelog.core.broker.consumer_offsets import ConsumerOffsets
+from motelog.core.broker.heartbeat import Heartbeat, Subscription, decode_heartbeat
+from motelog.core.broker.queue_locks import QueueLocks
+from motelog.core.broker.subscription_groups import SubscriptionGroups
+from motelog.core.broker.topics import TopicTable
+from motelog.core.clock import Clock
+from motelog.core.errors import BrokerError, RemotingDecodeError
+from motelog.core.message import MessageQueue
+from motelog.core.remoting import (
     FLAG_ONEWAY,
     RemotingCommand,
     RequestCode,
@@ -31,11 +31,11 @@ from core.remoting import (
     dumps,
     loads,
 )
-from core.remoting_server import Connection, Processor, int32_field, int_field, text_field
-from core.sql_filter import SqlFilters
-from core.store.message_store import MessageStore
-from core.store.page_cache import Loadable
-from core.topic_config import group_name_fault, shown
+from motelog.core.remoting_server import Connection, Processor, int32_field, int_field, text_field
+from motelog.core.sql_filter import SqlFilters
+from motelog.core.store.message_store import MessageStore
+from motelog.core.store.page_cache import Loadable
+from motelog.core.topic_config import group_name_fault, shown
 
 _log = logging.getLogger(__name__)
 

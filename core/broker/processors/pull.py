@@ -19,20 +19,24 @@ from typing import Final
 
 import trio
 
-from core.broker.api import BrokerApi, QueueTail, ReadResult, ReadStatus
-from core.broker.cold_reads import ColdReads
-from core.broker.consumer_groups import GroupMembers
-from core.broker.consumer_offsets import ConsumerOffsets
-from core.broker.filtered_reads import read_matching
-from core.broker.heartbeat import EXPRESSION_CHARACTERS_MAX, decode_tag_expression, is_tag_type
-from core.broker.long_poll import HeldPull, HeldPulls
-from core.broker.stats import BrokerStats
-from core.broker.subscription_groups import SubscriptionGroup, SubscriptionGroups
-from core.broker.topics import TopicTable
-from core.clock import Clock
-from core.errors import BrokerError
-from core.remoting import PullSysFlag, RemotingCommand, RequestCode, ResponseCode
-from core.remoting_server import (
+from motelog.core.broker.api import BrokerApi, QueueTail, ReadResult, ReadStatus
+from motelog.core.broker.cold_reads import ColdReads
+from motelog.core.broker.consumer_groups import GroupMembers
+from motelog.core.broker.consumer_offsets import ConsumerOffsets
+from motelog.core.broker.filtered_reads import read_matching
+from motelog.core.broker.heartbeat import (
+    EXPRESSION_CHARACTERS_MAX,
+    decode_tag_expression,
+    is_tag_type,
+)
+from motelog.core.broker.long_poll import HeldPull, HeldPulls
+from motelog.core.broker.stats import BrokerStats
+from motelog.core.broker.subscription_groups import SubscriptionGroup, SubscriptionGroups
+from motelog.core.broker.topics import TopicTable
+from motelog.core.clock import Clock
+from motelog.core.errors import BrokerError
+from motelog.core.remoting import PullSysFlag, RemotingCommand, RequestCode, ResponseCode
+from motelog.core.remoting_server import (
     Connection,
     Processor,
     RemotingServer,
@@ -41,8 +45,8 @@ from core.remoting_server import (
     int_field,
     text_field,
 )
-from core.sql_filter import SqlFilter, SqlFilters
-from core.topic_config import shown
+from motelog.core.sql_filter import SqlFilter, SqlFilters
+from motelog.core.topic_config import shown
 
 _EXPRESSIONS_MAX: Final = 10_000
 # A read's units, its records, and once more each if memory is scarce.

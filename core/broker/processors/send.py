@@ -18,15 +18,15 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
 
-from core.broker.api import AppendMessage, BrokerApi
-from core.broker.delays import DELAY_PROPERTIES, find_waiting_place
-from core.broker.processors.send_answers import SendAnswers, StagedSend
-from core.broker.stats import BrokerStats
-from core.broker.subscription_groups import SubscriptionGroups
-from core.broker.topics import TopicTable
-from core.clock import Clock
-from core.errors import BrokerError, StoreError
-from core.message import (
+from motelog.core.broker.api import AppendMessage, BrokerApi
+from motelog.core.broker.delays import DELAY_PROPERTIES, find_waiting_place
+from motelog.core.broker.processors.send_answers import SendAnswers, StagedSend
+from motelog.core.broker.stats import BrokerStats
+from motelog.core.broker.subscription_groups import SubscriptionGroups
+from motelog.core.broker.topics import TopicTable
+from motelog.core.clock import Clock
+from motelog.core.errors import BrokerError, StoreError
+from motelog.core.message import (
     NAME_END,
     PROPERTIES_BYTES_MAX,
     TAGS,
@@ -35,14 +35,14 @@ from core.message import (
     WAIT,
     tags_code,
 )
-from core.remoting import (
+from motelog.core.remoting import (
     Permission,
     RemotingCommand,
     RequestCode,
     ResponseCode,
     decode_batch_items,
 )
-from core.remoting_server import (
+from motelog.core.remoting_server import (
     Connection,
     Processor,
     bool_field,
@@ -50,7 +50,7 @@ from core.remoting_server import (
     int_field,
     text_field,
 )
-from core.topic_config import RETRY_PREFIX, TOPICS_CLOSED_TO_SENDERS, is_group_topic
+from motelog.core.topic_config import RETRY_PREFIX, TOPICS_CLOSED_TO_SENDERS, is_group_topic
 
 # What a client may set of sysFlag: compressed, multi-tags, compression type. The host bits are the
 # record's own, the transaction bits would make the record invisible.

@@ -17,9 +17,9 @@ from typing import Final
 
 import trio
 
-from core.broker.api import BrokerApi
-from core.errors import RecordTooLargeError, StoreError, StoreFencedError, StoreFullError
-from core.remoting import (
+from motelog.core.broker.api import BrokerApi
+from motelog.core.errors import RecordTooLargeError, StoreError, StoreFencedError, StoreFullError
+from motelog.core.remoting import (
     FLAG_RESPONSE,
     VERSION_CURRENT,
     Language,
@@ -28,7 +28,7 @@ from core.remoting import (
     Serialize,
     encode,
 )
-from core.remoting_server import Connection, RemotingServer
+from motelog.core.remoting_server import Connection, RemotingServer
 
 _FRAME_HEAD: Final = struct.Struct(">II")
 

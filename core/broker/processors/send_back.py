@@ -13,14 +13,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final
 
-from core.broker.cold_reads import ColdReads
-from core.broker.delays import DELAY_PROPERTIES
-from core.broker.processors.send import SendProcessor
-from core.broker.subscription_groups import SubscriptionGroups
-from core.broker.topics import TopicTable
-from core.clock import Clock
-from core.errors import BrokerError, StoreError
-from core.message import (
+from motelog.core.broker.cold_reads import ColdReads
+from motelog.core.broker.delays import DELAY_PROPERTIES
+from motelog.core.broker.processors.send import SendProcessor
+from motelog.core.broker.subscription_groups import SubscriptionGroups
+from motelog.core.broker.topics import TopicTable
+from motelog.core.clock import Clock
+from motelog.core.errors import BrokerError, StoreError
+from motelog.core.message import (
     DELAY,
     REAL_QID,
     REAL_TOPIC,
@@ -28,12 +28,12 @@ from core.message import (
     decode_properties,
     encode_offset_id,
 )
-from core.record import decode
-from core.remoting import RemotingCommand, RequestCode, ResponseCode
-from core.remoting_server import Connection, Processor, int32_field, int_field, text_field
-from core.store.page_cache import Loadable
-from core.store.store_reader import StoreReader
-from core.topic_config import TOPICS_CLOSED_TO_SENDERS
+from motelog.core.record import decode
+from motelog.core.remoting import RemotingCommand, RequestCode, ResponseCode
+from motelog.core.remoting_server import Connection, Processor, int32_field, int_field, text_field
+from motelog.core.store.page_cache import Loadable
+from motelog.core.store.store_reader import StoreReader
+from motelog.core.topic_config import TOPICS_CLOSED_TO_SENDERS
 
 _RETRY_TOPIC: Final = "RETRY_TOPIC"
 _ORIGIN_MESSAGE_ID: Final = "ORIGIN_MESSAGE_ID"

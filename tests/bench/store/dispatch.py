@@ -13,11 +13,11 @@ from itertools import cycle, islice
 
 import trio
 
-from core.clock import SystemClock
-from core.record import QueueTail, measure
-from core.store.commitlog import CommitLog
-from core.store.files import OsStorage
-from core.store.message_store import MessageStore
+from motelog.core.clock import SystemClock
+from motelog.core.record import QueueTail, measure
+from motelog.core.store.commitlog import CommitLog
+from motelog.core.store.files import OsStorage
+from motelog.core.store.message_store import MessageStore
 from tests.bench.store.figures import (
     BATCH,
     HOST,

@@ -18,10 +18,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from core.clock import SystemClock
-from core.store.config import StoreConfig
-from core.store.files import Storage
-from core.store.message_store import MessageStore
+from motelog.core.clock import SystemClock
+from motelog.core.store.config import StoreConfig
+from motelog.core.store.files import Storage
+from motelog.core.store.message_store import MessageStore
 
 HOST: Final = bytes([127, 0, 0, 1, 0, 0, 7, 91])
 MQTT: Final = b"mqttRealTopic\x01telemetry/dev42/temp\x02TAGS\x01dev42\x02qosLevel\x011\x02"

@@ -15,8 +15,8 @@ from pathlib import Path
 
 import trio
 
-from core.store.files import OsStorage, Region
-from core.store.message_store import MessageStore
+from motelog.core.store.files import OsStorage, Region
+from motelog.core.store.message_store import MessageStore
 from tests.bench.store.figures import (
     TOPIC,
     Figure,

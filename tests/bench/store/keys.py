@@ -13,7 +13,7 @@ import random
 import time
 from pathlib import Path
 
-from core.store.message_store import MessageStore
+from motelog.core.store.message_store import MessageStore
 from tests.bench.store.figures import (
     BATCH,
     MQTT,

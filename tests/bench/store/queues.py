@@ -25,8 +25,8 @@ from typing import Any, Final
 
 import trio
 
-from core.store.message_store import MessageStore
-from core.store.store_reader import ReadStatus
+from motelog.core.store.message_store import MessageStore
+from motelog.core.store.store_reader import ReadStatus
 from tests.bench.report import environment, say
 from tests.bench.store.figures import BATCH, Message, message, open_store
 

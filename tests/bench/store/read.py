@@ -7,8 +7,8 @@ and memcpy of it from a map. Per second of CPU time; the best round counts.
 
 from __future__ import annotations
 
-from core.store.message_store import MessageStore
-from core.store.store_reader import ReadStatus
+from motelog.core.store.message_store import MessageStore
+from motelog.core.store.store_reader import ReadStatus
 from tests.bench.store.figures import (
     BATCH,
     MQTT,

@@ -32,9 +32,9 @@ from typing import Any, Final
 
 import trio
 
-from core.errors import StoreFullError
-from core.store.files import DiskUsage, OsStorage
-from core.store.message_store import MessageStore
+from motelog.core.errors import StoreFullError
+from motelog.core.store.files import DiskUsage, OsStorage
+from motelog.core.store.message_store import MessageStore
 from tests.bench.report import environment, machine, say
 from tests.bench.store.figures import BATCH, Message, message, open_store
 

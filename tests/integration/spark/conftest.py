@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from bridge.sync import SyncProducer
-from core.message import MQTT_TOPIC, Message
+from motelog.bridge.sync import SyncProducer
+from motelog.core.message import MQTT_TOPIC, Message
 from motelog.testing import MotelogProcess
 
 # Starting a session and running its first job takes most of a minute on a busy machine.
@@ -21,7 +21,7 @@ def spark_session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     """A session with two threads; skips, saying why, where Spark cannot run."""
     pytest.importorskip("pyspark", reason="needs the [spark] extra")
     pytest.importorskip("pyarrow", reason="needs the [spark] extra")
-    from spark.session import JAVA_NEEDED, has_java, start_session
+    from motelog.spark.session import JAVA_NEEDED, has_java, start_session
 
     if not has_java():
         pytest.skip(JAVA_NEEDED)

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from bridge.sync import SyncProducer
-from core.message import Message
+from motelog.bridge.sync import SyncProducer
+from motelog.core.message import Message
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 
@@ -31,7 +31,7 @@ def speak(
             born_s = START_S + 60 * minute + second
             # The time that a producer puts into its messages.
             monkeypatch.setattr(
-                "bridge.producer.time", SimpleNamespace(time_ns=lambda s=born_s: s * 10**9)
+                "motelog.bridge.producer.time", SimpleNamespace(time_ns=lambda s=born_s: s * 10**9)
             )
             messages = []
             for device in ("dev0", "dev1", "dev2"):
@@ -65,7 +65,7 @@ def test_minutes_are_written_once_over_a_restart(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    from spark.run import names, run
+    from motelog.spark.run import names, run
 
     assert names() == ["device-minutes"]
     output, checkpoint = tmp_path / "output", tmp_path / "checkpoint"

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from bridge.sync import SyncProducer
+from motelog.bridge.sync import SyncProducer
 from tests.integration.spark.conftest import send
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]

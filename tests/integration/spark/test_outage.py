@@ -8,13 +8,13 @@ import pytest
 
 pytest.importorskip("pyarrow", reason="needs the [spark] extra")
 
-from bridge.sync import SyncProducer, SyncPullConsumer
-from core.message import Message
+from motelog.bridge.sync import SyncProducer, SyncPullConsumer
+from motelog.core.message import Message
+from motelog.spark.columns import Column
+from motelog.spark.offsets import OffsetRange
+from motelog.spark.options import SourceOptions
+from motelog.spark.reading import read_range
 from motelog.testing import MotelogProcess
-from spark.columns import Column
-from spark.offsets import OffsetRange
-from spark.options import SourceOptions
-from spark.reading import read_range
 
 
 def test_a_broker_killed_and_started_again_costs_no_row(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from bridge.sync import SyncProducer
+from motelog.bridge.sync import SyncProducer
 from tests.integration.spark.conftest import QUERY_S_MAX, finish, send, written_keys
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]

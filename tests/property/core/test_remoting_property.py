@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from core.errors import RemotingDecodeError
-from core.message import MessageQueue
-from core.remoting import (
+from motelog.core.errors import RemotingDecodeError
+from motelog.core.message import MessageQueue
+from motelog.core.remoting import (
     BatchItem,
     Language,
     RemotingCommand,

@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from core.errors import RecordError
-from spark import _arrow_py
-from spark.columns import Column
+from motelog.core.errors import RecordError
+from motelog.spark import _arrow_py
+from motelog.spark.columns import Column
 from tests.support.spark_records import pull_bodies
 
-_arrow = pytest.importorskip("spark._arrow", reason="kernel not built (MOTELOG_PURE)")
+_arrow = pytest.importorskip("motelog.spark._arrow", reason="kernel not built (MOTELOG_PURE)")
 
 column_choices = st.lists(st.sampled_from(Column), unique=True, max_size=len(Column)).map(tuple)
 

@@ -10,11 +10,18 @@ from hypothesis import strategies as st
 
 pytest.importorskip("pyarrow", reason="needs the [spark] extra")
 
-from core.message import KEYS, MQTT_TOPIC, SYS_FLAG_COMPRESSED, TAGS, encode_host, encode_properties
-from core.record import AppendMessage, QueueTail, decode_messages, encode_batch
-from spark.arrow import RecordColumns
-from spark.batches import record_batch
-from spark.columns import Column
+from motelog.core.message import (
+    KEYS,
+    MQTT_TOPIC,
+    SYS_FLAG_COMPRESSED,
+    TAGS,
+    encode_host,
+    encode_properties,
+)
+from motelog.core.record import AppendMessage, QueueTail, decode_messages, encode_batch
+from motelog.spark.arrow import RecordColumns
+from motelog.spark.batches import record_batch
+from motelog.spark.columns import Column
 
 texts = st.text(
     st.characters(exclude_categories=["Cs"], exclude_characters="\x00\x01\x02"),

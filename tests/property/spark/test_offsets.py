@@ -8,8 +8,8 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from core.message import MessageQueue
-from spark.offsets import (
+from motelog.core.message import MessageQueue
+from motelog.spark.offsets import (
     OffsetRange,
     QueueOffsets,
     decode_offsets,

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from bridge.routes import DEFAULT_TOPIC_QUEUE_COUNT, decode_route
-from core.errors import RemotingDecodeError
-from core.message import MessageQueue
+from motelog.bridge.routes import DEFAULT_TOPIC_QUEUE_COUNT, decode_route
+from motelog.core.errors import RemotingDecodeError
+from motelog.core.message import MessageQueue
 
 ROUTE = (
     b'{"brokerDatas":[{"brokerAddrs":{%s:"10.0.0.1:10911",%s:"10.0.0.2:10911"},"brokerName":"b",'

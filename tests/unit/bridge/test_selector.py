@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from bridge.errors import FilterError
-from bridge.selector import SELECT_ALL, parse_tags, select
-from core.message import string_hash
+from motelog.bridge.errors import FilterError
+from motelog.bridge.selector import SELECT_ALL, parse_tags, select
+from motelog.core.message import string_hash
 
 
 def test_tags_are_the_words_between_bars() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from core.clock import JUMPS_MAX, ManualClock, SteadyClock, SystemClock
+from motelog.core.clock import JUMPS_MAX, ManualClock, SteadyClock, SystemClock
 
 
 def test_a_manual_clock_moves_only_when_told() -> None:

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 import msgspec
 import pytest
 
-from core.config import ConfigFaultsError, find_lines, load, load_file, parse_address
+from motelog.core.config import ConfigFaultsError, find_lines, load, load_file, parse_address
 
 
 class Rule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from core.metrics import Histogram, MetricKind, Reading, Registry
+from motelog.core.metrics import Histogram, MetricKind, Reading, Registry
 
 
 def lines(registry: Registry) -> list[str]:

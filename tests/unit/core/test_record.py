@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from core import _record, _record_py, record
-from core.errors import RecordError, RecordTooLargeError
-from core.message import encode_host, tags_code
-from core.record import (
+from motelog.core import _record, _record_py, record
+from motelog.core.errors import RecordError, RecordTooLargeError
+from motelog.core.message import encode_host, tags_code
+from motelog.core.record import (
     COMPILED,
     FILLER_SIZE,
     MAGIC_BLANK,

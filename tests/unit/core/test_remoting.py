@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from core.errors import RemotingDecodeError
-from core.remoting import (
+from motelog.core.errors import RemotingDecodeError
+from motelog.core.remoting import (
     FRAME_BYTES_MAX,
     Language,
     RemotingCommand,

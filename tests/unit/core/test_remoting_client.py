@@ -9,9 +9,16 @@ import pytest
 import trio
 import trio.testing
 
-from core.errors import RemotingConnectionError, RemotingTimeoutError
-from core.remoting import FLAG_RESPONSE, RemotingCommand, RequestCode, ResponseCode, decode, encode
-from core.remoting_client import (
+from motelog.core.errors import RemotingConnectionError, RemotingTimeoutError
+from motelog.core.remoting import (
+    FLAG_RESPONSE,
+    RemotingCommand,
+    RequestCode,
+    ResponseCode,
+    decode,
+    encode,
+)
+from motelog.core.remoting_client import (
     OUTPUT_BYTES_HIGH,
     RemotingClient,
     RequestHandler,

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from core.errors import RemotingDecodeError
-from core.message import MessageQueue
-from core.remoting import DEPTH_MAX, dumps, loads
+from motelog.core.errors import RemotingDecodeError
+from motelog.core.message import MessageQueue
+from motelog.core.remoting import DEPTH_MAX, dumps, loads
 
 QUEUE_KEY = '{"brokerName":"b","queueId":0,"topic":"T"}'
 

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from core import sql_compiler, sql_filter
-from core.errors import BrokerError
-from core.remoting_codes import ResponseCode
-from core.sql_filter import (
+from motelog.core import sql_compiler, sql_filter
+from motelog.core.errors import BrokerError
+from motelog.core.remoting_codes import ResponseCode
+from motelog.core.sql_filter import (
     EXPRESSIONS_CHARACTERS,
     SQL_CHARACTERS_MAX,
     SQL_DEPTH_MAX,
@@ -304,8 +304,8 @@ def test_other_types_and_disabled_filters_are_not_supported(is_enabled: bool, ki
 
 def test_the_parser_is_loaded_with_the_first_expression_only() -> None:
     program = (
-        "import sys, bridge.pull, core.broker.server;"
-        "from core.sql_filter import SqlFilters;"
+        "import sys, motelog.bridge.pull, motelog.core.broker.server;"
+        "from motelog.core.sql_filter import SqlFilters;"
         "filters = SqlFilters(); assert 'lark' not in sys.modules;"
         "filters.get('SQL92', 'a = 1'); assert 'lark' in sys.modules"
     )

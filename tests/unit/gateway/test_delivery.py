@@ -7,15 +7,15 @@ from typing import Any, cast
 
 import pytest
 
-from core.message import encode_properties, tags_code
-from core.net.reactor import Reactor
-from gateway.delivery import Delivery
-from gateway.message_properties import publish_properties, publisher_properties
-from gateway.metrics import GatewayMetrics
-from gateway.mqtt.packet_types import Properties
-from gateway.sessions.session import Session
-from gateway.sessions.subscriptions import NO_LOCAL, SubscriptionTree
-from gateway.topic_mapping import TopicMapping
+from motelog.core.message import encode_properties, tags_code
+from motelog.core.net.reactor import Reactor
+from motelog.gateway.delivery import Delivery
+from motelog.gateway.message_properties import publish_properties, publisher_properties
+from motelog.gateway.metrics import GatewayMetrics
+from motelog.gateway.mqtt.packet_types import Properties
+from motelog.gateway.sessions.session import Session
+from motelog.gateway.sessions.subscriptions import NO_LOCAL, SubscriptionTree
+from motelog.gateway.topic_mapping import TopicMapping
 from tests.support.fake_log import HOST, FakeLog, FakeReactor
 from tests.support.mqtt_wire import published
 

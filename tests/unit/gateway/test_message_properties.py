@@ -5,15 +5,15 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from core.message import decode_properties as decode_text
-from gateway.message_properties import (
+from motelog.core.message import decode_properties as decode_text
+from motelog.gateway.message_properties import (
     client_id_property,
     delivery_properties,
     publish_properties,
     publisher_properties,
 )
-from gateway.mqtt.packet_types import PacketType, Properties
-from gateway.mqtt.properties import decode_properties
+from motelog.gateway.mqtt.packet_types import PacketType, Properties
+from motelog.gateway.mqtt.properties import decode_properties
 
 TEXT = st.text(st.characters(min_codepoint=1, exclude_categories=["Cs"]), max_size=12)
 

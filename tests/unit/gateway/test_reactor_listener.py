@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from core.errors import StoreFencedError, StoreFullError
-from core.net.reactor import CloseReason, Fault
-from gateway.config import GatewayConfig, TopicRule
+from motelog.core.errors import StoreFencedError, StoreFullError
+from motelog.core.net.reactor import CloseReason, Fault
+from motelog.gateway.config import GatewayConfig, TopicRule
 from tests.support.gateway_stage import Stage, publish
 from tests.support.mqtt_wire import varint
 

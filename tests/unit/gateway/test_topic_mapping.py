@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from core.errors import ConfigError
-from gateway.config import TopicRule
-from gateway.mqtt.topics import matches
-from gateway.topic_mapping import MappedName, TopicMapping, is_device_topic
+from motelog.core.errors import ConfigError
+from motelog.gateway.config import TopicRule
+from motelog.gateway.mqtt.topics import matches
+from motelog.gateway.topic_mapping import MappedName, TopicMapping, is_device_topic
 
 RULES = (
     TopicRule(filter="site/+/meter/#", queue_topic="meters", tag="{2}", keys="{4} {client_id}"),

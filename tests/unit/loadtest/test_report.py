@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from loadtest.report import Row, machine, row_of, summary
+from motelog.loadtest.report import Row, machine, row_of, summary
 
 
 class FakeEntry:

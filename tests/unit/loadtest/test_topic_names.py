@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from loadtest.topic_names import OTHER, TopicNames
+from motelog.loadtest.topic_names import OTHER, TopicNames
 
 
 @pytest.mark.parametrize(

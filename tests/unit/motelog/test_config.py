@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from core.config import ConfigFaultsError
 from motelog.config import check_listen, config_of, load_config
+from motelog.core.config import ConfigFaultsError
 
 STORE = '[broker.store]\ndirectory = "d"\n'
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from core.errors import ConfigError, StoreLockedError
 from motelog.cli import main as main_module
 from motelog.cli.output import CliError, table
+from motelog.core.errors import ConfigError, StoreLockedError
 
 
 def end(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> int:

@@ -8,12 +8,12 @@ import pytest
 import trio
 import trio.testing
 
-from gateway.mqtt.connect import encode_connack
-from gateway.mqtt.disconnect import encode_disconnect
-from gateway.mqtt.frames import encode_publish
-from gateway.mqtt.packet_types import PropertyId, ReasonCode
-from gateway.mqtt.subscribe import encode_suback
 from motelog.cli.mqtt_client import MqttClientError, connect
+from motelog.gateway.mqtt.connect import encode_connack
+from motelog.gateway.mqtt.disconnect import encode_disconnect
+from motelog.gateway.mqtt.frames import encode_publish
+from motelog.gateway.mqtt.packet_types import PropertyId, ReasonCode
+from motelog.gateway.mqtt.subscribe import encode_suback
 
 Script = Callable[[trio.abc.Stream], Awaitable[None]]
 ADDRESS = ("127.0.0.1", 1883)

@@ -11,13 +11,13 @@ import pytest
 import trio
 import trio.testing
 
-from core.broker.config import BrokerConfig
-from core.metrics import Histogram, Registry
-from core.store.config import StoreConfig
-from core.store.progress import OnProgress, StartProgress
 from motelog import roles
 from motelog.config import MotelogConfig
 from motelog.console.health import Health
+from motelog.core.broker.config import BrokerConfig
+from motelog.core.metrics import Histogram, Registry
+from motelog.core.store.config import StoreConfig
+from motelog.core.store.progress import OnProgress, StartProgress
 from motelog.roles import CannotListenError, PortTakenError, Roles, run_roles
 
 events: list[str] = []

@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
-from core.errors import RecordError
-from core.message import SYS_FLAG_COMPRESSED
-from spark import _arrow_py, arrow
-from spark.columns import Column
+from motelog.core.errors import RecordError
+from motelog.core.message import SYS_FLAG_COMPRESSED
+from motelog.spark import _arrow_py, arrow
+from motelog.spark.columns import Column
 from tests.support.spark_records import MAGIC_V2, Record, property_text, telemetry
 
 pytest.importorskip("pyarrow", reason="needs the [spark] extra")
-from spark.batches import arrow_schema, record_batch
+from motelog.spark.batches import arrow_schema, record_batch
 
 ALL = tuple(Column)
 # Both are tried; they are the same class where the kernel was left out at build.

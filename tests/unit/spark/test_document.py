@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from spark.columns import COLUMN_TYPES, Column
-from spark.options import SourceOptions, parse_options
+from motelog.spark.columns import COLUMN_TYPES, Column
+from motelog.spark.options import SourceOptions, parse_options
 
 TEXT = (Path(__file__).resolve().parents[3] / "docs/spark.md").read_text(encoding="utf-8")
 
@@ -51,7 +51,7 @@ def test_the_offsets_shown_can_be_used() -> None:
 
 def test_the_jobs_options_are_listed_with_their_defaults() -> None:
     pytest.importorskip("pyspark", reason="needs the [spark] extra")
-    from spark.jobs.device_minutes import _parser
+    from motelog.spark.jobs.device_minutes import _parser
 
     listed = {
         name: default

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from core.message import MessageQueue
-from spark.errors import OffsetFormatError
-from spark.offsets import (
+from motelog.core.message import MessageQueue
+from motelog.spark.errors import OffsetFormatError
+from motelog.spark.offsets import (
     OffsetRange,
     decode_offsets,
     encode_offsets,

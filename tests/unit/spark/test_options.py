@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from spark.columns import Column
-from spark.errors import OptionError
-from spark.options import AtOffsets, AtTime, SourceOptions, parse_options
+from motelog.spark.columns import Column
+from motelog.spark.errors import OptionError
+from motelog.spark.options import AtOffsets, AtTime, SourceOptions, parse_options
 
 
 def test_only_the_topic_is_needed() -> None:

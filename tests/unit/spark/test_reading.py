@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 
 pytest.importorskip("pyarrow", reason="needs the [spark] extra")
 
-from core.errors import BrokerError, RemotingConnectionError
-from spark.columns import Column
-from spark.errors import DataLossError, OutageError, RecordFormatError
-from spark.offsets import OffsetRange
-from spark.options import SourceOptions
-from spark.reading import read_range
+from motelog.core.errors import BrokerError, RemotingConnectionError
+from motelog.spark.columns import Column
+from motelog.spark.errors import DataLossError, OutageError, RecordFormatError
+from motelog.spark.offsets import OffsetRange
+from motelog.spark.options import SourceOptions
+from motelog.spark.reading import read_range
 from tests.support.spark_broker import FakeConsumer, ManualTime
 from tests.support.spark_records import Record, telemetry
 

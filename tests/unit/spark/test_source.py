@@ -21,13 +21,13 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from core.errors import RemotingConnectionError
+from motelog.core.errors import RemotingConnectionError
+from motelog.spark import connections
+from motelog.spark.batches import arrow_schema
+from motelog.spark.columns import Column, schema_ddl
+from motelog.spark.errors import DataLossError, OptionError
+from motelog.spark.source import MotelogDataSource, MotelogStreamReader, QueuePartition
 from pyspark_motelog import DefaultSource
-from spark import connections
-from spark.batches import arrow_schema
-from spark.columns import Column, schema_ddl
-from spark.errors import DataLossError, OptionError
-from spark.source import MotelogDataSource, MotelogStreamReader, QueuePartition
 from tests.support.spark_broker import FakeConsumer
 from tests.support.spark_records import telemetry
 

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from core.broker.consumer_groups import GroupMembers, Member
-from core.broker.heartbeat import ConsumerData, Subscription
-from core.errors import BrokerError
-from core.remoting_codes import Language
+from motelog.core.broker.consumer_groups import GroupMembers, Member
+from motelog.core.broker.heartbeat import ConsumerData, Subscription
+from motelog.core.errors import BrokerError
+from motelog.core.remoting_codes import Language
 
 
 def member(client_id: str, owner: int = 1, now_ms: int = 0) -> Member[int]:

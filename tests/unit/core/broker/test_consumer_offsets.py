@@ -5,9 +5,9 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from core.broker.consumer_offsets import ConsumerOffsets
-from core.errors import BrokerError
-from core.remoting import loads
+from motelog.core.broker.consumer_offsets import ConsumerOffsets
+from motelog.core.errors import BrokerError
+from motelog.core.remoting import loads
 
 
 def make_offsets(entries_max: int = 100) -> ConsumerOffsets:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from core.broker.delays import WaitingPlace, find_waiting_place
-from core.errors import BrokerError
-from core.store.due_time import TIMER_MS_MAX, TIMER_SLOTS, DueTimes, timer_queue
+from motelog.core.broker.delays import WaitingPlace, find_waiting_place
+from motelog.core.errors import BrokerError
+from motelog.core.store.due_time import TIMER_MS_MAX, TIMER_SLOTS, DueTimes, timer_queue
 
 NOW = 1_700_000_000_000
 

@@ -7,12 +7,12 @@ from typing import Any, cast
 import pytest
 import trio
 
-from core.broker import filter_gate
-from core.broker.filter_gate import FilterGate
-from core.errors import BrokerError
-from core.remoting import RemotingCommand, RequestCode, ResponseCode
-from core.remoting_server import Connection, RemotingServer
-from core.sql_filter import SqlFilters
+from motelog.core.broker import filter_gate
+from motelog.core.broker.filter_gate import FilterGate
+from motelog.core.errors import BrokerError
+from motelog.core.remoting import RemotingCommand, RequestCode, ResponseCode
+from motelog.core.remoting_server import Connection, RemotingServer
+from motelog.core.sql_filter import SqlFilters
 from tests.support.pull_stage import Client
 
 

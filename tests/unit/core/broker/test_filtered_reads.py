@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from core.broker.api import ReadResult, ReadStatus
-from core.broker.filtered_reads import BUSY_MS, RECORDS_MAX, read_matching
-from core.clock import ManualClock
-from core.record import decode_messages
-from core.sql_filter import SqlFilter, compile_sql
+from motelog.core.broker.api import ReadResult, ReadStatus
+from motelog.core.broker.filtered_reads import BUSY_MS, RECORDS_MAX, read_matching
+from motelog.core.clock import ManualClock
+from motelog.core.record import decode_messages
+from motelog.core.sql_filter import SqlFilter, compile_sql
 from tests.support.pull_stage import CountingApi, pull_stage
 from tests.support.stores import message
 

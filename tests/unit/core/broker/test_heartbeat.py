@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from core.broker.heartbeat import decode_heartbeat, decode_tag_expression
-from core.errors import RemotingDecodeError
+from motelog.core.broker.heartbeat import decode_heartbeat, decode_tag_expression
+from motelog.core.errors import RemotingDecodeError
 
 JAVA = (
     b'{"clientID":"10.0.0.1@7","consumerDataSet":[{"consumeFromWhere":"CONSUME_FROM_FIRST_OFFSET",'

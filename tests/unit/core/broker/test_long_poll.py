@@ -7,10 +7,10 @@ from typing import Any, cast
 from hypothesis import given
 from hypothesis import strategies as st
 
-from core.broker.long_poll import HeldPull, HeldPulls
-from core.broker.subscription_groups import SubscriptionGroup
-from core.remoting import RemotingCommand
-from core.remoting_server import Connection
+from motelog.core.broker.long_poll import HeldPull, HeldPulls
+from motelog.core.broker.subscription_groups import SubscriptionGroup
+from motelog.core.remoting import RemotingCommand
+from motelog.core.remoting_server import Connection
 
 
 def connection(name: str) -> Connection:

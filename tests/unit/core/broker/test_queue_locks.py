@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from core.broker.queue_locks import LOCK_MS, QueueLocks
-from core.message import MessageQueue
+from motelog.core.broker.queue_locks import LOCK_MS, QueueLocks
+from motelog.core.message import MessageQueue
 
 Q0, Q1 = MessageQueue("T", "b", 0), MessageQueue("T", "b", 1)
 

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from core.broker.runtime_info import RuntimeInfo
-from core.clock import ManualClock
-from core.store.message_store import MessageStore
+from motelog.core.broker.runtime_info import RuntimeInfo
+from motelog.core.clock import ManualClock
+from motelog.core.store.message_store import MessageStore
 from tests.support.stores import message, opened
 
 DAY_MS = 86_400_000

@@ -16,13 +16,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from core.broker.delays import find_waiting_place
-from core.broker.schedule import ScheduleService
-from core.broker.state_files import StateFile
-from core.clock import ManualClock
-from core.message import StoredMessage, encode_properties, tags_code
-from core.record import AppendMessage
-from core.store.message_store import MessageStore
+from motelog.core.broker.delays import find_waiting_place
+from motelog.core.broker.schedule import ScheduleService
+from motelog.core.broker.state_files import StateFile
+from motelog.core.clock import ManualClock
+from motelog.core.message import StoredMessage, encode_properties, tags_code
+from motelog.core.record import AppendMessage
+from motelog.core.store.message_store import MessageStore
 from tests.support.stores import (
     BORN_HOST,
     RecordingStorage,

@@ -9,11 +9,11 @@ import trio
 from hypothesis import given
 from hypothesis import strategies as st
 
-from core.broker.api import BrokerApi
-from core.broker.processors.send_answers import SendAnswers, StagedSend
-from core.errors import RecordTooLargeError, StoreError, StoreFencedError, StoreFullError
-from core.remoting import FLAG_ONEWAY, RemotingCommand, ResponseCode, Serialize, decode
-from core.remoting_server import Connection, RemotingServer
+from motelog.core.broker.api import BrokerApi
+from motelog.core.broker.processors.send_answers import SendAnswers, StagedSend
+from motelog.core.errors import RecordTooLargeError, StoreError, StoreFencedError, StoreFullError
+from motelog.core.remoting import FLAG_ONEWAY, RemotingCommand, ResponseCode, Serialize, decode
+from motelog.core.remoting_server import Connection, RemotingServer
 
 HOST = bytes([127, 0, 0, 1, 0, 0, 0x2A, 0x9F])
 
@@ -52,7 +52,7 @@ class FakeConnection:
         self.frames.append(frame)
 
     def reply(self, command: RemotingCommand) -> None:
-        from core.remoting import encode
+        from motelog.core.remoting import encode
 
         self.frames.append(encode(command))
 

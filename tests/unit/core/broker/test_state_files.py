@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from core.broker.state_files import StateFile
-from core.errors import StoreDamagedError
-from core.store.files import OsStorage
+from motelog.core.broker.state_files import StateFile
+from motelog.core.errors import StoreDamagedError
+from motelog.core.store.files import OsStorage
 from tests.support.simulated_disk import ROOT, CrashModel, Image, SimulatedDisk
 
 KEPT = {"dataVersion": {"counter": 7}, "offsetTable": {"T@G": {"0": 41, "1": 9}}}

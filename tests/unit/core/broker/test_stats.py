@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from core.broker.stats import IDLE_MS_MAX, TURNS, BrokerStats, Snapshot, StatsData
-from core.clock import ManualClock
-from core.store.message_store import MessageStore
+from motelog.core.broker.stats import IDLE_MS_MAX, TURNS, BrokerStats, Snapshot, StatsData
+from motelog.core.clock import ManualClock
+from motelog.core.store.message_store import MessageStore
 from tests.support.pull_stage import Client, pull_stage
 from tests.support.stores import message, opened
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from core.broker.subscription_groups import SubscriptionGroup, SubscriptionGroups
-from core.errors import BrokerError
-from core.remoting_codes import ResponseCode
+from motelog.core.broker.subscription_groups import SubscriptionGroup, SubscriptionGroups
+from motelog.core.errors import BrokerError
+from motelog.core.remoting_codes import ResponseCode
 
 
 def make_groups(*, auto_create: bool = True, groups_max: int = 10) -> SubscriptionGroups:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from core.broker.topics import TopicTable
-from core.errors import BrokerError
-from core.remoting_codes import ResponseCode
-from core.topic_config import TopicConfig
+from motelog.core.broker.topics import TopicTable
+from motelog.core.errors import BrokerError
+from motelog.core.remoting_codes import ResponseCode
+from motelog.core.topic_config import TopicConfig
 
 NOW_MS = 1_700_000_000_000
 

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from core.errors import RemotingDecodeError
-from core.namesrv import registration_body
-from core.namesrv.registration_body import decode_registration, decode_version
-from core.topic_config import DataVersion
+from motelog.core.errors import RemotingDecodeError
+from motelog.core.namesrv import registration_body
+from motelog.core.namesrv.registration_body import decode_registration, decode_version
+from motelog.core.topic_config import DataVersion
 
 VERSION = b'{"counter":3,"timestamp":1700000000000,"stateVersion":0}'
 JSON_BODY = (

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from core.errors import BrokerError
-from core.namesrv.route_table import BrokerIdentity, RouteTable
-from core.topic_config import DataVersion, TopicConfig
+from motelog.core.errors import BrokerError
+from motelog.core.namesrv.route_table import BrokerIdentity, RouteTable
+from motelog.core.topic_config import DataVersion, TopicConfig
 
 SILENCE_MS = 120_000
 V1 = DataVersion(1, 1)

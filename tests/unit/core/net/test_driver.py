@@ -10,8 +10,8 @@ import pytest
 import trio
 import trio.testing
 
-from core.net.driver import TURNS_MAX, drive
-from core.net.reactor import Fault, Framing, Reactor, Turn
+from motelog.core.net.driver import TURNS_MAX, drive
+from motelog.core.net.reactor import Fault, Framing, Reactor, Turn
 from tests.support.reactor_loop import listening
 
 PING = b"\xc0\x00"

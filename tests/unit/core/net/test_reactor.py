@@ -7,9 +7,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from core.net import _reactor, reactor
-from core.net._reactor_py import frame_size
-from core.net.reactor import CloseReason, Fault, Framing, Reactor
+from motelog.core.net import _reactor, reactor
+from motelog.core.net._reactor_py import frame_size
+from motelog.core.net.reactor import CloseReason, Fault, Framing, Reactor
 from tests.support.reactor_loop import (
     FRAME_BYTES_MAX,
     REACTOR_CLASSES,

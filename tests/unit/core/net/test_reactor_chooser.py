@@ -23,14 +23,23 @@ def run_python(script: str, **environment: str) -> subprocess.CompletedProcess[s
 
 
 def test_the_reference_is_used_on_request_only() -> None:
-    script = "from core.net.reactor import COMPILED, Reactor; print(COMPILED, Reactor.__module__)"
-    assert run_python(script, MOTELOG_PURE="1").stdout.split() == ["False", "core.net._reactor_py"]
-    assert run_python(script, MOTELOG_PURE="").stdout.split() == ["True", "core.net._reactor"]
+    script = (
+        "from motelog.core.net.reactor import COMPILED, Reactor;print(COMPILED, Reactor.__module__)"
+    )
+    assert run_python(script, MOTELOG_PURE="1").stdout.split() == [
+        "False",
+        "motelog.core.net._reactor_py",
+    ]
+    assert run_python(script, MOTELOG_PURE="").stdout.split() == [
+        "True",
+        "motelog.core.net._reactor",
+    ]
 
 
 def test_a_missing_kernel_is_an_error_that_says_what_to_do() -> None:
     done = run_python(
-        "import sys; sys.modules['core.net._reactor'] = None; import core.net.reactor",
+        "import sys; sys.modules['motelog.core.net._reactor'] = None;"
+        "import motelog.core.net.reactor",
         MOTELOG_PURE="",
     )
     assert done.returncode == 1

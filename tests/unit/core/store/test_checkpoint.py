@@ -10,9 +10,15 @@ from typing import Any
 
 import pytest
 
-from core.clock import Jump
-from core.store.checkpoint import ClockNotes, IndexTable, QueueTable, StateFiles, StoreCheckpoint
-from core.store.files import OsStorage
+from motelog.core.clock import Jump
+from motelog.core.store.checkpoint import (
+    ClockNotes,
+    IndexTable,
+    QueueTable,
+    StateFiles,
+    StoreCheckpoint,
+)
+from motelog.core.store.files import OsStorage
 from tests.support.stores import RecordingStorage
 
 

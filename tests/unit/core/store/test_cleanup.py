@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 import trio
 
-from core.clock import ManualClock, SteadyClock
-from core.store.cleanup import HOUR_MS, Retention
-from core.store.message_store import MessageStore
-from core.store.store_reader import ReadStatus
+from motelog.core.clock import ManualClock, SteadyClock
+from motelog.core.store.cleanup import HOUR_MS, Retention
+from motelog.core.store.message_store import MessageStore
+from motelog.core.store.store_reader import ReadStatus
 from tests.support.stores import (
     RecordingStorage,
     abandon,

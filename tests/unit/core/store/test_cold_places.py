@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from core.record import decode
-from core.store import cold_places
-from core.store.files import OsStorage
-from core.store.message_store import MessageStore
-from core.store.page_cache import STEP_BYTES
+from motelog.core.record import decode
+from motelog.core.store import cold_places
+from motelog.core.store.files import OsStorage
+from motelog.core.store.message_store import MessageStore
+from motelog.core.store.page_cache import STEP_BYTES
 from tests.support.stores import make_store, message, opened
 
 COUNT = 300

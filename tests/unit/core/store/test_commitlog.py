@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from core.clock import ManualClock
-from core.errors import RecordError
-from core.record import MAGIC_BLANK, QueueTail, decode, measure
-from core.store.commitlog import CommitLog
-from core.store.files import OsRegion, OsStorage, Region
+from motelog.core.clock import ManualClock
+from motelog.core.errors import RecordError
+from motelog.core.record import MAGIC_BLANK, QueueTail, decode, measure
+from motelog.core.store.commitlog import CommitLog
+from motelog.core.store.files import OsRegion, OsStorage, Region
 from tests.support.stores import STORE_HOST, message
 
 SIZE = 4096

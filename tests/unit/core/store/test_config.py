@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from core.store.config import StoreConfig
+from motelog.core.store.config import StoreConfig
 
 
 def test_the_defaults_are_rocketmqs_sizes() -> None:

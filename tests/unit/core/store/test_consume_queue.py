@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from core.store.consume_queue import (
+from motelog.core.store.consume_queue import (
     FILLER,
     ConsumeQueue,
     OpenFiles,
     Unsynced,
     is_topic_name,
 )
-from core.store.files import OsStorage
+from motelog.core.store.files import OsStorage
 
 
 def unit(number: int) -> bytes:

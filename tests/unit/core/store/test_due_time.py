@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from core.store.due_time import DueTimes, number
+from motelog.core.store.due_time import DueTimes, number
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from core.store.files import OsStorage
+from motelog.core.store.files import OsStorage
 
 
 def test_a_log_file_has_all_its_blocks_and_only_zeros(tmp_path: Path) -> None:
@@ -197,7 +197,7 @@ def test_a_region_closes_its_descriptor_once_whatever_close_says(
         raise OSError(errno.EIO, "close failed")
 
     region = OsStorage().map_file(str(tmp_path / "file"), 4096)
-    monkeypatch.setattr("core.store.files.os.close", fail)
+    monkeypatch.setattr("motelog.core.store.files.os.close", fail)
     with pytest.raises(OSError, match="close failed"):
         region.close()
     del region

@@ -8,8 +8,8 @@ import pytest
 import trio
 import trio.testing
 
-from core.errors import StoreFencedError
-from core.store.flush import Committer, GroupFlusher
+from motelog.core.errors import StoreFencedError
+from motelog.core.store.flush import Committer, GroupFlusher
 
 
 class FakeLog:

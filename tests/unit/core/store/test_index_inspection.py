@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from core.store.inspection import Fault, StoreFolder, plan_repair, verify
+from motelog.core.store.inspection import Fault, StoreFolder, plan_repair, verify
 from tests.support.stores import abandon, make_store, message, opened
 
 SHAPE: dict[str, Any] = {"index_slots": 16, "index_entries": 64}

@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
-from core.clock import ManualClock
-from core.errors import StoreError
-from core.record import AppendMessage, decode
-from core.store.files import OsStorage
-from core.store.index_file import IndexFile, file_bytes
-from core.store.index_service import PENDING_MAX, IndexService
-from core.store.message_store import MessageStore
+from motelog.core.clock import ManualClock
+from motelog.core.errors import StoreError
+from motelog.core.record import AppendMessage, decode
+from motelog.core.store.files import OsStorage
+from motelog.core.store.index_file import IndexFile, file_bytes
+from motelog.core.store.index_service import PENDING_MAX, IndexService
+from motelog.core.store.message_store import MessageStore
 from tests.support.stores import RecordingStorage, abandon, make_store, message, opened
 
 SHAPE: dict[str, Any] = {"index_slots": 5, "index_entries": 12}
@@ -149,7 +149,7 @@ def test_what_waits_for_a_file_is_bounded_too(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(IndexService, "_has_file", lambda self: False)
-    monkeypatch.setattr("core.store.index_service.WAITING_MAX", 2 * PENDING_MAX)
+    monkeypatch.setattr("motelog.core.store.index_service.WAITING_MAX", 2 * PENDING_MAX)
     with opened(tmp_path) as store:
         store.append([keyed_message(store, i, "k") for i in range(2 * PENDING_MAX - 1)])
         assert store.index.indexed_offset == 0

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from core.errors import StoreDamagedError, StoreError
-from core.sealed_json import seal
-from core.store.inspection import StoreFolder, Verification, plan_repair, records, verify
-from core.store.message_store import MessageStore
+from motelog.core.errors import StoreDamagedError, StoreError
+from motelog.core.sealed_json import seal
+from motelog.core.store.inspection import StoreFolder, Verification, plan_repair, records, verify
+from motelog.core.store.message_store import MessageStore
 from tests.support.stores import make_store, message, opened
 
 RECORD_BYTES = 107

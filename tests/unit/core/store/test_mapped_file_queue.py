@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from core.store.mapped_file_queue import MappedFileQueue
+from motelog.core.store.mapped_file_queue import MappedFileQueue
 from tests.support.stores import RecordingStorage
 
 SIZE = 8192

@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 import trio
 
-from core.clock import ManualClock
-from core.errors import RecordError, StoreError
-from core.message import tags_code
-from core.record import QueueTail, decode, decode_messages
-from core.store.checkpoint import StoreCheckpoint
-from core.store.message_store import MessageStore
-from core.store.store_reader import ReadStatus
+from motelog.core.clock import ManualClock
+from motelog.core.errors import RecordError, StoreError
+from motelog.core.message import tags_code
+from motelog.core.record import QueueTail, decode, decode_messages
+from motelog.core.store.checkpoint import StoreCheckpoint
+from motelog.core.store.message_store import MessageStore
+from motelog.core.store.store_reader import ReadStatus
 from tests.support.stores import make_store, message, opened, read_bodies
 
 

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from core.clock import ManualClock
-from core.record import decode_messages
-from core.store.files import OsStorage
-from core.store.page_cache import KNOWN_MS, joined
-from core.store.store_reader import ReadStatus
+from motelog.core.clock import ManualClock
+from motelog.core.record import decode_messages
+from motelog.core.store.files import OsStorage
+from motelog.core.store.page_cache import KNOWN_MS, joined
+from motelog.core.store.store_reader import ReadStatus
 from tests.support.stores import make_store, message, opened
 
 COUNT = 300

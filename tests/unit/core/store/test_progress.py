@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from core.clock import ManualClock
-from core.store import progress
-from core.store.progress import ProgressMeter, StartProgress
+from motelog.core.clock import ManualClock
+from motelog.core.store import progress
+from motelog.core.store.progress import ProgressMeter, StartProgress
 from tests.support.stores import abandon, make_store, message
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from core.store.stats import StoreStats, percentile
+from motelog.core.store.stats import StoreStats, percentile
 from tests.support.stores import message, opened
 
 

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 import trio
 
-from core.store.files import FileSystem, OsFileSystem, Piece
-from core.store.message_store import MessageStore
+from motelog.core.store.files import FileSystem, OsFileSystem, Piece
+from motelog.core.store.message_store import MessageStore
 from tests.support.stores import (
     RecordingStorage,
     abandon,

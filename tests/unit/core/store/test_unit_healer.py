@@ -15,15 +15,15 @@ import pytest
 import trio
 import trio.testing
 
-from core.clock import ManualClock
-from core.errors import StoreError
-from core.message import tags_code
-from core.record import UNIT_BYTES
-from core.store import unit_healer
-from core.store.checkpoint import StateFiles
-from core.store.files import OsStorage
-from core.store.message_store import MessageStore
-from core.store.store_reader import ReadStatus
+from motelog.core.clock import ManualClock
+from motelog.core.errors import StoreError
+from motelog.core.message import tags_code
+from motelog.core.record import UNIT_BYTES
+from motelog.core.store import unit_healer
+from motelog.core.store.checkpoint import StateFiles
+from motelog.core.store.files import OsStorage
+from motelog.core.store.message_store import MessageStore
+from motelog.core.store.store_reader import ReadStatus
 from tests.support.stores import RecordingStorage, make_store, message, opened, read_bodies
 
 DAY_MS = 86_400_000

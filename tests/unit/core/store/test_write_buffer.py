@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 import trio
 
-from core.errors import StoreFencedError, StoreFullError
-from core.store import write_buffer
-from core.store.files import PinnedMemory
-from core.store.message_store import MessageStore
-from core.store.write_buffer import BufferPool
+from motelog.core.errors import StoreFencedError, StoreFullError
+from motelog.core.store import write_buffer
+from motelog.core.store.files import PinnedMemory
+from motelog.core.store.message_store import MessageStore
+from motelog.core.store.write_buffer import BufferPool
 from tests.support.stores import (
     RecordingStorage,
     abandon,
@@ -219,7 +219,7 @@ def test_a_pool_lends_as_many_buffers_as_it_may_and_takes_them_again() -> None:
 UNPINNED = """
 import os, resource, sys
 sys.path.insert(0, sys.argv[1])
-from core.store.files import PinnedMemory
+from motelog.core.store.files import PinnedMemory
 resource.setrlimit(resource.RLIMIT_MEMLOCK, (65536, 65536))
 if os.geteuid() == 0:
     os.setuid(65534)  # who may lock without a limit

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.errors import MalformedPacketError, ProtocolViolationError
-from gateway.mqtt.acks import PACKET_ID_AT, encode_ack, encode_puback
-from gateway.mqtt.disconnect import decode_disconnect, encode_disconnect
-from gateway.mqtt.packet_types import PacketType, PropertyId, SubscribeEntry
-from gateway.mqtt.subscribe import (
+from motelog.gateway.errors import MalformedPacketError, ProtocolViolationError
+from motelog.gateway.mqtt.acks import PACKET_ID_AT, encode_ack, encode_puback
+from motelog.gateway.mqtt.disconnect import decode_disconnect, encode_disconnect
+from motelog.gateway.mqtt.packet_types import PacketType, PropertyId, SubscribeEntry
+from motelog.gateway.mqtt.subscribe import (
     FILTERS_MAX,
     decode_suback,
     decode_subscribe,

@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.errors import UnsupportedProtocolVersionError
-from gateway.mqtt.connect import claimed_version, decode_connect, encode_connack, encode_connect
-from gateway.mqtt.packet_types import Connect, PropertyId, ReasonCode
+from motelog.gateway.errors import UnsupportedProtocolVersionError
+from motelog.gateway.mqtt.connect import (
+    claimed_version,
+    decode_connect,
+    encode_connack,
+    encode_connect,
+)
+from motelog.gateway.mqtt.packet_types import Connect, PropertyId, ReasonCode
 from tests.support.mqtt import body_of
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.errors import MalformedPacketError
-from gateway.mqtt.fields import FieldReader, encode_binary, encode_string
+from motelog.gateway.errors import MalformedPacketError
+from motelog.gateway.mqtt.fields import FieldReader, encode_binary, encode_string
 
 
 def test_fields_are_read_in_order() -> None:

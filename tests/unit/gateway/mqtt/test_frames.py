@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from gateway.mqtt import _frames, _frames_py
-from gateway.mqtt.connect import encode_connect
-from gateway.mqtt.packet_types import Connect
+from motelog.gateway.mqtt import _frames, _frames_py
+from motelog.gateway.mqtt.connect import encode_connect
+from motelog.gateway.mqtt.packet_types import Connect
 from tests.support.mqtt import batch
 
 CONNECT = encode_connect(Connect(version=5, clean_start=True, keep_alive_s=0, client_id="c"))

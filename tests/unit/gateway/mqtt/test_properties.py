@@ -7,16 +7,16 @@ from typing import Any
 
 import pytest
 
-from gateway.errors import MalformedPacketError, ProtocolViolationError
-from gateway.mqtt.fields import FieldReader
-from gateway.mqtt.packet_types import (
+from motelog.gateway.errors import MalformedPacketError, ProtocolViolationError
+from motelog.gateway.mqtt.fields import FieldReader
+from motelog.gateway.mqtt.packet_types import (
     NO_PROPERTIES,
     PacketType,
     Properties,
     PropertyId,
     PropertyValue,
 )
-from gateway.mqtt.properties import (
+from motelog.gateway.mqtt.properties import (
     REPEATED_MAX,
     WILL,
     decode_properties,

@@ -4,8 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.errors import GatewayError, MalformedPacketError, TopicFilterError, TopicNameError
-from gateway.mqtt.topics import (
+from motelog.gateway.errors import (
+    GatewayError,
+    MalformedPacketError,
+    TopicFilterError,
+    TopicNameError,
+)
+from motelog.gateway.mqtt.topics import (
     FILTER_LEVELS_MAX,
     check_topic_filter,
     check_topic_name,

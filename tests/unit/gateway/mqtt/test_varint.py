@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.errors import MalformedPacketError
-from gateway.mqtt.varint import decode_varint, encode_varint
+from motelog.gateway.errors import MalformedPacketError
+from motelog.gateway.mqtt.varint import decode_varint, encode_varint
 
 TABLE = {
     0: "00",

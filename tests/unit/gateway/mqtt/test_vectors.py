@@ -9,10 +9,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from gateway.errors import GatewayError
-from gateway.mqtt import _frames, _frames_py, packet_types
-from gateway.mqtt.packet_types import PacketType
-from gateway.mqtt.varint import encode_varint
+from motelog.gateway.errors import GatewayError
+from motelog.gateway.mqtt import _frames, _frames_py, packet_types
+from motelog.gateway.mqtt.packet_types import PacketType
+from motelog.gateway.mqtt.varint import encode_varint
 from tests.support.mqtt import batch, decode_packet, encode_packet, load_vectors
 
 VECTORS = load_vectors()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gateway.sessions.inflight import PACKET_ID_MAX, InflightWindow
+from motelog.gateway.sessions.inflight import PACKET_ID_MAX, InflightWindow
 
 
 def test_window_is_full_at_its_limit() -> None:

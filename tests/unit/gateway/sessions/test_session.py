@@ -6,8 +6,8 @@ import sys
 
 import pytest
 
-from gateway.errors import ProtocolViolationError, TopicAliasError
-from gateway.sessions.session import Session
+from motelog.gateway.errors import ProtocolViolationError, TopicAliasError
+from motelog.gateway.sessions.session import Session
 
 
 def make_session() -> Session:

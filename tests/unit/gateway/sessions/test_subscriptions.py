@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from gateway.mqtt.topics import FILTER_LEVELS_MAX, check_topic_filter, matches
-from gateway.sessions.subscriptions import SubscriptionTree
+from motelog.gateway.mqtt.topics import FILTER_LEVELS_MAX, check_topic_filter, matches
+from motelog.gateway.sessions.subscriptions import SubscriptionTree
 
 
 def tree_of(*subscriptions: tuple[str, str, int]) -> SubscriptionTree[str]:

@@ -24,7 +24,7 @@ def group() -> None:
 @spark.command("jobs")
 def list_jobs() -> None:
     """List the shipped jobs."""
-    from spark.run import JOBS
+    from motelog.spark.run import JOBS
 
     for name, (_, text) in JOBS.items():
         write(f"{name}  {text}")
@@ -45,7 +45,7 @@ def run(
     import difflib
 
     from motelog.cli.tools import find_java, has_pyspark
-    from spark import run as jobs
+    from motelog.spark import run as jobs
 
     if name in ("-h", "--help"):
         write(context.get_help())

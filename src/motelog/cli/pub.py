@@ -27,9 +27,9 @@ def pub(
     """Publish a message, or one per line of standard input."""
     import trio
 
-    from gateway.errors import GatewayError
-    from gateway.mqtt.topics import check_topic_name
     from motelog.cli.mqtt_client import MqttClient, connect
+    from motelog.gateway.errors import GatewayError
+    from motelog.gateway.mqtt.topics import check_topic_name
 
     try:
         check_topic_name(topic)

@@ -31,8 +31,8 @@ def produce(
     """Send a message to a queue topic, or one per line of standard input."""
     import trio
 
-    from bridge.producer import Producer
-    from core.message import Message
+    from motelog.bridge.producer import Producer
+    from motelog.core.message import Message
 
     properties = dict(_pair(text) for text in property_ or ())
     sent = 0

@@ -4,6 +4,6 @@ Owns: the name DefaultSource. Spark imports every ``pyspark_*`` module whenever 
 source, so nothing heavy is imported here.
 """
 
-from spark.source import MotelogDataSource as DefaultSource
+from motelog.spark.source import MotelogDataSource as DefaultSource
 
 __all__ = ["DefaultSource"]

@@ -28,8 +28,8 @@ def check(
     json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
 ) -> None:
     """Report everything that is wrong with a file and the environment; exit status 78 if any."""
-    from core.config import CONFIG_EXIT_STATUS, ConfigFaultsError
     from motelog.config import load_config
+    from motelog.core.config import CONFIG_EXIT_STATUS, ConfigFaultsError
 
     try:
         loaded = load_config(file)

@@ -28,10 +28,10 @@ def sub(
 
     import trio
 
-    from gateway.errors import GatewayError
-    from gateway.mqtt.packet_types import NO_PROPERTIES
-    from gateway.mqtt.topics import check_topic_filter
     from motelog.cli.mqtt_client import FAILURE, connect, reason_text
+    from motelog.gateway.errors import GatewayError
+    from motelog.gateway.mqtt.packet_types import NO_PROPERTIES
+    from motelog.gateway.mqtt.topics import check_topic_filter
 
     for topic_filter in topic:
         try:

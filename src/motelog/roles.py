@@ -20,17 +20,17 @@ from typing import Final, Protocol
 import msgspec
 import trio
 
-from core.broker.config import BrokerConfig
-from core.broker.server import Broker
-from core.errors import MotelogError
-from core.metrics import Registry
-from core.namesrv.server import NameServer
-from core.store.progress import OnProgress, StartProgress, log_progress
-from gateway.local_log import LocalLog
-from gateway.server import Gateway
 from motelog.config import MotelogConfig, Role
 from motelog.console.health import Health
 from motelog.console.server import Console
+from motelog.core.broker.config import BrokerConfig
+from motelog.core.broker.server import Broker
+from motelog.core.errors import MotelogError
+from motelog.core.metrics import Registry
+from motelog.core.namesrv.server import NameServer
+from motelog.core.store.progress import OnProgress, StartProgress, log_progress
+from motelog.gateway.local_log import LocalLog
+from motelog.gateway.server import Gateway
 
 logger = logging.getLogger(__name__)
 

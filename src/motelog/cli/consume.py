@@ -13,8 +13,8 @@ import typer
 from motelog.cli.output import CliError, write, write_json
 
 if TYPE_CHECKING:
-    from bridge.pull import PullConsumer
-    from core.message import MessageQueue, StoredMessage
+    from motelog.bridge.pull import PullConsumer
+    from motelog.core.message import MessageQueue, StoredMessage
 
 POLL_S = 1.0
 
@@ -56,9 +56,9 @@ def consume(
 
     import trio
 
-    from bridge.errors import FilterError, RouteError
-    from bridge.pull import PullConsumer
-    from bridge.selector import select
+    from motelog.bridge.errors import FilterError, RouteError
+    from motelog.bridge.pull import PullConsumer
+    from motelog.bridge.selector import select
 
     async def run() -> int:
         received = 0

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Final, NoReturn
 import typer
 from typer.core import TyperGroup
 
-from core.errors import ConfigError, MotelogError
 from motelog.cli.output import CliError, write_error
+from motelog.core.errors import ConfigError, MotelogError
 
 if TYPE_CHECKING:
     from typer._click import Command, Context

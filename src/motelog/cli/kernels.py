@@ -10,12 +10,12 @@ from typing import Final
 
 # Chooser module -> the extra that it needs, if it is not always there.
 KERNELS: Final = {
-    "core.net.reactor": None,
-    "core.record": None,
-    "core.store.file_batch": None,
-    "core.store.index": None,
-    "gateway.mqtt.frames": None,
-    "spark.arrow": "spark",
+    "motelog.core.net.reactor": None,
+    "motelog.core.record": None,
+    "motelog.core.store.file_batch": None,
+    "motelog.core.store.index": None,
+    "motelog.gateway.mqtt.frames": None,
+    "motelog.spark.arrow": "spark",
 }
 COMPILED: Final = "compiled"
 
@@ -30,7 +30,7 @@ def _state(name: str, extra: str | None) -> str:
         module = import_module(name)
     except ModuleNotFoundError as exc:
         missing = (exc.name or "").partition(".")[0]
-        if extra is not None and missing not in ("core", "spark"):
+        if extra is not None and missing != "motelog":
             return f"not installed (pip install motelog[{extra}])"
         return f"missing: {exc}"
     except ImportError as exc:

@@ -18,7 +18,7 @@ from typing import Any, Final
 
 import trio
 
-from bridge.pull import PullConsumer
+from motelog.bridge.pull import PullConsumer
 from motelog.cli.mqtt_client import MqttClient, connect
 from motelog.cli.tools import find_java, has_pyspark
 from motelog.roles import leaves
@@ -187,7 +187,7 @@ async def _publish_and_consume(
 
 def _spark_tallies(namesrv: str) -> dict[str, Tally]:
     """Return the tally per device as a Spark batch read has seen it."""
-    from spark.session import start_session
+    from motelog.spark.session import start_session
 
     session = start_session("motelog demo", master="local[2]")
     try:

@@ -14,10 +14,10 @@ from typing import Any, Literal
 
 import msgspec
 
-from core import config as loader
-from core.broker.config import BrokerConfig
-from core.namesrv.config import NamesrvConfig
-from gateway.config import GatewayConfig
+from motelog.core import config as loader
+from motelog.core.broker.config import BrokerConfig
+from motelog.core.namesrv.config import NamesrvConfig
+from motelog.gateway.config import GatewayConfig
 
 Role = Literal["namesrv", "broker", "gateway", "console"]
 

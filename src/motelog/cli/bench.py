@@ -17,7 +17,7 @@ import typer
 from motelog.cli.output import stop, table, write, write_json
 
 if TYPE_CHECKING:
-    from loadtest.bench import BenchReport
+    from motelog.loadtest.bench import BenchReport
 
 
 class Kind(StrEnum):
@@ -51,8 +51,8 @@ def bench(
     json: Annotated[bool, typer.Option("--json", help="One JSON object at the end.")] = False,
 ) -> None:
     """Measure an MQTT server; exit status 1 if messages were lost or connections failed."""
-    from loadtest.bench import BenchOptions, run
     from motelog.cli.addresses import address
+    from motelog.loadtest.bench import BenchOptions, run
     from motelog.testing import MotelogProcess
 
     with ExitStack() as stack:

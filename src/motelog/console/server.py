@@ -20,10 +20,10 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
-from core.config import parse_address
-from core.metrics import CONTENT_TYPE, Registry
 from motelog.config import AdminConfig
 from motelog.console.health import Health
+from motelog.core.config import parse_address
+from motelog.core.metrics import CONTENT_TYPE, Registry
 
 SHUTDOWN_S = 1.0  # what open requests get at the end; all of ours are short
 CONNECTIONS_MAX = 128  # waiting in the backlog

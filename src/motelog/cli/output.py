@@ -10,7 +10,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
-from core.errors import MotelogError
+from motelog.core.errors import MotelogError
 
 
 class CliError(MotelogError):

@@ -16,12 +16,12 @@ from typing import Final
 
 import trio
 
-from core.errors import MotelogError
-from gateway.errors import GatewayError
-from gateway.mqtt.connect import decode_connack, encode_connect
-from gateway.mqtt.disconnect import PINGREQ, decode_disconnect, encode_disconnect
-from gateway.mqtt.frames import encode_publish, split
-from gateway.mqtt.packet_types import (
+from motelog.core.errors import MotelogError
+from motelog.gateway.errors import GatewayError
+from motelog.gateway.mqtt.connect import decode_connack, encode_connect
+from motelog.gateway.mqtt.disconnect import PINGREQ, decode_disconnect, encode_disconnect
+from motelog.gateway.mqtt.frames import encode_publish, split
+from motelog.gateway.mqtt.packet_types import (
     Connect,
     PacketType,
     Properties,
@@ -29,7 +29,7 @@ from gateway.mqtt.packet_types import (
     Subscribe,
     SubscribeEntry,
 )
-from gateway.mqtt.subscribe import decode_suback, encode_subscribe
+from motelog.gateway.mqtt.subscribe import decode_suback, encode_subscribe
 
 CONNECT_WITHIN_S: Final = 10.0
 ANSWER_WITHIN_S: Final = 30.0

@@ -12,10 +12,10 @@ from dataclasses import asdict
 
 import trio
 
-from core.errors import MotelogError
-from core.store.progress import OnProgress, StartProgress
 from motelog.cli.output import CliError, write_error, write_json
 from motelog.config import MotelogConfig
+from motelog.core.errors import MotelogError
+from motelog.core.store.progress import OnProgress, StartProgress
 from motelog.roles import CannotListenError, PortTakenError, Roles, leaves, run_roles
 
 

@@ -1,0 +1,82 @@
+"""Motelog's public face: what a program imports.
+
+Owns: the list of public names and where each is found. Names are imported at first use, so that
+``motelog --help`` does not pay for trio. Must not touch: any logic.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from motelog.bridge.errors import ClientError, MessageRefusedError, RouteError, SendFailedError
+    from motelog.bridge.producer import Producer, SendResult
+    from motelog.bridge.pull import PullConsumer, PullResult
+    from motelog.bridge.sync import SyncProducer, SyncPullConsumer
+    from motelog.core.errors import (
+        BrokerError,
+        ConfigError,
+        MotelogError,
+        RemotingError,
+        StoreError,
+    )
+    from motelog.core.message import Message, MessageQueue, StoredMessage
+
+__all__ = [
+    "BrokerError",
+    "ClientError",
+    "ConfigError",
+    "Message",
+    "MessageQueue",
+    "MessageRefusedError",
+    "MotelogError",
+    "Producer",
+    "PullConsumer",
+    "PullResult",
+    "RemotingError",
+    "RouteError",
+    "SendFailedError",
+    "SendResult",
+    "StoreError",
+    "StoredMessage",
+    "SyncProducer",
+    "SyncPullConsumer",
+    "__version__",
+]
+
+_FOUND_IN = {
+    "BrokerError": ("motelog.core.errors", "BrokerError"),
+    "ClientError": ("motelog.bridge.errors", "ClientError"),
+    "ConfigError": ("motelog.core.errors", "ConfigError"),
+    "Message": ("motelog.core.message", "Message"),
+    "MessageQueue": ("motelog.core.message", "MessageQueue"),
+    "MessageRefusedError": ("motelog.bridge.errors", "MessageRefusedError"),
+    "MotelogError": ("motelog.core.errors", "MotelogError"),
+    "Producer": ("motelog.bridge.producer", "Producer"),
+    "PullConsumer": ("motelog.bridge.pull", "PullConsumer"),
+    "PullResult": ("motelog.bridge.pull", "PullResult"),
+    "RemotingError": ("motelog.core.errors", "RemotingError"),
+    "RouteError": ("motelog.bridge.errors", "RouteError"),
+    "SendFailedError": ("motelog.bridge.errors", "SendFailedError"),
+    "SendResult": ("motelog.bridge.producer", "SendResult"),
+    "StoreError": ("motelog.core.errors", "StoreError"),
+    "StoredMessage": ("motelog.core.message", "StoredMessage"),
+    "SyncProducer": ("motelog.bridge.sync", "SyncProducer"),
+    "SyncPullConsumer": ("motelog.bridge.sync", "SyncPullConsumer"),
+}
+
+__version__ = "0.1.0"
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _FOUND_IN:
+        raise AttributeError(f"module 'motelog' has no attribute {name!r}")
+    module, attribute = _FOUND_IN[name]
+    value = getattr(import_module(module), attribute)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
