@@ -4,7 +4,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-KERNELS := $(wildcard core/*.pyx core/*/*.pyx gateway/*/*.pyx spark/*.pyx core/*.pxd core/*/*.pxd)
+KERNELS := $(wildcard $(foreach room,core core/* core/*/* gateway/* spark,$(room)/*.pyx $(room)/*.pxd))
 BUILD_INPUTS := pyproject.toml setup.py $(KERNELS)
 # How long `make fuzz` may take altogether.
 SECONDS_TOTAL := $(if $(filter command line,$(origin SECONDS)),$(SECONDS),60)

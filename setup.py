@@ -16,10 +16,10 @@ from setuptools import Extension, setup
 ROOT = Path(__file__).resolve().parent
 FOLDERS = ("bridge", "core", "gateway", "loadtest", "spark")
 KERNELS = (
-    "core/_record.pyx",
+    "core/records/_record.pyx",
     "core/net/_reactor.pyx",
-    "core/store/_file_batch.pyx",
-    "core/store/_index.pyx",
+    "core/store/disk/_file_batch.pyx",
+    "core/store/index/_index.pyx",
     "gateway/mqtt/_frames.pyx",
     "spark/_arrow.pyx",
 )

@@ -5,7 +5,7 @@ brokers. Must not touch: what is sent or pulled (bridge.producer, bridge.pull).
 Invariants: every wait on a peer has a deadline; background tasks live in nurseries that ``enter``
 opens and ``leave`` ends. State changes between two awaits on trio's thread, or under the lock of
 one address or topic.
-Spec: RocketMQ MQClientInstance; docs of the wire in core.remoting.
+Spec: RocketMQ MQClientInstance; docs of the wire in core.remoting.frames.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from motelog.core.errors import (
     RemotingError,
     RemotingTimeoutError,
 )
-from motelog.core.remoting import RemotingCommand, RequestCode, ResponseCode, dumps
-from motelog.core.remoting_client import RemotingClient, RequestHandler, connect, split_address
+from motelog.core.remoting.client import RemotingClient, RequestHandler, connect, split_address
+from motelog.core.remoting.frames import RemotingCommand, RequestCode, ResponseCode, dumps
 
 logger = logging.getLogger(__name__)
 

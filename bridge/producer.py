@@ -48,7 +48,12 @@ from motelog.core.message import (
     encode_properties,
     string_hash,
 )
-from motelog.core.remoting import RemotingCommand, RequestCode, ResponseCode, encode_batch_items
+from motelog.core.remoting.frames import (
+    RemotingCommand,
+    RequestCode,
+    ResponseCode,
+    encode_batch_items,
+)
 
 SEND_TIMEOUT_S: Final = 3.0
 RETRIES: Final = 2

@@ -29,14 +29,14 @@ from motelog.core.errors import (
     RemotingTimeoutError,
 )
 from motelog.core.message import MessageQueue
-from motelog.core.remoting import (
+from motelog.core.remoting.client import split_address
+from motelog.core.remoting.frames import (
     FRAME_BYTES_MAX,
     FRAME_BYTES_MIN,
     RemotingCommand,
     decode_head,
     encode,
 )
-from motelog.core.remoting_client import split_address
 
 _LENGTH_BYTES: Final = 4
 _TIMEVAL: Final = struct.Struct("@ll")

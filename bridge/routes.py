@@ -14,7 +14,7 @@ import msgspec
 
 from motelog.core.errors import RemotingDecodeError
 from motelog.core.message import MessageQueue
-from motelog.core.remoting import Permission, loads
+from motelog.core.remoting.frames import Permission, loads
 
 MASTER_ID: Final = 0
 # The topic whose route stands in for one that does not exist yet (auto-creation).

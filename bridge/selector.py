@@ -1,7 +1,7 @@
 """Which messages of its queues a consumer wants: by tag, or by a SQL92 filter over properties.
 
 Owns: Selector, what heartbeats and pulls say of it. Must not touch: sockets, trio; what a filter
-means (core.sql_filter). Spec: RocketMQ MessageSelector, SubscriptionData, FilterAPI.
+means (core.filter.sql_filter). Spec: RocketMQ MessageSelector, SubscriptionData, FilterAPI.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from functools import lru_cache
 from typing import Any, Final
 
 from motelog.bridge.errors import FilterError
+from motelog.core.filter.sql_filter import SqlFilterError, compile_sql
 from motelog.core.message import StoredMessage, string_hash
-from motelog.core.remoting_codes import SQL_EXPRESSION_TYPE, TAG_EXPRESSION_TYPE
-from motelog.core.sql_filter import SqlFilterError, compile_sql
+from motelog.core.remoting.codes import SQL_EXPRESSION_TYPE, TAG_EXPRESSION_TYPE
 
 TAGS_ALL: Final = "*"
 

@@ -77,7 +77,7 @@ class RemotingConnectionError(RemotingError):
 class BrokerError(MotelogError):
     """A request that the broker or name server refuses.
 
-    ``code`` is the remoting response code (core.remoting.ResponseCode), the text its remark.
+    ``code`` is the remoting response code (core.remoting.frames.ResponseCode), the text its remark.
     """
 
     def __init__(self, code: int, remark: str) -> None:

@@ -17,7 +17,7 @@ from typing import Final
 from motelog.core.message import encode_host
 from motelog.core.net.reactor import CloseReason, Fault, Reactor
 from motelog.gateway.config import GatewayConfig
-from motelog.gateway.delivery import Delivery
+from motelog.gateway.deliver.delivery import Delivery
 from motelog.gateway.errors import (
     GatewayError,
     MalformedPacketError,

@@ -19,15 +19,15 @@ from motelog.core.net.driver import drive
 from motelog.core.net.reactor import Framing, Reactor
 from motelog.gateway.clients import Clients
 from motelog.gateway.config import GatewayConfig
-from motelog.gateway.delivery import Delivery
-from motelog.gateway.log_port import LogPort
+from motelog.gateway.deliver.delivery import Delivery
+from motelog.gateway.log.log_port import LogPort
+from motelog.gateway.mapping.topic_mapping import TopicMapping
 from motelog.gateway.metrics import GatewayMetrics
 from motelog.gateway.mqtt.packet_types import ReasonCode
-from motelog.gateway.reactor_listener import ReactorListener
-from motelog.gateway.routes import Routes
+from motelog.gateway.publish.reactor_listener import ReactorListener
+from motelog.gateway.publish.routes import Routes
 from motelog.gateway.sessions.session import Session
 from motelog.gateway.sessions.subscriptions import SubscriptionTree
-from motelog.gateway.topic_mapping import TopicMapping
 
 _log = logging.getLogger(__name__)
 

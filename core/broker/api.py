@@ -9,15 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from motelog.core.broker.cold_reads import ColdReads
-from motelog.core.broker.topics import TopicTable
+from motelog.core.broker.tables.topics import TopicTable
+from motelog.core.broker.waiting.cold_reads import ColdReads
 from motelog.core.clock import Clock
 from motelog.core.errors import BrokerError
-from motelog.core.record import QueueTail
-from motelog.core.remoting_codes import ResponseCode
+from motelog.core.records.record import QueueTail
+from motelog.core.remoting.codes import ResponseCode
+from motelog.core.remoting.topic_config import TopicConfig, is_group_topic
 from motelog.core.store.message_store import MessageStore
 from motelog.core.store.store_reader import ReadResult, ReadStatus
-from motelog.core.topic_config import TopicConfig, is_group_topic
 
 __all__ = ["BrokerApi", "QueueTail", "ReadResult", "ReadStatus"]
 

@@ -18,10 +18,10 @@ from typing import Final
 import msgspec
 import trio
 
-from motelog.core.broker.topics import TopicTable
+from motelog.core.broker.tables.topics import TopicTable
 from motelog.core.errors import RemotingError
-from motelog.core.remoting import RemotingCommand, RequestCode, ResponseCode
-from motelog.core.remoting_client import RemotingClient, connect
+from motelog.core.remoting.client import RemotingClient, connect
+from motelog.core.remoting.frames import RemotingCommand, RequestCode, ResponseCode
 
 _log = logging.getLogger(__name__)
 

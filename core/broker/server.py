@@ -20,10 +20,7 @@ import trio
 
 from motelog.core.broker.api import BrokerApi
 from motelog.core.broker.config import BrokerConfig
-from motelog.core.broker.consumer_groups import GroupMembers
-from motelog.core.broker.consumer_offsets import ConsumerOffsets
-from motelog.core.broker.filter_gate import FilterGate
-from motelog.core.broker.long_poll import HeldPulls
+from motelog.core.broker.delay.schedule import ScheduleService
 from motelog.core.broker.processors.admin import AdminProcessor
 from motelog.core.broker.processors.consumer import ConsumerProcessor
 from motelog.core.broker.processors.pull import PullProcessor
@@ -31,22 +28,25 @@ from motelog.core.broker.processors.send import SendProcessor
 from motelog.core.broker.processors.send_answers import SendAnswers
 from motelog.core.broker.processors.send_back import SendBackProcessor
 from motelog.core.broker.registration import BrokerAddress, Registrar
-from motelog.core.broker.registration_gate import RegistrationGate
-from motelog.core.broker.runtime_info import RuntimeInfo
-from motelog.core.broker.schedule import ScheduleService
-from motelog.core.broker.state_files import StateFile
-from motelog.core.broker.stats import BrokerStats
-from motelog.core.broker.subscription_groups import SubscriptionGroups
-from motelog.core.broker.topics import TopicTable
+from motelog.core.broker.shown.runtime_info import RuntimeInfo
+from motelog.core.broker.shown.stats import BrokerStats
+from motelog.core.broker.tables.consumer_groups import GroupMembers
+from motelog.core.broker.tables.consumer_offsets import ConsumerOffsets
+from motelog.core.broker.tables.state_files import StateFile
+from motelog.core.broker.tables.subscription_groups import SubscriptionGroups
+from motelog.core.broker.tables.topics import TopicTable
+from motelog.core.broker.waiting.filter_gate import FilterGate
+from motelog.core.broker.waiting.long_poll import HeldPulls
+from motelog.core.broker.waiting.registration_gate import RegistrationGate
 from motelog.core.clock import Clock, SystemClock
 from motelog.core.config import parse_address
+from motelog.core.filter.sql_filter import SqlFilters
 from motelog.core.message import encode_host
 from motelog.core.metrics import Histogram
-from motelog.core.remoting_codes import RequestCode
-from motelog.core.remoting_server import Connection, RemotingServer, open_listener
-from motelog.core.sql_filter import SqlFilters
+from motelog.core.remoting.codes import RequestCode
+from motelog.core.remoting.server import Connection, RemotingServer, open_listener
 from motelog.core.store.message_store import MessageStore
-from motelog.core.store.progress import OnProgress, StartProgress, log_progress
+from motelog.core.store.state.progress import OnProgress, StartProgress, log_progress
 
 _log = logging.getLogger(__name__)
 

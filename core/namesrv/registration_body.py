@@ -19,8 +19,8 @@ from typing import Any, Final
 import msgspec
 
 from motelog.core.errors import RemotingDecodeError
-from motelog.core.remoting import loads
-from motelog.core.topic_config import DataVersion, TopicConfig
+from motelog.core.remoting.frames import loads
+from motelog.core.remoting.topic_config import DataVersion, TopicConfig
 
 INFLATED_BYTES_MAX: Final = 64 * 1024 * 1024
 

@@ -18,8 +18,8 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from motelog.core.errors import BrokerError
-from motelog.core.remoting_codes import Permission, ResponseCode
-from motelog.core.topic_config import DataVersion, TopicConfig, topic_name_fault
+from motelog.core.remoting.codes import Permission, ResponseCode
+from motelog.core.remoting.topic_config import DataVersion, TopicConfig, topic_name_fault
 
 MASTER_ID: Final = 0
 

@@ -18,8 +18,8 @@ from motelog.core.errors import BrokerError
 from motelog.core.namesrv.config import NamesrvConfig
 from motelog.core.namesrv.registration_body import decode_registration, decode_version
 from motelog.core.namesrv.route_table import BrokerData, BrokerIdentity, RouteTable, TopicRoute
-from motelog.core.remoting import RemotingCommand, RequestCode, ResponseCode
-from motelog.core.remoting_server import (
+from motelog.core.remoting.frames import RemotingCommand, RequestCode, ResponseCode
+from motelog.core.remoting.server import (
     Connection,
     Processor,
     RemotingServer,

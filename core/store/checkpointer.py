@@ -20,19 +20,19 @@ from dataclasses import dataclass
 import trio
 
 from motelog.core.clock import SteadyClock
-from motelog.core.store.checkpoint import (
+from motelog.core.store.disk.files import NO_ROOM, Storage
+from motelog.core.store.index.index_service import IndexService
+from motelog.core.store.log.commitlog import CommitLog
+from motelog.core.store.log.flush import GroupFlusher
+from motelog.core.store.queues.consume_queue import ConsumeQueue
+from motelog.core.store.queues.unit_flusher import SyncPlan, UnitFlusher
+from motelog.core.store.state.checkpoint import (
     ClockNotes,
     IndexTable,
     QueueTable,
     StateFiles,
     StoreCheckpoint,
 )
-from motelog.core.store.commitlog import CommitLog
-from motelog.core.store.consume_queue import ConsumeQueue
-from motelog.core.store.files import NO_ROOM, Storage
-from motelog.core.store.flush import GroupFlusher
-from motelog.core.store.index_service import IndexService
-from motelog.core.store.unit_flusher import SyncPlan, UnitFlusher
 
 logger = logging.getLogger(__name__)
 

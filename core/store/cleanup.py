@@ -30,13 +30,13 @@ import trio
 
 from motelog.core.clock import Clock, SteadyClock
 from motelog.core.errors import StoreError
-from motelog.core.record import scan
-from motelog.core.store.commitlog import CommitLog
+from motelog.core.records.record import scan
 from motelog.core.store.config import StoreConfig
-from motelog.core.store.consume_queue import ConsumeQueue
-from motelog.core.store.files import NO_ROOM, Storage
-from motelog.core.store.flush import GroupFlusher
-from motelog.core.store.mapped_file_queue import MappedFile
+from motelog.core.store.disk.files import NO_ROOM, Storage
+from motelog.core.store.log.commitlog import CommitLog
+from motelog.core.store.log.flush import GroupFlusher
+from motelog.core.store.log.mapped_file_queue import MappedFile
+from motelog.core.store.queues.consume_queue import ConsumeQueue
 
 _log = logging.getLogger(__name__)
 

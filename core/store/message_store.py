@@ -1,7 +1,7 @@
 """The store as the broker sees it: append a batch, wait until it is on disk; its reader reads.
 
 Owns: MessageStore: opening and closing a folder, the order log -> ConsumeQueues -> listeners, the
-fence. Must not touch: byte formats (core.record), the operating system (files), reads
+fence. Must not touch: byte formats (core.records.record), the operating system (files), reads
 (store_reader), when to flush (flush), how to recover (recovery), what a checkpoint is
 (checkpointer), when the disk is full (disk_watch).
 
@@ -37,33 +37,33 @@ from motelog.core.errors import (
     StoreFullError,
     StoreLockedError,
 )
-from motelog.core.record import (
+from motelog.core.records.record import (
     AppendMessage,
     QueueTail,
     measure,
 )
-from motelog.core.store.checkpoint import ClockNotes, StateFiles
 from motelog.core.store.checkpointer import Checkpointer
 from motelog.core.store.cleanup import LogCleaner
-from motelog.core.store.commitlog import CommitLog
 from motelog.core.store.config import StoreConfig
-from motelog.core.store.consume_queue import ConsumeQueue, OpenFiles, is_topic_name
-from motelog.core.store.disk_watch import DiskWatch
+from motelog.core.store.disk.disk_watch import DiskWatch
+from motelog.core.store.disk.files import NO_ROOM, Lock, OsStorage, Storage, memory_bytes
+from motelog.core.store.disk.page_cache import PageCache
 from motelog.core.store.due_time import DueTimes
-from motelog.core.store.durable_file import DurableFile
-from motelog.core.store.files import NO_ROOM, Lock, OsStorage, Storage, memory_bytes
-from motelog.core.store.flush import Committer, GroupFlusher
-from motelog.core.store.index import any_keyed
-from motelog.core.store.index_service import IndexService
-from motelog.core.store.page_cache import PageCache
-from motelog.core.store.progress import OnProgress, ProgressMeter, log_progress
-from motelog.core.store.queue_recovery import QueueRecovery
-from motelog.core.store.recovery import Recovery
-from motelog.core.store.recovery_report import RecoveryReport
+from motelog.core.store.index.index import any_keyed
+from motelog.core.store.index.index_service import IndexService
+from motelog.core.store.log.commitlog import CommitLog
+from motelog.core.store.log.flush import Committer, GroupFlusher
+from motelog.core.store.queues.consume_queue import ConsumeQueue, OpenFiles, is_topic_name
+from motelog.core.store.queues.unit_flusher import UnitFlusher
+from motelog.core.store.queues.unit_healer import UnitHealer
+from motelog.core.store.start.queue_recovery import QueueRecovery
+from motelog.core.store.start.recovery import Recovery
+from motelog.core.store.state.checkpoint import ClockNotes, StateFiles
+from motelog.core.store.state.durable_file import DurableFile
+from motelog.core.store.state.progress import OnProgress, ProgressMeter, log_progress
+from motelog.core.store.state.recovery_report import RecoveryReport
 from motelog.core.store.stats import StoreStats
 from motelog.core.store.store_reader import StoreReader
-from motelog.core.store.unit_flusher import UnitFlusher
-from motelog.core.store.unit_healer import UnitHealer
 
 logger = logging.getLogger(__name__)
 

@@ -20,14 +20,14 @@ from enum import IntEnum
 from time import perf_counter_ns
 
 from motelog.core.errors import RecordError, StoreError
-from motelog.core.record import FILLER_SIZE, UNIT_BYTES, decode, in_queue, select_units
-from motelog.core.store.cold_places import SIZE_BYTES, LogFiles
-from motelog.core.store.commitlog import CommitLog
-from motelog.core.store.consume_queue import UNIT, ConsumeQueue
-from motelog.core.store.index_service import IndexService, QueryResult
-from motelog.core.store.page_cache import Loadable, PageCache, Places
+from motelog.core.records.record import FILLER_SIZE, UNIT_BYTES, decode, in_queue, select_units
+from motelog.core.store.disk.page_cache import Loadable, PageCache, Places
+from motelog.core.store.index.cold_places import SIZE_BYTES, LogFiles
+from motelog.core.store.index.index_service import IndexService, QueryResult
+from motelog.core.store.log.commitlog import CommitLog
+from motelog.core.store.queues.consume_queue import UNIT, ConsumeQueue
+from motelog.core.store.queues.unit_healer import UnitHealer
 from motelog.core.store.stats import StoreStats
-from motelog.core.store.unit_healer import UnitHealer
 
 logger = logging.getLogger(__name__)
 

@@ -28,8 +28,8 @@ from motelog.core.broker.server import Broker
 from motelog.core.errors import MotelogError
 from motelog.core.metrics import Registry
 from motelog.core.namesrv.server import NameServer
-from motelog.core.store.progress import OnProgress, StartProgress, log_progress
-from motelog.gateway.local_log import LocalLog
+from motelog.core.store.state.progress import OnProgress, StartProgress, log_progress
+from motelog.gateway.log.local_log import LocalLog
 from motelog.gateway.server import Gateway
 
 logger = logging.getLogger(__name__)

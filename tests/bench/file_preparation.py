@@ -27,8 +27,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from motelog.core.record import QueueTail, collect, encode_batch
-from motelog.core.store.files import MADV_POPULATE_WRITE, OsStorage
+from motelog.core.records.record import QueueTail, collect, encode_batch
+from motelog.core.store.disk.files import MADV_POPULATE_WRITE, OsStorage
 from tests.bench.report import environment, note
 
 HOST = bytes([127, 0, 0, 1, 0, 0, 7, 91])

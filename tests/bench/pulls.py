@@ -27,7 +27,7 @@ import time
 from collections.abc import Callable, Iterator
 from multiprocessing import get_context
 
-from motelog.core.record import QueueTail, encode_batch, gather
+from motelog.core.records.record import QueueTail, encode_batch, gather
 from tests.bench.report import environment, say
 
 HOST = bytes([127, 0, 0, 1, 0, 0, 7, 91])

@@ -31,12 +31,12 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from motelog.core.broker.api import BrokerApi, ReadResult, ReadStatus
-from motelog.core.broker.filtered_reads import read_matching
-from motelog.core.broker.topics import TopicTable
+from motelog.core.broker.tables.topics import TopicTable
+from motelog.core.broker.waiting.filtered_reads import read_matching
 from motelog.core.clock import SystemClock
+from motelog.core.filter.sql_filter import SqlFilter, compile_sql
 from motelog.core.message import encode_properties, tags_code
-from motelog.core.record import UNIT_BYTES, decode_values
-from motelog.core.sql_filter import SqlFilter, compile_sql
+from motelog.core.records.record import UNIT_BYTES, decode_values
 from tests.bench.report import environment, say
 from tests.support.stores import STORE_HOST, message, opened
 

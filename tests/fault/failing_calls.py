@@ -45,7 +45,7 @@ from typing import Any
 
 import trio
 
-from motelog.core.broker.state_files import StateFile
+from motelog.core.broker.tables.state_files import StateFile
 from motelog.core.clock import ManualClock
 from motelog.core.errors import StoreError, StoreFencedError, StoreFullError
 from motelog.core.store.message_store import MessageStore

@@ -18,7 +18,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from motelog.core.errors import StoreError, StoreFencedError  # needs the path
-from motelog.core.record import (
+from motelog.core.records.record import (
     QueueTail,
     collect,
     copy_in,
@@ -30,7 +30,7 @@ from motelog.core.record import (
     scan,
     zeros_from,
 )
-from motelog.core.store.index import put, put_records, relink, select
+from motelog.core.store.index.index import put, put_records, relink, select
 from tests.support.stores import STORE_HOST, make_store, message, read_queue
 
 PAGES = 8

@@ -26,7 +26,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 # These need the path.
 from motelog.core.clock import SystemClock
 from motelog.core.errors import StoreError, StoreLockedError
-from motelog.core.store.files import DiskUsage, OsStorage
+from motelog.core.store.disk.files import DiskUsage, OsStorage
 from motelog.core.store.message_store import MessageStore
 from tests.support.stores import make_store, message
 from tests.support.written import body_of, keys_of, queue_of

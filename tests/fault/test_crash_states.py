@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from motelog.core.record import QueueTail, ScanStop, encode_batch, scan
-from motelog.core.store.files import OsStorage
+from motelog.core.records.record import QueueTail, ScanStop, encode_batch, scan
+from motelog.core.store.disk.files import OsStorage
 from motelog.core.store.message_store import MessageStore
 from tests.fault.crash_states import CrashStateError, explore
 from tests.support.simulated_disk import SECTOR_BYTES, SimulatedDisk
@@ -52,18 +52,19 @@ def forget_syncs_of_units(patch: pytest.MonkeyPatch) -> None:
     """The checkpoint then speaks of units that are not on disk, and nobody looks for them."""
     patch.setattr(SimulatedDisk, "sync_file", lambda self, path: None)
     patch.setattr(
-        "motelog.core.store.queue_recovery.QueueRecovery.compare_with", lambda self, table: None
+        "motelog.core.store.start.queue_recovery.QueueRecovery.compare_with",
+        lambda self, table: None,
     )
 
 
 def forget_the_durable_offset(patch: pytest.MonkeyPatch) -> None:
     """A hole that a power cut left is then taken for damage, and what lies behind it is kept."""
-    patch.setattr("motelog.core.store.durable_file.DurableFile.read", lambda self: None)
+    patch.setattr("motelog.core.store.state.durable_file.DurableFile.read", lambda self: None)
 
 
 def forget_commits(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(
-        "motelog.core.store.write_buffer.BufferedFile.commit", lambda self, begin, end: None
+        "motelog.core.store.log.write_buffer.BufferedFile.commit", lambda self, begin, end: None
     )
 
 

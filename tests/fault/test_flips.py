@@ -10,8 +10,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from motelog.core.store.consume_queue import ConsumeQueue
-from motelog.core.store.queue_recovery import QueueRecovery
+from motelog.core.store.queues.consume_queue import ConsumeQueue
+from motelog.core.store.start.queue_recovery import QueueRecovery
 from tests.fault.flips import DIRECTORY, FlipError, build, check, explore, flipped
 
 
@@ -45,7 +45,7 @@ def test_a_store_that_trusts_its_units_is_found_out(monkeypatch: pytest.MonkeyPa
 def test_a_start_that_looks_at_nothing_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(QueueRecovery, "_contradiction", lambda self, queue: None)
     monkeypatch.setattr(
-        "motelog.core.store.recovery.Recovery._find_next", lambda self, file, at: None
+        "motelog.core.store.start.recovery.Recovery._find_next", lambda self, file, at: None
     )
     with pytest.raises(FlipError):
         for _ in explore(11, [0x80]):

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from motelog.core.errors import StoreDamagedError
-from motelog.core.store.recovery_report import RecoveryReport
+from motelog.core.store.state.recovery_report import RecoveryReport
 from tests.support.ledger import Ledger
 from tests.support.stores import abandon, make_store
 

@@ -16,11 +16,11 @@ from typing import Any
 import pytest
 import trio
 
-from motelog.core.broker.state_files import StateFile
+from motelog.core.broker.tables.state_files import StateFile
 from motelog.core.errors import StoreFullError
-from motelog.core.store.checkpoint import StateFiles
-from motelog.core.store.files import OsStorage
+from motelog.core.store.disk.files import OsStorage
 from motelog.core.store.message_store import MessageStore
+from motelog.core.store.state.checkpoint import StateFiles
 from tests.support.ledger import Ledger
 from tests.support.loop_disk import NotPermittedError, loop_disk, small_tmpfs
 from tests.support.stores import make_store

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from motelog.core.record import decode
-from motelog.core.store import _index
-from motelog.core.store.index import HEADER_BYTES, SLOT_BYTES, key_hash
+from motelog.core.records.record import decode
+from motelog.core.store.index import _index
+from motelog.core.store.index.index import HEADER_BYTES, SLOT_BYTES, key_hash
 from motelog.core.store.message_store import MessageStore
 from tests.support.index_kernels import KERNELS
 from tests.support.stores import abandon, make_store, message, opened

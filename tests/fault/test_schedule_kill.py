@@ -10,8 +10,8 @@ import trio
 
 from motelog.core.namesrv.config import NamesrvConfig
 from motelog.core.namesrv.server import NameServer
-from motelog.core.record import decode_messages
-from motelog.core.remoting import RequestCode, ResponseCode
+from motelog.core.records.record import decode_messages
+from motelog.core.remoting.frames import RequestCode, ResponseCode
 from tests.support.broker_process import BrokerProcess
 from tests.support.broker_stack import Peer, connected, joined, pull_ext, send_ext
 

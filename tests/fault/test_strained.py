@@ -14,7 +14,7 @@ import pytest
 import trio
 
 from motelog.core.errors import StoreError, StoreFullError
-from motelog.core.store.files import OsStorage, Region
+from motelog.core.store.disk.files import OsStorage, Region
 from motelog.core.store.message_store import MessageStore
 from tests.support.ledger import Ledger
 from tests.support.stores import make_store, message, read_bodies

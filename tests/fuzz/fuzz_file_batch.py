@@ -14,7 +14,7 @@ from pathlib import Path
 # Behind everything else: `make fuzz` puts the kernels with sanitizers in front.
 sys.path.append(str(Path(__file__).resolve().parents[2]))
 
-from motelog.core.store import _file_batch
+from motelog.core.store.disk import _file_batch
 from tests.support.file_batches import FILE_BYTES, NAMES, Piece, run_both
 
 LONG = "d" * 200

@@ -18,7 +18,7 @@ from typing import Any
 # Behind everything else: `make fuzz` puts the kernels with sanitizers in front.
 sys.path.append(str(Path(__file__).resolve().parents[2]))
 
-from motelog.core.store import _index, _index_py
+from motelog.core.store.index import _index, _index_py
 from tests.support.index_kernels import any_keyed, build, log, read, walk
 
 TOPICS = (b"T", b"telemetry", b"\xc3\xbc", b"t" * 255)

@@ -19,7 +19,7 @@ from typing import Any
 # Behind everything else: `make fuzz` puts the kernels with sanitizers in front.
 sys.path.append(str(Path(__file__).resolve().parents[2]))
 
-from motelog.core import _record, _record_py
+from motelog.core.records import _record, _record_py
 from tests.support.record_kernels import STORE_HOSTS, choose, encode, gather, hold, read
 
 TOPICS = (b"T", b"timed", b"t" * 127, b"t" * 128, b"t" * 255)

@@ -19,7 +19,7 @@ from motelog.bridge.sync import SyncPullConsumer
 from motelog.core.message import Message, StoredMessage
 from motelog.core.namesrv.config import NamesrvConfig
 from motelog.core.namesrv.server import NameServer
-from motelog.core.remoting import RequestCode, ResponseCode, loads
+from motelog.core.remoting.frames import RequestCode, ResponseCode, loads
 from tests.support.broker_process import BrokerProcess
 from tests.support.broker_stack import connected, joined, json_body, started_stack
 from tests.support.java import COMMITLOG_FILE_BYTES, VERSION_4, VERSION_5, ApacheServer

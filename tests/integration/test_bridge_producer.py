@@ -17,8 +17,8 @@ from motelog.bridge.errors import (
 from motelog.bridge.producer import Producer, SendStatus
 from motelog.core.errors import BrokerError
 from motelog.core.message import Message, MessageQueue
-from motelog.core.record import decode_messages
-from motelog.core.remoting import RemotingCommand, RequestCode, ResponseCode, loads
+from motelog.core.records.record import decode_messages
+from motelog.core.remoting.frames import RemotingCommand, RequestCode, ResponseCode, loads
 from tests.support.fake_cluster import NO_ANSWER, FakeBroker, fake_cluster, serve
 
 SENDS = (RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE)

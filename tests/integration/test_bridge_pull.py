@@ -13,7 +13,7 @@ from motelog.bridge.errors import ClientError, RouteError
 from motelog.bridge.pull import PullConsumer, PullStatus
 from motelog.core.errors import BrokerError, RecordError
 from motelog.core.message import MessageQueue, StoredMessage, string_hash
-from motelog.core.remoting import RemotingCommand, RequestCode, ResponseCode, loads
+from motelog.core.remoting.frames import RemotingCommand, RequestCode, ResponseCode, loads
 from tests.support.fake_cluster import FakeCluster, fake_cluster, properties
 
 Q0 = MessageQueue("T", "a", 0)

@@ -18,8 +18,8 @@ from motelog.core.broker.server import Broker
 from motelog.core.errors import StoreDamagedError
 from motelog.core.namesrv.config import NamesrvConfig
 from motelog.core.namesrv.server import NameServer
-from motelog.core.record import decode_messages
-from motelog.core.remoting import RequestCode
+from motelog.core.records.record import decode_messages
+from motelog.core.remoting.frames import RequestCode
 from tests.support.broker_stack import (
     connected,
     eventually,

@@ -10,8 +10,8 @@ import pytest
 import trio
 
 from motelog.core.message import string_hash
-from motelog.core.record import decode_messages
-from motelog.core.remoting import (
+from motelog.core.records.record import decode_messages
+from motelog.core.remoting.frames import (
     FLAG_ONEWAY,
     Language,
     RemotingCommand,
@@ -22,7 +22,7 @@ from motelog.core.remoting import (
     loads,
 )
 from motelog.core.store.config import StoreConfig
-from motelog.core.store.files import OsStorage
+from motelog.core.store.disk.files import OsStorage
 from tests.support.broker_stack import (
     TIMEOUT_S,
     Peer,

@@ -60,7 +60,7 @@ def test_a_file_that_cannot_be_read_is_said_to_be_so(
     def collect(view: memoryview, *more: object) -> None:
         raise OSError(errno.EIO, "a page of a mapped file is not there or cannot be read")
 
-    monkeypatch.setattr("motelog.core.store.inspection.collect", collect)
+    monkeypatch.setattr("motelog.core.store.tools.inspection.collect", collect)
     with pytest.raises(CliError, match="a page of a mapped file") as caught:
         verify(folder)
     assert (caught.value.status, "dmesg" in str(caught.value.remedy)) == (1, True)

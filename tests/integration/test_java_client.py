@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 import trio
 
-from motelog.core.record import decode_messages
-from motelog.core.remoting import RequestCode, ResponseCode
+from motelog.core.records.record import decode_messages
+from motelog.core.remoting.frames import RequestCode, ResponseCode
 from tests.support.broker_stack import (
     Stack,
     connected,
@@ -181,7 +181,7 @@ async def test_java_client_finds_messages_by_key_and_by_both_ids(
 async def test_the_tools_show_the_broker(
     tmp_path: Path, version: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("motelog.core.broker.stats.MINUTE_STEP_MS", 1_000)
+    monkeypatch.setattr("motelog.core.broker.shown.stats.MINUTE_STEP_MS", 1_000)
     async with started_stack(tmp_path) as stack, connected(stack.broker_address) as peer:
         for _ in range(3):
             await peer.ask(RequestCode.SEND_MESSAGE_V2, send_ext("T"), b"x")

@@ -12,7 +12,7 @@ import trio
 
 from motelog.core.namesrv.config import NamesrvConfig
 from motelog.core.namesrv.server import NameServer
-from motelog.core.remoting import RequestCode, ResponseCode, Serialize, loads
+from motelog.core.remoting.frames import RequestCode, ResponseCode, Serialize, loads
 from tests.support.broker_stack import Peer, connected, joined, json_body
 
 BOTH = pytest.mark.parametrize("serialize", list(Serialize))

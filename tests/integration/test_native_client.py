@@ -19,7 +19,7 @@ from motelog.core.errors import BrokerError, RemotingError
 from motelog.core.message import Message, StoredMessage, string_hash
 from motelog.core.namesrv.config import NamesrvConfig
 from motelog.core.namesrv.server import NameServer
-from motelog.core.remoting import ResponseCode
+from motelog.core.remoting.frames import ResponseCode
 from tests.support.broker_process import BrokerProcess
 from tests.support.broker_stack import Stack, joined, started_stack
 

@@ -13,8 +13,8 @@ from motelog.bridge.pull import PullConsumer
 from motelog.bridge.sync import SyncPullConsumer
 from motelog.core.errors import BrokerError
 from motelog.core.message import Message
-from motelog.core.record import decode_messages
-from motelog.core.remoting import RemotingCommand, RequestCode, ResponseCode
+from motelog.core.records.record import decode_messages
+from motelog.core.remoting.frames import RemotingCommand, RequestCode, ResponseCode
 from tests.support.broker_stack import connected, routed, send_ext, started_stack
 
 FOREVER = (1 << 63) - 1

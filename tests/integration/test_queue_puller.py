@@ -19,7 +19,7 @@ from motelog.core.errors import (
     RemotingTimeoutError,
 )
 from motelog.core.message import MessageQueue
-from motelog.core.remoting import RemotingCommand, ResponseCode, decode, encode
+from motelog.core.remoting.frames import RemotingCommand, ResponseCode, decode, encode
 
 QUEUE = MessageQueue("T", "broker-a", 3)
 

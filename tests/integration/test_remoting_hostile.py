@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 import trio
 
-from motelog.core.remoting import (
+from motelog.core.remoting.client import connect
+from motelog.core.remoting.frames import (
     RemotingCommand,
     RequestCode,
     ResponseCode,
@@ -19,8 +20,7 @@ from motelog.core.remoting import (
     decode,
     encode,
 )
-from motelog.core.remoting_client import connect
-from motelog.core.remoting_server import Connection, RemotingServer, open_listener
+from motelog.core.remoting.server import Connection, RemotingServer, open_listener
 from tests.support.broker_stack import (
     TIMEOUT_S,
     Peer,

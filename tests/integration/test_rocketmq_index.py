@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from motelog.core.record import decode, scan
-from motelog.core.store.files import OsStorage
-from motelog.core.store.index import keys_of
-from motelog.core.store.index_file import IndexFile, shape_of
+from motelog.core.records.record import decode, scan
+from motelog.core.store.disk.files import OsStorage
+from motelog.core.store.index.index import keys_of
+from motelog.core.store.index.index_file import IndexFile, shape_of
 from motelog.core.store.message_store import MessageStore
 from tests.support.stores import opened, vector_archive
 

@@ -13,11 +13,11 @@ from motelog.bridge.errors import FilterError
 from motelog.bridge.producer import Producer
 from motelog.bridge.pull import PullConsumer, PullStatus
 from motelog.bridge.sync import SyncPullConsumer
-from motelog.core.broker import filter_gate, filtered_reads
+from motelog.core.broker.waiting import filter_gate, filtered_reads
+from motelog.core.filter.sql_filter import SqlFilter, compile_sql
 from motelog.core.message import Message
-from motelog.core.record import decode_messages
-from motelog.core.remoting import RemotingCommand, RequestCode, ResponseCode
-from motelog.core.sql_filter import SqlFilter, compile_sql
+from motelog.core.records.record import decode_messages
+from motelog.core.remoting.frames import RemotingCommand, RequestCode, ResponseCode
 from tests.support.broker_stack import (
     TIMEOUT_S,
     Peer,

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from motelog.core.store import _file_batch, _file_batch_py, file_batch
+from motelog.core.store.disk import _file_batch, _file_batch_py, file_batch
 from tests.support.file_batches import FILE_BYTES, NAMES, Piece, run_both
 
 pieces = st.lists(

@@ -8,8 +8,8 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from motelog.core.store import _index, _index_py
-from motelog.core.store.index import HEADER, HEADER_BYTES
+from motelog.core.store.index import _index, _index_py
+from motelog.core.store.index.index import HEADER, HEADER_BYTES
 from tests.support.index_kernels import KERNELS, any_keyed, build, log, read, walk
 
 int32s = st.integers(-(1 << 31), (1 << 31) - 1)

@@ -8,8 +8,8 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from motelog.core import _record, _record_py
-from motelog.core.record import QueueTail, ScanStop, decode, encode_batch, find_record, scan
+from motelog.core.records import _record, _record_py
+from motelog.core.records.record import QueueTail, ScanStop, decode, encode_batch, find_record, scan
 from tests.support.record_kernels import choose, encode, gather, hold, read
 from tests.support.stores import BORN_HOST, STORE_HOST, message
 

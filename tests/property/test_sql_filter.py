@@ -10,7 +10,7 @@ from typing import Any, Final
 from hypothesis import given
 from hypothesis import strategies as st
 
-from motelog.core.sql_filter import SqlFilterError, compile_sql
+from motelog.core.filter.sql_filter import SqlFilterError, compile_sql
 
 # A tree is a tuple: an operator, then its operands. Values are texts that are numbers and texts
 # that are none; some properties are never there.

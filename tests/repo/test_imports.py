@@ -27,8 +27,8 @@ CORNERS = {
     "pytest": ("tests", "src/motelog/pytest_plugin.py"),
     "asyncio": ("tests",),
     "prometheus_client": ("core/metrics.py", "tests"),
-    "lark": ("core/sql_compiler.py", "tests"),
-    "mmap": ("core/store/files.py", "tests"),
+    "lark": ("core/filter/sql_compiler.py", "tests"),
+    "mmap": ("core/store/disk/files.py", "tests"),
 }
 
 

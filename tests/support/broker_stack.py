@@ -19,8 +19,8 @@ from motelog.core.broker.config import BrokerConfig
 from motelog.core.broker.server import Broker
 from motelog.core.namesrv.config import NamesrvConfig
 from motelog.core.namesrv.server import NameServer
-from motelog.core.remoting import RemotingCommand, Serialize
-from motelog.core.remoting_client import RemotingClient, connect
+from motelog.core.remoting.client import RemotingClient, connect
+from motelog.core.remoting.frames import RemotingCommand, Serialize
 from motelog.core.store.config import StoreConfig
 
 TIMEOUT_S = 10.0

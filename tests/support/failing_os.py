@@ -1,4 +1,4 @@
-"""The operating system's calls under core.store.files, counted, of which one can be made to fail.
+"""The operating system's calls under core/store/disk/files.py, counted, of which one can fail.
 
 Owns: FailingOs, which takes the place of the names `os`, `mmap`, `fcntl` and `open` in that module,
 and of the kernel that writes many files.
@@ -31,7 +31,10 @@ from typing import Any
 
 import pytest
 
-from motelog.core.store import _file_batch_py, files, index_service, mapped_file_queue, recovery
+from motelog.core.store.disk import _file_batch_py, files
+from motelog.core.store.index import index_service
+from motelog.core.store.log import mapped_file_queue
+from motelog.core.store.start import recovery
 
 PAGE_BYTES = 4096
 # Functions of os that may fail, by the name under which they are counted.
@@ -168,7 +171,7 @@ class FailingOs:
 
     @contextmanager
     def installed(self) -> Iterator[None]:
-        """Take the place of the operating system in core.store.files."""
+        """Take the place of the operating system in core.store.disk.files."""
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(files, "os", _Os(self))
             # The reference makes the same calls as the kernel, where they can be seen.

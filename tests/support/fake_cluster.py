@@ -13,8 +13,8 @@ from contextlib import asynccontextmanager
 import trio
 
 from motelog.core.message import encode_properties
-from motelog.core.record import QueueTail, encode_batch
-from motelog.core.remoting import (
+from motelog.core.records.record import QueueTail, encode_batch
+from motelog.core.remoting.frames import (
     RemotingCommand,
     RequestCode,
     ResponseCode,

@@ -11,7 +11,7 @@ from typing import Any
 
 from motelog.core.broker.api import ReadResult, ReadStatus
 from motelog.core.errors import StoreError
-from motelog.core.record import QueueTail, encode_batch
+from motelog.core.records.record import QueueTail, encode_batch
 
 HOST = bytes([127, 0, 0, 1, 0, 0, 0x2A, 0x9F])
 

@@ -9,7 +9,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from motelog.core.store import _file_batch, _file_batch_py
+from motelog.core.store.disk import _file_batch, _file_batch_py
 from tests.support.record_kernels import answer
 
 FILE_BYTES = 100

@@ -10,18 +10,18 @@ from dataclasses import dataclass, field
 from typing import Any, cast
 
 from motelog.core.net.reactor import CloseReason, Fault, Reactor, Turn
-from motelog.core.record import decode
+from motelog.core.records.record import decode
 from motelog.gateway.clients import Clients
 from motelog.gateway.config import GatewayConfig
-from motelog.gateway.delivery import Delivery
+from motelog.gateway.deliver.delivery import Delivery
+from motelog.gateway.mapping.topic_mapping import TopicMapping
 from motelog.gateway.metrics import GatewayMetrics
 from motelog.gateway.mqtt.connect import encode_connect
 from motelog.gateway.mqtt.packet_types import Connect
-from motelog.gateway.reactor_listener import ReactorListener
-from motelog.gateway.routes import Routes
+from motelog.gateway.publish.reactor_listener import ReactorListener
+from motelog.gateway.publish.routes import Routes
 from motelog.gateway.sessions.session import Session
 from motelog.gateway.sessions.subscriptions import SubscriptionTree
-from motelog.gateway.topic_mapping import TopicMapping
 from tests.support.fake_log import FakeLog, FakeReactor
 from tests.support.mqtt_wire import varint
 

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from motelog.core import _record_py
-from motelog.core.store import _index, _index_py
+from motelog.core.records import _record_py
+from motelog.core.store.index import _index, _index_py
 from tests.support.record_kernels import STORE_HOSTS, answer
 
 KERNELS: tuple[Any, Any] = (_index, _index_py)

@@ -24,7 +24,7 @@ from typing import Literal
 import pytest
 import trio
 
-from motelog.core.remoting import RequestCode
+from motelog.core.remoting.frames import RequestCode
 from tests.support.broker_stack import connected
 
 ROOT = Path(__file__).resolve().parents[2]

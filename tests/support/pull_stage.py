@@ -12,20 +12,20 @@ from pathlib import Path
 from typing import Any, cast
 
 from motelog.core.broker.api import BrokerApi, QueueTail, ReadResult
-from motelog.core.broker.consumer_groups import GroupMembers
-from motelog.core.broker.consumer_offsets import ConsumerOffsets
-from motelog.core.broker.long_poll import HeldPulls
 from motelog.core.broker.processors.pull import PullProcessor
-from motelog.core.broker.stats import BrokerStats
-from motelog.core.broker.subscription_groups import SubscriptionGroups
-from motelog.core.broker.topics import TopicTable
+from motelog.core.broker.shown.stats import BrokerStats
+from motelog.core.broker.tables.consumer_groups import GroupMembers
+from motelog.core.broker.tables.consumer_offsets import ConsumerOffsets
+from motelog.core.broker.tables.subscription_groups import SubscriptionGroups
+from motelog.core.broker.tables.topics import TopicTable
+from motelog.core.broker.waiting.long_poll import HeldPulls
 from motelog.core.clock import ManualClock
 from motelog.core.errors import StoreError
-from motelog.core.remoting import RemotingCommand, RequestCode
-from motelog.core.remoting_server import Connection
-from motelog.core.sql_filter import SqlFilters
+from motelog.core.filter.sql_filter import SqlFilters
+from motelog.core.remoting.frames import RemotingCommand, RequestCode
+from motelog.core.remoting.server import Connection
+from motelog.core.remoting.topic_config import TopicConfig
 from motelog.core.store.message_store import MessageStore
-from motelog.core.topic_config import TopicConfig
 from tests.support.broker_stack import pull_ext
 from tests.support.stores import STORE_HOST, opened
 

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from motelog.core import _record, _record_py
 from motelog.core.errors import MotelogError
+from motelog.core.records import _record, _record_py
 
 KERNELS: tuple[Any, Any] = (_record, _record_py)
 STORE_HOSTS = (bytes([127, 0, 0, 1, 0, 0, 42, 159]), bytes(range(20)))

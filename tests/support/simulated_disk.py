@@ -17,7 +17,7 @@ import random
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
-from motelog.core.store.files import (
+from motelog.core.store.disk.files import (
     TEMPORARY,
     DiskUsage,
     Entry,

@@ -15,9 +15,9 @@ import pytest
 
 from motelog.core.clock import Clock, ManualClock
 from motelog.core.message import StoredMessage, encode_host
-from motelog.core.record import AppendMessage, QueueTail, decode_messages
+from motelog.core.records.record import AppendMessage, QueueTail, decode_messages
 from motelog.core.store.config import StoreConfig
-from motelog.core.store.files import (
+from motelog.core.store.disk.files import (
     DiskUsage,
     InPlaceFile,
     OsStorage,

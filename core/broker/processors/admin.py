@@ -13,24 +13,24 @@ from typing import Any, Final
 
 import msgspec
 
-from motelog.core.broker.cold_reads import ColdReads
-from motelog.core.broker.consumer_groups import Group, GroupMembers, Member
-from motelog.core.broker.consumer_offsets import ConsumerOffsets
-from motelog.core.broker.runtime_info import RuntimeInfo
-from motelog.core.broker.stats import BrokerStats
-from motelog.core.broker.subscription_groups import SubscriptionGroup, SubscriptionGroups
-from motelog.core.broker.topics import TopicTable
+from motelog.core.broker.shown.runtime_info import RuntimeInfo
+from motelog.core.broker.shown.stats import BrokerStats
+from motelog.core.broker.tables.consumer_groups import Group, GroupMembers, Member
+from motelog.core.broker.tables.consumer_offsets import ConsumerOffsets
+from motelog.core.broker.tables.subscription_groups import SubscriptionGroup, SubscriptionGroups
+from motelog.core.broker.tables.topics import TopicTable
+from motelog.core.broker.waiting.cold_reads import ColdReads
 from motelog.core.clock import Clock
 from motelog.core.errors import BrokerError, RemotingDecodeError
 from motelog.core.message import MessageQueue
-from motelog.core.remoting import (
+from motelog.core.remoting.frames import (
     RemotingCommand,
     RequestCode,
     ResponseCode,
     dumps,
     loads,
 )
-from motelog.core.remoting_server import (
+from motelog.core.remoting.server import (
     Connection,
     Processor,
     bool_field,
@@ -38,9 +38,9 @@ from motelog.core.remoting_server import (
     int_field,
     text_field,
 )
+from motelog.core.remoting.topic_config import RETRY_PREFIX, TopicConfig, shown
+from motelog.core.store.disk.page_cache import Loadable
 from motelog.core.store.message_store import MessageStore
-from motelog.core.store.page_cache import Loadable
-from motelog.core.topic_config import RETRY_PREFIX, TopicConfig, shown
 
 _UNIQUE_COUNT_MAX: Final = 32
 # Units, then the records that they name.

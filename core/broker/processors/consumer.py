@@ -13,17 +13,18 @@ from typing import Final
 
 import msgspec
 
-from motelog.core.broker.cold_reads import ColdReads
-from motelog.core.broker.consumer_groups import GroupMembers, Member
-from motelog.core.broker.consumer_offsets import ConsumerOffsets
-from motelog.core.broker.heartbeat import Heartbeat, Subscription, decode_heartbeat
-from motelog.core.broker.queue_locks import QueueLocks
-from motelog.core.broker.subscription_groups import SubscriptionGroups
-from motelog.core.broker.topics import TopicTable
+from motelog.core.broker.tables.consumer_groups import GroupMembers, Member
+from motelog.core.broker.tables.consumer_offsets import ConsumerOffsets
+from motelog.core.broker.tables.heartbeat import Heartbeat, Subscription, decode_heartbeat
+from motelog.core.broker.tables.queue_locks import QueueLocks
+from motelog.core.broker.tables.subscription_groups import SubscriptionGroups
+from motelog.core.broker.tables.topics import TopicTable
+from motelog.core.broker.waiting.cold_reads import ColdReads
 from motelog.core.clock import Clock
 from motelog.core.errors import BrokerError, RemotingDecodeError
+from motelog.core.filter.sql_filter import SqlFilters
 from motelog.core.message import MessageQueue
-from motelog.core.remoting import (
+from motelog.core.remoting.frames import (
     FLAG_ONEWAY,
     RemotingCommand,
     RequestCode,
@@ -31,11 +32,10 @@ from motelog.core.remoting import (
     dumps,
     loads,
 )
-from motelog.core.remoting_server import Connection, Processor, int32_field, int_field, text_field
-from motelog.core.sql_filter import SqlFilters
+from motelog.core.remoting.server import Connection, Processor, int32_field, int_field, text_field
+from motelog.core.remoting.topic_config import group_name_fault, shown
+from motelog.core.store.disk.page_cache import Loadable
 from motelog.core.store.message_store import MessageStore
-from motelog.core.store.page_cache import Loadable
-from motelog.core.topic_config import group_name_fault, shown
 
 _log = logging.getLogger(__name__)
 

@@ -20,23 +20,24 @@ from typing import Final
 import trio
 
 from motelog.core.broker.api import BrokerApi, QueueTail, ReadResult, ReadStatus
-from motelog.core.broker.cold_reads import ColdReads
-from motelog.core.broker.consumer_groups import GroupMembers
-from motelog.core.broker.consumer_offsets import ConsumerOffsets
-from motelog.core.broker.filtered_reads import read_matching
-from motelog.core.broker.heartbeat import (
+from motelog.core.broker.shown.stats import BrokerStats
+from motelog.core.broker.tables.consumer_groups import GroupMembers
+from motelog.core.broker.tables.consumer_offsets import ConsumerOffsets
+from motelog.core.broker.tables.heartbeat import (
     EXPRESSION_CHARACTERS_MAX,
     decode_tag_expression,
     is_tag_type,
 )
-from motelog.core.broker.long_poll import HeldPull, HeldPulls
-from motelog.core.broker.stats import BrokerStats
-from motelog.core.broker.subscription_groups import SubscriptionGroup, SubscriptionGroups
-from motelog.core.broker.topics import TopicTable
+from motelog.core.broker.tables.subscription_groups import SubscriptionGroup, SubscriptionGroups
+from motelog.core.broker.tables.topics import TopicTable
+from motelog.core.broker.waiting.cold_reads import ColdReads
+from motelog.core.broker.waiting.filtered_reads import read_matching
+from motelog.core.broker.waiting.long_poll import HeldPull, HeldPulls
 from motelog.core.clock import Clock
 from motelog.core.errors import BrokerError
-from motelog.core.remoting import PullSysFlag, RemotingCommand, RequestCode, ResponseCode
-from motelog.core.remoting_server import (
+from motelog.core.filter.sql_filter import SqlFilter, SqlFilters
+from motelog.core.remoting.frames import PullSysFlag, RemotingCommand, RequestCode, ResponseCode
+from motelog.core.remoting.server import (
     Connection,
     Processor,
     RemotingServer,
@@ -45,8 +46,7 @@ from motelog.core.remoting_server import (
     int_field,
     text_field,
 )
-from motelog.core.sql_filter import SqlFilter, SqlFilters
-from motelog.core.topic_config import shown
+from motelog.core.remoting.topic_config import shown
 
 _EXPRESSIONS_MAX: Final = 10_000
 # A read's units, its records, and once more each if memory is scarce.

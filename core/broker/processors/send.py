@@ -19,11 +19,11 @@ from functools import lru_cache
 from typing import Final
 
 from motelog.core.broker.api import AppendMessage, BrokerApi
-from motelog.core.broker.delays import DELAY_PROPERTIES, find_waiting_place
+from motelog.core.broker.delay.delays import DELAY_PROPERTIES, find_waiting_place
 from motelog.core.broker.processors.send_answers import SendAnswers, StagedSend
-from motelog.core.broker.stats import BrokerStats
-from motelog.core.broker.subscription_groups import SubscriptionGroups
-from motelog.core.broker.topics import TopicTable
+from motelog.core.broker.shown.stats import BrokerStats
+from motelog.core.broker.tables.subscription_groups import SubscriptionGroups
+from motelog.core.broker.tables.topics import TopicTable
 from motelog.core.clock import Clock
 from motelog.core.errors import BrokerError, StoreError
 from motelog.core.message import (
@@ -35,14 +35,14 @@ from motelog.core.message import (
     WAIT,
     tags_code,
 )
-from motelog.core.remoting import (
+from motelog.core.remoting.frames import (
     Permission,
     RemotingCommand,
     RequestCode,
     ResponseCode,
     decode_batch_items,
 )
-from motelog.core.remoting_server import (
+from motelog.core.remoting.server import (
     Connection,
     Processor,
     bool_field,
@@ -50,7 +50,11 @@ from motelog.core.remoting_server import (
     int_field,
     text_field,
 )
-from motelog.core.topic_config import RETRY_PREFIX, TOPICS_CLOSED_TO_SENDERS, is_group_topic
+from motelog.core.remoting.topic_config import (
+    RETRY_PREFIX,
+    TOPICS_CLOSED_TO_SENDERS,
+    is_group_topic,
+)
 
 # What a client may set of sysFlag: compressed, multi-tags, compression type. The host bits are the
 # record's own, the transaction bits would make the record invisible.

@@ -19,7 +19,7 @@ import trio
 
 from motelog.core.broker.api import BrokerApi
 from motelog.core.errors import RecordTooLargeError, StoreError, StoreFencedError, StoreFullError
-from motelog.core.remoting import (
+from motelog.core.remoting.frames import (
     FLAG_RESPONSE,
     VERSION_CURRENT,
     Language,
@@ -28,7 +28,7 @@ from motelog.core.remoting import (
     Serialize,
     encode,
 )
-from motelog.core.remoting_server import Connection, RemotingServer
+from motelog.core.remoting.server import Connection, RemotingServer
 
 _FRAME_HEAD: Final = struct.Struct(">II")
 

@@ -13,11 +13,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final
 
-from motelog.core.broker.cold_reads import ColdReads
-from motelog.core.broker.delays import DELAY_PROPERTIES
+from motelog.core.broker.delay.delays import DELAY_PROPERTIES
 from motelog.core.broker.processors.send import SendProcessor
-from motelog.core.broker.subscription_groups import SubscriptionGroups
-from motelog.core.broker.topics import TopicTable
+from motelog.core.broker.tables.subscription_groups import SubscriptionGroups
+from motelog.core.broker.tables.topics import TopicTable
+from motelog.core.broker.waiting.cold_reads import ColdReads
 from motelog.core.clock import Clock
 from motelog.core.errors import BrokerError, StoreError
 from motelog.core.message import (
@@ -28,12 +28,12 @@ from motelog.core.message import (
     decode_properties,
     encode_offset_id,
 )
-from motelog.core.record import decode
-from motelog.core.remoting import RemotingCommand, RequestCode, ResponseCode
-from motelog.core.remoting_server import Connection, Processor, int32_field, int_field, text_field
-from motelog.core.store.page_cache import Loadable
+from motelog.core.records.record import decode
+from motelog.core.remoting.frames import RemotingCommand, RequestCode, ResponseCode
+from motelog.core.remoting.server import Connection, Processor, int32_field, int_field, text_field
+from motelog.core.remoting.topic_config import TOPICS_CLOSED_TO_SENDERS
+from motelog.core.store.disk.page_cache import Loadable
 from motelog.core.store.store_reader import StoreReader
-from motelog.core.topic_config import TOPICS_CLOSED_TO_SENDERS
 
 _RETRY_TOPIC: Final = "RETRY_TOPIC"
 _ORIGIN_MESSAGE_ID: Final = "ORIGIN_MESSAGE_ID"

@@ -11,9 +11,9 @@ from typing import Final
 # Chooser module -> the extra that it needs, if it is not always there.
 KERNELS: Final = {
     "motelog.core.net.reactor": None,
-    "motelog.core.record": None,
-    "motelog.core.store.file_batch": None,
-    "motelog.core.store.index": None,
+    "motelog.core.records.record": None,
+    "motelog.core.store.disk.file_batch": None,
+    "motelog.core.store.index.index": None,
     "motelog.gateway.mqtt.frames": None,
     "motelog.spark.arrow": "spark",
 }

@@ -15,7 +15,7 @@ import trio
 from motelog.cli.output import CliError, write_error, write_json
 from motelog.config import MotelogConfig
 from motelog.core.errors import MotelogError
-from motelog.core.store.progress import OnProgress, StartProgress
+from motelog.core.store.state.progress import OnProgress, StartProgress
 from motelog.roles import CannotListenError, PortTakenError, Roles, leaves, run_roles
 
 

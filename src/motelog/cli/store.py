@@ -1,7 +1,7 @@
 """``motelog store``: look into a store folder, stopped or open, without changing it.
 
-Owns: the words and the JSON. Must not touch: files (core.store.inspection); repairing is what the
-next start does.
+Owns: the words and the JSON. Must not touch: files (core.store.tools.inspection); repairing is what
+the next start does.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import typer
 from motelog.cli.output import CliError, stop, table, write, write_json
 
 if TYPE_CHECKING:
-    from motelog.core.store.inspection import Progress, StoreFolder
+    from motelog.core.store.tools.inspection import Progress, StoreFolder
 
 store = typer.Typer(
     help="Look into a store folder.",
@@ -96,7 +96,7 @@ def inspect(directory: Directory, json: Json = False) -> None:
 @store.command()
 def verify(directory: Directory, json: Json = False) -> None:
     """Check every record, every ConsumeQueue unit and the small files; status 1 for damage."""
-    from motelog.core.store.inspection import verify as verify_folder
+    from motelog.core.store.tools.inspection import verify as verify_folder
 
     with _opened(directory) as folder, _progress("checking the log") as progress:
         result = verify_folder(folder, progress)
@@ -125,7 +125,7 @@ def dump(
     json: Json = False,
 ) -> None:
     """Print records in the order of the log, whatever is wrong between them."""
-    from motelog.core.store.inspection import records
+    from motelog.core.store.tools.inspection import records
 
     with _opened(directory) as folder:
         left = count
@@ -170,7 +170,7 @@ def repair(
     json: Json = False,
 ) -> None:
     """Say what the next start would find and do; status 1 if messages would be lost."""
-    from motelog.core.store.inspection import plan_repair
+    from motelog.core.store.tools.inspection import plan_repair
 
     if not dry_run:
         raise CliError(
@@ -230,7 +230,7 @@ class _Counts:
 @store.command()
 def stats(directory: Directory, json: Json = False) -> None:
     """Count records and bytes of each topic."""
-    from motelog.core.store.inspection import records
+    from motelog.core.store.tools.inspection import records
 
     topics: defaultdict[str, _Counts] = defaultdict(_Counts)
     with _opened(directory) as folder, _progress("reading the log") as progress:
@@ -259,7 +259,7 @@ def stats(directory: Directory, json: Json = False) -> None:
 @contextmanager
 def _opened(directory: Path) -> Iterator[StoreFolder]:
     from motelog.core.errors import StoreError
-    from motelog.core.store.inspection import StoreFolder
+    from motelog.core.store.tools.inspection import StoreFolder
 
     try:
         folder = StoreFolder(str(directory))

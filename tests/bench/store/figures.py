@@ -20,7 +20,7 @@ from typing import Any, Final
 
 from motelog.core.clock import SystemClock
 from motelog.core.store.config import StoreConfig
-from motelog.core.store.files import Storage
+from motelog.core.store.disk.files import Storage
 from motelog.core.store.message_store import MessageStore
 
 HOST: Final = bytes([127, 0, 0, 1, 0, 0, 7, 91])

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import trio
 
-from motelog.core.store.files import OsStorage, Region
+from motelog.core.store.disk.files import OsStorage, Region
 from motelog.core.store.message_store import MessageStore
 from tests.bench.store.figures import (
     TOPIC,

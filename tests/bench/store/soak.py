@@ -33,7 +33,7 @@ from typing import Any, Final
 import trio
 
 from motelog.core.errors import StoreFullError
-from motelog.core.store.files import DiskUsage, OsStorage
+from motelog.core.store.disk.files import DiskUsage, OsStorage
 from motelog.core.store.message_store import MessageStore
 from tests.bench.report import environment, machine, say
 from tests.bench.store.figures import BATCH, Message, message, open_store

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from motelog.core.errors import RemotingDecodeError
 from motelog.core.message import MessageQueue
-from motelog.core.remoting import (
+from motelog.core.remoting.frames import (
     BatchItem,
     Language,
     RemotingCommand,

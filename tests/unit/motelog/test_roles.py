@@ -17,7 +17,7 @@ from motelog.console.health import Health
 from motelog.core.broker.config import BrokerConfig
 from motelog.core.metrics import Histogram, Registry
 from motelog.core.store.config import StoreConfig
-from motelog.core.store.progress import OnProgress, StartProgress
+from motelog.core.store.state.progress import OnProgress, StartProgress
 from motelog.roles import CannotListenError, PortTakenError, Roles, run_roles
 
 events: list[str] = []

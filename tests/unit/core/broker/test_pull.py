@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from motelog.core.errors import StoreError
-from motelog.core.remoting import ResponseCode
+from motelog.core.remoting.frames import ResponseCode
 from tests.support.pull_stage import QUEUES, TOPICS, Client, pull_stage
 from tests.support.stores import message
 

@@ -12,8 +12,14 @@ from hypothesis import strategies as st
 from motelog.core.broker.api import BrokerApi
 from motelog.core.broker.processors.send_answers import SendAnswers, StagedSend
 from motelog.core.errors import RecordTooLargeError, StoreError, StoreFencedError, StoreFullError
-from motelog.core.remoting import FLAG_ONEWAY, RemotingCommand, ResponseCode, Serialize, decode
-from motelog.core.remoting_server import Connection, RemotingServer
+from motelog.core.remoting.frames import (
+    FLAG_ONEWAY,
+    RemotingCommand,
+    ResponseCode,
+    Serialize,
+    decode,
+)
+from motelog.core.remoting.server import Connection, RemotingServer
 
 HOST = bytes([127, 0, 0, 1, 0, 0, 0x2A, 0x9F])
 
@@ -52,7 +58,7 @@ class FakeConnection:
         self.frames.append(frame)
 
     def reply(self, command: RemotingCommand) -> None:
-        from motelog.core.remoting import encode
+        from motelog.core.remoting.frames import encode
 
         self.frames.append(encode(command))
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from motelog.core.errors import RemotingDecodeError
 from motelog.core.namesrv import registration_body
 from motelog.core.namesrv.registration_body import decode_registration, decode_version
-from motelog.core.topic_config import DataVersion
+from motelog.core.remoting.topic_config import DataVersion
 
 VERSION = b'{"counter":3,"timestamp":1700000000000,"stateVersion":0}'
 JSON_BODY = (

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from motelog.core.errors import BrokerError
 from motelog.core.namesrv.route_table import BrokerIdentity, RouteTable
-from motelog.core.topic_config import DataVersion, TopicConfig
+from motelog.core.remoting.topic_config import DataVersion, TopicConfig
 
 SILENCE_MS = 120_000
 V1 = DataVersion(1, 1)

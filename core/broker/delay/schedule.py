@@ -1,0 +1,542 @@
+"""Delivers messages that waited: those of a delay level, and those for a time of their own.
+
+Owns: what is due and in which order, how far delivery has got (delayOffset.json, timerOffset.json),
+and that cleaning the log loses no message that waits. Must not touch: which message waits
+(delays), records (core.records.record), files of the store.
+Spec: RocketMQ ScheduleMessageService; its delayOffset.json.
+
+    SCHEDULE_TOPIC_XXXX     one queue per level, in the order of due times: an offset each
+    rmq_sys_motelog_timer   one queue per slot of ten minutes, in the order of arrival
+
+                 slot before            slot of now                    slots to come
+    timer   --- all delivered ---|--- mark ---> near ... horizon ---|--- only in the log ---
+
+``near`` has, sorted, the units of the current slot that are above the mark, at most ``near_max``
+of them: where there are more, the earliest; those beyond the horizon are found again when near is
+empty. All that is due up to the mark, (due time, queue offset), has been delivered.
+
+Invariants: a message is appended to its own topic before its progress is noted, and progress is
+saved only when that record is on disk: none is lost, and those delivered since the last save, one
+second, may come twice. What a message is, is decided by the topic it is stored in, never by its
+text: the text of a delivered one still asks for a delay.
+Concurrency: ``_lock`` is held while messages are delivered, and while the log's cleaning saves
+those that wait.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Final, Protocol, TypeVar
+
+import msgspec
+import trio
+from sortedcontainers import SortedList
+
+from motelog.core.errors import (
+    RecordError,
+    RecordTooLargeError,
+    StoreError,
+    StoreFencedError,
+)
+from motelog.core.message import (
+    DELAY,
+    PROPERTIES_BYTES_MAX,
+    REAL_QID,
+    REAL_TOPIC,
+    TAGS,
+    TIMER_OUT_MS,
+    decode_properties,
+    encode_properties,
+    tags_code,
+)
+from motelog.core.records.record import UNIT_BYTES, AppendMessage, QueueTail, decode
+from motelog.core.remoting.topic_config import SCHEDULE_TOPIC, TIMER_TOPIC, TOPICS_CLOSED_TO_SENDERS
+from motelog.core.store.due_time import TIMER_SLOT_MS, number, timer_queue
+from motelog.core.store.message_store import MessageStore
+from motelog.core.store.queues.consume_queue import UNIT
+
+_log = logging.getLogger(__name__)
+
+BATCH_COUNT: Final = 256
+BATCH_BYTES: Final = 1 << 20
+SCAN_UNITS: Final = 4096
+PAGE_BYTES: Final = 4096
+# How late a step of the wall clock is noticed.
+WAIT_S_MAX: Final = 0.5
+RETRY_S: Final = 1.0
+LAST_SAVE_S_MAX: Final = 10.0
+OFFSET_MAX: Final = (1 << 63) - 1
+_SYS_FLAG_TRANSACTION: Final = 0xC
+_WAITING: Final = frozenset({SCHEDULE_TOPIC, TIMER_TOPIC})
+_TOPICS: Final = frozenset(topic.encode() for topic in _WAITING)
+
+
+Content = TypeVar("Content")
+
+
+class ProgressFile(Protocol):
+    """A small file that is replaced as a whole (StateFile)."""
+
+    is_current: bool
+
+    def load(self, take: Callable[[dict[str, Any]], Content]) -> Content | None: ...
+    def say_missing(self) -> None: ...
+    def save(self, value: Any) -> None: ...
+
+
+class ScheduleService:
+    """One store's waiting messages; ``load`` in a thread, then ``run``."""
+
+    def __init__(
+        self,
+        store: MessageStore,
+        *,
+        levels_file: ProgressFile,
+        timer_file: ProgressFile,
+        save_interval_s: float = 1.0,
+        near_max: int = 100_000,
+    ) -> None:
+        self._store = store
+        self._reader = store.reader
+        self._levels_file = levels_file
+        self._timer_file = timer_file
+        self._save_interval_s = save_interval_s
+        self._levels: dict[int, int] = {}
+        self._timer = _TimerQueue(store, near_max)
+        self._saved: tuple[dict[int, int] | None, tuple[int, int] | None] = (None, None)
+        self._grown = trio.Event()
+        self._lock = trio.Lock()
+        self.delivered_count = 0
+
+    @property
+    def near_count(self) -> int:
+        """How many messages for a time of their own are held in memory."""
+        return len(self._timer.near)
+
+    def level_offsets(self) -> dict[int, int]:
+        """Return the next queue offset to deliver of each level, as delayOffset.json has them."""
+        return {queue_id + 1: offset for queue_id, offset in self._levels.items()}
+
+    def load(self) -> None:
+        """Take in how far delivery had got; blocks.
+
+        Without a file everything that is in the log is delivered, again where it already was.
+        StoreDamagedError for a file that cannot be understood.
+        """
+        waiting = {topic for topic, queue_id in self._store.queues() if topic in _WAITING}
+        levels = self._levels_file.load(_levels)
+        if levels is None and SCHEDULE_TOPIC in waiting:
+            self._levels_file.say_missing()
+        progress = self._timer_file.load(_timer_progress)
+        if progress is None and TIMER_TOPIC in waiting:
+            self._timer_file.say_missing()
+        table = levels or {}
+        queue_ids = set(range(len(self._store.due_times.levels_ms)))
+        queue_ids |= {
+            queue_id for topic, queue_id in self._store.queues() if topic == SCHEDULE_TOPIC
+        }
+        self._levels = {queue_id: table.get(queue_id + 1, 0) for queue_id in sorted(queue_ids)}
+        self._timer.start(None if progress is None else (progress.due_ms, progress.queue_offset))
+        self._saved = (
+            dict(self._levels) if self._levels_file.is_current else None,
+            self._timer.mark if self._timer_file.is_current else None,
+        )
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Deliver what is due until cancelled, then save; ends early when the store is fenced."""
+        self._store.on_dispatch.append(self._hear)
+        self._store.cleaner.before_removal.append(self._keep)
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._save_regularly)
+                task_status.started()
+                await self._deliver()
+                nursery.cancel_scope.cancel()
+        finally:
+            self._store.on_dispatch.remove(self._hear)
+            self._store.cleaner.before_removal.remove(self._keep)
+            with trio.CancelScope(shield=True, deadline=trio.current_time() + LAST_SAVE_S_MAX):
+                await self._save()
+
+    def _hear(self, tails: list[QueueTail]) -> None:
+        for tail in tails:
+            if tail.topic in _TOPICS:
+                self._grown.set()
+
+    # -- delivery --------------------------------------------------------------------------
+
+    async def _deliver(self) -> None:
+        while True:
+            self._grown = trio.Event()
+            try:
+                async with self._lock:
+                    next_ms = min(await self._deliver_levels(), await self._deliver_timer())
+            except StoreFencedError:
+                # The store has said so; only a restart helps.
+                return
+            except StoreError as exc:
+                _log.warning("delivery of delayed messages waits reason=%s", exc)
+                await trio.sleep(RETRY_S)
+                continue
+            wait_s = (next_ms - self._store.now_ms()) / 1000
+            with trio.move_on_after(min(max(wait_s, 0.0), WAIT_S_MAX)):
+                await self._grown.wait()
+
+    async def _deliver_levels(self) -> int:
+        """Deliver what is due in each level; return when the next message is."""
+        return min([await self._deliver_level(queue_id) for queue_id in self._levels])
+
+    async def _deliver_level(self, queue_id: int) -> int:
+        while True:
+            offset = self._level_offset(queue_id)
+            units = await self._reader.load_units(SCHEDULE_TOPIC, queue_id, offset, BATCH_COUNT)
+            if not units:
+                return OFFSET_MAX
+            count, next_ms = self._count_due(queue_id, units)
+            if not count:
+                return next_ms
+            await self._reader.load_records(units[: count * UNIT_BYTES])
+            result = self._reader.read(
+                SCHEDULE_TOPIC, queue_id, offset, count_max=count, bytes_max=BATCH_BYTES
+            )
+            self._append(result.records)
+            self._levels[queue_id] = max(result.next_offset, offset + 1)
+            await trio.lowlevel.checkpoint()
+
+    def _level_offset(self, queue_id: int) -> int:
+        """Return where a level goes on; what was cleaned away is not there any more."""
+        low = self._reader.min_offset(SCHEDULE_TOPIC, queue_id)
+        high = self._reader.max_offset(SCHEDULE_TOPIC, queue_id)
+        offset = min(max(self._levels[queue_id], low), high)
+        self._levels[queue_id] = offset
+        return offset
+
+    def _count_due(self, queue_id: int, units: bytes) -> tuple[int, int]:
+        """Return how many units are due, and when the first that is not will be."""
+        now_ms = self._store.now_ms()
+        levels_ms = self._store.due_times.levels_ms
+        level_ms = levels_ms[queue_id] if queue_id < len(levels_ms) else 0
+        # Nothing waits longer than its level: not for a clock that was ahead when it was stored.
+        latest_ms = now_ms + level_ms if level_ms else OFFSET_MAX
+        for index, (_, _, due_ms) in enumerate(UNIT.iter_unpack(units)):
+            # Nor shorter, for a clock that was set forward since.
+            due_ms += self._store.jumped_ms(due_ms - level_ms)
+            if min(due_ms, latest_ms) > now_ms:
+                return index, min(due_ms, latest_ms)
+        return len(units) // UNIT_BYTES, 0
+
+    async def _deliver_timer(self) -> int:
+        """Deliver what is due by its own time; return when to look again."""
+        timer = self._timer
+        while True:
+            await timer.fill()
+            due = timer.due(self._store.now_ms())
+            if due:
+                for at in range(0, len(due), BATCH_COUNT):
+                    batch = due[at : at + BATCH_COUNT]
+                    # The sizes are not kept; records of the size of a page are usual.
+                    units = [UNIT.pack(unit[2], PAGE_BYTES, 0) for unit in batch]
+                    await self._reader.load_records(b"".join(sorted(units)))
+                    self._append(b"".join(map(timer.record, batch)))
+                    timer.pass_over(batch)
+                    await trio.lowlevel.checkpoint()
+            elif not timer.go_on(self._store.now_ms()):
+                return timer.next_ms
+            await trio.lowlevel.checkpoint()
+
+    def _append(self, records: bytes) -> None:
+        """Append waiting records to the queues they are for."""
+        messages = [message for fields in _decoded(records) for message in self._restored(fields)]
+        self.delivered_count += self._append_all(messages)
+
+    def _append_all(self, messages: list[AppendMessage], *, even_if_full: bool = False) -> int:
+        """Append; a message that the store would never take does not stop the others."""
+        if not messages:
+            return 0
+        try:
+            self._store.append(messages, even_if_full=even_if_full)
+        except (RecordTooLargeError, ValueError) as exc:
+            if len(messages) == 1:
+                topic = messages[0][0].topic.decode()
+                _log.error("a delayed message cannot be delivered topic=%s reason=%s", topic, exc)
+                return 0
+            return sum(self._append_all([one], even_if_full=even_if_full) for one in messages)
+        return len(messages)
+
+    def _restored(self, fields: tuple[Any, ...]) -> Iterator[AppendMessage]:
+        """Yield the message that a waiting record becomes."""
+        _, _, _, physical, flag, sys_flag, born_ms, born_host, _, _, reconsume, _, text, body = (
+            fields
+        )
+        pairs = decode_properties(text)
+        tail = self._real_tail(pairs)
+        if tail is None:
+            _log.error("a delayed message does not say where it belongs offset=%d", physical)
+            return
+        sys_flag &= ~_SYS_FLAG_TRANSACTION
+        code = tags_code(pairs.get(TAGS))
+        yield (tail, body, text, code, born_ms, born_host, sys_flag, flag, reconsume, 0)
+
+    def _real_tail(self, pairs: Mapping[str, str]) -> QueueTail | None:
+        topic = pairs.get(REAL_TOPIC, "")
+        queue_id = number(pairs.get(REAL_QID, ""))
+        if queue_id is None or topic in TOPICS_CLOSED_TO_SENDERS:
+            return None
+        try:
+            return self._store.queue_tail(topic, queue_id)
+        except StoreError:
+            return None
+
+    # -- cleaning of the log ---------------------------------------------------------------
+
+    async def _keep(self, _begin: int, end: int) -> None:
+        """Append again what waits below ``end``: its file is about to be removed."""
+        async with self._lock:
+            for queue_id in self._levels:
+                await self._keep_level(queue_id, end)
+            await self._keep_timers(end)
+
+    async def _keep_level(self, queue_id: int, end: int) -> None:
+        while True:
+            offset = self._level_offset(queue_id)
+            units = await self._reader.load_units(SCHEDULE_TOPIC, queue_id, offset, BATCH_COUNT)
+            found = [unit for unit in UNIT.iter_unpack(units) if unit[0] < end]
+            if not found:
+                return
+            await self._reader.load_records(units[: len(found) * UNIT_BYTES])
+            result = self._reader.read(SCHEDULE_TOPIC, queue_id, offset, count_max=len(found))
+            due_of = {physical: due_ms for physical, _, due_ms in found}
+            again = [
+                message
+                for fields in _decoded(result.records)
+                for message in self._moved(fields, due_of[fields[3]])
+            ]
+            self._append_all(again, even_if_full=True)
+            self._levels[queue_id] = max(result.next_offset, offset + 1)
+            await trio.lowlevel.checkpoint()
+
+    async def _keep_timers(self, end: int) -> None:
+        queue_ids = sorted(q for topic, q in self._store.queues() if topic == TIMER_TOPIC)
+        for queue_id in queue_ids:
+            offset = max(
+                self._timer.void_of(queue_id), self._reader.min_offset(TIMER_TOPIC, queue_id)
+            )
+            # What is appended below is behind this.
+            last = self._reader.max_offset(TIMER_TOPIC, queue_id)
+            while offset < last:
+                units = await self._reader.load_units(TIMER_TOPIC, queue_id, offset, BATCH_COUNT)
+                found = [unit for unit in UNIT.iter_unpack(units) if unit[0] < end]
+                if not found:
+                    break
+                await self._reader.load_records(units[: len(found) * UNIT_BYTES])
+                again: list[AppendMessage] = []
+                for index, (physical, _, due_ms) in enumerate(found):
+                    unit = (due_ms, offset + index, physical)
+                    if unit[:2] > self._timer.mark:
+                        for fields in _decoded(self._timer.record(unit, queue_id)):
+                            again += self._moved(fields, due_ms)
+                self._append_all(again, even_if_full=True)
+                offset += len(found)
+                self._timer.make_void(queue_id, offset)
+                await trio.lowlevel.checkpoint()
+        self._timer.rescan()
+
+    def _moved(self, fields: tuple[Any, ...], due_ms: int) -> Iterator[AppendMessage]:
+        """Yield the message that keeps a waiting record waiting for the same time."""
+        _, _, _, _, flag, sys_flag, born_ms, born_host, _, _, reconsume, _, text, body = fields
+        pairs = decode_properties(text)
+        pairs.pop(DELAY, None)
+        pairs[TIMER_OUT_MS] = str(due_ms)
+        try:
+            text = encode_properties(pairs)
+        except ValueError:
+            # There is no room for the time: too early is better than never.
+            _log.warning("a delayed message is delivered early bytes_max=%d", PROPERTIES_BYTES_MAX)
+            yield from self._restored(fields)
+            return
+        tail = self._store.queue_tail(TIMER_TOPIC, timer_queue(due_ms))
+        yield (tail, body, text, due_ms, born_ms, born_host, sys_flag, flag, reconsume, 0)
+
+    # -- progress --------------------------------------------------------------------------
+
+    async def _save_regularly(self) -> None:
+        while True:
+            await trio.sleep(self._save_interval_s)
+            await self._save()
+
+    async def _save(self) -> None:
+        """Save how far delivery has got, once all of that is on disk."""
+        progress = (dict(self._levels), self._timer.mark)
+        if progress == self._saved:
+            return
+        try:
+            await self._store.wait_durable(self._store.end_offset)
+            await trio.to_thread.run_sync(self._write, *progress)
+        except StoreFencedError:
+            return
+        except OSError as exc:
+            _log.warning("progress of delayed messages not saved error=%s", exc)
+            return
+        self._saved = progress
+
+    def _write(self, levels: dict[int, int], mark: tuple[int, int]) -> None:
+        if levels != self._saved[0]:
+            table = {queue_id + 1: offset for queue_id, offset in levels.items()}
+            self._levels_file.save({"offsetTable": table})
+        if mark != self._saved[1]:
+            self._timer_file.save(_TimerProgress(due_ms=mark[0], queue_offset=mark[1]))
+
+
+class _TimerProgress(msgspec.Struct, frozen=True, rename="camel"):
+    """timerOffset.json: everything up to (due time, queue offset) has been delivered."""
+
+    due_ms: int
+    queue_offset: int
+
+
+def _levels(content: dict[str, Any]) -> dict[int, int]:
+    """Return delayOffset.json: the next queue offset by level."""
+    return msgspec.convert(content.get("offsetTable", {}), dict[int, int], strict=False)
+
+
+def _timer_progress(content: dict[str, Any]) -> _TimerProgress:
+    return msgspec.convert(content, _TimerProgress)
+
+
+_Unit = tuple[int, int, int]  # due time, queue offset, physical offset
+
+
+class _TimerQueue:
+    """The timer topic as a row of slots, of which one is looked at: the first not all delivered."""
+
+    def __init__(self, store: MessageStore, near_max: int) -> None:
+        self._store = store
+        self._reader = store.reader
+        self._near_max = near_max
+        self.near: SortedList[_Unit] = SortedList()
+        # Units above it are not in near, although they are in the slot; None if all are.
+        self._horizon: tuple[int, int] | None = None
+        # The queue offset up to which the slot's queue has been looked at; -1 before.
+        self._seen_end = -1
+        self._slot = 0
+        self.mark = (0, OFFSET_MAX)
+        # Per queue, units below this have been appended again: not these are delivered.
+        self._void: dict[int, int] = {}
+
+    def start(self, mark: tuple[int, int] | None) -> None:
+        """Begin behind ``mark``; without one, at the earliest message there is."""
+        self.mark = mark or (self._earliest_ms() - 1, OFFSET_MAX)
+        self._slot = self.mark[0] // TIMER_SLOT_MS
+        # A due time is after the time its message came: none may come below the mark.
+        self._store.not_before(self.mark[0])
+
+    def _earliest_ms(self) -> int:
+        earliest_ms = self._store.now_ms()
+        for topic, queue_id in self._store.queues():
+            if topic == TIMER_TOPIC:
+                for begin in range(
+                    self._reader.min_offset(topic, queue_id),
+                    self._reader.max_offset(topic, queue_id),
+                    SCAN_UNITS,
+                ):
+                    units = self._reader.units(topic, queue_id, begin, SCAN_UNITS)
+                    dues = [due_ms for _, _, due_ms in UNIT.iter_unpack(units) if due_ms > 0]
+                    earliest_ms = min(earliest_ms, *dues) if dues else earliest_ms
+        return earliest_ms
+
+    @property
+    def _queue_id(self) -> int:
+        return timer_queue(self._slot * TIMER_SLOT_MS)
+
+    async def fill(self) -> None:
+        """Take in the units of the slot that have not been looked at."""
+        queue_id = self._queue_id
+        offset = self._seen_end
+        if offset < 0:
+            offset = max(self._reader.min_offset(TIMER_TOPIC, queue_id), self.void_of(queue_id))
+        while units := await self._reader.load_units(TIMER_TOPIC, queue_id, offset, SCAN_UNITS):
+            self._take(units, offset)
+            offset += len(units) // UNIT_BYTES
+            await trio.lowlevel.checkpoint()
+        self._seen_end = offset
+
+    def _take(self, units: bytes, offset: int) -> None:
+        begin_ms = self._slot * TIMER_SLOT_MS
+        end_ms = begin_ms + TIMER_SLOT_MS
+        near, mark, horizon = self.near, self.mark, self._horizon
+        for index, (physical, _, due_ms) in enumerate(UNIT.iter_unpack(units), offset):
+            # Units of an earlier round of the ring are here too.
+            if begin_ms <= due_ms < end_ms and (due_ms, index) > mark:
+                if horizon is None or (due_ms, index) < horizon:
+                    near.add((due_ms, index, physical))
+                if len(near) > self._near_max:
+                    due_last, index_last, _ = near.pop()
+                    horizon = (due_last, index_last)
+        self._horizon = horizon
+
+    def due(self, now_ms: int) -> list[_Unit]:
+        """Return the units that are due, in the order of their times."""
+        return list(self.near.irange(maximum=(now_ms, OFFSET_MAX, OFFSET_MAX)))
+
+    def pass_over(self, units: list[_Unit]) -> None:
+        """Note that these have been delivered: the first ones that were due."""
+        self.mark = units[-1][:2]
+        del self.near[: len(units)]
+
+    def go_on(self, now_ms: int) -> bool:
+        """Go to where the next messages may be; False if there is nothing to do before next_ms."""
+        if self.near:
+            return False
+        if self._horizon is not None:
+            self.rescan()
+            return True
+        end_ms = (self._slot + 1) * TIMER_SLOT_MS
+        if now_ms < end_ms:
+            return False
+        self.mark = (end_ms - 1, OFFSET_MAX)
+        self._void.pop(self._queue_id, None)
+        self._slot += 1
+        self.rescan()
+        return True
+
+    @property
+    def next_ms(self) -> int:
+        """When the next message is due that is known, or the slot ends."""
+        return self.near[0][0] if self.near else (self._slot + 1) * TIMER_SLOT_MS
+
+    def rescan(self) -> None:
+        """Look at the slot from its beginning again."""
+        self.near.clear()
+        self._horizon = None
+        self._seen_end = -1
+
+    def record(self, unit: _Unit, queue_id: int | None = None) -> bytes:
+        """Return the record of a unit of the slot, or of another queue; empty if it is lost."""
+        if queue_id is None:
+            queue_id = self._queue_id
+        return self._reader.read(TIMER_TOPIC, queue_id, unit[1], count_max=1).records
+
+    def void_of(self, queue_id: int) -> int:
+        return self._void.get(queue_id, 0)
+
+    def make_void(self, queue_id: int, queue_offset: int) -> None:
+        self._void[queue_id] = queue_offset
+
+
+def _decoded(records: bytes) -> list[tuple[Any, ...]]:
+    """Return the fields of records, without those that are damaged: a new CRC would hide it."""
+    try:
+        return decode(records, verify=True)
+    except RecordError:
+        pass
+    found = []
+    at = 0
+    while at < len(records):
+        size = int.from_bytes(records[at : at + 4], "big")
+        try:
+            found += decode(records[at : at + size], verify=True)
+        except RecordError as exc:
+            _log.error("a delayed message is damaged and not delivered reason=%s", exc)
+        at += max(size, 1)
+    return found

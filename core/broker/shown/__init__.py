@@ -1,0 +1,1 @@
+"""What tools are shown of the broker: runtime figures, statistics."""

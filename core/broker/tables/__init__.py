@@ -1,0 +1,1 @@
+"""The broker's tables: topics, groups, offsets, locks, and the files that keep them."""

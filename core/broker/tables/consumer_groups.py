@@ -1,0 +1,158 @@
+"""Who is connected: the members of each consumer and producer group, and what groups subscribe to.
+
+Owns: membership, subscriptions, expiry of silent members, and their limit. Must not touch: sockets,
+clocks, files; ``owner`` stands for the connection a member lives on, time enters as ``now_ms`` of a
+monotonic clock. Methods that change a group's members or subscriptions say so in what they return:
+the caller then notifies the members (rebalance). Spec: RocketMQ ConsumerManager, ProducerManager.
+
+Invariants: a group without members is not kept; each member is in the index of its owner.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator
+from dataclasses import dataclass, field
+from typing import Generic, TypeVar
+
+from motelog.core.broker.tables.heartbeat import ConsumerData, Subscription
+from motelog.core.errors import BrokerError
+from motelog.core.remoting.codes import Language, ResponseCode
+
+OwnerT = TypeVar("OwnerT", bound=Hashable)
+
+
+@dataclass(slots=True)
+class Member(Generic[OwnerT]):
+    """One client in one group."""
+
+    client_id: str
+    owner: OwnerT
+    language: Language
+    version: int
+    last_seen_ms: int
+
+
+@dataclass(slots=True)
+class Group(Generic[OwnerT]):
+    """One group with at least one member; what is below ``members`` is for consumers only."""
+
+    name: str
+    members: dict[str, Member[OwnerT]] = field(default_factory=dict)
+    consume_type: str = ""
+    message_model: str = ""
+    from_where: str = ""
+    subscriptions: dict[str, Subscription] = field(default_factory=dict)
+
+
+class GroupMembers(Generic[OwnerT]):
+    """The groups of one kind (consumers or producers) of one broker."""
+
+    def __init__(self, *, members_max: int) -> None:
+        self._members_max = members_max
+        self._members_count = 0
+        self._groups: dict[str, Group[OwnerT]] = {}
+        self._by_owner: dict[OwnerT, set[tuple[str, str]]] = {}
+
+    def get(self, name: str) -> Group[OwnerT] | None:
+        return self._groups.get(name)
+
+    def groups(self) -> Iterator[Group[OwnerT]]:
+        return iter(self._groups.values())
+
+    @property
+    def members_count(self) -> int:
+        return self._members_count
+
+    def beat(self, name: str, member: Member[OwnerT], consumer: ConsumerData | None = None) -> bool:
+        """Take in one heartbeat; return whether members or subscriptions changed.
+
+        BrokerError when the member would be one too many; then nothing changed.
+        """
+        group = self._groups.get(name)
+        known = None if group is None else group.members.get(member.client_id)
+        if known is None and self._members_count >= self._members_max:
+            text = f"{self._members_max} group members are connected already"
+            raise BrokerError(ResponseCode.SYSTEM_ERROR, text)
+        if group is None:
+            group = self._groups[name] = Group(name)
+        is_changed = known is None or known.owner != member.owner
+        if known is None:
+            self._members_count += 1
+        elif known.owner != member.owner:
+            self._unlink(known.owner, name, member.client_id)
+        group.members[member.client_id] = member
+        self._by_owner.setdefault(member.owner, set()).add((name, member.client_id))
+        if consumer is not None:
+            is_changed = _take_subscriptions(group, consumer) or is_changed
+        return is_changed
+
+    def leave(self, name: str, client_id: str) -> bool:
+        """Take a client out of a group; return whether it was in."""
+        group = self._groups.get(name)
+        if group is None or client_id not in group.members:
+            return False
+        self._remove(group, client_id)
+        return True
+
+    def close_owner(self, owner: OwnerT) -> list[str]:
+        """Take out who lived on a connection that closed; return the groups that changed."""
+        entries = list(self._by_owner.get(owner, ()))
+        for name, client_id in entries:
+            self._remove(self._groups[name], client_id)
+        return [name for name, _ in entries]
+
+    def expire(self, now_ms: int, silence_ms_max: int) -> list[str]:
+        """Take out the members that were silent for too long; return the groups that changed."""
+        silent = [
+            (group, member.client_id)
+            for group in self._groups.values()
+            for member in group.members.values()
+            if now_ms - member.last_seen_ms > silence_ms_max
+        ]
+        for group, client_id in silent:
+            self._remove(group, client_id)
+        return [group.name for group, _ in silent]
+
+    def _remove(self, group: Group[OwnerT], client_id: str) -> None:
+        member = group.members.pop(client_id)
+        self._members_count -= 1
+        self._unlink(member.owner, group.name, client_id)
+        if not group.members:
+            del self._groups[group.name]
+
+    def _unlink(self, owner: OwnerT, name: str, client_id: str) -> None:
+        entries = self._by_owner[owner]
+        entries.discard((name, client_id))
+        if not entries:
+            del self._by_owner[owner]
+
+    def _check(self) -> None:
+        """Assert the invariants of the module docstring."""
+        entries = {
+            (member.owner, group.name, member.client_id)
+            for group in self._groups.values()
+            for member in group.members.values()
+        }
+        assert all(group.members for group in self._groups.values())
+        assert len(entries) == self._members_count
+        indexed = {(o, name, client) for o, set_ in self._by_owner.items() for name, client in set_}
+        assert indexed == entries
+
+
+def _take_subscriptions(group: Group[OwnerT], consumer: ConsumerData) -> bool:
+    """Update what the group subscribes to; return whether topics or their filters changed."""
+    group.consume_type = consumer.consume_type
+    group.message_model = consumer.message_model
+    group.from_where = consumer.from_where
+    is_changed = False
+    for topic, subscription in consumer.subscriptions.items():
+        known = group.subscriptions.get(topic)
+        if known is None:
+            is_changed = True
+        # Members may disagree for a while (a rolling update); the latest word counts for all.
+        if known is None or subscription.sub_version > known.sub_version:
+            group.subscriptions[topic] = subscription
+    for topic in group.subscriptions.keys() - consumer.subscriptions.keys():
+        del group.subscriptions[topic]
+        is_changed = True
+    return is_changed

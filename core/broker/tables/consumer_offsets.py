@@ -1,0 +1,105 @@
+"""Consume offsets: how far each group has got in each queue.
+
+Owns: the offset table and its limit. Must not touch: files, sockets, the store.
+Spec: RocketMQ ConsumerOffsetManager.
+
+    consumerOffset.json   {"offsetTable": {"TOPIC@GROUP": {"QUEUE ID": OFFSET}}}
+
+RocketMQ writes the queue ids without quotes; it reads both, and so do we.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Final
+
+import msgspec
+
+from motelog.core.errors import BrokerError
+from motelog.core.remoting.codes import ResponseCode
+
+_SEPARATOR: Final = "@"
+
+
+class ConsumerOffsets:
+    """The offsets of every group of one broker."""
+
+    def __init__(self, *, entries_max: int) -> None:
+        self._entries_max = entries_max
+        self._entries_count = 0
+        self._table: dict[str, dict[int, int]] = {}
+        self.is_dirty = False
+
+    def commit(self, group: str, topic: str, queue_id: int, queue_offset: int) -> None:
+        """Note where a group has got to; going back is allowed, it is how a group re-reads.
+
+        BrokerError when the table is full and this would be a new entry.
+        """
+        key = f"{topic}{_SEPARATOR}{group}"
+        queues = self._table.get(key)
+        if queues is None or queue_id not in queues:
+            if self._entries_count >= self._entries_max:
+                text = f"the broker keeps {self._entries_max} consume offsets already"
+                raise BrokerError(ResponseCode.SYSTEM_ERROR, text)
+            self._entries_count += 1
+            queues = self._table.setdefault(key, {})
+        elif queues[queue_id] == queue_offset:
+            return
+        queues[queue_id] = queue_offset
+        self.is_dirty = True
+
+    def lower_to(self, max_offset: Callable[[str, int], int]) -> int:
+        """Lower what lies beyond the end of its queue to that end; return how many did.
+
+        After a crash that took the end of a queue: its offsets are given out again, and a group
+        would not see the messages that get them.
+        """
+        lowered = 0
+        for key, queues in self._table.items():
+            topic = key.partition(_SEPARATOR)[0]
+            for queue_id, offset in queues.items():
+                end = max_offset(topic, queue_id)
+                if offset > end:
+                    queues[queue_id] = end
+                    lowered += 1
+        self.is_dirty |= lowered > 0
+        return lowered
+
+    def query(self, group: str, topic: str, queue_id: int) -> int | None:
+        """Return where a group has got to, or None if it never said."""
+        queues = self._table.get(f"{topic}{_SEPARATOR}{group}")
+        return None if queues is None else queues.get(queue_id)
+
+    def topics_of(self, group: str) -> Iterator[tuple[str, Mapping[int, int]]]:
+        """Yield each topic that ``group`` has offsets in, with them by queue id."""
+        for key, queues in self._table.items():
+            topic, _, owner = key.partition(_SEPARATOR)
+            if owner == group:
+                yield topic, queues
+
+    def groups_of(self, topic: str) -> list[str]:
+        """Return the groups that have offsets in ``topic``."""
+        begin = topic + _SEPARATOR
+        return [key.removeprefix(begin) for key in self._table if key.startswith(begin)]
+
+    def forget_group(self, group: str) -> None:
+        for topic, queues in list(self.topics_of(group)):
+            self._entries_count -= len(queues)
+            del self._table[f"{topic}{_SEPARATOR}{group}"]
+            self.is_dirty = True
+
+    def snapshot(self) -> dict[str, Any]:
+        """Return the content of consumerOffset.json; a copy, fit to be encoded in a thread."""
+        return {"offsetTable": {key: dict(queues) for key, queues in self._table.items()}}
+
+    def load(self, content: Mapping[str, Any]) -> None:
+        """Take in the content of consumerOffset.json; msgspec.ValidationError if it is not that."""
+        table = msgspec.convert(
+            content.get("offsetTable", {}), dict[str, dict[int, int]], strict=False
+        )
+        self._table = table
+        self._entries_count = sum(map(len, table.values()))
+
+    def _check(self) -> None:
+        assert self._entries_count == sum(map(len, self._table.values()))
+        assert all(_SEPARATOR in key for key in self._table)

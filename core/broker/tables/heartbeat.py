@@ -1,0 +1,137 @@
+"""What a client says of itself: the body of HEART_BEAT.
+
+Owns: HeartbeatData as values, tag expressions as sets of hashes. Must not touch: groups, sockets.
+Spec: RocketMQ HeartbeatData, SubscriptionData, FilterAPI. C++ clients write the three enumerations
+as their ordinals, Java as names; both are taken.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Any, Final
+
+import msgspec
+
+from motelog.core.errors import RemotingDecodeError
+from motelog.core.message import string_hash
+from motelog.core.remoting.codes import TAG_EXPRESSION_TYPE
+from motelog.core.remoting.frames import loads
+
+EXPRESSION_CHARACTERS_MAX: Final = 65_536
+_CONSUME_TYPES: Final = ("CONSUME_ACTIVELY", "CONSUME_PASSIVELY", "CONSUME_POP")
+_MESSAGE_MODELS: Final = ("BROADCASTING", "CLUSTERING")
+_FROM_WHERE: Final = (
+    "CONSUME_FROM_LAST_OFFSET",
+    "CONSUME_FROM_LAST_OFFSET_AND_FROM_MIN_WHEN_BOOT_FIRST",
+    "CONSUME_FROM_MIN_OFFSET",
+    "CONSUME_FROM_MAX_OFFSET",
+    "CONSUME_FROM_FIRST_OFFSET",
+    "CONSUME_FROM_TIMESTAMP",
+)
+
+
+class Subscription(msgspec.Struct, frozen=True, rename="camel"):
+    """What a group wants of one topic; the one with the larger ``sub_version`` counts."""
+
+    topic: str
+    sub_string: Annotated[str, msgspec.Meta(max_length=EXPRESSION_CHARACTERS_MAX)] | None = "*"
+    sub_version: int = 0
+    expression_type: str | None = None
+    tags_set: list[str] | None = None
+    code_set: list[int] | None = None
+    class_filter_mode: bool = False
+
+    @property
+    def is_tag_filter(self) -> bool:
+        return is_tag_type(self.expression_type)
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerData:
+    """One consumer group as its member describes it."""
+
+    group: str
+    consume_type: str
+    message_model: str
+    from_where: str
+    subscriptions: dict[str, Subscription]
+
+
+@dataclass(frozen=True, slots=True)
+class Heartbeat:
+    """One client's groups."""
+
+    client_id: str
+    producer_groups: tuple[str, ...]
+    consumers: tuple[ConsumerData, ...]
+
+
+class _ProducerJson(msgspec.Struct, rename="camel"):
+    group_name: str
+
+
+class _ConsumerJson(msgspec.Struct, rename="camel"):
+    group_name: str
+    consume_type: str | int | None = None
+    message_model: str | int | None = None
+    consume_from_where: str | int | None = None
+    subscription_data_set: list[Subscription] | None = None
+
+
+class _HeartbeatJson(msgspec.Struct):
+    clientID: str
+    producerDataSet: list[_ProducerJson] | None = None
+    consumerDataSet: list[_ConsumerJson] | None = None
+
+
+def decode_heartbeat(body: bytes) -> Heartbeat:
+    """Return what ``body`` says; RemotingDecodeError if it is not a heartbeat."""
+    value: Any = loads(body)
+    try:
+        json = msgspec.convert(value, _HeartbeatJson)
+        return Heartbeat(
+            json.clientID,
+            tuple(producer.group_name for producer in json.producerDataSet or ()),
+            tuple(map(_consumer, json.consumerDataSet or ())),
+        )
+    except (msgspec.ValidationError, ValueError) as exc:
+        raise RemotingDecodeError(f"heartbeat: {exc}") from exc
+
+
+def is_tag_type(expression_type: str | None) -> bool:
+    """Say whether an expression of this type is one of tags, as it is without a type."""
+    return expression_type in (None, "", TAG_EXPRESSION_TYPE)
+
+
+def decode_tag_expression(expression: str | None) -> frozenset[int] | None:
+    """Return the hashes of the tags in ``A || B``, or None for an expression that takes all."""
+    if expression is None or expression in ("", "*"):
+        return None
+    tags = {tag.strip() for tag in expression.split("||")}
+    tags.discard("")
+    if "*" in tags or not tags:
+        return None
+    return frozenset(map(string_hash, tags))
+
+
+def _consumer(json: _ConsumerJson) -> ConsumerData:
+    return ConsumerData(
+        json.group_name,
+        _name(json.consume_type, _CONSUME_TYPES, "CONSUME_PASSIVELY"),
+        _name(json.message_model, _MESSAGE_MODELS, "CLUSTERING"),
+        _name(json.consume_from_where, _FROM_WHERE, "CONSUME_FROM_LAST_OFFSET"),
+        {subscription.topic: subscription for subscription in json.subscription_data_set or ()},
+    )
+
+
+def _name(value: str | int | None, names: tuple[str, ...], default: str) -> str:
+    """Return an enumeration's name from its name or ordinal; ValueError if it is neither."""
+    if value is None:
+        return default
+    if isinstance(value, int):
+        if not 0 <= value < len(names):
+            raise ValueError(f"{value} is none of {', '.join(names)}")
+        return names[value]
+    if value not in names:
+        raise ValueError(f"{value[:64]!a} is none of {', '.join(names)}")
+    return value

@@ -1,0 +1,114 @@
+"""The broker's small state files: ``config/*.json`` under the store folder, in RocketMQ's shapes.
+
+Owns: reading and replacing one such file so that a crash leaves the old or the new content, and
+damage the one before. Must not touch: what is in them, the operating system (core.store.disk.files
+does). Blocking: callers use a thread once the broker serves.
+
+    save   NAME becomes NAME.bak  ->  write NAME.tmp, fsync, rename to NAME  ->  fsync the folder
+    load   NAME, else NAME.bak: the first that is there, whole, and what it should be
+
+Each has a checksum (core.sealed_json). One without was written by RocketMQ or by hand, and is
+taken as it is.
+Invariant: once a file was saved, it and the one before are there, both written by a finished save.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import msgspec
+
+from motelog.core.errors import RemotingDecodeError, StoreDamagedError
+from motelog.core.remoting.frames import loads
+from motelog.core.sealed_json import KEY, seal, seal_fault
+from motelog.core.store.disk.files import OsStorage, Storage
+
+_log = logging.getLogger(__name__)
+
+Content = TypeVar("Content")
+
+
+class StateFile:
+    """One JSON file that is always replaced as a whole.
+
+    ``holds`` says in the log what is lost with it; ``is_current`` whether there is a good file with
+    what was loaded or saved last, so that it need not be saved before that changes.
+    """
+
+    def __init__(
+        self, store_directory: str, name: str, *, holds: str, storage: Storage | None = None
+    ) -> None:
+        self._storage = storage or OsStorage()
+        self._directory = os.path.join(store_directory, "config")
+        self.path = os.path.join(self._directory, name)
+        self.holds = holds
+        self.is_current = False
+        self._backup = self.path + ".bak"
+        self._is_damaged = False
+        self._has_directory = False
+
+    def load(self, take: Callable[[dict[str, Any]], Content]) -> Content | None:
+        """Return what ``take`` makes of the newest content that is good, None if there never was.
+
+        ``take`` refuses content with msgspec.ValidationError or ValueError. StoreDamagedError if
+        there is a file and neither it nor the one before is good: going on would overwrite what may
+        still be repaired by hand.
+        """
+        fault: str | None = None
+        for path in (self.path, self._backup):
+            data = self._storage.read_file(path)
+            if data is None:
+                continue
+            try:
+                content = take(_decode(data))
+            except (RemotingDecodeError, msgspec.ValidationError, ValueError) as exc:
+                self._is_damaged = True
+                fault = fault or str(exc)
+                continue
+            if path == self._backup:
+                self._say_older(fault or "it is missing, as after a crash while it was saved")
+            self.is_current = path == self.path
+            return content
+        if fault is not None:
+            raise StoreDamagedError(fault, path=self.path, offset_bytes=0)
+        return None
+
+    def say_missing(self) -> None:
+        """Note in the log that neither the file nor the one before is there but should be."""
+        _log.warning("state file missing path=%s lost=all %s", self.path, self.holds)
+
+    def _say_older(self, reason: str) -> None:
+        _log.warning(
+            "state file not usable, the one saved before is used path=%s reason=%s lost=newest %s",
+            self.path, reason, self.holds,
+        )  # fmt: skip
+
+    def save(self, value: Any) -> None:
+        """Replace the content; durable when this returns. OSError leaves one to load."""
+        text = seal(msgspec.json.encode(value))
+        if not self._has_directory:
+            self._storage.make_directory(self._directory, durable=True)
+            self._has_directory = True
+        # A file that cannot be read must not replace one before that can.
+        if not self._is_damaged and self._storage.read_file(self.path) is not None:
+            self._storage.rename(self.path, self._backup)
+        elif self._storage.read_file(self._backup) is None:
+            self._storage.replace_file(self._backup, text)
+        self._storage.replace_file(self.path, text)
+        self._is_damaged = False
+        self.is_current = True
+
+
+def _decode(data: bytes) -> dict[str, Any]:
+    """Return the object in a file; RemotingDecodeError if it is damaged."""
+    fault = seal_fault(data)
+    if fault is not None:
+        raise RemotingDecodeError(fault)
+    value = loads(data)
+    if not isinstance(value, dict):
+        raise RemotingDecodeError("not a JSON object")
+    value.pop(KEY, None)
+    return value

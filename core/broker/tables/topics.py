@@ -1,0 +1,225 @@
+"""Topics of one broker: their queues and permission, created by hand or at the first message.
+
+Owns: the topic table, its version, the rules of auto-creation, the system's own topics.
+Must not touch: files, sockets, clocks; time enters as ``now_ms``.
+Spec: RocketMQ TopicConfigManager, TopicValidator.
+
+    unknown topic -> default topic exists, has INHERIT -> min(client's wish, default's write queues)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import msgspec
+
+from motelog.core.errors import BrokerError
+from motelog.core.remoting.codes import Permission, ResponseCode
+from motelog.core.remoting.topic_config import (
+    DEFAULT_TOPIC,
+    DLQ_PREFIX,
+    HALF_TOPIC,
+    OP_HALF_TOPIC,
+    QUEUE_COUNT_MAX,
+    RETRY_PREFIX,
+    SCHEDULE_TOPIC,
+    TIMER_TOPIC,
+    TOPICS_CLOSED_TO_SENDERS,
+    DataVersion,
+    TopicConfig,
+    group_name_fault,
+    is_group_topic,
+    shown,
+    topic_name_fault,
+)
+
+_READ_WRITE = int(Permission.READ | Permission.WRITE)
+_TEMPLATE = _READ_WRITE | int(Permission.INHERIT)
+SCHEDULE_LEVELS = 18
+
+
+class TopicTable:
+    """The topics of one broker; ``listeners`` hear the name of each that is new or changed."""
+
+    def __init__(
+        self,
+        *,
+        broker_name: str,
+        cluster: str,
+        default_queue_count: int,
+        auto_create: bool,
+        topics_max: int,
+    ) -> None:
+        self._topics: dict[str, TopicConfig] = {}
+        self._auto_create = auto_create
+        self._topics_max = topics_max
+        self.version = DataVersion()
+        self.is_dirty = False
+        self.listeners: list[Callable[[str], None]] = []
+        self._system = _system_topics(broker_name, cluster, default_queue_count)
+        if not auto_create:
+            del self._system[DEFAULT_TOPIC]
+        self._topics.update(self._system)
+
+    def __len__(self) -> int:
+        return len(self._topics)
+
+    def get(self, name: str) -> TopicConfig | None:
+        return self._topics.get(name)
+
+    def table(self) -> Mapping[str, TopicConfig]:
+        """Return all topics, the system's included; a view, not to be changed."""
+        return self._topics
+
+    def is_system(self, name: str) -> bool:
+        """Return whether the topic is the system's own: not for devices, not listed to users."""
+        return name in self._system or name in TOPICS_CLOSED_TO_SENDERS
+
+    def user_topics(self) -> list[str]:
+        """Return the topics that hold users' messages, in the order of creation."""
+        return [n for n in self._topics if not self.is_system(n) and not is_group_topic(n)]
+
+    def put(self, config: TopicConfig, now_ms: int) -> TopicConfig:
+        """Create or replace a topic; BrokerError if its name or queue counts are refused."""
+        fault = topic_name_fault(config.topic_name)
+        if fault is not None:
+            raise BrokerError(ResponseCode.SYSTEM_ERROR, fault)
+        if self.is_system(config.topic_name):
+            text = f"the topic {config.topic_name} belongs to the system"
+            raise BrokerError(ResponseCode.SYSTEM_ERROR, text)
+        for count in (config.read_queue_nums, config.write_queue_nums):
+            if not 1 <= count <= QUEUE_COUNT_MAX:
+                text = f"a topic has 1 to {QUEUE_COUNT_MAX} queues, not {count}"
+                raise BrokerError(ResponseCode.SYSTEM_ERROR, text)
+        if not 0 <= config.perm <= _TEMPLATE:
+            raise BrokerError(ResponseCode.SYSTEM_ERROR, f"perm is {config.perm}, not 0 to 7")
+        return self._put(config, now_ms)
+
+    def create_for_message(
+        self, name: str, default_topic: str, client_queue_count: int, now_ms: int
+    ) -> TopicConfig:
+        """Return the topic, created after ``default_topic`` if it is new.
+
+        BrokerError(TOPIC_NOT_EXIST) when that is not allowed, MESSAGE_ILLEGAL for a bad name.
+        """
+        known = self._topics.get(name)
+        if known is not None:
+            return known
+        fault = topic_name_fault(name)
+        if fault is not None:
+            raise BrokerError(ResponseCode.MESSAGE_ILLEGAL, fault)
+        if name.startswith(RETRY_PREFIX):
+            return self.create_retry_topic(name.removeprefix(RETRY_PREFIX), now_ms)
+        template = self._topics.get(default_topic)
+        if name.startswith(DLQ_PREFIX) or template is None or not template.is_inherited:
+            text = f"topic {name} does not exist and may not be created"
+            raise BrokerError(ResponseCode.TOPIC_NOT_EXIST, text)
+        count = max(1, min(client_queue_count, template.write_queue_nums))
+        config = TopicConfig(
+            topic_name=name,
+            read_queue_nums=count,
+            write_queue_nums=count,
+            perm=template.perm & ~Permission.INHERIT,
+        )
+        return self._put(config, now_ms)
+
+    def create_retry_topic(self, group: str, now_ms: int, queue_count: int = 1) -> TopicConfig:
+        """Return the retry topic of a consumer group, created if it is new."""
+        name = RETRY_PREFIX + group
+        known = self._topics.get(name)
+        if known is not None:
+            return known
+        fault = group_name_fault(group)
+        if fault is not None:
+            raise BrokerError(ResponseCode.SYSTEM_ERROR, fault)
+        config = TopicConfig(
+            topic_name=name, read_queue_nums=queue_count, write_queue_nums=queue_count
+        )
+        return self._put(config, now_ms)
+
+    def create_dead_letter_topic(self, group: str, now_ms: int) -> TopicConfig:
+        """Return the topic of what a consumer group gave up, created if it is new."""
+        name = DLQ_PREFIX + group
+        known = self._topics.get(name)
+        if known is not None:
+            return known
+        fault = group_name_fault(group)
+        if fault is not None:
+            raise BrokerError(ResponseCode.SYSTEM_ERROR, fault)
+        return self._put(
+            TopicConfig(topic_name=name, read_queue_nums=1, write_queue_nums=1), now_ms
+        )
+
+    def snapshot(self) -> dict[str, Any]:
+        """Return the content of topics.json; a copy, fit to be encoded in a thread."""
+        return {"dataVersion": self.version, "topicConfigTable": dict(self._topics)}
+
+    def load(self, content: Mapping[str, Any]) -> None:
+        """Take in the content of topics.json; msgspec.ValidationError if it is not that."""
+        version = msgspec.convert(content.get("dataVersion", {}), DataVersion)
+        table = msgspec.convert(content.get("topicConfigTable", {}), dict[str, TopicConfig])
+        table = {name: config for name, config in table.items() if name not in self._system}
+        for name, config in table.items():
+            fault = topic_name_fault(name)
+            if fault is not None or name != config.topic_name:
+                raise ValueError(
+                    f"topics.json: {fault or 'key and topicName differ: ' + shown(name)}"
+                )
+        self.version = version
+        self._topics.update(table)
+
+    def restore(self, queues: Iterable[tuple[str, int]], queue_count: int, now_ms: int) -> None:
+        """Make topics of queues that the store has and topics.json does not.
+
+        A crash may come between a topic's first message and its place in the file; the message
+        was acknowledged, so its topic must be found again. Such a topic gets ``queue_count``
+        queues (a group's own topic one), or as many as the store shows it to have had.
+        """
+        lacking: dict[str, int] = {}
+        for name, queue_id in queues:
+            if name not in self._topics and topic_name_fault(name) is None:
+                least = 1 if is_group_topic(name) else queue_count
+                lacking[name] = max(lacking.get(name, least), queue_id + 1)
+        for name, count in lacking.items():
+            # Beyond topics_max too: they exist.
+            self._topics[name] = TopicConfig(
+                topic_name=name, read_queue_nums=count, write_queue_nums=count
+            )
+        if lacking:
+            self.version = self.version.next(now_ms)
+            self.is_dirty = True
+
+    def _put(self, config: TopicConfig, now_ms: int) -> TopicConfig:
+        name = config.topic_name
+        if name not in self._topics and len(self._topics) >= self._topics_max:
+            text = f"the broker has {self._topics_max} topics, the most it is configured for"
+            raise BrokerError(ResponseCode.SYSTEM_ERROR, text)
+        if self._topics.get(name) == config:
+            return config
+        self._topics[name] = config
+        self.version = self.version.next(now_ms)
+        self.is_dirty = True
+        for listener in self.listeners:
+            listener(name)
+        return config
+
+
+def _system_topics(broker_name: str, cluster: str, queue_count: int) -> dict[str, TopicConfig]:
+    counts = {
+        "SELF_TEST_TOPIC": (1, _READ_WRITE),
+        DEFAULT_TOPIC: (queue_count, _TEMPLATE),
+        "BenchmarkTest": (1024, _READ_WRITE),
+        cluster: (16, _TEMPLATE),
+        broker_name: (1, _TEMPLATE),
+        "OFFSET_MOVED_EVENT": (1, _READ_WRITE),
+        SCHEDULE_TOPIC: (SCHEDULE_LEVELS, _READ_WRITE),
+        TIMER_TOPIC: (1, int(Permission.READ)),
+        f"{cluster}_REPLY_TOPIC": (1, _READ_WRITE),
+        HALF_TOPIC: (1, _READ_WRITE),
+        OP_HALF_TOPIC: (1, _READ_WRITE),
+    }
+    return {
+        name: TopicConfig(topic_name=name, read_queue_nums=count, write_queue_nums=count, perm=perm)
+        for name, (count, perm) in counts.items()
+    }

@@ -1,0 +1,1 @@
+"""Requests that are answered later: held pulls, reads from the disk, gates."""

@@ -1,0 +1,55 @@
+"""Puts off the first requests that need a SQL92 filter until its parser is loaded.
+
+Owns: the requests that wait. Must not touch: what a request does, what a filter means.
+Loading takes some 0.2 s, in which nobody else is to wait: it happens in a thread, once, and not
+before a consumer filters. What waits is then processed as if it came now.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import trio
+
+from motelog.core.errors import BrokerError
+from motelog.core.filter.sql_filter import ParserNotLoadedError, SqlFilters, compile_sql
+from motelog.core.remoting.frames import RemotingCommand, ResponseCode
+from motelog.core.remoting.server import Connection, Processor, RemotingServer
+
+WAITING_MAX: Final = 10_000
+
+
+class FilterGate:
+    """Requests in the order they came; state changes only between two awaits of ``run``."""
+
+    def __init__(self, filters: SqlFilters) -> None:
+        self._filters = filters
+        self._waiting: list[tuple[RemotingCommand, Connection]] = []
+        self._wanted = trio.Event()
+
+    def guard(self, process: Processor) -> Processor:
+        """Return ``process``, put off if it needs the parser."""
+
+        def guarded(request: RemotingCommand, connection: Connection) -> RemotingCommand | None:
+            try:
+                return process(request, connection)
+            except ParserNotLoadedError:
+                if len(self._waiting) >= WAITING_MAX:
+                    text = "too many requests wait for the parser of filters"
+                    raise BrokerError(ResponseCode.SYSTEM_BUSY, text) from None
+                self._waiting.append((request, connection))
+                self._wanted.set()
+                return None
+
+        return guarded
+
+    async def run(self, server: RemotingServer) -> None:
+        """Return once the parser was needed and what waited for it is processed."""
+        await self._wanted.wait()
+        await trio.to_thread.run_sync(compile_sql, "TRUE")
+        self._filters.is_loaded = True
+        waiting, self._waiting = self._waiting, []
+        for request, connection in waiting:
+            if connection.is_open:
+                server.process(request, connection)
+        server.flush()

@@ -1,0 +1,1 @@
+"""Filters over message properties (SQL92)."""

@@ -1,0 +1,134 @@
+"""SQL92 filters: which messages a consumer wants, by their properties.
+
+Owns: SqlFilter, its limits, the memory of those in use. Must not touch: sockets, files, clocks;
+what an expression means (sql_compiler, imported with the first one: lark takes time to load).
+Spec: RocketMQ MessageSelector.bySql, SqlFilter, ExpressionMessageFilter.
+
+Invariant: what SqlFilters holds, refused expressions included, has EXPRESSIONS_CHARACTERS at most.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from motelog.core.errors import BrokerError
+from motelog.core.remoting.codes import SQL_EXPRESSION_TYPE, ResponseCode
+from motelog.core.remoting.topic_config import shown
+
+# What an expression may be; the worst of that size is refused or ready within some milliseconds.
+SQL_CHARACTERS_MAX: Final = 4096
+SQL_WORDS_MAX: Final = 512  # names, keywords, literals and signs
+SQL_DEPTH_MAX: Final = 32  # brackets, NOTs, signs and operators inside each other
+EXPRESSIONS_CHARACTERS: Final = 262_144
+
+Value = str | int | float | bool | None
+Properties = Mapping[str, str]
+Evaluate = Callable[[Properties], Value]
+
+
+class SqlFilterError(BrokerError):
+    """An expression that is no filter; ``column`` counts its characters from 1."""
+
+    def __init__(self, reason: str, *, column: int) -> None:
+        text = f"the SQL92 filter is wrong at column {column}: {reason}"
+        super().__init__(ResponseCode.SUBSCRIPTION_PARSE_FAILED, text)
+        self.column = column
+
+
+class NotComparableError(ValueError):
+    """A property that is compared with a number is none; the message does not match."""
+
+
+class ParserNotLoadedError(Exception):
+    """A filter is needed before there is a parser, which the caller is to load."""
+
+
+class SqlFilter:
+    """One expression, ready to be asked about messages; ``names`` are the properties it needs."""
+
+    __slots__ = ("_evaluate", "expression", "names")
+
+    def __init__(self, expression: str, names: tuple[str, ...], evaluate: Evaluate) -> None:
+        self.expression = expression
+        self.names = names
+        self._evaluate = evaluate
+
+    def matches(self, values: Properties) -> bool:
+        """Say whether a message is wanted that has ``values`` of the properties it needs.
+
+        Unknown is not wanted.
+        """
+        try:
+            return self._evaluate(values) is True
+        except NotComparableError:
+            return False
+
+
+class SqlFilters:
+    """The filters in use by their expressions, those asked for longest ago first.
+
+    While it is not ``is_loaded``, nothing is parsed: see filter_gate.
+    """
+
+    def __init__(self, *, is_enabled: bool = True, is_loaded: bool = True) -> None:
+        self.is_loaded = is_loaded
+        self._is_enabled = is_enabled
+        self._known: dict[str, SqlFilter | SqlFilterError] = {}
+        self._characters = 0
+
+    def get(self, expression_type: str | None, expression: str) -> SqlFilter:
+        """Return the filter of an expression of another type than tags.
+
+        SqlFilterError says what is wrong with it; BrokerError if there are no filters of the type,
+        ParserNotLoadedError if nobody has loaded the parser.
+        """
+        if not self._is_enabled or expression_type != SQL_EXPRESSION_TYPE:
+            kind = shown(expression_type or "")[1:-1]
+            text = f"The broker does not support consumer to filter message by {kind}"
+            raise BrokerError(ResponseCode.SYSTEM_ERROR, text)
+        # Refused here as well, so that no text of any length is kept for having been refused.
+        check_length(expression)
+        if not self.is_loaded:
+            raise ParserNotLoadedError
+        known = self._known.pop(expression, None)
+        if known is None:
+            known = _compiled(expression)
+            self._make_room(len(expression))
+        self._known[expression] = known
+        if isinstance(known, SqlFilterError):
+            raise known.with_traceback(None)
+        return known
+
+    def _make_room(self, characters: int) -> None:
+        self._characters += characters
+        while self._characters > EXPRESSIONS_CHARACTERS:
+            oldest = next(iter(self._known))
+            del self._known[oldest]
+            self._characters -= len(oldest)
+
+    def _check(self) -> None:
+        """Assert the invariants of the module docstring."""
+        assert self._characters == sum(map(len, self._known)) <= EXPRESSIONS_CHARACTERS
+
+
+def check_length(expression: str) -> None:
+    if len(expression) > SQL_CHARACTERS_MAX:
+        reason = f"it has {len(expression)} characters, at most {SQL_CHARACTERS_MAX} are taken"
+        raise SqlFilterError(reason, column=SQL_CHARACTERS_MAX + 1)
+
+
+def compile_sql(expression: str) -> SqlFilter:
+    """Return the filter of ``expression``; SqlFilterError says what is wrong with it."""
+    check_length(expression)
+    # Not before it is needed: few brokers and consumers ever see an expression.
+    from motelog.core.filter.sql_compiler import compile_expression
+
+    return SqlFilter(expression, *compile_expression(expression))
+
+
+def _compiled(expression: str) -> SqlFilter | SqlFilterError:
+    try:
+        return compile_sql(expression)
+    except SqlFilterError as exc:
+        return exc

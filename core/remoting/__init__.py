@@ -1,0 +1,1 @@
+"""RocketMQ's remoting protocol: frames, codes, fields, both ends of a connection."""

@@ -1,0 +1,270 @@
+"""The client's end of one remoting connection: many requests in flight, each with its deadline.
+
+Owns: one stream, the request numbers on it, who waits for which answer, the output waiting to be
+written. Must not touch: addresses beyond ``connect``, routes, retries; a new connection is the
+caller's decision.
+Invariants: a frame is queued whole or not at all, so a cancelled request never leaves half a frame
+on the wire; the receive buffer grows with the bytes received, never with a claimed length; output
+above OUTPUT_BYTES_HIGH makes senders wait. State changes between two awaits, on trio's thread only.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Final
+
+import trio
+
+from motelog.core.errors import RemotingConnectionError, RemotingDecodeError, RemotingTimeoutError
+from motelog.core.remoting.frames import (
+    FLAG_ONEWAY,
+    FRAME_BYTES_MAX,
+    FRAME_BYTES_MIN,
+    RemotingCommand,
+    ResponseCode,
+    decode,
+    encode,
+)
+
+logger = logging.getLogger(__name__)
+
+OUTPUT_BYTES_HIGH: Final = 1_048_576
+CLOSE_GRACE_S: Final = 1.0
+_RECEIVE_BYTES: Final = 262_144
+_OPAQUE_MAX: Final = 2**31 - 1
+
+# Answers a request that the server sends us; None when it needs no answer. Must not raise or wait.
+RequestHandler = Callable[[RemotingCommand], RemotingCommand | None]
+
+
+class RemotingClient:
+    """Send requests over ``stream`` while ``run`` is running; usable until the connection ends."""
+
+    def __init__(
+        self,
+        stream: trio.abc.Stream,
+        *,
+        peer: str,
+        on_request: RequestHandler | None = None,
+        frame_bytes_max: int = FRAME_BYTES_MAX,
+    ) -> None:
+        self.peer = peer
+        self.late_answers_count = 0
+        self.received_at = trio.current_time()  # when the peer was last heard of
+        self._stream = stream
+        self._on_request = on_request
+        self._frame_bytes_max = frame_bytes_max
+        self._opaque = 0
+        self._waiting: dict[int, _Waiting] = {}
+        self._output: list[bytes] = []
+        self._output_bytes = 0
+        self._output_wanted = trio.Event()
+        self._output_written = trio.Event()
+        self._is_writing = False
+        self._end_reason: str | None = None
+
+    @property
+    def is_open(self) -> bool:
+        return self._end_reason is None
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Read and write until the connection ends; started with ``nursery.start(client.run)``.
+
+        Returns when the peer closes, misbehaves, or ``aclose`` was called; whoever still waits for
+        an answer gets RemotingConnectionError.
+        """
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._write)
+                task_status.started()
+                await self._read()
+                nursery.cancel_scope.cancel()
+        finally:
+            self._end("closed")
+            # Forceful: there is nothing to say at this level, and it cannot block.
+            with trio.CancelScope(shield=True):
+                await trio.aclose_forcefully(self._stream)
+
+    async def request(self, command: RemotingCommand, *, timeout_s: float) -> RemotingCommand:
+        """Send ``command`` under a new number and return its answer, whatever its code.
+
+        RemotingTimeoutError after ``timeout_s``, RemotingConnectionError when the connection ends
+        first: in both cases the peer may have carried the request out. ValueError if it cannot be
+        encoded.
+        """
+        command.opaque = self._next_opaque()
+        frame = encode(command)
+        waiting = _Waiting()
+        self._waiting[command.opaque] = waiting
+        try:
+            with trio.move_on_after(timeout_s):
+                await self._queue(frame)
+                await waiting.done.wait()
+        finally:
+            self._waiting.pop(command.opaque, None)
+        if waiting.answer is not None:
+            return waiting.answer
+        if self._end_reason is not None:
+            raise RemotingConnectionError(f"{self.peer}: {self._end_reason}")
+        raise RemotingTimeoutError(
+            f"{self.peer}: no answer to request code {int(command.code)} within {timeout_s:.3g} s"
+        )
+
+    async def send_oneway(self, command: RemotingCommand, *, timeout_s: float) -> None:
+        """Queue ``command`` as one that gets no answer; errors as ``request``."""
+        command.opaque = self._next_opaque()
+        command.flag |= FLAG_ONEWAY
+        frame = encode(command)
+        with trio.move_on_after(timeout_s) as scope:
+            await self._queue(frame)
+        if scope.cancelled_caught:
+            raise RemotingTimeoutError(f"{self.peer}: output is stuck for {timeout_s:.3g} s")
+
+    async def aclose(self, *, grace_s: float = CLOSE_GRACE_S) -> None:
+        """Write what is queued, for at most ``grace_s``, then close; safe to call twice."""
+        with trio.move_on_after(grace_s, shield=True):
+            while self.is_open and (self._output or self._is_writing):
+                await self._output_written.wait()
+        self._end("closed by this side")
+        with trio.CancelScope(shield=True):
+            await trio.aclose_forcefully(self._stream)
+
+    def _next_opaque(self) -> int:
+        while True:
+            self._opaque = self._opaque % _OPAQUE_MAX + 1
+            if self._opaque not in self._waiting:
+                return self._opaque
+
+    async def _queue(self, frame: bytes) -> None:
+        while self.is_open and self._output_bytes > OUTPUT_BYTES_HIGH:
+            await self._output_written.wait()
+        if self._end_reason is not None:
+            raise RemotingConnectionError(f"{self.peer}: {self._end_reason}")
+        self._output.append(frame)
+        self._output_bytes += len(frame)
+        self._output_wanted.set()
+
+    async def _write(self) -> None:
+        try:
+            while True:
+                await self._output_wanted.wait()
+                self._output_wanted = trio.Event()
+                # Everything queued since the last write leaves in one system call.
+                data, self._output = b"".join(self._output), []
+                self._is_writing = True
+                await self._stream.send_all(data)
+                self._is_writing = False
+                self._output_bytes -= len(data)
+                self._output_written.set()
+                self._output_written = trio.Event()
+        except (trio.BrokenResourceError, trio.ClosedResourceError) as exc:
+            self._end(f"connection lost while writing ({_cause(exc)})")
+            await trio.aclose_forcefully(self._stream)  # ends the reader too
+
+    async def _read(self) -> None:
+        try:
+            await self._read_frames()
+            self._end("connection closed by the peer")
+        except (trio.BrokenResourceError, trio.ClosedResourceError) as exc:
+            self._end(f"connection lost ({_cause(exc)})")
+        except RemotingDecodeError as exc:
+            logger.warning("remoting_peer_malformed peer=%s error=%s", self.peer, exc)
+            self._end(f"peer sent a malformed frame: {exc}")
+
+    async def _read_frames(self) -> None:
+        buffer = bytearray()
+        wanted_bytes = FRAME_BYTES_MIN
+        while data := await self._stream.receive_some(_RECEIVE_BYTES):
+            self.received_at = trio.current_time()
+            buffer += data
+            if len(buffer) < wanted_bytes:
+                continue
+            begin = 0
+            with memoryview(buffer) as view:
+                while len(buffer) - begin >= FRAME_BYTES_MIN:
+                    wanted_bytes = 4 + int.from_bytes(view[begin : begin + 4], "big")
+                    if not FRAME_BYTES_MIN <= wanted_bytes <= self._frame_bytes_max:
+                        raise RemotingDecodeError(f"frame of {wanted_bytes} bytes")
+                    if len(buffer) - begin < wanted_bytes:
+                        break
+                    await self._handle(decode(view[begin : begin + wanted_bytes]))
+                    begin += wanted_bytes
+                    wanted_bytes = FRAME_BYTES_MIN
+            del buffer[:begin]
+
+    async def _handle(self, command: RemotingCommand) -> None:
+        if command.is_response:
+            waiting = self._waiting.pop(command.opaque, None)
+            if waiting is None:
+                # Its request ran into its deadline; the answer has nobody left to go to.
+                self.late_answers_count += 1
+                return
+            waiting.answer = command
+            waiting.done.set()
+            return
+        answer = self._on_request(command) if self._on_request is not None else None
+        if command.is_oneway:
+            return
+        if answer is None:
+            answer = command.answer(
+                ResponseCode.REQUEST_CODE_NOT_SUPPORTED,
+                f"request code {command.code} is not supported by this client",
+            )
+        try:
+            await self._queue(encode(answer))
+        except RemotingConnectionError:
+            return  # the reader notices the end of the connection itself
+
+    def _end(self, reason: str) -> None:
+        """Note why the connection ended, once, and wake everybody who waits for it."""
+        if self._end_reason is not None:
+            return
+        self._end_reason = reason
+        for waiting in self._waiting.values():
+            waiting.done.set()
+        self._output_written.set()
+
+
+async def connect(address: str, *, timeout_s: float) -> trio.SocketStream:
+    """Return a stream to ``host:port`` (``[v6]:port``); RemotingConnectionError if it fails."""
+    host, port = split_address(address)
+    try:
+        with trio.fail_after(timeout_s):
+            return await trio.open_tcp_stream(host, port)
+    except trio.TooSlowError:
+        raise RemotingConnectionError(
+            f"{address}: no connection within {timeout_s:.3g} s"
+        ) from None
+    except OSError as exc:
+        raise RemotingConnectionError(f"{address}: {_cause(exc)}") from exc
+
+
+def split_address(address: str) -> tuple[str, int]:
+    """Return (host, port) of ``host:port`` or ``[v6]:port``; ValueError if it is not one."""
+    host, _, port = address.strip().rpartition(":")
+    if host.startswith("[") and host.endswith("]"):
+        host = host[1:-1]
+    if not host or not port.isascii() or not port.isdigit() or not 0 < int(port) < 65536:
+        raise ValueError(f"{address!r} is not HOST:PORT")
+    return host, int(port)
+
+
+class _Waiting:
+    """One request's place to wait for its answer."""
+
+    __slots__ = ("answer", "done")
+
+    def __init__(self) -> None:
+        self.done = trio.Event()
+        self.answer: RemotingCommand | None = None
+
+
+def _cause(exc: BaseException) -> str:
+    """Return the operating system's words for ``exc`` where it has some."""
+    inner = exc.__cause__ if isinstance(exc.__cause__, BaseException) else exc
+    if isinstance(inner, BaseExceptionGroup):
+        inner = inner.exceptions[0]
+    if isinstance(inner, OSError) and inner.strerror:
+        return inner.strerror
+    return str(inner) or type(inner).__name__

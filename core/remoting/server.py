@@ -1,0 +1,274 @@
+"""Remoting on the reactor: a turn's requests in, its answers out, no task per connection.
+
+Owns: the listening sockets and connections of one server, the choice of a processor by request
+code, answers to requests that no processor takes, back pressure. Must not touch: what a request
+means.
+
+A processor returns the answer, or None when it answers later through ``connection.reply``.
+Processors that gather requests (one store append for a turn's sends) finish in ``end_turn``, which
+is called once after the last request of a turn, and by ``flush`` for what was processed later. A
+frame that cannot be parsed closes the connection it came on and no other.
+
+A client that asks for more than it reads is served no further: above OUTPUT_BYTES_HIGH the requests
+it has sent wait until the reactor reports it as drained. Meanwhile nothing is read from it, so they
+are one turn's at most.
+"""
+
+from __future__ import annotations
+
+import logging
+import socket
+from collections import deque
+from collections.abc import Callable, Mapping
+from typing import Final
+
+import trio
+
+from motelog.core.config import parse_address
+from motelog.core.errors import BrokerError, RemotingDecodeError, StoreError
+from motelog.core.message import encode_host
+from motelog.core.net.driver import drive
+from motelog.core.net.reactor import Framing, Reactor, Turn
+from motelog.core.remoting.frames import RemotingCommand, ResponseCode, decode, encode_head
+
+_log = logging.getLogger(__name__)
+
+Processor = Callable[["RemotingCommand", "Connection"], RemotingCommand | None]
+
+LISTEN_BACKLOG: Final = 1024
+OUTPUT_BYTES_HIGH: Final = 1_048_576
+OUTPUT_BYTES_MAX: Final = 16_777_216
+_INT32: Final = range(-(2**31), 2**31)
+_INT64: Final = range(-(2**63), 2**63)
+
+
+class Connection:
+    """One client's connection; hashable by identity, so it can own what the client registers."""
+
+    __slots__ = ("_reactor", "connection_id", "deferred", "host", "is_open", "peer")
+
+    def __init__(self, reactor: Reactor, connection_id: int, peer: tuple[str, int]) -> None:
+        self._reactor = reactor
+        self.connection_id = connection_id
+        self.peer = peer
+        self.host = encode_host(*peer)
+        self.is_open = True
+        self.deferred: deque[RemotingCommand] = deque()
+
+    @property
+    def is_congested(self) -> bool:
+        """Whether the client has not read its answers; nothing large should be queued for it."""
+        return self.is_open and self._reactor.output_bytes(self.connection_id) > OUTPUT_BYTES_HIGH
+
+    def reply(self, command: RemotingCommand) -> None:
+        """Queue an answer or a request of our own; without effect once the connection is closed.
+
+        The body is sent from where it lies.
+        """
+        self.send(encode_head(command), command.body)
+
+    def send(self, frame: bytes, body: bytes = b"") -> None:
+        """Queue one whole frame, ``body`` its end; without effect once the connection is closed."""
+        # The reactor gives the number to somebody else later, so a late answer must not reach it.
+        if self.is_open:
+            self._reactor.send(self.connection_id, frame, body)
+
+
+class RemotingServer:
+    """The connections of one server; state changes only between two awaits of ``run``."""
+
+    def __init__(
+        self,
+        processors: Mapping[int, Processor],
+        *,
+        connections_max: int,
+        frame_bytes_max: int,
+        idle_s_max: int,
+        first_frame_s: int = 10,
+        end_turn: Callable[[], None] = lambda: None,
+        on_closed: Callable[[Connection], None] | None = None,
+    ) -> None:
+        self.reactor = Reactor(
+            connections_max=connections_max,
+            output_bytes_high=OUTPUT_BYTES_HIGH,
+            output_bytes_max=OUTPUT_BYTES_MAX,
+        )
+        self._processors = processors
+        self._frame_bytes_max = frame_bytes_max
+        self._idle_s_max = idle_s_max
+        self._first_frame_s = first_frame_s
+        self._end_turn = end_turn
+        self._on_closed = on_closed
+        self._connections: dict[int, Connection] = {}
+        self._has_ended = False
+
+    @property
+    def connections_count(self) -> int:
+        return len(self._connections)
+
+    def listen(self, listener: socket.socket) -> None:
+        """Accept from a bound and listening socket; the reactor owns it from now on."""
+        self.reactor.listen(
+            listener,
+            Framing.REMOTING,
+            frame_bytes_max=self._frame_bytes_max,
+            first_frame_s=self._first_frame_s,
+        )
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Serve until cancelled; then every connection is closed."""
+        task_status.started()
+        try:
+            await drive(self.reactor, self.handle_turn, clock_s=lambda: int(trio.current_time()))
+        finally:
+            self._has_ended = True
+            for connection in self._connections.values():
+                connection.is_open = False
+            self.reactor.shut_down()
+
+    def flush(self) -> None:
+        """Finish what was processed outside a turn (woken pulls, requests that waited), and send.
+
+        Without effect once the server has ended: those who call it may end a little later.
+        """
+        if not self._has_ended:
+            self._end_turn()
+            self.reactor.flush()
+
+    def handle_turn(self, turn: Turn) -> None:
+        """Process one batch of the reactor."""
+        for connection_id, _listener, peer in turn.opened:
+            self._connections[connection_id] = Connection(self.reactor, connection_id, peer)
+            self.reactor.set_limits(
+                connection_id, frame_bytes_max=self._frame_bytes_max, idle_s_max=self._idle_s_max
+            )
+        for connection_id in turn.drained:
+            drained = self._connections.get(connection_id)
+            if drained is not None:
+                self._handle_deferred(drained)
+        broken = self._handle_frames(turn) if turn.frames else {}
+        self._end_turn()
+        # Only now, so that what came before the malformed frame is answered.
+        for connection, reason in broken.items():
+            self._close(connection, reason)
+        for connection_id, fault in turn.faults:
+            faulty = self._connections.get(connection_id)
+            if faulty is not None:
+                self._close(faulty, fault.name)
+        for connection_id, _reason in turn.closed:
+            closed = self._connections.get(connection_id)
+            if closed is not None:
+                self._forget(closed)
+
+    def _handle_frames(self, turn: Turn) -> dict[Connection, str]:
+        """Process the requests of a turn; return the connections that sent anything else."""
+        data, index = turn.data, turn.index
+        broken: dict[Connection, str] = {}
+        for i in range(0, 4 * turn.frames, 4):
+            connection = self._connections.get(index[i])
+            if connection is None or connection in broken:
+                continue
+            try:
+                request = decode(data[index[i + 2] : index[i + 3]])
+            except RemotingDecodeError as exc:
+                broken[connection] = str(exc)
+                continue
+            if request.is_response:
+                continue
+            if connection.deferred or connection.is_congested:
+                connection.deferred.append(request)
+            else:
+                self.process(request, connection)
+        return broken
+
+    def _handle_deferred(self, connection: Connection) -> None:
+        while connection.deferred and not connection.is_congested:
+            self.process(connection.deferred.popleft(), connection)
+
+    def process(self, request: RemotingCommand, connection: Connection) -> None:
+        """Do what one request asks for, and queue the answer if there is one by then."""
+        processor = self._processors.get(request.code, _not_supported)
+        answer_with(processor, request, connection)
+
+    def _close(self, connection: Connection, reason: str) -> None:
+        """End a connection from our side: what is queued for it is still sent."""
+        host, port = connection.peer
+        _log.info("connection refused peer=%s:%d reason=%s", host, port, ascii(reason))
+        self.reactor.close(connection.connection_id)
+        self._forget(connection)
+
+    def _forget(self, connection: Connection) -> None:
+        connection.is_open = False
+        del self._connections[connection.connection_id]
+        if self._on_closed is not None:
+            self._on_closed(connection)
+
+
+def answer_with(processor: Processor, request: RemotingCommand, connection: Connection) -> None:
+    """Process a request, now or later; queue the answer, or what failed, if it waits for one."""
+    try:
+        answer = processor(request, connection)
+    except BrokerError as exc:
+        answer = request.answer(exc.code, exc.remark)
+    except (StoreError, RemotingDecodeError) as exc:
+        answer = request.answer(ResponseCode.SYSTEM_ERROR, str(exc))
+    if answer is not None and not request.is_oneway:
+        connection.reply(answer)
+
+
+def _not_supported(request: RemotingCommand, _: Connection) -> RemotingCommand:
+    code = ResponseCode.REQUEST_CODE_NOT_SUPPORTED
+    return request.answer(code, f"request code {request.code} is not supported")
+
+
+def open_listener(address: str) -> socket.socket:
+    """Return a bound, listening, non-blocking socket; OSError names the address if it is taken."""
+    host, port = parse_address(address)
+    family, kind, protocol, _, target = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+    listener = socket.socket(family, kind, protocol)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(target)
+        listener.listen(LISTEN_BACKLOG)
+        listener.setblocking(False)
+    except OSError as exc:
+        listener.close()
+        raise OSError(exc.errno, f"cannot listen on {address}: {exc.strerror}") from exc
+    return listener
+
+
+def text_field(ext: Mapping[str, str], name: str) -> str:
+    """Return a required header field; BrokerError(SYSTEM_ERROR) names it when it is missing."""
+    value = ext.get(name)
+    if value is None:
+        raise BrokerError(ResponseCode.SYSTEM_ERROR, f"the field {name} is missing")
+    return value
+
+
+def int_field(
+    ext: Mapping[str, str], name: str, default: int | None = None, *, values: range = _INT64
+) -> int:
+    """Return a number from the header; BrokerError(SYSTEM_ERROR) if missing or bad."""
+    text = ext.get(name)
+    if text is None:
+        if default is None:
+            raise BrokerError(ResponseCode.SYSTEM_ERROR, f"the field {name} is missing")
+        return default
+    try:
+        value = int(text)
+    except ValueError:
+        value = None
+    if value is None or value not in values:
+        shown = ascii(text[:32])
+        raise BrokerError(ResponseCode.SYSTEM_ERROR, f"the field {name} is {shown}, not a number")
+    return value
+
+
+def int32_field(ext: Mapping[str, str], name: str, default: int | None = None) -> int:
+    """Return a 32-bit number from the header, as ``int_field``."""
+    return int_field(ext, name, default, values=_INT32)
+
+
+def bool_field(ext: Mapping[str, str], name: str) -> bool:
+    """Return whether the field is ``true``, or ``1`` as C++ clients write; False when missing."""
+    return ext.get(name) in ("true", "True", "1")

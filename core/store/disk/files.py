@@ -1,0 +1,622 @@
+"""The operating system as the store sees it: the one module of the store that calls it.
+
+Owns: Storage, Region, ReadFile and FileSystem (the seam a recording or failing layer takes), and
+their real versions over open, mmap, fallocate, fdatasync, rename, flock. Must not touch: record
+formats, policy, trio.
+
+Three kinds of file. A CommitLog file gets real blocks for its whole size before it is mapped, so
+that no store through the map can hit a full disk (which would be SIGBUS, not an error). An index
+file is mapped too, but sparse; ``reserve`` gets it real blocks before they are touched.
+ConsumeQueue files, because there are thousands, are sparse and never mapped: many are written in
+one call, and none stays open for it.
+Errors are OSError; the callers translate them. One of NO_ROOM means that nothing was done and that
+the same may work later; a sync never fails with one of them, whatever the kernel calls its reason.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import fcntl
+import mmap
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from typing import Protocol
+
+from motelog.core.store.disk import file_batch
+
+TEMPORARY = ".tmp"
+LOAD_BYTES = 1 << 18
+PREFETCH_BYTES = 1 << 20
+
+Ranges = Sequence[tuple[int, int]]
+MADV_POPULATE_WRITE = 23
+SYNCFS_TELLS = (5, 8)  # the Linux since which syncfs reports errors
+_libc = ctypes.CDLL(None, use_errno=True)
+# No space, quota, descriptors or memory.
+NO_ROOM = frozenset(
+    {errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS}
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One name in a directory; ``size`` is 0 for a directory."""
+
+    name: str
+    size: int
+    is_directory: bool
+
+
+Piece = tuple[str, int, bytes]  # (path, position in the file, what goes there)
+
+
+@dataclass(frozen=True, slots=True)
+class DiskUsage:
+    """How full the disk is, as ``df`` counts it: blocks that only root may use are not free."""
+
+    used_percent: float
+    free_bytes: int
+    total_bytes: int = 0
+
+
+class Region(Protocol):
+    """One file of fixed size, mapped for reading and, unless mapped read-only, for writing."""
+
+    view: memoryview
+
+    def reserve(self, begin: int, end: int) -> None:
+        """Give [begin, end) real blocks; what is in it stays."""
+        ...
+
+    def sync(self) -> None:
+        """Block until all that was written through the view is on the disk."""
+        ...
+
+    def data_ranges(self, begin: int) -> Iterator[tuple[int, int]]:
+        """Yield the ranges from ``begin`` on that may hold something else than zeros."""
+        ...
+
+    def prepare(self, begin: int, end: int) -> None:
+        """Have the pages of [begin, end) ready to be written to, as far as that can be; blocks."""
+        ...
+
+    def close(self) -> None:
+        """Unmap; the view must not be used any more."""
+        ...
+
+
+class InPlaceFile(Protocol):
+    """A file whose bytes are overwritten where they are; what is written is not synced."""
+
+    def write(self, at: int, data: bytes | memoryview) -> None:
+        """Overwrite bytes that the file has; OSError if not all of them could be."""
+        ...
+
+    def sync(self) -> None:
+        """Block until all that was written is on the disk."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class ReadFile(Protocol):
+    """One file open for reading."""
+
+    def read(self, at: int, size: int) -> bytes:
+        """Return the bytes of [at, at + size); fewer where the file ends before."""
+        ...
+
+    def data_ranges(self, begin: int) -> Iterator[tuple[int, int]]:
+        """Yield the ranges from ``begin`` on that may hold something else than zeros."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class FileSystem(Protocol):
+    """All that is on one disk; it hears of every write that failed since it was opened."""
+
+    def sync(self) -> None:
+        """Block until everything written, made or renamed so far is on the disk."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class Lock(Protocol):
+    def release(self) -> None: ...
+
+
+class Storage(Protocol):
+    """What the store asks of a file system."""
+
+    def make_directory(self, path: str, *, durable: bool = False) -> None:
+        """Have a directory; ``durable`` syncs the names that lead to it."""
+        ...
+
+    def list_directory(self, path: str) -> list[Entry]:
+        """Return the entries sorted by name; none if there is no such directory.
+
+        What is removed or renamed meanwhile may be left out.
+        """
+        ...
+
+    def read_file(self, path: str) -> bytes | None:
+        """Return the whole content, None if there is no such file."""
+        ...
+
+    def replace_file(self, path: str, data: bytes) -> None:
+        """Write, sync and rename, so that after a crash the old or the new content is there."""
+        ...
+
+    def open_in_place(self, path: str) -> InPlaceFile: ...
+    def create_file(self, path: str, size: int, *, sparse: bool) -> None:
+        """Make a zero-filled file that appears under its name only when it has its size.
+
+        Its own content and size are synced, its directory is not.
+        """
+        ...
+
+    def map_file(self, path: str, size: int, *, is_read_only: bool = False) -> Region:
+        """Map a whole file; one mapped read-only takes half the descriptors."""
+        ...
+
+    def open_file(self, path: str) -> ReadFile: ...
+    def write_files(self, pieces: list[Piece], file_bytes: int) -> None:
+        """Write pieces of files that have ``file_bytes`` each, in this order; nothing is synced.
+
+        A file that is missing is made under its name with its size, its directories too; one that
+        is shorter gets zeros. OSError names the first path that failed; those behind it are not
+        written.
+        """
+        ...
+
+    def sync_files(self, paths: list[str]) -> None:
+        """Block until these files and directories are on the disk."""
+        ...
+
+    def file_system(self, path: str) -> FileSystem | None:
+        """Return the file system of a directory, None if its sync would hide errors."""
+        ...
+
+    def prefetch(self, path: str, begin: int, end: int) -> None:
+        """Have the disk begin to read [begin, end): somebody will look at it soon."""
+        ...
+
+    def sync_file(self, path: str) -> None:
+        """Block until all that was written to a file is on the disk, mapped here or not."""
+        ...
+
+    def sync_directory(self, path: str) -> None: ...
+    def remove_file(self, path: str) -> None: ...
+    def rename(self, path: str, new_path: str) -> None: ...
+    def lock(self, path: str) -> Lock | None:
+        """Take the lock file, None when another process (or this one) has it."""
+        ...
+
+    def disk_usage(self, path: str) -> DiskUsage: ...
+    def is_cached(self, path: str, positions: Sequence[int]) -> bool:
+        """Say, without waiting, whether the bytes at these positions of a file are in memory.
+
+        To ask may make the system begin to read them.
+        """
+        ...
+
+    def load(self, path: str, ranges: Ranges) -> None:
+        """Block until these bytes of a file are in memory."""
+        ...
+
+
+class OsStorage:
+    """The real file system."""
+
+    def make_directory(self, path: str, *, durable: bool = False) -> None:
+        above = [os.path.dirname(os.path.abspath(path))]
+        while not os.path.exists(above[-1]):
+            above.append(os.path.dirname(above[-1]))
+        os.makedirs(path, mode=0o700, exist_ok=True)
+        for directory in above if durable else ():
+            self.sync_directory(directory)
+
+    def list_directory(self, path: str) -> list[Entry]:
+        try:
+            found = os.scandir(path)
+        except FileNotFoundError:
+            return []
+        with found:
+            entries = [entry for here in found if (entry := _entry(here)) is not None]
+        return sorted(entries, key=lambda e: e.name)
+
+    def read_file(self, path: str) -> bytes | None:
+        try:
+            with open(path, "rb") as file:
+                return file.read()
+        except FileNotFoundError:
+            return None
+
+    def replace_file(self, path: str, data: bytes) -> None:
+        with _made(path) as fd:
+            view = memoryview(data)
+            while view:
+                view = view[os.write(fd, view) :]
+        self.sync_directory(os.path.dirname(path))
+
+    def open_in_place(self, path: str) -> InPlaceFile:
+        return _OsInPlaceFile(path)
+
+    def create_file(self, path: str, size: int, *, sparse: bool) -> None:
+        with _made(path) as fd:
+            if sparse:
+                os.ftruncate(fd, size)
+            else:
+                # Unlike ftruncate this takes the blocks; unlike writing it touches no page.
+                os.posix_fallocate(fd, 0, size)
+
+    def map_file(self, path: str, size: int, *, is_read_only: bool = False) -> Region:
+        return ReadOnlyRegion(path, size) if is_read_only else OsRegion(path, size)
+
+    def open_file(self, path: str) -> ReadFile:
+        return OsReadFile(path)
+
+    def write_files(self, pieces: list[Piece], file_bytes: int) -> None:
+        # Writing the same again later does no harm, so one of NO_ROOM may stay that.
+        done, error = file_batch.write(pieces, file_bytes)
+        if error:
+            raise OSError(error, os.strerror(error), pieces[done][0])
+
+    def sync_files(self, paths: list[str]) -> None:
+        done, error = file_batch.sync(paths)
+        if error:
+            raise OSError(error, os.strerror(error), paths[done])
+
+    def file_system(self, path: str) -> FileSystem | None:
+        release = os.uname().release.split(".")
+        version = tuple(int(part) for part in release[:2] if part.isdigit())
+        return OsFileSystem(path) if version >= SYNCFS_TELLS else None
+
+    def prefetch(self, path: str, begin: int, end: int) -> None:
+        with _opened(path, os.O_RDONLY) as fd:
+            # Linux cuts a request to what the device takes at once, and says nothing.
+            for at in range(begin, end, PREFETCH_BYTES):
+                size = min(PREFETCH_BYTES, end - at)
+                os.posix_fadvise(fd, at, size, os.POSIX_FADV_WILLNEED)
+
+    def sync_file(self, path: str) -> None:
+        with _opened(path, os.O_RDWR) as fd:
+            _sync(os.fdatasync, fd)
+
+    def sync_directory(self, path: str) -> None:
+        with _opened(path, os.O_RDONLY | os.O_DIRECTORY) as fd:
+            _sync(os.fsync, fd)
+
+    def remove_file(self, path: str) -> None:
+        os.unlink(path)
+
+    def rename(self, path: str, new_path: str) -> None:
+        os.rename(path, new_path)
+
+    def lock(self, path: str) -> Lock | None:
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as exc:
+            os.close(fd)
+            if exc.errno in (errno.EAGAIN, errno.EACCES):
+                return None
+            raise
+        return _OsLock(fd)
+
+    def disk_usage(self, path: str) -> DiskUsage:
+        stat = os.statvfs(path)
+        used = stat.f_blocks - stat.f_bfree
+        total = used + stat.f_bavail
+        used_percent = 100 * used / total if total else 100.0
+        free_bytes, total_bytes = stat.f_bavail * stat.f_frsize, total * stat.f_frsize
+        return DiskUsage(used_percent, free_bytes, total_bytes)
+
+    def is_cached(self, path: str, positions: Sequence[int]) -> bool:
+        byte = [bytearray(1)]
+        try:
+            with _opened(path, os.O_RDONLY) as fd:
+                for at in positions:
+                    os.preadv(fd, byte, at, os.RWF_NOWAIT)
+        except BlockingIOError:
+            return False
+        except OSError:
+            # A file system that cannot tell, or a fault that the read will meet.
+            return True
+        return True
+
+    def load(self, path: str, ranges: Ranges) -> None:
+        with _opened(path, os.O_RDONLY) as fd:
+            for begin, end in ranges:
+                os.posix_fadvise(fd, begin, end - begin, os.POSIX_FADV_WILLNEED)
+            for begin, end in ranges:
+                for at in range(begin, end, LOAD_BYTES):
+                    # Read, not mapped: a page fault holds the interpreter's lock.
+                    os.pread(fd, min(LOAD_BYTES, end - at), at)
+
+
+class OsReadFile:
+    """A descriptor for reading; where it is in the file does not matter."""
+
+    def __init__(self, path: str) -> None:
+        self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+
+    def read(self, at: int, size: int) -> bytes:
+        return os.pread(self._fd, size, at)
+
+    def data_ranges(self, begin: int) -> Iterator[tuple[int, int]]:
+        return _data_ranges(self._fd, begin, os.fstat(self._fd).st_size)
+
+    def close(self) -> None:
+        os.close(self._fd)
+
+
+class OsFileSystem:
+    """The file system that a directory lies in, by a descriptor that stays open.
+
+    syncfs reports an error that occurred since the descriptor was opened, whoever was told of it
+    meanwhile.
+    """
+
+    _syncfs = _libc.syncfs
+
+    def __init__(self, path: str) -> None:
+        self._fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+
+    def sync(self) -> None:
+        if OsFileSystem._syncfs(self._fd):
+            raise OSError(errno.EIO, f"a sync failed: {os.strerror(ctypes.get_errno())}")
+
+    def close(self) -> None:
+        os.close(self._fd)
+
+
+class OsRegion:
+    """A mapped file and its descriptor.
+
+    The descriptor stays open so that sync hears of every error since the file was opened: one
+    opened later would miss an error that somebody else's sync has already been told.
+    """
+
+    def __init__(self, path: str, size: int) -> None:
+        self._fd = _open(path, os.O_RDWR)
+        try:
+            self._map = _map(self._fd, path, size, mmap.ACCESS_WRITE)
+        except OSError:
+            os.close(self._fd)
+            self._fd = -1
+            raise
+        self.view = memoryview(self._map)
+
+    def reserve(self, begin: int, end: int) -> None:
+        os.posix_fallocate(self._fd, begin, end - begin)
+
+    def sync(self) -> None:
+        # Not mmap.flush: in Python 3.11 it holds the interpreter's lock while the disk works.
+        _sync(os.fdatasync, self._fd)
+
+    def data_ranges(self, begin: int) -> Iterator[tuple[int, int]]:
+        return _data_ranges(self._fd, begin, len(self.view))
+
+    def prepare(self, begin: int, end: int) -> None:
+        begin -= begin % mmap.PAGESIZE
+        _populate(self._map, begin, end - begin)
+
+    def close(self) -> None:
+        self.view.release()
+        self._map.close()
+        # Whatever close says, the descriptor is gone, and may be another file's before __del__.
+        fd, self._fd = self._fd, -1
+        os.close(fd)
+
+    def __del__(self) -> None:
+        # A region is not always closed but let go of, so that nobody who still reads it is left
+        # with an unmapped view: the map goes with the last of them.
+        if getattr(self, "_fd", -1) >= 0:
+            with suppress(OSError):
+                os.close(self._fd)
+
+
+class ReadOnlyRegion:
+    """A mapped file that this process does not write to.
+
+    It costs the one descriptor that Python's map keeps for itself.
+    """
+
+    _access = mmap.ACCESS_READ
+
+    def __init__(self, path: str, size: int) -> None:
+        self._path = path
+        with _opened(path, os.O_RDONLY) as fd:
+            self._map = _map(fd, path, size, self._access)
+        self.view = memoryview(self._map)
+
+    def reserve(self, begin: int, end: int) -> None:
+        raise OSError(errno.EROFS, "mapped read-only", self._path)
+
+    def sync(self) -> None:
+        pass
+
+    def data_ranges(self, begin: int) -> Iterator[tuple[int, int]]:
+        with _opened(self._path, os.O_RDONLY) as fd:
+            yield from _data_ranges(fd, begin, len(self.view))
+
+    def prepare(self, begin: int, end: int) -> None:
+        pass
+
+    def close(self) -> None:
+        self.view.release()
+        self._map.close()
+
+
+class PrivateRegion(ReadOnlyRegion):
+    """A mapped file that does not change: what is written to the view goes with the process."""
+
+    _access = mmap.ACCESS_COPY
+
+    def reserve(self, begin: int, end: int) -> None:
+        pass
+
+
+class ScratchRegion:
+    """A file that is on no disk; it takes memory where it is written to."""
+
+    def __init__(self, size: int) -> None:
+        self.view = memoryview(mmap.mmap(-1, size))
+
+    def reserve(self, begin: int, end: int) -> None:
+        pass
+
+    def sync(self) -> None:
+        pass
+
+    def data_ranges(self, begin: int) -> Iterator[tuple[int, int]]:
+        if begin < len(self.view):
+            yield begin, len(self.view)
+
+    def prepare(self, begin: int, end: int) -> None:
+        pass
+
+    def close(self) -> None:
+        """Keep the content: the file may be mapped again."""
+
+
+class PinnedMemory:
+    """Memory of no file that stays in memory; ``pin_error`` says why it may not.
+
+    Its pages are there when this returns, where the system can do that.
+    """
+
+    def __init__(self, size: int) -> None:
+        self._map = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        first = ctypes.c_char.from_buffer(self._map)
+        address, bytes_ = ctypes.c_void_p(ctypes.addressof(first)), ctypes.c_size_t(size)
+        self.pin_error = ""
+        if _libc.mlock(address, bytes_) != 0:
+            self.pin_error = os.strerror(ctypes.get_errno())
+            _populate(self._map, 0, size)
+
+    def view(self) -> memoryview:
+        return memoryview(self._map)
+
+
+class _OsInPlaceFile:
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
+
+    def write(self, at: int, data: bytes | memoryview) -> None:
+        # Not a mapped store: its page fault may wait for the disk while the interpreter is locked.
+        if os.pwrite(self._fd, data, at) != len(data):
+            raise OSError(errno.EIO, "not all of it was written", self._path)
+
+    def sync(self) -> None:
+        _sync(os.fdatasync, self._fd)
+
+    def close(self) -> None:
+        os.close(self._fd)
+
+
+class _OsLock:
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+
+    def release(self) -> None:
+        os.close(self._fd)
+
+
+def _data_ranges(fd: int, begin: int, size: int) -> Iterator[tuple[int, int]]:
+    # All before the first is looked at: reading one has the kernel read ahead, and pages of zeros
+    # that are in memory count as data.
+    found = []
+    at = begin
+    while at < size:
+        try:
+            start = os.lseek(fd, at, os.SEEK_DATA)
+        except OSError as exc:
+            if exc.errno == errno.ENXIO:
+                break
+            raise
+        at = min(os.lseek(fd, start, os.SEEK_HOLE), size)
+        if start < at:
+            found.append((start, at))
+    return iter(found)
+
+
+def _open(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_CLOEXEC, 0o600)
+
+
+@contextmanager
+def _opened(path: str, flags: int) -> Iterator[int]:
+    fd = _open(path, flags)
+    try:
+        yield fd
+    finally:
+        os.close(fd)
+
+
+def _entry(found: os.DirEntry[str]) -> Entry | None:
+    """Return an entry of a directory, None for a file that has gone since it was found."""
+    if found.is_dir():
+        return Entry(found.name, 0, True)
+    try:
+        return Entry(found.name, found.stat().st_size, False)
+    except FileNotFoundError:
+        # A link that leads nowhere has not gone: its file may be on a disk that is not there.
+        if found.is_symlink():
+            raise
+        return None
+
+
+@contextmanager
+def _made(path: str) -> Iterator[int]:
+    """Have a new file written, synced and renamed to ``path``, or nothing left of it."""
+    temporary = path + TEMPORARY
+    try:
+        with _opened(temporary, os.O_RDWR | os.O_CREAT | os.O_TRUNC) as fd:
+            yield fd
+            os.fsync(fd)
+        os.rename(temporary, path)
+    except OSError:
+        # The blocks of a half-made file would keep a full disk full. What failed matters more
+        # than what this finds; the next start removes what stays.
+        with suppress(OSError):
+            os.unlink(temporary)
+        raise
+
+
+def _sync(call: Callable[[int], None], fd: int) -> None:
+    """Sync; a disk without space for what it had taken has lost it, which is no mere refusal."""
+    try:
+        call(fd)
+    except OSError as exc:
+        raise OSError(errno.EIO, f"a sync failed: {exc.strerror}") from exc
+
+
+def _map(fd: int, path: str, size: int, access: int) -> mmap.mmap:
+    # Access beyond the end of a file is SIGBUS, so the size is looked at before each map.
+    if os.fstat(fd).st_size < size:
+        raise OSError(errno.EIO, f"the file is shorter than {size} bytes", path)
+    return mmap.mmap(fd, size, access=access)
+
+
+def _populate(mapped: mmap.mmap, begin: int, size: int) -> None:
+    """Fault pages in to be written to; what is in them stays.
+
+    Not the map's own madvise, which holds the interpreter's lock meanwhile. Where Linux is older
+    than 5.14, or a page cannot be had, the first store to it takes the fault.
+    """
+    first = ctypes.c_char.from_buffer(mapped, begin)  # held, the map cannot be closed
+    address = ctypes.c_void_p(ctypes.addressof(first))
+    _libc.madvise(address, ctypes.c_size_t(size), MADV_POPULATE_WRITE)
+
+
+def memory_bytes() -> int:
+    """Return how much memory the machine has."""
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

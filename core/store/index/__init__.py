@@ -1,0 +1,1 @@
+"""IndexFiles: records found by key and by time."""

@@ -1,0 +1,117 @@
+"""What a query by key or by offset will read, found and brought into memory by a thread.
+
+Owns: RecordPlace, KeyPlaces: where such a query will look, which it does not know before it has
+looked. Must not touch: what is found there; the query is made afterwards, as if nothing had been.
+``load`` is called in a thread and reads files only through Storage, by their names. What has gone
+or changed meanwhile costs the query that follows its wait, and nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from motelog.core.store.disk.files import ReadFile, Storage
+from motelog.core.store.index.index import ENTRY, ENTRY_BYTES, HEADER, HEADER_BYTES, SLOT_BYTES
+from motelog.core.store.index.index_file import NAME_DIGITS, shape_of
+
+# Entries looked at for one query, and records loaded: those of more are read by the query itself.
+ENTRIES_MAX: Final = 4096
+RECORDS_MAX: Final = 64
+SIZE_BYTES: Final = 4
+
+
+@dataclass(frozen=True, slots=True)
+class RecordPlace:
+    """A record that begins at ``at`` of a CommitLog file and ends at ``end`` or before."""
+
+    path: str
+    at: int
+    end: int
+
+    def load(self, storage: Storage) -> None:
+        """Read how long it is, then all of it; OSError as it comes."""
+        storage.load(self.path, [(self.at, self.at + SIZE_BYTES)])
+        file = storage.open_file(self.path)
+        try:
+            size = int.from_bytes(file.read(self.at, SIZE_BYTES), "big")
+        finally:
+            file.close()
+        if self.at + size <= self.end:
+            storage.load(self.path, [(self.at, self.at + size)])
+
+
+@dataclass(frozen=True, slots=True)
+class LogFiles:
+    """The CommitLog's row of files as it was: the first one's begin, their size and paths."""
+
+    begin: int
+    file_bytes: int
+    paths: tuple[str, ...]
+
+    def record(self, physical_offset: int) -> RecordPlace | None:
+        index, at = divmod(physical_offset - self.begin, self.file_bytes)
+        if not 0 <= index < len(self.paths):
+            return None
+        return RecordPlace(self.paths[index], at, self.file_bytes)
+
+
+@dataclass(frozen=True, slots=True)
+class KeyPlaces:
+    """The chains of one hash in the index files below ``directory``, and the records they name."""
+
+    directory: str
+    slots: int
+    entries: int
+    hashed: int
+    begin_ms: int
+    end_ms: int
+    log: LogFiles
+
+    def load(self, storage: Storage) -> None:
+        """Read the chains, newest file first, then the records; OSError as it comes."""
+        found: list[int] = []
+        left = ENTRIES_MAX
+        for entry in reversed(storage.list_directory(self.directory)):
+            shape = shape_of(entry.size, self.slots, self.entries)
+            if len(entry.name) != NAME_DIGITS or shape is None:
+                continue
+            path = f"{self.directory}/{entry.name}"
+            # Not read ahead: a chain leads all over its file.
+            file = storage.open_file(path)
+            try:
+                for is_wanted, physical_offset in self._chain(file, *shape):
+                    left -= 1
+                    if is_wanted:
+                        found.append(physical_offset)
+                    if left == 0 or len(found) == RECORDS_MAX:
+                        break
+            finally:
+                file.close()
+            if left == 0 or len(found) == RECORDS_MAX:
+                break
+        for physical_offset in found:
+            place = self.log.record(physical_offset)
+            if place is not None:
+                place.load(storage)
+
+    def _chain(self, file: ReadFile, slots: int, entries: int) -> Iterator[tuple[bool, int]]:
+        """Yield of each entry in the slot whether it may be wanted, and its physical offset."""
+        head = file.read(0, HEADER_BYTES)
+        slot = file.read(HEADER_BYTES + self.hashed % slots * SLOT_BYTES, SLOT_BYTES)
+        if len(head) < HEADER_BYTES or len(slot) < SLOT_BYTES:
+            return
+        first_ms, last_ms = HEADER.unpack(head)[:2]
+        if first_ms > self.end_ms or last_ms < self.begin_ms:
+            return
+        number = int.from_bytes(slot, "big")
+        while 0 < number < entries:
+            at = HEADER_BYTES + slots * SLOT_BYTES + number * ENTRY_BYTES
+            entry = file.read(at, ENTRY_BYTES)
+            if len(entry) < ENTRY_BYTES:
+                return
+            hashed, physical_offset, _, before = ENTRY.unpack(entry)
+            yield hashed == self.hashed, physical_offset
+            # A chain only leads to older entries.
+            number = before if before < number else 0

@@ -1,0 +1,72 @@
+"""Index files: the keys of messages and where their records lie.
+
+Picks the compiled kernel (_index.pyx) or, where the installation was built without kernels, the
+reference (_index_py.py); ``COMPILED`` says which.
+Owns: the byte format of an index file, the keys of a message, their hash. Must not touch: files,
+clocks. Spec: RocketMQ IndexFile, IndexHeader, IndexService. All integers big-endian.
+
+    header                                                slots, from byte 40 on
+    at  bytes                                              0  4  newest entry; 0 = none
+     0  8    store timestamp of the first entry, ms
+     8  8    of the last one                              entries, behind the slots
+    16  8    physical offset of the first entry's record   0  4  hash of topic#key
+    24  8    of the last one's                             4  8  physical offset of the record
+    32  4    slots in use                                 12  4  seconds since the first entry
+    36  4    number of the next entry                     16  4  entry before it in the slot
+
+Entries are numbered from 1: entry 0 is never used, and a new file says 1 at 36. A slot is chosen by
+hash % slots, where the hash is the absolute value of Java's String.hashCode of topic + "#" + key.
+Keys are the UNIQ_KEY property, then each word of KEYS (separated by spaces).
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Final
+
+from motelog.core.store.index._index_py import (
+    ENTRY,
+    ENTRY_BYTES,
+    HEADER,
+    HEADER_BYTES,
+    SLOT_BYTES,
+    IndexItem,
+    key_hash,
+    keys_of,
+)
+
+COMPILED: Final = os.environ.get("MOTELOG_PURE") != "1"
+
+if TYPE_CHECKING or COMPILED:
+    try:
+        from motelog.core.store.index import _index as _kernel
+    except ImportError as exc:
+        raise ImportError(
+            "the kernel motelog.core.store.index._index is not built: "
+            "run `pip install -e .`, or set MOTELOG_PURE=1"
+        ) from exc
+else:
+    from motelog.core.store.index import _index_py as _kernel
+
+__all__ = [
+    "COMPILED",
+    "ENTRY",
+    "ENTRY_BYTES",
+    "HEADER",
+    "HEADER_BYTES",
+    "SLOT_BYTES",
+    "IndexItem",
+    "any_keyed",
+    "key_hash",
+    "keys_of",
+    "put",
+    "put_records",
+    "relink",
+    "select",
+]
+
+any_keyed = _kernel.any_keyed
+put = _kernel.put
+put_records = _kernel.put_records
+select = _kernel.select
+relink = _kernel.relink

@@ -1,0 +1,1 @@
+"""The CommitLog: its files, appends, flushes, the write buffer."""

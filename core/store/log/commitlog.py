@@ -1,0 +1,264 @@
+"""The CommitLog: the one append-only log that all topics share.
+
+Owns: the append path, physical offsets, blank records, reading records back. Must not touch: which
+queue a record belongs to (queues), when bytes reach the disk (flush), the start (recovery).
+
+In write-buffer mode (write_buffer) ``commit`` brings what was appended into files.
+Invariants: everything in [begin_offset, end_offset) is whole records and blank records; store
+timestamps do not go back along the log, whatever the clock does; 8 bytes stay free at the end of
+each file for its blank record; committed_offset <= end_offset, and equal without write buffers.
+Concurrency: commit and sync may be called in any thread, everything else in one.
+"""
+
+from __future__ import annotations
+
+import struct
+import threading
+from typing import Final
+
+from motelog.core.clock import Clock
+from motelog.core.errors import RecordError, RecordTooLargeError
+from motelog.core.records.record import (
+    BLANK_BYTES_MIN,
+    FILLER_SIZE,
+    AppendMessage,
+    QueueTail,
+    copy_in,
+    copy_out,
+    encode_batch,
+    encode_blank,
+    gather,
+    scan,
+)
+from motelog.core.store.disk.files import Storage
+from motelog.core.store.disk.page_cache import Places, joined
+from motelog.core.store.log.mapped_file_queue import MappedFile, MappedFileQueue
+
+_PLACE = struct.Struct(">qi8x")  # of a ConsumeQueue unit: physical offset and size
+
+OFFSET_MAX: Final = (1 << 63) - 1
+
+
+class CommitLog:
+    """Append and read by physical offset."""
+
+    def __init__(
+        self,
+        storage: Storage,
+        directory: str,
+        file_bytes: int,
+        *,
+        store_host: bytes,
+        clock: Clock,
+        mapped_max: int,
+        buffers_max: int = 0,
+        touch_bytes: int = 0,
+    ) -> None:
+        self.queue = MappedFileQueue(
+            storage,
+            directory,
+            file_bytes,
+            mapped_max=mapped_max,
+            buffers_max=buffers_max,
+            touch_bytes=touch_bytes,
+        )
+        # Pages of the last file are touched up to _touched_offset; more from _touch_from on.
+        self._touch_bytes = touch_bytes
+        self._touched_offset = 0
+        self._touch_from = OFFSET_MAX
+        self._has_buffers = buffers_max > 0
+        self._committing = threading.Lock()
+        self._committed_offset = 0
+        self._store_host = store_host
+        self._clock = clock
+        self.end_offset = 0
+        self.last_store_timestamp_ms = 0
+        # Records below were written before this start and not looked at by it: their CRC is
+        # checked when they are read.
+        self.verified_from = 0
+        self._view = memoryview(b"")
+        self._file_begin = 0
+        self._file_end = 0
+
+    @property
+    def begin_offset(self) -> int:
+        return self.queue.files[0].begin if self.queue.files else 0
+
+    def start_at(self, end_offset: int, last_store_timestamp_ms: int) -> None:
+        """Append from ``end_offset`` on; makes the file for it when there is none."""
+        self.end_offset = end_offset
+        self.last_store_timestamp_ms = last_store_timestamp_ms
+        if not self.queue.files or end_offset >= self.queue.files[-1].end:
+            self.queue.add()
+        self.queue.open_last(end_offset - self.queue.files[-1].begin)
+        self._committed_offset = end_offset
+        self._use_last()
+
+    def _use_last(self) -> None:
+        file = self.queue.files[-1]
+        self._view = file.writable().view
+        self._file_begin, self._file_end = file.begin, file.end
+        if self._touch_bytes:
+            self._touched_offset = self._touch_from = self._file_begin
+
+    def _touch_ahead(self) -> None:
+        self._touched_offset = self.queue.touch_ahead(self.end_offset, self._touched_offset)
+        at_end = self._touched_offset == self._file_end
+        # Before what is touched has been used up.
+        self._touch_from = OFFSET_MAX if at_end else self._touched_offset - self._touch_bytes // 2
+
+    def make_room(self, total_bytes: int, largest_bytes: int) -> None:
+        """Have the files that a batch of this size may need; then append cannot fail.
+
+        OSErrors come as they are; StoreError for a record that fits no file.
+        """
+        if self.end_offset + total_bytes + BLANK_BYTES_MIN <= self._file_end:
+            return
+        # Each file ends with less than the next record and the blank one unused.
+        usable = self.queue.file_bytes - largest_bytes - BLANK_BYTES_MIN
+        if usable <= 0:
+            raise RecordTooLargeError(
+                f"a record of {largest_bytes} bytes does not fit a file of {self.queue.file_bytes}"
+            )
+        self.queue.ensure_ahead(-(-total_bytes // usable))
+
+    def append(
+        self,
+        messages: list[AppendMessage],
+        dirty: list[QueueTail],
+        placed: list[tuple[int, int]] | None,
+        store_timestamp_ms: int | None = None,
+        fresh: list[QueueTail] | None = None,
+    ) -> int:
+        """Write messages that measure and make_room have seen; return the new end offset.
+
+        ``dirty`` gets the queues that got units, ``fresh`` those of them that held none before.
+        """
+        if store_timestamp_ms is None:
+            store_timestamp_ms = self._clock.now_ms()
+        now_ms = max(store_timestamp_ms, self.last_store_timestamp_ms)
+        self.last_store_timestamp_ms = now_ms
+        index = 0
+        batch_begin = self.end_offset
+        position = batch_begin - self._file_begin
+        size = self.queue.file_bytes
+        while True:
+            index, position = encode_batch(
+                self._view, position, size, self._file_begin, messages, index, now_ms,
+                self._store_host, dirty, placed, batch_begin, fresh,
+            )  # fmt: skip
+            if index == len(messages):
+                break
+            encode_blank(self._view, position, size)
+            if self.queue.files[-1].is_buffered:
+                # An older file's bytes, which a commit of the whole file would copy.
+                begin = position + BLANK_BYTES_MIN
+                copy_in(self._view, begin, bytes(size - begin))
+            self.queue.add()
+            self._use_last()
+            position = 0
+        self.end_offset = self._file_begin + position
+        if position > size // 2:
+            self.queue.make_ahead()
+        if self.end_offset >= self._touch_from:
+            self._touch_ahead()
+        return self.end_offset
+
+    @property
+    def committed_offset(self) -> int:
+        """Everything below this outlives the process."""
+        return self._committed_offset if self._has_buffers else self.end_offset
+
+    def commit(self) -> None:
+        """Bring all that has been appended so far from the buffers into the files; blocks."""
+        if not self._has_buffers:
+            return
+        with self._committing:
+            end = self.end_offset
+            self.queue.commit(self._committed_offset, end)
+            self._committed_offset = end
+
+    def sync(self, begin: int, end: int) -> None:
+        """Block until [begin, end) is on the disk."""
+        self.commit()
+        self.queue.sync(begin, end)
+
+    def gather(self, units: bytes) -> bytes:
+        """Return the records that units name, one after the other; RecordError if one does not.
+
+        OSError if a file cannot be mapped or one of its pages cannot be read.
+        """
+        count = len(units) // 20
+        parts = []
+        begin = 0
+        while begin < count:
+            physical_offset = int.from_bytes(units[begin * 20 : begin * 20 + 8], "big")
+            file = self.queue.find(physical_offset)
+            if file is None or physical_offset >= self.end_offset:
+                raise RecordError("a unit names a place outside the log", offset_bytes=begin * 20)
+            # Nearly always the last unit is in the same file, and then all are: they only grow.
+            end = count
+            while int.from_bytes(units[end * 20 - 20 : end * 20 - 12], "big") >= file.end:
+                end -= 1
+            verify = physical_offset < self.verified_from
+            try:
+                parts.append(gather(file.view, file.begin, units, begin, end, verify))
+            except OSError as exc:
+                raise _naming(file, exc) from exc
+            begin = end
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    def places(self, units: bytes) -> list[Places]:
+        """Return where in which files the records lie that units name."""
+        found: list[Places] = []
+        file, ranges = None, list[tuple[int, int]]()
+        for physical_offset, size in _PLACE.iter_unpack(units):
+            if file is None or not file.begin <= physical_offset < file.end:
+                if file is not None:
+                    found.append(Places(file.path, joined(ranges)))
+                file, ranges = self.queue.find(physical_offset), []
+            # Fillers name nothing, and units that a disk has changed may say anything.
+            if file is not None and 0 < size < FILLER_SIZE:
+                begin = physical_offset - file.begin
+                ranges.append((begin, min(begin + size, file.size)))
+        if file is not None:
+            found.append(Places(file.path, joined(ranges)))
+        return found
+
+    def size_at(self, physical_offset: int) -> int:
+        """Return the size that is said to be a record's there; 0 where none can be read."""
+        file = self.queue.find(physical_offset)
+        if file is None:
+            return 0
+        at = physical_offset - file.begin
+        try:
+            return int.from_bytes(copy_out(file.view, at, min(at + 4, file.size)), "big")
+        except OSError:
+            return 0
+
+    def record_at(self, physical_offset: int) -> bytes:
+        """Return the intact record that begins there; RecordError if none does.
+
+        OSError as for gather.
+        """
+        file = self.queue.find(physical_offset)
+        if file is None or not self.begin_offset <= physical_offset < self.end_offset:
+            raise RecordError("outside the log", offset_bytes=physical_offset)
+        at = physical_offset - file.begin
+        end = min(self.end_offset - file.begin, file.size)
+        try:
+            found, stop_at, stop = scan(file.view, at, end, file.begin, 1)
+            if found:
+                return copy_out(file.view, at, stop_at)
+        except OSError as exc:
+            raise _naming(file, exc) from exc
+        raise RecordError(f"no record begins here ({stop.name})", offset_bytes=physical_offset)
+
+    def close(self) -> None:
+        self._view = memoryview(b"")
+        self.queue.close()
+
+
+def _naming(file: MappedFile, error: OSError) -> OSError:
+    """Return the error with the name of the file it is about."""
+    return OSError(error.errno, error.strerror, file.path)

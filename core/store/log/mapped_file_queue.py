@@ -1,0 +1,377 @@
+"""The CommitLog's row of files: equal sizes, each named by the offset of its first byte.
+
+Owns: MappedFile, MappedFileQueue: loading and checking the row, finding a file by offset, adding
+the next one ahead of need, which files are mapped and how. Must not touch: what the bytes mean.
+
+    commitlog/00000000000000000000   [0, n)
+    commitlog/00000000001073741824   [n, 2n)        n = 1 GiB unless configured otherwise
+
+Invariants: files are contiguous and have one size; a file appears under its name only with that
+size and real blocks, and its directory is synced before anything is written to it; only the file
+that is appended to, full ones not yet on the disk and those made ahead are mapped for writing (in
+write-buffer mode they have buffers instead, as far as there are any), and at most ``mapped_max``
+others read-only, the one looked into last.
+Concurrency: a worker thread makes files ahead; it hands over finished ones through a future and
+touches nothing else. Another makes pages of the last file ready for the append. The flush thread
+commits, syncs and seals mapped files; buffers are given back in the thread that reads. A file that
+is let go of stays mapped for whoever holds its region or a view of it.
+"""
+
+from __future__ import annotations
+
+from concurrent.futures import Future, ThreadPoolExecutor
+from itertools import pairwise
+
+from motelog.core.errors import StoreDamagedError
+from motelog.core.store.disk.files import NO_ROOM, TEMPORARY, Region, Storage
+from motelog.core.store.log.write_buffer import BufferedFile, BufferPool
+
+NAME_DIGITS = 20
+
+
+def file_name(begin: int) -> str:
+    return f"{begin:0{NAME_DIGITS}d}"
+
+
+class MappedFile:
+    """One file of the row, mapped read-only when it is looked into, writable when asked for."""
+
+    __slots__ = ("_is_writable", "_others", "_region", "_storage", "begin", "path", "size")
+
+    def __init__(
+        self, storage: Storage, others: ReadOnlyFiles, path: str, begin: int, size: int
+    ) -> None:
+        self._storage = storage
+        self._others = others
+        self.path = path
+        self.begin = begin
+        self.size = size
+        self._region: Region | None = None
+        self._is_writable = False
+
+    @property
+    def end(self) -> int:
+        return self.begin + self.size
+
+    @property
+    def region(self) -> Region:
+        # Once: another thread may let go of the file meanwhile.
+        region = self._region
+        if region is None:
+            region = self._storage.map_file(self.path, self.size, is_read_only=True)
+            self._region = region
+        if not self._is_writable:
+            self._others.note_use(self)
+        return region
+
+    @property
+    def view(self) -> memoryview:
+        return self.region.view
+
+    def writable(self) -> Region:
+        """Return the file mapped for writing, or its buffer, until it is sealed."""
+        if self._region is None or not self._is_writable:
+            self.let_go()
+            self._region = self._storage.map_file(self.path, self.size)
+            self._is_writable = True
+        return self._region
+
+    def buffer(self, pool: BufferPool, filled: int) -> bool:
+        """Have what is written, behind ``filled`` bytes, go into a buffer; false if none is left.
+
+        The region is the buffer until the file is sealed.
+        """
+        memory = pool.take(self.size)
+        if memory is None:
+            return False
+        try:
+            file = self._storage.open_in_place(self.path)
+        except BaseException:
+            pool.give_back(memory)
+            raise
+        region = BufferedFile(pool, memory, file)
+        try:
+            if filled:
+                region.fill(self.view, filled)
+        except BaseException:
+            region.close()
+            raise
+        self.let_go()
+        self._region = region
+        self._is_writable = True
+        return True
+
+    @property
+    def is_buffered(self) -> bool:
+        return isinstance(self._region, BufferedFile)
+
+    def commit(self, begin: int, end: int) -> None:
+        """Copy what lies in [begin, end) of the log from the buffer, if there is one; blocks."""
+        if isinstance(self._region, BufferedFile):
+            self._region.commit(
+                max(begin, self.begin) - self.begin, min(end, self.end) - self.begin
+            )
+
+    def sync(self) -> None:
+        """Block until all that was written to the file, or committed, is on the disk."""
+        region = self._region
+        if region is not None and self._is_writable:
+            region.sync()
+        else:
+            self._storage.sync_file(self.path)
+
+    def seal(self) -> None:
+        """Take it that the file is full and on the disk: it is not written to any more."""
+        if self.is_buffered:
+            self.close()
+        elif self._is_writable:
+            self.let_go()
+
+    def let_go(self) -> None:
+        """Have the file unmapped once nobody holds its region or view any more."""
+        self._others.forget(self)
+        self._region = None
+        self._is_writable = False
+
+    def close(self) -> None:
+        region = self._region
+        self.let_go()
+        if region is not None:
+            region.close()
+
+
+class ReadOnlyFiles:
+    """The files that are mapped read-only, at most ``count_max``: each costs a descriptor."""
+
+    def __init__(self, count_max: int) -> None:
+        self._count_max = count_max
+        # In the order in which they were looked into.
+        self._files: dict[int, MappedFile] = {}
+
+    def note_use(self, file: MappedFile) -> None:
+        self._files.pop(file.begin, None)
+        self._files[file.begin] = file
+        if len(self._files) > self._count_max:
+            next(iter(self._files.values())).let_go()
+
+    def forget(self, file: MappedFile) -> None:
+        self._files.pop(file.begin, None)
+
+
+class MappedFileQueue:
+    """Files of ``file_bytes`` each under one directory."""
+
+    def __init__(
+        self,
+        storage: Storage,
+        directory: str,
+        file_bytes: int,
+        *,
+        mapped_max: int,
+        buffers_max: int = 0,
+        touch_bytes: int = 0,
+    ) -> None:
+        self._storage = storage
+        self._directory = directory
+        self.file_bytes = file_bytes
+        self.read_only = ReadOnlyFiles(mapped_max)
+        self._buffers = BufferPool(buffers_max) if buffers_max else None
+        self._buffered: list[MappedFile] = []
+        self._touch_bytes = touch_bytes
+        self.files: list[MappedFile] = []
+        # Made but not yet used; never in `files`, so that nobody looks for records there.
+        self._ahead: list[MappedFile] = []
+        self._worker: ThreadPoolExecutor | None = None
+        self._making: Future[MappedFile] | None = None
+
+    def load(self) -> None:
+        """Take the files that are there; StoreDamagedError names the one that does not fit."""
+        self._storage.make_directory(self._directory)
+        entries = self._storage.list_directory(self._directory)
+        for entry in entries:
+            if entry.name.endswith(TEMPORARY):
+                self._storage.remove_file(f"{self._directory}/{entry.name}")
+        entries = [e for e in entries if not e.name.endswith(TEMPORARY)]
+        if entries and entries[0].size > 0 and not entries[0].size % 8:
+            # The first file's size is the folder's, whatever the configuration says for new ones.
+            self.file_bytes = entries[0].size
+        for entry in entries:
+            self.files.append(self._load_one(entry.name, entry.size, entry.is_directory))
+
+    def _load_one(self, name: str, size: int, is_directory: bool) -> MappedFile:
+        path = f"{self._directory}/{name}"
+        if is_directory or len(name) != NAME_DIGITS or not name.isdigit():
+            raise StoreDamagedError(
+                "is not a CommitLog file: the name is not 20 digits", path=path, offset_bytes=0
+            )
+        if size != self.file_bytes:
+            raise StoreDamagedError(
+                f"has {size} bytes where the files of this folder have {self.file_bytes}",
+                path=path,
+                offset_bytes=min(size, self.file_bytes),
+            )
+        begin = int(name)
+        if self.files and begin != self.files[-1].end:
+            raise StoreDamagedError(
+                f"begins at {begin}, but the file before it ends at {self.files[-1].end}",
+                path=path,
+                offset_bytes=0,
+            )
+        return MappedFile(self._storage, self.read_only, path, begin, size)
+
+    def find(self, offset: int) -> MappedFile | None:
+        """Return the file that holds ``offset``."""
+        if not self.files:
+            return None
+        index = (offset - self.files[0].begin) // self.file_bytes
+        return self.files[index] if 0 <= index < len(self.files) else None
+
+    def sync(self, begin: int, end: int) -> None:
+        """Block until [begin, end) is on disk; nothing below ``end`` is written any more.
+
+        In write-buffer mode it has been committed before.
+        """
+        for file in self.between(begin, end):
+            file.sync()
+            if file.end <= end and not file.is_buffered:
+                file.seal()
+
+    def commit(self, begin: int, end: int) -> None:
+        """Copy [begin, end) from buffers into their files; blocks."""
+        for file in self.between(begin, end):
+            file.commit(begin, end)
+
+    @property
+    def free_buffers_count(self) -> int | None:
+        """How many write buffers are not in use; None in the mode without."""
+        return None if self._buffers is None else self._buffers.free_count
+
+    def give_back_buffers(self, end: int) -> None:
+        """Seal the files that lie below ``end``, where everything is on the disk.
+
+        Only in the thread that reads: it may not be looking into one of them.
+        """
+        for file in [file for file in self._buffered if file.end <= end]:
+            self._buffered.remove(file)
+            file.seal()
+
+    def open_last(self, filled: int) -> None:
+        """Open the last file, which holds ``filled`` bytes so far, to be appended to."""
+        if self.files[-1] not in self._buffered:
+            self._open(self.files[-1], filled)
+
+    def _open(self, file: MappedFile, filled: int) -> None:
+        if self._buffers is not None and file.buffer(self._buffers, filled):
+            self._buffered.append(file)
+        else:
+            file.writable()
+
+    def between(self, begin: int, end: int) -> list[MappedFile]:
+        """Return the files that hold a byte of [begin, end)."""
+        return [f for f in self.files if f.begin < end and f.end > begin]
+
+    def make_ahead(self) -> None:
+        """Begin to make the next file in the worker thread, unless it is there or being made."""
+        if self._making is None and not self._ahead:
+            self._making = self._in_worker().submit(self._make, self._next_begin())
+
+    def touch_ahead(self, offset: int, touched: int) -> int:
+        """Have a worker touch the last file's pages behind ``offset``; return up to where.
+
+        A page that is touched first by an append has it wait for the kernel, which may be about to
+        write out that page's neighbours or its journal. Below ``touched`` that is done.
+        """
+        file = self.files[-1]
+        end = min(offset + self._touch_bytes, file.end)
+        if end > touched and not file.is_buffered:
+            begin = max(offset, touched) - file.begin
+            self._in_worker().submit(file.writable().prepare, begin, end - file.begin)
+        return end
+
+    def _in_worker(self) -> ThreadPoolExecutor:
+        if self._worker is None:
+            # Two: pages are wanted before the next file is made.
+            self._worker = ThreadPoolExecutor(2, thread_name_prefix="commitlog-file")
+        return self._worker
+
+    def ensure_ahead(self, count: int) -> None:
+        """Have ``count`` files ready to be used; blocks and raises OSError when they cannot be."""
+        if self._making is not None:
+            making, self._making = self._making, None
+            # An attempt that found no room is made again here, where that can refuse the batch.
+            failure = making.exception()
+            if failure is None:
+                self._ahead.append(making.result())
+            elif not isinstance(failure, OSError) or failure.errno not in NO_ROOM:
+                raise failure
+        while len(self._ahead) < count:
+            self._ahead.append(self._make(self._next_begin()))
+
+    def add(self) -> MappedFile:
+        """Move the next file that is ready into the row and return it."""
+        self.ensure_ahead(1)
+        self.files.append(self._ahead.pop(0))
+        return self.files[-1]
+
+    def drop_from(self, index: int) -> list[MappedFile]:
+        """Take files[index:] out of the row, close and return them."""
+        dropped = self.files[index:]
+        del self.files[index:]
+        for file in dropped:
+            file.close()
+        return dropped
+
+    def drop_first(self, file: MappedFile) -> None:
+        """Take the oldest file out of the row; it stays mapped for those who hold it.
+
+        The row is a new list afterwards: a thread may be going through the old one.
+        """
+        assert self.files[0] is file
+        assert len(self.files) > 1, "the newest file stays"
+        self.files = self.files[1:]
+
+    def put_back(self, file: MappedFile) -> None:
+        """Undo drop_first."""
+        assert file.end == self.files[0].begin
+        self.files = [file, *self.files]
+
+    def close(self) -> None:
+        """Unmap all; files made ahead and never used are removed."""
+        if self._worker is not None:
+            self._worker.shutdown(wait=True)
+        if self._making is not None and self._making.exception() is None:
+            self._ahead.append(self._making.result())
+        self._making = None
+        for file in self.files:
+            file.close()
+        # The last one first: a crash between two must not leave a gap in the row.
+        for file in reversed(self._ahead):
+            file.close()
+            self._storage.remove_file(file.path)
+        self._ahead.clear()
+
+    def _next_begin(self) -> int:
+        last = self._ahead or self.files
+        return last[-1].end if last else 0
+
+    def _make(self, begin: int) -> MappedFile:
+        path = f"{self._directory}/{file_name(begin)}"
+        self._storage.create_file(path, self.file_bytes, sparse=False)
+        self._storage.sync_directory(self._directory)
+        file = MappedFile(self._storage, self.read_only, path, begin, self.file_bytes)
+        # Opened here, so that the thread that appends does not wait for it.
+        self._open(file, 0)
+        if self._touch_bytes:
+            file.writable().prepare(0, min(self._touch_bytes, file.size))
+        return file
+
+    def _check(self) -> None:
+        """Assert the invariants; not while a file is being made."""
+        made = [*self.files, *self._ahead]
+        if self._making is not None and self._making.exception() is None:
+            made.append(self._making.result())
+        for file, following in pairwise(made):
+            assert file.end == following.begin
+        if self._buffers is not None:
+            in_use = sum(file.is_buffered for file in made)
+            assert self._buffers.free_count == self._buffers.count_max - in_use

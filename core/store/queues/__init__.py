@@ -1,0 +1,1 @@
+"""ConsumeQueues: units per topic and queue id."""

@@ -1,0 +1,328 @@
+"""The ConsumeQueues' half of a start: which units are believed, repaired, made anew or zeroed.
+
+Owns: QueueRecovery. Must not touch: where the log begins and ends, how its records are walked
+(recovery), the running store. The log is the truth: no unit is believed that the log contradicts.
+
+Units that the walk finds collect in the queues' tails, and are compared with what is on file, and
+written where they differ, in batches.
+
+Invariant when a start is done: each queue's units are exactly those of the log's records, with
+fillers for the ones that are lost, and no unit points into damage or beyond the end of the log.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Final
+
+from motelog.core.records.record import (
+    FILLER_SIZE,
+    RECORD_BYTES_MIN,
+    UNIT_BYTES,
+    UnitRun,
+    scan,
+    zeros_from,
+)
+from motelog.core.store.disk.files import Piece, Storage
+from motelog.core.store.log.commitlog import CommitLog
+from motelog.core.store.queues.consume_queue import FILLER, UNIT, ConsumeQueue, is_topic_name
+from motelog.core.store.state.checkpoint import QueueTable, StateFiles
+from motelog.core.store.state.recovery_report import QueueKey, RecoveryReport
+
+# Units in memory before they are compared and written: 32 MiB.
+UNITS_MAX: Final = 1_677_721
+PIECES_PER_CALL: Final = 512
+
+logger = logging.getLogger(__name__)
+
+
+class QueueRecovery:
+    """One start. ``queues`` holds the queues found on disk and gets those found in the log."""
+
+    def __init__(
+        self,
+        storage: Storage,
+        directory: str,
+        log: CommitLog,
+        queues: dict[QueueKey, ConsumeQueue],
+        make_queue: Callable[[str, int], ConsumeQueue],
+        *,
+        file_units: int,
+    ) -> None:
+        self._storage = storage
+        self._file_bytes = file_units * UNIT_BYTES
+        self._directory = directory
+        self._log = log
+        self._queues = queues
+        self._make_queue = make_queue
+        self.report = RecoveryReport()
+        # Queues to be made anew from the whole log, with the reason.
+        self._broken: dict[QueueKey, str] = {}
+        self._only: set[QueueKey] | None = None
+        # Queues that the current walk has met; and whether it began at the log's first byte.
+        self._met: set[QueueKey] = set()
+        self._is_whole = False
+        # Whether the first walk did, of a log that no longer begins with its first record.
+        self._is_cleaned = False
+        # Queues with units in their tails, and how many these are.
+        self._touched: dict[QueueKey, ConsumeQueue] = {}
+        self._pending = 0
+        # How many units each queue is known to have had on file, and the CRCs of its files.
+        self._known: dict[QueueKey, int] = {}
+        self._crcs: dict[QueueKey, list[int]] = {}
+
+    def load(self, begin: int, table: QueueTable | None) -> None:
+        """Believe of each queue what lies below ``begin`` and leads up to a record that agrees.
+
+        A walk of the log from ``begin`` on follows.
+        """
+        if table is not None:
+            self._known = {(topic, queue_id): end for topic, queue_id, end in table.queues}
+            if len(table.crcs) == len(table.queues):
+                self._crcs = dict(zip(self._known, table.crcs, strict=False))
+        self._is_whole = begin == self._log.begin_offset
+        self._is_cleaned = self._is_whole and begin > 0
+        for key, queue in self._queues.items():
+            reason = queue.load()
+            if reason is None and queue.begin_offset > 0 and self._log.begin_offset == 0:
+                reason = "its first file is missing although the log has its first record"
+            if reason is None:
+                queue.set_max_offset(queue.find_end(begin, self._known.get(key)))
+                reason = self._contradiction(queue)
+                known = self._known.get(key, queue.max_offset)
+                queue.adopt_crcs(known, self._crcs.get(key, []))
+            if reason is not None:
+                self._break(key, reason)
+
+    def _break(self, key: QueueKey, reason: str) -> None:
+        self._broken[key] = reason
+        if self._is_whole:
+            # The walk that is about to begin, or is going on, sees all of its records anyway.
+            self._wipe(key)
+
+    def _wipe(self, key: QueueKey, begin_offset: int = 0) -> None:
+        queue = self._queues[key]
+        self._pending -= queue.tail.pending
+        queue.wipe(begin_offset)
+
+    def _contradiction(self, queue: ConsumeQueue) -> str | None:
+        """Compare the last unit believed with the record it names."""
+        offset = queue.max_offset - 1
+        while offset >= queue.begin_offset:
+            physical_offset, size, _ = queue.unit(offset)
+            if size != FILLER_SIZE:
+                break
+            offset -= 1
+        else:
+            return None
+        file = self._log.queue.find(physical_offset)
+        if file is None or physical_offset < self._log.begin_offset:
+            return None
+        at = physical_offset - file.begin
+        found, _, _ = scan(file.view, at, file.size, file.begin, 1)
+        wanted = (queue.tail.topic, queue.tail.queue_id, offset, physical_offset, size)
+        if found and found[0][:5] == wanted:
+            return None
+        return f"unit {offset} names no record of this queue at {physical_offset}"
+
+    def place(self, run: UnitRun) -> None:
+        """Put a run of units where its first record's queue offset says."""
+        first, units = run.first_offset, run.units
+        physical_offset = int.from_bytes(units[:8], "big")
+        topic = run.topic.decode(errors="replace")
+        if not is_topic_name(topic):
+            self._refuse(physical_offset, units, "no topic can have its name")
+            return
+        key = (topic, run.queue_id)
+        if self._only is not None and key not in self._only:
+            return
+        if key in self._broken and not self._is_whole:
+            return
+        queue = self._queues.get(key)
+        if queue is None:
+            queue = self._queues[key] = self._make_queue(*key)
+        gap = first - queue.max_offset
+        # One more than is known to be lost: a record whose queue id has changed left a gap here.
+        possible = self.report.lost_bytes // RECORD_BYTES_MIN + 1
+        if gap and key not in self._met:
+            if not self._is_whole:
+                self._break(key, f"has {queue.max_offset} units below record {first}")
+                return
+            # When the log no longer begins at 0, the records before this one may have been
+            # cleaned away with their files.
+            is_cleaned = self._log.begin_offset > 0
+            self._wipe(key, first if is_cleaned else 0)
+            gap = first - queue.max_offset
+            possible = gap if is_cleaned else possible
+        if key not in self._met:
+            self._fill_holes(queue, first)
+        self._met.add(key)
+        if gap < 0:
+            # Only the records whose place is taken: those behind them may be in theirs.
+            taken = min(-gap, len(units) // UNIT_BYTES)
+            self._refuse(
+                physical_offset, units[: taken * UNIT_BYTES], f"queue offset {first} is taken"
+            )
+            units = units[taken * UNIT_BYTES :]
+            if not units:
+                return
+            physical_offset = int.from_bytes(units[:8], "big")
+            first += taken
+            gap = first - queue.max_offset
+        if not 0 <= gap <= possible:
+            self._refuse(physical_offset, units, f"expected queue offset {queue.max_offset}")
+        else:
+            self._put(key, FILLER * gap + units)
+
+    def _fill_holes(self, queue: ConsumeQueue, end: int) -> None:
+        """Have no hole in the units of removed records, all those below ``end``.
+
+        Where cleaning has gone beyond the last checkpoint, their units may not be on the disk.
+        """
+        if self._is_cleaned and queue.fill_holes(end):
+            self.report.note_repaired((queue.tail.topic.decode(), queue.tail.queue_id))
+
+    def _put(self, key: QueueKey, units: bytes) -> None:
+        """Add units to a queue."""
+        queue = self._queues[key]
+        queue.tail.extend(units)
+        self._touched[key] = queue
+        self._pending += len(units) // UNIT_BYTES
+        if self._pending > UNITS_MAX:
+            self._write()
+
+    def _write(self) -> None:
+        """Bring all units that are in memory on file."""
+        pieces: list[Piece] = []
+        queues: list[ConsumeQueue] = []
+
+        def call() -> None:
+            if pieces:
+                self._storage.write_files(pieces, self._file_bytes)
+            for queue in queues:
+                queue.note_written(queue.max_offset)
+            pieces.clear()
+            queues.clear()
+
+        for key, queue in self._touched.items():
+            tail = queue.tail
+            first, count = tail.first_offset, tail.pending
+            units = tail.units(first, count)
+            there = queue.read_files(first, count)
+            if there != units:
+                known = max(self._known.get(key, 0) - first, 0) * UNIT_BYTES
+                if units[:known] != there[:known]:
+                    queue.forget_crcs(first)
+                pieces += queue.pieces(first, units)
+                if key not in self._broken and self._was_wrong(key, first, units, there):
+                    self.report.note_repaired(key)
+            queues.append(queue)
+            if len(pieces) >= PIECES_PER_CALL:
+                call()
+        call()
+        self._touched.clear()
+        self._pending = 0
+
+    def _was_wrong(self, key: QueueKey, first: int, units: bytes, there: bytes) -> bool:
+        """Say whether units on file were others than these; zeros are ones never written."""
+        known = min((self._known.get(key, 0) - first) * UNIT_BYTES, len(units))
+        written = -(-zeros_from(there, 0, len(there)) // UNIT_BYTES) * UNIT_BYTES
+        end = max(known, written)
+        there = there.ljust(len(units), b"\0")
+        if there[:end] == units[:end]:
+            return False
+        for at in range(0, end, UNIT_BYTES):
+            unit = there[at : at + UNIT_BYTES]
+            if unit != units[at : at + UNIT_BYTES] and (at < known or unit.strip(b"\0")):
+                return True
+        return False
+
+    def _refuse(self, physical_offset: int, units: bytes, reason: str) -> None:
+        """Records whose header contradicts the log before them get no units."""
+        sizes = [unit[1] for unit in UNIT.iter_unpack(units)]
+        file = self._log.queue.find(physical_offset)
+        assert file is not None
+        self.report.note_damage(
+            file, physical_offset, sum(sizes), f"{reason}; records={len(sizes)}"
+        )
+
+    def compare_with(self, table: QueueTable) -> None:
+        """Find queues that have fewer units than when the table was written."""
+        for topic, queue_id, max_offset in table.queues:
+            key = (topic, queue_id)
+            if not is_topic_name(topic) or queue_id < 0:
+                continue
+            queue = self._queues.get(key)
+            if queue is None:
+                queue = self._queues[key] = self._make_queue(topic, queue_id)
+            if queue.max_offset < max_offset and key not in self._broken and not self._is_whole:
+                self._break(key, f"has {queue.max_offset} units, had {max_offset}")
+
+    def rebuild(self, walk: Callable[[int], object]) -> None:
+        """Make the broken queues anew; ``walk`` places every record from an offset on."""
+        if not self._broken:
+            return
+        self.report.rebuilt_queues = sorted(self._broken)
+        for key, reason in self._broken.items():
+            logger.warning("rebuilding a ConsumeQueue topic=%s queue_id=%d reason=%s", *key, reason)
+        if self._is_whole:
+            return
+        # A crash before all is rewritten must not have the next start believe half of it.
+        StateFiles(self._storage, self._directory).forget_checkpoint()
+        for key in self._broken:
+            self._wipe(key)
+        self._is_whole = True
+        self._only = set(self._broken)
+        self._met.clear()
+        records = self.report.records
+        walk(self._log.begin_offset)
+        self.report.records = records
+        self._only = None
+
+    def keep_offsets_used(self, table: QueueTable) -> None:
+        """Put fillers where a queue's last records are lost: no offset is given out twice."""
+        for topic, queue_id, max_offset in table.queues:
+            queue = self._queues.get((topic, queue_id))
+            if queue is None:
+                continue
+            if queue.max_offset == 0 < max_offset and self._log.begin_offset > 0:
+                # Its records have all been cleaned away, and then its files were lost.
+                self._wipe((topic, queue_id), max_offset)
+                self._put((topic, queue_id), FILLER * (max_offset - queue.max_offset))
+                self.report.note_repaired((topic, queue_id))
+            lacking = max_offset - queue.max_offset
+            if 0 < lacking <= self.report.lost_bytes // RECORD_BYTES_MIN:
+                self._put((topic, queue_id), FILLER * lacking)
+                self.report.note_repaired((topic, queue_id))
+
+    def cut(self) -> None:
+        """Write what is in memory, zero the units that no record backs."""
+        self._write()
+        for key, queue in self._queues.items():
+            if key not in self._met:
+                self._fill_holes(queue, queue.max_offset)
+        for key, queue in self._queues.items():
+            count = 0
+            while self._is_lost(queue, queue.max_offset + count):
+                count += 1
+            if count:
+                # Units into damage at the queue's end: their offsets stay used.
+                self._put(key, FILLER * count)
+        self._write()
+        for key, queue in self._queues.items():
+            queue.settle_crcs()
+            if queue.truncate():
+                self.report.note_repaired(key)
+
+    def _is_lost(self, queue: ConsumeQueue, offset: int) -> bool:
+        data = queue.read_files(offset, 1)
+        if not data:
+            return False
+        physical_offset, size, _ = UNIT.unpack(data)
+        if size == FILLER_SIZE:
+            return True
+        return size > 0 and any(
+            damage.physical_offset <= physical_offset < damage.physical_offset + damage.size
+            for damage in self.report.damage
+        )

@@ -1,0 +1,355 @@
+"""What a start does with a store folder: find the log's end, report damage, repair ConsumeQueues.
+
+Owns: Recovery: the walk of the log, its damage and its end. Must not touch: units (queue_recovery),
+the running store; it works before anything is appended.
+
+    1. Choose where to begin: at the last file after a clean stop; else where the checkpoint says
+       that all before is complete; else, as RocketMQ's checkpoint says times only, at the newest
+       file whose first record is older than that by 3 s; else at the first.
+    2. Walk the records from there to the end: layout, CRC, own physical offset. What a bad record
+       means depends on where it is, as the log was on disk up to the durable offset:
+
+         scanned_from               durable offset                   last byte written
+              |  records   XX  records   |   records   X   records       |
+                           damage                      the log ends here
+
+       Below, it is damage: the next intact record that names its own place is looked for, the
+       bytes between are reported and stay out of every queue. From there on it is what a crash
+       leaves, and the log ends: the rest is zeroed, and kept aside if records are in it, for the
+       kernel may have written later pages before earlier ones. After a clean stop, and in a
+       folder without that offset, all of the log counts as below.
+    3. Each record's unit goes where its queue offset says. A queue whose units below the starting
+       point do not lead up to that offset is made anew from the whole log.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import os
+from collections.abc import Callable, Iterator
+from concurrent.futures import Executor, ThreadPoolExecutor
+from typing import Final
+
+from motelog.core.records.record import (
+    RECORD_BYTES_MIN,
+    ScanStop,
+    collect,
+    copy_in,
+    copy_out,
+    find_record,
+    scan,
+    zeros_from,
+)
+from motelog.core.store.disk.files import Storage
+from motelog.core.store.due_time import WAITING_TOPICS, DueTimes
+from motelog.core.store.index.index import IndexItem
+from motelog.core.store.index.index_service import IndexService
+from motelog.core.store.log.commitlog import CommitLog
+from motelog.core.store.log.mapped_file_queue import MappedFile
+from motelog.core.store.start.queue_recovery import QueueRecovery
+from motelog.core.store.state.checkpoint import QueueTable, StoreCheckpoint
+from motelog.core.store.state.progress import ProgressMeter
+from motelog.core.store.state.recovery_report import RecoveryReport
+
+logger = logging.getLogger(__name__)
+
+CHECKPOINT_MARGIN_MS: Final = 3_000
+# Many, so that a run of units of one queue is long even if there are thousands of queues; but a
+# step is to end while the next one is being read from the disk.
+RECORDS_PER_STEP: Final = 262_144
+STEP_BYTES: Final = 67_108_864
+RECORDS_PER_STEP_MIN: Final = 4_096
+OFFSET_MAX: Final = (1 << 63) - 1
+
+IndexFeed = Callable[[list[IndexItem], int], None]
+
+
+class Recovery:
+    """One start; ``queues`` does, with the same report, what it means for the ConsumeQueues."""
+
+    def __init__(
+        self,
+        storage: Storage,
+        directory: str,
+        log: CommitLog,
+        queues: QueueRecovery,
+        index: IndexService,
+        due_times: DueTimes,
+        meter: ProgressMeter,
+    ) -> None:
+        self._storage = storage
+        self._directory = directory
+        self._log = log
+        self._index = index
+        self._meter = meter
+        self._due_times = due_times
+        self.report = queues.report
+        self._queues = queues
+        self.last_store_timestamp_ms = 0
+        # Up to where the log is known to have been on disk, and from where on a bad record ends it.
+        self._known_end = 0
+        self._ends_from = OFFSET_MAX
+
+    def run(
+        self,
+        *,
+        was_clean: bool,
+        checkpoint: StoreCheckpoint,
+        table: QueueTable | None,
+        durable_offset: int | None,
+    ) -> RecoveryReport:
+        """Recover; blocks for as long as reading the log since the checkpoint takes."""
+        report = self.report
+        report.was_clean = was_clean
+        self._known_end = max(durable_offset or 0, table.end_offset if table is not None else 0)
+        if not was_clean and durable_offset is not None:
+            self._ends_from = self._known_end
+        begin = self._choose_begin(was_clean, checkpoint)
+        report.scanned_from = begin
+        self._queues.load(begin, table)
+        self._index.begin_feed(begin)
+        end, torn = self._walk(begin, feed=self._index.feed)
+        report.end_offset = end
+        self._cut_log(end, torn)
+        if table is not None:
+            self._queues.compare_with(table)
+        self._queues.rebuild(lambda at: self._walk(at, feed=None))
+        if table is not None:
+            self._queues.keep_offsets_used(table)
+        self._queues.cut()
+        self._log_report()
+        return report
+
+    # -- the log ---------------------------------------------------------------------------
+
+    def _choose_begin(self, was_clean: bool, checkpoint: StoreCheckpoint) -> int:
+        files = self._log.queue.files
+        if not files:
+            return 0
+        if was_clean:
+            # Behind it there may be files that were made ahead and never used: RocketMQ leaves
+            # them, and a power cut brings back those that a stop has removed.
+            return next(file.begin for file in reversed(files) if self._is_used(file))
+        at = checkpoint.complete_offset
+        if at is not None and files[0].begin <= at <= files[-1].end and self._may_begin(at):
+            return at
+        for file in reversed(files):
+            first, _, _ = scan(file.view, 0, file.size, file.begin, 1)
+            if first and first[0][7] <= checkpoint.safe_ms - CHECKPOINT_MARGIN_MS:
+                return file.begin
+        return files[0].begin
+
+    def _is_used(self, file: MappedFile) -> bool:
+        _, _, stop = scan(file.view, 0, file.size, file.begin, 1)
+        return stop is not ScanStop.EMPTY or file is self._log.queue.files[0]
+
+    def _may_begin(self, at: int) -> bool:
+        """Say whether a record may begin there; it does not in a folder put together by hand."""
+        file = self._log.queue.find(at)
+        if file is None or at >= self._ends_from:
+            return True
+        found, _, stop = scan(file.view, at - file.begin, file.size, file.begin, 1)
+        return bool(found) or stop in (ScanStop.BLANK, ScanStop.EMPTY)
+
+    def _walk(self, begin: int, *, feed: IndexFeed | None) -> tuple[int, ScanStop]:
+        """Take every intact record from ``begin`` on; return where the log ends, and why there.
+
+        ``feed`` gets those with keys, step by step, and where the step ended.
+        """
+        with ThreadPoolExecutor(1, thread_name_prefix="recovery-prefetch") as worker:
+            return self._walk_ahead(begin, feed, worker)
+
+    def _walk_ahead(
+        self, begin: int, feed: IndexFeed | None, worker: Executor
+    ) -> tuple[int, ScanStop]:
+        at = begin
+        count_max = RECORDS_PER_STEP_MIN
+        data_end = self._data_end()
+        coming = worker.submit(self._prefetch, at, data_end)
+        self._meter.begin(
+            "reading the log" if feed is not None else "making ConsumeQueues anew",
+            data_end - begin,
+        )
+        while (file := self._log.queue.find(at)) is not None:
+            keyed: list[IndexItem] = []
+            coming.result()
+            coming = worker.submit(self._prefetch, at + STEP_BYTES, data_end)
+            runs, position, stop, count, last_ms = collect(
+                file.view, at - file.begin, file.size, file.begin, count_max,
+                WAITING_TOPICS, self._due_times.due_ms, keyed if feed is not None else None,
+            )  # fmt: skip
+            self.report.records += count
+            self.last_store_timestamp_ms = max(self.last_store_timestamp_ms, last_ms)
+            for run in runs:
+                self._queues.place(run)
+            if feed is not None:
+                feed(keyed, file.begin + position)
+            self._meter.advance(file.begin + position - begin)
+            if count:
+                bytes_per_record = (file.begin + position - at) // count
+                count_max = min(
+                    max(STEP_BYTES // bytes_per_record, RECORDS_PER_STEP_MIN), RECORDS_PER_STEP
+                )
+            at = file.begin + position
+            match stop:
+                case ScanStop.COUNT:
+                    continue
+                case ScanStop.BLANK | ScanStop.END:
+                    at = file.end
+                    continue
+            good = self._find_next(file, position) if at < self._ends_from else None
+            if good is None:
+                return at, stop
+            reason = f"{stop.name}; the log goes on at {good}"
+            self.report.note_damage(file, at, good - at, reason)
+            at = good
+        return at, ScanStop.END
+
+    def _prefetch(self, at: int, data_end: int) -> None:
+        """Have the bytes that are looked at from ``at`` on read from the disk meanwhile."""
+        stop = min(at + STEP_BYTES, data_end)
+        for file in self._log.queue.between(at, stop):
+            begin = max(at - file.begin, 0)
+            self._storage.prefetch(file.path, begin, min(stop - file.begin, file.size))
+
+    def _data_end(self) -> int:
+        """Return where the last file's data ends, as far as the file system knows."""
+        for file in reversed(self._log.queue.files):
+            ends = [stop for _, stop in file.region.data_ranges(0)]
+            if ends:
+                return file.begin + ends[-1]
+        return self._log.begin_offset
+
+    def _find_next(self, file: MappedFile, position: int) -> int | None:
+        """Return the physical offset of the next intact record behind a bad one."""
+        # A body may hold bytes that look like a record, so the bad record's own size comes first.
+        size = copy_out(file.view, position, min(position + 4, file.size))
+        after = position + int.from_bytes(size, "big")
+        if position + RECORD_BYTES_MIN <= after <= file.size and self._begins_at(file, after):
+            return file.begin + after
+        good = next(self._intact_from(file.begin + position + 1), None)
+        if good is None or good <= self._ends_from:
+            return good
+        # The log was on disk up to here. A hole may follow, and nothing behind a hole is kept.
+        end = self._log.queue.find(self._ends_from)
+        if end is not None and self._begins_at(end, self._ends_from - end.begin):
+            return self._ends_from
+        return None
+
+    def _begins_at(self, file: MappedFile, position: int) -> bool:
+        """Say whether an intact record or a blank one begins there."""
+        found, _, stop = scan(file.view, position, file.size, file.begin, 1)
+        return bool(found) or stop is ScanStop.BLANK
+
+    def _intact_from(self, begin: int) -> Iterator[int]:
+        """Yield where the next intact record at or behind ``begin`` is, in each stretch of data."""
+        for file in self._log.queue.between(begin, OFFSET_MAX):
+            at = max(begin - file.begin, 0)
+            for start, stop in file.region.data_ranges(at):
+                hit = find_record(file.view, start, stop, file.size, file.begin)
+                if hit >= 0:
+                    yield file.begin + hit
+
+    def _cut_log(self, end: int, torn: ScanStop) -> None:
+        """Make the log end at ``end``; what lies behind it is no longer part of it."""
+        files = self._log.queue.files
+        keep = [file for file in files if file.begin <= end]
+        if files and self._known_end > end:
+            self._report_damage_at_end(end)
+        self._count_behind(end)
+        # The last one first: a crash between two must not leave a gap in the row.
+        for file in reversed(files[len(keep) :]):
+            self._set_aside_or_remove(file)
+        self._log.queue.drop_from(len(keep))
+        if keep and end < keep[-1].end:
+            self._zero_behind(keep[-1], end - keep[-1].begin, torn)
+
+    def _report_damage_at_end(self, end: int) -> None:
+        """The log was longer when it was last synced."""
+        file = self._log.queue.find(end) or self._log.queue.files[-1]
+        reason = f"no record here, but the log reached up to {self._known_end}"
+        self.report.note_damage(file, end, self._known_end - end, reason)
+
+    def _count_behind(self, end: int) -> None:
+        """Count the intact records that are given up because something before them is missing."""
+        report = self.report
+        begin: int | None = end
+        while begin is not None and (begin := next(self._intact_from(begin), None)) is not None:
+            file = self._log.queue.find(begin)
+            assert file is not None
+            _, position, _, count, _ = collect(
+                file.view, begin - file.begin, file.size, file.begin, RECORDS_PER_STEP,
+                (), self._due_times.due_ms,
+            )  # fmt: skip
+            report.given_up_records += count
+            report.given_up_bytes += file.begin + position - begin
+            begin = file.begin + position
+        if report.given_up_records:
+            logger.warning(
+                "the log ends at offset=%d: what follows was not on disk yet when the crash came; "
+                "given up records=%d bytes=%d",
+                end, report.given_up_records, report.given_up_bytes,
+            )  # fmt: skip
+
+    def _zero_behind(self, file: MappedFile, position: int, torn: ScanStop) -> None:
+        remains = 0
+        for start, stop in file.region.data_ranges(position):
+            behind = zeros_from(file.view, start, stop)
+            if behind > start:
+                remains = behind - position
+        if not remains:
+            return
+        report = self.report
+        # After a crash a torn record is what one expects; anything else may be worth a look.
+        if report.was_clean or report.damage or report.given_up_records:
+            name = self._aside(f"{file.begin + position:020d}", ".cut")
+            self._storage.replace_file(name, copy_out(file.view, position, position + remains))
+        copy_in(file.writable().view, position, bytes(remains))
+        report.cut_bytes = remains
+        logger.warning(
+            "cut the end of the log path=%s offset=%d bytes=%d reason=%s",
+            file.path, position, remains, torn.name,
+        )  # fmt: skip
+
+    def _set_aside_or_remove(self, file: MappedFile) -> None:
+        """A file behind the end of the log: one with bytes in it is kept for a human to look at."""
+        holds_bytes = any(
+            zeros_from(file.view, start, stop) > start for start, stop in file.region.data_ranges(0)
+        )
+        file.close()
+        if not holds_bytes:
+            self._storage.remove_file(file.path)
+            return
+        aside = self._aside(f"{file.begin:020d}", "")
+        # A sync of the other directory must not make this file go before those behind it.
+        self._storage.sync_directory(os.path.dirname(file.path))
+        self._storage.rename(file.path, aside)
+
+    def _aside(self, stem: str, suffix: str) -> str:
+        """Return a new name in ``damaged/``: what an earlier start put there stays."""
+        directory = f"{self._directory}/damaged"
+        self._storage.make_directory(directory, durable=True)
+        known = {entry.name for entry in self._storage.list_directory(directory)}
+        name = next(
+            name
+            for number in itertools.count()
+            if (name := f"{stem}{f'-{number}' if number else ''}{suffix}") not in known
+        )
+        self.report.moved_aside.append(f"{directory}/{name}")
+        return f"{directory}/{name}"
+
+    def _log_report(self) -> None:
+        report = self.report
+        for damage in report.damage:
+            logger.error(
+                "damage in the log path=%s offset=%d bytes=%d reason=%s",
+                damage.path, damage.offset_bytes, damage.size, damage.reason,
+            )  # fmt: skip
+        for name in report.moved_aside:
+            logger.warning("kept bytes that are no longer part of the log path=%s", name)
+        logger.info(
+            "store recovered clean=%s from=%d end=%d records=%d repaired=%d rebuilt=%d",
+            report.was_clean, report.scanned_from, report.end_offset, report.records,
+            len(report.repaired_queues), len(report.rebuilt_queues),
+        )  # fmt: skip

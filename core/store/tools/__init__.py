@@ -1,0 +1,1 @@
+"""What `motelog store` does with a folder."""

@@ -1,0 +1,1 @@
+"""From the log to devices: who gets a record, live or later."""

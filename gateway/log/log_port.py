@@ -1,0 +1,94 @@
+"""What the gateway needs from a log, whoever keeps it.
+
+Owns: the LogPort protocol. Must not touch: a broker or a connection; implementations do
+(``local_log``: a broker in this process).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+from motelog.core.broker.api import ReadResult
+from motelog.core.errors import StoreError
+from motelog.core.records.record import QueueTail
+
+#: One message as the record kernel takes it (core.records.record.encode_batch).
+AppendMessage = tuple[QueueTail, bytes, bytes, int, int, bytes, int, int, int, int]
+
+
+class LogPort(Protocol):
+    """One log: append a batch, read a queue from an offset, hear of growth."""
+
+    def queue_count(self, topic: str) -> int | None:
+        """Return how many queues of ``topic`` can be written, None if there is no such topic."""
+        ...
+
+    def create_topic(self, topic: str, queue_count: int) -> int:
+        """Create the topic unless it exists; return its queue count. BrokerError if refused."""
+        ...
+
+    def topics(self) -> Sequence[str]:
+        """Return the names of all topics, system topics included."""
+        ...
+
+    def queue_tail(self, topic: str, queue_id: int) -> QueueTail:
+        """Return what addresses appends to one queue."""
+        ...
+
+    def append(self, messages: list[Any]) -> int:
+        """Append a batch of AppendMessage; return the end offset to wait for before acknowledging.
+
+        All or nothing: on StoreError nothing of the batch was written.
+        """
+        ...
+
+    @property
+    def acknowledged_offset(self) -> int:
+        """Return the offset below which the log's mode allows to acknowledge."""
+        ...
+
+    def want_acknowledged(self, end_offset: int) -> None:
+        """Have everything below ``end_offset`` made so that it may be acknowledged."""
+        ...
+
+    def on_acknowledged(self, listener: Callable[[], None]) -> None:
+        """Call ``listener`` when ``acknowledged_offset`` has grown, and when ``failure`` is set."""
+        ...
+
+    @property
+    def failure(self) -> StoreError | None:
+        """Return why ``acknowledged_offset`` will not grow any more; None while all is well."""
+        ...
+
+    def read(
+        self,
+        topic: str,
+        queue_id: int,
+        queue_offset: int,
+        *,
+        count_max: int,
+        bytes_max: int,
+        may_wait: bool,
+    ) -> ReadResult:
+        """Return the records at hand from ``queue_offset`` on, concatenated.
+
+        Unless it ``may_wait`` for the disk, finds COLD where it would have to; then ``load``.
+        """
+        ...
+
+    def load(self, read: ReadResult, then: Callable[[], None]) -> bool:
+        """Call ``then`` later, when what a COLD read lacks is at hand; False if too many wait."""
+        ...
+
+    def max_offset(self, topic: str, queue_id: int) -> int:
+        """Return the queue offset that the next record of the queue will have."""
+        ...
+
+    def on_growth(self, listener: Callable[[list[QueueTail]], None]) -> None:
+        """Call ``listener`` with the queues that grew after each append, whoever appended."""
+        ...
+
+    def on_topic_created(self, listener: Callable[[str], None]) -> None:
+        """Call ``listener`` with each new topic before anything is appended to it."""
+        ...

@@ -1,0 +1,1 @@
+"""MQTT topics and properties as the log has them, and back."""

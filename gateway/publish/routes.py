@@ -1,0 +1,130 @@
+"""Where publishes go, cached per topic name: queue, property text and tag hash.
+
+Owns: Route and the bounded cache of routes; creates queue topics within the configured limit.
+Must not touch: sockets, sessions.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Final, TypeVar
+from zlib import crc32
+
+from motelog.core.errors import BrokerError
+from motelog.core.message import KEYS, MQTT_QOS, MQTT_TOPIC, TAGS, encode_properties, tags_code
+from motelog.core.records.record import QueueTail
+from motelog.gateway.errors import TopicNameError
+from motelog.gateway.log.log_port import LogPort
+from motelog.gateway.mapping.topic_mapping import MappedName, TopicMapping
+from motelog.gateway.mqtt.topics import check_topic_name
+
+_log = logging.getLogger(__name__)
+
+ROUTES_MAX: Final = 100_000
+
+_Key = TypeVar("_Key")
+
+
+class Route:
+    """Everything about a publish that its topic name decides."""
+
+    __slots__ = ("at_least_once", "at_most_once", "tags_code", "tail")
+
+    def __init__(self, tail: QueueTail, properties: dict[str, str], tag: str) -> None:
+        self.tail = tail
+        self.tags_code = tags_code(tag)
+        #: Property text of a QoS 0 and of a QoS 1 publish, without what the publisher adds.
+        self.at_most_once = encode_properties({**properties, MQTT_QOS: "0"})
+        self.at_least_once = encode_properties({**properties, MQTT_QOS: "1"})
+
+
+class Routes:
+    """Topic name -> Route, for one gateway."""
+
+    def __init__(
+        self,
+        mapping: TopicMapping,
+        log: LogPort,
+        *,
+        create_topics: bool,
+        topics_max: int,
+        topic_queue_count: int,
+        topic_bytes_max: int,
+    ) -> None:
+        self._mapping = mapping
+        self._log_port = log
+        self._create_topics = create_topics
+        self._topics_left = topics_max
+        self._topic_queue_count = topic_queue_count
+        self._topic_bytes_max = topic_bytes_max
+        #: Read by the hot path; a miss is answered by ``resolve``.
+        self.by_topic: dict[bytes, Route] = {}
+        self._by_publisher: dict[tuple[bytes, str, str], Route] = {}
+        self.depends_on_publisher = mapping.depends_on_publisher
+
+    def resolve(self, topic: bytes, *, client_id: str, user_name: str) -> Route:
+        """Return the route of a topic name; TopicNameError if nobody may publish to it."""
+        if not self.depends_on_publisher:
+            route = self.by_topic.get(topic)
+            if route is None:
+                route = self._make(topic, client_id, user_name)
+                _remember(self.by_topic, topic, route)
+            return route
+        key = (topic, client_id, user_name)
+        route = self._by_publisher.get(key)
+        if route is None:
+            route = self._make(topic, client_id, user_name)
+            _remember(self._by_publisher, key, route)
+        return route
+
+    def _make(self, topic: bytes, client_id: str, user_name: str) -> Route:
+        if len(topic) > self._topic_bytes_max:
+            raise TopicNameError(
+                f"topic name of {len(topic)} bytes, at most {self._topic_bytes_max} are allowed"
+            )
+        check_topic_name(topic)
+        if topic.startswith(b"$"):
+            raise TopicNameError("topic names that begin with '$' are the server's")
+        name = topic.decode()
+        mapped = self._mapping.map_name(name, client_id=client_id, user_name=user_name)
+        queue_topic, queue_count = self._queue_topic(mapped)
+        properties = {MQTT_TOPIC: name}
+        if mapped.tag:
+            properties[TAGS] = mapped.tag
+        if mapped.keys:
+            properties[KEYS] = mapped.keys
+        queue_id = crc32(mapped.selector.encode()) % queue_count
+        return Route(self._log_port.queue_tail(queue_topic, queue_id), properties, mapped.tag)
+
+    def _queue_topic(self, mapped: MappedName) -> tuple[str, int]:
+        topic = mapped.queue_topic
+        if topic is not None:
+            queue_count = self._log_port.queue_count(topic)
+            if queue_count is None and self._create_topics and self._topics_left > 0:
+                queue_count = self._create(topic)
+            if queue_count is not None:
+                return topic, queue_count
+        topic = self._mapping.default_topic
+        return topic, self._log_port.create_topic(topic, self._topic_queue_count)
+
+    def _create(self, topic: str) -> int | None:
+        try:
+            queue_count = self._log_port.create_topic(topic, self._topic_queue_count)
+        except BrokerError as exc:
+            _log.warning("queue topic refused by broker topic=%s remark=%r", topic, exc.remark)
+            return None
+        self._topics_left -= 1
+        if self._topics_left == 0:
+            _log.warning(
+                "gateway.topics_max reached: publishes with a new first level now go to topic=%s",
+                self._mapping.default_topic,
+            )
+        return queue_count
+
+
+def _remember(cache: dict[_Key, Route], key: _Key, route: Route) -> None:
+    """Keep ``route``; a full cache first forgets its oldest quarter."""
+    if len(cache) >= ROUTES_MAX:
+        for old in list(cache)[: ROUTES_MAX // 4]:
+            del cache[old]
+    cache[key] = route

@@ -1,0 +1,57 @@
+"""Settings of consumer groups."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from motelog.core.broker.tables.subscription_groups import SubscriptionGroup, SubscriptionGroups
+from motelog.core.errors import BrokerError
+from motelog.core.remoting.codes import ResponseCode
+
+
+def make_groups(*, auto_create: bool = True, groups_max: int = 10) -> SubscriptionGroups:
+    return SubscriptionGroups(auto_create=auto_create, groups_max=groups_max)
+
+
+def test_a_group_is_created_at_first_use() -> None:
+    groups = make_groups()
+    group = groups.find("G", 5)
+    assert (group.retry_max_times, group.retry_queue_nums) == (16, 1)
+    assert groups.find("G", 6) is group
+    assert (groups.version.counter, groups.is_dirty) == (1, True)
+
+
+def test_without_auto_creation_an_unknown_group_is_refused() -> None:
+    groups = make_groups(auto_create=False)
+    with pytest.raises(BrokerError) as refused:
+        groups.find("G", 0)
+    assert refused.value.code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
+
+
+@pytest.mark.parametrize("name", ["", "a b", "../x", "x" * 249])
+def test_bad_names_are_refused(name: str) -> None:
+    with pytest.raises(BrokerError):
+        make_groups().find(name, 0)
+
+
+def test_the_number_of_groups_is_bounded() -> None:
+    groups = make_groups(groups_max=1)
+    groups.find("G", 0)
+    with pytest.raises(BrokerError):
+        groups.find("H", 0)
+    groups.delete("G", 0)
+    groups.delete("G", 0)
+    groups.find("H", 0)
+    assert len(groups) == 1
+
+
+def test_saved_groups_come_back_in_rocketmqs_shape() -> None:
+    groups = make_groups()
+    groups.put(SubscriptionGroup(group_name="G", retry_max_times=3, consume_enable=False), 7)
+    saved = msgspec.json.decode(msgspec.json.encode(groups.snapshot()))
+    assert saved["subscriptionGroupTable"]["G"]["retryMaxTimes"] == 3
+    other = make_groups()
+    other.load(saved)
+    assert other.get("G") == groups.get("G")
+    assert other.version == groups.version

@@ -1,0 +1,423 @@
+"""Delivery over a log in memory: plans, windows, receivers that lag and come back."""
+
+from __future__ import annotations
+
+import zlib
+from typing import Any, cast
+
+import pytest
+
+from motelog.core.message import encode_properties, tags_code
+from motelog.core.net.reactor import Reactor
+from motelog.gateway.deliver.delivery import Delivery
+from motelog.gateway.mapping.message_properties import publish_properties, publisher_properties
+from motelog.gateway.mapping.topic_mapping import TopicMapping
+from motelog.gateway.metrics import GatewayMetrics
+from motelog.gateway.mqtt.packet_types import Properties
+from motelog.gateway.sessions.session import Session
+from motelog.gateway.sessions.subscriptions import NO_LOCAL, SubscriptionTree
+from tests.support.fake_log import HOST, FakeLog, FakeReactor
+from tests.support.mqtt_wire import published
+
+
+class Stage:
+    """One Delivery with its surroundings."""
+
+    def __init__(self) -> None:
+        self.log = FakeLog()
+        self.reactor = FakeReactor()
+        self.tree: SubscriptionTree[Session] = SubscriptionTree()
+        self.metrics = GatewayMetrics()
+        self.sessions: list[Session | None] = [None] * 16
+        self.wakes = 0
+        self.log.create_topic("MQTT_DEFAULT", 1)
+        self.log.create_topic("t", 2)
+        self.delivery = Delivery(
+            self.log,
+            cast("Reactor", self.reactor),
+            TopicMapping((), default_topic="MQTT_DEFAULT"),
+            self.tree,
+            self.metrics,
+            sessions=self.sessions,
+            wake=self._wake,
+        )
+
+    def _wake(self) -> None:
+        self.wakes += 1
+
+    def session(self, connection: int, topic_filter: str, options: int, **how: Any) -> Session:
+        how.setdefault("inflight_limit", 100)
+        session = Session(
+            f"c{connection}", connection, how.pop("version", 4), keep_alive_s=60, **how
+        )
+        self.sessions[connection] = session
+        self.tree.add(topic_filter, session, options)
+        session.add_filter(topic_filter)
+        self.delivery.subscribe(topic_filter)
+        self.delivery.replan(topic_filter)
+        return session
+
+    def unsubscribe(self, session: Session, topic_filter: str) -> None:
+        self.tree.remove(topic_filter, session)
+        self.delivery.unsubscribe(topic_filter)
+        self.delivery.replan(topic_filter)
+
+    def publish(
+        self, name: str, payload: bytes, qos: int = 1, *, queue_id: int = 0, extra: bytes = b""
+    ) -> None:
+        text = encode_properties({"mqttRealTopic": name, "qosLevel": str(qos)}) + extra
+        self.append(name.split("/")[0], payload, text, queue_id=queue_id)
+
+    def append(
+        self, topic: str, payload: bytes, text: bytes, *, queue_id: int = 0, sys_flag: int = 0
+    ) -> None:
+        tail = self.log.queue_tail(topic, queue_id)
+        message = (tail, payload, text, tags_code("x"), 0, HOST, sys_flag, 0, 0, 0)
+        self.log.append([message])
+
+    def deliver(self) -> None:
+        while self.delivery.deliver(self.log.now_ms):
+            pass
+
+    def got(self, connection: int) -> list[tuple[str, int, bytes]]:
+        return [
+            published(packet[0], packet[2:]) for packet in self.reactor.sent.get(connection, [])
+        ]
+
+
+def test_only_what_is_appended_after_subscribing_arrives() -> None:
+    stage = Stage()
+    stage.publish("t/a", b"before")
+    stage.session(1, "t/+", 0)
+    stage.publish("t/a", b"after")
+    stage.deliver()
+    assert stage.got(1) == [("t/a", 0, b"after")]
+    assert stage.wakes == 1
+
+
+@pytest.mark.parametrize(("published_qos", "granted_qos"), [(0, 0), (0, 1), (1, 0), (1, 1)])
+def test_receiver_gets_the_lower_qos(published_qos: int, granted_qos: int) -> None:
+    stage = Stage()
+    stage.session(1, "t/a", granted_qos)
+    stage.publish("t/a", b"x", published_qos)
+    stage.deliver()
+    [(_, packet_id, _)] = stage.got(1)
+    assert bool(packet_id) == bool(published_qos and granted_qos)
+
+
+def test_queue_that_nobody_needs_is_not_read() -> None:
+    stage = Stage()
+    session = stage.session(1, "t/a", 0)
+    stage.unsubscribe(session, "t/a")
+    stage.publish("t/a", b"x")
+    assert stage.wakes == 0
+
+
+def test_wildcard_reads_topics_that_are_created_later() -> None:
+    stage = Stage()
+    stage.session(1, "#", 0)
+    stage.log.create_topic("later", 1)
+    stage.publish("later/a", b"x")
+    stage.deliver()
+    assert stage.got(1) == [("later/a", 0, b"x")]
+
+
+def test_named_topic_is_read_once_it_is_created() -> None:
+    stage = Stage()
+    stage.session(1, "later/+", 0)
+    stage.log.create_topic("later", 1)
+    stage.publish("later/a", b"x")
+    stage.deliver()
+    assert stage.got(1) == [("later/a", 0, b"x")]
+
+
+@pytest.mark.parametrize("topic_filter", ["t/a", "t/+", "#"])
+def test_plans_follow_subscriptions(topic_filter: str) -> None:
+    stage = Stage()
+    stage.session(2, "t/#", 0)
+    for number in range(2):
+        stage.publish("t/a", b"alone")
+        stage.deliver()
+        session = stage.session(1, topic_filter, 0)
+        stage.publish("t/a", b"%d" % number)
+        stage.deliver()
+        stage.unsubscribe(session, topic_filter)
+    assert [body for _, _, body in stage.got(1)] == [b"0", b"1"]
+    assert len(stage.got(2)) == 4
+
+
+def test_full_window_lags_and_goes_on_in_order_as_it_empties() -> None:
+    stage = Stage()
+    session = stage.session(1, "t/+", 1, inflight_limit=2)
+    for number in range(7):
+        stage.publish("t/a", b"%d" % number)
+    stage.deliver()
+    got: list[bytes] = []
+    while stage.reactor.sent.get(1):
+        batch = stage.got(1)
+        assert len(batch) <= 2
+        stage.reactor.sent.clear()
+        for _, packet_id, payload in batch:
+            got.append(payload)
+            assert session.inflight.ack(packet_id)
+        stage.delivery.acknowledged(session)
+        stage.deliver()
+    assert got == [b"%d" % number for number in range(7)]
+    assert session.lagging is None
+    assert stage.metrics.receivers_lagging_now == 0
+
+
+def test_lagging_receiver_gets_later_qos_0_messages_in_the_queue_s_order() -> None:
+    stage = Stage()
+    session = stage.session(1, "t/+", 1, inflight_limit=1)
+    stage.publish("t/a", b"1")
+    stage.publish("t/a", b"2")
+    stage.deliver()
+    stage.publish("t/a", b"3", 0)
+    stage.deliver()
+    assert [payload for _, _, payload in stage.got(1)] == [b"1"]
+    session.inflight.ack(1)
+    stage.delivery.acknowledged(session)
+    stage.deliver()
+    assert [payload for _, _, payload in stage.got(1)] == [b"1", b"2", b"3"]
+
+
+def test_full_socket_drops_qos_0_and_keeps_qos_1_for_later() -> None:
+    stage = Stage()
+    stage.session(1, "t/+", 0)
+    windowed = stage.session(2, "t/+", 1)
+    stage.reactor.full = {1, 2}
+    stage.publish("t/a", b"1")
+    stage.deliver()
+    assert stage.metrics.messages_dropped_qos0 == 1
+    assert len(windowed.inflight) == 0
+    stage.reactor.full = set()
+    stage.delivery.acknowledged(windowed)
+    stage.deliver()
+    assert stage.got(1) == []
+    assert [payload for _, _, payload in stage.got(2)] == [b"1"]
+
+
+def test_lagging_receiver_whose_slice_ends_is_not_left_waiting_for_other_traffic() -> None:
+    stage = Stage()
+    session = stage.session(1, "t/a", 1, inflight_limit=1)
+    stage.publish("t/a", b"1")
+    for _ in range(300):
+        stage.publish("t/b", b"of no interest")
+    stage.publish("t/a", b"2")
+    stage.publish("t/a", b"3")
+    stage.deliver()
+    assert session.lagging
+    for _ in range(3):  # the window is free, but what it may get is far behind its cursor
+        session.inflight.ack(len(stage.got(1)))
+        stage.delivery.acknowledged(session)
+        stage.wakes = 0
+        while stage.delivery.deliver(stage.log.now_ms):
+            assert stage.wakes
+            stage.wakes = 0
+    assert [payload for _, _, payload in stage.got(1)] == [b"1", b"2", b"3"]
+
+
+def test_lagging_in_one_queue_does_not_hold_up_another() -> None:
+    stage = Stage()
+    session = stage.session(1, "t/#", 1, inflight_limit=1)
+    stage.publish("t/a", b"a1")
+    stage.publish("t/a", b"a2")
+    stage.deliver()
+    session.inflight.ack(1)
+    stage.publish("t/b", b"b1", queue_id=1)
+    stage.deliver()
+    assert [payload for _, _, payload in stage.got(1)] == [b"a1", b"b1"]
+
+
+def test_retention_that_passes_a_cursor_is_counted() -> None:
+    stage = Stage()
+    session = stage.session(1, "t/a", 1, inflight_limit=1)
+    for number in range(10):
+        stage.publish("t/a", b"%d" % number)
+    stage.deliver()
+    stage.log.begin_offsets[("t", 0)] = 6
+    session.inflight.ack(1)
+    stage.delivery.acknowledged(session)
+    stage.deliver()
+    assert [payload for _, _, payload in stage.got(1)] == [b"0", b"6"]
+    assert stage.metrics.messages_lost_to_retention == 5
+
+
+def test_queue_whose_records_are_on_the_disk_holds_up_no_other() -> None:
+    stage = Stage()
+    stage.session(1, "t/#", 1)
+    stage.log.cold = {0}
+    for number in range(3):
+        stage.publish("t/a", b"a%d" % number)
+    stage.deliver()
+    assert stage.got(1) == []
+    stage.log.cold = set()  # of that queue alone
+    stage.publish("t/b", b"b", queue_id=1)
+    stage.publish("t/a", b"a3")
+    stage.deliver()
+    assert [payload for _, _, payload in stage.got(1)] == [b"b"]
+    # Asked for once, however often the queue has grown.
+    assert len(stage.log.loading) == 1
+    stage.wakes = 0
+    stage.log.loaded()
+    assert stage.wakes == 1
+    stage.deliver()
+    assert [payload for _, _, payload in stage.got(1)] == [b"b", b"a0", b"a1", b"a2", b"a3"]
+
+
+def test_what_cannot_be_kept_in_memory_is_read_all_the_same() -> None:
+    stage = Stage()
+    stage.session(1, "t/a", 1)
+    stage.log.cold = {0}
+    stage.publish("t/a", b"1")
+    loads = 0
+    while not stage.got(1):
+        stage.deliver()
+        loads += len(stage.log.loading)
+        stage.log.loaded(is_warm=False)
+    assert loads == 3
+
+
+def test_lagging_receiver_waits_for_the_disk_and_others_do_not() -> None:
+    stage = Stage()
+    session = stage.session(1, "t/a", 1, inflight_limit=1)
+    stage.session(2, "t/a", 1)
+    for number in range(4):
+        stage.publish("t/a", b"%d" % number)
+    stage.deliver()
+    stage.log.cold = {1}
+    session.inflight.ack(1)
+    for _ in range(3):
+        stage.delivery.acknowledged(session)
+        stage.deliver()
+    assert len(stage.log.loading) == 1
+    stage.publish("t/a", b"4")
+    stage.deliver()
+    assert [payload for _, _, payload in stage.got(2)] == [b"%d" % n for n in range(5)]
+    assert [payload for _, _, payload in stage.got(1)] == [b"0"]
+    stage.log.loaded()
+    stage.deliver()
+    assert [payload for _, _, payload in stage.got(1)] == [b"0", b"1"]
+    assert not stage.delivery._loads
+
+
+def test_session_that_ends_while_its_records_are_loaded_is_forgotten() -> None:
+    stage = Stage()
+    session = stage.session(1, "t/a", 1, inflight_limit=1)
+    stage.publish("t/a", b"1")
+    stage.publish("t/a", b"2")
+    stage.deliver()
+    stage.log.cold = {1}
+    session.inflight.ack(1)
+    stage.delivery.acknowledged(session)
+    stage.deliver()
+    stage.delivery.forget(session)
+    stage.sessions[1] = None
+    stage.unsubscribe(session, "t/a")
+    stage.log.loaded()
+    stage.deliver()
+    assert not stage.delivery._loads
+    assert len(stage.got(1)) == 1
+
+
+def test_closed_session_is_forgotten_while_it_lags() -> None:
+    stage = Stage()
+    session = stage.session(1, "t/a", 1, inflight_limit=1)
+    stage.publish("t/a", b"1")
+    stage.publish("t/a", b"2")
+    stage.deliver()
+    stage.delivery.acknowledged(session)
+    stage.delivery.forget(session)
+    stage.sessions[1] = None
+    stage.unsubscribe(session, "t/a")
+    stage.deliver()
+    assert stage.metrics.receivers_lagging_now == 0
+    assert len(stage.got(1)) == 1
+
+
+@pytest.mark.parametrize("options", [0, 1, 1 | NO_LOCAL])
+def test_properties_go_to_version_5_receivers_alone(options: int) -> None:
+    stage = Stage()
+    stage.session(1, "t/a", options, version=5)
+    stage.session(2, "t/a", options)
+    stage.publish("t/a", b"x", extra=publish_properties(Properties(payload_format_indicator=1)))
+    stage.deliver()
+    assert stage.got(1)[0][2] == b"\x02\x01\x01x"
+    assert stage.got(2)[0][2] == b"x"
+
+
+def test_no_local_skips_the_publisher_alone() -> None:
+    stage = Stage()
+    stage.session(1, "t/a", 1 | NO_LOCAL, version=5)
+    stage.session(2, "t/a", 1 | NO_LOCAL, version=5)
+    stage.publish("t/a", b"x", extra=publisher_properties("c1"))
+    stage.deliver()
+    assert stage.got(1) == []
+    assert len(stage.got(2)) == 1
+
+
+def test_packet_larger_than_the_receiver_takes_is_dropped_for_it_alone() -> None:
+    stage = Stage()
+    stage.session(1, "t/a", 1, version=5, packet_bytes_max=20)
+    stage.session(2, "t/a", 1, version=5)
+    stage.publish("t/a", bytes(50))
+    stage.publish("t/a", b"small")
+    stage.deliver()
+    assert [rest for _, _, rest in stage.got(1)] == [b"\x00small"]
+    assert len(stage.got(2)) == 2
+    assert stage.metrics.messages_dropped_too_large == 1
+
+
+def test_expired_message_is_not_delivered() -> None:
+    stage = Stage()
+    stage.session(1, "t/a", 1)
+    text = publish_properties(Properties(message_expiry_interval_s=5))
+    stage.publish("t/a", b"old", extra=text)
+    stage.log.now_ms += 5_000
+    stage.deliver()
+    assert stage.got(1) == []
+    assert stage.metrics.messages_expired == 1
+
+
+def test_native_message_arrives_under_queue_topic_and_tag() -> None:
+    stage = Stage()
+    stage.session(1, "t/#", 1)
+    stage.append("t", b"tagged", encode_properties({"TAGS": "dev7"}))
+    stage.append("t", b"plain", b"")
+    stage.deliver()
+    assert [(name, body) for name, _, body in stage.got(1)] == [
+        ("t/dev7", b"tagged"),
+        ("t", b"plain"),
+    ]
+
+
+def test_native_names_that_no_device_may_use_are_counted_and_skipped() -> None:
+    stage = Stage()
+    stage.session(1, "#", 1)
+    stage.append("t", b"x", encode_properties({"mqttRealTopic": "a/+/b"}))
+    stage.append("t", b"y", b"mqttRealTopic\x01\xff\xfe\x02")
+    stage.append("t", b"fine", b"")
+    stage.deliver()
+    assert [body for _, _, body in stage.got(1)] == [b"fine"]
+    assert stage.metrics.messages_undeliverable == 2
+
+
+def test_compressed_native_body_is_inflated_within_its_limit() -> None:
+    stage = Stage()
+    stage.session(1, "t", 0)
+    stage.append("t", zlib.compress(b"hello"), b"", sys_flag=1)
+    stage.append("t", zlib.compress(bytes(5_000_000)), b"", sys_flag=1)
+    stage.append("t", b"not zlib", b"", sys_flag=1)
+    stage.deliver()
+    assert [body for _, _, body in stage.got(1)] == [b"hello"]
+    assert stage.metrics.messages_undeliverable == 2
+
+
+def test_many_messages_take_several_slices() -> None:
+    stage = Stage()
+    stage.session(1, "t/a", 0)
+    for number in range(5000):
+        stage.publish("t/a", b"%d" % number, 0)
+    stage.deliver()
+    assert [int(body) for _, _, body in stage.got(1)] == list(range(5000))

@@ -1,0 +1,108 @@
+"""Topic mapping: rules, templates, built-in rules; filters find what names are mapped to."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from motelog.core.errors import ConfigError
+from motelog.gateway.config import TopicRule
+from motelog.gateway.mapping.topic_mapping import MappedName, TopicMapping, is_device_topic
+from motelog.gateway.mqtt.topics import matches
+
+RULES = (
+    TopicRule(filter="site/+/meter/#", queue_topic="meters", tag="{2}", keys="{4} {client_id}"),
+    TopicRule(filter="fleet/+/+", queue_topic="fleet_{2}", tag="{3}", queue_by="topic"),
+)
+
+
+def mapping(*rules: TopicRule) -> TopicMapping:
+    return TopicMapping(rules, default_topic="MQTT_DEFAULT")
+
+
+def test_first_level_is_queue_topic_and_second_is_tag() -> None:
+    mapped = mapping().map_name("telemetry/dev42/temp", client_id="c", user_name="")
+    assert mapped == MappedName("telemetry", "dev42", "", "dev42")
+
+
+def test_topic_without_second_level_has_no_tag_and_hashes_its_name() -> None:
+    mapped = mapping().map_name("alarms", client_id="c", user_name="")
+    assert mapped == MappedName("alarms", "", "", "alarms")
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["", "/a", "sp ace/x", "%RETRY%g/x", "TBW102/x", "RMQ_SYS_TRANS_HALF_TOPIC/x", "ü/x", "a.b"],
+)
+def test_illegal_first_level_goes_to_the_default_topic(name: str) -> None:
+    assert mapping().map_name(name, client_id="c", user_name="").queue_topic is None
+
+
+def test_first_matching_rule_fills_its_templates() -> None:
+    mapped = mapping(*RULES).map_name("site/north/meter/77", client_id="gw1", user_name="")
+    assert mapped == MappedName("meters", "north", "77 gw1", "north")
+
+
+def test_template_may_name_the_queue_topic() -> None:
+    mapped = mapping(*RULES).map_name("fleet/eu/truck9", client_id="c", user_name="")
+    assert mapped == MappedName("fleet_eu", "truck9", "", "fleet/eu/truck9")
+
+
+def test_template_cannot_reach_a_system_topic() -> None:
+    rule = TopicRule(filter="x/#", queue_topic="{2}")
+    assert mapping(rule).map_name("x/TBW102", client_id="", user_name="").queue_topic is None
+
+
+def test_filter_with_literal_first_level_needs_its_topic_and_the_default() -> None:
+    assert mapping().queue_topics("telemetry/+/temp") == frozenset({"telemetry", "MQTT_DEFAULT"})
+
+
+@pytest.mark.parametrize("topic_filter", ["#", "+/a", "+"])
+def test_filter_with_wildcard_first_level_needs_any(topic_filter: str) -> None:
+    assert mapping().queue_topics(topic_filter) is None
+
+
+def test_filter_that_leaves_a_template_level_open_needs_any() -> None:
+    assert mapping(*RULES).queue_topics("fleet/+/truck9") is None
+    assert mapping(*RULES).queue_topics("fleet/eu/#") == frozenset(
+        {"fleet", "fleet_eu", "MQTT_DEFAULT"}
+    )
+
+
+@pytest.mark.parametrize(
+    ("rule", "key"),
+    [
+        (TopicRule(filter="a/#/b", queue_topic="t"), "filter"),
+        (TopicRule(filter="a", queue_topic="{0}"), "queue_topic"),
+        (TopicRule(filter="a", queue_topic="TBW102"), "queue_topic"),
+        (TopicRule(filter="a", queue_topic="t", tag="{nobody}"), "tag"),
+    ],
+)
+def test_bad_rule_is_refused_by_its_key(rule: TopicRule, key: str) -> None:
+    with pytest.raises(ConfigError, match=rf"topic_map\[0\]\.{key}"):
+        mapping(rule)
+
+
+LEVEL = st.sampled_from(["a", "b", "site", "fleet", "meter", "x.y", ""])
+NAME = st.lists(LEVEL, min_size=1, max_size=5).map("/".join)
+FILTER = st.tuples(
+    st.lists(st.one_of(LEVEL, st.just("+")), min_size=1, max_size=5), st.booleans()
+).map(lambda parts: "/".join(parts[0] + ["#"] * parts[1]))
+
+
+@given(name=NAME, topic_filter=FILTER, with_rules=st.booleans())
+def test_a_filter_names_the_queue_topic_of_every_name_it_matches(
+    name: str, topic_filter: str, with_rules: bool
+) -> None:
+    topic_mapping = mapping(*RULES) if with_rules else mapping()
+    if matches(topic_filter, name):
+        mapped = topic_mapping.map_name(name, client_id="c", user_name="")
+        topics = topic_mapping.queue_topics(topic_filter)
+        assert topics is None or (mapped.queue_topic or "MQTT_DEFAULT") in topics
+
+
+def test_device_topics_are_what_devices_may_name() -> None:
+    assert is_device_topic("telemetry")
+    assert not is_device_topic("%DLQ%x")
+    assert not is_device_topic("x" * 128)
