@@ -16,56 +16,83 @@ PositiveInt = Annotated[int, msgspec.Meta(ge=1)]
 class TopicRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """One ``[[gateway.topic_map]]`` entry; the first whose filter matches a topic name wins.
 
-    ``queue_topic``, ``tag`` and ``keys`` are templates: ``{1}``, ``{2}``... stand for the levels of
-    the topic name, ``{client_id}`` and ``{user_name}`` for the publisher. ``queue_by`` says what is
-    hashed to choose the queue, so what keeps its order.
+    In templates ``{1}``, ``{2}``... stand for the levels of the topic name, ``{client_id}`` and
+    ``{user_name}`` for the publisher.
     """
 
     filter: str
+    """Topic filter of the names that this rule is for."""
+
     queue_topic: str
+    """Template of the queue topic."""
+
     tag: str = "{2}"
+    """Template of the tag."""
+
     keys: str = ""
+    """Template of the keys by which a message can be found."""
+
     queue_by: Literal["tag", "topic", "client_id"] = "tag"
+    """What is hashed to choose the queue, so what keeps its order."""
 
 
 class GatewayConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """One MQTT gateway; sizes in bytes, times in seconds."""
 
-    #: HOST:PORT of the plain TCP listener; port 0 takes any free one.
     listen: str = "127.0.0.1:1883"
-    #: Connections at once; the process's descriptor limit bounds it as well.
+    """HOST:PORT of the plain TCP listener; port 0 takes any free one."""
+
     connections_max: PositiveInt = 1_000_000
-    #: How long a new connection may take until its CONNECT is complete.
+    """Connections at once; the process's descriptor limit bounds it as well."""
+
     connect_timeout_s: PositiveInt = 10
-    #: Largest CONNECT; all a peer can make us hold before it is known (docs: threat 1).
+    """How long a new connection may take until its CONNECT is complete."""
+
     connect_bytes_max: PositiveInt = 4096
-    #: Largest MQTT packet, told to clients as Maximum Packet Size; EMQX uses the same 1 MiB.
+    """Largest CONNECT; all a peer can make us hold before it is known (docs: threat 1)."""
+
     packet_bytes_max: Annotated[int, msgspec.Meta(ge=64, le=4_000_000)] = 1_048_576
-    #: Longest client identifier in bytes.
+    """Largest MQTT packet, told to clients as Maximum Packet Size; EMQX uses the same 1 MiB."""
+
     client_id_bytes_max: PositiveInt = 256
-    #: Longest topic name or filter in bytes; it is stored with every message.
+    """Longest client identifier in bytes."""
+
     topic_bytes_max: Annotated[int, msgspec.Meta(ge=1, le=16_000)] = 1024
-    #: Largest keep alive; also what a client that asks for none (0) is held to.
+    """Longest topic name or filter in bytes; it is stored with every message."""
+
     keep_alive_max_s: Annotated[int, msgspec.Meta(ge=1, le=65535)] = 3600
-    #: QoS 1 messages a client may have unacknowledged towards us (MQTT 5 Receive Maximum).
+    """Largest keep alive; also what a client that asks for none (0) is held to."""
+
     receive_maximum: Annotated[int, msgspec.Meta(ge=1, le=65535)] = 1024
-    #: QoS 1 messages in flight to one client at most, whatever Receive Maximum it gives.
+    """QoS 1 messages a client may have unacknowledged towards us (MQTT 5 Receive Maximum)."""
+
     inflight_max: Annotated[int, msgspec.Meta(ge=1, le=65535)] = 64
-    #: Topic aliases a client may set on one connection; 0 turns them off.
+    """QoS 1 messages in flight to one client at most, whatever Receive Maximum it gives."""
+
     topic_alias_max: Annotated[int, msgspec.Meta(ge=0, le=65535)] = 32
-    #: Subscriptions of one session.
+    """Topic aliases a client may set on one connection; 0 turns them off."""
+
     subscriptions_max: PositiveInt = 1000
-    #: Output queued for one connection before it counts as slow: QoS 0 is dropped, QoS 1 read
-    #: later.
+    """Subscriptions of one session."""
+
     output_bytes_high: PositiveInt = 262_144
-    #: Output queued for one connection before it is closed.
+    """Output queued for one connection before it counts as slow: QoS 0 is dropped, QoS 1 read
+    later."""
+
     output_bytes_max: PositiveInt = 1_048_576
-    #: Queue topic of everything that no rule gives a queue topic of its own.
+    """Output queued for one connection before it is closed."""
+
     default_topic: str = "MQTT_DEFAULT"
-    #: Whether a topic name's first level may become a new queue topic.
+    """Queue topic of everything that no rule gives a queue topic of its own."""
+
     create_topics: bool = True
-    #: Queue topics that publishes may create; then the default topic takes the rest.
+    """Whether a topic name's first level may become a new queue topic."""
+
     topics_max: PositiveInt = 1000
-    #: Queues of a queue topic that a publish creates.
+    """Queue topics that publishes may create; then the default topic takes the rest."""
+
     topic_queue_count: Annotated[int, msgspec.Meta(ge=1, le=1024)] = 8
+    """Queues of a queue topic that a publish creates."""
+
     topic_map: tuple[TopicRule, ...] = ()
+    """Rules of one's own for where topic names go; the built-in ones come behind them."""

@@ -16,61 +16,104 @@ class StoreConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     """Where the store lives and what it promises; units are in the names."""
 
     directory: str
-    # RocketMQ's size. A folder that already has files keeps theirs.
+    """Folder of the store; made if it is not there."""
+
     commitlog_file_bytes: int = 1 << 30
+    """Size of a CommitLog file, RocketMQ's. A folder that already has files keeps theirs."""
+
     consume_queue_file_units: int = 300_000
-    # async: acknowledged when in the page cache; sync: when on the disk.
+    """Units of 20 bytes in a ConsumeQueue file, as RocketMQ has them."""
+
     flush: Literal["async", "sync"] = "async"
-    # How far the disk may be behind, also when there is little traffic.
+    """async: acknowledged when in the page cache; sync: when on the disk."""
+
     flush_interval_ms: int = 500
-    # Records collect in memory and go into the page cache each `write_buffer_commit_ms`; a process
-    # that is killed loses what has not. Takes memory for up to `write_buffer_files_max` CommitLog
-    # files; when all are in use, the next file is mapped as without. Only with flush = "async".
+    """How far the disk may be behind, also when there is little traffic."""
+
     write_buffer: bool = False
+    """Let records collect in memory and go into the page cache each ``write_buffer_commit_ms``; a
+    process that is killed loses what has not. Only with ``flush = "async"``."""
+
     write_buffer_commit_ms: int = 200
+    """How long a record may stay in a write buffer."""
+
     write_buffer_files_max: int = 3
-    # How much log a start after a crash has to read again, in time.
+    """CommitLog files whose size write buffers may take of the memory. When all are in use, the
+    next file is mapped as without."""
+
     checkpoint_interval_ms: int = 10_000
+    """How much of the log a start after a crash has to read again, in time."""
+
     message_bytes_max: int = 4_194_304
-    # Above either limit appends are refused and reads go on.
+    """Largest message, body and properties together."""
+
     disk_used_percent_max: int = 90
+    """How full the disk may be; above it appends are refused and reads go on."""
+
     disk_free_bytes_min: int = 268_435_456
+    """What the disk must have free; below it appends are refused and reads go on."""
+
     disk_check_interval_ms: int = 1_000
-    # So much of the last file is made ready ahead of the append, by a worker thread; 0: nothing.
-    # Has no effect with flush = "sync", whose flushes would write those pages twice, or in a write
-    # buffer.
+    """Time between two looks at the disk."""
+
     commitlog_touch_ahead_bytes: int = 4_194_304
-    # CommitLog files mapped to be read, besides the last ones; each costs a descriptor.
+    """So much of the last file is made ready ahead of the append, by a worker thread; 0: nothing.
+    Has no effect with ``flush = "sync"``, whose flushes would write those pages twice, or in a
+    write buffer."""
+
     commitlog_files_mapped_max: int = 256
-    # ConsumeQueue units wait in memory: those of a queue until it has so many pages of them, those
-    # of all queues until the next checkpoint.
+    """CommitLog files mapped to be read, besides the last ones; each costs a descriptor."""
+
     consume_queue_flush_interval_ms: int = 1_000
+    """Time between two looks for ConsumeQueue units to be written."""
+
     consume_queue_flush_least_pages: int = 2
-    # With half as many they are written at once; with as many an append writes them itself.
+    """Pages of units that a queue collects in memory before they are written; at the next
+    checkpoint all are."""
+
     consume_queue_memory_bytes_max: int = 67_108_864
-    # ConsumeQueue files open for reading, a descriptor each.
+    """Units of all queues that may wait in memory. With half as many they are written at once; with
+    as many an append writes them itself."""
+
     consume_queue_files_open_max: int = 256
-    # Shape of new index files; RocketMQ's, 420 MB, of which only what is used takes room. Files
-    # of another shape are read as they are.
+    """ConsumeQueue files open for reading, a descriptor each."""
+
     index_slots: int = 5_000_000
+    """Hash slots of a new index file, as RocketMQ has them. Files of another shape are read as they
+    are."""
+
     index_entries: int = 20_000_000
-    # How much of the machine's memory the end of the log is taken to fill: RocketMQ's
-    # accessMessageInMemoryMaxRatio. Readers of older messages may be sent to a slave.
+    """Entries of a new index file; RocketMQ's shape has 420 MB, of which only what is used takes
+    room."""
+
     cached_memory_percent: int = 40
-    # A file whose newest message is older than this is removed during `cleanup_hours`.
+    """How much of the machine's memory the end of the log is taken to fill: RocketMQ's
+    accessMessageInMemoryMaxRatio. Readers of older messages may be sent to a slave."""
+
     retention_hours: int = 72
-    # Hours of the day, local time.
+    """A file whose newest message is older than this is removed during ``cleanup_hours``."""
+
     cleanup_hours: tuple[int, ...] = (4,)
-    # Above this, expired files are removed at any hour.
+    """Hours of the day, local time, in which files are removed by age."""
+
     cleanup_expired_percent: int = 75
-    # Above this, the oldest files are removed, expired or not, before appends are refused.
+    """How full the disk is when expired files are removed at any hour."""
+
     cleanup_oldest_percent: int = 85
+    """How full the disk is when the oldest files are removed, expired or not, before appends are
+    refused."""
+
     cleanup_interval_ms: int = 10_000
-    # Removed in one round at most, with a pause after each, so that the disk has time for others.
+    """Time between two rounds of cleaning."""
+
     cleanup_files_max: int = 10
+    """Files that one round removes at most."""
+
     cleanup_pause_ms: int = 100
-    # Delays that a message can ask for by level; the first is level 1.
+    """Pause after each removed file, so that the disk has time for others."""
+
     delay_levels: str = DEFAULT_DELAY_LEVELS
+    """Delays that a message can ask for by level; the first is level 1."""
 
     @property
     def promise(self) -> str:

@@ -30,19 +30,27 @@ NOT_LOOPBACK = (
 class AdminConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """The admin HTTP listener: /health/live, /health/ready, /metrics."""
 
-    #: HOST:PORT; port 0 takes any free one.
     listen: str = "127.0.0.1:8080"
+    """HOST:PORT; port 0 takes any free one."""
 
 
 class MotelogConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Everything one process is told; ``roles`` says which of the sections it uses."""
 
-    #: What this process runs, in any order.
     roles: tuple[Role, ...] = ("namesrv", "broker", "gateway", "console")
+    """What this process runs, in any order."""
+
     namesrv: NamesrvConfig = msgspec.field(default_factory=NamesrvConfig)
+    """The name server of this process."""
+
     broker: BrokerConfig | None = None
+    """The broker of this process. It has no default: nobody else knows where to keep messages."""
+
     gateway: GatewayConfig = msgspec.field(default_factory=GatewayConfig)
+    """The MQTT gateway of this process."""
+
     admin: AdminConfig = msgspec.field(default_factory=AdminConfig)
+    """The console of this process."""
 
     def __post_init__(self) -> None:
         if not self.roles:
