@@ -119,7 +119,12 @@ class Client:
             if silence_s >= SILENCE_S_MAX:
                 # TCP may take minutes to notice that the peer is gone; the next request connects
                 # anew, and those that wait here are told now.
-                logger.warning("connection_silent peer=%s silence_s=%.1f", address, silence_s)
+                logger.warning(
+                    "a peer answers nothing, its connection is closed; the next request opens "
+                    "another peer=%s silence_s=%.1f",
+                    address,
+                    silence_s,
+                )
                 await connection.aclose(grace_s=0)
             raise
 
@@ -247,7 +252,12 @@ class Client:
                     await self._refresh_route(topic)
                 except (NoNameServerError, BrokerError, RemotingDecodeError) as exc:
                     # What is known stays in use; brokers answer without name servers too.
-                    logger.warning("route_refresh_failed topic=%s error=%s", topic, exc)
+                    logger.warning(
+                        "a route could not be asked for again; the one that is known stays in use "
+                        "topic=%s error=%s",
+                        topic,
+                        exc,
+                    )
 
     async def _refresh_route(self, topic: str) -> None:
         async with self._routing[topic]:
@@ -268,7 +278,9 @@ class Client:
         try:
             check(await self.request(address, RemotingCommand(RequestCode.HEART_BEAT, body=body)))
         except (RemotingError, BrokerError) as exc:
-            logger.info("heartbeat_failed broker=%s error=%s", address, exc)
+            logger.info(
+                "a heartbeat was not taken; it is sent again broker=%s error=%s", address, exc
+            )
 
     async def _say_goodbye(self) -> None:
         command_ext = {"clientID": self.client_id, **self._unregister}
@@ -319,7 +331,12 @@ async def _unregister_and_close(connection: RemotingClient, ext: dict[str, str] 
         try:
             await connection.request(command, timeout_s=LEAVE_GRACE_S / 2)
         except RemotingError as exc:
-            logger.info("unregister_failed broker=%s error=%s", connection.peer, exc)
+            logger.info(
+                "a broker did not hear that this client leaves; it forgets the client by itself "
+                "broker=%s error=%s",
+                connection.peer,
+                exc,
+            )
     await connection.aclose()
 
 

@@ -373,7 +373,8 @@ class PullConsumer:
         )
         if result.status is PullStatus.OFFSET_ILLEGAL:
             logger.warning(
-                "pull_offset_illegal queue=%s offset=%d min=%d max=%d next=%d",
+                "the broker has no message at this offset; reading goes on where it says "
+                "queue=%s offset=%d min=%d max=%d next=%d",
                 reading.queue,
                 asked_offset,
                 result.min_offset,
@@ -443,7 +444,7 @@ class PullConsumer:
         reading.route_at = trio.current_time()
         await trio.sleep(RETRY_S)
         # Not before: at a stop the connection may go first, and that is no failure to tell of.
-        logger.warning("pull_failed queue=%s error=%s", reading.queue, exc)
+        logger.warning("a pull failed and is tried again queue=%s error=%s", reading.queue, exc)
 
     def _fail(self, reading: Reading, exc: Exception) -> None:
         reading.failure = exc

@@ -171,7 +171,8 @@ class _RangeReader:
                 why=gap.why,
             )
         logger.warning(
-            "messages_lost topic=%s queue=%s offset_begin=%d offset_end=%d why=%s",
+            "messages are gone and are left out; failOnDataLoss=true would end the query "
+            "instead topic=%s queue=%s offset_begin=%d offset_end=%d why=%s",
             self._queue.topic,
             queue_label(self._queue),
             begin,
@@ -189,4 +190,8 @@ class _RangeReader:
         try:
             self._consumer.queues(self._queue.topic)
         except MotelogError as exc:
-            logger.info("route_failed topic=%s error=%s", self._queue.topic, exc)
+            logger.info(
+                "the route could not be asked for; it is tried again topic=%s error=%s",
+                self._queue.topic,
+                exc,
+            )

@@ -169,7 +169,11 @@ class RemotingClient:
         except (trio.BrokenResourceError, trio.ClosedResourceError) as exc:
             self._end(f"connection lost ({_cause(exc)})")
         except RemotingDecodeError as exc:
-            logger.warning("remoting_peer_malformed peer=%s error=%s", self.peer, exc)
+            logger.warning(
+                "a peer sent what is no frame; the connection is closed peer=%s error=%s",
+                self.peer,
+                exc,
+            )
             self._end(f"peer sent a malformed frame: {exc}")
 
     async def _read_frames(self) -> None:

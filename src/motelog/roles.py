@@ -184,7 +184,11 @@ async def _stop_all(running: list[_Running]) -> None:
             entry.scope.cancel()
             await entry.ended.wait()
         if not entry.ended.is_set():
-            logger.warning("role did not stop role=%s within_s=%g", entry.role, STOP_WITHIN_S)
+            logger.warning(
+                "a role did not stop in time and is left behind role=%s within_s=%g",
+                entry.role,
+                STOP_WITHIN_S,
+            )
 
 
 def _with_namesrv(config: BrokerConfig, roles: Roles) -> BrokerConfig:
