@@ -1,4 +1,4 @@
-# Two commands do everything: `make run` and `make test`. Nothing here needs root.
+# Two commands do everything: `make run` and `make test`; `make check` is for every change. Nothing here needs root.
 # Stamp files under .make/ remember what was installed from which inputs, so that a second run is quick.
 
 PYTHON ?= python3
@@ -9,16 +9,22 @@ BUILD_INPUTS := pyproject.toml setup.py $(KERNELS)
 # How long `make fuzz` may take altogether.
 SECONDS_TOTAL := $(if $(filter command line,$(origin SECONDS)),$(SECONDS),60)
 TEST_ARGS ?=
+# Processes that share the tests: one for each core. WORKERS=0 runs them in pytest's own, for a debugger.
+WORKERS ?= logical
+PYTEST := $(BIN)/python -m pytest --numprocesses=$(WORKERS) --maxprocesses=8 --dist=loadgroup
 DEV_ARGS ?=
 BENCH_ARGS ?=
 
-.PHONY: help run test lint types suite fuzz bench wheel clean
+.PHONY: help run check test lint types unit suite fuzz bench wheel clean
 
 help:  ## show this list
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /	/' | expand -t 10
 
 run: .make/run  ## build and start the whole stack on loopback (motelog dev)
 	@$(BIN)/motelog dev $(DEV_ARGS)
+
+check: .make/test  ## lint, types, unit and repository tests, at once: a minute on two cores
+	@$(MAKE) --no-print-directory --jobs --output-sync=target lint types unit
 
 test: lint types suite  ## lint, types and every test
 
@@ -30,9 +36,12 @@ lint: .make/test  ## ruff and the import contracts
 types: .make/test  ## mypy --strict
 	@$(BIN)/mypy
 
+unit: .make/test  ## unit and repository tests alone
+	@$(PYTEST) --quiet tests/unit tests/repo
+
 suite: .make/test  ## the tests alone; TEST_ARGS='-k store' selects
 	@.ci/java-note
-	@$(BIN)/python -m pytest $(TEST_ARGS)
+	@$(PYTEST) $(TEST_ARGS)
 
 fuzz: .make/test  ## kernels under AddressSanitizer and UBSan; SECONDS=60 in all
 	@.ci/fuzz $(BIN)/python $(SECONDS_TOTAL)
@@ -40,14 +49,15 @@ fuzz: .make/test  ## kernels under AddressSanitizer and UBSan; SECONDS=60 in all
 bench: .make/test  ## performance beside mosquitto, the store's beside bare floors; BENCH_ARGS='--no-store'
 	@$(BIN)/python -m tests.bench.table $(BENCH_ARGS)
 
-wheel: .make/test  ## build dist/*.whl
-	@rm -rf build/lib* build/bdist* dist
-	@$(BIN)/python -m build --wheel --no-isolation --outdir dist .
+wheel: .make/test  ## build the source distribution, and the wheel from it, in dist
+	@rm -rf dist
+	@$(BIN)/python -m build --no-isolation --outdir dist .
 
 clean:  ## remove everything that was built, and the virtual environment
 	rm -rf $(VENV) .make build dist *.egg-info src/*.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
 	find bridge core gateway loadtest spark -name '*.so' -delete
 	find src/motelog -type l -delete
+	rm -f core/_pure.py
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # --- what the commands above need

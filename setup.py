@@ -24,6 +24,7 @@ KERNELS = (
     "spark/_arrow.pyx",
 )
 PURE = os.environ.get("MOTELOG_PURE") == "1"
+PURE_MODULE = Path("motelog", "core", "_pure.py")  # motelog.core.kernels looks for it
 
 
 def link_folders() -> None:
@@ -35,6 +36,16 @@ def link_folders() -> None:
             link.symlink_to(Path("..", "..", folder), target_is_directory=True)
 
 
+def mark_pure() -> None:
+    """Have the module that tells a build without kernels there, or not."""
+    module = ROOT / "src" / PURE_MODULE
+    if PURE:
+        module.write_text('"""Built with MOTELOG_PURE=1: the kernels are not here."""\n')
+    else:
+        for stale in (module, *ROOT.glob(f"build/lib*/{PURE_MODULE}")):
+            stale.unlink(missing_ok=True)
+
+
 def extension(kernel: str) -> Extension:
     path = Path("motelog", kernel)
     return Extension(
@@ -43,6 +54,7 @@ def extension(kernel: str) -> Extension:
 
 
 link_folders()
+mark_pure()
 setup(
     ext_modules=[]
     if PURE

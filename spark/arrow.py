@@ -24,29 +24,16 @@ RecordError, or null with ``bad_payload_null``. A builder belongs to one thread.
 
 from __future__ import annotations
 
-import os
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
+from motelog.core import kernels
 from motelog.spark._arrow_py import ColumnBuffers
+
+COMPILED: Final = kernels.COMPILED
 
 if TYPE_CHECKING:
     from motelog.spark._arrow import RecordColumns
-
-    COMPILED: bool
-elif os.environ.get("MOTELOG_PURE") == "1":
-    from motelog.spark._arrow_py import RecordColumns
-
-    COMPILED = False
 else:
-    try:
-        from motelog.spark._arrow import RecordColumns
-    except ModuleNotFoundError as exc:
-        if exc.name != "motelog.spark._arrow":
-            raise
-        raise ImportError(
-            "the kernel motelog.spark._arrow is not built: run `pip install -e .`"
-            " (or set MOTELOG_PURE=1 for the slow reference)"
-        ) from exc
-    COMPILED = True
+    RecordColumns = kernels.kernel_of(__name__).RecordColumns
 
 __all__ = ["COMPILED", "ColumnBuffers", "RecordColumns"]

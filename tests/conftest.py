@@ -24,7 +24,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--java-all", action="store_true", help="run the tests marked java_all too")
 
 
+@pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads the groups
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    for item in items:
+        if "spark_session" in getattr(item, "fixturenames", ()):
+            # One worker runs all of these, so that Spark is started once.
+            item.add_marker(pytest.mark.xdist_group("spark"))
     if config.getoption("--java-all"):
         return
     for item in items:

@@ -10,24 +10,17 @@ COMPILED says which. Must not touch: anything else. The reference documents ever
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING, Final
 
+from motelog.core import kernels
 from motelog.core.net.reactor_types import CloseReason, Fault, Framing
 
-COMPILED: Final = os.environ.get("MOTELOG_PURE") != "1"
+COMPILED: Final = kernels.COMPILED
 
 if TYPE_CHECKING:
     from motelog.core.net._reactor_py import Reactor, Turn
-elif COMPILED:
-    try:
-        from motelog.core.net._reactor import Reactor, Turn
-    except ImportError as exc:
-        raise ImportError(
-            "the kernel motelog.core.net._reactor is not built: run `pip install -e .`, "
-            "or set MOTELOG_PURE=1 to use the slow reference"
-        ) from exc
 else:
-    from motelog.core.net._reactor_py import Reactor, Turn
+    _kernel = kernels.kernel_of(__name__)
+    Reactor, Turn = _kernel.Reactor, _kernel.Turn
 
 __all__ = ["COMPILED", "CloseReason", "Fault", "Framing", "Reactor", "Turn"]

@@ -31,10 +31,10 @@ Positions from the store timestamp on are those of two IPv4 hosts.
 
 from __future__ import annotations
 
-import os
 import zlib
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
+from motelog.core import kernels
 from motelog.core.message import SYS_FLAG_COMPRESSED, StoredMessage, decode_host, decode_properties
 from motelog.core.records._record_py import (
     BLANK_BYTES_MIN,
@@ -49,18 +49,12 @@ from motelog.core.records._record_py import (
     UnitRun,
 )
 
-COMPILED: Final = os.environ.get("MOTELOG_PURE") != "1"
+COMPILED: Final = kernels.COMPILED
 
-if TYPE_CHECKING or COMPILED:
-    try:
-        from motelog.core.records import _record as _kernel
-    except ImportError as exc:
-        raise ImportError(
-            "the kernel motelog.core.records._record is not built: "
-            "run `pip install -e .`, or set MOTELOG_PURE=1"
-        ) from exc
+if TYPE_CHECKING:
+    from motelog.core.records import _record as _kernel
 else:
-    from motelog.core.records import _record_py as _kernel
+    _kernel = kernels.kernel_of(__name__)
 
 __all__ = [
     "BLANK_BYTES_MIN",

@@ -470,8 +470,11 @@ class MessageStore:
         return self._log.end_offset
 
     def sample(self) -> dict[str, int]:
-        """Return the counters since the start and, named ``*_now``, the log's positions."""
+        """Return the counters since the start and, named ``*_now``, the gauges."""
+        mapped = self._log.queue.mapped_sizes() + self.index.mapped_sizes()
         return self.stats.sample() | {
+            "store_mapped_bytes_now": sum(mapped),
+            "store_mapped_files_now": len(mapped),
             "store_wrote_offset_now": self._log.end_offset,
             "store_committed_offset_now": self._log.committed_offset,
             "store_flushed_offset_now": self._flusher.durable_offset,

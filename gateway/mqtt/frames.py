@@ -22,24 +22,15 @@ CONNECT may be the first of these; what follows it in the same batch is handed o
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from typing import Any, Final
 
-from motelog.gateway.mqtt import _frames_py
+from motelog.core import kernels
 
 Frame = tuple[int, int, Any, Any, int, Any]
 
-COMPILED: bool
-_kernel: Any
-if os.environ.get("MOTELOG_PURE") == "1":
-    _kernel, COMPILED = _frames_py, False
-else:
-    try:
-        from motelog.gateway.mqtt import _frames
-    except ImportError as exc:
-        raise ImportError("the frames kernel is not built: pip install -e .") from exc
-    _kernel, COMPILED = _frames, True
+COMPILED: Final = kernels.COMPILED
+_kernel = kernels.kernel_of(__name__)
 
 split: Final[Callable[[Any, Any], list[Frame]]] = _kernel.split
 """``split(data, index)``: the frames of one Turn; ``index`` holds four native u32 per frame:

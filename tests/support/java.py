@@ -26,6 +26,7 @@ import trio
 
 from motelog.core.remoting.frames import RequestCode
 from tests.support.broker_stack import connected
+from tests.support.lock_file import file_lock
 
 ROOT = Path(__file__).resolve().parents[2]
 PROJECT = ROOT / "tests" / "integration" / "java"
@@ -51,6 +52,12 @@ def class_path(version: str) -> str:
     if shutil.which("mvn") is None or shutil.which("java") is None:
         pytest.skip("a JDK and Maven are not installed")
     folder = BUILD / version
+    with file_lock(BUILD / "lock"):
+        _build(version, folder)
+    return f"{folder / 'classes'}:{folder / 'lib'}/*"
+
+
+def _build(version: str, folder: Path) -> None:
     inputs = [path for path in PROJECT.rglob("*") if path.is_file()]
     stamp = folder / "built"
     if not stamp.exists() or stamp.stat().st_mtime < max(p.stat().st_mtime for p in inputs):
@@ -62,7 +69,6 @@ def class_path(version: str) -> str:
         if done.returncode:
             pytest.skip(f"{' '.join(command)} failed: {done.stdout.strip()[-300:]}")
         stamp.touch()
-    return f"{folder / 'classes'}:{folder / 'lib'}/*"
 
 
 def java_command(

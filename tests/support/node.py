@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.lock_file import file_lock
+
 ROOT = Path(__file__).resolve().parent.parent.parent
 INSTALLED_WITHIN_S = 120
 
@@ -22,14 +24,15 @@ def node_modules(*packages: str) -> Path:
     if shutil.which("node") is None or shutil.which("npm") is None:
         pytest.skip("Node.js and npm are not installed")
     folder = ROOT / "build" / "node" / re.sub(r"[^a-z0-9.-]+", "_", " ".join(packages))
-    modules = folder / "node_modules"
-    if not modules.exists():
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / "package.json").write_text('{"private": true}\n')
-        command = ["npm", "install", "--no-audit", "--no-fund", "--no-save", *packages]
-        installed = subprocess.run(
-            command, cwd=folder, capture_output=True, text=True, timeout=INSTALLED_WITHIN_S
-        )
-        if installed.returncode:
-            pytest.skip(f"{' '.join(command)} failed: {installed.stderr.strip()[-300:]}")
-    return modules
+    stamp = folder / "installed"
+    with file_lock(folder / "lock"):
+        if not stamp.exists():
+            (folder / "package.json").write_text('{"private": true}\n')
+            command = ["npm", "install", "--no-audit", "--no-fund", "--no-save", *packages]
+            installed = subprocess.run(
+                command, cwd=folder, capture_output=True, text=True, timeout=INSTALLED_WITHIN_S
+            )
+            if installed.returncode:
+                pytest.skip(f"{' '.join(command)} failed: {installed.stderr.strip()[-300:]}")
+            stamp.touch()
+    return folder / "node_modules"

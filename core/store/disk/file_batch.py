@@ -8,21 +8,16 @@ core/store/disk/files.py calls it.
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING, Final
 
-COMPILED: Final = os.environ.get("MOTELOG_PURE") != "1"
+from motelog.core import kernels
 
-if TYPE_CHECKING or COMPILED:
-    try:
-        from motelog.core.store.disk import _file_batch as _kernel
-    except ImportError as exc:
-        raise ImportError(
-            "the kernel motelog.core.store.disk._file_batch is not built: "
-            "run `pip install -e .`, or set MOTELOG_PURE=1"
-        ) from exc
+COMPILED: Final = kernels.COMPILED
+
+if TYPE_CHECKING:
+    from motelog.core.store.disk import _file_batch as _kernel
 else:
-    from motelog.core.store.disk import _file_batch_py as _kernel
+    _kernel = kernels.kernel_of(__name__)
 
 __all__ = ["COMPILED", "sync", "write"]
 

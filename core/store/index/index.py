@@ -21,9 +21,9 @@ Keys are the UNIQ_KEY property, then each word of KEYS (separated by spaces).
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING, Final
 
+from motelog.core import kernels
 from motelog.core.store.index._index_py import (
     ENTRY,
     ENTRY_BYTES,
@@ -35,18 +35,12 @@ from motelog.core.store.index._index_py import (
     keys_of,
 )
 
-COMPILED: Final = os.environ.get("MOTELOG_PURE") != "1"
+COMPILED: Final = kernels.COMPILED
 
-if TYPE_CHECKING or COMPILED:
-    try:
-        from motelog.core.store.index import _index as _kernel
-    except ImportError as exc:
-        raise ImportError(
-            "the kernel motelog.core.store.index._index is not built: "
-            "run `pip install -e .`, or set MOTELOG_PURE=1"
-        ) from exc
+if TYPE_CHECKING:
+    from motelog.core.store.index import _index as _kernel
 else:
-    from motelog.core.store.index import _index_py as _kernel
+    _kernel = kernels.kernel_of(__name__)
 
 __all__ = [
     "COMPILED",

@@ -106,6 +106,10 @@ class IndexFile:
         return self.count >= self.entries
 
     @property
+    def is_mapped(self) -> bool:
+        return self._region is not None
+
+    @property
     def name(self) -> str:
         return self.path.rpartition("/")[2]
 

@@ -433,6 +433,14 @@ class IndexService:
             logger.warning("the index goes on")
             self._trouble = None
 
+    def mapped_sizes(self) -> list[int]:
+        """Return the size in bytes of each file that is mapped."""
+        files = list(self._files)
+        making = self._making
+        if making is not None and making.done() and making.exception() is None:
+            files.append(making.result())
+        return [file_bytes(file.slots, file.entries) for file in files if file.is_mapped]
+
     @property
     def indexed_offset(self) -> int:
         """Records below this physical offset can be found by their keys."""

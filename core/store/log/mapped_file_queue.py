@@ -105,6 +105,10 @@ class MappedFile:
     def is_buffered(self) -> bool:
         return isinstance(self._region, BufferedFile)
 
+    @property
+    def is_mapped(self) -> bool:
+        return self._region is not None and not self.is_buffered
+
     def commit(self, begin: int, end: int) -> None:
         """Copy what lies in [begin, end) of the log from the buffer, if there is one; blocks."""
         if isinstance(self._region, BufferedFile):
@@ -246,6 +250,10 @@ class MappedFileQueue:
         """How many write buffers are not in use; None in the mode without."""
         return None if self._buffers is None else self._buffers.free_count
 
+    def mapped_sizes(self) -> list[int]:
+        """Return the size in bytes of each file that is mapped."""
+        return [file.size for file in self._made() if file.is_mapped]
+
     def give_back_buffers(self, end: int) -> None:
         """Seal the files that lie below ``end``, where everything is on the disk.
 
@@ -365,11 +373,17 @@ class MappedFileQueue:
             file.writable().prepare(0, min(self._touch_bytes, file.size))
         return file
 
+    def _made(self) -> list[MappedFile]:
+        """Return the files of the row and those that are ready to follow."""
+        made = [*self.files, *self._ahead]
+        making = self._making
+        if making is not None and making.done() and making.exception() is None:
+            made.append(making.result())
+        return made
+
     def _check(self) -> None:
         """Assert the invariants; not while a file is being made."""
-        made = [*self.files, *self._ahead]
-        if self._making is not None and self._making.exception() is None:
-            made.append(self._making.result())
+        made = self._made()
         for file, following in pairwise(made):
             assert file.end == following.begin
         if self._buffers is not None:

@@ -86,7 +86,7 @@ def _compiler() -> Finding:
 
 
 def _kernels() -> list[Finding]:
-    from motelog.cli.kernels import COMPILED, KERNELS, kernel_states
+    from motelog.cli.kernels import COMPILED, KERNELS, REFERENCE, kernel_states
 
     findings = []
     for name, state in kernel_states().items():
@@ -95,8 +95,9 @@ def _kernels() -> list[Finding]:
         elif KERNELS[name] is not None and state.startswith("not installed"):
             findings.append(Finding(f"kernel {name}", "note", state))
         else:
+            level = "note" if state == REFERENCE else "fault"
             remedy = "build it: pip install -e . (with a C compiler, without MOTELOG_PURE)"
-            findings.append(Finding(f"kernel {name}", "fault", state, remedy))
+            findings.append(Finding(f"kernel {name}", level, state, remedy))
     return findings
 
 

@@ -18,6 +18,7 @@ KERNELS: Final = {
     "motelog.spark.arrow": "spark",
 }
 COMPILED: Final = "compiled"
+REFERENCE: Final = "reference (slow)"
 
 
 def kernel_states() -> dict[str, str]:
@@ -35,4 +36,4 @@ def _state(name: str, extra: str | None) -> str:
         return f"missing: {exc}"
     except ImportError as exc:
         return f"missing: {exc}"
-    return COMPILED if module.COMPILED else "reference (slow)"
+    return COMPILED if module.COMPILED else REFERENCE

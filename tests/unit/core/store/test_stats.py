@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
+from motelog.core.store.message_store import MessageStore
 from motelog.core.store.stats import StoreStats, percentile
 from tests.support.stores import message, opened
 
@@ -26,6 +28,37 @@ def test_a_store_counts_what_it_appends_and_reads(tmp_path: Path) -> None:
     assert counted == [1, 2, sum(stats.sync_us.counts), 2]
     assert stats.record_bytes.total == end
     assert sum(stats.sync_us.counts) > 0
+
+
+def test_a_store_counts_what_it_has_mapped(tmp_path: Path) -> None:
+    def mapped_by_kernel() -> tuple[int, int]:
+        sizes = []
+        for line in Path("/proc/self/maps").read_text().splitlines():
+            if f" {tmp_path}/" in line:
+                begin, end = line.split(maxsplit=1)[0].split("-")
+                sizes.append(int(end, 16) - int(begin, 16))
+        return len(sizes), sum(sizes)
+
+    def mapped(store: MessageStore) -> int:
+        for _ in range(1000):  # a file may be being made by another thread
+            sample = store.sample()
+            count, size = sample["store_mapped_files_now"], sample["store_mapped_bytes_now"]
+            known, known_size = mapped_by_kernel()
+            # The kernel maps whole pages of an index file.
+            if count == known and 0 <= known_size - size < 4096 * known:
+                return count
+            time.sleep(0.01)
+        raise AssertionError(f"{count} files, {size} bytes; in fact {known}, {known_size}")
+
+    with opened(tmp_path, index_slots=500, index_entries=1000) as store:
+        empty = mapped(store)
+        tail = store.queue_tail("T", 0)
+        store.append([message(tail, properties=b"KEYS\x01k\x02")])
+        assert store.reader.query("T", "k", begin_ms=0, end_ms=1 << 60).records
+        one_of_each = mapped(store)
+        assert one_of_each > empty
+        store.append([message(tail, b"x" * 1000) for _ in range(200)])
+        assert mapped(store) > one_of_each
 
 
 def test_latencies_are_counted_by_class() -> None:

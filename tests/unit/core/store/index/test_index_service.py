@@ -134,13 +134,25 @@ def test_no_index_file_is_made_for_messages_without_keys(tmp_path: Path) -> None
 
 
 def test_what_is_pending_is_bounded(tmp_path: Path) -> None:
-    with opened(tmp_path) as store:
+    may_make = threading.Event()
+
+    class Held(OsStorage):
+        def create_file(self, path: str, size: int, *, sparse: bool) -> None:
+            if "/index/" in path:
+                assert may_make.wait(30)
+            super().create_file(path, size, sparse=sparse)
+
+    with opened(tmp_path, storage=Held()) as store:
         store.append([keyed_message(store, i, "k") for i in range(PENDING_MAX - 1)])
         assert store.index.indexed_offset == 0
+        assert store.index._making is None
         store.append([keyed_message(store, 0, "k")])
         # The append has not waited for the first file, which is made by another thread.
-        assert store.index._making is not None
-        store.index._making.result()
+        making = store.index._making
+        assert making is not None
+        assert store.index.indexed_offset == 0
+        may_make.set()
+        making.result()
         store.append([keyed_message(store, 0, "k")])
         assert store.index.indexed_offset == store.end_offset
 

@@ -1,4 +1,4 @@
-"""Which reactor is chosen: never a silent fallback."""
+"""Kernel or reference: never a silent fallback, for all kernels alike."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[4]
+ROOT = Path(__file__).resolve().parents[3]
 
 
 def run_python(script: str, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -44,3 +44,19 @@ def test_a_missing_kernel_is_an_error_that_says_what_to_do() -> None:
     )
     assert done.returncode == 1
     assert "`pip install -e .`" in done.stderr
+
+
+def test_a_build_without_kernels_uses_the_references_and_warns_once(tmp_path: Path) -> None:
+    (tmp_path / "_pure.py").touch()
+    script = (
+        f"import motelog.core; motelog.core.__path__.append({str(tmp_path)!r})\n"
+        "from motelog.core.net import reactor\n"
+        "from motelog.core.records import record\n"
+        "from motelog.gateway.mqtt import frames\n"
+        "print(reactor.COMPILED, record.COMPILED, frames.COMPILED, reactor.Reactor.__module__)"
+    )
+    done = run_python(script, MOTELOG_PURE="")
+    assert done.stdout.split() == ["False", "False", "False", "motelog.core.net._reactor_py"]
+    assert done.stderr.count("built without compiled kernels") == 1
+    # Who asks for the references is not warned.
+    assert run_python(script, MOTELOG_PURE="1").stderr == ""
