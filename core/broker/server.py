@@ -44,8 +44,9 @@ from motelog.core.filter.sql_filter import SqlFilters
 from motelog.core.limited_log import LimitedLog
 from motelog.core.message import encode_host
 from motelog.core.metrics import Histogram
+from motelog.core.net.listen import open_listener
 from motelog.core.remoting.codes import RequestCode
-from motelog.core.remoting.server import Connection, RemotingServer, open_listener
+from motelog.core.remoting.server import Connection, RemotingServer
 from motelog.core.store.message_store import MessageStore
 from motelog.core.store.state.progress import OnProgress, StartProgress, log_progress
 

@@ -19,6 +19,7 @@ from motelog.core.limited_log import LimitedLog
 from motelog.core.namesrv.config import NamesrvConfig
 from motelog.core.namesrv.registration_body import decode_registration, decode_version
 from motelog.core.namesrv.route_table import BrokerData, BrokerIdentity, RouteTable, TopicRoute
+from motelog.core.net.listen import open_listener
 from motelog.core.remoting.frames import RemotingCommand, RequestCode, ResponseCode
 from motelog.core.remoting.server import (
     Connection,
@@ -26,7 +27,6 @@ from motelog.core.remoting.server import (
     RemotingServer,
     bool_field,
     int_field,
-    open_listener,
     text_field,
 )
 

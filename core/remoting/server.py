@@ -27,7 +27,6 @@ from typing import Final
 
 import trio
 
-from motelog.core.config import parse_address
 from motelog.core.errors import BrokerError, RemotingDecodeError, StoreError
 from motelog.core.limited_log import LimitedLog
 from motelog.core.message import encode_host
@@ -39,7 +38,6 @@ _log = logging.getLogger(__name__)
 
 Processor = Callable[["RemotingCommand", "Connection"], RemotingCommand | None]
 
-LISTEN_BACKLOG: Final = 1024
 OUTPUT_BYTES_HIGH: Final = 1_048_576
 OUTPUT_BYTES_MAX: Final = 16_777_216
 _INT32: Final = range(-(2**31), 2**31)
@@ -270,22 +268,6 @@ def _too_large(answer: RemotingCommand, reason: str) -> RemotingCommand:
 def _not_supported(request: RemotingCommand, _: Connection) -> RemotingCommand:
     code = ResponseCode.REQUEST_CODE_NOT_SUPPORTED
     return request.answer(code, f"request code {request.code} is not supported")
-
-
-def open_listener(address: str) -> socket.socket:
-    """Return a bound, listening, non-blocking socket; OSError names the address if it is taken."""
-    host, port = parse_address(address)
-    family, kind, protocol, _, target = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-    listener = socket.socket(family, kind, protocol)
-    try:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind(target)
-        listener.listen(LISTEN_BACKLOG)
-        listener.setblocking(False)
-    except OSError as exc:
-        listener.close()
-        raise OSError(exc.errno, f"cannot listen on {address}: {exc.strerror}") from exc
-    return listener
 
 
 def text_field(ext: Mapping[str, str], name: str) -> str:

@@ -11,13 +11,13 @@ import pytest
 import trio
 
 from motelog.core.errors import StoreFencedError
+from motelog.core.net.listen import open_listener
 from motelog.core.remoting.frames import FRAME_BYTES_MAX, RemotingCommand, ResponseCode
 from motelog.core.remoting.server import (
     Connection,
     Processor,
     RemotingServer,
     answer_with,
-    open_listener,
 )
 from tests.support.broker_stack import Peer, connected, eventually
 
