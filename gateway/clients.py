@@ -14,6 +14,7 @@ import logging
 import secrets
 from typing import Final
 
+from motelog.core.limited_log import LimitedLog
 from motelog.core.message import encode_host
 from motelog.core.net.reactor import CloseReason, Fault, Reactor
 from motelog.gateway.config import GatewayConfig
@@ -42,7 +43,6 @@ from motelog.gateway.mqtt.subscribe import (
     encode_unsuback,
 )
 from motelog.gateway.mqtt.topics import parse_shared
-from motelog.gateway.peer_log import PeerLog
 from motelog.gateway.sessions.session import PACKET_BYTES_LIMIT, Session
 from motelog.gateway.sessions.subscriptions import NO_LOCAL, SubscriptionTree
 
@@ -95,7 +95,7 @@ class Clients:
         }
         #: Connections that have not completed CONNECT, and where they come from.
         self._peers: dict[int, tuple[str, int]] = {}
-        self._peer_log = PeerLog(_log)
+        self._peer_log = LimitedLog(_log)
 
     # --- connections ---------------------------------------------------------------------
 

@@ -9,13 +9,13 @@ from __future__ import annotations
 import gc
 import logging
 import resource
-import socket
 import time
 from typing import Final
 
 import trio
 
 from motelog.core.net.driver import drive
+from motelog.core.net.listen import open_listener
 from motelog.core.net.reactor import Framing, Reactor
 from motelog.gateway.clients import Clients
 from motelog.gateway.config import GatewayConfig
@@ -31,7 +31,6 @@ from motelog.gateway.sessions.subscriptions import SubscriptionTree
 
 _log = logging.getLogger(__name__)
 
-LISTEN_BACKLOG: Final = 4096
 #: Descriptors that are not for MQTT connections: log files, listeners, native clients.
 DESCRIPTORS_KEPT: Final = 1024
 
@@ -53,7 +52,7 @@ class Gateway:
         Raises OSError when the address cannot be had.
         """
         config = self._config
-        listener_socket = _listen(config.listen)
+        listener_socket = open_listener(config.listen)
         self.address = listener_socket.getsockname()[:2]
         connections_max = _connections_max(config.connections_max)
         reactor = Reactor(
@@ -137,21 +136,6 @@ class Gateway:
 
 def monotonic_s() -> int:
     return int(time.monotonic())
-
-
-def _listen(address: str) -> socket.socket:
-    host, _, port = address.rpartition(":")
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    listener = socket.socket(family, socket.SOCK_STREAM)
-    try:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind((host.strip("[]"), int(port)))
-        listener.listen(LISTEN_BACKLOG)
-        listener.setblocking(False)
-    except BaseException:
-        listener.close()
-        raise
-    return listener
 
 
 def _connections_max(configured: int) -> int:

@@ -7,12 +7,14 @@ sends must not land where the broker reads its own state from.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 
 from motelog.core.broker.tables.topics import TopicTable
 from motelog.core.broker.waiting.cold_reads import ColdReads
 from motelog.core.clock import Clock
 from motelog.core.errors import BrokerError
+from motelog.core.limited_log import LimitedLog
 from motelog.core.records.record import QueueTail
 from motelog.core.remoting.codes import ResponseCode
 from motelog.core.remoting.topic_config import TopicConfig, is_group_topic
@@ -20,6 +22,8 @@ from motelog.core.store.message_store import MessageStore
 from motelog.core.store.store_reader import ReadResult, ReadStatus
 
 __all__ = ["BrokerApi", "QueueTail", "ReadResult", "ReadStatus"]
+
+_log = logging.getLogger(__name__)
 
 AppendMessage = tuple[QueueTail, bytes, bytes, int, int, bytes, int, int, int, int]
 
@@ -40,6 +44,7 @@ class BrokerApi:
         self._store = store
         self._topics = topics
         self._clock = clock
+        self._faults = LimitedLog(_log)
         self.store_host = store_host
         self.flush_is_sync = flush_is_sync
         # The hot calls go straight to the store.
@@ -85,6 +90,9 @@ class BrokerApi:
             raise BrokerError(ResponseCode.NO_PERMISSION, text)
         known = self._topics.get(topic)
         if known is not None:
+            if known.write_queue_nums < 1:
+                text = f"the topic {topic} has no queue to write to"
+                raise BrokerError(ResponseCode.NO_PERMISSION, text)
             return known.write_queue_nums
         config = TopicConfig(
             topic_name=topic, read_queue_nums=queue_count, write_queue_nums=queue_count
@@ -96,8 +104,16 @@ class BrokerApi:
         return self._topics.user_topics()
 
     def on_growth(self, listener: Callable[[list[QueueTail]], None]) -> None:
-        """Call ``listener`` after each append with the queues that grew; it must not append."""
-        self._store.on_dispatch.append(listener)
+        """Call ``listener`` after each append with the queues that grew; it must not append.
+
+        What it raises is logged: the message is in the log, whoever sent it hears so.
+        """
+
+        def hear(tails: list[QueueTail]) -> None:
+            with self._faults.boundary("hearing of new messages failed, a fault of this server"):
+                listener(tails)
+
+        self._store.on_dispatch.append(hear)
 
     def on_topic_created(self, listener: Callable[[str], None]) -> None:
         """Call ``listener`` with the name of each users' topic that is created or changed."""

@@ -147,7 +147,10 @@ class Registrar:
             },
             body=body,
         )
-        answer = await client.request(request, timeout_s=self._timeout_s)
+        try:
+            answer = await client.request(request, timeout_s=self._timeout_s)
+        except ValueError as exc:
+            raise RemotingError(f"registration cannot be sent: {exc}") from exc
         if answer.code != ResponseCode.SUCCESS:
             raise RemotingError(f"registration refused: {answer.code} {answer.remark}")
         if not self._is_registered:

@@ -41,10 +41,12 @@ from motelog.core.broker.waiting.registration_gate import RegistrationGate
 from motelog.core.clock import Clock, SystemClock
 from motelog.core.config import parse_address
 from motelog.core.filter.sql_filter import SqlFilters
+from motelog.core.limited_log import LimitedLog
 from motelog.core.message import encode_host
 from motelog.core.metrics import Histogram
+from motelog.core.net.listen import open_listener
 from motelog.core.remoting.codes import RequestCode
-from motelog.core.remoting.server import Connection, RemotingServer, open_listener
+from motelog.core.remoting.server import Connection, RemotingServer
 from motelog.core.store.message_store import MessageStore
 from motelog.core.store.state.progress import OnProgress, StartProgress, log_progress
 
@@ -104,6 +106,7 @@ class Broker:
                 self.offsets,
             ),
         ]
+        self._faults = LimitedLog(_log)
         self._registrars: list[Registrar] = []
         self._serving: _Serving | None = None
 
@@ -278,7 +281,7 @@ class Broker:
             nursery.start_soon(filter_gate.run, server)
             nursery.start_soon(self._save_regularly)
             nursery.start_soon(self._expire_regularly, consumer)
-            nursery.start_soon(_tick_regularly, runtime, stats)
+            nursery.start_soon(self._tick_regularly, runtime, stats)
             await self._start_registrars(nursery)
             _log.info("broker listens address=%s:%d topics=%d", *self.address, len(self.topics))
             _log.info("messages are %s", self._config.store.promise)
@@ -410,7 +413,15 @@ class Broker:
     async def _expire_regularly(self, consumer: ConsumerProcessor) -> None:
         while True:
             await trio.sleep(_EXPIRE_INTERVAL_S)
-            consumer.expire(self._config.client_silence_s_max * 1000)
+            with self._faults.boundary("looking for silent clients failed, a fault of this broker"):
+                consumer.expire(self._config.client_silence_s_max * 1000)
+
+    async def _tick_regularly(self, runtime: RuntimeInfo, stats: BrokerStats) -> None:
+        while True:
+            with self._faults.boundary("counting messages failed, a fault of this broker"):
+                runtime.tick()
+                stats.tick()
+            await trio.sleep(1)
 
     def _state_file(self, name: str, holds: str) -> StateFile:
         return StateFile(self._config.store.directory, name, holds=holds)
@@ -509,10 +520,3 @@ def _connection_closed(
 ) -> None:
     pull.connection_closed(connection)
     consumer.connection_closed(connection)
-
-
-async def _tick_regularly(runtime: RuntimeInfo, stats: BrokerStats) -> None:
-    while True:
-        runtime.tick()
-        stats.tick()
-        await trio.sleep(1)

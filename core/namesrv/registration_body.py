@@ -19,8 +19,9 @@ from typing import Any, Final
 import msgspec
 
 from motelog.core.errors import RemotingDecodeError
+from motelog.core.remoting.fields import INT32
 from motelog.core.remoting.frames import loads
-from motelog.core.remoting.topic_config import DataVersion, TopicConfig
+from motelog.core.remoting.topic_config import DataVersion, TopicConfig, shown
 
 INFLATED_BYTES_MAX: Final = 64 * 1024 * 1024
 
@@ -57,7 +58,7 @@ def _decode_json(body: bytes) -> RegistrationBody:
         wrapper = {}
     table = wrapper.get("topicConfigTable") or {}
     topics = msgspec.convert(table, dict[str, TopicConfig])
-    return RegistrationBody(topics, _convert_version(wrapper.get("dataVersion")))
+    return RegistrationBody(_checked(topics), _convert_version(wrapper.get("dataVersion")))
 
 
 def _convert_version(value: Any) -> DataVersion:
@@ -73,7 +74,7 @@ def _decode_compressed(body: bytes) -> RegistrationBody:
         text, position = _take(data, position)
         config = _decode_topic(text.decode())
         topics[config.topic_name] = config
-    return RegistrationBody(topics, decode_version(version))
+    return RegistrationBody(_checked(topics), decode_version(version))
 
 
 def _inflate(body: bytes) -> bytes:
@@ -98,6 +99,20 @@ def _decode_topic(text: str) -> TopicConfig:
         perm=int(perm),
         topic_filter_type=filter_type,
     )
+
+
+def _checked(topics: dict[str, TopicConfig]) -> dict[str, TopicConfig]:
+    """Return ``topics``; ValueError for a number that a route could not tell of."""
+    for name, config in topics.items():
+        for value in (
+            config.read_queue_nums,
+            config.write_queue_nums,
+            config.perm,
+            config.topic_sys_flag,
+        ):
+            if value not in INT32:
+                raise ValueError(f"topic {shown(name)} has a number of more than 32 bits")
+    return topics
 
 
 def _count(data: bytes, position: int) -> tuple[int, int]:

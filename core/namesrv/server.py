@@ -15,9 +15,11 @@ import msgspec
 import trio
 
 from motelog.core.errors import BrokerError
+from motelog.core.limited_log import LimitedLog
 from motelog.core.namesrv.config import NamesrvConfig
 from motelog.core.namesrv.registration_body import decode_registration, decode_version
 from motelog.core.namesrv.route_table import BrokerData, BrokerIdentity, RouteTable, TopicRoute
+from motelog.core.net.listen import open_listener
 from motelog.core.remoting.frames import RemotingCommand, RequestCode, ResponseCode
 from motelog.core.remoting.server import (
     Connection,
@@ -25,7 +27,6 @@ from motelog.core.remoting.server import (
     RemotingServer,
     bool_field,
     int_field,
-    open_listener,
     text_field,
 )
 
@@ -42,6 +43,7 @@ class NameServer:
         self._config = config
         self._address: tuple[str, int] | None = None
         self._kv: dict[str, dict[str, str]] = {}
+        self._faults = LimitedLog(_log)
         self.routes = RouteTable(
             silence_ms_max=config.broker_silence_s_max * 1000,
             brokers_max=config.brokers_max,
@@ -82,7 +84,8 @@ class NameServer:
     async def _scan(self) -> None:
         while True:
             await trio.sleep(self._config.scan_interval_s)
-            _log_dropped("was silent", self.routes.expire(_now_ms()))
+            with self._faults.boundary("looking for silent brokers failed, a fault of this server"):
+                _log_dropped("was silent", self.routes.expire(_now_ms()))
 
     def _connection_closed(self, connection: Connection) -> None:
         _log_dropped("closed its connection", self.routes.close_owner(connection))

@@ -9,6 +9,9 @@ Processors that gather requests (one store append for a turn's sends) finish in 
 is called once after the last request of a turn, and by ``flush`` for what was processed later. A
 frame that cannot be parsed closes the connection it came on and no other.
 
+No request ends the process: a processor that fails is answered SYSTEM_ERROR and logged with the
+request's code and peer, and so is an answer that does not fit into a frame, whenever it is sent.
+
 A client that asks for more than it reads is served no further: above OUTPUT_BYTES_HIGH the requests
 it has sent wait until the reactor reports it as drained. Meanwhile nothing is read from it, so they
 are one turn's at most.
@@ -24,8 +27,8 @@ from typing import Final
 
 import trio
 
-from motelog.core.config import parse_address
 from motelog.core.errors import BrokerError, RemotingDecodeError, StoreError
+from motelog.core.limited_log import LimitedLog
 from motelog.core.message import encode_host
 from motelog.core.net.driver import drive
 from motelog.core.net.reactor import Framing, Reactor, Turn
@@ -35,7 +38,6 @@ _log = logging.getLogger(__name__)
 
 Processor = Callable[["RemotingCommand", "Connection"], RemotingCommand | None]
 
-LISTEN_BACKLOG: Final = 1024
 OUTPUT_BYTES_HIGH: Final = 1_048_576
 OUTPUT_BYTES_MAX: Final = 16_777_216
 _INT32: Final = range(-(2**31), 2**31)
@@ -45,10 +47,13 @@ _INT64: Final = range(-(2**63), 2**63)
 class Connection:
     """One client's connection; hashable by identity, so it can own what the client registers."""
 
-    __slots__ = ("_reactor", "connection_id", "deferred", "host", "is_open", "peer")
+    __slots__ = ("_faults", "_reactor", "connection_id", "deferred", "host", "is_open", "peer")
 
-    def __init__(self, reactor: Reactor, connection_id: int, peer: tuple[str, int]) -> None:
+    def __init__(
+        self, reactor: Reactor, connection_id: int, peer: tuple[str, int], faults: LimitedLog
+    ) -> None:
         self._reactor = reactor
+        self._faults = faults
         self.connection_id = connection_id
         self.peer = peer
         self.host = encode_host(*peer)
@@ -63,9 +68,28 @@ class Connection:
     def reply(self, command: RemotingCommand) -> None:
         """Queue an answer or a request of our own; without effect once the connection is closed.
 
-        The body is sent from where it lies.
+        The body is sent from where it lies. An answer that does not fit into a frame is refused.
         """
-        self.send(encode_head(command), command.body)
+        try:
+            head = encode_head(command)
+        except ValueError as exc:
+            if not command.is_response:
+                raise
+            command = _too_large(command, str(exc))
+            head = encode_head(command)
+        self.send(head, command.body)
+
+    def fail(self, request: RemotingCommand) -> None:
+        """Answer a request whose processor has failed, and log the exception being handled."""
+        self._faults.fault(
+            "a request failed and was refused, a fault of this server; others are served"
+            " code=%d peer=%s:%d",
+            request.code,
+            *self.peer,
+        )
+        if not request.is_oneway:
+            text = "the server failed at this request, its log says how"
+            self.reply(request.answer(ResponseCode.SYSTEM_ERROR, text))
 
     def send(self, frame: bytes, body: bytes = b"") -> None:
         """Queue one whole frame, ``body`` its end; without effect once the connection is closed."""
@@ -100,6 +124,7 @@ class RemotingServer:
         self._end_turn = end_turn
         self._on_closed = on_closed
         self._connections: dict[int, Connection] = {}
+        self._faults = LimitedLog(_log)
         self._has_ended = False
 
     @property
@@ -132,13 +157,15 @@ class RemotingServer:
         Without effect once the server has ended: those who call it may end a little later.
         """
         if not self._has_ended:
-            self._end_turn()
+            self._finish_turn()
             self.reactor.flush()
 
     def handle_turn(self, turn: Turn) -> None:
         """Process one batch of the reactor."""
         for connection_id, _listener, peer in turn.opened:
-            self._connections[connection_id] = Connection(self.reactor, connection_id, peer)
+            self._connections[connection_id] = Connection(
+                self.reactor, connection_id, peer, self._faults
+            )
             self.reactor.set_limits(
                 connection_id, frame_bytes_max=self._frame_bytes_max, idle_s_max=self._idle_s_max
             )
@@ -147,7 +174,7 @@ class RemotingServer:
             if drained is not None:
                 self._handle_deferred(drained)
         broken = self._handle_frames(turn) if turn.frames else {}
-        self._end_turn()
+        self._finish_turn()
         # Only now, so that what came before the malformed frame is answered.
         for connection, reason in broken.items():
             self._close(connection, reason)
@@ -190,6 +217,11 @@ class RemotingServer:
         processor = self._processors.get(request.code, _not_supported)
         answer_with(processor, request, connection)
 
+    def _finish_turn(self) -> None:
+        # Whoever gathers requests answers them itself, also when it fails.
+        with self._faults.boundary("the end of a turn failed, a fault of this server"):
+            self._end_turn()
+
     def _close(self, connection: Connection, reason: str) -> None:
         """End a connection from our side: what is queued for it is still sent."""
         host, port = connection.peer
@@ -201,7 +233,9 @@ class RemotingServer:
         connection.is_open = False
         del self._connections[connection.connection_id]
         if self._on_closed is not None:
-            self._on_closed(connection)
+            text = "forgetting a closed connection failed, a fault of this server peer=%s:%d"
+            with self._faults.boundary(text, *connection.peer):
+                self._on_closed(connection)
 
 
 def answer_with(processor: Processor, request: RemotingCommand, connection: Connection) -> None:
@@ -212,29 +246,28 @@ def answer_with(processor: Processor, request: RemotingCommand, connection: Conn
         answer = request.answer(exc.code, exc.remark)
     except (StoreError, RemotingDecodeError) as exc:
         answer = request.answer(ResponseCode.SYSTEM_ERROR, str(exc))
+    except Exception:
+        # The supervisor's place: what one request makes fail must not end what serves the others.
+        # A store that cannot go on has fenced itself by then, and says so in each answer.
+        connection.fail(request)
+        return
     if answer is not None and not request.is_oneway:
         connection.reply(answer)
+
+
+def _too_large(answer: RemotingCommand, reason: str) -> RemotingCommand:
+    return RemotingCommand(
+        ResponseCode.SYSTEM_ERROR,
+        opaque=answer.opaque,
+        flag=answer.flag,
+        remark=f"the answer cannot be sent: {reason}",
+        serialize=answer.serialize,
+    )
 
 
 def _not_supported(request: RemotingCommand, _: Connection) -> RemotingCommand:
     code = ResponseCode.REQUEST_CODE_NOT_SUPPORTED
     return request.answer(code, f"request code {request.code} is not supported")
-
-
-def open_listener(address: str) -> socket.socket:
-    """Return a bound, listening, non-blocking socket; OSError names the address if it is taken."""
-    host, port = parse_address(address)
-    family, kind, protocol, _, target = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-    listener = socket.socket(family, kind, protocol)
-    try:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind(target)
-        listener.listen(LISTEN_BACKLOG)
-        listener.setblocking(False)
-    except OSError as exc:
-        listener.close()
-        raise OSError(exc.errno, f"cannot listen on {address}: {exc.strerror}") from exc
-    return listener
 
 
 def text_field(ext: Mapping[str, str], name: str) -> str:

@@ -13,12 +13,14 @@ from typing import Final
 import msgspec
 
 from motelog.core.remoting.codes import Permission
+from motelog.core.remoting.fields import Int64
 
 TOPIC_BYTES_MAX: Final = 127
 # Retry and dead-letter topics carry a group name behind their prefix.
 GROUP_TOPIC_BYTES_MAX: Final = 255
 GROUP_BYTES_MAX: Final = 255
 QUEUE_COUNT_MAX: Final = 4096
+TOPIC_FILTER_TYPES: Final = ("SINGLE_TAG", "MULTI_TAG")
 
 RETRY_PREFIX: Final = "%RETRY%"
 DLQ_PREFIX: Final = "%DLQ%"
@@ -61,7 +63,8 @@ class TopicConfig(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
 
     @property
     def is_writable(self) -> bool:
-        return bool(self.perm & Permission.WRITE)
+        """Whether messages may be sent to it; a topic that shrinks has queues to read only."""
+        return bool(self.perm & Permission.WRITE) and self.write_queue_nums > 0
 
     @property
     def is_inherited(self) -> bool:
@@ -72,9 +75,9 @@ class TopicConfig(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
 class DataVersion(msgspec.Struct, frozen=True, rename="camel"):
     """Which state of a table this is; a new counter with each change."""
 
-    timestamp: int = 0
-    counter: int = 0
-    state_version: int = 0
+    timestamp: Int64 = 0
+    counter: Int64 = 0
+    state_version: Int64 = 0
 
     def next(self, now_ms: int) -> DataVersion:
         return DataVersion(now_ms, self.counter + 1, self.state_version)

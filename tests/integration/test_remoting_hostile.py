@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import trio
 
+from motelog.core.net.listen import open_listener
 from motelog.core.remoting.client import connect
 from motelog.core.remoting.frames import (
     RemotingCommand,
@@ -20,7 +21,7 @@ from motelog.core.remoting.frames import (
     decode,
     encode,
 )
-from motelog.core.remoting.server import Connection, RemotingServer, open_listener
+from motelog.core.remoting.server import Connection, RemotingServer
 from tests.support.broker_stack import (
     TIMEOUT_S,
     Peer,

@@ -39,6 +39,7 @@ from motelog.core.errors import (
     StoreError,
     StoreFencedError,
 )
+from motelog.core.limited_log import LimitedLog
 from motelog.core.message import (
     DELAY,
     PROPERTIES_BYTES_MAX,
@@ -65,6 +66,7 @@ PAGE_BYTES: Final = 4096
 # How late a step of the wall clock is noticed.
 WAIT_S_MAX: Final = 0.5
 RETRY_S: Final = 1.0
+FAULT_PERIOD_S: Final = 60.0
 LAST_SAVE_S_MAX: Final = 10.0
 OFFSET_MAX: Final = (1 << 63) - 1
 _SYS_FLAG_TRANSACTION: Final = 0xC
@@ -107,6 +109,7 @@ class ScheduleService:
         self._saved: tuple[dict[int, int] | None, tuple[int, int] | None] = (None, None)
         self._grown = trio.Event()
         self._lock = trio.Lock()
+        self._faults = LimitedLog(_log, lines_max=1, period_s=FAULT_PERIOD_S)
         self.delivered_count = 0
 
     @property
@@ -177,6 +180,13 @@ class ScheduleService:
                 return
             except StoreError as exc:
                 _log.warning("delivery of delayed messages waits reason=%s", exc)
+                await trio.sleep(RETRY_S)
+                continue
+            except Exception:
+                # What a message makes fail must not end a process that serves others.
+                self._faults.fault(
+                    "delivery of delayed messages failed and is tried again, a fault of this broker"
+                )
                 await trio.sleep(RETRY_S)
                 continue
             wait_s = (next_ms - self._store.now_ms()) / 1000

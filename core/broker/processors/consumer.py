@@ -206,7 +206,8 @@ class ConsumerProcessor:
             group = self._groups.find(consumer.group, now_ms)
             # The group's members look for this topic's route at once: its creation also
             # triggers a registration with the name servers.
-            self._topics.create_retry_topic(consumer.group, now_ms, group.retry_queue_nums)
+            if group.retry_queue_nums > 0:
+                self._topics.create_retry_topic(consumer.group, now_ms, group.retry_queue_nums)
             if self._consumers.beat(consumer.group, member, consumer):
                 changed.append(consumer.group)
         self._notify(changed)

@@ -36,7 +36,6 @@ from motelog.core.message import (
     tags_code,
 )
 from motelog.core.remoting.frames import (
-    Permission,
     RemotingCommand,
     RequestCode,
     ResponseCode,
@@ -147,13 +146,19 @@ class SendProcessor:
         try:
             end_offset = self._api.append(messages, placed, store_timestamp_ms=stamp_ms)
         except StoreError as exc:
-            for send in staged:
-                self.answers.refuse(send, exc)
+            self._refuse(staged, exc)
             return
+        except Exception:
+            self._refuse(staged, StoreError("the append failed, the broker's log says how"))
+            raise
         self.messages_count += len(messages)
         for topic, group in sent_back:
             self._stats.note_sent_back(topic, group)
         self.answers.succeed(staged, placed, end_offset)
+
+    def _refuse(self, staged: list[StagedSend], exc: StoreError) -> None:
+        for send in staged:
+            self.answers.refuse(send, exc)
 
     def _send(self, request: RemotingCommand, connection: Connection) -> None:
         # C++ clients mark a batch by "1", Java by "true".
@@ -303,7 +308,7 @@ class SendProcessor:
             config = self._topics.create_for_message(
                 topic, ext[names.default_topic], queue_count, self._clock.now_ms()
             )
-        if not config.perm & Permission.WRITE:
+        if not config.is_writable:
             raise BrokerError(ResponseCode.NO_PERMISSION, f"topic {topic} is not writable")
         if queue_id < 0:
             self._next_queue += 1

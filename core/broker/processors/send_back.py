@@ -73,6 +73,7 @@ class SendBackProcessor:
         now_ms = self._clock.now_ms()
         group = self._groups.find(text_field(ext, "group"), now_ms)
         if group.retry_queue_nums <= 0:
+            # The group has said that it does not want failed messages again, as in RocketMQ.
             return request.answer()
         level = int32_field(ext, "delayLevel", 0)
         times_max = int32_field(ext, "maxReconsumeTimes", group.retry_max_times)

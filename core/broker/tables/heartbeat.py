@@ -15,6 +15,7 @@ import msgspec
 from motelog.core.errors import RemotingDecodeError
 from motelog.core.message import string_hash
 from motelog.core.remoting.codes import TAG_EXPRESSION_TYPE
+from motelog.core.remoting.fields import Int64
 from motelog.core.remoting.frames import loads
 
 EXPRESSION_CHARACTERS_MAX: Final = 65_536
@@ -35,10 +36,10 @@ class Subscription(msgspec.Struct, frozen=True, rename="camel"):
 
     topic: str
     sub_string: Annotated[str, msgspec.Meta(max_length=EXPRESSION_CHARACTERS_MAX)] | None = "*"
-    sub_version: int = 0
+    sub_version: Int64 = 0
     expression_type: str | None = None
     tags_set: list[str] | None = None
-    code_set: list[int] | None = None
+    code_set: list[Int64] | None = None
     class_filter_mode: bool = False
 
     @property

@@ -14,7 +14,8 @@ import msgspec
 
 from motelog.core.errors import BrokerError
 from motelog.core.remoting.codes import ResponseCode
-from motelog.core.remoting.topic_config import DataVersion, group_name_fault
+from motelog.core.remoting.fields import INT32, INT64
+from motelog.core.remoting.topic_config import QUEUE_COUNT_MAX, DataVersion, group_name_fault
 
 
 class SubscriptionGroup(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
@@ -62,6 +63,12 @@ class SubscriptionGroups:
         fault = group_name_fault(group.group_name)
         if fault is not None:
             raise BrokerError(ResponseCode.SYSTEM_ERROR, fault)
+        if group != _in_bounds(group):
+            text = (
+                f"retryQueueNums is 0 to {QUEUE_COUNT_MAX}, retryMaxTimes a number of 32 bits, "
+                "brokerId and whichBrokerWhenConsumeSlowly are of 64"
+            )
+            raise BrokerError(ResponseCode.SYSTEM_ERROR, text)
         if group.group_name not in self._groups and len(self._groups) >= self._groups_max:
             text = f"the broker has {self._groups_max} groups, the most it is configured for"
             raise BrokerError(ResponseCode.SYSTEM_ERROR, text)
@@ -82,9 +89,25 @@ class SubscriptionGroups:
         """Take in subscriptionGroup.json; msgspec.ValidationError if it is not that."""
         version = msgspec.convert(content.get("dataVersion", {}), DataVersion)
         table = content.get("subscriptionGroupTable", {})
-        self._groups = msgspec.convert(table, dict[str, SubscriptionGroup])
+        groups = msgspec.convert(table, dict[str, SubscriptionGroup])
+        self._groups = {name: _in_bounds(group) for name, group in groups.items()}
         self.version = version
 
     def _changed(self, now_ms: int) -> None:
         self.version = self.version.next(now_ms)
         self.is_dirty = True
+
+
+def _in_bounds(group: SubscriptionGroup) -> SubscriptionGroup:
+    """Return the group with its numbers brought into bounds; without a retry queue none retries."""
+    return msgspec.structs.replace(
+        group,
+        retry_queue_nums=_nearest(group.retry_queue_nums, range(QUEUE_COUNT_MAX + 1)),
+        retry_max_times=_nearest(group.retry_max_times, INT32),
+        broker_id=_nearest(group.broker_id, INT64),
+        which_broker_when_consume_slowly=_nearest(group.which_broker_when_consume_slowly, INT64),
+    )
+
+
+def _nearest(value: int, values: range) -> int:
+    return max(values.start, min(value, values.stop - 1))

@@ -25,6 +25,7 @@ from motelog.core.remoting.topic_config import (
     RETRY_PREFIX,
     SCHEDULE_TOPIC,
     TIMER_TOPIC,
+    TOPIC_FILTER_TYPES,
     TOPICS_CLOSED_TO_SENDERS,
     DataVersion,
     TopicConfig,
@@ -37,6 +38,8 @@ from motelog.core.remoting.topic_config import (
 _READ_WRITE = int(Permission.READ | Permission.WRITE)
 _TEMPLATE = _READ_WRITE | int(Permission.INHERIT)
 SCHEDULE_LEVELS = 18
+# What a folder of RocketMQ's may hold, which has no limit of its own: the store's queue ids.
+_KEPT_QUEUES_MAX = 65_536
 
 
 class TopicTable:
@@ -94,6 +97,9 @@ class TopicTable:
                 raise BrokerError(ResponseCode.SYSTEM_ERROR, text)
         if not 0 <= config.perm <= _TEMPLATE:
             raise BrokerError(ResponseCode.SYSTEM_ERROR, f"perm is {config.perm}, not 0 to 7")
+        if config.topic_filter_type not in TOPIC_FILTER_TYPES:
+            text = f"the topic filter type is none of {', '.join(TOPIC_FILTER_TYPES)}"
+            raise BrokerError(ResponseCode.SYSTEM_ERROR, text)
         return self._put(config, now_ms)
 
     def create_for_message(
@@ -125,11 +131,12 @@ class TopicTable:
         return self._put(config, now_ms)
 
     def create_retry_topic(self, group: str, now_ms: int, queue_count: int = 1) -> TopicConfig:
-        """Return the retry topic of a consumer group, created if it is new."""
+        """Return the retry topic of a consumer group, created if it has no queue to write to."""
         name = RETRY_PREFIX + group
         known = self._topics.get(name)
-        if known is not None:
+        if known is not None and known.write_queue_nums > 0:
             return known
+        queue_count = max(1, min(queue_count, QUEUE_COUNT_MAX))
         fault = group_name_fault(group)
         if fault is not None:
             raise BrokerError(ResponseCode.SYSTEM_ERROR, fault)
@@ -167,7 +174,7 @@ class TopicTable:
                     f"topics.json: {fault or 'key and topicName differ: ' + shown(name)}"
                 )
         self.version = version
-        self._topics.update(table)
+        self._topics.update({name: _in_bounds(config) for name, config in table.items()})
 
     def restore(self, queues: Iterable[tuple[str, int]], queue_count: int, now_ms: int) -> None:
         """Make topics of queues that the store has and topics.json does not.
@@ -203,6 +210,18 @@ class TopicTable:
         for listener in self.listeners:
             listener(name)
         return config
+
+
+def _in_bounds(config: TopicConfig) -> TopicConfig:
+    """Return what a file says of a topic, with what no request may set brought into bounds."""
+    filter_type = config.topic_filter_type
+    return msgspec.structs.replace(
+        config,
+        read_queue_nums=max(0, min(config.read_queue_nums, _KEPT_QUEUES_MAX)),
+        write_queue_nums=max(0, min(config.write_queue_nums, _KEPT_QUEUES_MAX)),
+        perm=config.perm & _TEMPLATE,
+        topic_filter_type=filter_type if filter_type in TOPIC_FILTER_TYPES else "SINGLE_TAG",
+    )
 
 
 def _system_topics(broker_name: str, cluster: str, queue_count: int) -> dict[str, TopicConfig]:

@@ -6,6 +6,7 @@ Must not touch: what is read, who reads; whoever waits is called back.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Any, Final
@@ -13,8 +14,11 @@ from typing import Any, Final
 import trio
 
 from motelog.core.errors import BrokerError
+from motelog.core.limited_log import LimitedLog
 from motelog.core.remoting.frames import RemotingCommand, ResponseCode
 from motelog.core.remoting.server import Connection, Processor, answer_with
+
+_log = logging.getLogger(__name__)
 
 LOADERS: Final = 4
 
@@ -28,6 +32,7 @@ class ColdReads:
             tuple[Sequence[Any], Callable[[], None]]
         ](waiting_max)
         self.loaded_count = 0
+        self._faults = LimitedLog(_log)
 
     @property
     def waiting_count(self) -> int:
@@ -90,5 +95,6 @@ class ColdReads:
         async for lacking, then in self._receive:
             await self._load(lacking)
             self.loaded_count += 1
-            then()
+            with self._faults.boundary("going on after a load failed, a fault of this server"):
+                then()
             after()

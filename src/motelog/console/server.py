@@ -10,7 +10,6 @@ Owns: the listening socket and the routes. Must not touch: what is healthy (heal
 from __future__ import annotations
 
 import logging
-import socket
 
 import trio
 from hypercorn.config import Config
@@ -24,9 +23,9 @@ from motelog.config import AdminConfig
 from motelog.console.health import Health
 from motelog.core.config import parse_address
 from motelog.core.metrics import CONTENT_TYPE, Registry
+from motelog.core.net.listen import open_listener
 
 SHUTDOWN_S = 1.0  # what open requests get at the end; all of ours are short
-CONNECTIONS_MAX = 128  # waiting in the backlog
 REQUEST_BYTES_MAX = 16_384  # no route takes a body
 
 
@@ -41,7 +40,7 @@ class Console:
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Serve until cancelled; OSError if the address cannot be bound."""
-        listener = self._bind()
+        listener = open_listener(self._config.listen)
         self.address = listener.getsockname()[:2]
         config = Config()
         config.bind = [f"fd://{listener.detach()}"]
@@ -64,20 +63,6 @@ class Console:
                 Route("/metrics", self._metrics),
             ]
         )
-
-    def _bind(self) -> socket.socket:
-        host, port = parse_address(self._config.listen)
-        family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        listener = socket.socket(family, socket.SOCK_STREAM)
-        try:
-            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            listener.bind((host, port))
-            listener.listen(CONNECTIONS_MAX)
-            listener.setblocking(False)
-        except BaseException:
-            listener.close()
-            raise
-        return listener
 
     async def _live(self, request: Request) -> Response:
         return PlainTextResponse("ok\n")

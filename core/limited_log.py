@@ -1,0 +1,67 @@
+"""Log lines at a bounded rate, and the boundary behind which a fault is logged and nothing ends.
+
+Owns: the rate, the one place that catches every Exception. Must not touch: what the lines say, what
+a request or an event means.
+
+A peer must not fill the disk with lines, nor end a process that serves others: what it can cause is
+done inside ``boundary``. Cancellation passes through it, as does everything that is no Exception.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Final
+
+LINES_MAX: Final = 20
+PERIOD_S: Final = 1.0
+
+
+class LimitedLog:
+    """Passes on at most ``lines_max`` lines in ``period_s`` and says how many it held back."""
+
+    def __init__(
+        self,
+        log: logging.Logger,
+        *,
+        lines_max: int = LINES_MAX,
+        period_s: float = PERIOD_S,
+        monotonic_s: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._log = log
+        self._lines_max = lines_max
+        self._period_s = period_s
+        self._monotonic_s = monotonic_s
+        self._period = -1
+        self._count = 0
+
+    def warning(self, message: str, *values: object) -> None:
+        """Log that a human could act on something."""
+        if self._may_log():
+            self._log.warning(message, *values)
+
+    def fault(self, message: str, *values: object) -> None:
+        """Log an exception that is being handled, with its traceback: the code has a fault."""
+        if self._may_log():
+            self._log.exception(message, *values)
+
+    @contextmanager
+    def boundary(self, message: str, *values: object) -> Iterator[None]:
+        """Log what fails inside with its traceback, instead of raising it."""
+        try:
+            yield
+        except Exception:
+            self.fault(message, *values)
+
+    def _may_log(self) -> bool:
+        period = int(self._monotonic_s() // self._period_s)
+        if period != self._period:
+            held_back = self._count - self._lines_max
+            if held_back > 0:
+                self._log.warning("log lines of one kind held back count=%d", held_back)
+            self._period = period
+            self._count = 0
+        self._count += 1
+        return self._count <= self._lines_max

@@ -1,0 +1,54 @@
+"""Log lines at a bounded rate, and what the boundary lets through."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+import trio
+
+from motelog.core.limited_log import LimitedLog
+
+
+class Seconds:
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_lines_above_the_rate_are_held_back_and_counted(caplog: pytest.LogCaptureFixture) -> None:
+    seconds = Seconds()
+    log = LimitedLog(logging.getLogger("x"), lines_max=2, period_s=10, monotonic_s=seconds)
+    for number in range(5):
+        log.warning("line %d", number)
+    seconds.now = 9.9
+    log.warning("line 5")
+    assert caplog.messages == ["line 0", "line 1"]
+    seconds.now = 10.0
+    log.warning("line 6")
+    assert caplog.messages[2:] == ["log lines of one kind held back count=4", "line 6"]
+
+
+def test_the_boundary_logs_a_fault_with_its_traceback(caplog: pytest.LogCaptureFixture) -> None:
+    log = LimitedLog(logging.getLogger("x"))
+    with log.boundary("it failed peer=%s", "p"):
+        raise KeyError("why")
+    (record,) = caplog.records
+    assert record.getMessage() == "it failed peer=p"
+    assert record.exc_info is not None
+    assert record.exc_info[0] is KeyError
+
+
+@pytest.mark.parametrize("kind", [KeyboardInterrupt, SystemExit, GeneratorExit])
+def test_what_is_no_exception_passes(kind: type[BaseException]) -> None:
+    with pytest.raises(kind), LimitedLog(logging.getLogger("x")).boundary("it failed"):
+        raise kind
+
+
+async def test_cancellation_passes(caplog: pytest.LogCaptureFixture) -> None:
+    with trio.move_on_after(0) as scope, LimitedLog(logging.getLogger("x")).boundary("it failed"):
+        await trio.sleep_forever()
+    assert scope.cancelled_caught
+    assert not caplog.records
