@@ -15,6 +15,7 @@ from typing import Final
 
 import trio
 
+from motelog.core.clock import SystemClock
 from motelog.core.net.driver import drive
 from motelog.core.net.reactor import Framing, Reactor
 from motelog.gateway.clients import Clients
@@ -24,6 +25,7 @@ from motelog.gateway.log.log_port import LogPort
 from motelog.gateway.mapping.topic_mapping import TopicMapping
 from motelog.gateway.metrics import GatewayMetrics
 from motelog.gateway.mqtt.packet_types import ReasonCode
+from motelog.gateway.publish.acknowledge import PublishAcks
 from motelog.gateway.publish.reactor_listener import ReactorListener
 from motelog.gateway.publish.routes import Routes
 from motelog.gateway.sessions.session import Session
@@ -87,6 +89,15 @@ class Gateway:
             topic_queue_count=config.topic_queue_count,
             topic_bytes_max=config.topic_bytes_max,
         )
+        acks = PublishAcks(
+            reactor,
+            self._log_port.acknowledge,
+            self.metrics,
+            clock=SystemClock(),
+            sessions=sessions,
+            receive_maximum=config.receive_maximum,
+            disconnect=clients.disconnect,
+        )
         listener = ReactorListener(
             reactor,
             self._log_port,
@@ -95,7 +106,7 @@ class Gateway:
             delivery,
             self.metrics,
             sessions=sessions,
-            receive_maximum=config.receive_maximum,
+            acks=acks,
         )
 
         async def deliver() -> None:
@@ -120,15 +131,16 @@ class Gateway:
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(deliver)
+                nursery.start_soon(acks.queue.run)
                 task_status.started()
                 await drive(
                     reactor,
                     listener.handle_turn,
                     clock_s=monotonic_s,
-                    after_turns=listener.want_acknowledged,
+                    after_turns=acks.queue.want,
                 )
         finally:
-            listener.close()
+            acks.queue.close()
             clients.disconnect_all(ReasonCode.SERVER_SHUTTING_DOWN)
             reactor.flush()
             reactor.shut_down()

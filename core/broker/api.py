@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from motelog.core.broker.acknowledge import policy_of
 from motelog.core.broker.tables.topics import TopicTable
 from motelog.core.broker.waiting.cold_reads import ColdReads
 from motelog.core.clock import Clock
@@ -34,34 +35,22 @@ class BrokerApi:
         *,
         clock: Clock,
         store_host: bytes,
-        flush_is_sync: bool,
         cold_reads_max: int,
     ) -> None:
         self._store = store
         self._topics = topics
         self._clock = clock
         self.store_host = store_host
-        self.flush_is_sync = flush_is_sync
+        self.acknowledge = policy_of(store)
         # The hot calls go straight to the store.
         self.append = store.append
         self.read = store.reader.read
         self.queue_tail = store.queue_tail
         self.now_ms = store.now_ms
         self.due_times = store.due_times
-        self.wait_durable = store.wait_durable
-        self.want_durable = store.want_durable
         self.max_offset = store.reader.max_offset
         self.min_offset = store.reader.min_offset
         self.cold_reads = ColdReads(store.reader.load, waiting_max=cold_reads_max)
-
-    @property
-    def durable_offset(self) -> int:
-        """Every record below this physical offset is on disk."""
-        return self._store.durable_offset
-
-    def on_durable(self, listener: Callable[[], None]) -> None:
-        """Call ``listener`` when ``durable_offset`` has grown, and when the store is fenced."""
-        self._store.on_durable.append(listener)
 
     @property
     def fence_reason(self) -> str | None:

@@ -23,6 +23,9 @@ class StoreConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     flush: Literal["async", "sync"] = "async"
     # How far the disk may be behind, also when there is little traffic.
     flush_interval_ms: int = 500
+    # With flush = "sync": who waits for the disk longer is told that it is too slow. RocketMQ's
+    # syncFlushTimeout.
+    flush_timeout_ms: int = 5_000
     # Records collect in memory and go into the page cache each `write_buffer_commit_ms`; a process
     # that is killed loses what has not. Takes memory for up to `write_buffer_files_max` CommitLog
     # files; when all are in use, the next file is mapped as without. Only with flush = "async".
@@ -121,6 +124,7 @@ class StoreConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
 _AT_LEAST_ONE = (
     "commitlog_files_mapped_max",
     "flush_interval_ms",
+    "flush_timeout_ms",
     "write_buffer_commit_ms",
     "write_buffer_files_max",
     "consume_queue_flush_interval_ms",
