@@ -8,6 +8,7 @@ sends must not land where the broker reads its own state from.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 from motelog.core.broker.acknowledge import policy_of
 from motelog.core.broker.tables.topics import TopicTable
@@ -42,8 +43,8 @@ class BrokerApi:
         self._clock = clock
         self.store_host = store_host
         self.acknowledge = policy_of(store)
-        # The hot calls go straight to the store.
-        self.append = store.append
+        # The hot calls go straight to the store; the event loop may not wait for a file.
+        self.append = partial(store.append, may_wait=False)
         self.read = store.reader.read
         self.queue_tail = store.queue_tail
         self.now_ms = store.now_ms
