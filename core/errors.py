@@ -27,6 +27,14 @@ class StoreFullError(StoreError):
     """The disk is too full to accept messages; reads go on."""
 
 
+class NextFileError(StoreError):
+    """The next CommitLog file is still being made, so nothing of the batch was written."""
+
+
+class FlushTimeoutError(StoreError):
+    """What was appended is in the log, but not on the disk within the time that it may take."""
+
+
 class StoreDamagedError(StoreError):
     """A store file is not what its name says.
 

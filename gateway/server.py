@@ -14,6 +14,7 @@ from typing import Final
 
 import trio
 
+from motelog.core.clock import SystemClock
 from motelog.core.net.driver import drive
 from motelog.core.net.listen import open_listener
 from motelog.core.net.reactor import Framing, Reactor
@@ -24,6 +25,7 @@ from motelog.gateway.log.log_port import LogPort
 from motelog.gateway.mapping.topic_mapping import TopicMapping
 from motelog.gateway.metrics import GatewayMetrics
 from motelog.gateway.mqtt.packet_types import ReasonCode
+from motelog.gateway.publish.acknowledge import PublishAcks
 from motelog.gateway.publish.reactor_listener import ReactorListener
 from motelog.gateway.publish.routes import Routes
 from motelog.gateway.sessions.session import Session
@@ -86,6 +88,15 @@ class Gateway:
             topic_queue_count=config.topic_queue_count,
             topic_bytes_max=config.topic_bytes_max,
         )
+        acks = PublishAcks(
+            reactor,
+            self._log_port.acknowledge,
+            self.metrics,
+            clock=SystemClock(),
+            sessions=sessions,
+            receive_maximum=config.receive_maximum,
+            disconnect=clients.disconnect,
+        )
         listener = ReactorListener(
             reactor,
             self._log_port,
@@ -94,7 +105,7 @@ class Gateway:
             delivery,
             self.metrics,
             sessions=sessions,
-            receive_maximum=config.receive_maximum,
+            acks=acks,
         )
 
         async def deliver() -> None:
@@ -119,15 +130,16 @@ class Gateway:
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(deliver)
+                nursery.start_soon(acks.queue.run)
                 task_status.started()
                 await drive(
                     reactor,
                     listener.handle_turn,
                     clock_s=monotonic_s,
-                    after_turns=listener.want_acknowledged,
+                    after_turns=acks.queue.want,
                 )
         finally:
-            listener.close()
+            acks.queue.close()
             clients.disconnect_all(ReasonCode.SERVER_SHUTTING_DOWN)
             reactor.flush()
             reactor.shut_down()

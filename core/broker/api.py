@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from functools import partial
 
+from motelog.core.broker.acknowledge import policy_of
 from motelog.core.broker.tables.topics import TopicTable
 from motelog.core.broker.waiting.cold_reads import ColdReads
 from motelog.core.clock import Clock
@@ -38,7 +40,6 @@ class BrokerApi:
         *,
         clock: Clock,
         store_host: bytes,
-        flush_is_sync: bool,
         cold_reads_max: int,
     ) -> None:
         self._store = store
@@ -46,27 +47,16 @@ class BrokerApi:
         self._clock = clock
         self._faults = LimitedLog(_log)
         self.store_host = store_host
-        self.flush_is_sync = flush_is_sync
-        # The hot calls go straight to the store.
-        self.append = store.append
+        self.acknowledge = policy_of(store)
+        # The hot calls go straight to the store; the event loop may not wait for a file.
+        self.append = partial(store.append, may_wait=False)
         self.read = store.reader.read
         self.queue_tail = store.queue_tail
         self.now_ms = store.now_ms
         self.due_times = store.due_times
-        self.wait_durable = store.wait_durable
-        self.want_durable = store.want_durable
         self.max_offset = store.reader.max_offset
         self.min_offset = store.reader.min_offset
         self.cold_reads = ColdReads(store.reader.load, waiting_max=cold_reads_max)
-
-    @property
-    def durable_offset(self) -> int:
-        """Every record below this physical offset is on disk."""
-        return self._store.durable_offset
-
-    def on_durable(self, listener: Callable[[], None]) -> None:
-        """Call ``listener`` when ``durable_offset`` has grown, and when the store is fenced."""
-        self._store.on_durable.append(listener)
 
     @property
     def fence_reason(self) -> str | None:

@@ -143,6 +143,7 @@ class Broker:
                 "connections_now": serving.server.connections_count,
                 "messages_received": serving.send.messages_count,
                 "messages_refused": serving.send.answers.refused_count,
+                "messages_too_late_on_disk": serving.send.answers.timed_out_count,
                 "messages_pulled": serving.pull.messages_count,
                 "held_pulls_woken": serving.pull.woken_count,
                 "cold_reads": serving.api.cold_reads.loaded_count,
@@ -207,7 +208,6 @@ class Broker:
             self.topics,
             clock=self._clock,
             store_host=encode_host(*self._advertised()),
-            flush_is_sync=self._config.store.flush == "sync",
             cold_reads_max=self._config.held_pulls_max,
         )
         filters = SqlFilters(is_enabled=self._config.enable_property_filter, is_loaded=False)
@@ -263,6 +263,7 @@ class Broker:
             frame_bytes_max=self._config.frame_bytes_max,
             idle_s_max=self._config.idle_s_max,
             end_turn=send.end_turn,
+            after_turns=send.answers.queue.want,
             on_closed=partial(_connection_closed, pull, consumer),
         )
         for listener in listeners:
@@ -274,8 +275,7 @@ class Broker:
             await nursery.start(server.run)
             await nursery.start(pull.run, server)
             await nursery.start(api.cold_reads.run, server.flush)
-            if api.flush_is_sync:
-                await nursery.start(send.answers.run, server)
+            await nursery.start(send.answers.run, server)
             await nursery.start(schedule.run)
             nursery.start_soon(gate.run, server)
             nursery.start_soon(filter_gate.run, server)
@@ -297,7 +297,7 @@ class Broker:
             self.groups,
             stats,
             clock=self._clock,
-            answers=SendAnswers(api, region=config.region),
+            answers=SendAnswers(api, clock=self._clock, region=config.region),
             cluster=config.cluster,
             region=config.region,
             body_bytes_max=config.store.message_bytes_max,

@@ -6,8 +6,9 @@ means.
 
 A processor returns the answer, or None when it answers later through ``connection.reply``.
 Processors that gather requests (one store append for a turn's sends) finish in ``end_turn``, which
-is called once after the last request of a turn, and by ``flush`` for what was processed later. A
-frame that cannot be parsed closes the connection it came on and no other.
+is called once after the last request of a turn, and by ``flush`` for what was processed later.
+``after_turns`` is called once for all turns at hand. A frame that cannot be parsed closes the
+connection it came on and no other.
 
 No request ends the process: a processor that fails is answered SYSTEM_ERROR and logged with the
 request's code and peer, and so is an answer that does not fit into a frame, whenever it is sent.
@@ -110,6 +111,7 @@ class RemotingServer:
         idle_s_max: int,
         first_frame_s: int = 10,
         end_turn: Callable[[], None] = lambda: None,
+        after_turns: Callable[[], None] = lambda: None,
         on_closed: Callable[[Connection], None] | None = None,
     ) -> None:
         self.reactor = Reactor(
@@ -122,6 +124,7 @@ class RemotingServer:
         self._idle_s_max = idle_s_max
         self._first_frame_s = first_frame_s
         self._end_turn = end_turn
+        self._after_turns = after_turns
         self._on_closed = on_closed
         self._connections: dict[int, Connection] = {}
         self._faults = LimitedLog(_log)
@@ -144,7 +147,12 @@ class RemotingServer:
         """Serve until cancelled; then every connection is closed."""
         task_status.started()
         try:
-            await drive(self.reactor, self.handle_turn, clock_s=lambda: int(trio.current_time()))
+            await drive(
+                self.reactor,
+                self.handle_turn,
+                clock_s=lambda: int(trio.current_time()),
+                after_turns=self._after_turns,
+            )
         finally:
             self._has_ended = True
             for connection in self._connections.values():
@@ -158,6 +166,12 @@ class RemotingServer:
         """
         if not self._has_ended:
             self._finish_turn()
+            self._after_turns()
+            self.send_queued()
+
+    def send_queued(self) -> None:
+        """Send what was queued outside a turn; without effect once the server has ended."""
+        if not self._has_ended:
             self.reactor.flush()
 
     def handle_turn(self, turn: Turn) -> None:

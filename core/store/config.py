@@ -30,6 +30,10 @@ class StoreConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     flush_interval_ms: int = 500
     """How far the disk may be behind, also when there is little traffic."""
 
+    flush_timeout_ms: int = 5_000
+    """With ``flush = "sync"``: who waits for the disk longer is told that it is too slow. It is
+    RocketMQ's syncFlushTimeout."""
+
     write_buffer: bool = False
     """Let records collect in memory and go into the page cache each ``write_buffer_commit_ms``; a
     process that is killed loses what has not. Only with ``flush = "async"``."""
@@ -164,6 +168,7 @@ class StoreConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
 _AT_LEAST_ONE = (
     "commitlog_files_mapped_max",
     "flush_interval_ms",
+    "flush_timeout_ms",
     "write_buffer_commit_ms",
     "write_buffer_files_max",
     "consume_queue_flush_interval_ms",

@@ -288,6 +288,8 @@ class MessageStore:
         if not self._is_open:
             return
         self._is_open = False
+        # Here, where nobody else has to wait for a file that takes long.
+        self._log.queue.stop_making()
         if self._fence_reason is None:
             self._flush_log(self._flusher.durable_offset, self._log.end_offset)
             self._flusher.start_at(self._log.end_offset)
@@ -363,6 +365,7 @@ class MessageStore:
         *,
         store_timestamp_ms: int | None = None,
         even_if_full: bool = False,
+        may_wait: bool = True,
     ) -> int:
         """Append a batch, all or nothing; return the physical offset behind it.
 
@@ -371,7 +374,8 @@ class MessageStore:
         offset) per message. ``store_timestamp_ms`` is one that ``now_ms`` has returned, for those
         who derive a due time from it. ``even_if_full`` is for what makes room by appending: the
         limits on the disk's use do not hold for it. Raises RecordTooLargeError, StoreFullError or
-        StoreFencedError.
+        StoreFencedError; unless it ``may_wait`` for the next CommitLog file to be made, also
+        NextFileError where it would have to. The event loop may not.
         """
         if self._fence_reason is not None:
             raise StoreFencedError(self._fence_reason)
@@ -387,7 +391,7 @@ class MessageStore:
         has_keys = any_keyed(messages)
         try:
             # All that can fail for want of space or descriptors comes before the first byte.
-            self._log.make_room(total, largest)
+            self._log.make_room(total, largest, may_wait=may_wait)
             self.unit_flusher.make_room(len(messages))
         except OSError as exc:
             if exc.errno in NO_ROOM:

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from motelog.core.broker.api import BrokerApi, ReadResult
-from motelog.core.errors import StoreError, StoreFencedError
 from motelog.core.records.record import QueueTail
 
 
@@ -23,22 +22,10 @@ class LocalLog:
         self.append = api.append
         self.read = api.read
         self.max_offset = api.max_offset
-        self.want_acknowledged = api.want_durable
-        self.on_acknowledged = api.on_durable
+        self.acknowledge = api.acknowledge
 
     def topics(self) -> Sequence[str]:
         return self._api.topics()
-
-    @property
-    def acknowledged_offset(self) -> int:
-        # In asynchronous mode a record counts once it is in the mapped file (threats.md 11);
-        # no offset is beyond that.
-        return self._api.durable_offset if self._api.flush_is_sync else 1 << 63
-
-    @property
-    def failure(self) -> StoreError | None:
-        reason = self._api.fence_reason
-        return None if reason is None else StoreFencedError(reason)
 
     def load(self, read: ReadResult, then: Callable[[], None]) -> bool:
         return self._api.cold_reads.load(read.lacking, then)

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
+from motelog.core.broker.acknowledge import Acknowledge
 from motelog.core.broker.api import ReadResult
-from motelog.core.errors import StoreError
 from motelog.core.records.record import QueueTail
 
 #: One message as the record kernel takes it (core.records.record.encode_batch).
@@ -44,21 +44,8 @@ class LogPort(Protocol):
         ...
 
     @property
-    def acknowledged_offset(self) -> int:
-        """Return the offset below which the log's mode allows to acknowledge."""
-        ...
-
-    def want_acknowledged(self, end_offset: int) -> None:
-        """Have everything below ``end_offset`` made so that it may be acknowledged."""
-        ...
-
-    def on_acknowledged(self, listener: Callable[[], None]) -> None:
-        """Call ``listener`` when ``acknowledged_offset`` has grown, and when ``failure`` is set."""
-        ...
-
-    @property
-    def failure(self) -> StoreError | None:
-        """Return why ``acknowledged_offset`` will not grow any more; None while all is well."""
+    def acknowledge(self) -> Acknowledge:
+        """Return how far the log may be acknowledged."""
         ...
 
     def read(

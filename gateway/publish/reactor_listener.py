@@ -1,21 +1,18 @@
 """The plain TCP listener: turns of the reactor in, one append and one batch of answers out.
 
-Owns: the hot loop over a turn's packets, acknowledgements that wait for the log, topic aliases.
-Must not touch: what other packets mean (``clients``), where messages go (``routes``), who receives
-them (``delivery``). Invariants: a publish is acknowledged only after the log's mode allows it; the
-packets of one connection take effect in the order in which they came.
+Owns: the hot loop over a turn's packets, the turn's append, topic aliases. Must not touch: what
+other packets mean (``clients``), where messages go (``routes``), who receives them (``delivery``),
+when a publish is acknowledged (``acknowledge``). Invariant: the packets of one connection take
+effect in the order in which they came.
 Spec: MQTT 5.0 sections 3.3, 3.4 and 4.6; 3.1.1 likewise.
 """
 
 from __future__ import annotations
 
-import logging
 import time
-from collections import deque
-from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
-from motelog.core.errors import StoreError, StoreFullError
+from motelog.core.errors import StoreError
 from motelog.core.message import PROPERTIES_BYTES_MAX
 from motelog.core.net.reactor import Reactor, Turn
 from motelog.gateway.clients import Clients
@@ -24,34 +21,13 @@ from motelog.gateway.errors import GatewayError, ProtocolViolationError, TopicNa
 from motelog.gateway.log.log_port import LogPort
 from motelog.gateway.mapping.message_properties import publish_properties, publisher_properties
 from motelog.gateway.metrics import GatewayMetrics
-from motelog.gateway.mqtt.acks import encode_puback
 from motelog.gateway.mqtt.disconnect import PINGRESP
 from motelog.gateway.mqtt.frames import split, split_one
 from motelog.gateway.mqtt.packet_types import PacketType, ReasonCode
 from motelog.gateway.mqtt.properties import decode_properties
+from motelog.gateway.publish.acknowledge import PublishAcks
 from motelog.gateway.publish.routes import Route, Routes
 from motelog.gateway.sessions.session import Session
-
-_log = logging.getLogger(__name__)
-
-#: PUBACK with reason "success", the same in every version; the packet identifier goes to position
-#: 2.
-PUBACK: Final = b"\x40\x02\x00\x00"
-PUBACK_NUMBER_AT: Final = 2
-
-
-@dataclass(frozen=True, slots=True)
-class WaitingAcks:
-    """Acknowledgements to be sent once the log is durable up to ``end_offset``.
-
-    ``sessions`` are those that published, one for each; ``counted`` the ones among them that
-    Receive Maximum binds.
-    """
-
-    end_offset: int
-    acks: list[tuple[int, int]]
-    sessions: list[Session | None]
-    counted: list[Session]
 
 
 class ReactorListener:
@@ -67,7 +43,7 @@ class ReactorListener:
         metrics: GatewayMetrics,
         *,
         sessions: list[Session | None],
-        receive_maximum: int,
+        acks: PublishAcks,
     ) -> None:
         self._reactor = reactor
         self._log_port = log
@@ -76,13 +52,11 @@ class ReactorListener:
         self._delivery = delivery
         self._metrics = metrics
         self._sessions = sessions
-        self._receive_maximum = receive_maximum
+        self._publish_acks = acks
         # What this turn has collected: messages, who wants an acknowledgement for which, who pings.
         self._messages: list[tuple[Any, ...]] = []
         self._acks: list[tuple[int, int]] = []
         self._pings: list[int] = []
-        self._waiting: deque[WaitingAcks] = deque()
-        log.on_acknowledged(self._release)
 
     def handle_turn(self, turn: Turn) -> None:
         """Handle one batch of the reactor; called by ``core.net.driver.drive``."""
@@ -230,15 +204,11 @@ class ReactorListener:
         self, session: Session, qos: int, packet_id: int, error: GatewayError
     ) -> None:
         """Answer one publish that will not be stored; the connection goes on where it can."""
-        self._metrics.publishes_refused += 1
-        if session.version == 5 and qos:
+        if qos:
             self._commit()  # acknowledgements go out in the order of the publishes [MQTT-4.6.0-2]
-            packet = encode_puback(session.version, packet_id, error.reason_code)
-            self._reactor.send(session.connection, packet)
-        elif qos:
-            # MQTT 3 can refuse a publish only by ending the connection.
-            self._commit()
-            self._clients.disconnect(session.connection, error.reason_code, str(error))
+            self._publish_acks.refuse_one(session, packet_id, error)
+        else:
+            self._metrics.publishes_refused += 1
 
     @staticmethod
     def _make_origin(session: Session) -> bytes:
@@ -266,93 +236,9 @@ class ReactorListener:
             end_offset = self._log_port.append(messages)
         except StoreError as exc:
             messages.clear()
-            self._append_failed(acks, exc)
+            self._publish_acks.refuse(acks, exc)
             return
         self._metrics.messages_appended += len(messages)
         messages.clear()
-        if not acks:
-            return
-        if not self._waiting and self._log_port.acknowledged_offset >= end_offset:
-            self._acknowledge(acks)
-            return
-        sessions = self._sessions_of(acks)
-        counted = [s for s in sessions if s is not None and s.version == 5]
-        self._waiting.append(WaitingAcks(end_offset, acks, sessions, counted))
-        for session in counted:
-            session.unacknowledged += 1
-            if session.unacknowledged > self._receive_maximum:
-                self._exceeded(session)
-
-    def _sessions_of(self, acks: list[tuple[int, int]]) -> list[Session | None]:
-        sessions = self._sessions
-        return [sessions[connection] for connection, _ in acks]
-
-    def _acknowledge(self, acks: list[tuple[int, int]]) -> None:
-        skipped = self._reactor.send_numbered(PUBACK, PUBACK_NUMBER_AT, acks)
-        if skipped:
-            # Above its output mark a connection takes no more messages, but an acknowledgement is
-            # owed; there are few, as such a connection is not read from either.
-            for connection, packet_id in acks:
-                if connection in skipped:
-                    packet = PUBACK[:PUBACK_NUMBER_AT] + packet_id.to_bytes(2, "big")
-                    self._reactor.send(connection, packet)
-
-    def _exceeded(self, session: Session) -> None:
-        """End a client that has more publishes unacknowledged than CONNACK allowed it."""
-        if self._sessions[session.connection] is session:  # [MQTT-3.3.4-9]
-            code = ReasonCode.RECEIVE_MAXIMUM_EXCEEDED
-            self._clients.disconnect(session.connection, code, "Receive Maximum exceeded")
-
-    def _append_failed(self, acks: list[tuple[int, int]], error: StoreError) -> None:
-        _log.error("append failed error=%s", error)
-        is_full = isinstance(error, StoreFullError)
-        code = ReasonCode.QUOTA_EXCEEDED if is_full else ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR
-        refusal = GatewayError(str(error), reason_code=code)
-        self._metrics.publishes_refused += len(acks)
-        for connection, packet_id in acks:
-            session = self._sessions[connection]
-            if session is not None:
-                self._refuse_publish(session, 1, packet_id, refusal)
-
-    # --- acknowledgements that wait for the disk -----------------------------------------
-
-    def want_acknowledged(self) -> None:
-        """Have what was appended since the last call made durable, if somebody waits for it.
-
-        Not with each append: one sync is to serve all turns that the reactor has at hand.
-        """
-        if self._waiting:
-            self._log_port.want_acknowledged(self._waiting[-1].end_offset)
-
-    def close(self) -> None:
-        """Forget who waits: their connections are about to end."""
-        self._waiting.clear()
-
-    def _release(self) -> None:
-        """Answer those whose messages are durable, or everybody when nothing will be any more."""
-        if not self._waiting:
-            return
-        failure = self._log_port.failure
-        durable = self._log_port.acknowledged_offset
-        acks: list[tuple[int, int]] = []
-        while self._waiting and self._waiting[0].end_offset <= durable:
-            acks += self._still_open(self._waiting.popleft())
         if acks:
-            self._acknowledge(acks)
-        if failure is not None:
-            while self._waiting:
-                self._append_failed(self._still_open(self._waiting.popleft()), failure)
-        self._reactor.flush()
-
-    def _still_open(self, waiting: WaitingAcks) -> list[tuple[int, int]]:
-        """Return the acknowledgements whose connection is still the one that published."""
-        for session in waiting.counted:
-            session.unacknowledged -= 1
-        # Nearly always all of them are, and comparing lists of the same objects is quick.
-        if self._sessions_of(waiting.acks) == waiting.sessions:
-            return waiting.acks
-        return [
-            ack
-            for ack, session in zip(waiting.acks, waiting.sessions, strict=True)
-            if session is not None and self._sessions[ack[0]] is session
-        ]
+            self._publish_acks.appended(acks, end_offset)

@@ -188,7 +188,6 @@ def run_case(messages: int, percent: int, body_bytes: int, apart: int) -> dict[s
             topics,
             clock=SystemClock(),
             store_host=STORE_HOST,
-            flush_is_sync=False,
             cold_reads_max=10,
         )
         figures = measure(Bench(api, messages, percent, bytes(body_bytes), apart))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import random
 import resource
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -14,39 +13,17 @@ import pytest
 import trio
 
 from motelog.core.errors import StoreError, StoreFullError
-from motelog.core.store.disk.files import OsStorage, Region
 from motelog.core.store.message_store import MessageStore
 from tests.support.ledger import Ledger
+from tests.support.slow_disk import SlowDisk
 from tests.support.stores import make_store, message, read_bodies
 
 PUBLISHERS = 200
 MEGABYTE = 1 << 20
 
 
-class SlowDisk(OsStorage):
-    """Each sync of the log takes until ``go_on`` is set."""
-
-    def __init__(self) -> None:
-        self.go_on = threading.Event()
-        self.syncs = 0
-
-    def map_file(self, path: str, size: int, *, is_read_only: bool = False) -> Region:
-        region = super().map_file(path, size, is_read_only=is_read_only)
-        if "/commitlog/" in path:
-            sync = region.sync
-
-            def slow() -> None:
-                self.syncs += 1
-                assert self.go_on.wait(60)
-                sync()
-
-            region.sync = slow  # type: ignore[method-assign]  # the disk, not the region, is slow
-        return region
-
-
 async def test_a_slow_disk_makes_publishers_wait_and_nobody_else(tmp_path: Path) -> None:
     disk = SlowDisk()
-    disk.go_on.set()
     store = make_store(tmp_path, storage=disk, flush="sync", commitlog_file_bytes=MEGABYTE)
     await trio.to_thread.run_sync(store.open)
     released = 0
@@ -61,7 +38,7 @@ async def test_a_slow_disk_makes_publishers_wait_and_nobody_else(tmp_path: Path)
     with trio.fail_after(60):
         async with trio.open_nursery() as nursery:
             await nursery.start(store.run)
-            disk.go_on.clear()
+            disk.may_sync.clear()
             disk.syncs = 0
             async with trio.open_nursery() as publishers:
                 for number in range(PUBLISHERS):
@@ -70,7 +47,7 @@ async def test_a_slow_disk_makes_publishers_wait_and_nobody_else(tmp_path: Path)
                 while disk.syncs == 0 or sum(map(len, read_bodies(store).values())) < PUBLISHERS:  # noqa: ASYNC110  # a disk has no event
                     await trio.sleep(0.001)
                 assert released == 0
-                disk.go_on.set()
+                disk.may_sync.set()
             assert released == PUBLISHERS
             # All that came during one sync share the next.
             assert disk.syncs <= 3

@@ -1,7 +1,7 @@
 """A log in memory behind the gateway's LogPort, and a reactor that writes down what it is told.
 
 Owns: one list of records per queue, encoded by the real record kernel. ``error`` is raised by the
-next appends; with ``acknowledged_offset`` 0 they wait for ``make_durable``.
+next appends; ``acknowledge`` says which may be answered.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from typing import Any
 from motelog.core.broker.api import ReadResult, ReadStatus
 from motelog.core.errors import StoreError
 from motelog.core.records.record import QueueTail, encode_batch
+from tests.support.fake_acknowledge import FakeAcknowledge
 
 HOST = bytes([127, 0, 0, 1, 0, 0, 0x2A, 0x9F])
 
@@ -26,14 +27,12 @@ class FakeLog:
         self.error: StoreError | None = None
         self.cold: set[int] = set()  # queue offsets whose records are on the disk only
         self.loading: list[Callable[[], None]] = []
-        self.acknowledged_offset = 1 << 62
-        self.wanted_offset = 0
+        self.acknowledge = FakeAcknowledge()
         self.now_ms = 1_000_000
         self._tails: dict[tuple[str, int], QueueTail] = {}
         self.end_offset = 0
         self._growth: list[Callable[[list[QueueTail]], None]] = []
         self._created: list[Callable[[str], None]] = []
-        self._acknowledged: list[Callable[[], None]] = []
 
     def queue_count(self, topic: str) -> int | None:
         return self.queue_counts.get(topic)
@@ -74,23 +73,6 @@ class FakeLog:
         for listener in self._growth:
             listener(dirty)
         return self.end_offset
-
-    def want_acknowledged(self, end_offset: int) -> None:
-        self.wanted_offset = end_offset
-
-    def on_acknowledged(self, listener: Callable[[], None]) -> None:
-        self._acknowledged.append(listener)
-
-    @property
-    def failure(self) -> StoreError | None:
-        return self.error
-
-    def make_durable(self, end_offset: int | None = None) -> None:
-        """Make what has been appended durable, unless ``error`` is set; tell it in both cases."""
-        if self.error is None:
-            self.acknowledged_offset = self.end_offset if end_offset is None else end_offset
-        for listener in self._acknowledged:
-            listener()
 
     def read(
         self,

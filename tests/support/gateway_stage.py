@@ -9,6 +9,7 @@ import struct
 from dataclasses import dataclass, field
 from typing import Any, cast
 
+from motelog.core.clock import ManualClock
 from motelog.core.net.reactor import CloseReason, Fault, Reactor, Turn
 from motelog.core.records.record import decode
 from motelog.gateway.clients import Clients
@@ -18,6 +19,7 @@ from motelog.gateway.mapping.topic_mapping import TopicMapping
 from motelog.gateway.metrics import GatewayMetrics
 from motelog.gateway.mqtt.connect import encode_connect
 from motelog.gateway.mqtt.packet_types import Connect
+from motelog.gateway.publish.acknowledge import PublishAcks
 from motelog.gateway.publish.reactor_listener import ReactorListener
 from motelog.gateway.publish.routes import Routes
 from motelog.gateway.sessions.session import Session
@@ -70,6 +72,16 @@ class Stage:
             topic_queue_count=config.topic_queue_count,
             topic_bytes_max=config.topic_bytes_max,
         )
+        self.clock = ManualClock()
+        self.acks = PublishAcks(
+            reactor,
+            self.log.acknowledge,
+            self.metrics,
+            clock=self.clock,
+            sessions=self.sessions,
+            receive_maximum=config.receive_maximum,
+            disconnect=clients.disconnect,
+        )
         self.listener = ReactorListener(
             reactor,
             self.log,
@@ -78,7 +90,7 @@ class Stage:
             delivery,
             self.metrics,
             sessions=self.sessions,
-            receive_maximum=config.receive_maximum,
+            acks=self.acks,
         )
 
     def turn(self, *frames: tuple[int, bytes], **what: Any) -> None:

@@ -73,7 +73,6 @@ class PullStage:
             topics,
             clock=clock,
             store_host=STORE_HOST,
-            flush_is_sync=False,
             cold_reads_max=10,
         )
         self.api.watch()

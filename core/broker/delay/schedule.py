@@ -265,7 +265,7 @@ class ScheduleService:
         if not messages:
             return 0
         try:
-            self._store.append(messages, even_if_full=even_if_full)
+            self._store.append(messages, even_if_full=even_if_full, may_wait=False)
         except (RecordTooLargeError, ValueError) as exc:
             if len(messages) == 1:
                 topic = messages[0][0].topic.decode()

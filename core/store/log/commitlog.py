@@ -107,10 +107,11 @@ class CommitLog:
         # Before what is touched has been used up.
         self._touch_from = OFFSET_MAX if at_end else self._touched_offset - self._touch_bytes // 2
 
-    def make_room(self, total_bytes: int, largest_bytes: int) -> None:
+    def make_room(self, total_bytes: int, largest_bytes: int, *, may_wait: bool = True) -> None:
         """Have the files that a batch of this size may need; then append cannot fail.
 
-        OSErrors come as they are; StoreError for a record that fits no file.
+        OSErrors come as they are; RecordTooLargeError for a record that fits no file. Unless it
+        ``may_wait`` for a file to be made, NextFileError where it would have to.
         """
         if self.end_offset + total_bytes + BLANK_BYTES_MIN <= self._file_end:
             return
@@ -120,7 +121,7 @@ class CommitLog:
             raise RecordTooLargeError(
                 f"a record of {largest_bytes} bytes does not fit a file of {self.queue.file_bytes}"
             )
-        self.queue.ensure_ahead(-(-total_bytes // usable))
+        self.queue.ensure_ahead(-(-total_bytes // usable), may_wait=may_wait)
 
     def append(
         self,

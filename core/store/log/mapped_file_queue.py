@@ -11,6 +11,14 @@ size and real blocks, and its directory is synced before anything is written to 
 that is appended to, full ones not yet on the disk and those made ahead are mapped for writing (in
 write-buffer mode they have buffers instead, as far as there are any), and at most ``mapped_max``
 others read-only, the one looked into last.
+
+Who finds no next file: a caller that may wait makes it, in its own thread. The event loop may not,
+and is refused (NextFileError) until a worker has made it. The worker began when the file before was
+half full, so that a file of 1 GiB gives it as long as 512 MiB take to come. RocketMQ has the append
+wait 5 s there (AllocateMappedFileService) and refuses it then; here that would hold up readers and
+all other connections as well. To queue the batch instead would be a second log in memory, with its
+own bound, order and loss.
+
 Concurrency: a worker thread makes files ahead; it hands over finished ones through a future and
 touches nothing else. Another makes pages of the last file ready for the append. The flush thread
 commits, syncs and seals mapped files; buffers are given back in the thread that reads. A file that
@@ -19,12 +27,15 @@ is let go of stays mapped for whoever holds its region or a view of it.
 
 from __future__ import annotations
 
+import logging
 from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import pairwise
 
-from motelog.core.errors import StoreDamagedError
+from motelog.core.errors import NextFileError, StoreDamagedError
 from motelog.core.store.disk.files import NO_ROOM, TEMPORARY, Region, Storage
 from motelog.core.store.log.write_buffer import BufferedFile, BufferPool
+
+logger = logging.getLogger(__name__)
 
 NAME_DIGITS = 20
 
@@ -186,7 +197,8 @@ class MappedFileQueue:
         # Made but not yet used; never in `files`, so that nobody looks for records there.
         self._ahead: list[MappedFile] = []
         self._worker: ThreadPoolExecutor | None = None
-        self._making: Future[MappedFile] | None = None
+        self._making: Future[list[MappedFile]] | None = None
+        self._is_late = False
 
     def load(self) -> None:
         """Take the files that are there; StoreDamagedError names the one that does not fit."""
@@ -278,10 +290,14 @@ class MappedFileQueue:
         """Return the files that hold a byte of [begin, end)."""
         return [f for f in self.files if f.begin < end and f.end > begin]
 
-    def make_ahead(self) -> None:
-        """Begin to make the next file in the worker thread, unless it is there or being made."""
-        if self._making is None and not self._ahead:
-            self._making = self._in_worker().submit(self._make, self._next_begin())
+    def make_ahead(self, count: int = 1) -> None:
+        """Begin to make the next files in the worker thread, unless they are there or being made.
+
+        ``count`` of them are to be ahead then.
+        """
+        missing = count - len(self._ahead)
+        if self._making is None and missing > 0:
+            self._making = self._in_worker().submit(self._make_all, self._next_begin(), missing)
 
     def touch_ahead(self, offset: int, touched: int) -> int:
         """Have a worker touch the last file's pages behind ``offset``; return up to where.
@@ -302,18 +318,43 @@ class MappedFileQueue:
             self._worker = ThreadPoolExecutor(2, thread_name_prefix="commitlog-file")
         return self._worker
 
-    def ensure_ahead(self, count: int) -> None:
-        """Have ``count`` files ready to be used; blocks and raises OSError when they cannot be."""
-        if self._making is not None:
-            making, self._making = self._making, None
-            # An attempt that found no room is made again here, where that can refuse the batch.
-            failure = making.exception()
-            if failure is None:
-                self._ahead.append(making.result())
-            elif not isinstance(failure, OSError) or failure.errno not in NO_ROOM:
-                raise failure
+    def ensure_ahead(self, count: int, *, may_wait: bool = True) -> None:
+        """Have ``count`` files ready to be used; OSError when they cannot be made.
+
+        Unless it ``may_wait``, the worker makes what is missing, and NextFileError says so.
+        """
+        if self._making is not None and (may_wait or self._making.done()):
+            self._take_made(count, may_wait=may_wait)
+        if len(self._ahead) < count and not may_wait:
+            self.make_ahead(count)
+            if not self._is_late:
+                self._is_late = True
+                logger.warning(
+                    "the next CommitLog file is not there yet: appends are refused until it is;"
+                    " if this lasts, the disk is too slow offset=%d",
+                    self._next_begin(),
+                )
+            raise NextFileError("the next CommitLog file is not there yet")
         while len(self._ahead) < count:
             self._ahead.append(self._make(self._next_begin()))
+
+    def _take_made(self, count: int, *, may_wait: bool) -> None:
+        """Take over what the worker has made, or its error."""
+        assert self._making is not None
+        making, self._making = self._making, None
+        failure = making.exception()
+        if failure is None:
+            self._ahead += making.result()
+            if self._is_late:
+                self._is_late = False
+                logger.warning("the next CommitLog file is there offset=%d", self._ahead[0].begin)
+        elif not isinstance(failure, OSError) or failure.errno not in NO_ROOM:
+            raise failure
+        elif not may_wait:
+            # This batch is refused; there may be room for the next one.
+            self.make_ahead(count)
+            raise failure
+        # Else it is made again by the caller: that its first attempt found no room is no news.
 
     def add(self) -> MappedFile:
         """Move the next file that is ready into the row and return it."""
@@ -343,12 +384,16 @@ class MappedFileQueue:
         assert file.end == self.files[0].begin
         self.files = [file, *self.files]
 
-    def close(self) -> None:
-        """Unmap all; files made ahead and never used are removed."""
+    def stop_making(self) -> None:
+        """Return when no worker is at work any more, nor ever will be; blocks."""
         if self._worker is not None:
             self._worker.shutdown(wait=True)
+
+    def close(self) -> None:
+        """Unmap all; files made ahead and never used are removed."""
+        self.stop_making()
         if self._making is not None and self._making.exception() is None:
-            self._ahead.append(self._making.result())
+            self._ahead += self._making.result()
         self._making = None
         for file in self.files:
             file.close()
@@ -361,6 +406,17 @@ class MappedFileQueue:
     def _next_begin(self) -> int:
         last = self._ahead or self.files
         return last[-1].end if last else 0
+
+    def _make_all(self, begin: int, count: int) -> list[MappedFile]:
+        """Make files in a row; fewer than ``count`` when one of the later ones cannot be made."""
+        made: list[MappedFile] = []
+        try:
+            for number in range(count):
+                made.append(self._make(begin + number * self.file_bytes))  # noqa: PERF401  # may end early
+        except OSError as exc:
+            if not made or exc.errno not in NO_ROOM:
+                raise
+        return made
 
     def _make(self, begin: int) -> MappedFile:
         path = f"{self._directory}/{file_name(begin)}"
@@ -378,7 +434,7 @@ class MappedFileQueue:
         made = [*self.files, *self._ahead]
         making = self._making
         if making is not None and making.done() and making.exception() is None:
-            made.append(making.result())
+            made += making.result()
         return made
 
     def _check(self) -> None:

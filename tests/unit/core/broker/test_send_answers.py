@@ -6,12 +6,20 @@ from typing import Any, cast
 
 import pytest
 import trio
+import trio.testing
 from hypothesis import given
 from hypothesis import strategies as st
 
 from motelog.core.broker.api import BrokerApi
 from motelog.core.broker.processors.send_answers import SendAnswers, StagedSend
-from motelog.core.errors import RecordTooLargeError, StoreError, StoreFencedError, StoreFullError
+from motelog.core.clock import ManualClock
+from motelog.core.errors import (
+    NextFileError,
+    RecordTooLargeError,
+    StoreError,
+    StoreFencedError,
+    StoreFullError,
+)
 from motelog.core.remoting.frames import (
     FLAG_ONEWAY,
     RemotingCommand,
@@ -20,6 +28,7 @@ from motelog.core.remoting.frames import (
     decode,
 )
 from motelog.core.remoting.server import Connection, RemotingServer
+from tests.support.fake_acknowledge import FakeAcknowledge
 
 HOST = bytes([127, 0, 0, 1, 0, 0, 0x2A, 0x9F])
 
@@ -27,27 +36,9 @@ HOST = bytes([127, 0, 0, 1, 0, 0, 0x2A, 0x9F])
 class FakeApi:
     """A log whose disk the test moves."""
 
-    def __init__(self, *, flush_is_sync: bool = True) -> None:
+    def __init__(self, *, acknowledged_offset: int = 0) -> None:
         self.store_host = HOST
-        self.flush_is_sync = flush_is_sync
-        self.durable_offset = 0
-        self.is_fenced = False
-        self.moved = trio.Event()
-
-    async def wait_durable(self, physical_offset: int) -> None:
-        while self.durable_offset < physical_offset:
-            if self.is_fenced:
-                raise StoreFencedError("fdatasync failed")
-            await self.moved.wait()
-
-    def move(self, durable_offset: int) -> None:
-        self.durable_offset = durable_offset
-        self.moved.set()
-        self.moved = trio.Event()
-
-    def fence(self) -> None:
-        self.is_fenced = True
-        self.moved.set()
+        self.acknowledge = FakeAcknowledge(acknowledged_offset)
 
 
 class FakeConnection:
@@ -69,13 +60,8 @@ class FakeConnection:
         return [(command.opaque, command.code) for command in commands]
 
 
-class FakeServer:
-    def flush(self) -> None:
-        pass
-
-
 def make(api: FakeApi, *, region: str = "DefaultRegion") -> SendAnswers:
-    return SendAnswers(cast("BrokerApi", api), region=region)
+    return SendAnswers(cast("BrokerApi", api), clock=ManualClock(), region=region)
 
 
 def staged(connection: FakeConnection | None, opaque: int, **fields: Any) -> StagedSend:
@@ -117,50 +103,81 @@ def test_every_answer_reads_back_as_what_it_says(
     assert decode(frame) == send.request.answer(ext=ext)
 
 
-async def test_answers_wait_for_the_disk_in_order_and_without_the_wish_do_not(
-    nursery: trio.Nursery,
-) -> None:
+def test_answers_wait_for_the_disk_in_order_and_without_the_wish_do_not() -> None:
     api, connection = FakeApi(), FakeConnection()
     answers = make(api)
-    await nursery.start(answers.run, cast("RemotingServer", FakeServer()))
     answers.succeed([staged(connection, 1)], [(0, 0)], 100)
     answers.succeed(
         [staged(connection, 2), staged(connection, 3, waits_for_disk=False)],
         [(100, 1), (200, 2)],
         300,
     )
-    await trio.testing.wait_all_tasks_blocked()
     assert connection.answers == [(3, 0)]
     assert answers.waiting_count == 2
-    api.move(100)
-    await trio.testing.wait_all_tasks_blocked()
+    assert api.acknowledge.wanted_offset == 0
+    answers.queue.want()
+    assert api.acknowledge.wanted_offset == 300
+    api.acknowledge.grow_to(100)
     assert connection.answers == [(3, 0), (1, 0)]
-    api.move(300)
-    await trio.testing.wait_all_tasks_blocked()
+    api.acknowledge.grow_to(300)
     assert connection.answers == [(3, 0), (1, 0), (2, 0)]
     assert answers.waiting_count == 0
 
 
-async def test_a_failed_flush_refuses_all_who_wait(nursery: trio.Nursery) -> None:
+def test_a_failed_flush_refuses_all_who_wait() -> None:
     api, connection = FakeApi(), FakeConnection()
     answers = make(api)
-    await nursery.start(answers.run, cast("RemotingServer", FakeServer()))
     answers.succeed([staged(connection, 1)], [(0, 0)], 100)
     answers.succeed([staged(connection, 2)], [(100, 0)], 200)
-    api.fence()
-    await trio.testing.wait_all_tasks_blocked()
+    api.acknowledge.fail(StoreFencedError("fdatasync failed"))
     code = ResponseCode.SERVICE_NOT_AVAILABLE
     assert connection.answers == [(1, code), (2, code)]
     assert answers.waiting_count == 0
-    # And those who come later.
-    answers.succeed([staged(connection, 3)], [(200, 0)], 300)
-    await trio.testing.wait_all_tasks_blocked()
-    assert connection.answers[2:] == [(3, code)]
+    assert answers.refused_count == 2
 
 
-def test_without_sync_flush_nobody_waits_and_oneway_is_not_answered() -> None:
+async def test_who_waits_too_long_is_told_where_the_message_is_and_why_it_is_not_safe(
+    autojump_clock: trio.testing.MockClock, nursery: trio.Nursery
+) -> None:
+    class FakeServer:
+        sent = 0
+
+        def send_queued(self) -> None:
+            self.sent += 1
+
+    class TrioClock(ManualClock):
+        def monotonic_ms(self) -> int:
+            return round(trio.current_time() * 1000)
+
+    api, connection, server = FakeApi(), FakeConnection(), FakeServer()
+    answers = SendAnswers(cast("BrokerApi", api), clock=TrioClock(), region="R")
+    await nursery.start(answers.run, cast("RemotingServer", server))
+    for opaque, serialize in enumerate(Serialize, 1):
+        send = staged(connection, opaque, serialize=serialize, unique_key="K")
+        answers.succeed([send], [(16 * opaque, opaque)], 100 * opaque)
+    await trio.sleep(4.99)
+    assert connection.answers == []
+    await trio.sleep(0.02)
+    for opaque, frame in enumerate(connection.frames, 1):
+        answer = decode(frame)
+        assert answer.code == ResponseCode.FLUSH_DISK_TIMEOUT
+        assert answer.opaque == opaque
+        assert "5000 ms" in (answer.remark or "")
+        assert answer.ext["msgId"] == (HOST + (16 * opaque).to_bytes(8, "big")).hex().upper()
+        assert answer.ext["queueOffset"] == str(opaque)
+        assert answer.ext["transactionId"] == "K"
+    assert len(connection.frames) == len(Serialize)
+    assert server.sent > 0
+    # The message is stored, so it is not counted as refused; and it is answered once.
+    assert (answers.timed_out_count, answers.refused_count) == (len(Serialize), 0)
+    assert answers.waiting_count == 0
+    api.acknowledge.grow_to(1_000)
+    assert len(connection.frames) == len(Serialize)
+
+
+def test_what_may_be_acknowledged_does_not_wait_and_oneway_is_not_answered() -> None:
     connection = FakeConnection()
-    answers = make(FakeApi(flush_is_sync=False))
+    answers = make(FakeApi(acknowledged_offset=3))
     sends = [staged(connection, 1), staged(connection, 2, flag=FLAG_ONEWAY), staged(connection, 3)]
     answers.succeed(sends, [(0, 0), (1, 1), (2, 2)], 3)
     answers.refuse(sends[1], StoreFullError("full"))
@@ -172,6 +189,7 @@ def test_without_sync_flush_nobody_waits_and_oneway_is_not_answered() -> None:
     [
         (StoreFullError("full"), ResponseCode.SERVICE_NOT_AVAILABLE),
         (StoreFencedError("fenced"), ResponseCode.SERVICE_NOT_AVAILABLE),
+        (NextFileError("no next file yet"), ResponseCode.SERVICE_NOT_AVAILABLE),
         (RecordTooLargeError("large"), ResponseCode.MESSAGE_ILLEGAL),
         (StoreError("else"), ResponseCode.SYSTEM_ERROR),
     ],

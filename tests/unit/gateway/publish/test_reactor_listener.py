@@ -26,42 +26,42 @@ def test_publish_is_stored_with_what_the_mapping_says() -> None:
 
 def test_acknowledgements_wait_until_the_log_is_durable() -> None:
     stage = Stage()
-    stage.log.acknowledged_offset = 0
+    stage.log.acknowledge.acknowledged_offset = 0
     stage.connect(1)
     stage.connect(2)
     stage.turn((1, publish("t/a", b"1", 1)), (2, publish("t/a", b"2", 9)))
     stage.turn((1, publish("t/a", b"3", 2)))
-    assert stage.log.wanted_offset == 0
-    stage.listener.want_acknowledged()  # once for both turns
-    assert stage.log.wanted_offset == stage.log.end_offset
+    assert stage.log.acknowledge.wanted_offset == 0
+    stage.acks.queue.want()  # once for both turns
+    assert stage.log.acknowledge.wanted_offset == stage.log.end_offset
     assert stage.sent(1) == []
     stage.turn(closed=[(2, CloseReason.PEER)])
     stage.connect(2)  # another client in the same slot
-    stage.log.make_durable()
+    stage.log.acknowledge.grow_to(stage.log.end_offset)
     assert stage.sent(1) == [b"\x40\x02\x00\x01", b"\x40\x02\x00\x02"]
     assert stage.sent(2) == []
 
 
 def test_only_what_is_durable_is_acknowledged() -> None:
     stage = Stage()
-    stage.log.acknowledged_offset = 0
+    stage.log.acknowledge.acknowledged_offset = 0
     stage.connect(1)
     stage.turn((1, publish("t/a", b"1", 1)))
     first = stage.log.end_offset
     stage.turn((1, publish("t/a", b"2", 2)))
-    stage.log.make_durable(first)
+    stage.log.acknowledge.grow_to(first)
     assert stage.sent(1) == [b"\x40\x02\x00\x01"]
-    stage.log.make_durable()
+    stage.log.acknowledge.grow_to(stage.log.end_offset)
     assert stage.sent(1) == [b"\x40\x02\x00\x02"]
 
 
 def test_nobody_is_acknowledged_after_the_end() -> None:
     stage = Stage()
-    stage.log.acknowledged_offset = 0
+    stage.log.acknowledge.acknowledged_offset = 0
     stage.connect(1)
     stage.turn((1, publish("t/a", b"1", 1)))
-    stage.listener.close()
-    stage.log.make_durable()
+    stage.acks.queue.close()
+    stage.log.acknowledge.grow_to(stage.log.end_offset)
     assert stage.sent(1) == []
 
 
@@ -77,7 +77,7 @@ def test_acknowledgements_are_owed_to_a_connection_whose_output_is_full_too() ->
 
 def test_client_above_receive_maximum_is_disconnected_while_the_log_is_behind() -> None:
     stage = Stage(GatewayConfig(receive_maximum=2))
-    stage.log.acknowledged_offset = 0
+    stage.log.acknowledge.acknowledged_offset = 0
     stage.connect(1, version=5)
     stage.connect(2)
     for connection, version in ((1, 5), (2, 4)):
@@ -89,19 +89,40 @@ def test_client_above_receive_maximum_is_disconnected_while_the_log_is_behind() 
 
 def test_failed_flush_is_answered_and_never_acknowledged() -> None:
     stage = Stage()
-    stage.log.acknowledged_offset = 0
+    stage.log.acknowledge.acknowledged_offset = 0
     stage.connect(1, version=5)
     stage.connect(2)
     stage.connect(3)
     stage.turn((3, publish("t/a", b"0", 1)))
-    stage.log.make_durable()
+    stage.log.acknowledge.grow_to(stage.log.end_offset)
     stage.turn((1, publish("t/a", b"1", 1, version=5)), (2, publish("t/a", b"2", 2)))
-    stage.log.error = StoreFencedError("EIO")
-    stage.log.make_durable()
+    stage.log.acknowledge.fail(StoreFencedError("EIO"))
     assert stage.sent(1)[0][:5] == b"\x40\x03\x00\x01\x83"
     assert stage.sent(2) == []
     assert stage.sent(3) == [b"\x40\x02\x00\x01"]
     assert stage.fake.closed == [2]
+
+
+def test_a_disk_that_takes_too_long_is_told_and_never_acknowledged() -> None:
+    stage = Stage()
+    stage.log.acknowledge.acknowledged_offset = 0
+    stage.connect(1, version=5)
+    stage.connect(2)
+    stage.turn((1, publish("t/a", b"1", 1, version=5)), (2, publish("t/a", b"2", 2)))
+    stage.clock.advance(4_999)
+    stage.acks.queue.expire()
+    stage.turn((1, publish("t/a", b"3", 2, version=5)))
+    assert stage.sent(1) == []
+    stage.clock.advance(1)
+    stage.acks.queue.expire()
+    assert stage.sent(1)[0][:5] == b"\x40\x03\x00\x01\x83"
+    assert stage.fake.closed == [2]
+    assert stage.metrics.publishes_refused == 2
+    # What was appended stays, and whoever comes in time is acknowledged.
+    stage.log.acknowledge.grow_to(stage.log.end_offset)
+    assert stage.sent(1) == [b"\x40\x02\x00\x02"]
+    assert stage.sent(2) == []
+    assert [record[13] for record in stage.stored()] == [b"1", b"2", b"3"]
 
 
 def test_full_store_refuses_with_quota_exceeded_and_goes_on_when_there_is_room() -> None:
@@ -110,6 +131,7 @@ def test_full_store_refuses_with_quota_exceeded_and_goes_on_when_there_is_room()
     stage.log.error = StoreFullError("disk 91 % full")
     stage.turn((1, publish("t/a", b"1", 1, version=5)))
     assert stage.sent(1)[0][:5] == b"\x40\x03\x00\x01\x97"
+    assert stage.metrics.publishes_refused == 1
     stage.log.error = None
     stage.turn((1, publish("t/a", b"2", 2, version=5)))
     assert stage.sent(1) == [b"\x40\x02\x00\x02"]

@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from motelog.core.errors import NextFileError
 from motelog.core.store.log.mapped_file_queue import MappedFileQueue
+from tests.support.slow_disk import SlowDisk
 from tests.support.stores import RecordingStorage
 
 SIZE = 8192
@@ -144,4 +146,85 @@ def test_a_file_written_by_an_earlier_start_is_synced_by_name(tmp_path: Path) ->
     assert files.files[0].view[0] == 0
     files.sync(0, SIZE)
     assert storage.calls[-1] == ("sync_file", path)
+    files.close()
+
+
+def made(files: MappedFileQueue) -> None:
+    """Return when the worker has done what it was asked for."""
+    assert files._making is not None
+    files._making.exception(timeout=10)
+
+
+def test_who_may_not_wait_is_refused_until_a_worker_has_made_the_file(tmp_path: Path) -> None:
+    disk = SlowDisk()
+    files = MappedFileQueue(disk, str(tmp_path / "commitlog"), SIZE, mapped_max=2)
+    files.load()
+    files.add()
+    disk.may_make.clear()
+    for _ in range(3):
+        with pytest.raises(NextFileError, match="not there yet"):
+            files.ensure_ahead(1, may_wait=False)
+    disk.may_make.set()
+    made(files)
+    files.ensure_ahead(1, may_wait=False)
+    # One attempt, whoever asked.
+    assert len(disk.making) == 2
+    assert files.add().begin == SIZE
+    files._check()
+    files.close()
+
+
+def test_who_needs_several_files_at_once_gets_them_from_one_attempt(tmp_path: Path) -> None:
+    files = queue(tmp_path)
+    files.add()
+    with pytest.raises(NextFileError):
+        files.ensure_ahead(3, may_wait=False)
+    made(files)
+    files.ensure_ahead(3, may_wait=False)
+    assert [files.add().begin for _ in range(3)] == [SIZE, 2 * SIZE, 3 * SIZE]
+    files._check()
+    files.close()
+
+
+def test_an_attempt_that_found_no_room_refuses_one_batch_and_is_made_again(tmp_path: Path) -> None:
+    storage = RecordingStorage()
+    files = queue(tmp_path, storage)
+    files.add()
+    storage.fail_at["create_file"] = (0, OSError(errno.ENOSPC, "no space"))
+    files.make_ahead()
+    made(files)
+    with pytest.raises(OSError, match="no space"):
+        files.ensure_ahead(1, may_wait=False)
+    made(files)
+    files.ensure_ahead(1, may_wait=False)
+    assert files.add().begin == SIZE
+    files.close()
+
+
+def test_what_was_made_of_several_files_is_kept_when_there_is_no_room_for_all(
+    tmp_path: Path,
+) -> None:
+    storage = RecordingStorage()
+    files = queue(tmp_path, storage)
+    files.add()
+    storage.fail_at["create_file"] = (1, OSError(errno.ENOSPC, "no space"))
+    with pytest.raises(NextFileError):
+        files.ensure_ahead(2, may_wait=False)
+    made(files)
+    files.ensure_ahead(1, may_wait=False)
+    assert files.add().begin == SIZE
+    files._check()
+    files.close()
+
+
+def test_a_broken_disk_comes_as_it_is_to_who_may_not_wait(tmp_path: Path) -> None:
+    storage = RecordingStorage()
+    files = queue(tmp_path, storage)
+    files.add()
+    storage.fail_at["create_file"] = (0, OSError(errno.EIO, "broken"))
+    files.make_ahead()
+    made(files)
+    with pytest.raises(OSError, match="broken"):
+        files.ensure_ahead(1, may_wait=False)
+    assert len([call for call, _ in storage.calls if call == "create_file"]) == 2
     files.close()

@@ -1,0 +1,224 @@
+"""May what was appended be acknowledged? One rule, and one queue of the answers that wait for it.
+
+Owns: the rule (Acknowledge and its policies), AnswerQueue: answers by end offset, in the order of
+the log, and how long they may wait. Must not touch: an answer's bytes, connections, the disk.
+
+    policy        acknowledged_offset
+    Appended      the end of the log             (flush = "async")
+    Durable       what is surely on the disk     (flush = "sync")
+
+    append -> may_answer? -> yes: answered at once, nothing is queued
+                          -> no: add -> want, once for all turns at hand
+                                     -> the offset has grown: answered
+                                     -> failure, or the time is over: refused, and why
+
+Invariants: an answer is given once; none that was refused is acknowledged later. Answers leave in
+the order in which they came. The clock is given; only ``run`` waits.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Generic, Protocol, TypeVar
+
+import trio
+
+from motelog.core.clock import Clock
+from motelog.core.errors import FlushTimeoutError, StoreError, StoreFencedError
+from motelog.core.store.message_store import MessageStore
+
+_log = logging.getLogger(__name__)
+
+Answers = TypeVar("Answers")
+
+
+class Acknowledge(Protocol):
+    """How far a log may be acknowledged; a policy for each promise that a log can make."""
+
+    @property
+    def timeout_ms(self) -> int:
+        """Return how long an answer waits for ``acknowledged_offset`` before it is refused."""
+        ...
+
+    @property
+    def acknowledged_offset(self) -> int:
+        """Return the offset below which everything may be acknowledged."""
+        ...
+
+    @property
+    def failure(self) -> StoreError | None:
+        """Return why ``acknowledged_offset`` will not grow any more; None while all is well."""
+        ...
+
+    @property
+    def listeners(self) -> list[Callable[[], None]]:
+        """What is called when ``acknowledged_offset`` has grown, and when ``failure`` is set.
+
+        By the task that flushes: a listener must not append.
+        """
+        ...
+
+    def want(self, end_offset: int) -> None:
+        """Have everything below ``end_offset`` made so that it may be acknowledged."""
+        ...
+
+
+class Appended:
+    """A record may be acknowledged as soon as it is in the log."""
+
+    def __init__(self, store: MessageStore) -> None:
+        self._store = store
+        self.timeout_ms = store.config.flush_timeout_ms
+        self.listeners: list[Callable[[], None]] = []
+
+    @property
+    def acknowledged_offset(self) -> int:
+        return self._store.end_offset
+
+    @property
+    def failure(self) -> StoreError | None:
+        return _fence(self._store)
+
+    def want(self, end_offset: int) -> None:
+        """Nothing is to be done: what was appended may be acknowledged."""
+
+
+class Durable:
+    """A record may be acknowledged when it is on the disk."""
+
+    def __init__(self, store: MessageStore) -> None:
+        self._store = store
+        self.timeout_ms = store.config.flush_timeout_ms
+        self.listeners = store.on_durable
+        self.want = store.want_durable
+
+    @property
+    def acknowledged_offset(self) -> int:
+        return self._store.durable_offset
+
+    @property
+    def failure(self) -> StoreError | None:
+        return _fence(self._store)
+
+
+def policy_of(store: MessageStore) -> Acknowledge:
+    """Return what the store's configuration promises."""
+    return Durable(store) if store.config.flush == "sync" else Appended(store)
+
+
+def _fence(store: MessageStore) -> StoreError | None:
+    return None if store.fence_reason is None else StoreFencedError(store.fence_reason)
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry(Generic[Answers]):
+    """The answers to one append, whose records end at ``end_offset``."""
+
+    end_offset: int
+    deadline_ms: int
+    answers: Answers
+
+
+class AnswerQueue(Generic[Answers]):
+    """Answers that wait until they may be given; what one append's answers are, its user says.
+
+    ``answer`` gets all that one growth has released, ``refuse`` all that share a reason.
+    """
+
+    def __init__(
+        self,
+        acknowledge: Acknowledge,
+        *,
+        clock: Clock,
+        answer: Callable[[list[Answers]], None],
+        refuse: Callable[[list[Answers], StoreError], None],
+    ) -> None:
+        self._acknowledge = acknowledge
+        self._clock = clock
+        self._answer = answer
+        self._refuse = refuse
+        self._entries: deque[_Entry[Answers]] = deque()
+        acknowledge.listeners.append(self.release)
+
+    def may_answer(self, end_offset: int) -> bool:
+        """Return whether what ends at ``end_offset`` may be answered at once, before nobody."""
+        return not self._entries and self._acknowledge.acknowledged_offset >= end_offset
+
+    def add(self, end_offset: int, answers: Answers) -> None:
+        """Have the answers to the append that ended at ``end_offset`` wait."""
+        deadline_ms = self._clock.monotonic_ms() + self._acknowledge.timeout_ms
+        self._entries.append(_Entry(end_offset, deadline_ms, answers))
+
+    def want(self) -> None:
+        """Have made so that it may be acknowledged what somebody waits for.
+
+        Not with each append: one sync is to serve all turns that a reactor has at hand.
+        """
+        if self._entries:
+            self._acknowledge.want(self._entries[-1].end_offset)
+
+    def release(self) -> None:
+        """Answer all that may be answered now, and refuse the others if none will be any more."""
+        entries = self._entries
+        if not entries:
+            return
+        failure = self._acknowledge.failure
+        acknowledged_offset = self._acknowledge.acknowledged_offset
+        # Taken out before anybody is told: who is told may cause the next call.
+        released = []
+        while entries and entries[0].end_offset <= acknowledged_offset:
+            released.append(entries.popleft().answers)
+        refused = []
+        if failure is not None:
+            refused = [entry.answers for entry in entries]
+            entries.clear()
+        if released:
+            self._answer(released)
+        if failure is not None and refused:
+            self._refuse(refused, failure)
+
+    def expire(self) -> int:
+        """Refuse those whose time is over; return for how many ms nobody's will be."""
+        entries, now_ms = self._entries, self._clock.monotonic_ms()
+        refused = []
+        while entries and entries[0].deadline_ms <= now_ms:
+            refused.append(entries.popleft().answers)
+        timeout_ms = self._acknowledge.timeout_ms
+        if refused:
+            error = FlushTimeoutError(
+                f"stored, but not on the disk within {timeout_ms} ms: it may be there later"
+            )
+            _log.warning(
+                "the disk is too slow: publishers are told so and may send again"
+                " appends=%d timeout_ms=%d acknowledged_offset=%d",
+                len(refused), timeout_ms, self._acknowledge.acknowledged_offset,
+            )  # fmt: skip
+            self._refuse(refused, error)
+        # Whoever comes now waits as long as anybody may.
+        return entries[0].deadline_ms - now_ms if entries else timeout_ms
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Refuse those whose time is over, until cancelled; then forget who waits."""
+        task_status.started()
+        try:
+            while True:
+                pause_ms = self.expire()
+                await trio.sleep(pause_ms / 1000)
+        finally:
+            self.close()
+
+    def close(self) -> None:
+        """Forget who waits, and listen no more: the connections are about to end."""
+        self._entries.clear()
+        if self.release in self._acknowledge.listeners:
+            self._acknowledge.listeners.remove(self.release)
+
+    def _check(self) -> None:
+        """Assert the invariants."""
+        for entry, following in pairwise(self._entries):
+            assert entry.end_offset <= following.end_offset
+            assert entry.deadline_ms <= following.deadline_ms

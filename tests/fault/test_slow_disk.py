@@ -1,0 +1,186 @@
+"""Broker and gateway over a slow disk: who waits too long is told, everybody else is served."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+import pytest
+import trio
+
+from motelog.core.message import WAIT, StoredMessage
+from motelog.core.records.record import decode_messages
+from motelog.core.remoting.frames import RequestCode, ResponseCode
+from motelog.core.store import message_store
+from motelog.gateway.config import GatewayConfig
+from motelog.gateway.log.local_log import LocalLog
+from motelog.gateway.server import Gateway
+from tests.support.broker_stack import (
+    Peer,
+    Stack,
+    connected,
+    eventually,
+    pull_ext,
+    send_ext,
+    started_stack,
+    store_config,
+)
+from tests.support.mqtt_wire import Wire
+from tests.support.slow_disk import SlowDisk
+
+FLUSH_TIMEOUT_MS = 1_500
+FILE_BYTES = 65_536
+
+
+@asynccontextmanager
+async def served(
+    folder: Path,
+    disk: SlowDisk,
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    flush: Literal["async", "sync"],
+    **store: Any,
+) -> AsyncIterator[tuple[Stack, Gateway]]:
+    """Run name server, broker and gateway, whose store is on ``disk``."""
+    monkeypatch.setattr(message_store, "OsStorage", lambda: disk)
+    config = msgspec.structs.replace(
+        store_config(folder, flush=flush, flush_timeout_ms=FLUSH_TIMEOUT_MS), **store
+    )
+    with trio.fail_after(60):
+        async with started_stack(folder, store=config) as stack, trio.open_nursery() as nursery:
+            gateway = Gateway(GatewayConfig(listen="127.0.0.1:0"), LocalLog(stack.broker.api))
+            await nursery.start(gateway.run)
+            try:
+                yield stack, gateway
+            finally:
+                disk.may_sync.set()
+                disk.may_make.set()
+            nursery.cancel_scope.cancel()
+
+
+async def send(peer: Peer, body: bytes, *, topic: str = "T", properties: str = "") -> Any:
+    ext = send_ext(topic, properties=properties)
+    return await peer.ask(RequestCode.SEND_MESSAGE_V2, ext, body)
+
+
+async def pull_all(peer: Peer, topic: str = "T") -> list[StoredMessage]:
+    found: list[StoredMessage] = []
+    while True:
+        answer = await peer.ask(RequestCode.PULL_MESSAGE, pull_ext(topic, len(found)))
+        if answer.code != ResponseCode.SUCCESS:
+            return found
+        found += decode_messages(answer.body)
+
+
+async def mqtt(gateway: Gateway, client_id: str, version: int) -> Wire:
+    wire = await trio.to_thread.run_sync(Wire, gateway.address)
+    connack = await trio.to_thread.run_sync(lambda: wire.connect(client_id, version=version))
+    assert connack.reason_code == 0
+    return wire
+
+
+async def packet(wire: Wire) -> tuple[int, bytes]:
+    return await trio.to_thread.run_sync(wire.packet)
+
+
+async def test_who_waits_for_the_disk_too_long_is_told_and_others_are_served(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk = SlowDisk()
+    async with (
+        served(tmp_path, disk, monkeypatch, flush="sync") as (stack, gateway),
+        connected(stack.broker_address) as producer,
+        connected(stack.broker_address) as other,
+    ):
+        assert (await send(producer, b"in time")).code == ResponseCode.SUCCESS
+        five, three = await mqtt(gateway, "five", 5), await mqtt(gateway, "three", 4)
+        with five, three:
+            five.publish("m/a", b"in time", packet_id=1)
+            assert await packet(five) == (0x40, b"\x00\x01")
+            disk.may_sync.clear()
+            began = trio.current_time()
+            answers: list[Any] = []
+
+            async def send_late() -> None:
+                answers.append(await send(producer, b"late"))
+
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(send_late)
+                five.publish("m/a", b"late five", packet_id=2)
+                three.publish("m/a", b"late three", packet_id=2)
+                # Others are served, and read what is not on the disk yet.
+                await eventually(lambda: disk.syncs > 0)
+                assert [m.body for m in await pull_all(other)] == [b"in time", b"late"]
+                quick = await send(other, b"quick", properties=f"{WAIT}\x01false\x02")
+                assert quick.code == ResponseCode.SUCCESS
+                assert answers == []
+                assert trio.current_time() - began < FLUSH_TIMEOUT_MS / 1000
+                five.send(b"\xc0\x00")
+                assert await packet(five) == (0xD0, b"")
+            [late] = answers
+            assert late.code == ResponseCode.FLUSH_DISK_TIMEOUT
+            assert late.ext["queueOffset"] == "1"
+            assert trio.current_time() - began >= FLUSH_TIMEOUT_MS / 1000
+            first_byte, body = await packet(five)
+            assert (first_byte, body[:3]) == (0x40, b"\x00\x02\x83")
+            assert await trio.to_thread.run_sync(three.closed)
+            disk.may_sync.set()
+            # It stays in the log; it is not acknowledged a second time.
+            assert (await send(producer, b"after")).code == ResponseCode.SUCCESS
+            five.publish("m/a", b"after", packet_id=3)
+            assert await packet(five) == (0x40, b"\x00\x03")
+        bodies = [m.body for m in await pull_all(other)]
+        assert bodies == [b"in time", b"late", b"quick", b"after"]
+        assert stack.broker.sample()["messages_too_late_on_disk"] == 1
+        assert stack.broker.sample()["sends_waiting_for_disk_now"] == 0
+
+
+async def test_without_a_next_file_appends_are_refused_and_others_are_served(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk = SlowDisk()
+    async with (
+        served(tmp_path, disk, monkeypatch, flush="async", commitlog_file_bytes=FILE_BYTES) as (
+            stack,
+            gateway,
+        ),
+        connected(stack.broker_address) as producer,
+        connected(stack.broker_address) as other,
+    ):
+        disk.may_make.clear()
+        five, three = await mqtt(gateway, "five", 5), await mqtt(gateway, "three", 4)
+        with five, three:
+            stored: list[bytes] = []
+            refused = None
+            while refused is None:
+                body = b"%4d" % len(stored) * 250
+                answer = await send(producer, body)
+                if answer.code == ResponseCode.SUCCESS:
+                    stored.append(body)
+                else:
+                    refused = answer
+            # The file has been used up, and nothing but the next one is missing.
+            assert len(stored) * 1_000 > FILE_BYTES * 0.8
+            assert refused.code == ResponseCode.SERVICE_NOT_AVAILABLE
+            assert "next CommitLog file" in refused.remark
+            five.publish("m/a", bytes(1_000), packet_id=1)
+            three.publish("m/a", bytes(1_000), packet_id=1)
+            first_byte, body = await packet(five)
+            assert (first_byte, body[:3]) == (0x40, b"\x00\x01\x83")
+            assert await trio.to_thread.run_sync(three.closed)
+            assert [m.body for m in await pull_all(other)] == stored
+            five.send(b"\xc0\x00")
+            assert await packet(five) == (0xD0, b"")
+            # One attempt is under way, however many were refused.
+            assert len(disk.making) == 2
+            assert stack.broker.api.fence_reason is None
+            disk.may_make.set()
+            while (answer := await send(producer, b"after")).code != ResponseCode.SUCCESS:
+                assert answer.code == ResponseCode.SERVICE_NOT_AVAILABLE
+                await trio.sleep(0.01)
+            five.publish("m/a", b"after", packet_id=2)
+            assert await packet(five) == (0x40, b"\x00\x02")
+        assert [m.body for m in await pull_all(other)] == [*stored, b"after"]
