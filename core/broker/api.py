@@ -16,10 +16,19 @@ from motelog.core.errors import BrokerError
 from motelog.core.records.record import QueueTail
 from motelog.core.remoting.codes import ResponseCode
 from motelog.core.remoting.topic_config import TopicConfig, is_group_topic
+from motelog.core.store.disk.page_cache import NotInMemoryError, Pageable, PageIns
 from motelog.core.store.message_store import MessageStore
 from motelog.core.store.store_reader import ReadResult, ReadStatus
 
-__all__ = ["BrokerApi", "QueueTail", "ReadResult", "ReadStatus"]
+__all__ = [
+    "BrokerApi",
+    "NotInMemoryError",
+    "PageIns",
+    "Pageable",
+    "QueueTail",
+    "ReadResult",
+    "ReadStatus",
+]
 
 AppendMessage = tuple[QueueTail, bytes, bytes, int, int, bytes, int, int, int, int]
 
@@ -52,7 +61,7 @@ class BrokerApi:
         self.want_durable = store.want_durable
         self.max_offset = store.reader.max_offset
         self.min_offset = store.reader.min_offset
-        self.cold_reads = ColdReads(store.reader.load, waiting_max=cold_reads_max)
+        self.cold_reads = ColdReads(store.reader.page_in, waiting_max=cold_reads_max)
 
     @property
     def durable_offset(self) -> int:

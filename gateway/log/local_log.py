@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from motelog.core.broker.api import BrokerApi, ReadResult
+from motelog.core.broker.api import BrokerApi
 from motelog.core.errors import StoreError, StoreFencedError
 from motelog.core.records.record import QueueTail
 
@@ -22,6 +22,7 @@ class LocalLog:
         self.queue_tail = api.queue_tail
         self.append = api.append
         self.read = api.read
+        self.page_in = api.cold_reads.page_in
         self.max_offset = api.max_offset
         self.want_acknowledged = api.want_durable
         self.on_acknowledged = api.on_durable
@@ -39,9 +40,6 @@ class LocalLog:
     def failure(self) -> StoreError | None:
         reason = self._api.fence_reason
         return None if reason is None else StoreFencedError(reason)
-
-    def load(self, read: ReadResult, then: Callable[[], None]) -> bool:
-        return self._api.cold_reads.load(read.lacking, then)
 
     def on_growth(self, listener: Callable[[list[QueueTail]], None]) -> None:
         self._api.on_growth(listener)

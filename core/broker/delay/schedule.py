@@ -27,6 +27,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import Any, Final, Protocol, TypeVar
 
 import msgspec
@@ -52,6 +53,7 @@ from motelog.core.message import (
 )
 from motelog.core.records.record import UNIT_BYTES, AppendMessage, QueueTail, decode
 from motelog.core.remoting.topic_config import SCHEDULE_TOPIC, TIMER_TOPIC, TOPICS_CLOSED_TO_SENDERS
+from motelog.core.store.disk.page_cache import read_all
 from motelog.core.store.due_time import TIMER_SLOT_MS, number, timer_queue
 from motelog.core.store.message_store import MessageStore
 from motelog.core.store.queues.consume_queue import UNIT
@@ -61,7 +63,6 @@ _log = logging.getLogger(__name__)
 BATCH_COUNT: Final = 256
 BATCH_BYTES: Final = 1 << 20
 SCAN_UNITS: Final = 4096
-PAGE_BYTES: Final = 4096
 # How late a step of the wall clock is noticed.
 WAIT_S_MAX: Final = 0.5
 RETRY_S: Final = 1.0
@@ -190,15 +191,15 @@ class ScheduleService:
     async def _deliver_level(self, queue_id: int) -> int:
         while True:
             offset = self._level_offset(queue_id)
-            units = await self._reader.load_units(SCHEDULE_TOPIC, queue_id, offset, BATCH_COUNT)
+            units = await self._units(SCHEDULE_TOPIC, queue_id, offset)
             if not units:
                 return OFFSET_MAX
             count, next_ms = self._count_due(queue_id, units)
             if not count:
                 return next_ms
-            await self._reader.load_records(units[: count * UNIT_BYTES])
-            result = self._reader.read(
-                SCHEDULE_TOPIC, queue_id, offset, count_max=count, bytes_max=BATCH_BYTES
+            read = partial(self._reader.read, SCHEDULE_TOPIC, queue_id, offset)
+            result = await self._reader.when_in_memory(
+                partial(read, count_max=count, bytes_max=BATCH_BYTES)
             )
             self._append(result.records)
             self._levels[queue_id] = max(result.next_offset, offset + 1)
@@ -235,10 +236,8 @@ class ScheduleService:
             if due:
                 for at in range(0, len(due), BATCH_COUNT):
                     batch = due[at : at + BATCH_COUNT]
-                    # The sizes are not kept; records of the size of a page are usual.
-                    units = [UNIT.pack(unit[2], PAGE_BYTES, 0) for unit in batch]
-                    await self._reader.load_records(b"".join(sorted(units)))
-                    self._append(b"".join(map(timer.record, batch)))
+                    records = await self._reader.when_in_memory(partial(timer.records, batch))
+                    self._append(b"".join(records))
                     timer.pass_over(batch)
                     await trio.lowlevel.checkpoint()
             elif not timer.go_on(self._store.now_ms()):
@@ -300,12 +299,12 @@ class ScheduleService:
     async def _keep_level(self, queue_id: int, end: int) -> None:
         while True:
             offset = self._level_offset(queue_id)
-            units = await self._reader.load_units(SCHEDULE_TOPIC, queue_id, offset, BATCH_COUNT)
+            units = await self._units(SCHEDULE_TOPIC, queue_id, offset)
             found = [unit for unit in UNIT.iter_unpack(units) if unit[0] < end]
             if not found:
                 return
-            await self._reader.load_records(units[: len(found) * UNIT_BYTES])
-            result = self._reader.read(SCHEDULE_TOPIC, queue_id, offset, count_max=len(found))
+            read = partial(self._reader.read, SCHEDULE_TOPIC, queue_id, offset)
+            result = await self._reader.when_in_memory(partial(read, count_max=len(found)))
             due_of = {physical: due_ms for physical, _, due_ms in found}
             again = [
                 message
@@ -325,22 +324,34 @@ class ScheduleService:
             # What is appended below is behind this.
             last = self._reader.max_offset(TIMER_TOPIC, queue_id)
             while offset < last:
-                units = await self._reader.load_units(TIMER_TOPIC, queue_id, offset, BATCH_COUNT)
+                units = await self._units(TIMER_TOPIC, queue_id, offset)
                 found = [unit for unit in UNIT.iter_unpack(units) if unit[0] < end]
                 if not found:
                     break
-                await self._reader.load_records(units[: len(found) * UNIT_BYTES])
-                again: list[AppendMessage] = []
-                for index, (physical, _, due_ms) in enumerate(found):
-                    unit = (due_ms, offset + index, physical)
-                    if unit[:2] > self._timer.mark:
-                        for fields in _decoded(self._timer.record(unit, queue_id)):
-                            again += self._moved(fields, due_ms)
+                waiting = [
+                    (due_ms, offset + index, physical)
+                    for index, (physical, _, due_ms) in enumerate(found)
+                    if (due_ms, offset + index) > self._timer.mark
+                ]
+                records = await self._reader.when_in_memory(
+                    partial(self._timer.records, waiting, queue_id)
+                )
+                again = [
+                    message
+                    for (due_ms, _, _), record in zip(waiting, records, strict=True)
+                    for fields in _decoded(record)
+                    for message in self._moved(fields, due_ms)
+                ]
                 self._append_all(again, even_if_full=True)
                 offset += len(found)
                 self._timer.make_void(queue_id, offset)
                 await trio.lowlevel.checkpoint()
         self._timer.rescan()
+
+    async def _units(self, topic: str, queue_id: int, queue_offset: int) -> bytes:
+        """Return the next units of a queue that waits."""
+        units = partial(self._reader.units, topic, queue_id, queue_offset, BATCH_COUNT)
+        return await self._reader.when_in_memory(units)
 
     def _moved(self, fields: tuple[Any, ...], due_ms: int) -> Iterator[AppendMessage]:
         """Yield the message that keeps a waiting record waiting for the same time."""
@@ -455,7 +466,11 @@ class _TimerQueue:
         offset = self._seen_end
         if offset < 0:
             offset = max(self._reader.min_offset(TIMER_TOPIC, queue_id), self.void_of(queue_id))
-        while units := await self._reader.load_units(TIMER_TOPIC, queue_id, offset, SCAN_UNITS):
+        while True:
+            read = partial(self._reader.units, TIMER_TOPIC, queue_id, offset, SCAN_UNITS)
+            units = await self._reader.when_in_memory(read)
+            if not units:
+                break
             self._take(units, offset)
             offset += len(units) // UNIT_BYTES
             await trio.lowlevel.checkpoint()
@@ -511,11 +526,20 @@ class _TimerQueue:
         self._horizon = None
         self._seen_end = -1
 
-    def record(self, unit: _Unit, queue_id: int | None = None) -> bytes:
-        """Return the record of a unit of the slot, or of another queue; empty if it is lost."""
-        if queue_id is None:
-            queue_id = self._queue_id
-        return self._reader.read(TIMER_TOPIC, queue_id, unit[1], count_max=1).records
+    def records(
+        self, units: list[_Unit], queue_id: int | None = None, *, may_wait: bool
+    ) -> list[bytes]:
+        """Return the records of units of the slot, or of another queue; empty for one that is lost.
+
+        NotInMemoryError as ``StoreReader.read`` does, for all of them at once.
+        """
+        at = self._queue_id if queue_id is None else queue_id
+
+        def record(unit: _Unit) -> bytes:
+            found = self._reader.read(TIMER_TOPIC, at, unit[1], count_max=1, may_wait=may_wait)
+            return found.records
+
+        return read_all(record, units)
 
     def void_of(self, queue_id: int) -> int:
         return self._void.get(queue_id, 0)
