@@ -20,10 +20,19 @@ from motelog.core.limited_log import LimitedLog
 from motelog.core.records.record import QueueTail
 from motelog.core.remoting.codes import ResponseCode
 from motelog.core.remoting.topic_config import TopicConfig, is_group_topic
+from motelog.core.store.disk.page_cache import NotInMemoryError, Pageable, PageIns
 from motelog.core.store.message_store import MessageStore
 from motelog.core.store.store_reader import ReadResult, ReadStatus
 
-__all__ = ["BrokerApi", "QueueTail", "ReadResult", "ReadStatus"]
+__all__ = [
+    "BrokerApi",
+    "NotInMemoryError",
+    "PageIns",
+    "Pageable",
+    "QueueTail",
+    "ReadResult",
+    "ReadStatus",
+]
 
 _log = logging.getLogger(__name__)
 
@@ -56,7 +65,7 @@ class BrokerApi:
         self.due_times = store.due_times
         self.max_offset = store.reader.max_offset
         self.min_offset = store.reader.min_offset
-        self.cold_reads = ColdReads(store.reader.load, waiting_max=cold_reads_max)
+        self.cold_reads = ColdReads(store.reader.page_in, waiting_max=cold_reads_max)
 
     @property
     def fence_reason(self) -> str | None:

@@ -326,7 +326,7 @@ class MessageStore:
                 if self.config.write_buffer:
                     nursery.start_soon(self.committer.run)
                 nursery.start_soon(self.unit_flusher.run)
-                nursery.start_soon(self.healer.run, self.reader.load)
+                nursery.start_soon(self.healer.run, self.reader.page_in)
                 nursery.start_soon(self._checkpointer.run)
                 nursery.start_soon(self.disk_watch.run)
                 nursery.start_soon(self.cleaner.run)

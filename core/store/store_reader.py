@@ -1,27 +1,35 @@
 """Reads of an open store: queues by offset and time, records by their place and by key.
 
-Owns: StoreReader, what a read found and what it lacks in memory. Must not touch: what is written,
-when and where; how places are found to be in memory, and brought there (page_cache).
+Owns: StoreReader, what a read found. Must not touch: what is written, when and where; how places
+are found to be in memory, and paged in (page_cache).
 
     read, query, ...           the bytes, through maps, however long the disk takes
-    read(may_wait=False)       the bytes, or COLD and what is lacking
-    lacking_..., then load     what a query would wait for, brought into memory by a thread
+    the same, may_wait=False   the bytes, or NotInMemoryError, which names what to page in
+    await when_in_memory(read) the bytes, paged in before: for who has a task of its own
 
-Concurrency: everything runs in the thread of the trio run; ``load`` and its like wait for threads.
+Concurrency: everything runs in the thread of the trio run; ``page_in`` and ``when_in_memory`` wait
+for threads.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from enum import IntEnum
 from time import perf_counter_ns
+from typing import Protocol, TypeVar
 
 from motelog.core.errors import RecordError, StoreError
 from motelog.core.records.record import FILLER_SIZE, UNIT_BYTES, decode, in_queue, select_units
-from motelog.core.store.disk.page_cache import Loadable, PageCache, Places
+from motelog.core.store.disk.page_cache import (
+    NotInMemoryError,
+    Pageable,
+    PageCache,
+    PageIns,
+    Places,
+)
 from motelog.core.store.index.cold_places import SIZE_BYTES, LogFiles
 from motelog.core.store.index.index_service import IndexService, QueryResult
 from motelog.core.store.log.commitlog import CommitLog
@@ -47,16 +55,13 @@ class ReadStatus(IntEnum):
     NO_MESSAGE_IN_QUEUE = 5
     NO_QUEUE = 6
     MESSAGE_WAS_REMOVED = 7
-    # Ours: it would wait for the disk, which the reader asked it not to do.
-    COLD = 8
 
 
 @dataclass(frozen=True, slots=True)
 class ReadResult:
     """Records of one queue; ``next_offset`` is behind the last unit looked at.
 
-    ``behind_bytes``: how much log there is behind the record of that unit. ``lacking``: what is to
-    be loaded before a read that found COLD is tried again.
+    ``behind_bytes``: how much log there is behind the record of that unit.
     """
 
     status: ReadStatus
@@ -66,11 +71,22 @@ class ReadResult:
     records: bytes = b""
     count: int = 0
     behind_bytes: int = 0
-    lacking: Sequence[Places] = ()
+
+
+ResultT = TypeVar("ResultT", covariant=True)
+
+
+class Read(Protocol[ResultT]):
+    """A read of which all but one argument is settled."""
+
+    def __call__(self, *, may_wait: bool) -> ResultT: ...
 
 
 class StoreReader:
-    """What can be read of one store; StoreError while it is not open."""
+    """What can be read of one store; StoreError while it is not open.
+
+    With ``may_wait=False`` a read raises NotInMemoryError where it would have to wait for the disk.
+    """
 
     def __init__(
         self,
@@ -110,8 +126,7 @@ class StoreReader:
 
         At most ``count_max`` of them and ``bytes_max`` bytes, but always the first that matches.
         With ``tag_codes`` only records whose tag hash is among them; looks at 800 units at most
-        (or count_max, when that is more). Unless it ``may_wait`` for the disk, finds COLD where
-        it would have to.
+        (or count_max, when that is more).
         """
         began_ns = perf_counter_ns()
         queue = self._queues.get((topic, queue_id))
@@ -127,18 +142,14 @@ class StoreReader:
         # What was written since the start is in memory, unless it was very much.
         is_warm = queue_offset >= queue.opened_at and high - queue_offset <= WARM_UNITS
         if not may_wait and (not is_warm or queue.is_unchecked(queue_offset)):
-            lacking = self._page_cache.lacking(queue.places(queue_offset, window))
-            lacking = lacking or self._lacking_for_doubts(queue, queue_offset, window)
-            if lacking:
-                return ReadResult(ReadStatus.COLD, queue_offset, low, high, lacking=lacking)
+            self._page_cache.require(queue.places(queue_offset, window))
+            self._require_for_doubts(queue, queue_offset, window)
         units = self._units(queue, queue_offset, window)
         chosen, looked, removed = select_units(
             units, count_max, bytes_max, tag_codes, self._log.begin_offset
         )
         if not may_wait and chosen:
-            lacking = self._lacking(chosen)
-            if lacking:
-                return ReadResult(ReadStatus.COLD, queue_offset, low, high, lacking=lacking)
+            self._require_records(chosen)
         records: bytes | None = None
         end = queue_offset + looked
         if (looked or count_max <= 0) and not (
@@ -164,41 +175,35 @@ class StoreReader:
         behind_bytes = self._log.end_offset - int.from_bytes(last[:8], "big")
         return ReadResult(status, queue_offset + looked, low, high, records, count, behind_bytes)
 
-    def _lacking_for_doubts(
-        self, queue: ConsumeQueue, queue_offset: int, count: int
-    ) -> list[Places]:
-        """Return where records are not in memory that units in doubt are to be compared with."""
+    def _require_for_doubts(self, queue: ConsumeQueue, queue_offset: int, count: int) -> None:
+        """Ask for the records that units in doubt are to be compared with."""
         try:
             if queue.doubtful_files(queue_offset, count):
                 # Asked for whatever the first one says: it may be the one that has changed.
                 units = queue.read(queue_offset, count)
-                return self._page_cache.lacking(self._log.places(units))
+                self._page_cache.require(self._log.places(units))
         except OSError as exc:
             raise StoreError(f"a ConsumeQueue file cannot be read: {exc}") from exc
-        return []
 
-    def _lacking(self, units: bytes) -> list[Places]:
-        """Return where records that units name are not in memory."""
-        if int.from_bytes(units[:8], "big") >= self._warm_from:
-            return []
-        return self._page_cache.lacking(self._log.places(units))
+    def _require_records(self, units: bytes) -> None:
+        """Ask for the records that units name; NotInMemoryError if one is not in memory."""
+        if int.from_bytes(units[:8], "big") < self._warm_from:
+            self._page_cache.require(self._log.places(units))
 
-    async def load(self, places: Sequence[Loadable]) -> None:
-        """Bring into memory what a read or a query is lacking; the event loop goes on meanwhile."""
-        await self._page_cache.load(places)
+    async def page_in(self, missing: Sequence[Pageable]) -> None:
+        """Bring into memory what a read is missing; the event loop goes on meanwhile."""
+        await self._page_cache.page_in(missing)
 
-    async def load_units(self, topic: str, queue_id: int, queue_offset: int, count: int) -> bytes:
-        """Return what ``units`` does, brought into memory before."""
-        lacking = self.lacking_units(topic, queue_id, queue_offset, count)
-        if lacking:
-            await self._page_cache.load(lacking)
-        return self.units(topic, queue_id, queue_offset, count)
-
-    async def load_records(self, units: bytes) -> None:
-        """Bring into memory, unless they are there, the records that units name."""
-        lacking = self._lacking(units) if units else []
-        if lacking:
-            await self._page_cache.load(lacking)
+    async def when_in_memory(self, read: Read[ResultT]) -> ResultT:
+        """Return what a read returns, once what it needs is in memory."""
+        page_ins = PageIns()
+        while True:
+            try:
+                return read(may_wait=page_ins.may_wait)
+            except NotInMemoryError as cold:
+                missing = cold.missing
+            page_ins.note(missing)
+            await self.page_in(missing)
 
     def _find_nothing(self, queue: ConsumeQueue | None, queue_offset: int) -> ReadResult | None:
         """Return the result of a read at an offset where there is nothing; None if there is."""
@@ -215,22 +220,18 @@ class StoreReader:
             return ReadResult(ReadStatus.OFFSET_OVERFLOW_BADLY, high, low, high)
         return None
 
-    def units(self, topic: str, queue_id: int, queue_offset: int, count: int) -> bytes:
+    def units(
+        self, topic: str, queue_id: int, queue_offset: int, count: int, *, may_wait: bool = True
+    ) -> bytes:
         """Return up to ``count`` ConsumeQueue units from ``queue_offset`` on; fewer at the end."""
         queue = self._queues.get((topic, queue_id))
         if queue is None or not 0 <= queue_offset < queue.max_offset:
             return b""
         self._check_open()
-        return self._units(queue, queue_offset, min(count, queue.max_offset - queue_offset))
-
-    def lacking_units(
-        self, topic: str, queue_id: int, queue_offset: int, count: int
-    ) -> Sequence[Loadable]:
-        """Return what ``units`` would have to wait for, to be given to ``load`` before."""
-        queue = self._queues.get((topic, queue_id))
-        if queue is None:
-            return ()
-        return self._page_cache.lacking(queue.places(queue_offset, count))
+        count = min(count, queue.max_offset - queue_offset)
+        if not may_wait:
+            self._page_cache.require(queue.places(queue_offset, count))
+        return self._units(queue, queue_offset, count)
 
     def _units(self, queue: ConsumeQueue, queue_offset: int, count: int) -> bytes:
         try:
@@ -292,61 +293,30 @@ class StoreReader:
         queue = self._queues.get((topic, queue_id))
         return queue.max_offset if queue is not None else 0
 
-    def offset_by_time(self, topic: str, queue_id: int, timestamp_ms: int) -> int:
+    def offset_by_time(
+        self, topic: str, queue_id: int, timestamp_ms: int, *, may_wait: bool = True
+    ) -> int:
         """Return the offset of the first message stored at ``timestamp_ms`` or later.
 
         The maximum offset when all are older; 0 without such a queue.
         """
-        return self._search_time(topic, queue_id, timestamp_ms, may_wait=True)[0]
-
-    def lacking_for_time(self, topic: str, queue_id: int, timestamp_ms: int) -> Sequence[Loadable]:
-        """Return what ``offset_by_time`` would have to wait for first, to be given to ``load``.
-
-        What it would have to wait for next is known when that has been loaded.
-        """
-        return self._search_time(topic, queue_id, timestamp_ms, may_wait=False)[1]
-
-    def _search_time(
-        self, topic: str, queue_id: int, timestamp_ms: int, *, may_wait: bool
-    ) -> tuple[int, Sequence[Loadable]]:
-        """Return how far a search by time gets, and what it lacks there."""
         queue = self._queues.get((topic, queue_id))
         if queue is None:
-            return 0, ()
+            return 0
         low, high = self._min_offset_of(queue), queue.max_offset
         while low < high:
             middle = (low + high) // 2
-            lacking = () if may_wait else self._lacking_timestamp(queue, middle)
-            if lacking:
-                return low, lacking
             # A lost record (-1) counts as old, so that the search ends at one that is there.
-            if self.store_timestamp(topic, queue_id, middle) < timestamp_ms:
+            stored_ms = self.store_timestamp(topic, queue_id, middle, may_wait=may_wait)
+            if stored_ms < timestamp_ms:
                 low = middle + 1
             else:
                 high = middle
-        return low, ()
+        return low
 
-    def _lacking_timestamp(self, queue: ConsumeQueue, queue_offset: int) -> Sequence[Loadable]:
-        """Return what ``store_timestamp`` would have to wait for: a unit, or else its record."""
-        lacking = self._page_cache.lacking(queue.places(queue_offset, 1))
-        if lacking:
-            return lacking
-        unit = self._units(queue, queue_offset, 1)
-        return () if UNIT.unpack(unit)[1] == FILLER_SIZE else self._lacking(unit)
-
-    def lacking_timestamps(self, messages: Iterable[tuple[str, int, int]]) -> Sequence[Loadable]:
-        """Return what ``store_timestamp`` of (topic, queue id, queue offset) would wait for first.
-
-        Units are lacking first: their records are known when these have been loaded.
-        """
-        found: list[Loadable] = []
-        for topic, queue_id, queue_offset in messages:
-            queue = self._queues.get((topic, queue_id))
-            if queue is not None and self._min_offset_of(queue) <= queue_offset < queue.max_offset:
-                found += self._lacking_timestamp(queue, queue_offset)
-        return found
-
-    def store_timestamp(self, topic: str, queue_id: int, queue_offset: int) -> int:
+    def store_timestamp(
+        self, topic: str, queue_id: int, queue_offset: int, *, may_wait: bool = True
+    ) -> int:
         """Return when a message was stored, in ms; -1 if it is not there."""
         queue = self._queues.get((topic, queue_id))
         if queue is None:
@@ -354,9 +324,13 @@ class StoreReader:
         self._check_open()
         if not self._min_offset_of(queue) <= queue_offset < queue.max_offset:
             return -1
+        if not may_wait:
+            self._page_cache.require(queue.places(queue_offset, 1))
         units = self._units(queue, queue_offset, 1)
         if UNIT.unpack(units)[1] == FILLER_SIZE:
             return -1
+        if not may_wait:
+            self._require_records(units)
         where = queue, queue_offset, queue_offset + 1
         record = self._gather(units, *where)
         if record is None:
@@ -366,12 +340,14 @@ class StoreReader:
         begin = 68 if record[39] & 0x10 else 56
         return int.from_bytes(record[begin : begin + 8], "big", signed=True)
 
-    def record_at(self, physical_offset: int) -> bytes:
+    def record_at(self, physical_offset: int, *, may_wait: bool = True) -> bytes:
         """Return the record that begins at ``physical_offset``; RecordError if none does.
 
         StoreError if it cannot be read.
         """
         self._check_open()
+        if not may_wait:
+            self._require_record(physical_offset)
         try:
             return self._log.record_at(physical_offset)
         except OSError as exc:
@@ -386,6 +362,7 @@ class StoreReader:
         end_ms: int,
         count_max: int = 32,
         only_unique: bool = False,
+        may_wait: bool = True,
     ) -> QueryResult:
         """Return records of a topic that have a key and were stored in [begin_ms, end_ms].
 
@@ -393,35 +370,26 @@ class StoreReader:
         ``count_max`` of them (and never more than 64, or 8 MiB), the newest first.
         """
         self._check_open()
+        if not may_wait and self._log.begin_offset < self._warm_from:
+            places = self._index.places(topic, key, begin_ms, end_ms, self._log_files())
+            self._page_cache.require_paged_in(places)
         return self._index.query(
             topic, key, begin_ms, end_ms, count_max=count_max, only_unique=only_unique
         )
 
-    def lacking_record(self, physical_offset: int) -> Sequence[Loadable]:
-        """Return what ``record_at`` would have to wait for, to be given to ``load`` before."""
+    def _require_record(self, physical_offset: int) -> None:
+        """Ask for the record that begins there; NotInMemoryError if a part is not in memory."""
         if not self._log.begin_offset <= physical_offset < self._warm_from:
-            return []
+            return
         place = self._log_files().record(physical_offset)
         if place is None:
-            return []
-        head = Places(place.path, ((place.at, place.at + SIZE_BYTES),))
-        if self._page_cache.lacking([head]):
-            return [place]
-        end = min(place.at + self._log.size_at(physical_offset), place.end)
-        is_lacking = self._page_cache.lacking([Places(place.path, ((place.at, end),))])
-        return [place] if is_lacking else []
-
-    def lacking_for_query(
-        self, topic: str, key: str, *, begin_ms: int, end_ms: int
-    ) -> Sequence[Loadable]:
-        """Return what ``query`` may have to wait for, to be given to ``load`` before.
-
-        Which entries and records these are is found out by reading them, so what is in memory is
-        not left out: nothing is returned only if all was written since the start.
-        """
-        if self._log.begin_offset >= self._warm_from:
-            return []
-        return [self._index.places(topic, key, begin_ms, end_ms, self._log_files())]
+            return
+        is_missing = self._page_cache.missing
+        if not is_missing([Places(place.path, ((place.at, place.at + SIZE_BYTES),))]):
+            end = min(place.at + self._log.size_at(physical_offset), place.end)
+            if not is_missing([Places(place.path, ((place.at, end),))]):
+                return
+        raise NotInMemoryError([place])
 
     def _log_files(self) -> LogFiles:
         queue = self._log.queue
@@ -433,11 +401,10 @@ class StoreReader:
         """The log from there on is in memory, as long as the memory is large enough for it."""
         return max(self.opened_at, self._log.end_offset - self.cached_bytes)
 
-    @property
-    def earliest_timestamp_ms(self) -> int:
-        """When the oldest message was stored, -1 if there is none or it cannot be read."""
+    def earliest_timestamp_ms(self, *, may_wait: bool = True) -> int:
+        """Return when the oldest message was stored, -1 if there is none or it cannot be read."""
         try:
-            fields = decode(self.record_at(self._log.begin_offset))[0]
+            fields = decode(self.record_at(self._log.begin_offset, may_wait=may_wait))[0]
         except StoreError:
             return -1
         return int(fields[8])

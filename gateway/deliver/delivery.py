@@ -13,7 +13,7 @@ Spec: MQTT 5.0 sections 3.3, 4.3, 4.6, 4.9.
     grown queue -> read -> plan of the topic name -> fan out
                      window or socket full -> cursor at this record -> PUBACK or drained socket
                               ^-- still full <- read on, match, send -> at the tail: live
-    What is not in memory any more is loaded elsewhere first; others go on meanwhile.
+    What is not in memory any more is paged in elsewhere first; others go on meanwhile.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final
 
-from motelog.core.broker.api import ReadStatus
+from motelog.core.broker.api import NotInMemoryError, PageIns, ReadStatus
 from motelog.core.message import (
     MQTT_PROPERTIES,
     MQTT_QOS,
@@ -54,11 +54,6 @@ CATCH_UP_COUNT_MAX: Final = 128
 CATCH_UP_BYTES_MAX: Final = 262_144
 #: A native producer's compressed body may become at most this large for an MQTT client.
 INFLATED_BYTES_MAX: Final = 4_194_304
-
-#: How often a reader waits for the disk before a read may stop everybody: what cannot be read
-#: must come to light, and memory may be too small to keep what was loaded.
-LOADS_MAX: Final = 3
-LOADING: Final = -1
 
 _TOPIC_PROPERTY: Final = MQTT_TOPIC.encode()
 _AT_MOST_ONCE: Final = f"{MQTT_QOS}\x010\x02".encode()
@@ -94,17 +89,17 @@ class Plan:
 class WatchedQueue:
     """One queue that some subscription needs; ``next_offset`` is the live position.
 
-    ``loads``: how often what lies there was brought from the disk since the last read.
+    ``page_ins``: what was paged in for the read that is tried again; None if none is.
     """
 
-    __slots__ = ("is_loading", "loads", "next_offset", "queue_id", "topic")
+    __slots__ = ("is_paging_in", "next_offset", "page_ins", "queue_id", "topic")
 
     def __init__(self, topic: str, queue_id: int, next_offset: int) -> None:
         self.topic = topic
         self.queue_id = queue_id
         self.next_offset = next_offset
-        self.is_loading = False
-        self.loads = 0
+        self.is_paging_in = False
+        self.page_ins: PageIns | None = None
 
 
 class OutgoingMessage:
@@ -154,8 +149,9 @@ class Delivery:
         self._grown: dict[WatchedQueue, None] = {}
         self._returning: dict[Session, None] = {}
         self._plans: dict[bytes, Plan | None] = {}
-        #: Cursors that wait for the disk (LOADING), or how often they have.
-        self._loads: dict[tuple[Session, WatchedQueue], int] = {}
+        #: Of cursors whose read is tried again, what was paged in for it, and which wait for it.
+        self._page_ins: dict[tuple[Session, WatchedQueue], PageIns] = {}
+        self._paging_in: set[tuple[Session, WatchedQueue]] = set()
         log.on_growth(self._on_growth)
         log.on_topic_created(self._on_topic_created)
 
@@ -239,20 +235,26 @@ class Delivery:
         return is_more
 
     def _deliver_queue(self, queue: WatchedQueue, now_ms: int) -> bool:
-        if queue.is_loading:
+        if queue.is_paging_in:
             return False
-        read = self._log_port.read(
-            queue.topic,
-            queue.queue_id,
-            queue.next_offset,
-            count_max=LIVE_COUNT_MAX,
-            bytes_max=LIVE_BYTES_MAX,
-            may_wait=queue.loads == LOADS_MAX,
-        )
-        if read.status is ReadStatus.COLD:
-            queue.is_loading = self._log_port.load(read, partial(self._loaded_live, queue))
-            return not queue.is_loading
-        queue.loads = 0
+        page_ins = queue.page_ins
+        try:
+            read = self._log_port.read(
+                queue.topic,
+                queue.queue_id,
+                queue.next_offset,
+                count_max=LIVE_COUNT_MAX,
+                bytes_max=LIVE_BYTES_MAX,
+                may_wait=page_ins is not None and page_ins.may_wait,
+            )
+        except NotInMemoryError as cold:
+            then = partial(self._paged_in_live, queue)
+            queue.is_paging_in = self._log_port.page_in(cold.missing, then)
+            if queue.is_paging_in:
+                queue.page_ins = page_ins or PageIns()
+                queue.page_ins.note(cold.missing)
+            return not queue.is_paging_in
+        queue.page_ins = None
         if read.status is ReadStatus.OFFSET_TOO_SMALL:
             self._count_lost(queue, queue.next_offset, read.min_offset)
             queue.next_offset = read.min_offset
@@ -269,9 +271,8 @@ class Delivery:
         queue.next_offset = read.next_offset
         return read.next_offset < read.max_offset
 
-    def _loaded_live(self, queue: WatchedQueue) -> None:
-        queue.is_loading = False
-        queue.loads += 1
+    def _paged_in_live(self, queue: WatchedQueue) -> None:
+        queue.is_paging_in = False
         self._grown[queue] = None
         self._wake()
 
@@ -366,6 +367,8 @@ class Delivery:
     def forget(self, session: Session) -> None:
         """Drop the cursors of a session that has ended."""
         if session.lagging is not None:
+            for queue in session.lagging:
+                self._page_ins.pop((session, queue), None)
             session.lagging = None
             self._metrics.receivers_lagging_now -= 1
         self._returning.pop(session, None)
@@ -397,24 +400,26 @@ class Delivery:
 
         That is the client, whose window or socket is full, or the disk.
         """
-        loads = self._loads.get((session, queue), 0)
-        if loads == LOADING:
+        cursor = session, queue
+        if cursor in self._paging_in:
             return queue_offset, True
-        read = self._log_port.read(
-            queue.topic,
-            queue.queue_id,
-            queue_offset,
-            count_max=CATCH_UP_COUNT_MAX,
-            bytes_max=CATCH_UP_BYTES_MAX,
-            may_wait=loads == LOADS_MAX,
-        )
-        if read.status is ReadStatus.COLD:
-            then = partial(self._loaded_lagging, session, queue, loads + 1)
-            if not self._log_port.load(read, then):
+        page_ins = self._page_ins.get(cursor)
+        try:
+            read = self._log_port.read(
+                queue.topic,
+                queue.queue_id,
+                queue_offset,
+                count_max=CATCH_UP_COUNT_MAX,
+                bytes_max=CATCH_UP_BYTES_MAX,
+                may_wait=page_ins is not None and page_ins.may_wait,
+            )
+        except NotInMemoryError as cold:
+            if not self._log_port.page_in(cold.missing, partial(self._paged_in_lagging, *cursor)):
                 return queue_offset, False
-            self._loads[session, queue] = LOADING
+            self._page_ins.setdefault(cursor, PageIns()).note(cold.missing)
+            self._paging_in.add(cursor)
             return queue_offset, True
-        self._loads.pop((session, queue), None)
+        self._page_ins.pop(cursor, None)
         if read.status is ReadStatus.OFFSET_TOO_SMALL:
             self._count_lost(queue, queue_offset, read.min_offset)
             return read.min_offset, False
@@ -438,13 +443,11 @@ class Delivery:
                 return record[0], True
         return max(read.next_offset, queue_offset), False
 
-    def _loaded_lagging(self, session: Session, queue: WatchedQueue, loads: int) -> None:
+    def _paged_in_lagging(self, session: Session, queue: WatchedQueue) -> None:
+        self._paging_in.remove((session, queue))
         if session.lagging and queue in session.lagging:
-            self._loads[session, queue] = loads
             self._returning[session] = None
             self._wake()
-        else:
-            del self._loads[session, queue]
 
     def _send_one(self, session: Session, options: int, message: OutgoingMessage) -> bool:
         """Send, or drop by a rule; return False if window or socket is full and it must wait."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from motelog.core.broker.api import BrokerApi, ReadResult
+from motelog.core.broker.api import BrokerApi
 from motelog.core.records.record import QueueTail
 
 
@@ -21,14 +21,12 @@ class LocalLog:
         self.queue_tail = api.queue_tail
         self.append = api.append
         self.read = api.read
+        self.page_in = api.cold_reads.page_in
         self.max_offset = api.max_offset
         self.acknowledge = api.acknowledge
 
     def topics(self) -> Sequence[str]:
         return self._api.topics()
-
-    def load(self, read: ReadResult, then: Callable[[], None]) -> bool:
-        return self._api.cold_reads.load(read.lacking, then)
 
     def on_growth(self, listener: Callable[[list[QueueTail]], None]) -> None:
         self._api.on_growth(listener)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from motelog.core.broker.acknowledge import Acknowledge
-from motelog.core.broker.api import ReadResult
+from motelog.core.broker.api import Pageable, ReadResult
 from motelog.core.records.record import QueueTail
 
 #: One message as the record kernel takes it (core.records.record.encode_batch).
@@ -60,12 +60,13 @@ class LogPort(Protocol):
     ) -> ReadResult:
         """Return the records at hand from ``queue_offset`` on, concatenated.
 
-        Unless it ``may_wait`` for the disk, finds COLD where it would have to; then ``load``.
+        Unless it ``may_wait`` for the disk, raises NotInMemoryError where it would have to; what
+        that names is for ``page_in``.
         """
         ...
 
-    def load(self, read: ReadResult, then: Callable[[], None]) -> bool:
-        """Call ``then`` later, when what a COLD read lacks is at hand; False if too many wait."""
+    def page_in(self, missing: Sequence[Pageable], then: Callable[[], None]) -> bool:
+        """Call ``then`` later, when what a read missed is at hand; False if too many wait."""
         ...
 
     def max_offset(self, topic: str, queue_id: int) -> int:

@@ -48,8 +48,8 @@ import trio
 from motelog.core.broker.tables.state_files import StateFile
 from motelog.core.clock import ManualClock
 from motelog.core.errors import StoreError, StoreFencedError, StoreFullError
+from motelog.core.store.disk.page_cache import NotInMemoryError
 from motelog.core.store.message_store import MessageStore
-from motelog.core.store.store_reader import ReadStatus
 from tests.support.failing_os import SYNCS, FailingOs, Fault
 from tests.support.ledger import Ledger, LedgerError
 from tests.support.stores import abandon, make_store
@@ -330,22 +330,21 @@ class Script:
                 self.calls.lift()
 
     async def _read_cold(self, store: MessageStore) -> None:
-        """Read each queue without waiting for the disk, and load what such a read lacks."""
+        """Read each queue without waiting for the disk, and page in what such a read misses."""
         for topic, queue_id in sorted(store.queues()):
             offset = store.reader.min_offset(topic, queue_id)
             for _ in range(3):
                 try:
-                    result = store.reader.read(topic, queue_id, offset, may_wait=False)
+                    store.reader.read(topic, queue_id, offset, may_wait=False)
+                    break
+                except NotInMemoryError as cold:
+                    await store.reader.page_in(cold.missing)
                 except StoreFencedError:
                     raise
                 except StoreError:
                     if self.calls.hit is None:
                         raise
                     self.calls.lift()
-                    continue
-                if result.status is not ReadStatus.COLD:
-                    break
-                await store.reader.load(result.lacking)
             else:
                 raise FailingCallError(f"{topic} {queue_id} stays cold")
 

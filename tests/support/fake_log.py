@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from motelog.core.broker.api import ReadResult, ReadStatus
+from motelog.core.broker.api import NotInMemoryError, Pageable, ReadResult, ReadStatus
 from motelog.core.errors import StoreError
 from motelog.core.records.record import QueueTail, encode_batch
+from motelog.core.store.disk.page_cache import Places
 from tests.support.fake_acknowledge import FakeAcknowledge
 
 HOST = bytes([127, 0, 0, 1, 0, 0, 0x2A, 0x9F])
@@ -26,7 +27,7 @@ class FakeLog:
         self.begin_offsets: dict[tuple[str, int], int] = {}
         self.error: StoreError | None = None
         self.cold: set[int] = set()  # queue offsets whose records are on the disk only
-        self.loading: list[Callable[[], None]] = []
+        self.paging_in: list[Callable[[], None]] = []
         self.acknowledge = FakeAcknowledge()
         self.now_ms = 1_000_000
         self._tails: dict[tuple[str, int], QueueTail] = {}
@@ -88,7 +89,7 @@ class FakeLog:
         records = self.records[key]
         begin = self.begin_offsets.get(key, 0)
         if queue_offset in self.cold and not may_wait:
-            return ReadResult(ReadStatus.COLD, queue_offset, begin, len(records))
+            raise NotInMemoryError([Places(topic, ((queue_offset, queue_offset + 1),))])
         if queue_offset < begin:
             status, found = ReadStatus.OFFSET_TOO_SMALL, []
         else:
@@ -103,16 +104,16 @@ class FakeLog:
             count=len(found),
         )
 
-    def load(self, read: ReadResult, then: Callable[[], None]) -> bool:
-        self.loading.append(then)
+    def page_in(self, missing: Sequence[Pageable], then: Callable[[], None]) -> bool:
+        self.paging_in.append(then)
         return True
 
-    def loaded(self, *, is_warm: bool = True) -> None:
+    def paged_in(self, *, is_warm: bool = True) -> None:
         """Tell those who wait for the disk that it is done."""
         if is_warm:
             self.cold.clear()
-        loading, self.loading = self.loading, []
-        for then in loading:
+        waiting, self.paging_in = self.paging_in, []
+        for then in waiting:
             then()
 
     def max_offset(self, topic: str, queue_id: int) -> int:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
-from motelog.core.broker.api import BrokerApi, QueueTail, ReadResult
+from motelog.core.broker.api import BrokerApi, NotInMemoryError, QueueTail, ReadResult
 from motelog.core.broker.processors.pull import PullProcessor
 from motelog.core.broker.shown.stats import BrokerStats
 from motelog.core.broker.tables.consumer_groups import GroupMembers
@@ -23,8 +23,9 @@ from motelog.core.clock import ManualClock
 from motelog.core.errors import StoreError
 from motelog.core.filter.sql_filter import SqlFilters
 from motelog.core.remoting.frames import RemotingCommand, RequestCode
-from motelog.core.remoting.server import Connection
+from motelog.core.remoting.server import Connection, answer_with
 from motelog.core.remoting.topic_config import TopicConfig
+from motelog.core.store.disk.page_cache import Places
 from motelog.core.store.message_store import MessageStore
 from tests.support.broker_stack import pull_ext
 from tests.support.stores import STORE_HOST, opened
@@ -50,6 +51,8 @@ class CountingApi(BrokerApi):
 
     reads: list[tuple[str, int]]
     fault: StoreError | None = None
+    # How often reads that may not wait still miss something.
+    misses = 0
 
     def watch(self) -> None:
         self.reads = []
@@ -59,6 +62,9 @@ class CountingApi(BrokerApi):
             self.reads.append((topic, queue_id))
             if self.fault is not None:
                 raise self.fault
+            if self.misses and not how["may_wait"]:
+                self.misses -= 1
+                raise NotInMemoryError([Places("no such file", ((self.misses, self.misses + 1),))])
             return read(topic, queue_id, queue_offset, **how)
 
         self.read = counted
@@ -82,13 +88,14 @@ class PullStage:
             messages_in=lambda: store.stats.put_messages,
             messages_out=lambda: self.pulls.messages_count,
         )
+        self.offsets = ConsumerOffsets(entries_max=10)
         self.held = HeldPulls(pulls_max=20_000, pulls_per_connection_max=20_000)
         self.pulls = PullProcessor(
             self.api,
             topics,
             SubscriptionGroups(auto_create=True, groups_max=10),
             GroupMembers(members_max=10),
-            ConsumerOffsets(entries_max=10),
+            self.offsets,
             self.held,
             self.api.cold_reads,
             SqlFilters(),
@@ -102,14 +109,16 @@ class PullStage:
         )
         store.on_dispatch.append(self.pulls.queues_grew)
 
-    def pull(self, client: Client, topic: str, queue_id: int) -> None:
-        ext = pull_ext(topic, 0, queue_id=queue_id, sysFlag=6, suspendTimeoutMillis=30_000)
+    def pull(
+        self, client: Client, topic: str, queue_id: int, *, flag: int = 0, **fields: int
+    ) -> None:
+        """Process a pull from offset 0 that may be held, unless ``fields`` say otherwise."""
+        fields = {"sysFlag": 6, "suspendTimeoutMillis": 30_000} | fields
+        ext = pull_ext(topic, 0, queue_id=queue_id, **fields)
         texts = {name: str(value) for name, value in ext.items()}
-        request = RemotingCommand(RequestCode.PULL_MESSAGE, ext=texts)
-        answer = self.pulls.processors()[RequestCode.PULL_MESSAGE](
-            request, cast("Connection", client)
-        )
-        assert answer is None
+        request = RemotingCommand(RequestCode.PULL_MESSAGE, flag=flag, ext=texts)
+        processor = self.pulls.processors()[RequestCode.PULL_MESSAGE]
+        answer_with(processor, request, cast("Connection", client))
 
     def tail(self, topic: str, queue_id: int) -> QueueTail:
         return self.store.queue_tail(topic, queue_id)

@@ -2,18 +2,12 @@
 
 Owns: what is due and in which order, how far delivery has got (delayOffset.json, timerOffset.json),
 and that cleaning the log loses no message that waits. Must not touch: which message waits
-(delays), records (core.records.record), files of the store.
+(delays), the order of what waits for a time of its own (timer_queue), records
+(core.records.record), files of the store.
 Spec: RocketMQ ScheduleMessageService; its delayOffset.json.
 
     SCHEDULE_TOPIC_XXXX     one queue per level, in the order of due times: an offset each
-    rmq_sys_motelog_timer   one queue per slot of ten minutes, in the order of arrival
-
-                 slot before            slot of now                    slots to come
-    timer   --- all delivered ---|--- mark ---> near ... horizon ---|--- only in the log ---
-
-``near`` has, sorted, the units of the current slot that are above the mark, at most ``near_max``
-of them: where there are more, the earliest; those beyond the horizon are found again when near is
-empty. All that is due up to the mark, (due time, queue offset), has been delivered.
+    rmq_sys_motelog_timer   one queue per slot of ten minutes: timer_queue
 
 Invariants: a message is appended to its own topic before its progress is noted, and progress is
 saved only when that record is on disk: none is lost, and those delivered since the last save, one
@@ -27,12 +21,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import Any, Final, Protocol, TypeVar
 
 import msgspec
 import trio
-from sortedcontainers import SortedList
 
+from motelog.core.broker.delay.timer_queue import OFFSET_MAX, TimerQueue
 from motelog.core.errors import (
     RecordError,
     RecordTooLargeError,
@@ -53,7 +48,7 @@ from motelog.core.message import (
 )
 from motelog.core.records.record import UNIT_BYTES, AppendMessage, QueueTail, decode
 from motelog.core.remoting.topic_config import SCHEDULE_TOPIC, TIMER_TOPIC, TOPICS_CLOSED_TO_SENDERS
-from motelog.core.store.due_time import TIMER_SLOT_MS, number, timer_queue
+from motelog.core.store.due_time import number, timer_queue
 from motelog.core.store.message_store import MessageStore
 from motelog.core.store.queues.consume_queue import UNIT
 
@@ -61,14 +56,11 @@ _log = logging.getLogger(__name__)
 
 BATCH_COUNT: Final = 256
 BATCH_BYTES: Final = 1 << 20
-SCAN_UNITS: Final = 4096
-PAGE_BYTES: Final = 4096
 # How late a step of the wall clock is noticed.
 WAIT_S_MAX: Final = 0.5
 RETRY_S: Final = 1.0
 FAULT_PERIOD_S: Final = 60.0
 LAST_SAVE_S_MAX: Final = 10.0
-OFFSET_MAX: Final = (1 << 63) - 1
 _SYS_FLAG_TRANSACTION: Final = 0xC
 _WAITING: Final = frozenset({SCHEDULE_TOPIC, TIMER_TOPIC})
 _TOPICS: Final = frozenset(topic.encode() for topic in _WAITING)
@@ -105,7 +97,7 @@ class ScheduleService:
         self._timer_file = timer_file
         self._save_interval_s = save_interval_s
         self._levels: dict[int, int] = {}
-        self._timer = _TimerQueue(store, near_max)
+        self._timer = TimerQueue(store, TIMER_TOPIC, near_max=near_max)
         self._saved: tuple[dict[int, int] | None, tuple[int, int] | None] = (None, None)
         self._grown = trio.Event()
         self._lock = trio.Lock()
@@ -200,15 +192,15 @@ class ScheduleService:
     async def _deliver_level(self, queue_id: int) -> int:
         while True:
             offset = self._level_offset(queue_id)
-            units = await self._reader.load_units(SCHEDULE_TOPIC, queue_id, offset, BATCH_COUNT)
+            units = await self._units(SCHEDULE_TOPIC, queue_id, offset)
             if not units:
                 return OFFSET_MAX
             count, next_ms = self._count_due(queue_id, units)
             if not count:
                 return next_ms
-            await self._reader.load_records(units[: count * UNIT_BYTES])
-            result = self._reader.read(
-                SCHEDULE_TOPIC, queue_id, offset, count_max=count, bytes_max=BATCH_BYTES
+            read = partial(self._reader.read, SCHEDULE_TOPIC, queue_id, offset)
+            result = await self._reader.when_in_memory(
+                partial(read, count_max=count, bytes_max=BATCH_BYTES)
             )
             self._append(result.records)
             self._levels[queue_id] = max(result.next_offset, offset + 1)
@@ -245,10 +237,8 @@ class ScheduleService:
             if due:
                 for at in range(0, len(due), BATCH_COUNT):
                     batch = due[at : at + BATCH_COUNT]
-                    # The sizes are not kept; records of the size of a page are usual.
-                    units = [UNIT.pack(unit[2], PAGE_BYTES, 0) for unit in batch]
-                    await self._reader.load_records(b"".join(sorted(units)))
-                    self._append(b"".join(map(timer.record, batch)))
+                    records = await timer.records(batch)
+                    self._append(b"".join(records))
                     timer.pass_over(batch)
                     await trio.lowlevel.checkpoint()
             elif not timer.go_on(self._store.now_ms()):
@@ -305,17 +295,17 @@ class ScheduleService:
         async with self._lock:
             for queue_id in self._levels:
                 await self._keep_level(queue_id, end)
-            await self._keep_timers(end)
+            await self._timer.move(end, self._keep_timers)
 
     async def _keep_level(self, queue_id: int, end: int) -> None:
         while True:
             offset = self._level_offset(queue_id)
-            units = await self._reader.load_units(SCHEDULE_TOPIC, queue_id, offset, BATCH_COUNT)
+            units = await self._units(SCHEDULE_TOPIC, queue_id, offset)
             found = [unit for unit in UNIT.iter_unpack(units) if unit[0] < end]
             if not found:
                 return
-            await self._reader.load_records(units[: len(found) * UNIT_BYTES])
-            result = self._reader.read(SCHEDULE_TOPIC, queue_id, offset, count_max=len(found))
+            read = partial(self._reader.read, SCHEDULE_TOPIC, queue_id, offset)
+            result = await self._reader.when_in_memory(partial(read, count_max=len(found)))
             due_of = {physical: due_ms for physical, _, due_ms in found}
             again = [
                 message
@@ -326,31 +316,19 @@ class ScheduleService:
             self._levels[queue_id] = max(result.next_offset, offset + 1)
             await trio.lowlevel.checkpoint()
 
-    async def _keep_timers(self, end: int) -> None:
-        queue_ids = sorted(q for topic, q in self._store.queues() if topic == TIMER_TOPIC)
-        for queue_id in queue_ids:
-            offset = max(
-                self._timer.void_of(queue_id), self._reader.min_offset(TIMER_TOPIC, queue_id)
-            )
-            # What is appended below is behind this.
-            last = self._reader.max_offset(TIMER_TOPIC, queue_id)
-            while offset < last:
-                units = await self._reader.load_units(TIMER_TOPIC, queue_id, offset, BATCH_COUNT)
-                found = [unit for unit in UNIT.iter_unpack(units) if unit[0] < end]
-                if not found:
-                    break
-                await self._reader.load_records(units[: len(found) * UNIT_BYTES])
-                again: list[AppendMessage] = []
-                for index, (physical, _, due_ms) in enumerate(found):
-                    unit = (due_ms, offset + index, physical)
-                    if unit[:2] > self._timer.mark:
-                        for fields in _decoded(self._timer.record(unit, queue_id)):
-                            again += self._moved(fields, due_ms)
-                self._append_all(again, even_if_full=True)
-                offset += len(found)
-                self._timer.make_void(queue_id, offset)
-                await trio.lowlevel.checkpoint()
-        self._timer.rescan()
+    def _keep_timers(self, found: list[tuple[int, bytes]]) -> None:
+        again = [
+            message
+            for due_ms, record in found
+            for fields in _decoded(record)
+            for message in self._moved(fields, due_ms)
+        ]
+        self._append_all(again, even_if_full=True)
+
+    async def _units(self, topic: str, queue_id: int, queue_offset: int) -> bytes:
+        """Return the next units of a queue that waits."""
+        units = partial(self._reader.units, topic, queue_id, queue_offset, BATCH_COUNT)
+        return await self._reader.when_in_memory(units)
 
     def _moved(self, fields: tuple[Any, ...], due_ms: int) -> Iterator[AppendMessage]:
         """Yield the message that keeps a waiting record waiting for the same time."""
@@ -412,126 +390,6 @@ def _levels(content: dict[str, Any]) -> dict[int, int]:
 
 def _timer_progress(content: dict[str, Any]) -> _TimerProgress:
     return msgspec.convert(content, _TimerProgress)
-
-
-_Unit = tuple[int, int, int]  # due time, queue offset, physical offset
-
-
-class _TimerQueue:
-    """The timer topic as a row of slots, of which one is looked at: the first not all delivered."""
-
-    def __init__(self, store: MessageStore, near_max: int) -> None:
-        self._store = store
-        self._reader = store.reader
-        self._near_max = near_max
-        self.near: SortedList[_Unit] = SortedList()
-        # Units above it are not in near, although they are in the slot; None if all are.
-        self._horizon: tuple[int, int] | None = None
-        # The queue offset up to which the slot's queue has been looked at; -1 before.
-        self._seen_end = -1
-        self._slot = 0
-        self.mark = (0, OFFSET_MAX)
-        # Per queue, units below this have been appended again: not these are delivered.
-        self._void: dict[int, int] = {}
-
-    def start(self, mark: tuple[int, int] | None) -> None:
-        """Begin behind ``mark``; without one, at the earliest message there is."""
-        self.mark = mark or (self._earliest_ms() - 1, OFFSET_MAX)
-        self._slot = self.mark[0] // TIMER_SLOT_MS
-        # A due time is after the time its message came: none may come below the mark.
-        self._store.not_before(self.mark[0])
-
-    def _earliest_ms(self) -> int:
-        earliest_ms = self._store.now_ms()
-        for topic, queue_id in self._store.queues():
-            if topic == TIMER_TOPIC:
-                for begin in range(
-                    self._reader.min_offset(topic, queue_id),
-                    self._reader.max_offset(topic, queue_id),
-                    SCAN_UNITS,
-                ):
-                    units = self._reader.units(topic, queue_id, begin, SCAN_UNITS)
-                    dues = [due_ms for _, _, due_ms in UNIT.iter_unpack(units) if due_ms > 0]
-                    earliest_ms = min(earliest_ms, *dues) if dues else earliest_ms
-        return earliest_ms
-
-    @property
-    def _queue_id(self) -> int:
-        return timer_queue(self._slot * TIMER_SLOT_MS)
-
-    async def fill(self) -> None:
-        """Take in the units of the slot that have not been looked at."""
-        queue_id = self._queue_id
-        offset = self._seen_end
-        if offset < 0:
-            offset = max(self._reader.min_offset(TIMER_TOPIC, queue_id), self.void_of(queue_id))
-        while units := await self._reader.load_units(TIMER_TOPIC, queue_id, offset, SCAN_UNITS):
-            self._take(units, offset)
-            offset += len(units) // UNIT_BYTES
-            await trio.lowlevel.checkpoint()
-        self._seen_end = offset
-
-    def _take(self, units: bytes, offset: int) -> None:
-        begin_ms = self._slot * TIMER_SLOT_MS
-        end_ms = begin_ms + TIMER_SLOT_MS
-        near, mark, horizon = self.near, self.mark, self._horizon
-        for index, (physical, _, due_ms) in enumerate(UNIT.iter_unpack(units), offset):
-            # Units of an earlier round of the ring are here too.
-            if begin_ms <= due_ms < end_ms and (due_ms, index) > mark:
-                if horizon is None or (due_ms, index) < horizon:
-                    near.add((due_ms, index, physical))
-                if len(near) > self._near_max:
-                    due_last, index_last, _ = near.pop()
-                    horizon = (due_last, index_last)
-        self._horizon = horizon
-
-    def due(self, now_ms: int) -> list[_Unit]:
-        """Return the units that are due, in the order of their times."""
-        return list(self.near.irange(maximum=(now_ms, OFFSET_MAX, OFFSET_MAX)))
-
-    def pass_over(self, units: list[_Unit]) -> None:
-        """Note that these have been delivered: the first ones that were due."""
-        self.mark = units[-1][:2]
-        del self.near[: len(units)]
-
-    def go_on(self, now_ms: int) -> bool:
-        """Go to where the next messages may be; False if there is nothing to do before next_ms."""
-        if self.near:
-            return False
-        if self._horizon is not None:
-            self.rescan()
-            return True
-        end_ms = (self._slot + 1) * TIMER_SLOT_MS
-        if now_ms < end_ms:
-            return False
-        self.mark = (end_ms - 1, OFFSET_MAX)
-        self._void.pop(self._queue_id, None)
-        self._slot += 1
-        self.rescan()
-        return True
-
-    @property
-    def next_ms(self) -> int:
-        """When the next message is due that is known, or the slot ends."""
-        return self.near[0][0] if self.near else (self._slot + 1) * TIMER_SLOT_MS
-
-    def rescan(self) -> None:
-        """Look at the slot from its beginning again."""
-        self.near.clear()
-        self._horizon = None
-        self._seen_end = -1
-
-    def record(self, unit: _Unit, queue_id: int | None = None) -> bytes:
-        """Return the record of a unit of the slot, or of another queue; empty if it is lost."""
-        if queue_id is None:
-            queue_id = self._queue_id
-        return self._reader.read(TIMER_TOPIC, queue_id, unit[1], count_max=1).records
-
-    def void_of(self, queue_id: int) -> int:
-        return self._void.get(queue_id, 0)
-
-    def make_void(self, queue_id: int, queue_offset: int) -> None:
-        self._void[queue_id] = queue_offset
 
 
 def _decoded(records: bytes) -> list[tuple[Any, ...]]:

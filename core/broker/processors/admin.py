@@ -8,7 +8,8 @@ Bodies keyed by a message queue need its JSON object as the key; ``dumps`` write
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from typing import Any, Final
 
 import msgspec
@@ -39,12 +40,10 @@ from motelog.core.remoting.server import (
     text_field,
 )
 from motelog.core.remoting.topic_config import RETRY_PREFIX, TopicConfig, shown
-from motelog.core.store.disk.page_cache import Loadable
+from motelog.core.store.disk.page_cache import read_all
 from motelog.core.store.message_store import MessageStore
 
 _UNIQUE_COUNT_MAX: Final = 32
-# Units, then the records that they name.
-_TIMES_LOADS_MAX: Final = 2
 
 
 class AdminProcessor:
@@ -88,25 +87,17 @@ class AdminProcessor:
             RequestCode.GET_ALL_TOPIC_CONFIG: self._topic_configs,
             RequestCode.GET_TOPIC_CONFIG: self._topic_config,
             RequestCode.GET_BROKER_CONFIG: self._broker_config,
-            RequestCode.GET_BROKER_RUNTIME_INFO: self._cold.guard(
-                self._runtime_info, self._lacking_runtime_info
-            ),
-            RequestCode.QUERY_MESSAGE: self._cold.guard(self._query_message, self._lacking_query),
-            RequestCode.VIEW_MESSAGE_BY_ID: self._cold.guard(
-                self._view_message, self._lacking_view
-            ),
+            RequestCode.GET_BROKER_RUNTIME_INFO: self._cold.guard(self._runtime_info),
+            RequestCode.QUERY_MESSAGE: self._cold.guard(self._query_message),
+            RequestCode.VIEW_MESSAGE_BY_ID: self._cold.guard(self._view_message),
             RequestCode.GET_ALL_CONSUMER_OFFSET: self._all_offsets,
             RequestCode.GET_ALL_DELAY_OFFSET: self._all_delay_offsets,
             RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: self._create_group,
             RequestCode.DELETE_SUBSCRIPTIONGROUP: self._delete_group,
             RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: self._group_configs,
             RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG: self._group_config,
-            RequestCode.GET_TOPIC_STATS_INFO: self._cold.guard(
-                self._topic_stats, self._lacking_topic_stats, loads_max=_TIMES_LOADS_MAX
-            ),
-            RequestCode.GET_CONSUME_STATS: self._cold.guard(
-                self._consume_stats, self._lacking_consume_stats, loads_max=_TIMES_LOADS_MAX
-            ),
+            RequestCode.GET_TOPIC_STATS_INFO: self._cold.guard(self._topic_stats),
+            RequestCode.GET_CONSUME_STATS: self._cold.guard(self._consume_stats),
             RequestCode.GET_CONSUMER_CONNECTION_LIST: self._consumer_connections,
             RequestCode.GET_PRODUCER_CONNECTION_LIST: self._producer_connections,
             RequestCode.QUERY_TOPIC_CONSUME_BY_WHO: self._groups_of_topic,
@@ -140,27 +131,21 @@ class AdminProcessor:
         version = msgspec.json.encode(self._topics.version).decode()
         return request.answer(ext={"version": version}, body=text.encode())
 
-    def _lacking_runtime_info(self, _: RemotingCommand) -> Sequence[Loadable]:
-        return self._reader.lacking_record(self._store.begin_offset)
+    def _runtime_info(
+        self, request: RemotingCommand, _: Connection, may_wait: bool
+    ) -> RemotingCommand:
+        table = self._runtime.table(may_wait=may_wait)
+        return request.answer(body=msgspec.json.encode({"table": table}))
 
-    def _runtime_info(self, request: RemotingCommand, _: Connection) -> RemotingCommand:
-        return request.answer(body=msgspec.json.encode({"table": self._runtime.table()}))
+    def _view_message(
+        self, request: RemotingCommand, _: Connection, may_wait: bool
+    ) -> RemotingCommand:
+        offset = int_field(request.ext, "offset")
+        return request.answer(body=self._reader.record_at(offset, may_wait=may_wait))
 
-    def _lacking_view(self, request: RemotingCommand) -> Sequence[Loadable]:
-        return self._reader.lacking_record(int_field(request.ext, "offset"))
-
-    def _view_message(self, request: RemotingCommand, _: Connection) -> RemotingCommand:
-        return request.answer(body=self._reader.record_at(int_field(request.ext, "offset")))
-
-    def _lacking_query(self, request: RemotingCommand) -> Sequence[Loadable]:
-        return self._reader.lacking_for_query(
-            text_field(request.ext, "topic"),
-            text_field(request.ext, "key"),
-            begin_ms=int_field(request.ext, "beginTimestamp"),
-            end_ms=int_field(request.ext, "endTimestamp"),
-        )
-
-    def _query_message(self, request: RemotingCommand, _: Connection) -> RemotingCommand:
+    def _query_message(
+        self, request: RemotingCommand, _: Connection, may_wait: bool
+    ) -> RemotingCommand:
         only_unique = bool_field(request.ext, "_UNIQUE_KEY_QUERY")
         # RocketMQ has its own count (defaultQueryMaxNum) for lookups of unique ids.
         count_max = _UNIQUE_COUNT_MAX if only_unique else int32_field(request.ext, "maxNum")
@@ -171,6 +156,7 @@ class AdminProcessor:
             end_ms=int_field(request.ext, "endTimestamp"),
             count_max=count_max,
             only_unique=only_unique,
+            may_wait=may_wait,
         )
         ext = {
             "indexLastUpdateTimestamp": str(result.index_last_ms),
@@ -212,44 +198,41 @@ class AdminProcessor:
             raise BrokerError(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, text)
         return request.answer(body=msgspec.json.encode(group))
 
-    def _lacking_topic_stats(self, request: RemotingCommand) -> Sequence[Loadable]:
+    def _topic_stats(
+        self, request: RemotingCommand, _: Connection, may_wait: bool
+    ) -> RemotingCommand:
         config = self._find_topic(text_field(request.ext, "topic"))
-        return self._lacking_times((queue, self._end(queue)) for queue in self._queues(config))
-
-    def _topic_stats(self, request: RemotingCommand, _: Connection) -> RemotingCommand:
-        config = self._find_topic(text_field(request.ext, "topic"))
-        table = {}
-        for queue in self._queues(config):
-            begin, end = self._begin(queue), self._end(queue)
-            table[queue] = {
-                "lastUpdateTimestamp": self._time_before(queue, begin, end),
+        queues = self._queues(config)
+        ends = [(queue, self._end(queue)) for queue in queues]
+        table = {
+            queue: {
+                "lastUpdateTimestamp": time_ms,
                 "maxOffset": end,
-                "minOffset": begin,
+                "minOffset": self._begin(queue),
             }
+            for (queue, end), time_ms in zip(ends, self._times(ends, may_wait), strict=True)
+        }
         put_tps = self._stats.put_rate(config.topic_name)
         return request.answer(body=dumps({"offsetTable": table, "topicPutTps": put_tps}))
 
-    def _lacking_consume_stats(self, request: RemotingCommand) -> Sequence[Loadable]:
+    def _consume_stats(
+        self, request: RemotingCommand, _: Connection, may_wait: bool
+    ) -> RemotingCommand:
         name = text_field(request.ext, "consumerGroup")
-        return self._lacking_times(
-            (queue, min(consumed, self._end(queue)))
-            for topic in self._consumed_topics(request)
-            for queue, consumed in self._consumed(name, topic)
+        topics = self._consumed_topics(request)
+        consumed = [
+            (queue, self._end(queue), offset)
+            for topic in topics
+            for queue, offset in self._consumed(name, topic)
+        ]
+        times = self._times(
+            [(queue, min(offset, end)) for queue, end, offset in consumed], may_wait
         )
-
-    def _consume_stats(self, request: RemotingCommand, _: Connection) -> RemotingCommand:
-        name = text_field(request.ext, "consumerGroup")
-        table = {}
-        consume_tps = 0.0
-        for topic in self._consumed_topics(request):
-            consume_tps += self._stats.get_rate(topic, name)
-            for queue, consumed in self._consumed(name, topic):
-                begin, end = self._begin(queue), self._end(queue)
-                table[queue] = {
-                    "brokerOffset": end,
-                    "consumerOffset": consumed,
-                    "lastTimestamp": self._time_before(queue, begin, min(consumed, end)),
-                }
+        table = {
+            queue: {"brokerOffset": end, "consumerOffset": offset, "lastTimestamp": time_ms}
+            for (queue, end, offset), time_ms in zip(consumed, times, strict=True)
+        }
+        consume_tps = sum(self._stats.get_rate(topic, name) for topic in topics)
         return request.answer(body=dumps({"consumeTps": consume_tps, "offsetTable": table}))
 
     def _consumed_topics(self, request: RemotingCommand) -> list[str]:
@@ -327,17 +310,17 @@ class AdminProcessor:
     def _end(self, queue: MessageQueue) -> int:
         return self._reader.max_offset(queue.topic, queue.queue_id)
 
-    def _lacking_times(self, ends: Iterable[tuple[MessageQueue, int]]) -> Sequence[Loadable]:
-        """Return what ``_time_before`` each of these offsets would have to wait for."""
-        return self._reader.lacking_timestamps(
-            (queue.topic, queue.queue_id, end - 1) for queue, end in ends
-        )
+    def _times(self, ends: Iterable[tuple[MessageQueue, int]], may_wait: bool) -> list[int]:
+        """Return when the message before each offset was stored, 0 where there is none."""
+        return read_all(partial(self._time_before, may_wait=may_wait), ends)
 
-    def _time_before(self, queue: MessageQueue, begin: int, offset: int) -> int:
-        """Return when the message before ``offset`` was stored, 0 if there is none."""
-        if offset <= begin:
+    def _time_before(self, end: tuple[MessageQueue, int], *, may_wait: bool) -> int:
+        queue, offset = end
+        if offset <= self._begin(queue):
             return 0
-        return self._reader.store_timestamp(queue.topic, queue.queue_id, offset - 1)
+        return self._reader.store_timestamp(
+            queue.topic, queue.queue_id, offset - 1, may_wait=may_wait
+        )
 
 
 def _connections(members: Iterable[Member[Connection]]) -> list[dict[str, Any]]:

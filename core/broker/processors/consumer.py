@@ -8,7 +8,7 @@ ClientManageProcessor, AdminBrokerProcessor.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Final
 
 import msgspec
@@ -34,7 +34,6 @@ from motelog.core.remoting.frames import (
 )
 from motelog.core.remoting.server import Connection, Processor, int32_field, int_field, text_field
 from motelog.core.remoting.topic_config import group_name_fault, shown
-from motelog.core.store.disk.page_cache import Loadable
 from motelog.core.store.message_store import MessageStore
 
 _log = logging.getLogger(__name__)
@@ -43,8 +42,6 @@ CLIENT_ID_CHARACTERS_MAX: Final = 255
 # What one heartbeat may name; a client has a handful.
 GROUPS_PER_CLIENT_MAX: Final = 1000
 SUBSCRIPTIONS_PER_GROUP_MAX: Final = 1000
-# A search halves the queue, and each time a unit and its record may be on the disk only.
-_TIME_LOADS_MAX: Final = 64
 
 
 class ConsumerProcessor:
@@ -79,18 +76,12 @@ class ConsumerProcessor:
 
     def processors(self) -> dict[int, Processor]:
         return {
-            RequestCode.QUERY_CONSUMER_OFFSET: self._cold.guard(
-                self._query_offset, self._lacking_first
-            ),
+            RequestCode.QUERY_CONSUMER_OFFSET: self._cold.guard(self._query_offset),
             RequestCode.UPDATE_CONSUMER_OFFSET: self._update_offset,
-            RequestCode.SEARCH_OFFSET_BY_TIMESTAMP: self._cold.guard(
-                self._offset_by_time, self._lacking_for_time, loads_max=_TIME_LOADS_MAX
-            ),
+            RequestCode.SEARCH_OFFSET_BY_TIMESTAMP: self._cold.guard(self._offset_by_time),
             RequestCode.GET_MAX_OFFSET: self._max_offset,
             RequestCode.GET_MIN_OFFSET: self._min_offset,
-            RequestCode.GET_EARLIEST_MSG_STORETIME: self._cold.guard(
-                self._earliest_time, self._lacking_earliest, loads_max=_TIME_LOADS_MAX
-            ),
+            RequestCode.GET_EARLIEST_MSG_STORETIME: self._cold.guard(self._earliest_time),
             RequestCode.HEART_BEAT: self._heartbeat,
             RequestCode.UNREGISTER_CLIENT: self._unregister,
             RequestCode.GET_CONSUMER_LIST_BY_GROUP: self._members,
@@ -114,13 +105,9 @@ class ConsumerProcessor:
         self._notify(gone)
         self._locks.expire(now_ms)
 
-    def _lacking_first(self, request: RemotingCommand) -> Sequence[Loadable]:
-        group, topic, queue_id = _group_queue(request)
-        if self._offsets.query(group, topic, queue_id) is not None:
-            return ()
-        return self._reader.lacking_units(topic, queue_id, 0, 1)
-
-    def _query_offset(self, request: RemotingCommand, _: Connection) -> RemotingCommand:
+    def _query_offset(
+        self, request: RemotingCommand, _: Connection, may_wait: bool
+    ) -> RemotingCommand:
         group, topic, queue_id = _group_queue(request)
         known = self._offsets.query(group, topic, queue_id)
         if known is not None and known >= 0:
@@ -128,17 +115,17 @@ class ConsumerProcessor:
         # A new group on a young queue begins at its first message, whatever its clients would
         # choose: they may have subscribed before it was sent.
         is_zero_wanted = request.ext.get("setZeroIfNotFound") != "false"
-        if is_zero_wanted and self._is_young(topic, queue_id):
+        if is_zero_wanted and self._is_young(topic, queue_id, may_wait=may_wait):
             return request.answer(ext={"offset": "0"})
         return request.answer(
             ResponseCode.QUERY_NOT_FOUND, "Not found, maybe this group consumer boot first"
         )
 
-    def _is_young(self, topic: str, queue_id: int) -> bool:
+    def _is_young(self, topic: str, queue_id: int, *, may_wait: bool) -> bool:
         """Return whether the queue begins at 0 and its first message is likely still in memory."""
         if self._reader.min_offset(topic, queue_id) > 0:
             return False
-        first = self._reader.units(topic, queue_id, 0, 1)
+        first = self._reader.units(topic, queue_id, 0, 1, may_wait=may_wait)
         if not first:
             return True
         physical_offset = int.from_bytes(first[:8], "big")
@@ -166,26 +153,19 @@ class ConsumerProcessor:
         offset = self._reader.min_offset(*_queue(request))
         return request.answer(ext={"offset": str(offset)})
 
-    def _lacking_for_time(self, request: RemotingCommand) -> Sequence[Loadable]:
+    def _offset_by_time(
+        self, request: RemotingCommand, _: Connection, may_wait: bool
+    ) -> RemotingCommand:
         timestamp_ms = int_field(request.ext, "timestamp")
-        return self._reader.lacking_for_time(*_queue(request), timestamp_ms)
-
-    def _offset_by_time(self, request: RemotingCommand, _: Connection) -> RemotingCommand:
-        timestamp_ms = int_field(request.ext, "timestamp")
-        offset = self._reader.offset_by_time(*_queue(request), timestamp_ms)
+        offset = self._reader.offset_by_time(*_queue(request), timestamp_ms, may_wait=may_wait)
         return request.answer(ext={"offset": str(offset)})
 
-    def _lacking_earliest(self, request: RemotingCommand) -> Sequence[Loadable]:
+    def _earliest_time(
+        self, request: RemotingCommand, _: Connection, may_wait: bool
+    ) -> RemotingCommand:
         topic, queue_id = _queue(request)
         first = self._reader.min_offset(topic, queue_id)
-        return self._reader.lacking_timestamps([(topic, queue_id, first)])
-
-    def _earliest_time(self, request: RemotingCommand, _: Connection) -> RemotingCommand:
-        topic, queue_id = _queue(request)
-        first = self._reader.min_offset(topic, queue_id)
-        timestamp_ms = -1
-        if first < self._reader.max_offset(topic, queue_id):
-            timestamp_ms = self._reader.store_timestamp(topic, queue_id, first)
+        timestamp_ms = self._reader.store_timestamp(topic, queue_id, first, may_wait=may_wait)
         return request.answer(ext={"timestamp": str(timestamp_ms)})
 
     def _heartbeat(self, request: RemotingCommand, connection: Connection) -> RemotingCommand:

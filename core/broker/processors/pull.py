@@ -4,7 +4,7 @@ Owns: request codes 11 and 361, the checks of a pull, holding it, waking it, its
 Must not touch: how records are found (the store), the registry's structure (long_poll).
 Spec: RocketMQ PullMessageProcessor, PullRequestHoldService.
 
-    pull -> read -> not in memory            -> loaded in a thread -> read again
+    pull -> read -> not in memory            -> paged in by a thread -> read again (cold_reads)
                  -> found                    -> answer 0 with the records
                  -> nothing yet, may suspend -> hold -> queue grew   -> read again -> answer | hold
                                                      -> deadline     -> answer 19 | 20
@@ -49,8 +49,6 @@ from motelog.core.remoting.server import (
 from motelog.core.remoting.topic_config import shown
 
 _EXPRESSIONS_MAX: Final = 10_000
-# A read's units, its records, and once more each if memory is scarce.
-_LOADS_MAX: Final = 4
 # For a request without maxMsgBytes, which clients send from 5.0 on: RocketMQ's own limits. Those
 # clients are written for small answers.
 _UNSIZED_COUNT_MAX: Final = 32
@@ -144,7 +142,7 @@ class PullProcessor:
             self._wanted = trio.Event()
             self.wake_grown()
             for pull in self._held.take_due(self._clock.monotonic_ms()):
-                self._answer_faults(pull, self._read_last)
+                self._take_up(pull, self._read_last)
             server.flush()
 
     def wake_grown(self) -> None:
@@ -153,7 +151,7 @@ class PullProcessor:
         for topic, queue_id in grown:
             for pull in self._held.take_queue(topic, queue_id):
                 self.woken_count += 1
-                self._answer_faults(pull, self._try)
+                self._take_up(pull, self._try)
 
     def connection_closed(self, connection: Connection) -> None:
         self._held.close_connection(connection)
@@ -182,44 +180,21 @@ class PullProcessor:
             *self._filter(ext, group, topic, sys_flag),
             0,
         )
+        # Once, before anything is read: when the disk has answered, the group may be further on.
         if sys_flag & PullSysFlag.COMMIT_OFFSET:
             self._offsets.commit(group_name, topic, queue_id, commit_offset)
         hold_ms = suspend_ms if sys_flag & PullSysFlag.SUSPEND else 0
-        result = self._read(pull, may_wait=False)
-        if result.status is ReadStatus.COLD:
-            self._load(pull, result, hold_ms, _LOADS_MAX)
-            return None
-        return self._answer_or_hold(pull, result, hold_ms)
+        return self._cold.attempt(partial(self._read_first, pull, hold_ms), request, connection)
 
-    def _answer_or_hold(
-        self, pull: HeldPull, result: ReadResult, hold_ms: int
-    ) -> RemotingCommand | None:
+    def _read_first(self, pull: HeldPull, hold_ms: int, may_wait: bool) -> RemotingCommand | None:
+        """Read for a pull that has come: return its answer, or hold it."""
+        result = self._read(pull, may_wait=may_wait)
         is_empty = _code(pull, result) == ResponseCode.PULL_NOT_FOUND
-        if is_empty and hold_ms > 0 and self._hold(pull, hold_ms):
-            return None
+        if is_empty and hold_ms > 0:
+            hold_ms = hold_ms if self._short_poll_ms is None else self._short_poll_ms
+            pull.deadline_ms = self._clock.monotonic_ms() + min(hold_ms, self._hold_ms_max)
+            return self._hold_or_answer(pull, result)
         return self._answer(pull, result)
-
-    def _load(self, pull: HeldPull, result: ReadResult, hold_ms: int, loads_left: int) -> None:
-        """Have what a read lacks brought into memory, and read again then."""
-        again = partial(self._read_again, hold_ms=hold_ms, loads_left=loads_left - 1)
-        then = partial(self._answer_faults, pull, again)
-        if not self._cold.load(result.lacking, then):
-            raise BrokerError(ResponseCode.SYSTEM_BUSY, "too many pulls wait for the disk")
-
-    def _read_again(self, pull: HeldPull, hold_ms: int, loads_left: int) -> None:
-        if not pull.connection.is_open:
-            return
-        if pull.connection.is_congested:
-            self._retry_later(pull)
-            return
-        # A memory so small that it is gone each time must not keep a reader for ever.
-        result = self._read(pull, may_wait=loads_left == 0)
-        if result.status is ReadStatus.COLD:
-            self._load(pull, result, hold_ms, loads_left)
-            return
-        answer = self._answer_or_hold(pull, result, hold_ms)
-        if answer is not None:
-            pull.connection.reply(answer)
 
     def _limits(self, ext: dict[str, str]) -> tuple[int, int]:
         """Return how many messages and bytes the answer may hold."""
@@ -296,7 +271,7 @@ class PullProcessor:
             self._tag_codes[expression] = decode_tag_expression(expression)
         return self._tag_codes[expression]
 
-    def _read(self, pull: HeldPull, *, may_wait: bool = True) -> ReadResult:
+    def _read(self, pull: HeldPull, *, may_wait: bool) -> ReadResult:
         if pull.sql_filter is not None:
             return read_matching(
                 self._api,
@@ -319,25 +294,29 @@ class PullProcessor:
             may_wait=may_wait,
         )
 
-    def _hold(self, pull: HeldPull, suspend_ms: int) -> bool:
-        """Hold a pull; return False when there is no room, so that it is answered at once."""
+    def _hold_or_answer(self, pull: HeldPull, result: ReadResult) -> RemotingCommand | None:
+        """Hold a pull until its deadline; where there is no room for it, return its answer."""
         if self._held.is_full_for(pull.connection) or not pull.connection.is_open:
-            return False
-        hold_ms = suspend_ms if self._short_poll_ms is None else self._short_poll_ms
-        pull.deadline_ms = self._clock.monotonic_ms() + min(hold_ms, self._hold_ms_max)
+            return self._answer(pull, result)
         due_ms = self._held.next_due_ms()
         self._held.hold(pull)
         if due_ms is None or pull.deadline_ms < due_ms:
             self._wanted.set()
-        return True
+        return None
 
-    def _try(self, pull: HeldPull) -> None:
-        """Read for a held pull whose queue grew: answer it, or hold it on."""
+    def _take_up(
+        self, pull: HeldPull, read: Callable[[HeldPull, bool], RemotingCommand | None]
+    ) -> None:
+        """Go on with a pull that was held; what ``read`` returns or raises is its answer."""
+        attempt = partial(self._cold.attempt, partial(read, pull))
+        answer_with(attempt, pull.request, pull.connection)
+
+    def _try(self, pull: HeldPull, may_wait: bool) -> RemotingCommand | None:
+        """Read for a held pull whose queue grew: return its answer, or hold it on."""
         if pull.connection.is_congested:
             # It asks again, and that request waits until the client has read what is queued.
-            self._retry_later(pull)
-            return
-        result = self._read(pull)
+            return self._retry_later(pull)
+        result = self._read(pull, may_wait=may_wait)
         # Past messages that tags refuse, as long as there are some. A SQL92 filter takes so much
         # longer that what is left is the client's next pull.
         while (
@@ -346,16 +325,19 @@ class PullProcessor:
             and pull.sql_filter is None
         ):
             pull.queue_offset = result.next_offset
-            result = self._read(pull)
+            result = self._read(pull, may_wait=may_wait)
         if result.status == ReadStatus.NO_MATCH and result.next_offset >= result.max_offset:
             pull.queue_offset = result.next_offset
-            self._held.hold(pull)
-        elif _code(pull, result) == ResponseCode.PULL_NOT_FOUND:
-            self._held.hold(pull)
-        else:
-            self._finish(pull, result)
+            return self._hold_or_answer(pull, result)
+        if _code(pull, result) == ResponseCode.PULL_NOT_FOUND:
+            return self._hold_or_answer(pull, result)
+        return self._answer(pull, result)
 
-    def _retry_later(self, pull: HeldPull) -> None:
+    def _read_last(self, pull: HeldPull, may_wait: bool) -> RemotingCommand:
+        """Read for a pull whose time is over, and return whatever there is."""
+        return self._answer(pull, self._read(pull, may_wait=may_wait))
+
+    def _retry_later(self, pull: HeldPull) -> RemotingCommand:
         ext = {
             "suggestWhichBrokerId": "0",
             "nextBeginOffset": str(pull.queue_offset),
@@ -363,22 +345,7 @@ class PullProcessor:
             "maxOffset": str(self._api.max_offset(pull.topic, pull.queue_id)),
         }
         code = ResponseCode.PULL_RETRY_IMMEDIATELY
-        pull.connection.reply(pull.request.answer(code, "NO_MATCHED_MESSAGE", ext))
-
-    def _read_last(self, pull: HeldPull) -> None:
-        """Read for a pull whose time is over, and answer whatever there is."""
-        self._finish(pull, self._read(pull))
-
-    def _answer_faults(self, pull: HeldPull, work: Callable[[HeldPull], None]) -> None:
-        """Do what answers a pull outside its turn; if it fails, that is the answer."""
-
-        def process(_: RemotingCommand, __: Connection) -> None:
-            work(pull)
-
-        answer_with(process, pull.request, pull.connection)
-
-    def _finish(self, pull: HeldPull, result: ReadResult) -> None:
-        pull.connection.reply(self._answer(pull, result))
+        return pull.request.answer(code, "NO_MATCHED_MESSAGE", ext)
 
     def _answer(self, pull: HeldPull, result: ReadResult) -> RemotingCommand:
         code = _code(pull, result)

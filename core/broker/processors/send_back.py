@@ -10,7 +10,6 @@ Spec: RocketMQ AbstractSendMessageProcessor.consumerSendMsgBack.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, Final
 
 from motelog.core.broker.delay.delays import DELAY_PROPERTIES
@@ -32,7 +31,6 @@ from motelog.core.records.record import decode
 from motelog.core.remoting.frames import RemotingCommand, RequestCode, ResponseCode
 from motelog.core.remoting.server import Connection, Processor, int32_field, int_field, text_field
 from motelog.core.remoting.topic_config import TOPICS_CLOSED_TO_SENDERS
-from motelog.core.store.disk.page_cache import Loadable
 from motelog.core.store.store_reader import StoreReader
 
 _RETRY_TOPIC: Final = "RETRY_TOPIC"
@@ -63,11 +61,11 @@ class SendBackProcessor:
 
     def processors(self) -> dict[int, Processor]:
         # What comes back is often old: the consumer has tried for a while.
-        take_back = self._cold.guard(self._take_back, self._lacking)
+        take_back = self._cold.guard(self._take_back)
         return {RequestCode.CONSUMER_SEND_MSG_BACK: take_back}
 
     def _take_back(
-        self, request: RemotingCommand, connection: Connection
+        self, request: RemotingCommand, connection: Connection, may_wait: bool
     ) -> RemotingCommand | None:
         ext = request.ext
         now_ms = self._clock.now_ms()
@@ -82,7 +80,7 @@ class SendBackProcessor:
         (
             topic, _, _, physical, flag, sys_flag, born_ms, born_host, _, store_host, times, _,
             text, body,
-        ) = self._find(int_field(ext, "offset"))  # fmt: skip
+        ) = self._find(int_field(ext, "offset"), may_wait=may_wait)  # fmt: skip
         pairs = decode_properties(text)
         pairs.setdefault(_RETRY_TOPIC, topic)
         pairs.setdefault(_ORIGIN_MESSAGE_ID, encode_offset_id(store_host, physical))
@@ -111,12 +109,10 @@ class SendBackProcessor:
         )
         return None
 
-    def _lacking(self, request: RemotingCommand) -> Sequence[Loadable]:
-        return self._reader.lacking_record(int_field(request.ext, "offset"))
-
-    def _find(self, physical_offset: int) -> tuple[str, *tuple[Any, ...]]:
+    def _find(self, physical_offset: int, *, may_wait: bool) -> tuple[str, *tuple[Any, ...]]:
         try:
-            ((topic, *fields),) = decode(self._reader.record_at(physical_offset), verify=True)
+            record = self._reader.record_at(physical_offset, may_wait=may_wait)
+            ((topic, *fields),) = decode(record, verify=True)
         except StoreError as exc:
             text = f"there is no message at {physical_offset}: {exc}"
             raise BrokerError(ResponseCode.SYSTEM_ERROR, text) from exc

@@ -89,13 +89,13 @@ class RuntimeInfo:
             self._yesterday_morning = self._today_morning
             self._today_morning = (self._messages_in(), self._messages_out())
 
-    def table(self) -> dict[str, str]:
+    def table(self, *, may_wait: bool = True) -> dict[str, str]:
         """Return the table, all values as text."""
         return {
             **dict.fromkeys(_ABSENT, "0"),
             **self._broker(),
             **self._puts_and_gets(),
-            **self._log(),
+            **self._log(may_wait=may_wait),
         }
 
     def _broker(self) -> dict[str, str]:
@@ -140,7 +140,7 @@ class RuntimeInfo:
             "getMessageEntireTimeMax": str(stats.read_us_max // 1000),
         }
 
-    def _log(self) -> dict[str, str]:
+    def _log(self, *, may_wait: bool) -> dict[str, str]:
         store = self._store
         usage = store.disk_watch.usage
         buffers = store.free_buffers_count
@@ -152,7 +152,7 @@ class RuntimeInfo:
             "commitLogDiskRatio": ratio,
             "consumeQueueDiskRatio": ratio,
             "commitLogDirCapacity": f"Total : {total}, Free : {free}.",
-            "earliestMessageTimeStamp": str(store.reader.earliest_timestamp_ms),
+            "earliestMessageTimeStamp": str(store.reader.earliest_timestamp_ms(may_wait=may_wait)),
             "dispatchBehindBytes": str(store.dispatch_behind_bytes),
             "remainHowManyDataToFlush": _readable(store.end_offset - store.durable_offset),
             "remainTransientStoreBufferNumbs": str(_NO_POOL if buffers is None else buffers),

@@ -1,7 +1,10 @@
-"""Reads of what is not in memory: loaded in threads, a few at a time, then tried again.
+"""Reads of what is not in memory: paged in by threads, a few at a time, then tried again.
 
-Owns: the row of reads that wait for the disk, its limit, and the answer to a request that does.
-Must not touch: what is read, who reads; whoever waits is called back.
+Owns: the row of reads that wait for the disk, its limit, and the guard round what reads for a
+request. Must not touch: what is read, who reads; whoever waits is called back.
+
+    request -> read -> answer
+                    -> NotInMemoryError -> row -> paged in by a thread -> read again
 """
 
 from __future__ import annotations
@@ -9,7 +12,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 import trio
 
@@ -17,19 +20,26 @@ from motelog.core.errors import BrokerError
 from motelog.core.limited_log import LimitedLog
 from motelog.core.remoting.frames import RemotingCommand, ResponseCode
 from motelog.core.remoting.server import Connection, Processor, answer_with
+from motelog.core.store.disk.page_cache import NotInMemoryError, Pageable, PageIns
 
 _log = logging.getLogger(__name__)
 
-LOADERS: Final = 4
+THREADS_MAX: Final = 4
+
+# A processor that reads: its reads may wait for the disk if the last argument says so, else it
+# raises NotInMemoryError, before it has had any effect. Then it runs again from its beginning.
+ReadingProcessor = Callable[[RemotingCommand, Connection, bool], RemotingCommand | None]
 
 
 class ColdReads:
-    """First come, first served; ``run`` must be running for anything to be loaded."""
+    """First come, first served; ``run`` must be running for anything to be paged in."""
 
-    def __init__(self, load: Callable[[Any], Awaitable[None]], *, waiting_max: int) -> None:
-        self._load = load
+    def __init__(
+        self, page_in: Callable[[Sequence[Pageable]], Awaitable[None]], *, waiting_max: int
+    ) -> None:
+        self._page_in = page_in
         self._send, self._receive = trio.open_memory_channel[
-            tuple[Sequence[Any], Callable[[], None]]
+            tuple[Sequence[Pageable], Callable[[], None]]
         ](waiting_max)
         self.loaded_count = 0
         self._faults = LimitedLog(_log)
@@ -38,46 +48,60 @@ class ColdReads:
     def waiting_count(self) -> int:
         return self._send.statistics().current_buffer_used
 
-    def load(self, lacking: Sequence[Any], then: Callable[[], None]) -> bool:
-        """Call ``then`` when ``lacking`` (of a read's result) is in memory; False if too many wait.
+    def page_in(self, missing: Sequence[Pageable], then: Callable[[], None]) -> bool:
+        """Call ``then`` when ``missing`` has been paged in; False if too many wait.
 
-        ``then`` reads again. It may find COLD again, when something else needed the memory.
+        ``then`` reads again. It may miss the same again, when something else needed the memory.
         """
         try:
-            self._send.send_nowait((lacking, then))
+            self._send.send_nowait((missing, then))
         except trio.WouldBlock:
             return False
         return True
 
-    def guard(
-        self,
-        process: Processor,
-        lacking: Callable[[RemotingCommand], Sequence[Any]],
-        *,
-        loads_max: int = 1,
-    ) -> Processor:
-        """Return ``process``, put off until a thread has loaded what is on the disk only.
+    def guard(self, process: ReadingProcessor) -> Processor:
+        """Return ``process`` as a processor that may wait for the disk."""
 
-        ``lacking`` says what of a request is; it is asked again after each load but the last. The
-        request is refused with BrokerError if too many wait.
-        """
-
-        def guarded(
-            request: RemotingCommand, connection: Connection, loads_left: int = loads_max
-        ) -> RemotingCommand | None:
-            found = lacking(request) if loads_left else ()
-            if not found:
-                return process(request, connection)
-
-            def again() -> None:
-                if connection.is_open:
-                    answer_with(partial(guarded, loads_left=loads_left - 1), request, connection)
-
-            if not self.load(found, again):
-                raise BrokerError(ResponseCode.SYSTEM_BUSY, "too many requests wait for the disk")
-            return None
+        def guarded(request: RemotingCommand, connection: Connection) -> RemotingCommand | None:
+            return self.attempt(partial(process, request, connection), request, connection)
 
         return guarded
+
+    def attempt(
+        self,
+        read: Callable[[bool], RemotingCommand | None],
+        request: RemotingCommand,
+        connection: Connection,
+        page_ins: PageIns | None = None,
+    ) -> RemotingCommand | None:
+        """Return the answer to ``request`` that ``read`` finds, None if it comes later.
+
+        ``read`` is called again whenever a thread has paged in what it missed. The request is
+        refused with BrokerError if too many wait.
+        """
+        try:
+            return read(page_ins is not None and page_ins.may_wait)
+        except NotInMemoryError as cold:
+            page_ins = page_ins or PageIns()
+            page_ins.note(cold.missing)
+            if self.page_in(
+                cold.missing, partial(self._again, read, request, connection, page_ins)
+            ):
+                return None
+        raise BrokerError(ResponseCode.SYSTEM_BUSY, "too many requests wait for the disk")
+
+    def _again(
+        self,
+        read: Callable[[bool], RemotingCommand | None],
+        request: RemotingCommand,
+        connection: Connection,
+        page_ins: PageIns,
+    ) -> None:
+        if connection.is_congested:
+            # The server keeps what comes from such a client, and processes it from the beginning.
+            connection.deferred.append(request)
+        elif connection.is_open:
+            answer_with(partial(self.attempt, read, page_ins=page_ins), request, connection)
 
     async def run(
         self,
@@ -85,16 +109,16 @@ class ColdReads:
         *,
         task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
     ) -> None:
-        """Load until cancelled; ``after`` is called behind each ``then``."""
+        """Page in until cancelled; ``after`` is called behind each ``then``."""
         async with trio.open_nursery() as nursery:
-            for _ in range(LOADERS):
-                nursery.start_soon(self._load_each, after)
+            for _ in range(THREADS_MAX):
+                nursery.start_soon(self._page_in_each, after)
             task_status.started()
 
-    async def _load_each(self, after: Callable[[], None]) -> None:
-        async for lacking, then in self._receive:
-            await self._load(lacking)
+    async def _page_in_each(self, after: Callable[[], None]) -> None:
+        async for missing, then in self._receive:
+            await self._page_in(missing)
             self.loaded_count += 1
-            with self._faults.boundary("going on after a load failed, a fault of this server"):
+            with self._faults.boundary("going on after a page-in failed, a fault of this server"):
                 then()
             after()

@@ -14,7 +14,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
-from motelog.core.broker.api import BrokerApi, ReadResult, ReadStatus
+from motelog.core.broker.api import BrokerApi, NotInMemoryError, ReadResult, ReadStatus
 from motelog.core.clock import Clock
 from motelog.core.filter.sql_filter import SqlFilter
 from motelog.core.records.record import decode_values
@@ -45,21 +45,26 @@ def read_matching(
     """Return records from ``queue_offset`` on that match, as ``BrokerApi.read`` does for tags.
 
     At most ``count_max`` of them and ``bytes_max`` bytes, but always the first that matches. What
-    is COLD behind the first batch is left to the next read.
+    is not in memory behind the first batch is left to the next read.
     """
     search = _Search(wanted, clock, count_max, bytes_max, queue_offset)
     end_offset = queue_offset + max(RECORDS_MAX, count_max)
     result: ReadResult | None = None
     is_over = False
     while not is_over:
-        batch = api.read(
-            topic,
-            queue_id,
-            search.next_offset,
-            count_max=min(search.batch_count, end_offset - search.next_offset),
-            bytes_max=_BATCH_BYTES_MAX,
-            may_wait=may_wait,
-        )
+        try:
+            batch = api.read(
+                topic,
+                queue_id,
+                search.next_offset,
+                count_max=min(search.batch_count, end_offset - search.next_offset),
+                bytes_max=_BATCH_BYTES_MAX,
+                may_wait=may_wait,
+            )
+        except NotInMemoryError:
+            if result is None:
+                raise
+            break
         if batch.status not in _LOOKED_AT:
             if result is None:
                 return batch

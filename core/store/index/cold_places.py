@@ -1,22 +1,22 @@
-"""What a query by key or by offset will read, found and brought into memory by a thread.
+"""What a query by key or by offset will read, found and paged in by a thread.
 
 Owns: RecordPlace, KeyPlaces: where such a query will look, which it does not know before it has
 looked. Must not touch: what is found there; the query is made afterwards, as if nothing had been.
-``load`` is called in a thread and reads files only through Storage, by their names. What has gone
-or changed meanwhile costs the query that follows its wait, and nothing else.
+``page_in`` is called in a thread and reads files only through Storage, by their names. What has
+gone or changed meanwhile costs the query that follows its wait, and nothing else.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from motelog.core.store.disk.files import ReadFile, Storage
 from motelog.core.store.index.index import ENTRY, ENTRY_BYTES, HEADER, HEADER_BYTES, SLOT_BYTES
 from motelog.core.store.index.index_file import NAME_DIGITS, shape_of
 
-# Entries looked at for one query, and records loaded: those of more are read by the query itself.
+# Entries looked at for one query, and records paged in: those of more are read by the query itself.
 ENTRIES_MAX: Final = 4096
 RECORDS_MAX: Final = 64
 SIZE_BYTES: Final = 4
@@ -30,7 +30,11 @@ class RecordPlace:
     at: int
     end: int
 
-    def load(self, storage: Storage) -> None:
+    @property
+    def where(self) -> tuple[str, int]:
+        return self.path, self.at
+
+    def page_in(self, storage: Storage) -> None:
         """Read how long it is, then all of it; OSError as it comes."""
         storage.load(self.path, [(self.at, self.at + SIZE_BYTES)])
         file = storage.open_file(self.path)
@@ -67,9 +71,14 @@ class KeyPlaces:
     hashed: int
     begin_ms: int
     end_ms: int
-    log: LogFiles
+    # Left out of comparisons: the same places are meant when the log has grown by a file.
+    log: LogFiles = field(compare=False)
 
-    def load(self, storage: Storage) -> None:
+    @property
+    def where(self) -> tuple[str, int]:
+        return self.directory, self.hashed
+
+    def page_in(self, storage: Storage) -> None:
         """Read the chains, newest file first, then the records; OSError as it comes."""
         found: list[int] = []
         left = ENTRIES_MAX
@@ -94,7 +103,7 @@ class KeyPlaces:
         for physical_offset in found:
             place = self.log.record(physical_offset)
             if place is not None:
-                place.load(storage)
+                place.page_in(storage)
 
     def _chain(self, file: ReadFile, slots: int, entries: int) -> Iterator[tuple[bool, int]]:
         """Yield of each entry in the slot whether it may be wanted, and its physical offset."""

@@ -32,7 +32,7 @@ from motelog.core.records.record import (
     collect,
     find_record,
 )
-from motelog.core.store.disk.page_cache import Loadable, Places
+from motelog.core.store.disk.page_cache import Pageable, Places
 from motelog.core.store.due_time import WAITING_TOPICS, DueTimes
 from motelog.core.store.log.commitlog import CommitLog
 from motelog.core.store.queues.consume_queue import FILLER, UNIT, ConsumeQueue
@@ -47,7 +47,7 @@ LOST_MAX: Final = 65_536
 SOUGHT_MAX: Final = 1_024
 
 Place = tuple[bytes, int, int]  # (topic, queue id, queue offset)
-Load = Callable[[Sequence[Loadable]], Awaitable[None]]
+PageIn = Callable[[Sequence[Pageable]], Awaitable[None]]
 
 
 class UnitHealer:
@@ -218,10 +218,10 @@ class UnitHealer:
             self._lost.clear()
         self._lost.add(place)
 
-    async def run(self, load: Load) -> None:
+    async def run(self, page_in: PageIn) -> None:
         """Go on with searches that take longer than a read may, until cancelled.
 
-        ``load`` brings places into memory and waits meanwhile.
+        ``page_in`` brings places into memory and waits meanwhile.
         """
         self._wanted = trio.Event()
         try:
@@ -231,7 +231,7 @@ class UnitHealer:
                 while self._sought:
                     place, where = next(iter(self._sought.items()))
                     try:
-                        await self._search_on(place, *where, load)
+                        await self._search_on(place, *where, page_in)
                     except (OSError, StoreError) as exc:
                         # The read that comes next begins anew, and says so if it fails as well.
                         logger.warning("a search for a unit's record failed error=%s", exc)
@@ -241,7 +241,7 @@ class UnitHealer:
             self._wanted = None
             self._sought.clear()
 
-    async def _search_on(self, place: Place, at: int, end: int, load: Load) -> None:
+    async def _search_on(self, place: Place, at: int, end: int, page_in: PageIn) -> None:
         while at < end:
             at = max(at, self._log.begin_offset)
             file = self._log.queue.find(at)
@@ -249,7 +249,7 @@ class UnitHealer:
                 break
             begin = at - file.begin
             stop = min(begin + SEARCH_BYTES_MAX, file.size)
-            await load([Places(file.path, ((begin, stop),))])
+            await page_in([Places(file.path, ((begin, stop),))])
             # Meanwhile the file may have been removed: then this begins again at the next.
             while self._log.begin_offset <= at < min(file.begin + stop, end):
                 found, at = self._look(place, at, end)

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
+import trio
+from trio.testing import wait_all_tasks_blocked
+
 from motelog.core.errors import StoreError
-from motelog.core.remoting.frames import ResponseCode
-from tests.support.pull_stage import QUEUES, TOPICS, Client, pull_stage
+from motelog.core.remoting.frames import FLAG_ONEWAY, PullSysFlag, ResponseCode
+from tests.support.pull_stage import QUEUES, TOPICS, Client, PullStage, pull_stage
 from tests.support.stores import message
 
 
@@ -42,3 +47,81 @@ def test_a_read_that_fails_answers_the_pull_and_no_more(tmp_path: Path) -> None:
         (answer,) = client.answers
         assert (answer.code, answer.remark) == (ResponseCode.SYSTEM_ERROR, "the disk says no")
         assert len(stage.held) == 1
+
+
+def test_held_pulls_that_want_no_answer_get_none(tmp_path: Path) -> None:
+    with pull_stage(tmp_path) as stage:
+        client = Client()
+        for flag in (0, FLAG_ONEWAY):
+            stage.pull(client, "A", 0, flag=flag)
+        assert len(stage.held) == 2
+        stage.store.append([message(stage.tail("A", 0))])
+        stage.pulls.wake_grown()
+        assert [answer.code for answer in client.answers] == [ResponseCode.SUCCESS]
+        assert len(stage.held) == 0
+
+
+async def paged_in(stage: PullStage) -> None:
+    """Return when no thread pages in for anybody any more."""
+    while True:
+        count = stage.api.cold_reads.loaded_count
+        await trio.sleep(0.01)
+        await wait_all_tasks_blocked()
+        if count == stage.api.cold_reads.loaded_count:
+            return
+
+
+@asynccontextmanager
+async def paging_in(stage: PullStage) -> AsyncIterator[None]:
+    async with trio.open_nursery() as nursery:
+        await nursery.start(stage.api.cold_reads.run, lambda: None)
+        yield
+        await paged_in(stage)
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_pull_of_what_is_on_the_disk_commits_once_and_is_answered_once(
+    tmp_path: Path,
+) -> None:
+    with pull_stage(tmp_path) as stage:
+        client = Client()
+        stage.store.append([message(stage.tail("A", 0))])
+        stage.api.misses = 2
+        flags = PullSysFlag.COMMIT_OFFSET | PullSysFlag.SUBSCRIPTION
+        stage.pull(client, "A", 0, sysFlag=flags, commitOffset=7)
+        assert stage.offsets.query("consumers", "A", 0) == 7
+        # The group gets on while the pull waits for the disk.
+        stage.offsets.commit("consumers", "A", 0, 9)
+        assert not client.answers
+        async with paging_in(stage):
+            pass
+        assert [answer.code for answer in client.answers] == [ResponseCode.SUCCESS]
+        assert stage.offsets.query("consumers", "A", 0) == 9
+        assert stage.pulls.messages_count == 1
+        assert stage.api.cold_reads.loaded_count == 2
+
+
+async def test_a_held_pull_whose_messages_are_on_the_disk_is_answered_or_held_on(
+    tmp_path: Path,
+) -> None:
+    with pull_stage(tmp_path) as stage:
+        client = Client()
+        stage.pull(client, "A", 0)
+        stage.store.append([message(stage.tail("A", 0))])
+        stage.api.misses = 1
+        stage.pulls.wake_grown()
+        assert (len(stage.held), client.answers) == (0, [])
+        async with paging_in(stage):
+            pass
+        assert [answer.code for answer in client.answers] == [ResponseCode.SUCCESS]
+        assert len(stage.held) == 0
+
+
+async def test_a_pull_that_finds_nothing_once_it_is_in_memory_is_held(tmp_path: Path) -> None:
+    with pull_stage(tmp_path) as stage:
+        client = Client()
+        stage.api.misses = 1
+        stage.pull(client, "A", 0)
+        async with paging_in(stage):
+            pass
+        assert (len(stage.held), client.answers) == (1, [])

@@ -258,9 +258,9 @@ def test_queue_whose_records_are_on_the_disk_holds_up_no_other() -> None:
     stage.deliver()
     assert [payload for _, _, payload in stage.got(1)] == [b"b"]
     # Asked for once, however often the queue has grown.
-    assert len(stage.log.loading) == 1
+    assert len(stage.log.paging_in) == 1
     stage.wakes = 0
-    stage.log.loaded()
+    stage.log.paged_in()
     assert stage.wakes == 1
     stage.deliver()
     assert [payload for _, _, payload in stage.got(1)] == [b"b", b"a0", b"a1", b"a2", b"a3"]
@@ -271,12 +271,12 @@ def test_what_cannot_be_kept_in_memory_is_read_all_the_same() -> None:
     stage.session(1, "t/a", 1)
     stage.log.cold = {0}
     stage.publish("t/a", b"1")
-    loads = 0
+    page_ins = 0
     while not stage.got(1):
         stage.deliver()
-        loads += len(stage.log.loading)
-        stage.log.loaded(is_warm=False)
-    assert loads == 3
+        page_ins += len(stage.log.paging_in)
+        stage.log.paged_in(is_warm=False)
+    assert page_ins == 3
 
 
 def test_lagging_receiver_waits_for_the_disk_and_others_do_not() -> None:
@@ -291,18 +291,19 @@ def test_lagging_receiver_waits_for_the_disk_and_others_do_not() -> None:
     for _ in range(3):
         stage.delivery.acknowledged(session)
         stage.deliver()
-    assert len(stage.log.loading) == 1
+    assert len(stage.log.paging_in) == 1
     stage.publish("t/a", b"4")
     stage.deliver()
     assert [payload for _, _, payload in stage.got(2)] == [b"%d" % n for n in range(5)]
     assert [payload for _, _, payload in stage.got(1)] == [b"0"]
-    stage.log.loaded()
+    stage.log.paged_in()
     stage.deliver()
     assert [payload for _, _, payload in stage.got(1)] == [b"0", b"1"]
-    assert not stage.delivery._loads
+    assert not stage.delivery._page_ins
+    assert not stage.delivery._paging_in
 
 
-def test_session_that_ends_while_its_records_are_loaded_is_forgotten() -> None:
+def test_session_that_ends_while_its_records_are_paged_in_is_forgotten() -> None:
     stage = Stage()
     session = stage.session(1, "t/a", 1, inflight_limit=1)
     stage.publish("t/a", b"1")
@@ -315,10 +316,44 @@ def test_session_that_ends_while_its_records_are_loaded_is_forgotten() -> None:
     stage.delivery.forget(session)
     stage.sessions[1] = None
     stage.unsubscribe(session, "t/a")
-    stage.log.loaded()
+    stage.log.paged_in()
     stage.deliver()
-    assert not stage.delivery._loads
+    assert not stage.delivery._page_ins
+    assert not stage.delivery._paging_in
     assert len(stage.got(1)) == 1
+
+
+def test_session_that_ends_before_it_reads_again_is_forgotten() -> None:
+    stage = Stage()
+    session = stage.session(1, "t/a", 1, inflight_limit=1)
+    stage.publish("t/a", b"1")
+    stage.publish("t/a", b"2")
+    stage.deliver()
+    stage.log.cold = {1}
+    session.inflight.ack(1)
+    stage.delivery.acknowledged(session)
+    stage.deliver()
+    stage.log.paged_in()
+    stage.delivery.forget(session)
+    assert not stage.delivery._page_ins
+    assert not stage.delivery._paging_in
+
+
+def test_lagging_receiver_reads_what_cannot_be_kept_in_memory_all_the_same() -> None:
+    stage = Stage()
+    session = stage.session(1, "t/a", 1, inflight_limit=1)
+    stage.publish("t/a", b"1")
+    stage.publish("t/a", b"2")
+    stage.deliver()
+    stage.log.cold = {1}
+    session.inflight.ack(1)
+    stage.delivery.acknowledged(session)
+    page_ins = 0
+    while len(stage.got(1)) < 2:
+        stage.deliver()
+        page_ins += len(stage.log.paging_in)
+        stage.log.paged_in(is_warm=False)
+    assert page_ins == 3
 
 
 def test_closed_session_is_forgotten_while_it_lags() -> None:

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from motelog.core.broker.api import ReadResult, ReadStatus
+from motelog.core.broker.api import NotInMemoryError, ReadResult, ReadStatus
 from motelog.core.broker.waiting.filtered_reads import BUSY_MS, RECORDS_MAX, read_matching
 from motelog.core.clock import ManualClock
 from motelog.core.filter.sql_filter import SqlFilter, compile_sql
 from motelog.core.records.record import decode_messages
+from motelog.core.store.disk.page_cache import Places
 from tests.support.pull_stage import CountingApi, pull_stage
 from tests.support.stores import message
 
@@ -131,11 +131,12 @@ def test_what_is_cold_behind_the_first_batch_is_left_to_the_next_read(tmp_path: 
         read = queue.api.read
 
         def partly_cold(topic: str, queue_id: int, queue_offset: int, **how: Any) -> ReadResult:
-            result = read(topic, queue_id, queue_offset, **how)
-            is_cold = queue_offset >= 256
-            return replace(result, status=ReadStatus.COLD, count=0) if is_cold else result
+            if queue_offset >= 256:
+                raise NotInMemoryError([Places("path", ((0, 1),))])
+            return read(topic, queue_id, queue_offset, **how)
 
         queue.api.read = partly_cold
         nothing = queue.read("kind = 'none'", count_max=100)
         assert (nothing.status, nothing.next_offset) == (ReadStatus.NO_MATCH, 256)
-        assert queue.read("kind = 'none'", 256).status is ReadStatus.COLD
+        with pytest.raises(NotInMemoryError):
+            queue.read("kind = 'none'", 256)

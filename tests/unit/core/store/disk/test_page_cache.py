@@ -3,16 +3,27 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import product
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from motelog.core.clock import ManualClock
 from motelog.core.records.record import decode_messages
 from motelog.core.store.disk.files import OsStorage
-from motelog.core.store.disk.page_cache import KNOWN_MS, joined
+from motelog.core.store.disk.page_cache import (
+    KNOWN_MS,
+    NotInMemoryError,
+    Pageable,
+    PageIns,
+    Places,
+    joined,
+    read_all,
+)
+from motelog.core.store.message_store import MessageStore
 from motelog.core.store.store_reader import ReadStatus
 from tests.support.stores import make_store, message, opened
 
@@ -42,31 +53,45 @@ def _pages(path: str, ranges: Sequence[tuple[int, int]]) -> list[tuple[str, int]
     return [(path, page) for page in pages]
 
 
+def missing_of(read: Callable[[], object]) -> Sequence[Pageable]:
+    """Return what a read misses; nothing if it is answered."""
+    try:
+        read()
+    except NotInMemoryError as cold:
+        return cold.missing
+    return ()
+
+
+def read_at_hand(store: MessageStore, *where: Any, **how: Any) -> Callable[[], object]:
+    return partial(store.reader.read, *where, may_wait=False, **how)
+
+
 def filled(folder: Path) -> None:
     with opened(folder, consume_queue_file_units=100) as store:
         for _ in range(COUNT):
             store.append([message(store.queue_tail("T", i), BODY) for i in range(3)])
 
 
-async def test_a_read_says_what_it_lacks_until_that_is_loaded(tmp_path: Path) -> None:
+async def test_a_read_says_what_it_misses_until_that_is_paged_in(tmp_path: Path) -> None:
     filled(tmp_path)
     storage = ColdStorage()
     store = make_store(tmp_path, storage=storage, consume_queue_file_units=100)
     store.open()
     try:
-        found = store.reader.read("T", 1, 90, count_max=32, may_wait=False)
         kinds = []
-        while found.status is ReadStatus.COLD:
-            assert (found.next_offset, found.count, found.records) == (90, 0, b"")
+        while missing := missing_of(read_at_hand(store, "T", 1, 90, count_max=32)):
             kinds.append(
-                {place.path.split("/")[-4 if "T" in place.path else -2] for place in found.lacking}
+                {
+                    place.where[0].split("/")[-4 if "T" in place.where[0] else -2]
+                    for place in missing
+                }
             )
             before = len(storage.loaded)
-            await store.reader.load(found.lacking)
+            await store.reader.page_in(missing)
             assert len(storage.loaded) > before
-            found = store.reader.read("T", 1, 90, count_max=32, may_wait=False)
         # The units, in two files, then the records, in several.
         assert kinds == [{"consumequeue"}, {"commitlog"}]
+        found = store.reader.read("T", 1, 90, count_max=32, may_wait=False)
         assert [m.queue_offset for m in decode_messages(found.records)] == list(range(90, 122))
         # Every page of the records was asked for.
         pages = {(os.path.basename(path), page) for path, page in storage.loaded}
@@ -84,10 +109,10 @@ async def test_what_was_appended_since_the_start_is_in_memory(tmp_path: Path) ->
         store.append([message(store.queue_tail("T", 0), b"new")])
         end = store.reader.max_offset("T", 0)
         assert store.reader.read("T", 0, end - 1, may_wait=False).status is ReadStatus.FOUND
-        assert store.reader.read("T", 0, end - 2, may_wait=False).status is ReadStatus.COLD
+        assert missing_of(read_at_hand(store, "T", 0, end - 2))
         # As long as it is not more than memory is taken to hold.
         store.reader.cached_bytes = 10
-        assert store.reader.read("T", 0, end - 1, may_wait=False).status is ReadStatus.COLD
+        assert missing_of(read_at_hand(store, "T", 0, end - 1))
 
 
 async def test_a_reader_that_may_wait_is_told_nothing(tmp_path: Path) -> None:
@@ -95,13 +120,12 @@ async def test_a_reader_that_may_wait_is_told_nothing(tmp_path: Path) -> None:
     storage = ColdStorage()
     storage.is_lost_at_once = True
     with opened(tmp_path, storage=storage, consume_queue_file_units=100) as store:
-        lacking = store.reader.read("T", 0, 0, may_wait=False).lacking
-        await store.reader.load(lacking)
-        assert store.reader.read("T", 0, 0, may_wait=False).status is ReadStatus.COLD
+        await store.reader.page_in(missing_of(read_at_hand(store, "T", 0, 0)))
+        assert missing_of(read_at_hand(store, "T", 0, 0))
         assert store.reader.read("T", 0, 0).status is ReadStatus.FOUND
 
 
-async def test_records_that_doubtful_units_are_compared_with_are_loaded_first(
+async def test_records_that_doubtful_units_are_compared_with_are_paged_in_first(
     tmp_path: Path,
 ) -> None:
     filled(tmp_path)
@@ -114,58 +138,96 @@ async def test_records_that_doubtful_units_are_compared_with_are_loaded_first(
         storage = ColdStorage()
         with opened(tmp_path, storage=storage, consume_queue_file_units=100) as store:
             kinds = []
-            found = store.reader.read("T", 1, 10, count_max=32, may_wait=False)
-            while found.status is ReadStatus.COLD:
-                kinds.append({"consumequeue" in place.path for place in found.lacking})
+            while missing := missing_of(read_at_hand(store, "T", 1, 10, count_max=32)):
+                kinds.append({"consumequeue" in place.where[0] for place in missing})
                 assert store.healer.repaired_units == 0
-                await store.reader.load(found.lacking)
-                found = store.reader.read("T", 1, 10, count_max=32, may_wait=False)
+                await store.reader.page_in(missing)
             assert kinds[:2] == [{True}, {False}]
+            found = store.reader.read("T", 1, 10, count_max=32, may_wait=False)
             assert (found.status, found.count) == (ReadStatus.FOUND, 32)
             assert store.healer.repaired_units == 1
         assert path.read_bytes() == right
 
 
-async def test_units_and_their_records_are_loaded(tmp_path: Path) -> None:
+async def test_who_has_a_task_of_its_own_reads_when_all_is_in_memory(tmp_path: Path) -> None:
     filled(tmp_path)
     storage = ColdStorage()
     with opened(tmp_path, storage=storage, consume_queue_file_units=100) as store:
         reader = store.reader
-        await reader.load_records(b"")
-        assert await reader.load_units("U", 0, 0, 50) == b""
+        assert await reader.when_in_memory(partial(reader.units, "U", 0, 0, 50)) == b""
         assert not storage.loaded
-        units = await reader.load_units("T", 2, 250, 60)
+        units = await reader.when_in_memory(partial(reader.units, "T", 2, 250, 60))
         assert units == reader.units("T", 2, 250, 50)
         assert {"consumequeue" in path for path, _ in storage.loaded} == {True}
-        await reader.load_records(units)
+        read = partial(reader.read, "T", 2, 250, count_max=50)
+        found = await reader.when_in_memory(read)
         assert {"consumequeue" in path for path, _ in storage.loaded} == {True, False}
-        found = reader.read("T", 2, 250, count_max=50, may_wait=False)
         assert (found.status, found.count) == (ReadStatus.FOUND, 50)
+        assert found == read(may_wait=False)
 
 
-async def test_times_of_messages_lack_units_and_then_records(tmp_path: Path) -> None:
+async def test_who_cannot_keep_it_in_memory_waits_in_the_end(tmp_path: Path) -> None:
+    filled(tmp_path)
+    storage = ColdStorage()
+    storage.is_lost_at_once = True
+    with opened(tmp_path, storage=storage, consume_queue_file_units=100) as store:
+        waits: list[bool] = []
+
+        def read(*, may_wait: bool) -> ReadStatus:
+            waits.append(may_wait)
+            return store.reader.read("T", 0, 0, may_wait=may_wait).status
+
+        assert await store.reader.when_in_memory(read) is ReadStatus.FOUND
+        assert waits == [False, False, False, True]
+
+
+async def test_times_of_messages_miss_units_and_then_records(tmp_path: Path) -> None:
     filled(tmp_path)
     storage = ColdStorage()
     wanted = [("T", 0, 10), ("T", 1, 299), ("T", 1, 300), ("T", 2, -1), ("U", 0, 0)]
     with opened(tmp_path, storage=storage, consume_queue_file_units=100) as store:
+
+        def times() -> list[int]:
+            return read_all(
+                lambda place: store.reader.store_timestamp(*place, may_wait=False), wanted
+            )
+
         for kind in ("consumequeue", "commitlog"):
-            lacking = store.reader.lacking_timestamps(wanted)
+            missing = missing_of(times)
             storage.loaded.clear()
-            await store.reader.load(lacking)
-            assert len(lacking) == 2
+            await store.reader.page_in(missing)
+            assert len(missing) == 2
             assert all(kind in path for path, _ in storage.loaded)
-        assert not store.reader.lacking_timestamps(wanted)
+        assert times() == [store.reader.store_timestamp(*place) for place in wanted]
+        assert [time_ms > 0 for time_ms in times()] == [True, True, False, False, False]
+
+
+def test_a_read_may_wait_when_what_was_paged_in_is_missing_again_and_again() -> None:
+    def place(begin: int, end: int = 4096) -> Places:
+        return Places("file", ((begin, end),))
+
+    page_ins = PageIns()
+    # It gets on, however long that takes.
+    for begin in range(100):
+        page_ins.note([place(begin), place(begin + 1000)])
+        assert not page_ins.may_wait
+    page_ins.note([place(7, 9999), place(5000)])
+    assert not page_ins.may_wait
+    page_ins.note([place(5000)])
+    assert page_ins.may_wait
 
 
 async def test_what_was_found_in_memory_is_not_asked_for_again_at_once(tmp_path: Path) -> None:
     filled(tmp_path)
     storage, clock = ColdStorage(), ManualClock()
     with opened(tmp_path, storage=storage, clock=clock, consume_queue_file_units=100) as store:
-        await store.reader.load_records(store.reader.units("T", 0, 0, 20))
-        for wanted, ms in ((2, 0), (0, KNOWN_MS - 1), (2, 1)):
+        await store.reader.when_in_memory(partial(store.reader.read, "T", 0, 0, count_max=20))
+        await store.reader.when_in_memory(partial(store.reader.units, "T", 1, 0, 20))
+        # The units, and two files of records.
+        for wanted, ms in ((0, 0), (0, KNOWN_MS - 1), (3, 1)):
             clock.advance(ms)
             storage.asked = 0
-            await store.reader.load_records(store.reader.units("T", 1, 0, 20))
+            await store.reader.when_in_memory(partial(store.reader.read, "T", 1, 0, count_max=20))
             assert storage.asked == wanted
 
 

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from motelog.core.errors import RecordError
 from motelog.core.records.record import decode
 from motelog.core.store.disk.files import OsStorage
-from motelog.core.store.disk.page_cache import STEP_BYTES
+from motelog.core.store.disk.page_cache import STEP_BYTES, NotInMemoryError, Pageable
 from motelog.core.store.index import cold_places
 from motelog.core.store.message_store import MessageStore
 from tests.support.stores import make_store, message, opened
@@ -41,6 +43,19 @@ class ColdStorage(OsStorage):
         )
 
 
+def missing_of(read: Callable[..., object]) -> Sequence[Pageable]:
+    """Return what a read that may not wait misses; nothing if it is answered."""
+    try:
+        read(may_wait=False)
+    except NotInMemoryError as cold:
+        return cold.missing
+    return ()
+
+
+def query(store: MessageStore, key: str, begin_ms: int = 0) -> Callable[..., object]:
+    return partial(store.reader.query, "T", key, begin_ms=begin_ms, end_ms=LATEST)
+
+
 @pytest.fixture
 def storage() -> ColdStorage:
     return ColdStorage()
@@ -65,19 +80,20 @@ def places(store: MessageStore, key: str) -> list[tuple[int, int]]:
     return [(decode(record)[0][3], len(record)) for record in found]
 
 
-async def test_a_record_is_loaded_as_a_whole(store: MessageStore, storage: ColdStorage) -> None:
+async def test_a_record_is_paged_in_as_a_whole(store: MessageStore, storage: ColdStorage) -> None:
     ((at, size),) = places(store, "key7")
-    lacking = store.reader.lacking_record(at)
-    assert lacking
-    await store.reader.load(lacking)
+    missing = missing_of(partial(store.reader.record_at, at))
+    assert missing
+    await store.reader.page_in(missing)
     assert storage.has(at, size)
-    assert not store.reader.lacking_record(at)
+    assert store.reader.record_at(at, may_wait=False) == store.reader.record_at(at)
     # Nothing begins there, and there is nothing to wait for.
     for wrong in (-1, store.end_offset, 1 << 60):
-        assert not store.reader.lacking_record(wrong)
+        with pytest.raises(RecordError):
+            store.reader.record_at(wrong, may_wait=False)
 
 
-async def test_a_record_of_which_only_the_head_is_in_memory_is_loaded(tmp_path: Path) -> None:
+async def test_a_record_of_which_only_the_head_is_in_memory_is_paged_in(tmp_path: Path) -> None:
     size: dict[str, Any] = {"commitlog_file_bytes": 1 << 18}
     with opened(tmp_path, **size) as before:
         end = before.append([message(before.queue_tail("T", 0), bytes(100_000))])
@@ -88,80 +104,91 @@ async def test_a_record_of_which_only_the_head_is_in_memory_is_loaded(tmp_path: 
         path = store._log.queue.files[0].path
         # The system reads ahead by so much: who finds one byte of a step has them all.
         storage.load(path, [(0, STEP_BYTES)])
-        await store.reader.load(store.reader.lacking_record(0))
+        await store.reader.page_in(missing_of(partial(store.reader.record_at, 0)))
         assert {(path, at) for at in range(end)} <= storage.loaded
     finally:
         store.close()
 
 
-async def test_a_query_loads_the_records_that_it_will_read(
+async def test_a_query_pages_in_the_records_that_it_will_read(
     store: MessageStore, storage: ColdStorage
 ) -> None:
     wanted = places(store, "every42")
     assert len(wanted) == 3
-    lacking = store.reader.lacking_for_query("T", "every42", begin_ms=0, end_ms=LATEST)
+    missing = missing_of(query(store, "every42"))
     assert not storage.loaded
-    await store.reader.load(lacking)
+    await store.reader.page_in(missing)
     assert all(storage.has(*place) for place in wanted)
     # And no others: a few records' bytes.
     assert len(storage.loaded) == sum(size for _, size in wanted)
+    # The query that is tried again is answered; another one has to be asked for.
+    assert not missing_of(query(store, "every42"))
+    assert missing_of(query(store, "every42", begin_ms=1))
+    assert missing_of(query(store, "every43"))
 
 
-async def test_a_query_of_another_time_loads_nothing(
+async def test_a_query_of_another_time_pages_in_nothing(
     store: MessageStore, storage: ColdStorage
 ) -> None:
-    await store.reader.load(
-        store.reader.lacking_for_query("T", "every42", begin_ms=LATEST, end_ms=LATEST)
-    )
-    await store.reader.load(
-        store.reader.lacking_for_query("T", "no such key", begin_ms=0, end_ms=LATEST)
-    )
+    await store.reader.page_in(missing_of(query(store, "every42", begin_ms=LATEST)))
+    await store.reader.page_in(missing_of(query(store, "no such key")))
     assert not storage.loaded
 
 
-async def test_only_so_much_is_loaded_for_one_query(
+async def test_only_so_much_is_paged_in_for_one_query(
     store: MessageStore, storage: ColdStorage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(cold_places, "RECORDS_MAX", 2)
     newest = places(store, "every42")[:2]
-    await store.reader.load(
-        store.reader.lacking_for_query("T", "every42", begin_ms=0, end_ms=LATEST)
-    )
+    await store.reader.page_in(missing_of(query(store, "every42")))
     assert len(storage.loaded) == sum(size for _, size in newest)
 
 
 async def test_index_files_that_are_cut_or_gone_do_no_harm(
     store: MessageStore, storage: ColdStorage, tmp_path: Path
 ) -> None:
-    lacking = store.reader.lacking_for_query("T", "every42", begin_ms=0, end_ms=LATEST)
+    missing = missing_of(query(store, "every42"))
     for number, path in enumerate(sorted((tmp_path / "index").iterdir())):
         # The size that it had is what tells its shape; so it is the bytes that are short.
         path.write_bytes(bytes(path.stat().st_size if number else 0))
-    await store.reader.load(lacking)
+    await store.reader.page_in(missing)
     assert not storage.loaded
 
 
 def test_what_was_written_since_the_start_is_in_memory(tmp_path: Path) -> None:
     with opened(tmp_path, storage=ColdStorage()) as fresh:
         fresh.append([message(fresh.queue_tail("T", 0), properties=b"KEYS\x01k\x02")])
-        assert not fresh.reader.lacking_record(0)
-        assert not fresh.reader.lacking_for_query("T", "k", begin_ms=0, end_ms=LATEST)
+        assert not missing_of(partial(fresh.reader.record_at, 0))
+        assert not missing_of(query(fresh, "k"))
 
 
-async def test_a_search_by_time_says_step_by_step_what_it_lacks(
+async def test_a_search_by_time_says_step_by_step_what_it_misses(
     store: MessageStore, storage: ColdStorage
 ) -> None:
-    for wanted_ms in (0, 1_000, LATEST):
+    end = store.reader.max_offset("T", 0)
+    for wanted_ms, expected in ((0, 0), (LATEST, end)):
         storage.loaded.clear()
         store.reader._page_cache._known.clear()
+        search = partial(store.reader.offset_by_time, "T", 0, wanted_ms)
         steps = 0
-        while lacking := store.reader.lacking_for_time("T", 0, wanted_ms):
-            await store.reader.load(lacking)
+        while missing := missing_of(search):
+            await store.reader.page_in(missing)
             steps += 1
         # Each halves what is left: a unit and its record, some of them in memory by then.
-        assert 1 <= steps <= 2 * (store.reader.max_offset("T", 0) + 1).bit_length()
-        assert store.reader.offset_by_time("T", 0, wanted_ms) in (
-            0,
-            store.reader.max_offset("T", 0),
-        )
-    assert not store.reader.lacking_for_time("no such topic", 0, 0)
+        assert 1 <= steps <= 2 * (end + 1).bit_length()
+        assert search(may_wait=False) == search(may_wait=True) == expected
+    assert not missing_of(partial(store.reader.offset_by_time, "no such topic", 0, 0))
+
+
+async def test_a_search_by_time_is_not_ended_by_its_number_of_steps(
+    store: MessageStore, storage: ColdStorage
+) -> None:
+    waits: list[bool] = []
+
+    def search(*, may_wait: bool) -> int:
+        waits.append(may_wait)
+        return store.reader.offset_by_time("T", 0, LATEST, may_wait=may_wait)
+
+    assert await store.reader.when_in_memory(search) == store.reader.max_offset("T", 0)
+    assert len(waits) > 3
+    assert not any(waits)

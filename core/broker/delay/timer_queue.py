@@ -1,0 +1,194 @@
+"""Messages of a topic in the order of a time each: those of now in memory, all others in the log.
+
+Owns: TimerQueue: which messages are due and in which order, how far that is over, which messages
+have been appended again elsewhere. Must not touch: what becomes of a message whose time has come,
+where the mark is kept.
+
+    one queue per slot of ten minutes (due_time.timer_queue), in the order of arrival
+
+               slot before            slot of now                    slots to come
+          ------ all over -------|--- mark ---> near ... horizon ---|--- only in the log ---
+
+``near`` has, sorted, the units of the current slot that are above the mark, at most ``near_max``
+of them: where there are more, the earliest; those beyond the horizon are found again when near is
+empty. All that is due up to the mark, (due time, queue offset), is over.
+Concurrency: one task at a time calls what waits (``fill``, ``records``, ``move``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Final
+
+import trio
+from sortedcontainers import SortedList
+
+from motelog.core.records.record import UNIT_BYTES
+from motelog.core.store.disk.page_cache import read_all
+from motelog.core.store.due_time import TIMER_SLOT_MS, timer_queue
+from motelog.core.store.message_store import MessageStore
+from motelog.core.store.queues.consume_queue import UNIT
+
+SCAN_UNITS: Final = 4096
+MOVED_UNITS: Final = 256
+OFFSET_MAX: Final = (1 << 63) - 1
+
+Unit = tuple[int, int]  # due time, queue offset
+
+
+class TimerQueue:
+    """A topic as a row of slots, of which one is looked at: the first that is not all over."""
+
+    def __init__(self, store: MessageStore, topic: str, *, near_max: int) -> None:
+        self._store = store
+        self._topic = topic
+        self._reader = store.reader
+        self._near_max = near_max
+        self.near: SortedList[Unit] = SortedList()
+        # Units above it are not in near, although they are in the slot; None if all are.
+        self._horizon: Unit | None = None
+        # The queue offset up to which the slot's queue has been looked at; -1 before.
+        self._seen_end = -1
+        self._slot = 0
+        self.mark = (0, OFFSET_MAX)
+        # Per queue, units below this have been appended again: not these are delivered.
+        self._void: dict[int, int] = {}
+
+    def start(self, mark: tuple[int, int] | None) -> None:
+        """Begin behind ``mark``; without one, at the earliest message there is."""
+        self.mark = mark or (self._earliest_ms() - 1, OFFSET_MAX)
+        self._slot = self.mark[0] // TIMER_SLOT_MS
+        # A due time is after the time its message came: none may come below the mark.
+        self._store.not_before(self.mark[0])
+
+    def _earliest_ms(self) -> int:
+        earliest_ms = self._store.now_ms()
+        for topic, queue_id in self._store.queues():
+            if topic == self._topic:
+                for begin in range(
+                    self._reader.min_offset(topic, queue_id),
+                    self._reader.max_offset(topic, queue_id),
+                    SCAN_UNITS,
+                ):
+                    units = self._reader.units(topic, queue_id, begin, SCAN_UNITS)
+                    dues = [due_ms for _, _, due_ms in UNIT.iter_unpack(units) if due_ms > 0]
+                    earliest_ms = min(earliest_ms, *dues) if dues else earliest_ms
+        return earliest_ms
+
+    @property
+    def _queue_id(self) -> int:
+        return timer_queue(self._slot * TIMER_SLOT_MS)
+
+    async def fill(self) -> None:
+        """Take in the units of the slot that have not been looked at."""
+        queue_id = self._queue_id
+        offset = self._seen_end
+        if offset < 0:
+            offset = max(self._reader.min_offset(self._topic, queue_id), self._void_of(queue_id))
+        while units := await self._units(queue_id, offset, SCAN_UNITS):
+            self._take(units, offset)
+            offset += len(units) // UNIT_BYTES
+            await trio.lowlevel.checkpoint()
+        self._seen_end = offset
+
+    def _take(self, units: bytes, offset: int) -> None:
+        begin_ms = self._slot * TIMER_SLOT_MS
+        end_ms = begin_ms + TIMER_SLOT_MS
+        near, mark, horizon = self.near, self.mark, self._horizon
+        for index, (_, _, due_ms) in enumerate(UNIT.iter_unpack(units), offset):
+            # Units of an earlier round of the ring are here too.
+            if begin_ms <= due_ms < end_ms and (due_ms, index) > mark:
+                if horizon is None or (due_ms, index) < horizon:
+                    near.add((due_ms, index))
+                if len(near) > self._near_max:
+                    horizon = near.pop()
+        self._horizon = horizon
+
+    def due(self, now_ms: int) -> list[Unit]:
+        """Return the units that are due, in the order of their times."""
+        return list(self.near.irange(maximum=(now_ms, OFFSET_MAX)))
+
+    def pass_over(self, units: list[Unit]) -> None:
+        """Note that these have been delivered: the first ones that were due."""
+        self.mark = units[-1]
+        del self.near[: len(units)]
+
+    def go_on(self, now_ms: int) -> bool:
+        """Go to where the next messages may be; False if there is nothing to do before next_ms."""
+        if self.near:
+            return False
+        if self._horizon is not None:
+            self._rescan()
+            return True
+        end_ms = (self._slot + 1) * TIMER_SLOT_MS
+        if now_ms < end_ms:
+            return False
+        self.mark = (end_ms - 1, OFFSET_MAX)
+        self._void.pop(self._queue_id, None)
+        self._slot += 1
+        self._rescan()
+        return True
+
+    @property
+    def next_ms(self) -> int:
+        """When the next message is due that is known, or the slot ends."""
+        return self.near[0][0] if self.near else (self._slot + 1) * TIMER_SLOT_MS
+
+    def _rescan(self) -> None:
+        """Look at the slot from its beginning again."""
+        self.near.clear()
+        self._horizon = None
+        self._seen_end = -1
+
+    async def move(self, end: int, append: Callable[[list[tuple[int, bytes]]], None]) -> None:
+        """Have ``append`` append again what waits below the physical offset ``end``.
+
+        It is given (due time, record) of some messages at a time. What it has appended counts from
+        then on, and these do not.
+        """
+        queue_ids = sorted(
+            queue_id for topic, queue_id in self._store.queues() if topic == self._topic
+        )
+        for queue_id in queue_ids:
+            offset = max(self._void_of(queue_id), self._reader.min_offset(self._topic, queue_id))
+            # What is appended below is behind this.
+            last = self._reader.max_offset(self._topic, queue_id)
+            while offset < last:
+                units = await self._units(queue_id, offset, MOVED_UNITS)
+                found = [unit for unit in UNIT.iter_unpack(units) if unit[0] < end]
+                if not found:
+                    break
+                waiting = [
+                    (due_ms, at)
+                    for at, (_, _, due_ms) in enumerate(found, offset)
+                    if (due_ms, at) > self.mark
+                ]
+                records = await self._reader.when_in_memory(
+                    partial(self._records, waiting, queue_id)
+                )
+                due_times = [due_ms for due_ms, _ in waiting]
+                append(list(zip(due_times, records, strict=True)))
+                offset += len(found)
+                self._void[queue_id] = offset
+                await trio.lowlevel.checkpoint()
+        self._rescan()
+
+    async def _units(self, queue_id: int, queue_offset: int, count: int) -> bytes:
+        units = partial(self._reader.units, self._topic, queue_id, queue_offset, count)
+        return await self._reader.when_in_memory(units)
+
+    async def records(self, units: list[Unit]) -> list[bytes]:
+        """Return the records of units of the slot; empty for one that is lost."""
+        return await self._reader.when_in_memory(partial(self._records, units, self._queue_id))
+
+    def _records(self, units: list[Unit], queue_id: int, *, may_wait: bool) -> list[bytes]:
+        def record(unit: Unit) -> bytes:
+            return self._reader.read(
+                self._topic, queue_id, unit[1], count_max=1, may_wait=may_wait
+            ).records
+
+        return read_all(record, units)
+
+    def _void_of(self, queue_id: int) -> int:
+        return self._void.get(queue_id, 0)
