@@ -103,7 +103,7 @@ class BrokerApi:
         return self._topics.user_topics()
 
     def on_growth(self, listener: Callable[[list[QueueTail]], None]) -> None:
-        """Call ``listener`` after each append with the queues that grew; it must not append.
+        """Call ``listener`` with the queues that have more to read; it must not append.
 
         What it raises is logged: the message is in the log, whoever sent it hears so.
         """
@@ -112,7 +112,7 @@ class BrokerApi:
             with self._faults.boundary("hearing of new messages failed, a fault of this server"):
                 listener(tails)
 
-        self._store.on_dispatch.append(hear)
+        self._store.on_growth.append(hear)
 
     def on_topic_created(self, listener: Callable[[str], None]) -> None:
         """Call ``listener`` with the name of each users' topic that is created or changed."""

@@ -37,6 +37,7 @@ from motelog.core.store.log.commitlog import CommitLog
 from motelog.core.store.log.flush import GroupFlusher
 from motelog.core.store.log.mapped_file_queue import MappedFile
 from motelog.core.store.queues.consume_queue import ConsumeQueue
+from motelog.core.store.readable import Readable
 
 _log = logging.getLogger(__name__)
 
@@ -83,6 +84,7 @@ class LogCleaner:
         storage: Storage,
         log: CommitLog,
         queues: Mapping[tuple[str, int], ConsumeQueue],
+        readable: Readable,
         *,
         flusher: GroupFlusher,
         files_lock: trio.Lock,
@@ -94,6 +96,7 @@ class LogCleaner:
         self._storage = storage
         self._log = log
         self._queues = queues
+        self._readable = readable
         self._flusher = flusher
         self._files_lock = files_lock
         self._on_failure = on_failure
@@ -123,6 +126,9 @@ class LogCleaner:
             if self._flusher.is_fenced:
                 break
             oldest = self._log.queue.files[0]
+            if oldest.end > self._readable.offset:
+                # Nobody has been able to read all of it.
+                break
             newest_ms = self._newest_ms(oldest)
             if not await self._goes(newest_ms):
                 break

@@ -56,6 +56,7 @@ from motelog.core.store.log.flush import Committer, GroupFlusher
 from motelog.core.store.queues.consume_queue import ConsumeQueue, OpenFiles, is_topic_name
 from motelog.core.store.queues.unit_flusher import UnitFlusher
 from motelog.core.store.queues.unit_healer import UnitHealer
+from motelog.core.store.readable import Readable
 from motelog.core.store.start.queue_recovery import QueueRecovery
 from motelog.core.store.start.recovery import Recovery
 from motelog.core.store.state.checkpoint import ClockNotes, StateFiles
@@ -131,9 +132,11 @@ class MessageStore:
             lambda queue: self.unit_flusher.note_unsynced([queue]),
         )
         self._files.heal = self.healer.heal_file
+        self.readable = Readable(self._log, self._queues)
         self.reader = StoreReader(
             self._log,
             self._queues,
+            self.readable,
             self.index,
             self.healer,
             PageCache(self._storage, self._clock),
@@ -153,6 +156,7 @@ class MessageStore:
             self._storage,
             self._log,
             self._queues,
+            self.readable,
             flusher=self._flusher,
             files_lock=self._files_lock,
             on_failure=self._fence,
@@ -171,7 +175,6 @@ class MessageStore:
             interval_ms=config.checkpoint_interval_ms,
         )
         self.cleaner.before_removal.append(self._checkpointer.cover)
-        self.on_dispatch: list[Callable[[list[QueueTail]], None]] = []
 
     # -- opening and closing ---------------------------------------------------------------
 
@@ -369,13 +372,14 @@ class MessageStore:
     ) -> int:
         """Append a batch, all or nothing; return the physical offset behind it.
 
-        When it returns, the records are readable and the listeners have been called; they are
-        durable after ``wait_durable`` of that offset. ``placed`` gets (physical offset, queue
-        offset) per message. ``store_timestamp_ms`` is one that ``now_ms`` has returned, for those
-        who derive a due time from it. ``even_if_full`` is for what makes room by appending: the
-        limits on the disk's use do not hold for it. Raises RecordTooLargeError, StoreFullError or
-        StoreFencedError; unless it ``may_wait`` for the next CommitLog file to be made, also
-        NextFileError where it would have to. The event loop may not.
+        When it returns, the records can be read, up to ``readable_offset``, and the listeners have
+        been called; they are durable after ``wait_durable`` of that offset. ``placed`` gets
+        (physical offset, queue offset) per message. ``store_timestamp_ms`` is one that ``now_ms``
+        has returned, for those who derive a due time from it. ``even_if_full`` is for what makes
+        room by appending: the limits on the disk's use do not hold for it. Raises
+        RecordTooLargeError, StoreFullError or StoreFencedError; unless it ``may_wait`` for the next
+        CommitLog file to be made, also NextFileError where it would have to. The event loop may
+        not.
         """
         if self._fence_reason is not None:
             raise StoreFencedError(self._fence_reason)
@@ -409,8 +413,7 @@ class MessageStore:
         if has_keys:
             self.index.note(began_at, len(messages))
         self.stats.note_append(len(messages), end_offset - began_at, perf_counter_ns() - began_ns)
-        for listener in self.on_dispatch:
-            listener(dirty)
+        self.readable.appended(dirty, began_at, end_offset)
         return end_offset
 
     def now_ms(self) -> int:
@@ -471,7 +474,18 @@ class MessageStore:
 
     @property
     def end_offset(self) -> int:
+        """Where the next record will begin; readers ask ``readable_offset``."""
         return self._log.end_offset
+
+    @property
+    def readable_offset(self) -> int:
+        """Records that begin below this may be read; the log's end unless there is a limit."""
+        return self.readable.offset
+
+    @property
+    def on_growth(self) -> list[Callable[[list[QueueTail]], None]]:
+        """What is called with the queues that have more to read; a listener must not append."""
+        return self.readable.listeners
 
     def sample(self) -> dict[str, int]:
         """Return the counters since the start and, named ``*_now``, the gauges."""

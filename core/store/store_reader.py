@@ -1,7 +1,7 @@
 """Reads of an open store: queues by offset and time, records by their place and by key.
 
-Owns: StoreReader, what a read found. Must not touch: what is written, when and where; how places
-are found to be in memory, and paged in (page_cache).
+Owns: StoreReader, what a read found. Must not touch: what is written, when and where; how far it
+may be read (readable); how places are found to be in memory, and paged in (page_cache).
 
     read, query, ...           the bytes, through maps, however long the disk takes
     the same, may_wait=False   the bytes, or NotInMemoryError, which names what to page in
@@ -35,6 +35,7 @@ from motelog.core.store.index.index_service import IndexService, QueryResult
 from motelog.core.store.log.commitlog import CommitLog
 from motelog.core.store.queues.consume_queue import UNIT, ConsumeQueue
 from motelog.core.store.queues.unit_healer import UnitHealer
+from motelog.core.store.readable import Readable
 from motelog.core.store.stats import StoreStats
 
 logger = logging.getLogger(__name__)
@@ -92,6 +93,7 @@ class StoreReader:
         self,
         log: CommitLog,
         queues: Mapping[tuple[str, int], ConsumeQueue],
+        readable: Readable,
         index: IndexService,
         healer: UnitHealer,
         page_cache: PageCache,
@@ -105,6 +107,7 @@ class StoreReader:
         self.opened_at = 0
         self._log = log
         self._queues = queues
+        self._readable = readable
         self._index = index
         self._healer = healer
         self._page_cache = page_cache
@@ -130,12 +133,13 @@ class StoreReader:
         """
         began_ns = perf_counter_ns()
         queue = self._queues.get((topic, queue_id))
-        nothing = self._find_nothing(queue, queue_offset)
-        if nothing is not None:
+        if queue is None:
             self._stats.note_miss()
-            return nothing
-        assert queue is not None
-        low, high = queue.min_offset, queue.max_offset
+            return ReadResult(ReadStatus.NO_QUEUE, 0, 0, 0)
+        low, high = self._min_offset_of(queue), self._readable.max_offset(queue)
+        if not low <= queue_offset < high:
+            self._stats.note_miss()
+            return _nothing(queue_offset, low, high)
         self._check_open()
         window = count_max if tag_codes is None else max(SCAN_UNITS_MIN, count_max)
         window = min(window, high - queue_offset)
@@ -205,30 +209,16 @@ class StoreReader:
             page_ins.note(missing)
             await self.page_in(missing)
 
-    def _find_nothing(self, queue: ConsumeQueue | None, queue_offset: int) -> ReadResult | None:
-        """Return the result of a read at an offset where there is nothing; None if there is."""
-        if queue is None:
-            return ReadResult(ReadStatus.NO_QUEUE, 0, 0, 0)
-        low, high = self._min_offset_of(queue), queue.max_offset
-        if high == 0:
-            return ReadResult(ReadStatus.NO_MESSAGE_IN_QUEUE, 0, 0, 0)
-        if queue_offset < low:
-            return ReadResult(ReadStatus.OFFSET_TOO_SMALL, low, low, high)
-        if queue_offset == high:
-            return ReadResult(ReadStatus.OFFSET_OVERFLOW_ONE, high, low, high)
-        if queue_offset > high:
-            return ReadResult(ReadStatus.OFFSET_OVERFLOW_BADLY, high, low, high)
-        return None
-
     def units(
         self, topic: str, queue_id: int, queue_offset: int, count: int, *, may_wait: bool = True
     ) -> bytes:
         """Return up to ``count`` ConsumeQueue units from ``queue_offset`` on; fewer at the end."""
         queue = self._queues.get((topic, queue_id))
-        if queue is None or not 0 <= queue_offset < queue.max_offset:
+        end = 0 if queue is None else self._readable.max_offset(queue)
+        if queue is None or not 0 <= queue_offset < end:
             return b""
         self._check_open()
-        count = min(count, queue.max_offset - queue_offset)
+        count = min(count, end - queue_offset)
         if not may_wait:
             self._page_cache.require(queue.places(queue_offset, count))
         return self._units(queue, queue_offset, count)
@@ -289,9 +279,12 @@ class StoreReader:
             raise StoreError(f"a ConsumeQueue file cannot be read: {exc}") from exc
 
     def max_offset(self, topic: str, queue_id: int) -> int:
-        """Return the queue offset that the next message will get; 0 without such a queue."""
+        """Return the queue offset that the next message to be read will have.
+
+        0 without such a queue.
+        """
         queue = self._queues.get((topic, queue_id))
-        return queue.max_offset if queue is not None else 0
+        return self._readable.max_offset(queue) if queue is not None else 0
 
     def offset_by_time(
         self, topic: str, queue_id: int, timestamp_ms: int, *, may_wait: bool = True
@@ -303,7 +296,7 @@ class StoreReader:
         queue = self._queues.get((topic, queue_id))
         if queue is None:
             return 0
-        low, high = self._min_offset_of(queue), queue.max_offset
+        low, high = self._min_offset_of(queue), self._readable.max_offset(queue)
         while low < high:
             middle = (low + high) // 2
             # A lost record (-1) counts as old, so that the search ends at one that is there.
@@ -322,7 +315,7 @@ class StoreReader:
         if queue is None:
             return -1
         self._check_open()
-        if not self._min_offset_of(queue) <= queue_offset < queue.max_offset:
+        if not self._min_offset_of(queue) <= queue_offset < self._readable.max_offset(queue):
             return -1
         if not may_wait:
             self._page_cache.require(queue.places(queue_offset, 1))
@@ -346,6 +339,8 @@ class StoreReader:
         StoreError if it cannot be read.
         """
         self._check_open()
+        if physical_offset >= self._readable.offset:
+            raise RecordError("outside the log", offset_bytes=physical_offset)
         if not may_wait:
             self._require_record(physical_offset)
         try:
@@ -374,7 +369,13 @@ class StoreReader:
             places = self._index.places(topic, key, begin_ms, end_ms, self._log_files())
             self._page_cache.require_paged_in(places)
         return self._index.query(
-            topic, key, begin_ms, end_ms, count_max=count_max, only_unique=only_unique
+            topic,
+            key,
+            begin_ms,
+            end_ms,
+            end_offset=self._readable.offset,
+            count_max=count_max,
+            only_unique=only_unique,
         )
 
     def _require_record(self, physical_offset: int) -> None:
@@ -408,3 +409,14 @@ class StoreReader:
         except StoreError:
             return -1
         return int(fields[8])
+
+
+def _nothing(queue_offset: int, low: int, high: int) -> ReadResult:
+    """Return the result of a read at an offset outside [low, high) of a queue."""
+    if high == 0:
+        return ReadResult(ReadStatus.NO_MESSAGE_IN_QUEUE, 0, 0, 0)
+    if queue_offset < low:
+        return ReadResult(ReadStatus.OFFSET_TOO_SMALL, low, low, high)
+    if queue_offset == high:
+        return ReadResult(ReadStatus.OFFSET_OVERFLOW_ONE, high, low, high)
+    return ReadResult(ReadStatus.OFFSET_OVERFLOW_BADLY, high, low, high)

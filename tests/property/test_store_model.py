@@ -61,7 +61,7 @@ class StoreAgainstModel(RuleBasedStateMachine):
             messages.append(message(tail, body, properties=properties, tags_code=hashed))
             self.model[key].append((body, code))
         grown: list[tuple[bytes, int]] = []
-        self.store.on_dispatch = [lambda tails: grown.extend((t.topic, t.queue_id) for t in tails)]
+        self.store.on_growth[:] = [lambda tails: grown.extend((t.topic, t.queue_id) for t in tails)]
         placed: list[tuple[int, int]] = []
         end = self.store.append(messages, placed)
         assert end == self.store.end_offset

@@ -107,7 +107,7 @@ class PullStage:
             short_poll_ms=None,
             cached_bytes=None,
         )
-        store.on_dispatch.append(self.pulls.queues_grew)
+        store.on_growth.append(self.pulls.queues_grew)
 
     def pull(
         self, client: Client, topic: str, queue_id: int, *, flag: int = 0, **fields: int

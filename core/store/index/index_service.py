@@ -461,10 +461,14 @@ class IndexService:
         begin_ms: int,
         end_ms: int,
         *,
+        end_offset: int,
         count_max: int,
         only_unique: bool,
     ) -> QueryResult:
-        """Return the newest records that have the key; StoreError if a file cannot be mapped."""
+        """Return the newest records below ``end_offset`` of the log that have the key.
+
+        StoreError if a file cannot be mapped.
+        """
         records: list[bytes] = []
         count_max = min(count_max, QUERY_COUNT_MAX)
         room = QUERY_BYTES_MAX
@@ -474,7 +478,7 @@ class IndexService:
             for _, place in zip(range(CANDIDATES_MAX), places, strict=False):
                 if len(records) >= count_max:
                     break
-                record = self._intact(place)
+                record = self._intact(place) if place < end_offset else None
                 if record is None:
                     continue
                 fields = decode(record)[0]

@@ -24,7 +24,7 @@ class Stage:
         self.clock = clock
         self.pulled = 0
         self.stats = self.make()
-        store.on_dispatch.append(self.stats.queues_grew)
+        store.on_growth.append(self.stats.queues_grew)
 
     def make(self, items_max: int = 10) -> BrokerStats:
         return BrokerStats(

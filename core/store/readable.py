@@ -1,0 +1,99 @@
+"""How far the log may be read: the one bound that readers ask, and those who wake them.
+
+Owns: Readable: the bound as a physical offset and as a queue offset, who hears that a queue has
+more to read, which queues have some that may not be read yet. Must not touch: records, files.
+
+                       readable.offset      the log's end
+    ----- may be read -----|---- hidden ----|
+
+Without a limit the bound is the log's end, and asking costs one comparison. A limit is for a log
+whose end may have to be taken back: what a reader has seen must not go away. It lies where a record
+begins or ends.
+Invariants: nobody hears of a queue because of what is hidden; whoever has read all that there was
+hears when there is more.
+Concurrency: the thread of the trio run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from motelog.core.errors import StoreError
+from motelog.core.records.record import QueueTail
+from motelog.core.store.log.commitlog import CommitLog
+from motelog.core.store.queues.consume_queue import ConsumeQueue
+
+NO_LIMIT: Final = (1 << 63) - 1
+
+
+class Readable:
+    """The end of what readers see of one open store."""
+
+    def __init__(self, log: CommitLog, queues: Mapping[tuple[str, int], ConsumeQueue]) -> None:
+        self._log = log
+        self._queues = queues
+        self._limit = NO_LIMIT
+        #: Called with the queues that have more to read; a listener must not append.
+        self.listeners: list[Callable[[list[QueueTail]], None]] = []
+        # Queues with records above the limit, and where the last append to them ended.
+        self._hidden: dict[QueueTail, int] = {}
+        # Of queues asked about while there is a limit: the limit then, and their end below it.
+        self._ends: dict[QueueTail, tuple[int, int]] = {}
+
+    @property
+    def offset(self) -> int:
+        """Every record that begins below this physical offset may be read, and no other."""
+        return min(self._limit, self._log.end_offset)
+
+    def max_offset(self, queue: ConsumeQueue) -> int:
+        """Return the queue offset behind the last message of a queue that may be read.
+
+        StoreError if that cannot be found out.
+        """
+        if self._limit >= self._log.end_offset:
+            return queue.max_offset
+        limit, end = self._ends.get(queue.tail, (-1, queue.max_offset))
+        if limit != self._limit:
+            try:
+                end = queue.find_end(self._limit, end)
+            except OSError as exc:
+                raise StoreError(f"a ConsumeQueue file cannot be read: {exc}") from exc
+            self._ends[queue.tail] = self._limit, end
+        return end
+
+    def set_limit(self, physical_offset: int) -> None:
+        """Let what begins below ``physical_offset`` be read, and tell who waits for it."""
+        before = self.offset
+        self._limit = physical_offset
+        if physical_offset < before:
+            # Since nobody was to be told of these, they were not noted.
+            end = self._log.end_offset
+            for queue in self._queues.values():
+                if self.max_offset(queue) < queue.max_offset:
+                    self._hidden[queue.tail] = end
+            return
+        grown = list(self._hidden)
+        self._hidden = {t: end for t, end in self._hidden.items() if end > physical_offset}
+        if physical_offset >= self._log.end_offset:
+            self._ends.clear()
+        if grown and self.offset > before:
+            self._tell(grown)
+
+    def appended(self, tails: list[QueueTail], begin: int, end: int) -> None:
+        """Note that queues have got records in [begin, end) of the log; tell who may read them."""
+        if end > self._limit:
+            self._hidden.update(dict.fromkeys(tails, end))
+        if begin < self._limit:
+            self._tell(tails)
+
+    def _tell(self, tails: list[QueueTail]) -> None:
+        for listener in self.listeners:
+            listener(tails)
+
+    def _check(self) -> None:
+        """Assert the invariants."""
+        for queue in self._queues.values():
+            end = self.max_offset(queue)
+            assert end <= queue.max_offset
+            assert (queue.tail in self._hidden) == (end < queue.max_offset)
