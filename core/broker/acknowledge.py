@@ -142,6 +142,8 @@ class AnswerQueue(Generic[Answers]):
         self._answer = answer
         self._refuse = refuse
         self._entries: deque[_Entry[Answers]] = deque()
+        # How many appends were too late since the log last kept up.
+        self._late_count = 0
         acknowledge.listeners.append(self.release)
 
     def may_answer(self, end_offset: int) -> bool:
@@ -177,6 +179,9 @@ class AnswerQueue(Generic[Answers]):
             refused = [entry.answers for entry in entries]
             entries.clear()
         if released:
+            if self._late_count:
+                _log.warning("the disk keeps up again appends_too_late=%d", self._late_count)
+                self._late_count = 0
             self._answer(released)
         if failure is not None and refused:
             self._refuse(refused, failure)
@@ -192,11 +197,13 @@ class AnswerQueue(Generic[Answers]):
             error = FlushTimeoutError(
                 f"stored, but not on the disk within {timeout_ms} ms: it may be there later"
             )
-            _log.warning(
-                "the disk is too slow: publishers are told so and may send again"
-                " appends=%d timeout_ms=%d acknowledged_offset=%d",
-                len(refused), timeout_ms, self._acknowledge.acknowledged_offset,
-            )  # fmt: skip
+            if not self._late_count:
+                _log.warning(
+                    "the disk is too slow: who waits for it is refused, and may send again what is"
+                    " stored already timeout_ms=%d acknowledged_offset=%d",
+                    timeout_ms, self._acknowledge.acknowledged_offset,
+                )  # fmt: skip
+            self._late_count += len(refused)
             self._refuse(refused, error)
         # Whoever comes now waits as long as anybody may.
         return entries[0].deadline_ms - now_ms if entries else timeout_ms

@@ -112,6 +112,23 @@ def test_whose_time_is_over_is_refused_and_never_answered() -> None:
     assert stage.expire() == 5_000
 
 
+def test_a_slow_disk_is_logged_when_it_begins_and_when_it_ends(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    stage = Stage()
+    for end_offset in (100, 200, 300):
+        stage.queue.add(end_offset, "late")
+        stage.clock.advance(1)
+    stage.clock.advance(4_997)
+    while stage.expire() < 5_000:
+        stage.clock.advance(1)
+    assert len(stage.refused) == 3
+    assert len(caplog.records) == 1
+    stage.queue.add(400, "in time")
+    stage.policy.grow_to(400)
+    assert caplog.messages[1:] == ["the disk keeps up again appends_too_late=3"]
+
+
 def test_who_is_told_may_have_more_wait_or_release_again() -> None:
     policy, clock = FakeAcknowledge(0), ManualClock()
     answered: list[str] = []
