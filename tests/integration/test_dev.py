@@ -26,6 +26,7 @@ def test_every_address_of_the_ready_line_answers(motelog_stack: MotelogProcess) 
         "broker",
         "admin",
         "data",
+        "data_bytes",
     }
     assert motelog_stack.ready["event"] == "ready"
     assert motelog_stack.ready["pid"] == motelog_stack.pid
@@ -93,6 +94,7 @@ def test_text_names_the_addresses_and_what_to_try_next() -> None:
         process.communicate(timeout=20)
         text = "".join(lines)
         assert text.startswith("Motelog is ready.\n  MQTT         127.0.0.1:")
+        assert " MiB of the disk)\n" in text
         assert "acknowledged when in the page cache, on the disk within 500 ms" in text
         assert "motelog pub -t telemetry/dev42/temp" in text
         assert "mosquitto_pub" in text
@@ -106,6 +108,32 @@ def test_messages_of_a_data_folder_are_there_after_a_restart(tmp_path: Path) -> 
             "consume", "room", "--until-end", "--json", "--namesrv", process.ready["namesrv"]
         )
     assert (message["body"], message["tag"]) == ("kept", "1")
+
+
+def test_a_new_folder_takes_little_of_the_disk_and_an_old_one_keeps_its_file_size(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def log_file_sizes(folder: Path) -> set[int]:
+        return {path.stat().st_size for path in (folder / "commitlog").iterdir()}
+
+    with MotelogProcess(data=tmp_path / "new") as process:
+        assert log_file_sizes(tmp_path / "new") == {64 << 20}
+        assert 64 << 20 <= process.ready["data_bytes"] < 70 << 20
+    monkeypatch.setenv("MOTELOG__BROKER__STORE__COMMITLOG_FILE_BYTES", str(1 << 20))
+    with MotelogProcess(data=tmp_path / "old") as process:
+        motelog_lines("pub", "-t", "room/1", "-m", "kept", "--json", "--to", process.ready["mqtt"])
+        assert log_file_sizes(tmp_path / "old") == {1 << 20}
+    monkeypatch.delenv("MOTELOG__BROKER__STORE__COMMITLOG_FILE_BYTES")
+    with MotelogProcess(data=tmp_path / "old") as process:
+        # The second file follows the first one's size, not the configuration.
+        with SyncProducer(namesrv=process.ready["namesrv"]) as producer:
+            for _ in range(3):
+                producer.send(Message("room", b"x" * 600_000))
+        assert log_file_sizes(tmp_path / "old") == {1 << 20}
+        messages = motelog_lines(
+            "consume", "room", "--until-end", "--json", "--namesrv", process.ready["namesrv"]
+        )
+    assert "kept" in [message["body"] for message in messages]
 
 
 def test_data_folder_in_use_is_refused(tmp_path: Path) -> None:

@@ -50,10 +50,16 @@ def test_versions_agree() -> None:
     assert project_settings()["project"]["version"] == motelog.__version__
 
 
-def test_typing_files_are_there_and_shipped() -> None:
+def test_typing_files_and_sources_of_kernels_are_there_and_shipped() -> None:
     shipped = project_settings()["tool"]["setuptools"]["package-data"]["*"]
-    assert {"py.typed", "*.pyi"} <= set(shipped)
+    assert {"py.typed", "*.pyi", "*.pyx", "*.pxd"} <= set(shipped)
     assert (ROOT / "src" / "motelog" / "py.typed").exists()
+
+
+def test_a_source_distribution_holds_each_folder_once() -> None:
+    lines = (ROOT / "MANIFEST.in").read_text(encoding="utf-8").splitlines()
+    pruned = {line.removeprefix("prune ") for line in lines if line.startswith("prune ")}
+    assert {folder for folder in PACKAGES if "/" not in folder} <= pruned
 
 
 def test_lazy_names_are_all_there() -> None:

@@ -5,6 +5,7 @@ Owns: its options, what it prints when ready. Must not touch: how roles run (mot
 
 from __future__ import annotations
 
+from contextlib import suppress
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -17,8 +18,9 @@ if TYPE_CHECKING:
     from motelog.config import MotelogConfig
     from motelog.roles import Roles
 
-# A folder that goes away with the process needs no files sized for months of messages.
-EPHEMERAL_COMMITLOG_BYTES = 64 * 1024 * 1024
+# A developer's disk is not filled by the first message; a folder that has files keeps their size.
+COMMITLOG_FILE_BYTES = 64 * 1024 * 1024
+# Of a folder that goes away with the process; in others all ConsumeQueue files have the usual size.
 EPHEMERAL_QUEUE_UNITS = 10_000
 
 # What the options below set: the option if it is given, else the variable, else the default.
@@ -143,9 +145,12 @@ def _config(
 ) -> MotelogConfig:
     from motelog.config import config_of
 
-    store: dict[str, object] = {"directory": str(directory), "flush": flush.value}
+    store: dict[str, object] = {
+        "directory": str(directory),
+        "flush": flush.value,
+        "commitlog_file_bytes": COMMITLOG_FILE_BYTES,
+    }
     if ephemeral:
-        store["commitlog_file_bytes"] = EPHEMERAL_COMMITLOG_BYTES
         store["consume_queue_file_units"] = EPHEMERAL_QUEUE_UNITS
     table: dict[str, object] = {
         "namesrv": {"listen": listen["--namesrv"]},
@@ -185,20 +190,36 @@ def ready_line(roles: Roles, directory: Path) -> dict[str, object]:
         "broker": text["broker"],
         "admin": text["console"],
         "data": str(directory.absolute()),
+        "data_bytes": _used_bytes(directory),
     }
+
+
+def _used_bytes(directory: Path) -> int:
+    """Return what the files below a folder take of the disk, which is less where one is sparse."""
+    import os
+
+    used = 0
+    for folder, _, names in os.walk(directory):
+        for name in names:
+            with suppress(FileNotFoundError):  # the store removes files meanwhile
+                used += 512 * os.stat(os.path.join(folder, name)).st_blocks
+    return used
 
 
 def _ready_text(roles: Roles, directory: Path, promise: str) -> str:
     line = ready_line(roles, directory)
     host, _, port = str(line["mqtt"]).rpartition(":")
     to = "" if line["mqtt"] == "127.0.0.1:1883" else f" --to {line['mqtt']}"
+    used_bytes = line["data_bytes"]
+    assert isinstance(used_bytes, int)
+    used = f"{used_bytes / 1024**2:,.0f} MiB of the disk"
     namesrv = "" if line["namesrv"] == "127.0.0.1:9876" else f" --namesrv {line['namesrv']}"
     return f"""Motelog is ready.
   MQTT         {line["mqtt"]}
   name server  {line["namesrv"]}
   broker       {line["broker"]}
   admin        http://{line["admin"]}/health/ready  /metrics
-  messages     {line["data"]}
+  messages     {line["data"]} ({used})
                {promise}
 
 Try, in other terminals:

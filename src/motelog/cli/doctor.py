@@ -22,7 +22,7 @@ from motelog.cli.output import stop, table, write, write_json
 
 PYTHON_MIN = (3, 11)
 DESCRIPTORS_WANTED = 20_000
-FREE_BYTES_WANTED = 4 * 1024**3  # a CommitLog file of 1 GiB, its successor, and room to work
+FREE_BYTES_WANTED = 4 * 1024**3  # a server's CommitLog file of 1 GiB, its successor, room to work
 JAVA_VERSIONS = range(17, 26)
 PORTS = {1883: "--mqtt", 8080: "--admin", 9876: "--namesrv", 10909: "--broker", 10911: "--broker"}
 
@@ -156,7 +156,8 @@ def _disk(data: Path) -> Finding:
     if not (place.is_dir() and os.access(place, os.W_OK)):
         return Finding("disk", "fault", f"{place} cannot be used", "choose another --data")
     if free < FREE_BYTES_WANTED:
-        return Finding("disk", "note", text, "a CommitLog file takes 1 GiB: make room")
+        remedy = "motelog dev takes 64 MiB at a time, but motelog up 1 GiB: make room for that"
+        return Finding("disk", "note", text, remedy)
     return Finding("disk", "ok", text)
 
 
