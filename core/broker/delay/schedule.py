@@ -110,6 +110,7 @@ class ScheduleService:
         self._grown = trio.Event()
         self._lock = trio.Lock()
         self._faults = LimitedLog(_log, lines_max=1, period_s=FAULT_PERIOD_S)
+        self._unsaved = LimitedLog(_log, lines_max=1, period_s=FAULT_PERIOD_S)
         self.delivered_count = 0
 
     @property
@@ -386,7 +387,12 @@ class ScheduleService:
         except StoreFencedError:
             return
         except OSError as exc:
-            _log.warning("progress of delayed messages not saved error=%s", exc)
+            self._unsaved.warning(
+                "progress of delayed messages not saved, after a kill those delivered since come"
+                " again; tried again each %g s error=%s",
+                self._save_interval_s,
+                exc,
+            )
             return
         self._saved = progress
 

@@ -31,5 +31,5 @@ def test_a_taken_address_is_named() -> None:
 
 @pytest.mark.parametrize("address", ["127.0.0.1", "::1:80", "127.0.0.1:65536", ":80"])
 def test_what_is_no_address_is_refused(address: str) -> None:
-    with pytest.raises(ValueError, match="address|HOST:PORT|65535"):
+    with pytest.raises(ValueError, match=r"address|HOST:PORT|65535"):
         open_listener(address)
