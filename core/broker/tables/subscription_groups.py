@@ -7,7 +7,7 @@ consumer_groups.py's.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import msgspec
@@ -33,7 +33,7 @@ class SubscriptionGroup(msgspec.Struct, frozen=True, rename="camel", kw_only=Tru
 
 
 class SubscriptionGroups:
-    """The groups of one broker."""
+    """The groups of one broker; ``listeners`` hear that one is new, changed or gone."""
 
     def __init__(self, *, auto_create: bool, groups_max: int) -> None:
         self._auto_create = auto_create
@@ -41,6 +41,7 @@ class SubscriptionGroups:
         self._groups: dict[str, SubscriptionGroup] = {}
         self.version = DataVersion()
         self.is_dirty = False
+        self.listeners: list[Callable[[], None]] = []
 
     def __len__(self) -> int:
         return len(self._groups)
@@ -96,6 +97,8 @@ class SubscriptionGroups:
     def _changed(self, now_ms: int) -> None:
         self.version = self.version.next(now_ms)
         self.is_dirty = True
+        for listener in self.listeners:
+            listener()
 
 
 def _in_bounds(group: SubscriptionGroup) -> SubscriptionGroup:
