@@ -32,7 +32,6 @@ from motelog.core.broker.shown.runtime_info import RuntimeInfo
 from motelog.core.broker.shown.stats import BrokerStats
 from motelog.core.broker.tables.consumer_groups import GroupMembers
 from motelog.core.broker.tables.consumer_offsets import ConsumerOffsets
-from motelog.core.broker.tables.saved_table import SavedTable
 from motelog.core.broker.tables.subscription_groups import SubscriptionGroups
 from motelog.core.broker.tables.topics import TopicTable
 from motelog.core.broker.waiting.filter_gate import FilterGate
@@ -47,6 +46,7 @@ from motelog.core.metrics import Histogram
 from motelog.core.net.listen import open_listener
 from motelog.core.remoting.codes import RequestCode
 from motelog.core.remoting.server import Connection, RemotingServer
+from motelog.core.saved_table import SavedTable
 from motelog.core.state_file import StateFile
 from motelog.core.store.message_store import MessageStore
 from motelog.core.store.state.progress import OnProgress, StartProgress, log_progress

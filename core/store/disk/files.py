@@ -260,7 +260,7 @@ class OsStorage:
         try:
             with open(path, "rb") as file:
                 return file.read()
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return None
 
     def replace_file(self, path: str, data: bytes) -> None:

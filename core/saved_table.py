@@ -1,4 +1,4 @@
-"""A table of the broker and the file that keeps it.
+"""A table of broker or name server, and the file that keeps it.
 
 Owns: when a table is written, one write at a time. Must not touch: what is in it, the file's bytes.
 """
@@ -31,7 +31,7 @@ class Table(Protocol):
 
 
 class SavedTable:
-    """``load`` in a thread before the broker serves, then ``save_if_changed``."""
+    """``load`` in a thread before the server serves, then ``save_if_changed``."""
 
     def __init__(self, file: StateFile, table: Table) -> None:
         self._file = file
