@@ -21,15 +21,9 @@ from motelog.core.namesrv.kv_config import ORDER_TOPIC_NAMESPACE, KvConfig
 from motelog.core.namesrv.registration_body import decode_registration, decode_version
 from motelog.core.namesrv.route_table import BrokerData, BrokerIdentity, RouteTable, TopicRoute
 from motelog.core.net.listen import open_listener
+from motelog.core.remoting.fields import bool_field, int_field, text_field
 from motelog.core.remoting.frames import RemotingCommand, RequestCode, ResponseCode
-from motelog.core.remoting.server import (
-    Connection,
-    Processor,
-    RemotingServer,
-    bool_field,
-    int_field,
-    text_field,
-)
+from motelog.core.remoting.server import Connection, Processor, RemotingServer
 from motelog.core.saved_table import SavedTable
 from motelog.core.state_file import StateFile
 
