@@ -14,13 +14,13 @@ from dataclasses import dataclass, fields
 from datetime import datetime
 from typing import Final, Literal, TypeVar
 
+from motelog.core.addresses import parse_address
 from motelog.spark.columns import BYTES_MAX, Column, column_named
 from motelog.spark.errors import OffsetFormatError, OptionError
 from motelog.spark.offsets import EDGES, Edge, parse_offsets
 
 T = TypeVar("T")
 
-_ADDRESS: Final = re.compile(r"(\[[0-9a-fA-F:.]+\]|[^\s:;\[\]]+):[0-9]{1,5}")
 _TOPIC: Final = re.compile(r"[%|a-zA-Z0-9_-]{1,127}")
 
 
@@ -151,8 +151,14 @@ def _matching(pattern: re.Pattern[str], expected: str) -> Callable[[str, str], s
 
 def _parse_namesrv(option: str, text: str) -> str:
     addresses = [part.strip() for part in text.split(";") if part.strip()]
-    if not addresses or not all(_ADDRESS.fullmatch(address) for address in addresses):
-        raise OptionError(option, text, "HOST:PORT, several separated by ';'")
+    expected = "HOST:PORT, several separated by ';'"
+    try:
+        for address in addresses:
+            parse_address(address, port_min=1)
+    except ValueError as exc:
+        raise OptionError(option, text, expected) from exc
+    if not addresses:
+        raise OptionError(option, text, expected)
     return ";".join(addresses)
 
 

@@ -18,6 +18,7 @@ from typing import Any, Final
 
 import trio
 
+from motelog.core.addresses import parse_address
 from motelog.core.broker.api import BrokerApi
 from motelog.core.broker.config import BrokerConfig
 from motelog.core.broker.delay.schedule import ScheduleService
@@ -38,7 +39,6 @@ from motelog.core.broker.waiting.filter_gate import FilterGate
 from motelog.core.broker.waiting.long_poll import HeldPulls
 from motelog.core.broker.waiting.settings_gate import SettingsGate
 from motelog.core.clock import Clock, SystemClock
-from motelog.core.config import parse_address
 from motelog.core.filter.sql_filter import SqlFilters
 from motelog.core.limited_log import LimitedLog
 from motelog.core.message import encode_host

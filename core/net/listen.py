@@ -9,7 +9,7 @@ from __future__ import annotations
 import socket
 from typing import Final
 
-from motelog.core.config import parse_address
+from motelog.core.addresses import parse_address
 
 # Connections that the system completes before we accept them; devices come back all at once after
 # an outage. The system's own limit (net.core.somaxconn) may be lower.

@@ -21,7 +21,7 @@ from starlette.routing import Route
 
 from motelog.config import AdminConfig
 from motelog.console.health import Health
-from motelog.core.config import parse_address
+from motelog.core.addresses import parse_address
 from motelog.core.limited_log import LimitedLog
 from motelog.core.metrics import CONTENT_TYPE, Registry
 from motelog.core.net.listen import ACCEPT_LINE_PERIOD_S, ACCEPTING_RESTS, open_listener
