@@ -21,7 +21,7 @@ from typing import Any, Final
 import trio
 
 from motelog.bridge.errors import ClientClosedError, NoNameServerError, RouteError
-from motelog.bridge.routes import DEFAULT_TOPIC, MASTER_ID, TopicRoute, decode_route
+from motelog.bridge.routes import MASTER_ID, TopicRoute, decode_route
 from motelog.core.addresses import parse_address
 from motelog.core.errors import (
     BrokerError,
@@ -31,6 +31,7 @@ from motelog.core.errors import (
 )
 from motelog.core.remoting.client import RemotingClient, RequestHandler, connect
 from motelog.core.remoting.frames import RemotingCommand, RequestCode, ResponseCode, dumps
+from motelog.core.topic_names import DEFAULT_TOPIC
 
 logger = logging.getLogger(__name__)
 

@@ -63,7 +63,7 @@ from motelog.core.store.index.index import any_keyed
 from motelog.core.store.index.index_service import IndexService
 from motelog.core.store.log.commitlog import CommitLog
 from motelog.core.store.log.flush import Committer, GroupFlusher
-from motelog.core.store.queues.consume_queue import ConsumeQueue, OpenFiles, is_topic_name
+from motelog.core.store.queues.consume_queue import ConsumeQueue, OpenFiles
 from motelog.core.store.queues.unit_flusher import UnitFlusher
 from motelog.core.store.queues.unit_healer import UnitHealer
 from motelog.core.store.start.queue_recovery import QueueRecovery
@@ -74,6 +74,7 @@ from motelog.core.store.state.progress import OnProgress, ProgressMeter, log_pro
 from motelog.core.store.state.recovery_report import RecoveryReport
 from motelog.core.store.stats import StoreStats
 from motelog.core.store.store_reader import StoreReader
+from motelog.core.topic_names import is_topic_name
 
 logger = logging.getLogger(__name__)
 

@@ -52,10 +52,10 @@ from motelog.core.message import (
     tags_code,
 )
 from motelog.core.records.record import UNIT_BYTES, AppendMessage, QueueTail, decode
-from motelog.core.remoting.topic_config import SCHEDULE_TOPIC, TIMER_TOPIC, TOPICS_CLOSED_TO_SENDERS
 from motelog.core.store.due_time import TIMER_SLOT_MS, number, timer_queue
 from motelog.core.store.message_store import MessageStore
 from motelog.core.store.queues.consume_queue import UNIT
+from motelog.core.topic_names import SCHEDULE_TOPIC, TIMER_TOPIC, TOPICS_CLOSED_TO_SENDERS
 
 _log = logging.getLogger(__name__)
 

@@ -32,9 +32,10 @@ from motelog.core.remoting.frames import (
     loads,
 )
 from motelog.core.remoting.server import Connection, Processor
-from motelog.core.remoting.topic_config import RETRY_PREFIX, TopicConfig, shown
+from motelog.core.remoting.topic_config import TopicConfig
 from motelog.core.store.disk.page_cache import Loadable
 from motelog.core.store.message_store import MessageStore
+from motelog.core.topic_names import RETRY_PREFIX, shown
 
 _UNIQUE_COUNT_MAX: Final = 32
 # Units, then the records that they name.

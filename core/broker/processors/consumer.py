@@ -34,9 +34,9 @@ from motelog.core.remoting.frames import (
     loads,
 )
 from motelog.core.remoting.server import Connection, Processor
-from motelog.core.remoting.topic_config import group_name_fault, shown
 from motelog.core.store.disk.page_cache import Loadable
 from motelog.core.store.message_store import MessageStore
+from motelog.core.topic_names import group_name_fault, shown
 
 _log = logging.getLogger(__name__)
 

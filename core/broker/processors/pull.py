@@ -39,7 +39,7 @@ from motelog.core.filter.sql_filter import SqlFilter, SqlFilters
 from motelog.core.remoting.fields import int32_field, int_field, text_field
 from motelog.core.remoting.frames import PullSysFlag, RemotingCommand, RequestCode, ResponseCode
 from motelog.core.remoting.server import Connection, Processor, RemotingServer, answer_with
-from motelog.core.remoting.topic_config import shown
+from motelog.core.topic_names import shown
 
 _EXPRESSIONS_MAX: Final = 10_000
 # A read's units, its records, and once more each if memory is scarce.

@@ -43,11 +43,7 @@ from motelog.core.remoting.frames import (
     decode_batch_items,
 )
 from motelog.core.remoting.server import Connection, Processor
-from motelog.core.remoting.topic_config import (
-    RETRY_PREFIX,
-    TOPICS_CLOSED_TO_SENDERS,
-    is_group_topic,
-)
+from motelog.core.topic_names import RETRY_PREFIX, TOPICS_CLOSED_TO_SENDERS, is_group_topic
 
 # What a client may set of sysFlag: compressed, multi-tags, compression type. The host bits are the
 # record's own, the transaction bits would make the record invisible.

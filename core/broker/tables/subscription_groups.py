@@ -15,7 +15,8 @@ import msgspec
 from motelog.core.errors import BrokerError
 from motelog.core.remoting.codes import ResponseCode
 from motelog.core.remoting.fields import INT32, INT64
-from motelog.core.remoting.topic_config import QUEUE_COUNT_MAX, DataVersion, group_name_fault
+from motelog.core.remoting.topic_config import QUEUE_COUNT_MAX, DataVersion
+from motelog.core.topic_names import group_name_fault
 
 
 class SubscriptionGroup(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
