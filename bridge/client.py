@@ -21,15 +21,17 @@ from typing import Any, Final
 import trio
 
 from motelog.bridge.errors import ClientClosedError, NoNameServerError, RouteError
-from motelog.bridge.routes import DEFAULT_TOPIC, MASTER_ID, TopicRoute, decode_route
+from motelog.bridge.routes import MASTER_ID, TopicRoute, decode_route
+from motelog.core.addresses import parse_address
 from motelog.core.errors import (
     BrokerError,
     RemotingDecodeError,
     RemotingError,
     RemotingTimeoutError,
 )
-from motelog.core.remoting.client import RemotingClient, RequestHandler, connect, split_address
+from motelog.core.remoting.client import RemotingClient, RequestHandler, connect
 from motelog.core.remoting.frames import RemotingCommand, RequestCode, ResponseCode, dumps
+from motelog.core.topic_names import DEFAULT_TOPIC
 
 logger = logging.getLogger(__name__)
 
@@ -371,13 +373,13 @@ def parse_namesrv(namesrv: str) -> tuple[str, ...]:
     if not addresses:
         raise ValueError("namesrv is empty; expected HOST:PORT, several separated by ';'")
     for address in addresses:
-        split_address(address)
+        parse_address(address, port_min=1)
     return addresses
 
 
 async def _own_address(peer: str) -> str:
     """Return the local address that faces ``peer``. Connecting a UDP socket sends nothing."""
-    host, port = split_address(peer)
+    host, port = parse_address(peer, port_min=1)
     try:
         found = await trio.socket.getaddrinfo(host, port, type=trio.socket.SOCK_DGRAM)
         family, kind, protocol, _, address = found[0]

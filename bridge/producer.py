@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import ipaddress
 import os
-import re
 import time
 import zlib
 from collections.abc import Sequence
@@ -28,7 +27,7 @@ from motelog.bridge.errors import (
     RouteError,
     SendFailedError,
 )
-from motelog.bridge.routes import DEFAULT_TOPIC, DEFAULT_TOPIC_QUEUE_COUNT, TopicRoute
+from motelog.bridge.routes import DEFAULT_TOPIC_QUEUE_COUNT, TopicRoute
 from motelog.bridge.unique_id import UniqueIds
 from motelog.core.errors import (
     BrokerError,
@@ -54,6 +53,7 @@ from motelog.core.remoting.frames import (
     ResponseCode,
     encode_batch_items,
 )
+from motelog.core.topic_names import DEFAULT_TOPIC, RETRY_PREFIX, topic_name_fault
 
 SEND_TIMEOUT_S: Final = 3.0
 RETRIES: Final = 2
@@ -65,8 +65,6 @@ RETRY_PAUSE_S: Final = 0.1
 _COMPRESS_IN_THREAD_BYTES: Final = 262_144
 _ZLIB_LEVEL: Final = 5  # what Java clients use
 
-_TOPIC: Final = re.compile(r"[%|a-zA-Z0-9_-]{1,127}")
-_RETRY_PREFIX: Final = "%RETRY%"
 
 # Refusals that the same broker may not repeat a little later.
 _PASSING_CODES: Final = frozenset(
@@ -200,7 +198,7 @@ class Producer:
         for message in messages:
             if message.topic != topic:
                 raise MessageRefusedError(f"batch mixes topics {topic!r} and {message.topic!r}")
-            if DELAY in message.properties or topic.startswith(_RETRY_PREFIX):
+            if DELAY in message.properties or topic.startswith(RETRY_PREFIX):
                 raise MessageRefusedError("a batch can neither be delayed nor go to a retry topic")
             message_id, properties = self._properties(message)
             message_ids.append(message_id)
@@ -384,10 +382,9 @@ class Producer:
 
 
 def _check_topic(topic: str) -> None:
-    if _TOPIC.fullmatch(topic) is None:
-        raise MessageRefusedError(
-            f"topic {topic[:140]!r} is not 1 to 127 characters of letters, digits, '_-%|'"
-        )
+    fault = topic_name_fault(topic)
+    if fault is not None:
+        raise MessageRefusedError(fault)
 
 
 def _describe(target: MessageQueue | None, exc: Exception) -> str:

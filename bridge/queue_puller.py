@@ -22,6 +22,7 @@ from typing import Final, Self
 from motelog.bridge.client import REQUEST_TIMEOUT_S
 from motelog.bridge.pull_request import PULL_BYTES_MAX, PullResult, pull_command, pull_result
 from motelog.bridge.selector import SELECT_ALL, Selector
+from motelog.core.addresses import parse_address
 from motelog.core.errors import (
     RemotingConnectionError,
     RemotingDecodeError,
@@ -29,7 +30,6 @@ from motelog.core.errors import (
     RemotingTimeoutError,
 )
 from motelog.core.message import MessageQueue
-from motelog.core.remoting.client import split_address
 from motelog.core.remoting.frames import (
     FRAME_BYTES_MAX,
     FRAME_BYTES_MIN,
@@ -173,7 +173,7 @@ class _Connection:
         self._timeout_s = timeout_s
         self._buffer = bytearray(65_536)
         try:
-            self._socket = socket.create_connection(split_address(address), timeout_s)
+            self._socket = socket.create_connection(parse_address(address, port_min=1), timeout_s)
         except OSError as exc:
             raise RemotingConnectionError(f"{address}: {exc.strerror or exc}") from exc
         # Python's own timeouts make the socket non-blocking, and then MSG_WAITALL has no effect.

@@ -17,8 +17,7 @@ from motelog.core.message import MessageQueue
 from motelog.core.remoting.frames import Permission, loads
 
 MASTER_ID: Final = 0
-# The topic whose route stands in for one that does not exist yet (auto-creation).
-DEFAULT_TOPIC: Final = "TBW102"
+# Queues of a topic that does not exist yet, for which the default topic's route stands in.
 DEFAULT_TOPIC_QUEUE_COUNT: Final = 4
 # More queues than this on one broker is a damaged answer, not a topic.
 _QUEUE_COUNT_MAX: Final = 65_536

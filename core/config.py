@@ -118,21 +118,6 @@ def load_table(
     return section
 
 
-def parse_address(text: str) -> tuple[str, int]:
-    """Return (host, port) of ``HOST:PORT`` or ``[IPV6]:PORT``; ValueError says what is wrong."""
-    host, colon, port_text = text.rpartition(":")
-    if host.startswith("[") and host.endswith("]"):
-        host = host[1:-1]
-    elif ":" in host:
-        raise ValueError(f"{text!r}: an IPv6 address needs brackets, as in [::1]:1883")
-    if not colon or not host or not (port_text.isascii() and port_text.isdigit()):
-        raise ValueError(f"{text!r} is not HOST:PORT, as in 127.0.0.1:1883")
-    port = int(port_text)
-    if port > 65535:
-        raise ValueError(f"{text!r}: a port is at most 65535")
-    return host, port
-
-
 def find_lines(text: str) -> dict[KeyPath, int]:
     """Return the line of each table header and key by its path, with the numbers of ``[[x]]``.
 

@@ -47,6 +47,10 @@ class StoreDamagedError(StoreError):
         self.offset_bytes = offset_bytes
 
 
+class StoreFolderError(StoreError):
+    """The configured folder cannot be used: it cannot be made, entered or written to."""
+
+
 class StoreLockedError(StoreError):
     """Another process has this store folder open."""
 

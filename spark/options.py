@@ -8,20 +8,18 @@ because a limit with a typing mistake in it would be no limit.
 from __future__ import annotations
 
 import difflib
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from datetime import datetime
 from typing import Final, Literal, TypeVar
 
+from motelog.core.addresses import parse_address
+from motelog.core.topic_names import group_name_fault, topic_name_fault
 from motelog.spark.columns import BYTES_MAX, Column, column_named
 from motelog.spark.errors import OffsetFormatError, OptionError
 from motelog.spark.offsets import EDGES, Edge, parse_offsets
 
 T = TypeVar("T")
-
-_ADDRESS: Final = re.compile(r"(\[[0-9a-fA-F:.]+\]|[^\s:;\[\]]+):[0-9]{1,5}")
-_TOPIC: Final = re.compile(r"[%|a-zA-Z0-9_-]{1,127}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,9 +138,9 @@ def _camel(name: str) -> str:
     return first + "".join(word.title() for word in rest)
 
 
-def _matching(pattern: re.Pattern[str], expected: str) -> Callable[[str, str], str]:
+def _name(fault_of: Callable[[str], str | None], expected: str) -> Callable[[str, str], str]:
     def parse(option: str, text: str) -> str:
-        if not pattern.fullmatch(text):
+        if fault_of(text) is not None:
             raise OptionError(option, text, expected)
         return text
 
@@ -151,8 +149,14 @@ def _matching(pattern: re.Pattern[str], expected: str) -> Callable[[str, str], s
 
 def _parse_namesrv(option: str, text: str) -> str:
     addresses = [part.strip() for part in text.split(";") if part.strip()]
-    if not addresses or not all(_ADDRESS.fullmatch(address) for address in addresses):
-        raise OptionError(option, text, "HOST:PORT, several separated by ';'")
+    expected = "HOST:PORT, several separated by ';'"
+    try:
+        for address in addresses:
+            parse_address(address, port_min=1)
+    except ValueError as exc:
+        raise OptionError(option, text, expected) from exc
+    if not addresses:
+        raise OptionError(option, text, expected)
     return ";".join(addresses)
 
 
@@ -210,9 +214,11 @@ def _parse_position(option: str, text: str) -> Position:
 _offset = _whole(1, (1 << 63) - 1)
 _boolean = _one_of({"true": True, "false": False})
 _PARSERS: Final[dict[str, Callable[[str, str], object]]] = {
-    "topic": _matching(_TOPIC, "a queue topic: 1 to 127 of the characters % | a-z A-Z 0-9 _ -"),
+    "topic": _name(
+        topic_name_fault, "a queue topic: 1 to 127 of the characters % | a-z A-Z 0-9 _ -"
+    ),
     "namesrv": _parse_namesrv,
-    "group": _matching(_TOPIC, "a group: 1 to 127 of the characters % | a-z A-Z 0-9 _ -"),
+    "group": _name(group_name_fault, "a group: 1 to 248 of the characters % | a-z A-Z 0-9 _ -"),
     "columns": _parse_columns,
     "starting_offsets": _parse_position,
     "ending_offsets": _parse_position,

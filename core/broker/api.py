@@ -19,10 +19,11 @@ from motelog.core.errors import BrokerError
 from motelog.core.limited_log import LimitedLog
 from motelog.core.records.record import QueueTail
 from motelog.core.remoting.codes import ResponseCode
-from motelog.core.remoting.topic_config import TopicConfig, is_group_topic
+from motelog.core.remoting.topic_config import TopicConfig
 from motelog.core.store.disk.page_cache import NotInMemoryError, Pageable, PageIns
 from motelog.core.store.message_store import MessageStore
 from motelog.core.store.store_reader import ReadResult, ReadStatus
+from motelog.core.topic_names import is_group_topic
 
 __all__ = [
     "BrokerApi",

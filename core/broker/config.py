@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import msgspec
 
-from motelog.core.config import parse_address
+from motelog.core.addresses import parse_address
 from motelog.core.store.config import StoreConfig
 
 

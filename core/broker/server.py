@@ -11,13 +11,14 @@ from __future__ import annotations
 
 import logging
 import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import trio
 
+from motelog.core.addresses import parse_address
 from motelog.core.broker.api import BrokerApi
 from motelog.core.broker.config import BrokerConfig
 from motelog.core.broker.delay.schedule import ScheduleService
@@ -32,14 +33,12 @@ from motelog.core.broker.shown.runtime_info import RuntimeInfo
 from motelog.core.broker.shown.stats import BrokerStats
 from motelog.core.broker.tables.consumer_groups import GroupMembers
 from motelog.core.broker.tables.consumer_offsets import ConsumerOffsets
-from motelog.core.broker.tables.state_files import StateFile
 from motelog.core.broker.tables.subscription_groups import SubscriptionGroups
 from motelog.core.broker.tables.topics import TopicTable
 from motelog.core.broker.waiting.filter_gate import FilterGate
 from motelog.core.broker.waiting.long_poll import HeldPulls
-from motelog.core.broker.waiting.registration_gate import RegistrationGate
+from motelog.core.broker.waiting.settings_gate import SettingsGate
 from motelog.core.clock import Clock, SystemClock
-from motelog.core.config import parse_address
 from motelog.core.filter.sql_filter import SqlFilters
 from motelog.core.limited_log import LimitedLog
 from motelog.core.message import encode_host
@@ -47,6 +46,8 @@ from motelog.core.metrics import Histogram
 from motelog.core.net.listen import open_listener
 from motelog.core.remoting.codes import RequestCode
 from motelog.core.remoting.server import Connection, RemotingServer
+from motelog.core.saved_table import SavedTable
+from motelog.core.state_file import StateFile
 from motelog.core.store.message_store import MessageStore
 from motelog.core.store.state.progress import OnProgress, StartProgress, log_progress
 
@@ -93,19 +94,18 @@ class Broker:
             pulls_max=config.held_pulls_max,
             pulls_per_connection_max=config.held_pulls_per_connection_max,
         )
-        self._saved = [
-            _Saved(self._state_file("topics.json", "settings of topics"), self.topics),
-            _Saved(
-                self._state_file("subscriptionGroup.json", "settings of consumer groups"),
-                self.groups,
+        self._topics_saved = SavedTable(
+            self._state_file("topics.json", "settings of topics"), self.topics
+        )
+        self._groups_saved = SavedTable(
+            self._state_file("subscriptionGroup.json", "settings of consumer groups"), self.groups
+        )
+        self._offsets_saved = SavedTable(
+            self._state_file(
+                "consumerOffset.json", "consume offsets: what was consumed since comes again"
             ),
-            _Saved(
-                self._state_file(
-                    "consumerOffset.json", "consume offsets: what was consumed since comes again"
-                ),
-                self.offsets,
-            ),
-        ]
+            self.offsets,
+        )
         self._faults = LimitedLog(_log)
         self._registrars: list[Registrar] = []
         self._serving: _Serving | None = None
@@ -244,7 +244,7 @@ class Broker:
         back = SendBackProcessor(
             store.reader, self.topics, self.groups, send, api.cold_reads, clock=self._clock
         )
-        gate = RegistrationGate(self.topics, self._registrars)
+        gate = SettingsGate(self.topics, self.groups, self._registrars, save=self._save_settings)
         processors = (
             send.processors()
             | back.processors()
@@ -252,7 +252,12 @@ class Broker:
             | consumer.processors()
             | admin.processors()
         )
-        for code in (RequestCode.HEART_BEAT, RequestCode.UPDATE_AND_CREATE_TOPIC):
+        for code in (
+            RequestCode.HEART_BEAT,
+            RequestCode.UPDATE_AND_CREATE_TOPIC,
+            RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP,
+            RequestCode.DELETE_SUBSCRIPTIONGROUP,
+        ):
             processors[code] = gate.guard(processors[code])
         filter_gate = FilterGate(filters)
         filtering = {*pull.processors(), RequestCode.CHECK_CLIENT_CONFIG}
@@ -354,7 +359,7 @@ class Broker:
         """Open the store and load what is saved beside it; blocking."""
         store.open(self._note_progress)
         try:
-            for saved in self._saved:
+            for saved in (self._topics_saved, self._groups_saved, self._offsets_saved):
                 saved.load(is_expected=store.end_offset > 0)
             schedule.load()
             self.topics.restore(
@@ -397,18 +402,25 @@ class Broker:
                 await registrar.first_round_over.wait()
 
     async def _save_regularly(self) -> None:
-        """Save what has changed at each interval, and a new or changed topic at once."""
-        topic_changed = trio.Event()
-        self.topics.listeners.append(lambda _topic: topic_changed.set())
+        """Save what has changed at each interval, and a new or changed topic or group at once."""
+        changed = trio.Event()
+        self.topics.listeners.append(lambda _topic: changed.set())
+        self.groups.listeners.append(lambda: changed.set())
         while True:
             with trio.move_on_after(self._config.save_interval_s):
-                await topic_changed.wait()
-            topic_changed = trio.Event()
+                await changed.wait()
+            changed = trio.Event()
             await self._save_changed()
 
     async def _save_changed(self) -> None:
-        for saved in self._saved:
-            await saved.save_if_changed()
+        await self._save_settings()
+        await self._offsets_saved.save_if_changed()
+
+    async def _save_settings(self) -> str | None:
+        """Save topics and groups that have changed; return why that failed, None if it did not."""
+        topics_fault = await self._topics_saved.save_if_changed()
+        groups_fault = await self._groups_saved.save_if_changed()
+        return topics_fault or groups_fault
 
     async def _expire_regularly(self, consumer: ConsumerProcessor) -> None:
         while True:
@@ -424,7 +436,7 @@ class Broker:
             await trio.sleep(1)
 
     def _state_file(self, name: str, holds: str) -> StateFile:
-        return StateFile(self._config.store.directory, name, holds=holds)
+        return StateFile(f"{self._config.store.directory}/config/{name}", holds=holds)
 
     def _shown_properties(self) -> dict[str, str]:
         """Return the settings under the names RocketMQ's tools know."""
@@ -459,50 +471,6 @@ class _Serving:
     pull: PullProcessor
     server: RemotingServer
     schedule: ScheduleService
-
-
-class _State(Protocol):
-    """A table that is saved as a whole when it has changed."""
-
-    is_dirty: bool
-
-    def snapshot(self) -> dict[str, Any]: ...
-    def load(self, content: Mapping[str, Any]) -> None:
-        """Take the content over; msgspec.ValidationError or ValueError changes nothing."""
-        ...
-
-
-@dataclass(frozen=True, slots=True)
-class _Saved:
-    file: StateFile
-    state: _State
-
-    def load(self, *, is_expected: bool) -> None:
-        """Take in the newest good content; StoreDamagedError if there is none left of it."""
-
-        def take(content: dict[str, Any]) -> bool:
-            self.state.load(content)
-            return True
-
-        if not self.file.load(take) and is_expected:
-            self.file.say_missing()
-        if not self.file.is_current:
-            self.state.is_dirty = True
-
-    async def save_if_changed(self) -> None:
-        """Save in a thread; a failure is logged and tried again with the next change."""
-        if not self.state.is_dirty:
-            return
-        self.state.is_dirty = False
-        try:
-            await trio.to_thread.run_sync(self.file.save, self.state.snapshot())
-        except trio.Cancelled:
-            # It was not begun: the end of run saves it.
-            self.state.is_dirty = True
-            raise
-        except OSError as exc:
-            self.state.is_dirty = True
-            _log.warning("state not saved path=%s error=%s", self.file.path, exc)
 
 
 async def _run_in_scope(

@@ -14,7 +14,7 @@ from typing import Final
 
 from motelog.core.errors import BrokerError
 from motelog.core.remoting.codes import SQL_EXPRESSION_TYPE, ResponseCode
-from motelog.core.remoting.topic_config import shown
+from motelog.core.topic_names import shown
 
 # What an expression may be; the worst of that size is refused or ready within some milliseconds.
 SQL_CHARACTERS_MAX: Final = 4096

@@ -40,3 +40,12 @@ class NamesrvConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
 
     kv_entry_characters_max: int = 65_536
     """Characters of one entry's namespace, key and value together."""
+
+    kv_characters_max: int = 4_194_304
+    """Characters of all entries together; the file is written as a whole at each change, and the
+    brokers get the order topics with each answer to a registration."""
+
+    kv_config_path: str = ""
+    """File that keeps the key-value table, in the format of RocketMQ's kvConfig.json. Empty:
+    namesrv/kvConfig.json in the store's folder of a broker in this process, else in the user's home
+    folder, as in RocketMQ."""

@@ -21,7 +21,8 @@ import msgspec
 from motelog.core.errors import RemotingDecodeError
 from motelog.core.remoting.fields import INT32
 from motelog.core.remoting.frames import loads
-from motelog.core.remoting.topic_config import DataVersion, TopicConfig, shown
+from motelog.core.remoting.topic_config import DataVersion, TopicConfig
+from motelog.core.topic_names import shown
 
 INFLATED_BYTES_MAX: Final = 64 * 1024 * 1024
 

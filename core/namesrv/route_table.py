@@ -19,7 +19,8 @@ from typing import Final
 
 from motelog.core.errors import BrokerError
 from motelog.core.remoting.codes import Permission, ResponseCode
-from motelog.core.remoting.topic_config import DataVersion, TopicConfig, topic_name_fault
+from motelog.core.remoting.topic_config import DataVersion, TopicConfig
+from motelog.core.topic_names import topic_name_fault
 
 MASTER_ID: Final = 0
 

@@ -14,35 +14,43 @@ from typing import Any, Final
 import msgspec
 import trio
 
-from motelog.core.errors import BrokerError
+from motelog.core.errors import BrokerError, ConfigError
 from motelog.core.limited_log import LimitedLog
 from motelog.core.namesrv.config import NamesrvConfig
+from motelog.core.namesrv.kv_config import ORDER_TOPIC_NAMESPACE, KvConfig
 from motelog.core.namesrv.registration_body import decode_registration, decode_version
 from motelog.core.namesrv.route_table import BrokerData, BrokerIdentity, RouteTable, TopicRoute
 from motelog.core.net.listen import open_listener
+from motelog.core.remoting.fields import bool_field, int_field, text_field
 from motelog.core.remoting.frames import RemotingCommand, RequestCode, ResponseCode
-from motelog.core.remoting.server import (
-    Connection,
-    Processor,
-    RemotingServer,
-    bool_field,
-    int_field,
-    text_field,
-)
+from motelog.core.remoting.server import Connection, Processor, RemotingServer
+from motelog.core.saved_table import SavedTable
+from motelog.core.state_file import StateFile
 
 _log = logging.getLogger(__name__)
 
-ORDER_TOPIC_NAMESPACE: Final = "ORDER_TOPIC_CONFIG"
 IDENTITY_CHARACTERS_MAX: Final = 255
 
 
 class NameServer:
-    """One name server; keeps nothing on disk, brokers tell it everything again every 30 s."""
+    """One name server; brokers tell it all about topics again every 30 s.
 
-    def __init__(self, config: NamesrvConfig) -> None:
+    ``kv_file`` keeps the key-value table, which nobody would tell again; without one it is gone
+    when the process ends.
+    """
+
+    def __init__(self, config: NamesrvConfig, *, kv_file: StateFile | None = None) -> None:
         self._config = config
         self._address: tuple[str, int] | None = None
-        self._kv: dict[str, dict[str, str]] = {}
+        self._kv = KvConfig(
+            entries_max=config.kv_entries_max,
+            entry_characters_max=config.kv_entry_characters_max,
+            characters_max=config.kv_characters_max,
+        )
+        self._kv_saved = SavedTable(kv_file, self._kv) if kv_file is not None else None
+        # Answers to changes of the table that are not on the disk yet.
+        self._kv_waiting: list[tuple[RemotingCommand, Connection]] = []
+        self._kv_changed = trio.Event()
         self._faults = LimitedLog(_log)
         self.routes = RouteTable(
             silence_ms_max=config.broker_silence_s_max * 1000,
@@ -64,7 +72,13 @@ class NameServer:
         }
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Serve until cancelled; OSError if the address cannot be had."""
+        """Serve until cancelled.
+
+        OSError if the address cannot be had, ConfigError or StoreDamagedError if the file of the
+        key-value table cannot be used.
+        """
+        if self._kv_saved is not None:
+            await trio.to_thread.run_sync(self._load_kv, self._kv_saved)
         listener = open_listener(self._config.listen)
         self._address = listener.getsockname()[:2]
         server = RemotingServer(
@@ -79,6 +93,8 @@ class NameServer:
         async with trio.open_nursery() as nursery:
             await nursery.start(server.run)
             nursery.start_soon(self._scan)
+            if self._kv_saved is not None:
+                nursery.start_soon(self._save_kv, self._kv_saved, server)
             task_status.started()
 
     async def _scan(self) -> None:
@@ -129,7 +145,7 @@ class NameServer:
         if is_new:
             _log.info("broker registered %s topics=%d", _shown(identity), len(body.topics))
         answer = {"masterAddr": master, "haServerAddr": ha_address}
-        order_topics = {"table": self._kv.get(ORDER_TOPIC_NAMESPACE, {})}
+        order_topics = {"table": self._kv.namespace(ORDER_TOPIC_NAMESPACE) or {}}
         return request.answer(ext=answer, body=msgspec.json.encode(order_topics))
 
     def _unregister(self, request: RemotingCommand, _: Connection) -> RemotingCommand:
@@ -150,7 +166,7 @@ class NameServer:
         if route is None:
             text = f"No topic route info in name server for the topic: {ascii(topic)[1:-1]}"
             return request.answer(ResponseCode.TOPIC_NOT_EXIST, text)
-        order = self._kv.get(ORDER_TOPIC_NAMESPACE, {}).get(topic)
+        order = self._kv.get(ORDER_TOPIC_NAMESPACE, topic)
         return request.answer(body=encode_route(route, order))
 
     def _clusters(self, request: RemotingCommand, _: Connection) -> RemotingCommand:
@@ -184,42 +200,59 @@ class NameServer:
         count = self.routes.set_write_permission(name, is_allowed=True)
         return request.answer(ext={"addTopicCount": str(count)})
 
-    def _put_kv(self, request: RemotingCommand, _: Connection) -> RemotingCommand:
-        namespace = text_field(request.ext, "namespace")
-        key = text_field(request.ext, "key")
-        value = text_field(request.ext, "value")
-        characters = len(namespace) + len(key) + len(value)
-        if characters > self._config.kv_entry_characters_max:
-            text = f"the key-value entry has {characters} characters"
-            raise BrokerError(ResponseCode.SYSTEM_ERROR, text)
-        table = self._kv.get(namespace, {})
-        count = sum(map(len, self._kv.values()))
-        if key not in table and count >= self._config.kv_entries_max:
-            raise BrokerError(ResponseCode.SYSTEM_ERROR, f"more than {count} key-value entries")
-        table[key] = value
-        self._kv[namespace] = table
-        return request.answer()
+    def _put_kv(self, request: RemotingCommand, connection: Connection) -> RemotingCommand | None:
+        ext = request.ext
+        self._kv.put(text_field(ext, "namespace"), text_field(ext, "key"), text_field(ext, "value"))
+        return self._answer_saved(request, connection)
 
     def _get_kv(self, request: RemotingCommand, _: Connection) -> RemotingCommand:
-        table = self._kv.get(text_field(request.ext, "namespace"), {})
-        value = table.get(text_field(request.ext, "key"))
+        value = self._kv.get(text_field(request.ext, "namespace"), text_field(request.ext, "key"))
         if value is None:
             return request.answer(ResponseCode.QUERY_NOT_FOUND, "no such key-value entry")
         return request.answer(ext={"value": value})
 
-    def _delete_kv(self, request: RemotingCommand, _: Connection) -> RemotingCommand:
-        namespace = text_field(request.ext, "namespace")
-        table = self._kv.get(namespace, {})
-        table.pop(text_field(request.ext, "key"), None)
-        if not table:
-            self._kv.pop(namespace, None)
-        return request.answer()
+    def _delete_kv(
+        self, request: RemotingCommand, connection: Connection
+    ) -> RemotingCommand | None:
+        self._kv.delete(text_field(request.ext, "namespace"), text_field(request.ext, "key"))
+        return self._answer_saved(request, connection)
 
     def _list_kv(self, request: RemotingCommand, _: Connection) -> RemotingCommand:
-        table = self._kv.get(text_field(request.ext, "namespace"))
+        table = self._kv.namespace(text_field(request.ext, "namespace"))
         if table is None:
             return request.answer(ResponseCode.QUERY_NOT_FOUND, "no such key-value namespace")
         return request.answer(body=msgspec.json.encode({"table": table}))
+
+    def _answer_saved(
+        self, request: RemotingCommand, connection: Connection
+    ) -> RemotingCommand | None:
+        """Answer a change of the key-value table, once it is on the disk if there is a file."""
+        if self._kv_saved is None:
+            return request.answer()
+        self._kv_waiting.append((request, connection))
+        self._kv_changed.set()
+        return None
+
+    def _load_kv(self, saved: SavedTable) -> None:
+        try:
+            saved.load(is_expected=False)
+        except OSError as exc:
+            text = f"the key-value table cannot be read from {exc.filename}: {exc.strerror}"
+            raise ConfigError(text) from exc
+
+    async def _save_kv(self, saved: SavedTable, server: RemotingServer) -> None:
+        """Write the table after each change, answer those who made it, until cancelled."""
+        while True:
+            await self._kv_changed.wait()
+            self._kv_changed = trio.Event()
+            # All that came while the last one was written share this one.
+            waiting, self._kv_waiting = self._kv_waiting, []
+            fault = await saved.save_if_changed()
+            code = ResponseCode.SUCCESS if fault is None else ResponseCode.SYSTEM_ERROR
+            for request, connection in waiting:
+                if not request.is_oneway:
+                    connection.reply(request.answer(code, fault))
+            server.flush()
 
 
 def encode_route(route: TopicRoute, order_config: str | None) -> bytes:

@@ -216,6 +216,7 @@ cdef class Reactor:
     cdef uint32_t now_s
     cdef uint32_t turn
     cdef readonly uint32_t connections_count
+    cdef readonly int accept_errno  # why the last accept failed and paused its listener, 0 if not
     cdef uint32_t output_bytes_high
     cdef uint32_t output_bytes_max
     # slots
@@ -809,7 +810,7 @@ cdef class Reactor:
         cdef sockaddr_storage peer
         cdef socklen_t size
         cdef int64_t slot
-        cdef int fd
+        cdef int fd, failure
         cdef uint32_t i
         for i in range(ACCEPTS_MAX):
             if l.fd < 0 or l.paused:
@@ -822,15 +823,18 @@ cdef class Reactor:
             memset(&peer, 0, 4)
             fd = accept4(l.fd, <sockaddr *>&peer, &size, SOCK_NONBLOCK | SOCK_CLOEXEC)
             if fd < 0:
+                failure = errno
                 self.give_back(<uint32_t>slot)
-                if errno == EAGAIN or errno == EINTR:
+                if failure == EAGAIN or failure == EINTR:
                     return
-                if errno == ECONNABORTED or errno == EPROTO:
+                if failure == ECONNABORTED or failure == EPROTO:
                     continue
+                self.accept_errno = failure
                 # No descriptor or no memory: the pending connection stays ready, so that trying
                 # at once again would spin.
                 self.pause_listener(l, listener)
                 return
+            self.accept_errno = 0
             self.start(<uint32_t>slot, fd, OPEN, l.framing, listener, &peer)
             self.connections_count += 1
             self.slots[slot].frame_bytes_max = l.frame_bytes_max

@@ -200,6 +200,8 @@ class Reactor:
         self._output_bytes_max = output_bytes_max
         self._epoll: select.epoll | None = select.epoll()
         self._listeners: list[_Listener] = []
+        # Why the last accept failed and paused its listener, 0 if it did not.
+        self.accept_errno = 0
         self._connections: dict[int, _Connection] = {}
         self._by_descriptor: dict[int, int] = {}
         self._peers: dict[int, tuple[str, int]] = {}
@@ -609,8 +611,10 @@ class Reactor:
                     continue
                 # No descriptor or no memory: the pending connection stays ready, so that trying
                 # at once again would spin.
+                self.accept_errno = exc.errno or 0
                 self._pause_listener(listener)
                 return
+            self.accept_errno = 0
             sock.setblocking(False)
             c = self._start(
                 slot,

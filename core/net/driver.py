@@ -5,12 +5,18 @@ Owns: the loop. Must not touch: frames, sessions, the reactor's life (its maker 
 
 from __future__ import annotations
 
+import logging
+import os
 from collections.abc import Callable
 from typing import Final
 
 import trio
 
+from motelog.core.limited_log import LimitedLog
+from motelog.core.net.listen import ACCEPT_LINE_PERIOD_S, ACCEPTING_RESTS
 from motelog.core.net.reactor import Reactor, Turn
+
+_log = logging.getLogger(__name__)
 
 TURNS_MAX: Final = 16
 """Turns taken in a row before other tasks get to run."""
@@ -31,6 +37,7 @@ async def drive(
     ``clock_s`` is a clock that does not go back. ``after_turns`` is called each time before other
     tasks get to run: what is to be done once for all turns in a row.
     """
+    accepts = LimitedLog(_log, lines_max=1, period_s=ACCEPT_LINE_PERIOD_S)
     is_more = False
     while True:
         # One scope for all waits of a second: one for each would cost half as much as the wait.
@@ -43,6 +50,8 @@ async def drive(
                 is_more = _take_turns(reactor, handle_turn, clock_s)
                 after_turns()
         reactor.sweep(clock_s())
+        if reactor.accept_errno:
+            accepts.warning(ACCEPTING_RESTS, os.strerror(reactor.accept_errno))
         is_more = _take_turns(reactor, handle_turn, clock_s)
         after_turns()
 

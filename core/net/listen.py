@@ -1,7 +1,7 @@
 """Listening sockets: the one way in which a role opens one.
 
-Owns: the socket's options and its backlog. Must not touch: accepting (the reactor), which addresses
-are allowed (the configuration).
+Owns: the socket's options and its backlog, what is said when accepting fails.
+Must not touch: accepting (the reactor), which addresses are allowed (the configuration).
 """
 
 from __future__ import annotations
@@ -9,11 +9,16 @@ from __future__ import annotations
 import socket
 from typing import Final
 
-from motelog.core.config import parse_address
+from motelog.core.addresses import parse_address
 
 # Connections that the system completes before we accept them; devices come back all at once after
 # an outage. The system's own limit (net.core.somaxconn) may be lower.
 LISTEN_BACKLOG: Final = 4096
+ACCEPTING_RESTS: Final = (
+    "new connections have to wait, those that are open are served; raise the limit of open files"
+    " (ulimit -n, LimitNOFILE) or the machine's memory error=%s"
+)
+ACCEPT_LINE_PERIOD_S: Final = 60.0
 
 
 def open_listener(address: str) -> socket.socket:

@@ -16,6 +16,7 @@ from typing import Final
 
 import trio
 
+from motelog.core.addresses import parse_address
 from motelog.core.errors import RemotingConnectionError, RemotingDecodeError, RemotingTimeoutError
 from motelog.core.remoting.frames import (
     FLAG_ONEWAY,
@@ -232,7 +233,7 @@ class RemotingClient:
 
 async def connect(address: str, *, timeout_s: float) -> trio.SocketStream:
     """Return a stream to ``host:port`` (``[v6]:port``); RemotingConnectionError if it fails."""
-    host, port = split_address(address)
+    host, port = parse_address(address, port_min=1)
     try:
         with trio.fail_after(timeout_s):
             return await trio.open_tcp_stream(host, port)
@@ -242,16 +243,6 @@ async def connect(address: str, *, timeout_s: float) -> trio.SocketStream:
         ) from None
     except OSError as exc:
         raise RemotingConnectionError(f"{address}: {_cause(exc)}") from exc
-
-
-def split_address(address: str) -> tuple[str, int]:
-    """Return (host, port) of ``host:port`` or ``[v6]:port``; ValueError if it is not one."""
-    host, _, port = address.strip().rpartition(":")
-    if host.startswith("[") and host.endswith("]"):
-        host = host[1:-1]
-    if not host or not port.isascii() or not port.isdigit() or not 0 < int(port) < 65536:
-        raise ValueError(f"{address!r} is not HOST:PORT")
-    return host, int(port)
 
 
 class _Waiting:

@@ -41,8 +41,6 @@ Processor = Callable[["RemotingCommand", "Connection"], RemotingCommand | None]
 
 OUTPUT_BYTES_HIGH: Final = 1_048_576
 OUTPUT_BYTES_MAX: Final = 16_777_216
-_INT32: Final = range(-(2**31), 2**31)
-_INT64: Final = range(-(2**63), 2**63)
 
 
 class Connection:
@@ -282,40 +280,3 @@ def _too_large(answer: RemotingCommand, reason: str) -> RemotingCommand:
 def _not_supported(request: RemotingCommand, _: Connection) -> RemotingCommand:
     code = ResponseCode.REQUEST_CODE_NOT_SUPPORTED
     return request.answer(code, f"request code {request.code} is not supported")
-
-
-def text_field(ext: Mapping[str, str], name: str) -> str:
-    """Return a required header field; BrokerError(SYSTEM_ERROR) names it when it is missing."""
-    value = ext.get(name)
-    if value is None:
-        raise BrokerError(ResponseCode.SYSTEM_ERROR, f"the field {name} is missing")
-    return value
-
-
-def int_field(
-    ext: Mapping[str, str], name: str, default: int | None = None, *, values: range = _INT64
-) -> int:
-    """Return a number from the header; BrokerError(SYSTEM_ERROR) if missing or bad."""
-    text = ext.get(name)
-    if text is None:
-        if default is None:
-            raise BrokerError(ResponseCode.SYSTEM_ERROR, f"the field {name} is missing")
-        return default
-    try:
-        value = int(text)
-    except ValueError:
-        value = None
-    if value is None or value not in values:
-        shown = ascii(text[:32])
-        raise BrokerError(ResponseCode.SYSTEM_ERROR, f"the field {name} is {shown}, not a number")
-    return value
-
-
-def int32_field(ext: Mapping[str, str], name: str, default: int | None = None) -> int:
-    """Return a 32-bit number from the header, as ``int_field``."""
-    return int_field(ext, name, default, values=_INT32)
-
-
-def bool_field(ext: Mapping[str, str], name: str) -> bool:
-    """Return whether the field is ``true``, or ``1`` as C++ clients write; False when missing."""
-    return ext.get(name) in ("true", "True", "1")

@@ -15,7 +15,7 @@ import re
 from typing import Final
 
 from motelog.core.message import DELAY, TIMER_OUT_MS, decode_properties
-from motelog.core.remoting.topic_config import SCHEDULE_TOPIC, TIMER_TOPIC
+from motelog.core.topic_names import SCHEDULE_TOPIC, TIMER_TOPIC
 
 WAITING_TOPICS: Final = (SCHEDULE_TOPIC.encode(), TIMER_TOPIC.encode())
 DEFAULT_DELAY_LEVELS: Final = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"

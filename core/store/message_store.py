@@ -34,9 +34,11 @@ from motelog.core.clock import Clock, SteadyClock
 from motelog.core.errors import (
     StoreError,
     StoreFencedError,
+    StoreFolderError,
     StoreFullError,
     StoreLockedError,
 )
+from motelog.core.limited_log import LimitedLog
 from motelog.core.records.record import (
     AppendMessage,
     QueueTail,
@@ -46,14 +48,22 @@ from motelog.core.store.checkpointer import Checkpointer
 from motelog.core.store.cleanup import LogCleaner
 from motelog.core.store.config import StoreConfig
 from motelog.core.store.disk.disk_watch import DiskWatch
-from motelog.core.store.disk.files import NO_ROOM, Lock, OsStorage, Storage, memory_bytes
+from motelog.core.store.disk.files import (
+    NO_ROOM,
+    NOT_USABLE,
+    Lock,
+    OsStorage,
+    Storage,
+    memory_bytes,
+    no_room_text,
+)
 from motelog.core.store.disk.page_cache import PageCache
 from motelog.core.store.due_time import DueTimes
 from motelog.core.store.index.index import any_keyed
 from motelog.core.store.index.index_service import IndexService
 from motelog.core.store.log.commitlog import CommitLog
 from motelog.core.store.log.flush import Committer, GroupFlusher
-from motelog.core.store.queues.consume_queue import ConsumeQueue, OpenFiles, is_topic_name
+from motelog.core.store.queues.consume_queue import ConsumeQueue, OpenFiles
 from motelog.core.store.queues.unit_flusher import UnitFlusher
 from motelog.core.store.queues.unit_healer import UnitHealer
 from motelog.core.store.readable import Readable
@@ -65,10 +75,12 @@ from motelog.core.store.state.progress import OnProgress, ProgressMeter, log_pro
 from motelog.core.store.state.recovery_report import RecoveryReport
 from motelog.core.store.stats import StoreStats
 from motelog.core.store.store_reader import StoreReader
+from motelog.core.topic_names import is_topic_name
 
 logger = logging.getLogger(__name__)
 
 QUEUE_ID_MAX = 65_535
+REFUSAL_PERIOD_S = 60.0
 
 
 class MessageStore:
@@ -144,6 +156,7 @@ class MessageStore:
             cached_bytes=memory_bytes() * config.cached_memory_percent // 100,
             check_open=self._check_open,
         )
+        self._refusals = LimitedLog(logger, lines_max=1, period_s=REFUSAL_PERIOD_S)
         self._lock: Lock | None = None
         self._is_open = False
         self._fence_reason: str | None = None
@@ -182,21 +195,28 @@ class MessageStore:
         """Lock the folder, recover what is in it and be ready to append; blocks.
 
         ``on_progress`` hears every two seconds how far it is, in this thread.
-        Raises StoreLockedError, StoreDamagedError, StoreFullError when the disk has no room for
-        what a start has to write, and other OSErrors as they come.
+        Raises StoreLockedError, StoreDamagedError, StoreFolderError, StoreFullError when there is
+        no room for what a start has to write, and other OSErrors as they come.
         """
         try:
             return self._open(on_progress)
         except OSError as exc:
             if exc.errno in NO_ROOM:
-                raise StoreFullError(f"no room to open {self.config.directory}: {exc}") from exc
+                text = f"no room to open {self.config.directory}: {no_room_text(exc)}"
+                raise StoreFullError(text) from exc
             if exc.filename is None:
                 raise OSError(exc.errno, exc.strerror, self.config.directory) from exc
             raise
 
     def _open(self, on_progress: OnProgress) -> RecoveryReport:
-        self._storage.make_directory(self.config.directory, durable=True)
-        self._lock = self._storage.lock(f"{self.config.directory}/lock")
+        try:
+            self._storage.make_directory(self.config.directory, durable=True)
+            self._lock = self._storage.lock(f"{self.config.directory}/lock")
+        except OSError as exc:
+            if exc.errno not in NOT_USABLE:
+                raise
+            text = f"the store cannot use the folder {self.config.directory}: {exc.strerror}"
+            raise StoreFolderError(text) from exc
         if self._lock is None:
             raise StoreLockedError(f"{self.config.directory} is open in another process")
         try:
@@ -399,7 +419,9 @@ class MessageStore:
             self.unit_flusher.make_room(len(messages))
         except OSError as exc:
             if exc.errno in NO_ROOM:
-                raise StoreFullError(f"no room for a batch: {exc}") from exc
+                text = no_room_text(exc)
+                self._refusals.warning("messages are refused, there is no room reason=%s", text)
+                raise StoreFullError(f"no room for a batch: {text}") from exc
             self._fence(f"making room for a batch failed: {exc}")
             raise StoreFencedError(f"making room for a batch failed: {exc}") from exc
         try:

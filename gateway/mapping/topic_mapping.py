@@ -15,26 +15,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from motelog.core.errors import ConfigError
+from motelog.core.topic_names import SYSTEM_TOPICS, is_topic_name
 from motelog.gateway.config import TopicRule
 from motelog.gateway.errors import TopicFilterError
 from motelog.gateway.mqtt.topics import check_topic_filter, matches
 
-# Narrower than what a broker allows: '%' names retry and dead-letter topics, which a device may not
-# reach.
-_LEGAL_QUEUE_TOPIC = re.compile(r"[A-Za-z0-9_-]{1,127}\Z")
 _PLACEHOLDER = re.compile(r"\{([^{}]*)\}")
-# Topics that RocketMQ brokers keep for themselves (TopicValidator).
-_SYSTEM_TOPICS = frozenset(
-    {
-        "TBW102",
-        "SCHEDULE_TOPIC_XXXX",
-        "BenchmarkTest",
-        "SELF_TEST_TOPIC",
-        "OFFSET_MOVED_EVENT",
-        "TRANS_CHECK_MAX_TIME_TOPIC",
-    }
-)
-_SYSTEM_PREFIXES = ("%", "RMQ_SYS_", "rmq_sys_")
+_NOT_FOR_DEVICES = frozenset("%|")
+_SYSTEM_PREFIXES = ("RMQ_SYS_", "rmq_sys_")
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,10 +90,14 @@ class TopicMapping:
 
 
 def is_device_topic(queue_topic: str) -> bool:
-    """Return whether devices may read and write the queue topic of this name."""
+    """Return whether devices may read and write the queue topic of this name.
+
+    Narrower than what a broker allows: '%' names retry and dead-letter topics.
+    """
     return (
-        _LEGAL_QUEUE_TOPIC.match(queue_topic) is not None
-        and queue_topic not in _SYSTEM_TOPICS
+        is_topic_name(queue_topic)
+        and _NOT_FOR_DEVICES.isdisjoint(queue_topic)
+        and queue_topic not in SYSTEM_TOPICS
         and not queue_topic.startswith(_SYSTEM_PREFIXES)
     )
 

@@ -15,6 +15,7 @@ from typing import Any, Literal
 import msgspec
 
 from motelog.core import config as loader
+from motelog.core.addresses import parse_address
 from motelog.core.broker.config import BrokerConfig
 from motelog.core.namesrv.config import NamesrvConfig
 from motelog.gateway.config import GatewayConfig
@@ -83,7 +84,7 @@ def config_of(table: dict[str, Any], *, name: str, fixed: Container[str] = ()) -
 
 def check_listen(text: str) -> tuple[str, int]:
     """Return (host, port) of an address to listen on; ValueError if malformed or not loopback."""
-    host, port = loader.parse_address(text)
+    host, port = parse_address(text)
     if host != "localhost" and not _is_loopback(host):
         raise ValueError(NOT_LOOPBACK.format(text=text))
     return host, port

@@ -15,6 +15,7 @@ import errno
 import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Final, Protocol
 
 import msgspec
@@ -28,6 +29,7 @@ from motelog.core.broker.server import Broker
 from motelog.core.errors import MotelogError
 from motelog.core.metrics import Registry
 from motelog.core.namesrv.server import NameServer
+from motelog.core.state_file import StateFile
 from motelog.core.store.state.progress import OnProgress, StartProgress, log_progress
 from motelog.gateway.log.local_log import LocalLog
 from motelog.gateway.server import Gateway
@@ -134,7 +136,9 @@ async def _start_all(
     if "console" in config.roles:
         await start("console", config.admin.listen, Console(config.admin, health, registry))
     if "namesrv" in config.roles:
-        await start("namesrv", config.namesrv.listen, NameServer(config.namesrv))
+        kv_file = StateFile(_kv_config_path(config), holds="entries of the key-value table")
+        namesrv = NameServer(config.namesrv, kv_file=kv_file)
+        await start("namesrv", config.namesrv.listen, namesrv)
     broker: Broker | None = None
     if "broker" in config.roles:
         assert config.broker is not None, "checked by MotelogConfig"
@@ -197,6 +201,16 @@ def _with_namesrv(config: BrokerConfig, roles: Roles) -> BrokerConfig:
         return config
     host, port = roles.addresses["namesrv"]
     return msgspec.structs.replace(config, namesrv=(f"{host}:{port}",))
+
+
+def _kv_config_path(config: MotelogConfig) -> str:
+    """Return where the name server's key-value table is kept."""
+    if config.namesrv.kv_config_path:
+        return config.namesrv.kv_config_path
+    folder = Path.home()
+    if "broker" in config.roles and config.broker is not None:
+        folder = Path(config.broker.store.directory)
+    return str(folder / "namesrv" / "kvConfig.json")
 
 
 def _raise_listen_error(exc: BaseException, role: Role, listen: str) -> None:

@@ -45,9 +45,9 @@ from typing import Any
 
 import trio
 
-from motelog.core.broker.tables.state_files import StateFile
 from motelog.core.clock import ManualClock
 from motelog.core.errors import StoreError, StoreFencedError, StoreFullError
+from motelog.core.state_file import StateFile
 from motelog.core.store.disk.page_cache import NotInMemoryError
 from motelog.core.store.message_store import MessageStore
 from tests.support.failing_os import SYNCS, FailingOs, Fault
@@ -95,7 +95,7 @@ class Script:
         self._chance = random.Random(1)
         self._ledger = Ledger(self._chance)
         self._clock = ManualClock()
-        self._state = StateFile(str(folder), "offsets.json", holds="offsets")
+        self._state = StateFile(str(folder / "config" / "offsets.json"), holds="offsets")
         self._saved = [0]
         self._hit_state_file = False
         # What of the appended outlived the last life.

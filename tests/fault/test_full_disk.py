@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 import trio
 
-from motelog.core.broker.tables.state_files import StateFile
 from motelog.core.errors import StoreFullError
+from motelog.core.state_file import StateFile
 from motelog.core.store.disk.files import OsStorage
 from motelog.core.store.message_store import MessageStore
 from motelog.core.store.state.checkpoint import StateFiles
@@ -219,7 +219,7 @@ async def test_a_state_file_that_does_not_fit_is_written_later(disk: Path) -> No
         await store.checkpoint()
         # The first one that is not replaced but new, and with it its directory.
         filler = fill(disk)
-        state_file = StateFile(str(disk / "store"), "new.json", holds="nothing")
+        state_file = StateFile(str(disk / "store" / "config" / "new.json"), holds="nothing")
         with pytest.raises(OSError, match="No space left"):
             state_file.save({"value": 1})
         known = StateFiles(OsStorage(), str(disk / "store"))

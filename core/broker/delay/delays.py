@@ -29,8 +29,8 @@ from motelog.core.message import (
     TIMER_OUT_MS,
 )
 from motelog.core.remoting.codes import ResponseCode
-from motelog.core.remoting.topic_config import SCHEDULE_TOPIC, TIMER_TOPIC
 from motelog.core.store.due_time import TIMER_MS_MAX, DueTimes, number, timer_queue
+from motelog.core.topic_names import SCHEDULE_TOPIC, TIMER_TOPIC
 
 DELAY_PROPERTIES: Final = frozenset({DELAY, TIMER_DELAY_SEC, TIMER_DELAY_MS, TIMER_DELIVER_MS})
 

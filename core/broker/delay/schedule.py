@@ -47,10 +47,10 @@ from motelog.core.message import (
     tags_code,
 )
 from motelog.core.records.record import UNIT_BYTES, AppendMessage, QueueTail, decode
-from motelog.core.remoting.topic_config import SCHEDULE_TOPIC, TIMER_TOPIC, TOPICS_CLOSED_TO_SENDERS
 from motelog.core.store.due_time import number, timer_queue
 from motelog.core.store.message_store import MessageStore
 from motelog.core.store.queues.consume_queue import UNIT
+from motelog.core.topic_names import SCHEDULE_TOPIC, TIMER_TOPIC, TOPICS_CLOSED_TO_SENDERS
 
 _log = logging.getLogger(__name__)
 
@@ -102,6 +102,7 @@ class ScheduleService:
         self._grown = trio.Event()
         self._lock = trio.Lock()
         self._faults = LimitedLog(_log, lines_max=1, period_s=FAULT_PERIOD_S)
+        self._unsaved = LimitedLog(_log, lines_max=1, period_s=FAULT_PERIOD_S)
         self.delivered_count = 0
 
     @property
@@ -364,7 +365,12 @@ class ScheduleService:
         except StoreFencedError:
             return
         except OSError as exc:
-            _log.warning("progress of delayed messages not saved error=%s", exc)
+            self._unsaved.warning(
+                "progress of delayed messages not saved, after a kill those delivered since come"
+                " again; tried again each %g s error=%s",
+                self._save_interval_s,
+                exc,
+            )
             return
         self._saved = progress
 

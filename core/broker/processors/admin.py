@@ -24,6 +24,7 @@ from motelog.core.broker.waiting.cold_reads import ColdReads
 from motelog.core.clock import Clock
 from motelog.core.errors import BrokerError, RemotingDecodeError
 from motelog.core.message import MessageQueue
+from motelog.core.remoting.fields import bool_field, int32_field, int_field, text_field
 from motelog.core.remoting.frames import (
     RemotingCommand,
     RequestCode,
@@ -31,17 +32,11 @@ from motelog.core.remoting.frames import (
     dumps,
     loads,
 )
-from motelog.core.remoting.server import (
-    Connection,
-    Processor,
-    bool_field,
-    int32_field,
-    int_field,
-    text_field,
-)
-from motelog.core.remoting.topic_config import RETRY_PREFIX, TopicConfig, shown
+from motelog.core.remoting.server import Connection, Processor
+from motelog.core.remoting.topic_config import TopicConfig
 from motelog.core.store.disk.page_cache import read_all
 from motelog.core.store.message_store import MessageStore
+from motelog.core.topic_names import RETRY_PREFIX, shown
 
 _UNIQUE_COUNT_MAX: Final = 32
 

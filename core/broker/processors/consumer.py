@@ -24,6 +24,7 @@ from motelog.core.clock import Clock
 from motelog.core.errors import BrokerError, RemotingDecodeError
 from motelog.core.filter.sql_filter import SqlFilters
 from motelog.core.message import MessageQueue
+from motelog.core.remoting.fields import int32_field, int_field, text_field
 from motelog.core.remoting.frames import (
     FLAG_ONEWAY,
     RemotingCommand,
@@ -32,9 +33,9 @@ from motelog.core.remoting.frames import (
     dumps,
     loads,
 )
-from motelog.core.remoting.server import Connection, Processor, int32_field, int_field, text_field
-from motelog.core.remoting.topic_config import group_name_fault, shown
+from motelog.core.remoting.server import Connection, Processor
 from motelog.core.store.message_store import MessageStore
+from motelog.core.topic_names import group_name_fault, shown
 
 _log = logging.getLogger(__name__)
 

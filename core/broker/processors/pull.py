@@ -36,17 +36,10 @@ from motelog.core.broker.waiting.long_poll import HeldPull, HeldPulls
 from motelog.core.clock import Clock
 from motelog.core.errors import BrokerError
 from motelog.core.filter.sql_filter import SqlFilter, SqlFilters
+from motelog.core.remoting.fields import int32_field, int_field, text_field
 from motelog.core.remoting.frames import PullSysFlag, RemotingCommand, RequestCode, ResponseCode
-from motelog.core.remoting.server import (
-    Connection,
-    Processor,
-    RemotingServer,
-    answer_with,
-    int32_field,
-    int_field,
-    text_field,
-)
-from motelog.core.remoting.topic_config import shown
+from motelog.core.remoting.server import Connection, Processor, RemotingServer, answer_with
+from motelog.core.topic_names import shown
 
 _EXPRESSIONS_MAX: Final = 10_000
 # For a request without maxMsgBytes, which clients send from 5.0 on: RocketMQ's own limits. Those

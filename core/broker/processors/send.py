@@ -35,25 +35,15 @@ from motelog.core.message import (
     WAIT,
     tags_code,
 )
+from motelog.core.remoting.fields import bool_field, int32_field, int_field, text_field
 from motelog.core.remoting.frames import (
     RemotingCommand,
     RequestCode,
     ResponseCode,
     decode_batch_items,
 )
-from motelog.core.remoting.server import (
-    Connection,
-    Processor,
-    bool_field,
-    int32_field,
-    int_field,
-    text_field,
-)
-from motelog.core.remoting.topic_config import (
-    RETRY_PREFIX,
-    TOPICS_CLOSED_TO_SENDERS,
-    is_group_topic,
-)
+from motelog.core.remoting.server import Connection, Processor
+from motelog.core.topic_names import RETRY_PREFIX, TOPICS_CLOSED_TO_SENDERS, is_group_topic
 
 # What a client may set of sysFlag: compressed, multi-tags, compression type. The host bits are the
 # record's own, the transaction bits would make the record invisible.

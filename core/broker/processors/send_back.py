@@ -28,10 +28,11 @@ from motelog.core.message import (
     encode_offset_id,
 )
 from motelog.core.records.record import decode
+from motelog.core.remoting.fields import int32_field, int_field, text_field
 from motelog.core.remoting.frames import RemotingCommand, RequestCode, ResponseCode
-from motelog.core.remoting.server import Connection, Processor, int32_field, int_field, text_field
-from motelog.core.remoting.topic_config import TOPICS_CLOSED_TO_SENDERS
+from motelog.core.remoting.server import Connection, Processor
 from motelog.core.store.store_reader import StoreReader
+from motelog.core.topic_names import TOPICS_CLOSED_TO_SENDERS
 
 _RETRY_TOPIC: Final = "RETRY_TOPIC"
 _ORIGIN_MESSAGE_ID: Final = "ORIGIN_MESSAGE_ID"

@@ -7,7 +7,7 @@ consumer_groups.py's.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import msgspec
@@ -15,7 +15,8 @@ import msgspec
 from motelog.core.errors import BrokerError
 from motelog.core.remoting.codes import ResponseCode
 from motelog.core.remoting.fields import INT32, INT64
-from motelog.core.remoting.topic_config import QUEUE_COUNT_MAX, DataVersion, group_name_fault
+from motelog.core.remoting.topic_config import QUEUE_COUNT_MAX, DataVersion
+from motelog.core.topic_names import group_name_fault
 
 
 class SubscriptionGroup(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
@@ -33,7 +34,7 @@ class SubscriptionGroup(msgspec.Struct, frozen=True, rename="camel", kw_only=Tru
 
 
 class SubscriptionGroups:
-    """The groups of one broker."""
+    """The groups of one broker; ``listeners`` hear that one is new, changed or gone."""
 
     def __init__(self, *, auto_create: bool, groups_max: int) -> None:
         self._auto_create = auto_create
@@ -41,6 +42,7 @@ class SubscriptionGroups:
         self._groups: dict[str, SubscriptionGroup] = {}
         self.version = DataVersion()
         self.is_dirty = False
+        self.listeners: list[Callable[[], None]] = []
 
     def __len__(self) -> int:
         return len(self._groups)
@@ -96,6 +98,8 @@ class SubscriptionGroups:
     def _changed(self, now_ms: int) -> None:
         self.version = self.version.next(now_ms)
         self.is_dirty = True
+        for listener in self.listeners:
+            listener()
 
 
 def _in_bounds(group: SubscriptionGroup) -> SubscriptionGroup:

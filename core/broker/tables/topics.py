@@ -17,18 +17,20 @@ import msgspec
 from motelog.core.errors import BrokerError
 from motelog.core.remoting.codes import Permission, ResponseCode
 from motelog.core.remoting.topic_config import (
+    QUEUE_COUNT_MAX,
+    TOPIC_FILTER_TYPES,
+    DataVersion,
+    TopicConfig,
+)
+from motelog.core.topic_names import (
     DEFAULT_TOPIC,
     DLQ_PREFIX,
     HALF_TOPIC,
     OP_HALF_TOPIC,
-    QUEUE_COUNT_MAX,
     RETRY_PREFIX,
     SCHEDULE_TOPIC,
     TIMER_TOPIC,
-    TOPIC_FILTER_TYPES,
     TOPICS_CLOSED_TO_SENDERS,
-    DataVersion,
-    TopicConfig,
     group_name_fault,
     is_group_topic,
     shown,

@@ -35,10 +35,36 @@ Ranges = Sequence[tuple[int, int]]
 MADV_POPULATE_WRITE = 23
 SYNCFS_TELLS = (5, 8)  # the Linux since which syncfs reports errors
 _libc = ctypes.CDLL(None, use_errno=True)
-# No space, quota, descriptors or memory.
-NO_ROOM = frozenset(
-    {errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS}
+# What is lacking where there is no room, and what an operator does about it.
+_REMEDIES = {
+    errno.ENOSPC: "free space on the disk",
+    errno.EDQUOT: "free space or raise the quota",
+    errno.EFBIG: "raise the limit of file sizes (ulimit -f, LimitFSIZE)",
+    errno.EMFILE: "raise the limit of open files (ulimit -n, LimitNOFILE)",
+    errno.ENFILE: "raise the system's limit of open files (sysctl fs.file-max)",
+    errno.ENOMEM: "free memory",
+    errno.ENOBUFS: "free memory",
+}
+NO_ROOM = frozenset(_REMEDIES)
+# A folder that cannot be made or written to, whatever is done again.
+NOT_USABLE = frozenset(
+    {
+        errno.EACCES,
+        errno.EEXIST,
+        errno.EISDIR,
+        errno.ELOOP,
+        errno.ENAMETOOLONG,
+        errno.ENOENT,
+        errno.ENOTDIR,
+        errno.EPERM,
+        errno.EROFS,
+    }
 )
+
+
+def no_room_text(exc: OSError) -> str:
+    """Return which room an error of NO_ROOM is about, and what to do about it."""
+    return f"{exc.strerror}; {_REMEDIES[exc.errno or 0]}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,7 +260,7 @@ class OsStorage:
         try:
             with open(path, "rb") as file:
                 return file.read()
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return None
 
     def replace_file(self, path: str, data: bytes) -> None:

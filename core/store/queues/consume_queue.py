@@ -21,7 +21,6 @@ is on file; files are contiguous, and one that is there has its full size.
 
 from __future__ import annotations
 
-import re
 import struct
 from collections import OrderedDict
 from collections.abc import Callable
@@ -39,16 +38,6 @@ FILLER = bytes(8) + FILLER_SIZE.to_bytes(4, "big") + bytes(8)
 UNKNOWN_CRC = -1
 HOLE_UNITS = 16_384  # the same when holes are looked for
 BLOCK_UNITS = 204  # read at once when units are looked for: 4080 bytes
-# RocketMQ's characters and lengths (TopicValidator): neither a dot nor a slash among them.
-_TOPIC = re.compile(r"[%|a-zA-Z0-9_-]{1,127}\Z")
-_LONG_TOPIC = re.compile(r"%(?:RETRY|DLQ)%[%|a-zA-Z0-9_-]{1,248}\Z")
-
-
-def is_topic_name(topic: str) -> bool:
-    """Say whether ``topic`` may become the name of a directory."""
-    if _TOPIC.match(topic):
-        return True
-    return len(topic) <= 255 and _LONG_TOPIC.match(topic) is not None
 
 
 class OpenFiles:

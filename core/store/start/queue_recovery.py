@@ -26,9 +26,10 @@ from motelog.core.records.record import (
 )
 from motelog.core.store.disk.files import Piece, Storage
 from motelog.core.store.log.commitlog import CommitLog
-from motelog.core.store.queues.consume_queue import FILLER, UNIT, ConsumeQueue, is_topic_name
+from motelog.core.store.queues.consume_queue import FILLER, UNIT, ConsumeQueue
 from motelog.core.store.state.checkpoint import QueueTable, StateFiles
 from motelog.core.store.state.recovery_report import QueueKey, RecoveryReport
+from motelog.core.topic_names import is_topic_name
 
 # Units in memory before they are compared and written: 32 MiB.
 UNITS_MAX: Final = 1_677_721

@@ -38,7 +38,7 @@ from motelog.core.store.due_time import WAITING_TOPICS, DueTimes
 from motelog.core.store.index.index import IndexItem
 from motelog.core.store.log.mapped_file_queue import MappedFile, MappedFileQueue
 from motelog.core.store.message_store import MessageStore
-from motelog.core.store.queues.consume_queue import UNIT, ConsumeQueue, OpenFiles, is_topic_name
+from motelog.core.store.queues.consume_queue import UNIT, ConsumeQueue, OpenFiles
 from motelog.core.store.state.checkpoint import (
     BACKUP,
     IndexFileState,
@@ -51,6 +51,7 @@ from motelog.core.store.state.durable_file import DurableFile
 from motelog.core.store.state.recovery_report import RecoveryReport
 from motelog.core.store.tools.dry_run import DryRunStorage
 from motelog.core.store.tools.index_inspection import IndexCheck
+from motelog.core.topic_names import is_topic_name
 
 RECORDS_PER_STEP = 65_536
 UNITS_PER_STEP = 65_536

@@ -7,7 +7,7 @@ from motelog.cli.output import CliError
 
 def address(option: str, text: str) -> tuple[str, int]:
     """Return (host, port); CliError names the option."""
-    from motelog.core.config import parse_address
+    from motelog.core.addresses import parse_address
 
     try:
         return parse_address(text)

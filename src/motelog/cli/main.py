@@ -18,7 +18,7 @@ import typer
 from typer.core import TyperGroup
 
 from motelog.cli.output import CliError, write_error
-from motelog.core.errors import ConfigError, MotelogError
+from motelog.core.errors import ConfigError, MotelogError, StoreFolderError
 
 if TYPE_CHECKING:
     from typer._click import Command, Context
@@ -115,6 +115,9 @@ def _status(error: BaseException) -> int:
         case CliError() as exc:
             write_error(str(exc), exc.remedy)
             return exc.status
+        case StoreFolderError() as exc:
+            write_error(str(exc), "choose a folder that this user can write to")
+            return CONFIG_STATUS
         case MotelogError() as exc:
             write_error(str(exc))
             return 1

@@ -15,6 +15,7 @@ import trio
 from motelog.cli.output import CliError, write_error, write_json
 from motelog.config import MotelogConfig
 from motelog.core.errors import MotelogError
+from motelog.core.store.disk.files import NO_ROOM, no_room_text
 from motelog.core.store.state.progress import OnProgress, StartProgress
 from motelog.roles import CannotListenError, PortTakenError, Roles, leaves, run_roles
 
@@ -77,3 +78,7 @@ def _raise_helpful(exc: BaseException, option_of_role: Mapping[str, str]) -> Non
             raise CliError(str(leaf), remedy=remedy) from exc
         if isinstance(leaf, MotelogError):
             raise leaf from exc
+        if isinstance(leaf, OSError) and leaf.errno in NO_ROOM:
+            raise CliError(f"no room to serve: {no_room_text(leaf)}") from exc
+        if isinstance(leaf, OSError) and leaf.filename is not None:
+            raise CliError(f"{leaf.filename} cannot be used: {leaf.strerror}") from exc

@@ -21,12 +21,34 @@ from starlette.routing import Route
 
 from motelog.config import AdminConfig
 from motelog.console.health import Health
-from motelog.core.config import parse_address
+from motelog.core.addresses import parse_address
+from motelog.core.limited_log import LimitedLog
 from motelog.core.metrics import CONTENT_TYPE, Registry
-from motelog.core.net.listen import open_listener
+from motelog.core.net.listen import ACCEPT_LINE_PERIOD_S, ACCEPTING_RESTS, open_listener
+
+_log = logging.getLogger(__name__)
 
 SHUTDOWN_S = 1.0  # what open requests get at the end; all of ours are short
 REQUEST_BYTES_MAX = 16_384  # no route takes a body
+
+
+class _AcceptFilter(logging.Filter):
+    """Makes one line a minute of trio's traceback for each attempt to accept, ten a second."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._limited = LimitedLog(_log, lines_max=1, period_s=ACCEPT_LINE_PERIOD_S)
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        _, exc, _ = record.exc_info or (None, None, None)
+        if not isinstance(exc, OSError):
+            return True
+        self._limited.warning(ACCEPTING_RESTS, exc.strerror)
+        return False
+
+
+# One for all consoles of a process: to add it again has no effect.
+_accept_line = _AcceptFilter()
 
 
 class Console:
@@ -42,6 +64,7 @@ class Console:
         """Serve until cancelled; OSError if the address cannot be bound."""
         listener = open_listener(self._config.listen)
         self.address = listener.getsockname()[:2]
+        logging.getLogger("trio.serve_listeners").addFilter(_accept_line)
         config = Config()
         config.bind = [f"fd://{listener.detach()}"]
         config.graceful_timeout = SHUTDOWN_S

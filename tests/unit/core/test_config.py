@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 import msgspec
 import pytest
 
-from motelog.core.config import ConfigFaultsError, find_lines, load, load_file, parse_address
+from motelog.core.config import ConfigFaultsError, find_lines, load, load_file
 
 
 class Rule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -202,26 +202,6 @@ r = 1
     assert lines[("n", "o", 1)] == 17
     assert lines[("n", "o", 1, "q", "r")] == 19
     assert not any("l" in path or "x" in path for path in lines)
-
-
-@pytest.mark.parametrize(
-    ("text", "address"),
-    [
-        ("127.0.0.1:1883", ("127.0.0.1", 1883)),
-        ("[::1]:0", ("::1", 0)),
-        ("localhost:65535", ("localhost", 65535)),
-    ],
-)
-def test_address(text: str, address: tuple[str, int]) -> None:
-    assert parse_address(text) == address
-
-
-@pytest.mark.parametrize(
-    "text", ["", "1883", ":1883", "a:", "a:b", "a:-1", "a:65536", "::1:1883", "a:²"]
-)
-def test_bad_address(text: str) -> None:
-    with pytest.raises(ValueError, match=r"HOST:PORT|brackets|at most"):
-        parse_address(text)
 
 
 def test_the_callers_own_check_is_reported_with_the_rest() -> None:

@@ -15,7 +15,6 @@ from motelog.core.remoting.client import (
     RemotingClient,
     RequestHandler,
     connect,
-    split_address,
 )
 from motelog.core.remoting.frames import (
     FLAG_RESPONSE,
@@ -266,13 +265,3 @@ async def test_refused_connection_names_the_address() -> None:
         address = f"127.0.0.1:{unused.getsockname()[1]}"
         with pytest.raises(RemotingConnectionError, match=address):
             await connect(address, timeout_s=5)
-
-
-@pytest.mark.parametrize("address", ["", "host", "host:", ":1", "host:0", "host:70000", "host:x"])
-def test_bad_address_is_refused(address: str) -> None:
-    with pytest.raises(ValueError, match="HOST:PORT"):
-        split_address(address)
-
-
-def test_address_with_ipv6_host_is_split() -> None:
-    assert split_address("[::1]:9876") == ("::1", 9876)

@@ -18,10 +18,10 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 
 from motelog.core.broker.delay.delays import find_waiting_place
 from motelog.core.broker.delay.schedule import ScheduleService
-from motelog.core.broker.tables.state_files import StateFile
 from motelog.core.clock import ManualClock
 from motelog.core.message import StoredMessage, encode_properties, tags_code
 from motelog.core.records.record import AppendMessage
+from motelog.core.state_file import StateFile
 from motelog.core.store.message_store import MessageStore
 from tests.support.stores import (
     BORN_HOST,
@@ -85,8 +85,8 @@ async def staged(
     store.open()
     schedule = ScheduleService(
         store,
-        levels_file=StateFile(str(folder), "delayOffset.json", holds="progress"),
-        timer_file=StateFile(str(folder), "timerOffset.json", holds="progress"),
+        levels_file=StateFile(str(folder / "config" / "delayOffset.json"), holds="progress"),
+        timer_file=StateFile(str(folder / "config" / "timerOffset.json"), holds="progress"),
         near_max=near_max,
         save_interval_s=save_interval_s,
     )
@@ -301,7 +301,7 @@ async def test_progress_is_not_noted_before_the_disk_has_it(
                 break
         assert stage.store.fence_reason is not None
         await threads_go_on()
-    noted_levels = StateFile(str(tmp_path), "delayOffset.json", holds="").load(dict)
+    noted_levels = StateFile(str(tmp_path / "config" / "delayOffset.json"), holds="").load(dict)
     assert noted_levels is not None
     assert set(noted_levels["offsetTable"].values()) == {0}
 

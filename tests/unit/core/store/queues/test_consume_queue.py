@@ -5,16 +5,8 @@ from __future__ import annotations
 import struct
 from pathlib import Path
 
-import pytest
-
 from motelog.core.store.disk.files import OsStorage
-from motelog.core.store.queues.consume_queue import (
-    FILLER,
-    ConsumeQueue,
-    OpenFiles,
-    Unsynced,
-    is_topic_name,
-)
+from motelog.core.store.queues.consume_queue import FILLER, ConsumeQueue, OpenFiles, Unsynced
 
 
 def unit(number: int) -> bytes:
@@ -162,19 +154,3 @@ def test_a_short_file_gets_its_size_again_and_what_lay_behind_is_not_believed(
     assert target.find_end(1 << 60) == 6
     assert path.stat().st_size == 80
     assert len(list(path.parent.iterdir())) == 3
-
-
-@pytest.mark.parametrize(
-    "name", ["T", "a" * 127, "%RETRY%" + "g" * 248, "%DLQ%g", "a-b_c|d%e", "SCHEDULE_TOPIC_XXXX"]
-)
-def test_a_topic_name_may_be_a_directory(name: str) -> None:
-    assert is_topic_name(name)
-
-
-@pytest.mark.parametrize(
-    "name",
-    ["", ".", "..", "a/b", "a\0", "a\n", "\u00e4", "a b", "a" * 128, "%RETRY%" + "g" * 249,
-     "%RETRY%../x", "a+b"],
-)  # fmt: skip
-def test_any_other_name_may_not(name: str) -> None:
-    assert not is_topic_name(name)

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from motelog.core.broker.tables.state_files import StateFile
 from motelog.core.errors import StoreDamagedError
+from motelog.core.state_file import StateFile
 from motelog.core.store.disk.files import OsStorage
 from tests.support.simulated_disk import ROOT, CrashModel, Image, SimulatedDisk
 
@@ -20,7 +20,7 @@ NEWEST = {"dataVersion": {"counter": 8}, "offsetTable": {"T@G": {"0": 42, "1": 9
 
 
 def state_file(directory: Path, storage: OsStorage | None = None) -> StateFile:
-    return StateFile(str(directory), "x.json", holds="offsets", storage=storage)
+    return StateFile(str(directory / "config" / "x.json"), holds="offsets", storage=storage)
 
 
 def loaded(file: StateFile) -> dict[str, Any] | None:
@@ -149,7 +149,7 @@ def test_a_full_disk_leaves_what_was_saved(tmp_path: Path) -> None:
 def test_a_power_cut_at_any_moment_leaves_what_a_finished_save_wrote() -> None:
     disk = SimulatedDisk()
     finished: list[int] = []  # how many events there were when each save returned
-    file = StateFile(ROOT, "x.json", holds="offsets", storage=disk)
+    file = StateFile(f"{ROOT}/config/x.json", holds="offsets", storage=disk)
     for number in range(4):
         file.save({"n": number, "filler": "f" * 6000})
         finished.append(len(disk.events))
@@ -160,7 +160,9 @@ def test_a_power_cut_at_any_moment_leaves_what_a_finished_save_wrote() -> None:
             model.apply(event)
         least = sum(events <= end for events in finished) - 1
         for image in [model.after_kill(), *(model.after_power_cut(chance) for _ in range(30))]:
-            after = StateFile(ROOT, "x.json", holds="offsets", storage=SimulatedDisk(image))
+            after = StateFile(
+                f"{ROOT}/config/x.json", holds="offsets", storage=SimulatedDisk(image)
+            )
             found = loaded(after)
             if found is None:
                 assert least < 0

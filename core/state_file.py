@@ -1,8 +1,8 @@
-"""The broker's small state files: ``config/*.json`` under the store folder, in RocketMQ's shapes.
+"""The small state files of broker and name server, in RocketMQ's shapes.
 
 Owns: reading and replacing one such file so that a crash leaves the old or the new content, and
 damage the one before. Must not touch: what is in them, the operating system (core.store.disk.files
-does). Blocking: callers use a thread once the broker serves.
+does). Blocking: callers use a thread once the server serves.
 
     save   NAME becomes NAME.bak  ->  write NAME.tmp, fsync, rename to NAME  ->  fsync the folder
     load   NAME, else NAME.bak: the first that is there, whole, and what it should be
@@ -38,12 +38,10 @@ class StateFile:
     what was loaded or saved last, so that it need not be saved before that changes.
     """
 
-    def __init__(
-        self, store_directory: str, name: str, *, holds: str, storage: Storage | None = None
-    ) -> None:
+    def __init__(self, path: str, *, holds: str, storage: Storage | None = None) -> None:
         self._storage = storage or OsStorage()
-        self._directory = os.path.join(store_directory, "config")
-        self.path = os.path.join(self._directory, name)
+        self._directory = os.path.dirname(path)
+        self.path = path
         self.holds = holds
         self.is_current = False
         self._backup = self.path + ".bak"

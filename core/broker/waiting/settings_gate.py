@@ -1,0 +1,93 @@
+"""Holds back answers to requests that changed topics or groups until that will last.
+
+Owns: the held answers. Must not touch: saving, registering (``registration``), what a request does.
+A client that hears "yes" counts on it after a kill of the broker, so it is on the disk by then. And
+it asks a name server next: a consumer for the retry topic that its heartbeat has made, a tool for
+the topic it has created. RocketMQ's broker saves and registers before it answers too.
+Bounded: a name server that is away or slow holds up an answer for ``HOLD_S_MAX`` at most.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import trio
+
+from motelog.core.broker.registration import Registrar
+from motelog.core.broker.tables.subscription_groups import SubscriptionGroups
+from motelog.core.broker.tables.topics import TopicTable
+from motelog.core.remoting.frames import RemotingCommand, ResponseCode
+from motelog.core.remoting.server import Connection, Processor, RemotingServer
+from motelog.core.remoting.topic_config import DataVersion
+
+HOLD_S_MAX: Final = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Held:
+    topics_version: int
+    deadline: float
+    request: RemotingCommand
+    connection: Connection
+    answer: RemotingCommand
+
+
+class SettingsGate:
+    """Answers in the order of the requests; state changes only between two awaits of ``run``.
+
+    ``save`` returns when every change so far is on the disk, or why it is not.
+    """
+
+    def __init__(
+        self,
+        topics: TopicTable,
+        groups: SubscriptionGroups,
+        registrars: Sequence[Registrar],
+        *,
+        save: Callable[[], Awaitable[str | None]],
+    ) -> None:
+        self._topics = topics
+        self._groups = groups
+        self._registrars = registrars
+        self._save = save
+        self._held: deque[_Held] = deque()
+        self._holds = trio.Event()
+
+    def guard(self, process: Processor) -> Processor:
+        """Return ``process`` with its answer held back if it changed a table."""
+
+        def guarded(request: RemotingCommand, connection: Connection) -> RemotingCommand | None:
+            before = self._versions()
+            answer = process(request, connection)
+            if answer is None or request.is_oneway or self._versions() == before:
+                return answer
+            version = self._topics.version.counter
+            deadline = trio.current_time() + HOLD_S_MAX
+            self._held.append(_Held(version, deadline, request, connection, answer))
+            self._holds.set()
+            return None
+
+        return guarded
+
+    def _versions(self) -> tuple[DataVersion, DataVersion]:
+        return self._topics.version, self._groups.version
+
+    async def run(self, server: RemotingServer) -> None:
+        """Send the held answers when it is time, until cancelled."""
+        while True:
+            await self._holds.wait()
+            self._holds = trio.Event()
+            while self._held:
+                held = self._held.popleft()
+                answer = held.answer
+                fault = await self._save()
+                if fault is not None:
+                    answer = held.request.answer(ResponseCode.SYSTEM_ERROR, fault)
+                with trio.move_on_at(held.deadline):
+                    for registrar in self._registrars:
+                        await registrar.wait_registered(held.topics_version)
+                held.connection.reply(answer)
+                server.flush()

@@ -1,0 +1,82 @@
+"""A table of broker or name server, and the file that keeps it.
+
+Owns: when a table is written, one write at a time. Must not touch: what is in it, the file's bytes.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import Any, Final, Protocol
+
+import trio
+
+from motelog.core.limited_log import LimitedLog
+from motelog.core.state_file import StateFile
+
+_log = logging.getLogger(__name__)
+
+LINE_PERIOD_S: Final = 60.0
+
+
+class Table(Protocol):
+    """What is saved as a whole when it has changed."""
+
+    is_dirty: bool
+
+    def snapshot(self) -> dict[str, Any]: ...
+    def load(self, content: Mapping[str, Any]) -> None:
+        """Take the content over; msgspec.ValidationError or ValueError changes nothing."""
+        ...
+
+
+class SavedTable:
+    """``load`` in a thread before the server serves, then ``save_if_changed``."""
+
+    def __init__(self, file: StateFile, table: Table) -> None:
+        self._file = file
+        self._table = table
+        self._lock = trio.Lock()
+        self._unsaved = LimitedLog(_log, lines_max=1, period_s=LINE_PERIOD_S)
+
+    def load(self, *, is_expected: bool) -> None:
+        """Take in the newest good content; StoreDamagedError if there is none left of it."""
+
+        def take(content: dict[str, Any]) -> bool:
+            self._table.load(content)
+            return True
+
+        if not self._file.load(take) and is_expected:
+            self._file.say_missing()
+        if not self._file.is_current:
+            self._table.is_dirty = True
+
+    async def save_if_changed(self) -> str | None:
+        """Have all changes so far on the disk, in a thread; return why that failed, or None.
+
+        A failure is logged and tried again with the next call.
+        """
+        async with self._lock:
+            # Whoever waited for the lock finds its change in what was written meanwhile, or here.
+            if not self._table.is_dirty:
+                return None
+            self._table.is_dirty = False
+            try:
+                await trio.to_thread.run_sync(self._file.save, self._table.snapshot())
+            except trio.Cancelled:
+                # It was not begun: the end of run saves it.
+                self._table.is_dirty = True
+                raise
+            except Exception as exc:
+                # A supervisor's place: whatever it is, the table in memory is served on.
+                self._table.is_dirty = True
+                self._say_unsaved(exc)
+                return f"{self._file.path} is not saved: {exc}"
+            return None
+
+    def _say_unsaved(self, exc: Exception) -> None:
+        text = "a table is not saved, a kill would lose what changed; tried again path=%s lost=%s"
+        if isinstance(exc, OSError):
+            self._unsaved.warning(text + " error=%s", self._file.path, self._file.holds, exc)
+        else:
+            self._unsaved.fault(text, self._file.path, self._file.holds)

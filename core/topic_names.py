@@ -1,0 +1,81 @@
+"""Names of topics and groups: what they may be, and those that mean something.
+
+Owns: the rules for names, the names that the system keeps for itself. Must not touch: anything;
+pure functions and constants. Spec: RocketMQ TopicValidator, MixAll.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+TOPIC_BYTES_MAX: Final = 127
+# Retry and dead-letter topics carry a group name behind their prefix.
+GROUP_TOPIC_BYTES_MAX: Final = 255
+GROUP_BYTES_MAX: Final = 255
+
+RETRY_PREFIX: Final = "%RETRY%"
+DLQ_PREFIX: Final = "%DLQ%"
+DEFAULT_TOPIC: Final = "TBW102"
+SCHEDULE_TOPIC: Final = "SCHEDULE_TOPIC_XXXX"
+TIMER_TOPIC: Final = "rmq_sys_motelog_timer"
+HALF_TOPIC: Final = "RMQ_SYS_TRANS_HALF_TOPIC"
+OP_HALF_TOPIC: Final = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
+
+# Only the broker itself appends to these.
+TOPICS_CLOSED_TO_SENDERS: Final = frozenset(
+    {
+        SCHEDULE_TOPIC,
+        TIMER_TOPIC,
+        HALF_TOPIC,
+        OP_HALF_TOPIC,
+        "TRANS_CHECK_MAX_TIME_TOPIC",
+        "SELF_TEST_TOPIC",
+        "OFFSET_MOVED_EVENT",
+    }
+)
+
+# Topics that a broker keeps for itself, the users' templates included.
+SYSTEM_TOPICS: Final = TOPICS_CLOSED_TO_SENDERS | {DEFAULT_TOPIC, "BenchmarkTest"}
+
+_NAME: Final = re.compile(r"[%|a-zA-Z0-9_-]+")
+
+
+def topic_name_fault(name: str) -> str | None:
+    """Return what is wrong with a topic name, or None."""
+    if not name:
+        return "the topic name is empty"
+    bytes_max = GROUP_TOPIC_BYTES_MAX if is_group_topic(name) else TOPIC_BYTES_MAX
+    if len(name) > bytes_max:
+        return f"the topic name has {len(name)} characters, at most {bytes_max} are allowed"
+    if not _NAME.fullmatch(name):
+        return f"the topic name {shown(name)} holds characters other than %|a-zA-Z0-9_-"
+    return None
+
+
+def group_name_fault(name: str) -> str | None:
+    """Return what is wrong with a consumer or producer group name, or None."""
+    if not name:
+        return "the group name is empty"
+    # The retry topic of the group must fit too.
+    bytes_max = GROUP_BYTES_MAX - len(RETRY_PREFIX)
+    if len(name) > bytes_max:
+        return f"the group name has {len(name)} characters, at most {bytes_max} are allowed"
+    if not _NAME.fullmatch(name):
+        return f"the group name {shown(name)} holds characters other than %|a-zA-Z0-9_-"
+    return None
+
+
+def is_topic_name(name: str) -> bool:
+    """Say whether ``name`` may be a topic's, and so that of a directory: no dot, no slash."""
+    return topic_name_fault(name) is None
+
+
+def is_group_topic(name: str) -> bool:
+    """Return whether the topic belongs to a consumer group: its retries or its dead letters."""
+    return name.startswith((RETRY_PREFIX, DLQ_PREFIX))
+
+
+def shown(name: str) -> str:
+    """Return a peer's text fit for a log line or a remark: escaped and cut."""
+    return ascii(name if len(name) <= 64 else name[:64] + "...")

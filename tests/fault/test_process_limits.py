@@ -1,0 +1,141 @@
+"""Limits of the process and folders that cannot be used: one sentence, and what is open goes on."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import resource
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import pytest
+
+from motelog.core.errors import StoreFolderError, StoreFullError
+from motelog.core.store.disk.files import OsStorage
+from tests.support.cli import motelog
+from tests.support.stores import make_store, message
+
+ANY_PORTS = [f"--{name}=127.0.0.1:0" for name in ("mqtt", "namesrv", "broker", "admin")]
+WITHIN_S = 20.0
+
+
+@contextmanager
+def limited(kind: int, limit: int) -> Iterator[None]:
+    """Lower a limit of this process, and so of those it starts, for the length of the block."""
+    soft, hard = resource.getrlimit(kind)
+    resource.setrlimit(kind, (limit, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(kind, (soft, hard))
+
+
+def address_of(text: str) -> tuple[str, int]:
+    host, _, port = text.rpartition(":")
+    return host, int(port)
+
+
+def test_without_descriptors_one_line_is_logged_per_listener(tmp_path: Path) -> None:
+    errors = tmp_path / "errors"
+    command = [sys.executable, "-m", "motelog", "dev", "--ephemeral", "--json", *ANY_PORTS]
+    with errors.open("w") as log, ExitStack() as stack:
+        process = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=log, text=True
+        )
+        stack.enter_context(process)
+        stack.callback(process.kill)
+        assert process.stdout is not None
+        ready = json.loads(process.stdout.readline())
+        open_now = len(os.listdir(f"/proc/{process.pid}/fd"))
+        resource.prlimit(process.pid, resource.RLIMIT_NOFILE, (open_now + 4, open_now + 4))
+        for role in ("mqtt", "namesrv", "broker", "admin"):
+            for _ in range(8):
+                opened = socket.create_connection(address_of(ready[role]), timeout=5)
+                stack.enter_context(opened)
+        deadline = time.monotonic() + WITHIN_S
+        while errors.read_text().count("new connections have to wait") < 4:
+            assert time.monotonic() < deadline, errors.read_text()
+            time.sleep(0.05)
+        # Long enough for what is tried ten times a second to show.
+        time.sleep(1.5)
+        text = errors.read_text()
+        assert "Traceback" not in text
+        assert text.count("new connections have to wait") == 4
+        assert "ulimit -n" in text
+
+
+@pytest.mark.parametrize("name", ["file", "file/below", "/proc/motelog"])
+def test_a_folder_that_cannot_be_used_is_wrong_configuration(tmp_path: Path, name: str) -> None:
+    (tmp_path / "file").write_text("not a folder")
+    result = motelog("dev", "--data", name, *ANY_PORTS, cwd=tmp_path)
+    assert result.returncode == 78
+    assert "Traceback" not in result.stderr
+    assert f"the store cannot use the folder {name}" in result.stderr
+
+
+def test_a_limit_of_file_sizes_at_the_start_is_a_sentence(tmp_path: Path) -> None:
+    with limited(resource.RLIMIT_FSIZE, 1_000_000):
+        result = motelog("dev", "--data", str(tmp_path / "data"), *ANY_PORTS)
+    assert result.returncode == 1
+    assert "Traceback" not in result.stderr
+    assert "File too large; raise the limit of file sizes" in result.stderr
+
+
+def test_too_few_descriptors_at_the_start_are_a_sentence(tmp_path: Path) -> None:
+    for limit in (16, 22):
+        command = f'ulimit -n {limit}; exec "$@"'
+        motelog_dev = [sys.executable, "-m", "motelog", "dev", "--data", "data", *ANY_PORTS]
+        result = subprocess.run(
+            ["sh", "-c", command, "sh", *motelog_dev],
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        assert result.returncode == 1
+        assert "Traceback" not in result.stderr
+        assert "raise the limit of open files" in result.stderr
+
+
+@pytest.mark.parametrize("code", [errno.EROFS, errno.EACCES])
+@pytest.mark.parametrize("call", ["make_directory", "lock"])
+def test_a_folder_that_cannot_be_written_to_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str, code: int
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise OSError(code, os.strerror(code))
+
+    storage = OsStorage()
+    monkeypatch.setattr(storage, call, fail)
+    store = make_store(tmp_path, storage=storage)
+    with pytest.raises(StoreFolderError, match=f"{tmp_path}: {os.strerror(code)}"):
+        store.open()
+
+
+def test_a_limit_of_file_sizes_refuses_messages_until_it_is_raised(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = make_store(tmp_path)
+    store.open()
+    tail = store.queue_tail("T", 0)
+
+    def append_files_full() -> None:
+        for _ in range(1000):
+            store.append([message(tail, b"x" * 1000)])
+
+    with limited(resource.RLIMIT_FSIZE, 1000):
+        for _ in range(3):
+            with pytest.raises(StoreFullError, match="raise the limit of file sizes"):
+                append_files_full()
+    assert store.fence_reason is None
+    (line,) = [text for text in caplog.messages if "messages are refused" in text]
+    assert "ulimit -f" in line
+    store.append([message(tail, b"x" * 1000)])
+    store.close()

@@ -1,0 +1,75 @@
+"""Topics and groups that the broker has said yes to outlive a kill right behind the answer."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import trio
+
+from motelog.core.namesrv.config import NamesrvConfig
+from motelog.core.namesrv.server import NameServer
+from motelog.core.remoting.frames import RequestCode, ResponseCode, loads
+from motelog.core.state_file import StateFile
+from tests.support.broker_process import BrokerProcess
+from tests.support.broker_stack import Peer, connected, joined, json_body, started_stack
+
+TIMEOUT_S = 60
+
+
+async def put_group(peer: Peer, name: str, retry_max_times: int) -> int:
+    body = json_body({"groupName": name, "retryMaxTimes": retry_max_times})
+    return (await peer.ask(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, body=body)).code
+
+
+async def retry_max_times(peer: Peer, name: str) -> int | None:
+    answer = await peer.ask(RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, {"group": name})
+    return loads(answer.body)["retryMaxTimes"] if answer.code == ResponseCode.SUCCESS else None
+
+
+async def test_what_was_acknowledged_is_there_after_a_kill(tmp_path: Path) -> None:
+    async with trio.open_nursery() as nursery:
+        namesrv = NameServer(NamesrvConfig(listen="127.0.0.1:0"))
+        await nursery.start(namesrv.run)
+        broker = BrokerProcess(tmp_path, namesrv=joined(namesrv.address))
+        with trio.fail_after(TIMEOUT_S):
+            await trio.to_thread.run_sync(broker.start)
+            for round_ in range(1, 4):
+                try:
+                    async with connected(broker.address) as peer:
+                        ext = {"topic": f"T{round_}", "readQueueNums": 3, "writeQueueNums": 3}
+                        answer = await peer.ask(
+                            RequestCode.UPDATE_AND_CREATE_TOPIC, ext | {"perm": 6}
+                        )
+                        assert answer.code == ResponseCode.SUCCESS
+                        assert await put_group(peer, f"gone{round_}", 1) == ResponseCode.SUCCESS
+                        ext = {"groupName": f"gone{round_}"}
+                        answer = await peer.ask(RequestCode.DELETE_SUBSCRIPTIONGROUP, ext)
+                        assert answer.code == ResponseCode.SUCCESS
+                        assert await put_group(peer, "G", round_) == ResponseCode.SUCCESS
+                finally:
+                    await trio.to_thread.run_sync(broker.kill)
+                await trio.to_thread.run_sync(broker.start)
+                async with connected(broker.address) as peer:
+                    assert await retry_max_times(peer, "G") == round_
+                    assert await retry_max_times(peer, f"gone{round_}") is None
+                    answer = await peer.ask(RequestCode.GET_TOPIC_CONFIG, {"topic": f"T{round_}"})
+                    assert answer.code == ResponseCode.SUCCESS
+            await trio.to_thread.run_sync(broker.kill)
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_change_that_cannot_be_saved_is_refused_and_logged_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(self: StateFile, value: object) -> None:
+        raise OSError(28, "No space left on device", self.path)
+
+    async with started_stack(tmp_path) as stack, connected(stack.broker_address) as peer:
+        monkeypatch.setattr(StateFile, "save", fail)
+        for times in (2, 3):
+            assert await put_group(peer, "G", times) == ResponseCode.SYSTEM_ERROR
+        monkeypatch.undo()
+        assert await put_group(peer, "G", 4) == ResponseCode.SUCCESS
+    lines = [text for text in caplog.messages if "config/subscriptionGroup.json" in text]
+    assert len(lines) == 1
