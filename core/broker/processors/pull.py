@@ -150,8 +150,8 @@ class PullProcessor:
     def _read_first(self, pull: Pull, may_wait: bool) -> RemotingCommand | None:
         """Read for a pull that has come: return its answer, or hold it."""
         result = self._read(pull, may_wait=may_wait)
-        is_empty = _code(pull, result) == ResponseCode.PULL_NOT_FOUND
-        if is_empty and pull.hold_ms > 0:
+        may_hold = not result.count and pull.hold_ms > 0
+        if may_hold and _code(pull, result) == ResponseCode.PULL_NOT_FOUND:
             hold_ms = pull.hold_ms if self._short_poll_ms is None else self._short_poll_ms
             pull.deadline_ms = self._clock.monotonic_ms() + min(hold_ms, self._hold_ms_max)
             return self._hold_or_answer(pull, result)
