@@ -36,7 +36,7 @@ from motelog.core.broker.tables.consumer_offsets import ConsumerOffsets
 from motelog.core.broker.tables.subscription_groups import SubscriptionGroups
 from motelog.core.broker.tables.topics import TopicTable
 from motelog.core.broker.waiting.filter_gate import FilterGate
-from motelog.core.broker.waiting.long_poll import HeldPulls
+from motelog.core.broker.waiting.long_poll import HeldRequests
 from motelog.core.broker.waiting.settings_gate import SettingsGate
 from motelog.core.clock import Clock, SystemClock
 from motelog.core.filter.sql_filter import SqlFilters
@@ -90,9 +90,9 @@ class Broker:
         self.offsets = ConsumerOffsets(entries_max=config.offset_entries_max)
         self.consumers: GroupMembers[Connection] = GroupMembers(members_max=config.clients_max)
         self.producers: GroupMembers[Connection] = GroupMembers(members_max=config.clients_max)
-        self.held_pulls = HeldPulls(
-            pulls_max=config.held_pulls_max,
-            pulls_per_connection_max=config.held_pulls_per_connection_max,
+        self.held_pulls = HeldRequests(
+            requests_max=config.held_pulls_max,
+            requests_per_owner_max=config.held_pulls_per_connection_max,
         )
         self._topics_saved = SavedTable(
             self._state_file("topics.json", "settings of topics"), self.topics

@@ -31,7 +31,8 @@ from motelog.core.store.disk.page_cache import (
     Places,
 )
 from motelog.core.store.index.cold_places import SIZE_BYTES, LogFiles
-from motelog.core.store.index.index_service import IndexService, QueryResult
+from motelog.core.store.index.index_query import QueryResult
+from motelog.core.store.index.index_service import IndexService
 from motelog.core.store.log.commitlog import CommitLog
 from motelog.core.store.queues.consume_queue import UNIT, ConsumeQueue
 from motelog.core.store.queues.unit_healer import UnitHealer

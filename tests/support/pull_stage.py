@@ -18,7 +18,7 @@ from motelog.core.broker.tables.consumer_groups import GroupMembers
 from motelog.core.broker.tables.consumer_offsets import ConsumerOffsets
 from motelog.core.broker.tables.subscription_groups import SubscriptionGroups
 from motelog.core.broker.tables.topics import TopicTable
-from motelog.core.broker.waiting.long_poll import HeldPulls
+from motelog.core.broker.waiting.long_poll import HeldRequests
 from motelog.core.clock import ManualClock
 from motelog.core.errors import StoreError
 from motelog.core.filter.sql_filter import SqlFilters
@@ -89,7 +89,7 @@ class PullStage:
             messages_out=lambda: self.pulls.messages_count,
         )
         self.offsets = ConsumerOffsets(entries_max=10)
-        self.held = HeldPulls(pulls_max=20_000, pulls_per_connection_max=20_000)
+        self.held = HeldRequests(requests_max=20_000, requests_per_owner_max=20_000)
         self.pulls = PullProcessor(
             self.api,
             topics,

@@ -1,141 +1,137 @@
-"""Held pulls: requests that found nothing and wait for a message or their deadline.
+"""Held requests: what found nothing and waits for its key to be woken or for its deadline.
 
-Owns: the registry by queue, by connection and by deadline, and its limits. Must not touch: the
-store, sockets, clocks; time enters as ``now_ms`` of a monotonic clock. It decides nothing about
-messages: who takes a pull out, by ``take_queue`` or ``take_due``, answers it or holds it again.
+Owns: HeldRequests: who waits, by key, by owner and by deadline, and the limits. Must not touch:
+what a request is, the store, sockets, clocks; time enters as ``now_ms`` of a monotonic clock.
+Whoever holds gives a callback; it is called once, and may hold again.
 Spec: RocketMQ PullRequestHoldService.
 
-Deadlines fall into buckets of 100 ms, so holding and taking out cost the same for any number:
+Deadlines fall into buckets of 100 ms, so holding and calling back cost the same for any number:
 
-    by queue     (topic, queue id) -> {pull, ...}
-    by deadline  bucket number     -> {pull, ...}      heap of the bucket numbers in use
+    by key       key           -> {held, ...}
+    by owner     owner         -> {held, ...}
+    by deadline  bucket number -> {held, ...}      heap of the bucket numbers in use
 """
 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Hashable
-from dataclasses import dataclass
-from typing import Final, TypeVar
-
-from motelog.core.broker.tables.subscription_groups import SubscriptionGroup
-from motelog.core.filter.sql_filter import SqlFilter
-from motelog.core.remoting.frames import RemotingCommand
-from motelog.core.remoting.server import Connection
+from collections.abc import Callable, Hashable
+from typing import Final
 
 BUCKET_MS: Final = 100
 
-Queue = tuple[str, int]
-KeyT = TypeVar("KeyT", bound=Hashable)
+# It is told whether the deadline has come; else the key was woken.
+Callback = Callable[[bool], None]
 
 
-@dataclass(slots=True, eq=False)
-class HeldPull:
-    """One pull that waits; ``queue_offset`` moves on past messages that its filter refused."""
+class _Held:
+    """One request that waits; ``bucket`` is the first whose time is not before its deadline."""
 
-    request: RemotingCommand
-    connection: Connection
-    group: SubscriptionGroup
-    topic: str
-    queue_id: int
-    first_offset: int
-    queue_offset: int
-    count_max: int
-    bytes_max: int
-    tag_codes: frozenset[int] | None
-    sql_filter: SqlFilter | None
-    deadline_ms: int
+    __slots__ = ("bucket", "callback", "key", "owner")
+
+    def __init__(
+        self, key: Hashable, deadline_ms: int, callback: Callback, owner: Hashable
+    ) -> None:
+        self.key = key
+        self.bucket = -(-deadline_ms // BUCKET_MS)
+        self.callback = callback
+        self.owner = owner
 
 
-class HeldPulls:
-    """Every held pull of one broker."""
+_Index = dict[Hashable, dict[_Held, None]]
 
-    def __init__(self, *, pulls_max: int, pulls_per_connection_max: int) -> None:
-        self._pulls_max = pulls_max
-        self._pulls_per_connection_max = pulls_per_connection_max
-        self._by_queue: dict[Queue, dict[HeldPull, None]] = {}
-        self._by_connection: dict[Connection, dict[HeldPull, None]] = {}
-        self._by_bucket: dict[int, dict[HeldPull, None]] = {}
+
+class HeldRequests:
+    """All that is held by one broker."""
+
+    def __init__(self, *, requests_max: int, requests_per_owner_max: int) -> None:
+        self._requests_max = requests_max
+        self._requests_per_owner_max = requests_per_owner_max
+        self._by_key: _Index = {}
+        self._by_owner: _Index = {}
+        self._by_bucket: dict[int, dict[_Held, None]] = {}
         self._buckets: list[int] = []
         self._count = 0
 
     def __len__(self) -> int:
         return self._count
 
-    def is_full_for(self, connection: Connection) -> bool:
-        """Return whether one more pull of this connection would be too many."""
-        held = self._by_connection.get(connection)
-        is_full_for_one = held is not None and len(held) >= self._pulls_per_connection_max
-        return is_full_for_one or self._count >= self._pulls_max
+    def is_full_for(self, owner: Hashable) -> bool:
+        """Return whether one more request of this owner would be too many."""
+        held = self._by_owner.get(owner)
+        is_full_for_one = held is not None and len(held) >= self._requests_per_owner_max
+        return is_full_for_one or self._count >= self._requests_max
 
-    def hold(self, pull: HeldPull) -> None:
-        """Keep a pull until somebody takes it; the caller has asked ``is_full_for``."""
-        self._by_queue.setdefault((pull.topic, pull.queue_id), {})[pull] = None
-        self._by_connection.setdefault(pull.connection, {})[pull] = None
-        number = _bucket(pull)
-        bucket = self._by_bucket.get(number)
+    def hold(self, key: Hashable, deadline_ms: int, callback: Callback, *, owner: Hashable) -> None:
+        """Keep ``callback`` until the key is woken or the deadline comes.
+
+        The caller has asked ``is_full_for``. ``owner`` is whom ``close_owner`` names.
+        """
+        held = _Held(key, deadline_ms, callback, owner)
+        self._by_key.setdefault(key, {})[held] = None
+        self._by_owner.setdefault(owner, {})[held] = None
+        bucket = self._by_bucket.get(held.bucket)
         if bucket is None:
-            bucket = self._by_bucket[number] = {}
-            heapq.heappush(self._buckets, number)
-        bucket[pull] = None
+            bucket = self._by_bucket[held.bucket] = {}
+            heapq.heappush(self._buckets, held.bucket)
+        bucket[held] = None
         self._count += 1
 
-    def is_held(self, topic: str, queue_id: int) -> bool:
-        return (topic, queue_id) in self._by_queue
+    def is_held(self, key: Hashable) -> bool:
+        return key in self._by_key
 
-    def take_queue(self, topic: str, queue_id: int) -> list[HeldPull]:
-        """Take out the pulls that wait for a queue, in the order they came."""
-        pulls = list(self._by_queue.get((topic, queue_id), ()))
-        for pull in pulls:
-            self._drop(pull)
-        return pulls
+    def wake(self, key: Hashable) -> int:
+        """Call back all that wait for a key, in the order they came; return how many."""
+        woken = list(self._by_key.get(key, ()))
+        for held in woken:
+            self._drop(held)
+        for held in woken:
+            held.callback(False)
+        return len(woken)
 
-    def take_due(self, now_ms: int) -> list[HeldPull]:
-        """Take out the pulls whose deadline has come."""
-        due: list[HeldPull] = []
+    def end_due(self, now_ms: int) -> int:
+        """Call back all whose deadline has come; return how many."""
+        due: list[_Held] = []
         while self._buckets and self._buckets[0] * BUCKET_MS <= now_ms:
             number = heapq.heappop(self._buckets)
             due += self._by_bucket[number]
-            # The bucket's key goes with its last pull, so that hold() can open it again.
-            for pull in list(self._by_bucket[number]):
-                self._drop(pull)
-            self._by_bucket.pop(number, None)
-        return due
+            for held in list(self._by_bucket[number]):
+                self._drop(held)
+            # Gone before anybody is called back, so that hold() can open it again.
+            del self._by_bucket[number]
+        for held in due:
+            held.callback(True)
+        return len(due)
 
     def next_due_ms(self) -> int | None:
-        """Return when ``take_due`` has something to do at the earliest, or None."""
+        """Return when ``end_due`` has something to do at the earliest, or None."""
         return self._buckets[0] * BUCKET_MS if self._buckets else None
 
-    def close_connection(self, connection: Connection) -> None:
-        """Forget the pulls of a connection that closed."""
-        for pull in list(self._by_connection.get(connection, ())):
-            self._drop(pull)
+    def close_owner(self, owner: Hashable) -> None:
+        """Forget what is held for an owner that is gone."""
+        for held in list(self._by_owner.get(owner, ())):
+            self._drop(held)
 
-    def _drop(self, pull: HeldPull) -> None:
-        _discard(self._by_queue, (pull.topic, pull.queue_id), pull)
-        _discard(self._by_connection, pull.connection, pull)
+    def _drop(self, held: _Held) -> None:
+        _discard(self._by_key, held.key, held)
+        _discard(self._by_owner, held.owner, held)
         # An empty bucket stays until its time, so that the heap needs no search.
-        del self._by_bucket[_bucket(pull)][pull]
+        del self._by_bucket[held.bucket][held]
         self._count -= 1
 
     def _check(self) -> None:
-        """Assert that the three indexes hold the same pulls."""
-        pulls = {pull for queue in self._by_queue.values() for pull in queue}
-        assert len(pulls) == self._count
-        assert pulls == {pull for held in self._by_connection.values() for pull in held}
-        assert pulls == {pull for bucket in self._by_bucket.values() for pull in bucket}
-        assert all(self._by_queue.values())
-        assert all(self._by_connection.values())
+        """Assert that the three indexes hold the same requests."""
+        held = {one for some in self._by_key.values() for one in some}
+        assert len(held) == self._count
+        assert held == {one for some in self._by_owner.values() for one in some}
+        assert held == {one for some in self._by_bucket.values() for one in some}
+        assert all(self._by_key.values())
+        assert all(self._by_owner.values())
         assert sorted(self._buckets) == sorted(self._by_bucket)
 
 
-def _bucket(pull: HeldPull) -> int:
-    """Return the bucket whose time is the first at or after the deadline."""
-    return -(-pull.deadline_ms // BUCKET_MS)
-
-
-def _discard(index: dict[KeyT, dict[HeldPull, None]], key: KeyT, pull: HeldPull) -> None:
-    pulls = index[key]
-    del pulls[pull]
-    if not pulls:
+def _discard(index: _Index, key: Hashable, held: _Held) -> None:
+    some = index[key]
+    del some[held]
+    if not some:
         del index[key]

@@ -1,7 +1,7 @@
 """What is wrong with the index files of a folder: each key of the log is looked for in them.
 
 Owns: IndexCheck: headers against index.json, entries against the records' keys, chains against the
-entries. Must not touch: the folder (dry_run), which files a start believes (index_service).
+entries. Must not touch: the folder (dry_run), which files a start believes (index_start).
 
 The log is walked once, by whoever verifies it, and its records with keys are handed in step by
 step: both they and the entries are in the log's order.

@@ -1,115 +1,122 @@
-"""The registry of held pulls, with connections that are plain names and a time the test moves."""
+"""The registry of held requests, with owners that are plain names and a time the test moves."""
 
 from __future__ import annotations
 
-from typing import Any, cast
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from motelog.core.broker.tables.subscription_groups import SubscriptionGroup
-from motelog.core.broker.waiting.long_poll import HeldPull, HeldPulls
-from motelog.core.remoting.frames import RemotingCommand
-from motelog.core.remoting.server import Connection
+from motelog.core.broker.waiting.long_poll import HeldRequests
 
 
-def connection(name: str) -> Connection:
-    return cast("Connection", name)
+@dataclass(eq=False)
+class Waiter:
+    """One request; ``outcomes`` is what its callback was told."""
+
+    queue_id: int
+    owner: str
+    deadline_ms: int
+    outcomes: list[bool]
+
+    def hold(self, held: HeldRequests) -> None:
+        held.hold(("T", self.queue_id), self.deadline_ms, self.outcomes.append, owner=self.owner)
 
 
-def pull(
-    topic: str = "T",
-    queue_id: int = 0,
-    *,
-    owner: str = "c",
-    deadline_ms: int = 1000,
-    opaque: int = 0,
-) -> HeldPull:
-    return HeldPull(
-        request=RemotingCommand(11, opaque),
-        connection=connection(owner),
-        group=SubscriptionGroup(group_name="G"),
-        topic=topic,
-        queue_id=queue_id,
-        first_offset=0,
-        queue_offset=0,
-        count_max=32,
-        bytes_max=1000,
-        tag_codes=None,
-        sql_filter=None,
-        deadline_ms=deadline_ms,
-    )
+def waiter(queue_id: int = 0, *, owner: str = "c", deadline_ms: int = 1000) -> Waiter:
+    return Waiter(queue_id, owner, deadline_ms, [])
 
 
-def make_held(**limits: Any) -> HeldPulls:
-    return HeldPulls(**{"pulls_max": 100, "pulls_per_connection_max": 100, **limits})
+def make_held(**limits: Any) -> HeldRequests:
+    return HeldRequests(**{"requests_max": 100, "requests_per_owner_max": 100, **limits})
 
 
-def test_a_queue_that_grew_gives_its_pulls_in_order() -> None:
+def test_a_key_calls_back_those_that_wait_for_it_in_order() -> None:
     held = make_held()
-    pulls = [pull(opaque=i) for i in range(3)]
-    other = pull(queue_id=1)
-    for one in (*pulls, other):
-        held.hold(one)
-    assert held.is_held("T", 0)
-    assert held.take_queue("T", 0) == pulls
-    assert not held.is_held("T", 0)
-    assert held.take_queue("T", 0) == []
-    assert len(held) == 1
+    order: list[int] = []
+
+    def note(number: int, _: bool) -> None:
+        order.append(number)
+
+    for number in range(3):
+        held.hold(("T", 0), 1000, partial(note, number), owner="c")
+    other = waiter(1)
+    other.hold(held)
+    assert held.is_held(("T", 0))
+    assert held.wake(("T", 0)) == 3
+    assert order == [0, 1, 2]
+    assert not held.is_held(("T", 0))
+    assert held.wake(("T", 0)) == 0
+    assert (len(held), other.outcomes) == (1, [])
     held._check()
 
 
 def test_deadlines_come_due_within_a_bucket_and_never_early() -> None:
     held = make_held()
-    first, second = pull(deadline_ms=950), pull(deadline_ms=2000)
-    held.hold(first)
-    held.hold(second)
+    first, second = waiter(deadline_ms=950), waiter(deadline_ms=2000)
+    first.hold(held)
+    second.hold(held)
     assert held.next_due_ms() == 1000
-    assert held.take_due(949) == []
-    assert held.take_due(1000) == [first]
+    assert held.end_due(949) == 0
+    assert held.end_due(1000) == 1
+    assert (first.outcomes, second.outcomes) == ([True], [])
     assert held.next_due_ms() == 2000
-    assert held.take_due(5000) == [second]
+    assert held.end_due(5000) == 1
+    assert second.outcomes == [True]
     assert held.next_due_ms() is None
     held._check()
 
 
-def test_a_woken_pull_may_be_held_again_until_the_same_deadline() -> None:
+def test_who_is_woken_may_hold_again_until_the_same_deadline() -> None:
     held = make_held()
-    one = pull()
-    held.hold(one)
-    assert held.take_queue("T", 0) == [one]
-    held.hold(one)
-    held._check()
-    assert held.take_due(1000) == [one]
-    held._check()
+    outcomes: list[bool] = []
+
+    def go_on(is_over: bool) -> None:
+        outcomes.append(is_over)
+        held._check()
+        if len(outcomes) < 3:
+            held.hold("key", 1000, go_on, owner="c")
+
+    held.hold("key", 1000, go_on, owner="c")
+    assert held.wake("key") == 1
+    assert held.is_held("key")
+    assert held.end_due(1000) == 1
+    # Held again behind its deadline: that is for the next time.
+    assert (outcomes, len(held)) == ([False, True], 1)
+    assert held.end_due(1000) == 1
+    assert (outcomes, len(held)) == ([False, True, True], 0)
 
 
-def test_a_closed_connection_takes_its_pulls_along() -> None:
+def test_a_closed_owner_takes_its_requests_along() -> None:
     held = make_held()
-    mine, other = pull(owner="a"), pull(owner="b")
-    held.hold(mine)
-    held.hold(other)
-    held.close_connection(connection("a"))
-    held.close_connection(connection("a"))
-    assert held.take_queue("T", 0) == [other]
+    mine, other = waiter(owner="a"), waiter(owner="b")
+    mine.hold(held)
+    other.hold(held)
+    held.close_owner("a")
+    held.close_owner("a")
+    held._check()
+    assert held.wake(("T", 0)) == 1
+    assert (mine.outcomes, other.outcomes) == ([], [False])
     held._check()
 
 
-def test_limits_are_for_one_connection_and_for_all() -> None:
-    held = make_held(pulls_max=3, pulls_per_connection_max=2)
-    held.hold(pull(owner="a"))
-    held.hold(pull(owner="a"))
-    assert held.is_full_for(connection("a"))
-    assert not held.is_full_for(connection("b"))
-    held.hold(pull(owner="b"))
-    assert held.is_full_for(connection("b"))
-    held.take_due(1000)
-    assert not held.is_full_for(connection("a"))
+def test_limits_are_for_one_owner_and_for_all() -> None:
+    held = make_held(requests_max=3, requests_per_owner_max=2)
+    waiter(owner="a").hold(held)
+    waiter(owner="a").hold(held)
+    assert held.is_full_for("a")
+    assert not held.is_full_for("b")
+    waiter(owner="b").hold(held)
+    assert held.is_full_for("b")
+    held.end_due(1000)
+    assert not held.is_full_for("a")
 
 
 STEPS = st.lists(
     st.tuples(
-        st.sampled_from(["hold", "queue", "due", "close"]),
+        st.sampled_from(["hold", "wake", "due", "close"]),
         st.integers(0, 2),
         st.sampled_from("ab"),
         st.integers(0, 1000),
@@ -124,25 +131,29 @@ def test_any_order_of_steps_keeps_the_indexes_together(
 ) -> None:
     held = make_held()
     now_ms = 0
-    waiting: set[HeldPull] = set()
+    waiting: set[Waiter] = set()
     for kind, queue_id, owner, ms in steps:
+        expected: set[Waiter] = set()
         match kind:
             case "hold":
-                one = pull(queue_id=queue_id, owner=owner, deadline_ms=now_ms + ms)
-                held.hold(one)
+                one = waiter(queue_id, owner=owner, deadline_ms=now_ms + ms)
+                one.hold(held)
                 waiting.add(one)
-            case "queue":
-                taken = held.take_queue("T", queue_id)
-                assert set(taken) == {one for one in waiting if one.queue_id == queue_id}
-                waiting -= set(taken)
+            case "wake":
+                expected = {one for one in waiting if one.queue_id == queue_id}
+                assert held.wake(("T", queue_id)) == len(expected)
             case "due":
                 now_ms += ms
-                taken = held.take_due(now_ms)
-                assert all(one.deadline_ms <= now_ms for one in taken)
-                waiting -= set(taken)
-                assert all(one.deadline_ms > now_ms - 100 for one in waiting)
+                count = held.end_due(now_ms)
+                expected = {one for one in waiting if one.outcomes}
+                assert count == len(expected)
+                assert all(one.deadline_ms <= now_ms for one in expected)
+                assert all(one.deadline_ms > now_ms - 100 for one in waiting - expected)
             case _:
-                held.close_connection(connection(owner))
-                waiting -= {one for one in waiting if one.connection == connection(owner)}
+                held.close_owner(owner)
+                waiting = {one for one in waiting if one.owner != owner}
+        assert all(one.outcomes == [kind == "due"] for one in expected)
+        waiting -= expected
+        assert not any(one.outcomes for one in waiting)
         held._check()
         assert len(held) == len(waiting)

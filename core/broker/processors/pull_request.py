@@ -1,0 +1,182 @@
+"""What a pull asks for, and whether it may: its header's fields, checked where they enter.
+
+Owns: Pull, PullRequests: the checks of a pull that do not need the store, the limits of an answer,
+which messages it wants. Must not touch: the store, who waits, how a pull is answered (pull).
+Spec: RocketMQ PullMessageProcessor.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from motelog.core.broker.tables.consumer_groups import GroupMembers
+from motelog.core.broker.tables.heartbeat import (
+    EXPRESSION_CHARACTERS_MAX,
+    decode_tag_expression,
+    is_tag_type,
+)
+from motelog.core.broker.tables.subscription_groups import SubscriptionGroup, SubscriptionGroups
+from motelog.core.broker.tables.topics import TopicTable
+from motelog.core.clock import Clock
+from motelog.core.errors import BrokerError
+from motelog.core.filter.sql_filter import SqlFilter, SqlFilters
+from motelog.core.remoting.fields import int32_field, int_field, text_field
+from motelog.core.remoting.frames import PullSysFlag, RemotingCommand, ResponseCode
+from motelog.core.remoting.server import Connection
+from motelog.core.topic_names import shown
+
+_EXPRESSIONS_MAX: Final = 10_000
+# For a request without maxMsgBytes, which clients send from 5.0 on: RocketMQ's own limits. Those
+# clients are written for small answers.
+_UNSIZED_COUNT_MAX: Final = 32
+_UNSIZED_BYTES_MAX: Final = 262_144
+
+
+@dataclass(slots=True, eq=False)
+class Pull:
+    """One pull; ``queue_offset`` moves on past messages that its filter refused."""
+
+    request: RemotingCommand
+    connection: Connection
+    group: SubscriptionGroup
+    topic: str
+    queue_id: int
+    first_offset: int
+    queue_offset: int
+    count_max: int
+    bytes_max: int
+    tag_codes: frozenset[int] | None
+    sql_filter: SqlFilter | None
+    # What the group has consumed, if it says so.
+    commit_offset: int | None
+    # For how long it would wait; 0: not at all.
+    hold_ms: int
+    # Until when it waits, once it does.
+    deadline_ms: int = 0
+
+
+class PullRequests:
+    """Accepts pulls, or refuses them with BrokerError."""
+
+    def __init__(
+        self,
+        topics: TopicTable,
+        groups: SubscriptionGroups,
+        consumers: GroupMembers[Connection],
+        filters: SqlFilters,
+        *,
+        clock: Clock,
+        count_max: int,
+        bytes_max: int,
+    ) -> None:
+        self._topics = topics
+        self._groups = groups
+        self._consumers = consumers
+        self._filters = filters
+        self._clock = clock
+        self._count_max = count_max
+        self._bytes_max = bytes_max
+        self._tag_codes: dict[str, frozenset[int] | None] = {}
+
+    def accept(self, request: RemotingCommand, connection: Connection) -> Pull:
+        """Return what a request asks for."""
+        ext = request.ext
+        group_name = text_field(ext, "consumerGroup")
+        topic = text_field(ext, "topic")
+        queue_id = int32_field(ext, "queueId")
+        queue_offset = int_field(ext, "queueOffset")
+        sys_flag = int32_field(ext, "sysFlag")
+        commit_offset = int_field(ext, "commitOffset")
+        suspend_ms = int_field(ext, "suspendTimeoutMillis")
+        group = self._check(group_name, topic, queue_id)
+        count_max, bytes_max = self._limits(ext)
+        return Pull(
+            request,
+            connection,
+            group,
+            topic,
+            queue_id,
+            queue_offset,
+            queue_offset,
+            count_max,
+            bytes_max,
+            *self._filter(ext, group, topic, sys_flag),
+            commit_offset if sys_flag & PullSysFlag.COMMIT_OFFSET else None,
+            suspend_ms if sys_flag & PullSysFlag.SUSPEND else 0,
+        )
+
+    def _limits(self, ext: dict[str, str]) -> tuple[int, int]:
+        """Return how many messages and bytes the answer may hold."""
+        count = int32_field(ext, "maxMsgNums")
+        if "maxMsgBytes" in ext:
+            bytes_wanted = int32_field(ext, "maxMsgBytes")
+        else:
+            count, bytes_wanted = min(count, _UNSIZED_COUNT_MAX), _UNSIZED_BYTES_MAX
+        return max(1, min(count, self._count_max)), max(1, min(bytes_wanted, self._bytes_max))
+
+    def _check(self, group_name: str, topic: str, queue_id: int) -> SubscriptionGroup:
+        """Return the group of a pull after the checks that do not need the store."""
+        group = self._groups.find(group_name, self._clock.now_ms())
+        if not group.consume_enable:
+            text = f"subscription group {group_name} may not consume"
+            raise BrokerError(ResponseCode.NO_PERMISSION, text)
+        config = self._topics.get(topic)
+        if config is None:
+            text = f"topic {shown(topic)[1:-1]} does not exist"
+            raise BrokerError(ResponseCode.TOPIC_NOT_EXIST, text)
+        if not config.is_readable:
+            raise BrokerError(ResponseCode.NO_PERMISSION, f"topic {topic} is not readable")
+        if not 0 <= queue_id < config.read_queue_nums:
+            text = (
+                f"queue id {queue_id} of topic {topic} is illegal, it has {config.read_queue_nums}"
+            )
+            raise BrokerError(ResponseCode.SYSTEM_ERROR, text)
+        return group
+
+    def _filter(
+        self, ext: dict[str, str], group: SubscriptionGroup, topic: str, sys_flag: int
+    ) -> tuple[frozenset[int] | None, SqlFilter | None]:
+        """Return the tag hashes the pull wants, None for all, and its SQL92 filter if it has one.
+
+        Its own text says so, or else the heartbeat.
+        """
+        if sys_flag & PullSysFlag.SUBSCRIPTION:
+            return self._parsed(ext.get("expressionType"), ext.get("subscription", ""))
+        members = self._consumers.get(group.group_name)
+        if members is None:
+            text = (
+                f"consumer group {group.group_name} has no member that told what it subscribes to"
+            )
+            raise BrokerError(ResponseCode.SUBSCRIPTION_NOT_EXIST, text)
+        if members.message_model == "BROADCASTING" and not group.consume_broadcast_enable:
+            text = f"subscription group {group.group_name} may not consume by broadcast"
+            raise BrokerError(ResponseCode.NO_PERMISSION, text)
+        subscription = members.subscriptions.get(topic)
+        if subscription is None:
+            text = f"consumer group {group.group_name} does not subscribe to {topic}"
+            raise BrokerError(ResponseCode.SUBSCRIPTION_NOT_EXIST, text)
+        if subscription.sub_version < int_field(ext, "subVersion"):
+            text = f"the subscription of {group.group_name} to {topic} is older than the pull's"
+            raise BrokerError(ResponseCode.SUBSCRIPTION_NOT_LATEST, text)
+        return self._parsed(subscription.expression_type, subscription.sub_string or "")
+
+    def _parsed(
+        self, expression_type: str | None, expression: str
+    ) -> tuple[frozenset[int] | None, SqlFilter | None]:
+        if is_tag_type(expression_type):
+            return self._codes(expression), None
+        return None, self._filters.get(expression_type, expression)
+
+    def _codes(self, expression: str) -> frozenset[int] | None:
+        """Return the hashes of a tag expression; remembered, since each pull repeats it."""
+        if expression in ("", "*"):
+            return None
+        if expression not in self._tag_codes:
+            if len(expression) > EXPRESSION_CHARACTERS_MAX:
+                text = f"the subscription has {len(expression)} characters"
+                raise BrokerError(ResponseCode.SUBSCRIPTION_PARSE_FAILED, text)
+            if len(self._tag_codes) >= _EXPRESSIONS_MAX:
+                self._tag_codes.clear()
+            self._tag_codes[expression] = decode_tag_expression(expression)
+        return self._tag_codes[expression]
