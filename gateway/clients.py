@@ -16,7 +16,7 @@ from typing import Final
 
 from motelog.core.limited_log import LimitedLog
 from motelog.core.message import encode_host
-from motelog.core.net.reactor import CloseReason, Fault, Reactor
+from motelog.core.net.reactor_types import CloseReason, Fault
 from motelog.gateway.config import GatewayConfig
 from motelog.gateway.deliver.delivery import Delivery
 from motelog.gateway.errors import (
@@ -43,6 +43,7 @@ from motelog.gateway.mqtt.subscribe import (
     encode_unsuback,
 )
 from motelog.gateway.mqtt.topics import parse_shared
+from motelog.gateway.output import Output
 from motelog.gateway.sessions.session import PACKET_BYTES_LIMIT, Session
 from motelog.gateway.sessions.subscriptions import NO_LOCAL, SubscriptionTree
 
@@ -63,7 +64,7 @@ class Clients:
     def __init__(
         self,
         config: GatewayConfig,
-        reactor: Reactor,
+        output: Output,
         subscriptions: SubscriptionTree[Session],
         delivery: Delivery,
         metrics: GatewayMetrics,
@@ -71,7 +72,7 @@ class Clients:
         sessions: list[Session | None],
     ) -> None:
         self._config = config
-        self._reactor = reactor
+        self._output = output
         self._subscriptions = subscriptions
         self._delivery = delivery
         self._metrics = metrics
@@ -128,8 +129,8 @@ class Clients:
                 why,
             )
             if session.version == 5:
-                self._reactor.send(connection, encode_disconnect(5, reason_code))
-        self._reactor.close(connection)
+                self._output.send(connection, encode_disconnect(5, reason_code))
+        self._output.close(connection)
         self._forget(connection)
 
     def disconnect_all(self, reason_code: int) -> None:
@@ -137,8 +138,8 @@ class Clients:
         for session in list(self._by_client_id.values()):
             if session.version == 5:
                 packet = encode_disconnect(5, reason_code)
-                self._reactor.send(session.connection, packet)
-            self._reactor.close(session.connection)
+                self._output.send(session.connection, packet)
+            self._output.close(session.connection)
             self._forget(session.connection)
 
     def _forget(self, connection: int) -> None:
@@ -201,7 +202,7 @@ class Clients:
             self._unsubscribe(session, first_byte, body)
         elif packet_type == PacketType.DISCONNECT:
             decode_disconnect(session.version, first_byte, body)
-            self._reactor.close(session.connection)
+            self._output.close(session.connection)
             self._forget(session.connection)
         elif packet_type == PacketType.CONNECT:  # [MQTT-3.1.0-2]
             raise ProtocolViolationError("second CONNECT")
@@ -239,13 +240,13 @@ class Clients:
         self._sessions[connection] = session
         self._by_client_id[client_id] = session
         self._metrics.sessions_now += 1
-        self._reactor.set_variant(connection, connect.version)
-        self._reactor.set_limits(
+        self._output.set_variant(connection, connect.version)
+        self._output.set_limits(
             connection,
             frame_bytes_max=self._config.packet_bytes_max,
             idle_s_max=keep_alive_s + (keep_alive_s + 1) // 2,  # [MQTT-3.1.2-22]
         )
-        self._reactor.send(connection, self._connack(connect, client_id, keep_alive_s))
+        self._output.send(connection, self._connack(connect, client_id, keep_alive_s))
 
     def _refusal(self, connect: Connect) -> tuple[int, str] | None:
         """Return (reason code, why) if this CONNECT asks for what cannot be given."""
@@ -305,8 +306,8 @@ class Clients:
             why,
         )
         if version is not None:
-            self._reactor.send(connection, encode_connack(version, reason_code))
-        self._reactor.close(connection)
+            self._output.send(connection, encode_connack(version, reason_code))
+        self._output.close(connection)
         self._forget(connection)
 
     # --- SUBSCRIBE, UNSUBSCRIBE ----------------------------------------------------------
@@ -319,7 +320,7 @@ class Clients:
                 reason_code=ReasonCode.SUBSCRIPTION_IDENTIFIERS_NOT_SUPPORTED,
             )
         codes = [self._add_subscription(session, entry) for entry in subscribe.entries]
-        self._reactor.send(
+        self._output.send(
             session.connection, encode_suback(session.version, subscribe.packet_id, codes)
         )
 
@@ -371,7 +372,7 @@ class Clients:
             else ReasonCode.NO_SUBSCRIPTION_EXISTED
             for topic_filter in unsubscribe.topic_filters
         ]
-        self._reactor.send(
+        self._output.send(
             session.connection, encode_unsuback(session.version, unsubscribe.packet_id, codes)
         )
 

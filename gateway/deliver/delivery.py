@@ -32,7 +32,6 @@ from motelog.core.message import (
     TAGS,
     decode_properties,
 )
-from motelog.core.net.reactor import Reactor
 from motelog.core.records.record import QueueTail, decode_brief, inflate
 from motelog.gateway.errors import MalformedPacketError, TopicNameError
 from motelog.gateway.log.log_port import LogPort
@@ -41,6 +40,7 @@ from motelog.gateway.mapping.topic_mapping import TopicMapping, is_device_topic
 from motelog.gateway.metrics import GatewayMetrics
 from motelog.gateway.mqtt.frames import encode_publish
 from motelog.gateway.mqtt.topics import check_topic_name, has_wildcard
+from motelog.gateway.output import Output
 from motelog.gateway.sessions.session import PACKET_BYTES_LIMIT, Session
 from motelog.gateway.sessions.subscriptions import NO_LOCAL, QOS_MASK, SubscriptionTree
 
@@ -127,7 +127,7 @@ class Delivery:
     def __init__(
         self,
         log: LogPort,
-        reactor: Reactor,
+        output: Output,
         mapping: TopicMapping,
         subscriptions: SubscriptionTree[Session],
         metrics: GatewayMetrics,
@@ -136,7 +136,7 @@ class Delivery:
         wake: Callable[[], None],
     ) -> None:
         self._log_port = log
-        self._reactor = reactor
+        self._output = output
         self._mapping = mapping
         self._subscriptions = subscriptions
         self._metrics = metrics
@@ -326,7 +326,7 @@ class Delivery:
                     self._lag(session, queue, queue_offset)
 
     def _fan_out(self, packet: bytes, connections: list[int]) -> None:
-        dropped = len(self._reactor.fan_out(packet, connections))
+        dropped = len(self._output.fan_out(packet, connections))
         self._metrics.messages_dropped_qos0 += dropped
         self._metrics.messages_delivered += len(connections) - dropped
 
@@ -347,7 +347,7 @@ class Delivery:
                 receivers.append((session.connection, packet_id))
             else:
                 self._lag(session, queue, queue_offset)
-        skipped = self._reactor.send_numbered(packet, number_at, receivers)
+        skipped = self._output.send_numbered(packet, number_at, receivers)
         self._metrics.messages_delivered += len(receivers) - len(skipped)
         if skipped:
             packet_ids = dict(receivers)
@@ -470,7 +470,7 @@ class Delivery:
         packet_id = session.inflight.allocate(None)
         if not packet_id:
             return False
-        if self._reactor.send_numbered(packet, number_at, [(session.connection, packet_id)]):
+        if self._output.send_numbered(packet, number_at, [(session.connection, packet_id)]):
             session.inflight.ack(packet_id)
             return False
         self._metrics.messages_delivered += 1

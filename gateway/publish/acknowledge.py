@@ -20,11 +20,11 @@ from typing import Final
 from motelog.core.broker.acknowledge import Acknowledge, AnswerQueue
 from motelog.core.clock import Clock
 from motelog.core.errors import StoreError, StoreFullError
-from motelog.core.net.reactor import Reactor
 from motelog.gateway.errors import GatewayError
 from motelog.gateway.metrics import GatewayMetrics
 from motelog.gateway.mqtt.acks import encode_puback
 from motelog.gateway.mqtt.packet_types import ReasonCode
+from motelog.gateway.output import Output
 from motelog.gateway.sessions.session import Session
 
 _log = logging.getLogger(__name__)
@@ -55,7 +55,7 @@ class PublishAcks:
 
     def __init__(
         self,
-        reactor: Reactor,
+        output: Output,
         acknowledge: Acknowledge,
         metrics: GatewayMetrics,
         *,
@@ -64,7 +64,7 @@ class PublishAcks:
         receive_maximum: int,
         disconnect: Callable[[int, int, str], None],
     ) -> None:
-        self._reactor = reactor
+        self._output = output
         self._metrics = metrics
         self._sessions = sessions
         self._receive_maximum = receive_maximum
@@ -104,7 +104,7 @@ class PublishAcks:
         self._metrics.publishes_refused += 1
         if session.version == 5:
             packet = encode_puback(session.version, packet_id, error.reason_code)
-            self._reactor.send(session.connection, packet)
+            self._output.send(session.connection, packet)
         else:
             self._disconnect(session.connection, error.reason_code, str(error))
 
@@ -113,14 +113,14 @@ class PublishAcks:
         return [sessions[connection] for connection, _ in acks]
 
     def _acknowledge(self, acks: Acks) -> None:
-        skipped = self._reactor.send_numbered(PUBACK, PUBACK_NUMBER_AT, acks)
+        skipped = self._output.send_numbered(PUBACK, PUBACK_NUMBER_AT, acks)
         if skipped:
             # Above its output mark a connection takes no more messages, but an acknowledgement is
             # owed; there are few, as such a connection is not read from either.
             for connection, packet_id in acks:
                 if connection in skipped:
                     packet = PUBACK[:PUBACK_NUMBER_AT] + packet_id.to_bytes(2, "big")
-                    self._reactor.send(connection, packet)
+                    self._output.send(connection, packet)
 
     def _exceeded(self, session: Session) -> None:
         """End a client that has more publishes unacknowledged than CONNACK allowed it."""
@@ -136,12 +136,12 @@ class PublishAcks:
             acks += self._still_open(waiting)
         if acks:
             self._acknowledge(acks)
-        self._reactor.flush()
+        self._output.flush()
 
     def _refuse_waiting(self, refused: list[WaitingAcks], error: StoreError) -> None:
         for waiting in refused:
             self.refuse(self._still_open(waiting), error)
-        self._reactor.flush()
+        self._output.flush()
 
     def _still_open(self, waiting: WaitingAcks) -> Acks:
         """Return the acknowledgements whose connection is still the one that published."""

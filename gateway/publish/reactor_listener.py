@@ -14,7 +14,7 @@ from typing import Any
 
 from motelog.core.errors import StoreError
 from motelog.core.message import PROPERTIES_BYTES_MAX
-from motelog.core.net.reactor import Reactor, Turn
+from motelog.core.net.reactor import Turn
 from motelog.gateway.clients import Clients
 from motelog.gateway.deliver.delivery import Delivery
 from motelog.gateway.errors import GatewayError, ProtocolViolationError, TopicNameError
@@ -25,6 +25,7 @@ from motelog.gateway.mqtt.disconnect import PINGRESP
 from motelog.gateway.mqtt.frames import split, split_one
 from motelog.gateway.mqtt.packet_types import PacketType, ReasonCode
 from motelog.gateway.mqtt.properties import decode_properties
+from motelog.gateway.output import Output
 from motelog.gateway.publish.acknowledge import PublishAcks
 from motelog.gateway.publish.routes import Route, Routes
 from motelog.gateway.sessions.session import Session
@@ -35,7 +36,7 @@ class ReactorListener:
 
     def __init__(
         self,
-        reactor: Reactor,
+        output: Output,
         log: LogPort,
         routes: Routes,
         clients: Clients,
@@ -45,7 +46,7 @@ class ReactorListener:
         sessions: list[Session | None],
         acks: PublishAcks,
     ) -> None:
-        self._reactor = reactor
+        self._output = output
         self._log_port = log
         self._routes = routes
         self._clients = clients
@@ -226,7 +227,7 @@ class ReactorListener:
             self._append(acks)
         # Afterwards, so that a PINGRESP also says that what came before it is in the log.
         for connection in self._pings:
-            self._reactor.send(connection, PINGRESP)
+            self._output.send(connection, PINGRESP)
         self._pings.clear()
 
     def _append(self, acks: list[tuple[int, int]]) -> None:

@@ -6,11 +6,12 @@ Owns: Stage. Must not touch: expectations; those are the tests'.
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
 
 from motelog.core.clock import ManualClock
-from motelog.core.net.reactor import CloseReason, Fault, Reactor, Turn
+from motelog.core.net.reactor import CloseReason, Fault, Turn
 from motelog.core.records.record import decode
 from motelog.gateway.clients import Clients
 from motelog.gateway.config import GatewayConfig
@@ -24,7 +25,8 @@ from motelog.gateway.publish.reactor_listener import ReactorListener
 from motelog.gateway.publish.routes import Routes
 from motelog.gateway.sessions.session import Session
 from motelog.gateway.sessions.subscriptions import SubscriptionTree
-from tests.support.fake_log import FakeLog, FakeReactor
+from tests.support.fake_log import FakeLog
+from tests.support.memory_output import MemoryOutput
 from tests.support.mqtt_wire import varint
 
 
@@ -47,8 +49,7 @@ class Stage:
     def __init__(self, config: GatewayConfig | None = None) -> None:
         config = config or GatewayConfig()
         self.log = FakeLog()
-        self.fake = FakeReactor()
-        reactor = cast("Reactor", self.fake)
+        self.output = MemoryOutput()
         self.metrics = GatewayMetrics()
         self.sessions: list[Session | None] = [None] * 16
         tree: SubscriptionTree[Session] = SubscriptionTree()
@@ -56,14 +57,14 @@ class Stage:
         self.log.create_topic(config.default_topic, 4)
         delivery = Delivery(
             self.log,
-            reactor,
+            self.output,
             mapping,
             tree,
             self.metrics,
             sessions=self.sessions,
             wake=lambda: None,
         )
-        clients = Clients(config, reactor, tree, delivery, self.metrics, sessions=self.sessions)
+        clients = Clients(config, self.output, tree, delivery, self.metrics, sessions=self.sessions)
         routes = Routes(
             mapping,
             self.log,
@@ -74,7 +75,7 @@ class Stage:
         )
         self.clock = ManualClock()
         self.acks = PublishAcks(
-            reactor,
+            self.output,
             self.log.acknowledge,
             self.metrics,
             clock=self.clock,
@@ -83,7 +84,7 @@ class Stage:
             disconnect=clients.disconnect,
         )
         self.listener = ReactorListener(
-            reactor,
+            self.output,
             self.log,
             routes,
             clients,
@@ -93,25 +94,41 @@ class Stage:
             acks=self.acks,
         )
 
-    def turn(self, *frames: tuple[int, bytes], **what: Any) -> None:
+    def turn(
+        self,
+        *frames: tuple[int, bytes],
+        opened: Sequence[int] = (),
+        closed: Sequence[tuple[int, CloseReason]] = (),
+        **what: Any,
+    ) -> None:
+        for connection in opened:
+            self.output.open(connection)
+        for connection, _ in closed:
+            self.output.end(connection)
         data, index = b"", b""
         for connection, frame in frames:
-            variant = self.fake.variants.get(connection, 0)
+            variant = self.output.variants.get(connection, 0)
             index += struct.pack("=4I", connection, variant, len(data), len(data) + len(frame))
             data += frame
-        turn = FakeTurn(data, index, len(frames), **what)
+        turn = FakeTurn(
+            data,
+            index,
+            len(frames),
+            opened=[(number, 0, self.output.peer(number)) for number in opened],
+            closed=[*self.output.take_ended(), *closed],
+            **what,
+        )
         self.listener.handle_turn(cast("Turn", turn))
 
     def connect(self, connection: int, version: int = 4) -> None:
         connect = Connect(
             version=version, clean_start=True, keep_alive_s=60, client_id=f"c{connection}"
         )
-        opened = [(connection, 0, ("127.0.0.1", 4000 + connection))]
-        self.turn((connection, encode_connect(connect)), opened=opened)
+        self.turn((connection, encode_connect(connect)), opened=[connection])
         assert self.sent(connection)[0][0] == 0x20
 
     def sent(self, connection: int) -> list[bytes]:
-        return self.fake.sent.pop(connection, [])
+        return self.output.sent.pop(connection, [])
 
     def stored(self) -> list[tuple[Any, ...]]:
         return [

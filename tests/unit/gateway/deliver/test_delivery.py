@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import zlib
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
 from motelog.core.message import encode_properties, tags_code
-from motelog.core.net.reactor import Reactor
 from motelog.gateway.deliver.delivery import Delivery
 from motelog.gateway.mapping.message_properties import publish_properties, publisher_properties
 from motelog.gateway.mapping.topic_mapping import TopicMapping
@@ -16,7 +15,8 @@ from motelog.gateway.metrics import GatewayMetrics
 from motelog.gateway.mqtt.packet_types import Properties
 from motelog.gateway.sessions.session import Session
 from motelog.gateway.sessions.subscriptions import NO_LOCAL, SubscriptionTree
-from tests.support.fake_log import HOST, FakeLog, FakeReactor
+from tests.support.fake_log import HOST, FakeLog
+from tests.support.memory_output import MemoryOutput
 from tests.support.mqtt_wire import published
 
 
@@ -25,7 +25,7 @@ class Stage:
 
     def __init__(self) -> None:
         self.log = FakeLog()
-        self.reactor = FakeReactor()
+        self.output = MemoryOutput()
         self.tree: SubscriptionTree[Session] = SubscriptionTree()
         self.metrics = GatewayMetrics()
         self.sessions: list[Session | None] = [None] * 16
@@ -34,7 +34,7 @@ class Stage:
         self.log.create_topic("t", 2)
         self.delivery = Delivery(
             self.log,
-            cast("Reactor", self.reactor),
+            self.output,
             TopicMapping((), default_topic="MQTT_DEFAULT"),
             self.tree,
             self.metrics,
@@ -51,6 +51,7 @@ class Stage:
             f"c{connection}", connection, how.pop("version", 4), keep_alive_s=60, **how
         )
         self.sessions[connection] = session
+        self.output.open(connection)
         self.tree.add(topic_filter, session, options)
         session.add_filter(topic_filter)
         self.delivery.subscribe(topic_filter)
@@ -80,9 +81,7 @@ class Stage:
             pass
 
     def got(self, connection: int) -> list[tuple[str, int, bytes]]:
-        return [
-            published(packet[0], packet[2:]) for packet in self.reactor.sent.get(connection, [])
-        ]
+        return [published(packet[0], packet[2:]) for packet in self.output.sent.get(connection, [])]
 
 
 def test_only_what_is_appended_after_subscribing_arrives() -> None:
@@ -138,11 +137,11 @@ def test_plans_follow_subscriptions(topic_filter: str) -> None:
     for number in range(2):
         stage.publish("t/a", b"alone")
         stage.deliver()
-        session = stage.session(1, topic_filter, 0)
+        session = stage.session(3 + number, topic_filter, 0)
         stage.publish("t/a", b"%d" % number)
         stage.deliver()
         stage.unsubscribe(session, topic_filter)
-    assert [body for _, _, body in stage.got(1)] == [b"0", b"1"]
+        assert [body for _, _, body in stage.got(3 + number)] == [b"%d" % number]
     assert len(stage.got(2)) == 4
 
 
@@ -153,10 +152,10 @@ def test_full_window_lags_and_goes_on_in_order_as_it_empties() -> None:
         stage.publish("t/a", b"%d" % number)
     stage.deliver()
     got: list[bytes] = []
-    while stage.reactor.sent.get(1):
+    while stage.output.sent.get(1):
         batch = stage.got(1)
         assert len(batch) <= 2
-        stage.reactor.sent.clear()
+        stage.output.sent.clear()
         for _, packet_id, payload in batch:
             got.append(payload)
             assert session.inflight.ack(packet_id)
@@ -186,12 +185,14 @@ def test_full_socket_drops_qos_0_and_keeps_qos_1_for_later() -> None:
     stage = Stage()
     stage.session(1, "t/+", 0)
     windowed = stage.session(2, "t/+", 1)
-    stage.reactor.full = {1, 2}
+    stage.output.fill(1)
+    stage.output.fill(2)
     stage.publish("t/a", b"1")
     stage.deliver()
     assert stage.metrics.messages_dropped_qos0 == 1
     assert len(windowed.inflight) == 0
-    stage.reactor.full = set()
+    stage.output.read_on(1)
+    stage.output.read_on(2)
     stage.delivery.acknowledged(windowed)
     stage.deliver()
     assert stage.got(1) == []
