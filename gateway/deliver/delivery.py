@@ -41,7 +41,8 @@ from motelog.gateway.metrics import GatewayMetrics
 from motelog.gateway.mqtt.frames import encode_publish
 from motelog.gateway.mqtt.topics import check_topic_name, has_wildcard
 from motelog.gateway.output import Output
-from motelog.gateway.sessions.session import PACKET_BYTES_LIMIT, Session
+from motelog.gateway.sessions.connection import PACKET_BYTES_LIMIT
+from motelog.gateway.sessions.session import Session
 from motelog.gateway.sessions.subscriptions import NO_LOCAL, QOS_MASK, SubscriptionTree
 
 _log = logging.getLogger(__name__)
@@ -70,20 +71,27 @@ class Plan:
 
     def __init__(self, matches: dict[Session, int]) -> None:
         self.matches = matches
-        direct: dict[int, list[int]] = {}
-        windowed: dict[int, list[Session]] = {}
+        direct: dict[tuple[Output, int], list[int]] = {}
+        windowed: dict[tuple[Output, int], tuple[list[Session], list[int]]] = {}
         #: Sessions that need a look at each message: No Local, Maximum Packet Size.
         self.particular: list[Session] = []
         for session, options in matches.items():
-            if options & NO_LOCAL or session.packet_bytes_max < PACKET_BYTES_LIMIT:
+            connection = session.connection
+            if connection is None:
+                continue
+            variant = (connection.output, connection.version)
+            if options & NO_LOCAL or connection.packet_bytes_max < PACKET_BYTES_LIMIT:
                 self.particular.append(session)
             elif options & QOS_MASK:
-                windowed.setdefault(session.version, []).append(session)
+                sessions, numbers = windowed.setdefault(variant, ([], []))
+                sessions.append(session)
+                numbers.append(connection.number)
             else:
-                direct.setdefault(session.version, []).append(session.connection)
-        #: (MQTT version, connections with a QoS 0 subscription or sessions with a QoS 1 one)
-        self.direct = list(direct.items())
-        self.windowed = list(windowed.items())
+                direct.setdefault(variant, []).append(connection.number)
+        #: (output, MQTT version, connections with a QoS 0 subscription)
+        self.direct = [(*variant, numbers) for variant, numbers in direct.items()]
+        #: (output, MQTT version, sessions with a QoS 1 subscription, their connections)
+        self.windowed = [(*variant, *receivers) for variant, receivers in windowed.items()]
 
 
 class WatchedQueue:
@@ -127,20 +135,16 @@ class Delivery:
     def __init__(
         self,
         log: LogPort,
-        output: Output,
         mapping: TopicMapping,
         subscriptions: SubscriptionTree[Session],
         metrics: GatewayMetrics,
         *,
-        sessions: list[Session | None],
         wake: Callable[[], None],
     ) -> None:
         self._log_port = log
-        self._output = output
         self._mapping = mapping
         self._subscriptions = subscriptions
         self._metrics = metrics
-        self._sessions = sessions
         self._wake = wake
         self._queues: dict[QueueTail, WatchedQueue] = {}
         #: Queue topic -> how many subscriptions name it; and how many may match any.
@@ -227,7 +231,7 @@ class Delivery:
         if self._returning:
             returning, self._returning = self._returning, {}
             for session in returning:
-                if session.lagging and self._sessions[session.connection] is session:
+                if session.lagging and session.connection is not None:
                     self._serve_lagging(session, now_ms)
         is_more = bool(self._grown or self._returning)
         if is_more:
@@ -308,15 +312,17 @@ class Delivery:
                 self._metrics.messages_expired += 1
                 return
         is_at_most_once = properties.find(_AT_MOST_ONCE) >= 0
-        for version, connections in plan.direct:
-            self._fan_out(encode(name, body, 0x30, version, block)[0], connections)
-        for version, sessions in plan.windowed:
+        for output, version, numbers in plan.direct:
+            packet, _ = encode(name, body, 0x30, version, block)
+            self._fan_out(output, packet, numbers)
+        for output, version, sessions, numbers in plan.windowed:
             if is_at_most_once:
                 packet, _ = encode(name, body, 0x30, version, block)
-                self._fan_out(packet, [s.connection for s in sessions if not s.lagging])
+                live = [n for s, n in zip(sessions, numbers, strict=True) if not s.lagging]
+                self._fan_out(output, packet, live)
                 continue
             packet, number_at = encode(name, body, 0x32, version, block)
-            self._send_windowed(packet, number_at, sessions, queue, queue_offset)
+            self._send_windowed(output, packet, number_at, sessions, numbers, queue, queue_offset)
         if plan.particular:
             message = OutgoingMessage(record, name, body, now_ms)
             for session in plan.particular:
@@ -325,37 +331,38 @@ class Delivery:
                 if not self._send_one(session, plan.matches[session], message):
                     self._lag(session, queue, queue_offset)
 
-    def _fan_out(self, packet: bytes, connections: list[int]) -> None:
-        dropped = len(self._output.fan_out(packet, connections))
+    def _fan_out(self, output: Output, packet: bytes, connections: list[int]) -> None:
+        dropped = len(output.fan_out(packet, connections))
         self._metrics.messages_dropped_qos0 += dropped
         self._metrics.messages_delivered += len(connections) - dropped
 
     def _send_windowed(
         self,
+        output: Output,
         packet: bytes,
         number_at: int,
         sessions: list[Session],
+        numbers: list[int],
         queue: WatchedQueue,
         queue_offset: int,
     ) -> None:
         receivers = []
-        for session in sessions:
+        for session, number in zip(sessions, numbers, strict=True):
             if session.lagging and queue in session.lagging:
                 continue
             packet_id = session.inflight.allocate(None)
             if packet_id:
-                receivers.append((session.connection, packet_id))
+                receivers.append((number, packet_id))
             else:
                 self._lag(session, queue, queue_offset)
-        skipped = self._output.send_numbered(packet, number_at, receivers)
+        skipped = output.send_numbered(packet, number_at, receivers)
         self._metrics.messages_delivered += len(receivers) - len(skipped)
         if skipped:
             packet_ids = dict(receivers)
-            for connection in skipped:
-                receiver = self._sessions[connection]
-                if receiver is not None:
-                    receiver.inflight.ack(packet_ids[connection])
-                    self._lag(receiver, queue, queue_offset)
+            by_number = dict(zip(numbers, sessions, strict=True))
+            for number in skipped:
+                by_number[number].inflight.ack(packet_ids[number])
+                self._lag(by_number[number], queue, queue_offset)
 
     # --- lagging -------------------------------------------------------------------------
 
@@ -456,21 +463,24 @@ class Delivery:
             return True
         if options & NO_LOCAL and message.client_id == session.client_id:
             return True  # [MQTT-3.8.3-3]
+        connection = session.connection
+        assert connection is not None, "only receivers that are connected are served"
         qos = min(message.qos, options & QOS_MASK)
         first_byte = 0x32 if qos else 0x30
         packet, number_at = encode(
-            message.name, message.body, first_byte, session.version, message.properties
+            message.name, message.body, first_byte, connection.version, message.properties
         )
-        if len(packet) > session.packet_bytes_max:
+        if len(packet) > connection.packet_bytes_max:
             self._metrics.messages_dropped_too_large += 1  # [MQTT-3.1.2-25]
             return True
         if not qos:
-            self._fan_out(packet, [session.connection])
+            self._fan_out(connection.output, packet, [connection.number])
             return True
         packet_id = session.inflight.allocate(None)
         if not packet_id:
             return False
-        if self._output.send_numbered(packet, number_at, [(session.connection, packet_id)]):
+        receiver = (connection.number, packet_id)
+        if connection.output.send_numbered(packet, number_at, [receiver]):
             session.inflight.ack(packet_id)
             return False
         self._metrics.messages_delivered += 1

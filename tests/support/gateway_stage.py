@@ -13,18 +13,11 @@ from typing import Any, cast
 from motelog.core.clock import ManualClock
 from motelog.core.net.reactor import CloseReason, Fault, Turn
 from motelog.core.records.record import decode
-from motelog.gateway.clients import Clients
+from motelog.gateway.assembly import assemble
 from motelog.gateway.config import GatewayConfig
-from motelog.gateway.deliver.delivery import Delivery
-from motelog.gateway.mapping.topic_mapping import TopicMapping
 from motelog.gateway.metrics import GatewayMetrics
 from motelog.gateway.mqtt.connect import encode_connect
 from motelog.gateway.mqtt.packet_types import Connect
-from motelog.gateway.publish.acknowledge import PublishAcks
-from motelog.gateway.publish.reactor_listener import ReactorListener
-from motelog.gateway.publish.routes import Routes
-from motelog.gateway.sessions.session import Session
-from motelog.gateway.sessions.subscriptions import SubscriptionTree
 from tests.support.fake_log import FakeLog
 from tests.support.memory_output import MemoryOutput
 from tests.support.mqtt_wire import varint
@@ -47,52 +40,23 @@ class Stage:
     """One listener with its surroundings; ``turn`` plays one turn of the reactor."""
 
     def __init__(self, config: GatewayConfig | None = None) -> None:
-        config = config or GatewayConfig()
         self.log = FakeLog()
         self.output = MemoryOutput()
+        self.clock = ManualClock(self.log.now_ms)
         self.metrics = GatewayMetrics()
-        self.sessions: list[Session | None] = [None] * 16
-        tree: SubscriptionTree[Session] = SubscriptionTree()
-        mapping = TopicMapping(config.topic_map, default_topic=config.default_topic)
-        self.log.create_topic(config.default_topic, 4)
-        delivery = Delivery(
+        parts = assemble(
+            config or GatewayConfig(),
             self.log,
             self.output,
-            mapping,
-            tree,
             self.metrics,
-            sessions=self.sessions,
+            self.clock,
+            connections_max=16,
             wake=lambda: None,
         )
-        clients = Clients(config, self.output, tree, delivery, self.metrics, sessions=self.sessions)
-        routes = Routes(
-            mapping,
-            self.log,
-            create_topics=config.create_topics,
-            topics_max=config.topics_max,
-            topic_queue_count=config.topic_queue_count,
-            topic_bytes_max=config.topic_bytes_max,
-        )
-        self.clock = ManualClock()
-        self.acks = PublishAcks(
-            self.output,
-            self.log.acknowledge,
-            self.metrics,
-            clock=self.clock,
-            sessions=self.sessions,
-            receive_maximum=config.receive_maximum,
-            disconnect=clients.disconnect,
-        )
-        self.listener = ReactorListener(
-            self.output,
-            self.log,
-            routes,
-            clients,
-            delivery,
-            self.metrics,
-            sessions=self.sessions,
-            acks=self.acks,
-        )
+        self.connections = parts.connections
+        self.acks = parts.acks
+        self.clients = parts.clients
+        self.listener = parts.listener
 
     def turn(
         self,

@@ -13,6 +13,7 @@ from motelog.gateway.mapping.message_properties import publish_properties, publi
 from motelog.gateway.mapping.topic_mapping import TopicMapping
 from motelog.gateway.metrics import GatewayMetrics
 from motelog.gateway.mqtt.packet_types import Properties
+from motelog.gateway.sessions.connection import Connection
 from motelog.gateway.sessions.session import Session
 from motelog.gateway.sessions.subscriptions import NO_LOCAL, SubscriptionTree
 from tests.support.fake_log import HOST, FakeLog
@@ -28,30 +29,34 @@ class Stage:
         self.output = MemoryOutput()
         self.tree: SubscriptionTree[Session] = SubscriptionTree()
         self.metrics = GatewayMetrics()
-        self.sessions: list[Session | None] = [None] * 16
         self.wakes = 0
         self.log.create_topic("MQTT_DEFAULT", 1)
         self.log.create_topic("t", 2)
         self.delivery = Delivery(
             self.log,
-            self.output,
             TopicMapping((), default_topic="MQTT_DEFAULT"),
             self.tree,
             self.metrics,
-            sessions=self.sessions,
             wake=self._wake,
         )
 
     def _wake(self) -> None:
         self.wakes += 1
 
-    def session(self, connection: int, topic_filter: str, options: int, **how: Any) -> Session:
-        how.setdefault("inflight_limit", 100)
-        session = Session(
-            f"c{connection}", connection, how.pop("version", 4), keep_alive_s=60, **how
-        )
-        self.sessions[connection] = session
-        self.output.open(connection)
+    def session(
+        self,
+        number: int,
+        topic_filter: str,
+        options: int,
+        *,
+        inflight_max: int = 100,
+        version: int = 4,
+        **how: Any,
+    ) -> Session:
+        self.output.open(number)
+        connection = Connection(self.output, number, version=version, **how)
+        session = Session(f"c{number}")
+        session.attach(connection, inflight_max=inflight_max)
         self.tree.add(topic_filter, session, options)
         session.add_filter(topic_filter)
         self.delivery.subscribe(topic_filter)
@@ -147,7 +152,7 @@ def test_plans_follow_subscriptions(topic_filter: str) -> None:
 
 def test_full_window_lags_and_goes_on_in_order_as_it_empties() -> None:
     stage = Stage()
-    session = stage.session(1, "t/+", 1, inflight_limit=2)
+    session = stage.session(1, "t/+", 1, inflight_max=2)
     for number in range(7):
         stage.publish("t/a", b"%d" % number)
     stage.deliver()
@@ -168,7 +173,7 @@ def test_full_window_lags_and_goes_on_in_order_as_it_empties() -> None:
 
 def test_lagging_receiver_gets_later_qos_0_messages_in_the_queue_s_order() -> None:
     stage = Stage()
-    session = stage.session(1, "t/+", 1, inflight_limit=1)
+    session = stage.session(1, "t/+", 1, inflight_max=1)
     stage.publish("t/a", b"1")
     stage.publish("t/a", b"2")
     stage.deliver()
@@ -201,7 +206,7 @@ def test_full_socket_drops_qos_0_and_keeps_qos_1_for_later() -> None:
 
 def test_lagging_receiver_whose_slice_ends_is_not_left_waiting_for_other_traffic() -> None:
     stage = Stage()
-    session = stage.session(1, "t/a", 1, inflight_limit=1)
+    session = stage.session(1, "t/a", 1, inflight_max=1)
     stage.publish("t/a", b"1")
     for _ in range(300):
         stage.publish("t/b", b"of no interest")
@@ -221,7 +226,7 @@ def test_lagging_receiver_whose_slice_ends_is_not_left_waiting_for_other_traffic
 
 def test_lagging_in_one_queue_does_not_hold_up_another() -> None:
     stage = Stage()
-    session = stage.session(1, "t/#", 1, inflight_limit=1)
+    session = stage.session(1, "t/#", 1, inflight_max=1)
     stage.publish("t/a", b"a1")
     stage.publish("t/a", b"a2")
     stage.deliver()
@@ -233,7 +238,7 @@ def test_lagging_in_one_queue_does_not_hold_up_another() -> None:
 
 def test_retention_that_passes_a_cursor_is_counted() -> None:
     stage = Stage()
-    session = stage.session(1, "t/a", 1, inflight_limit=1)
+    session = stage.session(1, "t/a", 1, inflight_max=1)
     for number in range(10):
         stage.publish("t/a", b"%d" % number)
     stage.deliver()
@@ -282,7 +287,7 @@ def test_what_cannot_be_kept_in_memory_is_read_all_the_same() -> None:
 
 def test_lagging_receiver_waits_for_the_disk_and_others_do_not() -> None:
     stage = Stage()
-    session = stage.session(1, "t/a", 1, inflight_limit=1)
+    session = stage.session(1, "t/a", 1, inflight_max=1)
     stage.session(2, "t/a", 1)
     for number in range(4):
         stage.publish("t/a", b"%d" % number)
@@ -306,7 +311,7 @@ def test_lagging_receiver_waits_for_the_disk_and_others_do_not() -> None:
 
 def test_session_that_ends_while_its_records_are_paged_in_is_forgotten() -> None:
     stage = Stage()
-    session = stage.session(1, "t/a", 1, inflight_limit=1)
+    session = stage.session(1, "t/a", 1, inflight_max=1)
     stage.publish("t/a", b"1")
     stage.publish("t/a", b"2")
     stage.deliver()
@@ -315,7 +320,7 @@ def test_session_that_ends_while_its_records_are_paged_in_is_forgotten() -> None
     stage.delivery.acknowledged(session)
     stage.deliver()
     stage.delivery.forget(session)
-    stage.sessions[1] = None
+    session.detach()
     stage.unsubscribe(session, "t/a")
     stage.log.paged_in()
     stage.deliver()
@@ -326,7 +331,7 @@ def test_session_that_ends_while_its_records_are_paged_in_is_forgotten() -> None
 
 def test_session_that_ends_before_it_reads_again_is_forgotten() -> None:
     stage = Stage()
-    session = stage.session(1, "t/a", 1, inflight_limit=1)
+    session = stage.session(1, "t/a", 1, inflight_max=1)
     stage.publish("t/a", b"1")
     stage.publish("t/a", b"2")
     stage.deliver()
@@ -342,7 +347,7 @@ def test_session_that_ends_before_it_reads_again_is_forgotten() -> None:
 
 def test_lagging_receiver_reads_what_cannot_be_kept_in_memory_all_the_same() -> None:
     stage = Stage()
-    session = stage.session(1, "t/a", 1, inflight_limit=1)
+    session = stage.session(1, "t/a", 1, inflight_max=1)
     stage.publish("t/a", b"1")
     stage.publish("t/a", b"2")
     stage.deliver()
@@ -359,13 +364,13 @@ def test_lagging_receiver_reads_what_cannot_be_kept_in_memory_all_the_same() -> 
 
 def test_closed_session_is_forgotten_while_it_lags() -> None:
     stage = Stage()
-    session = stage.session(1, "t/a", 1, inflight_limit=1)
+    session = stage.session(1, "t/a", 1, inflight_max=1)
     stage.publish("t/a", b"1")
     stage.publish("t/a", b"2")
     stage.deliver()
     stage.delivery.acknowledged(session)
     stage.delivery.forget(session)
-    stage.sessions[1] = None
+    session.detach()
     stage.unsubscribe(session, "t/a")
     stage.deliver()
     assert stage.metrics.receivers_lagging_now == 0
