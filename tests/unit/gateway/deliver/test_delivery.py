@@ -51,10 +51,12 @@ class Stage:
         *,
         inflight_max: int = 100,
         version: int = 4,
+        output: MemoryOutput | None = None,
         **how: Any,
     ) -> Session:
-        self.output.open(number)
-        connection = Connection(self.output, number, version=version, **how)
+        output = output or self.output
+        output.open(number)
+        connection = Connection(output, number, version=version, **how)
         session = Session(f"c{number}")
         session.attach(connection, inflight_max=inflight_max)
         self.tree.add(topic_filter, session, options)
@@ -85,8 +87,9 @@ class Stage:
         while self.delivery.deliver(self.log.now_ms):
             pass
 
-    def got(self, connection: int) -> list[tuple[str, int, bytes]]:
-        return [published(packet[0], packet[2:]) for packet in self.output.sent.get(connection, [])]
+    def got(self, number: int, output: MemoryOutput | None = None) -> list[tuple[str, int, bytes]]:
+        sent = (output or self.output).sent.get(number, [])
+        return [published(packet[0], packet[2:]) for packet in sent]
 
 
 def test_only_what_is_appended_after_subscribing_arrives() -> None:
@@ -204,6 +207,50 @@ def test_full_socket_drops_qos_0_and_keeps_qos_1_for_later() -> None:
     assert [payload for _, _, payload in stage.got(2)] == [b"1"]
 
 
+@pytest.mark.parametrize("options", [0, 1, 1 | NO_LOCAL])
+def test_receivers_are_reached_through_the_output_of_their_connection(options: int) -> None:
+    stage = Stage()
+    other = MemoryOutput()
+    stage.session(1, "t/a", options)
+    stage.session(2, "t/a", options, output=other)
+    full = stage.session(3, "t/a", 1, output=other)
+    other.fill(3)
+    stage.publish("t/a", b"x")
+    stage.deliver()
+    for number, output in ((1, stage.output), (2, other)):
+        [(_, packet_id, body)] = stage.got(number, output)
+        assert (bool(packet_id), body) == (bool(options & 1), b"x")
+    assert (stage.got(2), stage.got(1, other), stage.got(3, other)) == ([], [], [])
+    other.read_on(3)
+    stage.delivery.acknowledged(full)
+    stage.deliver()
+    assert [body for _, _, body in stage.got(3, other)] == [b"x"]
+
+
+def test_session_without_a_connection_is_sent_nothing_and_goes_on_with_the_next() -> None:
+    stage = Stage()
+    session = stage.session(1, "t/a", 1, inflight_max=1)
+    stage.session(2, "t/a", 1)
+    stage.publish("t/a", b"1")
+    stage.publish("t/a", b"2")
+    stage.deliver()
+    assert session.lagging
+    session.detach()
+    stage.delivery.replan("t/a")
+    session.acknowledge(1)
+    stage.delivery.acknowledged(session)
+    stage.publish("t/a", b"3")
+    stage.deliver()
+    assert [body for _, _, body in stage.got(1)] == [b"1"]
+    assert [body for _, _, body in stage.got(2)] == [b"1", b"2", b"3"]
+    stage.output.open(3)
+    session.attach(Connection(stage.output, 3, version=4), inflight_max=10)
+    stage.delivery.replan("t/a")
+    stage.delivery.acknowledged(session)
+    stage.deliver()
+    assert [body for _, _, body in stage.got(3)] == [b"2", b"3"]
+
+
 def test_lagging_receiver_whose_slice_ends_is_not_left_waiting_for_other_traffic() -> None:
     stage = Stage()
     session = stage.session(1, "t/a", 1, inflight_max=1)
@@ -305,8 +352,8 @@ def test_lagging_receiver_waits_for_the_disk_and_others_do_not() -> None:
     stage.log.paged_in()
     stage.deliver()
     assert [payload for _, _, payload in stage.got(1)] == [b"0", b"1"]
-    assert not stage.delivery._page_ins
-    assert not stage.delivery._paging_in
+    assert not stage.delivery._catch_up._page_ins
+    assert not stage.delivery._catch_up._paging_in
 
 
 def test_session_that_ends_while_its_records_are_paged_in_is_forgotten() -> None:
@@ -324,8 +371,8 @@ def test_session_that_ends_while_its_records_are_paged_in_is_forgotten() -> None
     stage.unsubscribe(session, "t/a")
     stage.log.paged_in()
     stage.deliver()
-    assert not stage.delivery._page_ins
-    assert not stage.delivery._paging_in
+    assert not stage.delivery._catch_up._page_ins
+    assert not stage.delivery._catch_up._paging_in
     assert len(stage.got(1)) == 1
 
 
@@ -341,8 +388,8 @@ def test_session_that_ends_before_it_reads_again_is_forgotten() -> None:
     stage.deliver()
     stage.log.paged_in()
     stage.delivery.forget(session)
-    assert not stage.delivery._page_ins
-    assert not stage.delivery._paging_in
+    assert not stage.delivery._catch_up._page_ins
+    assert not stage.delivery._catch_up._paging_in
 
 
 def test_lagging_receiver_reads_what_cannot_be_kept_in_memory_all_the_same() -> None:
