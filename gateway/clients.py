@@ -229,7 +229,8 @@ class Clients:
             refused.reason_code,
             refused.why,
         )
-        output.send(number, refused.connack)
+        if refused.connack:
+            output.send(number, refused.connack)
         output.close(number)
         self._forget(connection)
 
