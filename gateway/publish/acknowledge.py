@@ -20,12 +20,12 @@ from typing import Final
 from motelog.core.broker.acknowledge import Acknowledge, AnswerQueue
 from motelog.core.clock import Clock
 from motelog.core.errors import StoreError, StoreFullError
-from motelog.core.net.reactor import Reactor
 from motelog.gateway.errors import GatewayError
 from motelog.gateway.metrics import GatewayMetrics
-from motelog.gateway.mqtt.acks import encode_puback
 from motelog.gateway.mqtt.packet_types import ReasonCode
-from motelog.gateway.sessions.session import Session
+from motelog.gateway.output import Output
+from motelog.gateway.sessions.connection import Connection
+from motelog.gateway.sessions.publish_rules import refuse_publish
 
 _log = logging.getLogger(__name__)
 
@@ -41,13 +41,13 @@ Acks = list[tuple[int, int]]
 class WaitingAcks:
     """The acknowledgements of one append that wait for the log.
 
-    ``sessions`` are those that published, one for each; ``counted`` the ones among them that
+    ``connections`` are those that published, one for each; ``counted`` the ones among them that
     Receive Maximum binds.
     """
 
     acks: Acks
-    sessions: list[Session | None]
-    counted: list[Session]
+    connections: list[Connection | None]
+    counted: list[Connection]
 
 
 class PublishAcks:
@@ -55,18 +55,18 @@ class PublishAcks:
 
     def __init__(
         self,
-        reactor: Reactor,
+        output: Output,
         acknowledge: Acknowledge,
         metrics: GatewayMetrics,
         *,
         clock: Clock,
-        sessions: list[Session | None],
+        connections: list[Connection | None],
         receive_maximum: int,
-        disconnect: Callable[[int, int, str], None],
+        disconnect: Callable[[Connection, int, str], None],
     ) -> None:
-        self._reactor = reactor
+        self._output = output
         self._metrics = metrics
-        self._sessions = sessions
+        self._connections = connections
         self._receive_maximum = receive_maximum
         self._disconnect = disconnect
         self.queue: AnswerQueue[WaitingAcks] = AnswerQueue(
@@ -78,13 +78,14 @@ class PublishAcks:
         if self.queue.may_answer(end_offset):
             self._acknowledge(acks)
             return
-        sessions = self._sessions_of(acks)
-        counted = [s for s in sessions if s is not None and s.version == 5]
-        self.queue.add(end_offset, WaitingAcks(acks, sessions, counted))
-        for session in counted:
-            session.unacknowledged += 1
-            if session.unacknowledged > self._receive_maximum:
-                self._exceeded(session)
+        connections = self._connections_of(acks)
+        counted = [c for c in connections if c is not None and c.version == 5]
+        self.queue.add(end_offset, WaitingAcks(acks, connections, counted))
+        for connection in counted:
+            connection.unacknowledged += 1
+            if connection.unacknowledged > self._receive_maximum:  # [MQTT-3.3.4-9]
+                code = ReasonCode.RECEIVE_MAXIMUM_EXCEEDED
+                self._disconnect(connection, code, "Receive Maximum exceeded")
 
     def refuse(self, acks: Acks, error: StoreError) -> None:
         """Tell publishers that the log has not taken what they sent, or cannot keep it."""
@@ -92,41 +93,35 @@ class PublishAcks:
         is_full = isinstance(error, StoreFullError)
         code = ReasonCode.QUOTA_EXCEEDED if is_full else ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR
         refusal = GatewayError(str(error), reason_code=code)
-        for connection, packet_id in acks:
-            session = self._sessions[connection]
-            if session is None:
+        for number, packet_id in acks:
+            connection = self._connections[number]
+            if connection is None:
                 self._metrics.publishes_refused += 1
             else:
-                self.refuse_one(session, packet_id, refusal)
+                self.refuse_one(connection, packet_id, refusal)
 
-    def refuse_one(self, session: Session, packet_id: int, error: GatewayError) -> None:
+    def refuse_one(self, connection: Connection, packet_id: int, error: GatewayError) -> None:
         """Tell one publisher at QoS 1; MQTT 3 can refuse only by ending the connection."""
         self._metrics.publishes_refused += 1
-        if session.version == 5:
-            packet = encode_puback(session.version, packet_id, error.reason_code)
-            self._reactor.send(session.connection, packet)
+        packet = refuse_publish(connection.version, packet_id, error.reason_code)
+        if packet is None:
+            self._disconnect(connection, error.reason_code, str(error))
         else:
-            self._disconnect(session.connection, error.reason_code, str(error))
+            self._output.send(connection.number, packet)
 
-    def _sessions_of(self, acks: Acks) -> list[Session | None]:
-        sessions = self._sessions
-        return [sessions[connection] for connection, _ in acks]
+    def _connections_of(self, acks: Acks) -> list[Connection | None]:
+        connections = self._connections
+        return [connections[number] for number, _ in acks]
 
     def _acknowledge(self, acks: Acks) -> None:
-        skipped = self._reactor.send_numbered(PUBACK, PUBACK_NUMBER_AT, acks)
+        skipped = self._output.send_numbered(PUBACK, PUBACK_NUMBER_AT, acks)
         if skipped:
             # Above its output mark a connection takes no more messages, but an acknowledgement is
             # owed; there are few, as such a connection is not read from either.
-            for connection, packet_id in acks:
-                if connection in skipped:
+            for number, packet_id in acks:
+                if number in skipped:
                     packet = PUBACK[:PUBACK_NUMBER_AT] + packet_id.to_bytes(2, "big")
-                    self._reactor.send(connection, packet)
-
-    def _exceeded(self, session: Session) -> None:
-        """End a client that has more publishes unacknowledged than CONNACK allowed it."""
-        if self._sessions[session.connection] is session:  # [MQTT-3.3.4-9]
-            code = ReasonCode.RECEIVE_MAXIMUM_EXCEEDED
-            self._disconnect(session.connection, code, "Receive Maximum exceeded")
+                    self._output.send(number, packet)
 
     # --- what has waited -----------------------------------------------------------------
 
@@ -136,22 +131,22 @@ class PublishAcks:
             acks += self._still_open(waiting)
         if acks:
             self._acknowledge(acks)
-        self._reactor.flush()
+        self._output.flush()
 
     def _refuse_waiting(self, refused: list[WaitingAcks], error: StoreError) -> None:
         for waiting in refused:
             self.refuse(self._still_open(waiting), error)
-        self._reactor.flush()
+        self._output.flush()
 
     def _still_open(self, waiting: WaitingAcks) -> Acks:
         """Return the acknowledgements whose connection is still the one that published."""
-        for session in waiting.counted:
-            session.unacknowledged -= 1
+        for connection in waiting.counted:
+            connection.unacknowledged -= 1
         # Nearly always all of them are, and comparing lists of the same objects is quick.
-        if self._sessions_of(waiting.acks) == waiting.sessions:
+        if self._connections_of(waiting.acks) == waiting.connections:
             return waiting.acks
         return [
             ack
-            for ack, session in zip(waiting.acks, waiting.sessions, strict=True)
-            if session is not None and self._sessions[ack[0]] is session
+            for ack, connection in zip(waiting.acks, waiting.connections, strict=True)
+            if connection is not None and self._connections[ack[0]] is connection
         ]

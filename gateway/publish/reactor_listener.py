@@ -1,21 +1,22 @@
 """The plain TCP listener: turns of the reactor in, one append and one batch of answers out.
 
-Owns: the hot loop over a turn's packets, the turn's append, topic aliases. Must not touch: what
-other packets mean (``clients``), where messages go (``routes``), who receives them (``delivery``),
-when a publish is acknowledged (``acknowledge``). Invariant: the packets of one connection take
-effect in the order in which they came.
+Owns: the hot loop over a turn's packets, the turn's append. Must not touch: what other packets mean
+(``clients``), where messages go (``routes``), who receives them (``delivery``), when a publish is
+acknowledged (``acknowledge``). Invariant: the packets of one connection take effect in the order in
+which they came.
 Spec: MQTT 5.0 sections 3.3, 3.4 and 4.6; 3.1.1 likewise.
 """
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
+from motelog.core.clock import Clock
 from motelog.core.errors import StoreError
-from motelog.core.message import PROPERTIES_BYTES_MAX
-from motelog.core.net.reactor import Reactor, Turn
+from motelog.core.message import PROPERTIES_BYTES_MAX, encode_host
+from motelog.core.net.reactor import Turn
 from motelog.gateway.clients import Clients
+from motelog.gateway.config import GatewayConfig
 from motelog.gateway.deliver.delivery import Delivery
 from motelog.gateway.errors import GatewayError, ProtocolViolationError, TopicNameError
 from motelog.gateway.log.log_port import LogPort
@@ -25,8 +26,11 @@ from motelog.gateway.mqtt.disconnect import PINGRESP
 from motelog.gateway.mqtt.frames import split, split_one
 from motelog.gateway.mqtt.packet_types import PacketType, ReasonCode
 from motelog.gateway.mqtt.properties import decode_properties
+from motelog.gateway.output import Output
 from motelog.gateway.publish.acknowledge import PublishAcks
-from motelog.gateway.publish.routes import Route, Routes
+from motelog.gateway.publish.routes import Routes
+from motelog.gateway.sessions.connection import Connection
+from motelog.gateway.sessions.publish_rules import check_publish
 from motelog.gateway.sessions.session import Session
 
 
@@ -35,24 +39,28 @@ class ReactorListener:
 
     def __init__(
         self,
-        reactor: Reactor,
+        config: GatewayConfig,
+        output: Output,
         log: LogPort,
         routes: Routes,
         clients: Clients,
         delivery: Delivery,
+        acks: PublishAcks,
         metrics: GatewayMetrics,
         *,
-        sessions: list[Session | None],
-        acks: PublishAcks,
+        connections: list[Connection | None],
+        clock: Clock,
     ) -> None:
-        self._reactor = reactor
+        self._config = config
+        self._output = output
         self._log_port = log
         self._routes = routes
         self._clients = clients
         self._delivery = delivery
-        self._metrics = metrics
-        self._sessions = sessions
         self._publish_acks = acks
+        self._metrics = metrics
+        self._connections = connections
+        self._clock = clock
         # What this turn has collected: messages, who wants an acknowledgement for which, who pings.
         self._messages: list[tuple[Any, ...]] = []
         self._acks: list[tuple[int, int]] = []
@@ -60,39 +68,40 @@ class ReactorListener:
 
     def handle_turn(self, turn: Turn) -> None:
         """Handle one batch of the reactor; called by ``core.net.driver.drive``."""
-        now_ms = time.time_ns() // 1_000_000
-        for connection, _, address in turn.opened:
-            self._clients.opened(connection, address)
+        now_ms = self._clock.now_ms()
+        for number, _, _ in turn.opened:
+            self._clients.opened(self._output, number)
         if turn.frames:
             self._handle_packets(split(turn.data, turn.index), now_ms)
             self._commit()
-        for connection, fault in turn.faults:
-            self._clients.faulted(connection, fault)
-        for connection, reason in turn.closed:
-            self._clients.closed(connection, reason)
-        for connection in turn.drained:
-            session = self._sessions[connection]
-            if session is not None:
-                self._delivery.acknowledged(session)
+        for number, fault in turn.faults:
+            self._clients.faulted(number, fault)
+        for number, reason in turn.closed:
+            self._clients.closed(number, reason)
+        for number in turn.drained:
+            connection = self._connections[number]
+            if connection is not None and connection.session is not None:
+                self._delivery.acknowledged(connection.session)
         self._delivery.deliver(now_ms)
 
     def _handle_packets(self, packets: list[tuple[Any, ...]], now_ms: int) -> None:
         # The hot loop: once per PUBLISH and PUBACK, so without a call where one can be spared.
-        sessions = self._sessions
+        connections = self._connections
         routes = self._routes.by_topic
         messages = self._messages
         acks = self._acks
         for packet in packets:
-            connection, first_byte, topic, payload, packet_id, extra = packet
-            session = sessions[connection]
-            if session is not None:
+            number, first_byte, topic, payload, packet_id, extra = packet
+            connection = connections[number]
+            if connection is not None:
                 if first_byte & 0xF4 == 0x30:  # PUBLISH with QoS 0 or 1 (or the illegal 2 | 1 = 3)
+                    # A topic name is split from a packet only after CONNECT: there is a session.
                     route = routes.get(topic)
                     if route is not None and extra is None and not first_byte & 1:
-                        origin = session.origin or self._make_origin(session)
+                        origin = connection.origin or self._make_origin(connection)
                         if first_byte & 2:
                             properties = route.at_least_once + origin
-                            acks.append((connection, packet_id))
+                            acks.append((number, packet_id))
                         else:
                             properties = route.at_most_once + origin
                         messages.append(
@@ -102,7 +111,7 @@ class ReactorListener:
                                 properties,
                                 route.tags_code,
                                 now_ms,
-                                session.host,
+                                connection.host,
                                 0,
                                 0,
                                 0,
@@ -111,26 +120,31 @@ class ReactorListener:
                         )
                         continue
                 elif first_byte == 0x40:  # PUBACK
-                    if session.inflight.ack(packet_id) and session.lagging:
+                    session = connection.session
+                    if session is not None and session.acknowledge(packet_id):
                         self._delivery.acknowledged(session)
                     continue
                 elif first_byte == 0xC0 and not payload:  # PINGREQ
-                    self._pings.append(connection)
+                    self._pings.append(number)
                     continue
-            self._handle_rare(packet, session, now_ms)
+            self._handle_rare(packet, connection, now_ms)
 
-    def _handle_rare(self, packet: tuple[Any, ...], session: Session | None, now_ms: int) -> None:
-        connection, first_byte, topic, payload, packet_id, extra = packet
-        packet_type = first_byte >> 4
-        if session is not None and packet_type == PacketType.PUBLISH:
+    def _handle_rare(
+        self, packet: tuple[Any, ...], connection: Connection | None, now_ms: int
+    ) -> None:
+        number, first_byte, topic, payload, packet_id, extra = packet
+        session = connection.session if connection is not None else None
+        if connection is not None and session is not None and first_byte >> 4 == PacketType.PUBLISH:
             if (
                 topic is None
             ):  # came in the same turn as CONNECT: split before its version was known
-                packet = split_one(first_byte, payload, session.version, connection)
+                packet = split_one(first_byte, payload, connection.version, number)
                 self._handle_packets([packet], now_ms)
                 return
             try:
-                self._publish(session, first_byte, topic, payload, packet_id, extra, now_ms)
+                self._publish(
+                    connection, session, first_byte, topic, payload, packet_id, extra, now_ms
+                )
             except GatewayError as exc:
                 self._commit()
                 self._metrics.publishes_refused += 1
@@ -139,14 +153,15 @@ class ReactorListener:
         # Whatever else a client says takes effect after what it published before.
         self._commit()
         if first_byte == 0:
-            self._clients.malformed(connection, packet_id, extra)
+            self._clients.malformed(number, packet_id, extra)
         else:
-            self._clients.handle(connection, first_byte, payload or b"")
+            self._clients.handle(number, first_byte, payload or b"")
 
     # --- publish -------------------------------------------------------------------------
 
     def _publish(
         self,
+        connection: Connection,
         session: Session,
         first_byte: int,
         topic: bytes,
@@ -156,30 +171,25 @@ class ReactorListener:
         now_ms: int,
     ) -> None:
         """Take a PUBLISH that the hot loop could not: new topic, properties, alias, refusal."""
-        qos = first_byte >> 1 & 3
-        if qos == 2:
-            raise GatewayError(
-                "QoS 2 is not offered yet", reason_code=ReasonCode.QOS_NOT_SUPPORTED
-            )  # [MQTT-3.2.2-11]
-        if first_byte & 1:
-            raise GatewayError(
-                "retained messages are not offered yet",
-                reason_code=ReasonCode.RETAIN_NOT_SUPPORTED,
-            )  # [MQTT-3.2.2-14]
+        qos = check_publish(first_byte)
         extra = b""
         if block is not None:
             properties = decode_properties(block, PacketType.PUBLISH)
             if properties.topic_alias is not None:
-                topic = session.resolve_alias(topic, properties.topic_alias)
+                topic = connection.resolve_alias(
+                    topic, properties.topic_alias, self._config.topic_alias_max
+                )
             extra = publish_properties(properties)
         if not topic:
             raise ProtocolViolationError("PUBLISH with neither topic name nor topic alias")
         try:
-            route = self._route(session, topic)
+            route = self._routes.resolve(
+                topic, client_id=session.client_id, user_name=connection.user_name or ""
+            )
         except TopicNameError as exc:
-            self._refuse_publish(session, qos, packet_id, exc)
+            self._refuse_publish(connection, qos, packet_id, exc)
             return
-        origin = session.origin or self._make_origin(session)
+        origin = connection.origin or self._make_origin(connection)
         text = (route.at_least_once if qos else route.at_most_once) + origin + extra
         if len(text) > PROPERTIES_BYTES_MAX:
             error = GatewayError(
@@ -187,33 +197,30 @@ class ReactorListener:
                 f" at most {PROPERTIES_BYTES_MAX} fit",
                 reason_code=ReasonCode.QUOTA_EXCEEDED,
             )
-            self._refuse_publish(session, qos, packet_id, error)
+            self._refuse_publish(connection, qos, packet_id, error)
             return
         if qos:
-            self._acks.append((session.connection, packet_id))
+            self._acks.append((connection.number, packet_id))
         self._messages.append(
-            (route.tail, payload, text, route.tags_code, now_ms, session.host, 0, 0, 0, 0)
-        )
-
-    def _route(self, session: Session, topic: bytes) -> Route:
-        return self._routes.resolve(
-            topic, client_id=session.client_id, user_name=session.user_name or ""
+            (route.tail, payload, text, route.tags_code, now_ms, connection.host, 0, 0, 0, 0)
         )
 
     def _refuse_publish(
-        self, session: Session, qos: int, packet_id: int, error: GatewayError
+        self, connection: Connection, qos: int, packet_id: int, error: GatewayError
     ) -> None:
         """Answer one publish that will not be stored; the connection goes on where it can."""
         if qos:
             self._commit()  # acknowledgements go out in the order of the publishes [MQTT-4.6.0-2]
-            self._publish_acks.refuse_one(session, packet_id, error)
+            self._publish_acks.refuse_one(connection, packet_id, error)
         else:
             self._metrics.publishes_refused += 1
 
     @staticmethod
-    def _make_origin(session: Session) -> bytes:
-        session.origin = publisher_properties(session.client_id)
-        return session.origin
+    def _make_origin(connection: Connection) -> bytes:
+        assert connection.session is not None, "a PUBLISH comes after CONNECT"
+        connection.host = encode_host(*connection.output.peer(connection.number))
+        connection.origin = publisher_properties(connection.session.client_id)
+        return connection.origin
 
     # --- append and acknowledge ----------------------------------------------------------
 
@@ -225,8 +232,8 @@ class ReactorListener:
             self._acks.clear()
             self._append(acks)
         # Afterwards, so that a PINGRESP also says that what came before it is in the log.
-        for connection in self._pings:
-            self._reactor.send(connection, PINGRESP)
+        for number in self._pings:
+            self._output.send(number, PINGRESP)
         self._pings.clear()
 
     def _append(self, acks: list[tuple[int, int]]) -> None:

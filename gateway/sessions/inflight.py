@@ -19,7 +19,8 @@ PACKET_ID_MAX: Final = 65535
 class InflightWindow(Generic[M]):
     """Holds at most ``limit`` messages: the smaller of the client's Receive Maximum and ours.
 
-    An idle one is 56 bytes: the table exists only while something is in flight.
+    An idle one is 56 bytes: the table exists only while something is in flight. A new connection
+    may bring a ``limit`` below what is in flight: then nothing is taken until there is room again.
     """
 
     __slots__ = ("_last_packet_id", "_messages", "limit")

@@ -1,85 +1,65 @@
-"""One connected client: who it is, what it asked for, what it has in flight.
+"""What the gateway keeps for a client identifier: what it asked for, what it has not got yet.
 
-Owns: its topic filters' names, its inflight window, its topic aliases. Must not touch: sockets, the
-subscription tree (which holds the options), the log.
-Invariants: nothing here grows with the number of messages; aliases and window are bounded by what
-was agreed at CONNECT. A session lives as long as its connection (session expiry 0).
-Spec: MQTT 5.0 sections 3.1, 3.3.2.3.4 and 4.1.
+Owns: its topic filters' names, its inflight window, its cursors. Must not touch: connections'
+outputs, the subscription tree (which holds the options), the log.
+Invariants: nothing here grows with the number of messages; the window is bounded by what was agreed
+at CONNECT. A session and its connection know each other, or neither knows one (``attach``,
+``detach``).
+Spec: MQTT 5.0 sections 3.1 and 4.1.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection
 from typing import Any, Final
 
-from motelog.gateway.errors import ProtocolViolationError, TopicAliasError
+from motelog.gateway.sessions.connection import Connection
 from motelog.gateway.sessions.inflight import InflightWindow
 
 _NONE: Final[tuple[str, ...]] = ()
-#: No MQTT packet can be larger (section 2.1.4).
-PACKET_BYTES_LIMIT: Final = 268_435_460
 
 
 class Session:
     """Small when idle, as a process holds a million: what most never use is made on demand.
 
-    ``version`` is 3, 4 or 5; ``keep_alive_s`` the one in force, 0 for none; ``topic_alias_maximum``
-    what we granted the client; ``packet_bytes_max`` the largest packet the client takes.
+    ``connection`` is None while the client is away. Today a session ends with its connection
+    (session expiry 0).
     """
 
-    __slots__ = (
-        "_aliases",
-        "_filters",
-        "_inflight",
-        "_inflight_limit",
-        "client_id",
-        "connection",
-        "host",
-        "keep_alive_s",
-        "lagging",
-        "origin",
-        "packet_bytes_max",
-        "topic_alias_maximum",
-        "unacknowledged",
-        "user_name",
-        "version",
-    )
+    __slots__ = ("_filters", "_inflight", "_inflight_max", "client_id", "connection", "lagging")
 
-    def __init__(
-        self,
-        client_id: str,
-        connection: int,
-        version: int,
-        *,
-        keep_alive_s: int,
-        inflight_limit: int,
-        user_name: str | None = None,
-        topic_alias_maximum: int = 0,
-        packet_bytes_max: int = PACKET_BYTES_LIMIT,
-        host: bytes = b"",
-    ) -> None:
+    def __init__(self, client_id: str) -> None:
         self.client_id = client_id
-        self.connection = connection
-        self.version = version
-        self.keep_alive_s = keep_alive_s
-        self.user_name = user_name
-        self.topic_alias_maximum = topic_alias_maximum
-        self.packet_bytes_max = packet_bytes_max
-        #: The peer's address as records hold it, and the property text that its publishes end with.
-        self.host = host
-        self.origin = b""
+        self.connection: Connection | None = None
         #: Queue -> queue offset to go on from, for the queues in which this receiver lags.
         self.lagging: dict[Any, int] | None = None
-        #: Its QoS 1 publishes that wait for the log before they are acknowledged.
-        self.unacknowledged = 0
-        self._inflight_limit = inflight_limit
+        self._inflight_max = 1
         self._inflight: InflightWindow[Any] | None = None
         # None, one filter, or several: a dict for one would double the session.
         self._filters: str | dict[str, None] | None = None
-        self._aliases: dict[int, bytes] | None = None
+
+    # --- connection ----------------------------------------------------------------------
+
+    def attach(self, connection: Connection, *, inflight_max: int) -> None:
+        """Go on with ``connection``, whose client takes so many QoS 1 messages at once."""
+        assert self.connection is None
+        assert connection.session is None
+        self.connection = connection
+        connection.session = self
+        self._inflight_max = inflight_max
+        if self._inflight is not None:
+            self._inflight.limit = inflight_max
+
+    def detach(self) -> None:
+        """Go on without a connection."""
+        if self.connection is not None:
+            self.connection.session = None
+            self.connection = None
+
+    # --- topic filters -------------------------------------------------------------------
 
     @property
-    def filters(self) -> Iterable[str]:
+    def filters(self) -> Collection[str]:
         """The topic filters, oldest first; do not keep it across a change."""
         if self._filters is None:
             return _NONE
@@ -115,28 +95,20 @@ class Session:
         self._filters = None
         return True
 
+    # --- messages in flight --------------------------------------------------------------
+
     @property
     def inflight(self) -> InflightWindow[Any]:
         """The window of QoS 1 messages towards the client."""
         window = self._inflight
         if window is None:
-            window = self._inflight = InflightWindow(self._inflight_limit)
+            window = self._inflight = InflightWindow(self._inflight_max)
         return window
 
-    def resolve_alias(self, topic: bytes, alias: int) -> bytes:
-        """Return the topic name of a PUBLISH with a topic alias, and remember or replace that.
+    def acknowledge(self, packet_id: int) -> bool:
+        """Take a PUBACK; return whether that makes room for a receiver that lags.
 
-        ``topic`` is empty when the alias stands for it. Raises TopicAliasError or
-        ProtocolViolationError.
+        An identifier that is not in flight is ignored: the client has nothing to be told.
         """
-        if not 1 <= alias <= self.topic_alias_maximum:  # [MQTT-3.3.2-8] [MQTT-3.3.2-9]
-            raise TopicAliasError(f"topic alias {alias}, at most {self.topic_alias_maximum}")
-        if topic:
-            if self._aliases is None:
-                self._aliases = {}
-            self._aliases[alias] = topic
-            return topic
-        known = None if self._aliases is None else self._aliases.get(alias)
-        if known is None:  # section 3.3.4
-            raise ProtocolViolationError(f"topic alias {alias} has no topic name yet")
-        return known
+        window = self._inflight
+        return window is not None and window.ack(packet_id) and bool(self.lagging)

@@ -16,8 +16,10 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from motelog.gateway.mqtt.fields import FieldReader, encode_string  # after sys.path
+from motelog.gateway.sessions.connection import Connection
 from motelog.gateway.sessions.session import Session
 from motelog.gateway.sessions.subscriptions import SubscriptionTree
+from tests.support.memory_output import MemoryOutput
 
 
 def main() -> None:
@@ -34,26 +36,22 @@ def bytes_per_session(filter_form: str, count: int) -> float:
     before = resident_bytes()
     tree: SubscriptionTree[Session] = SubscriptionTree()
     by_client_id: dict[str, Session] = {}
-    by_connection: list[Session | None] = [None] * count
-    for connection in range(count):
+    by_number: list[Connection | None] = [None] * count
+    output = MemoryOutput()
+    for number in range(count):
         # Through the decoder, as text from the wire is not interned or shared.
-        client_id = FieldReader(encode_string(f"device-{connection:07}")).string()
+        client_id = FieldReader(encode_string(f"device-{number:07}")).string()
         topic_filter = FieldReader(encode_string(filter_form.format(client_id))).string()
-        session = Session(
-            client_id,
-            connection,
-            5,
-            keep_alive_s=60,
-            inflight_limit=32,
-            host=connection.to_bytes(8, "big"),
-        )
+        connection = Connection(output, number, version=5)
+        session = Session(client_id)
+        session.attach(connection, inflight_max=32)
         session.add_filter(topic_filter)
         tree.add(topic_filter, session, 1)
         by_client_id[client_id] = session
-        by_connection[connection] = session
+        by_number[number] = connection
     gc.collect()
     grown = resident_bytes() - before
-    assert len(tree) == len(by_client_id) == len(by_connection) == count
+    assert len(tree) == len(by_client_id) == len(by_number) == count
     return grown / count
 
 

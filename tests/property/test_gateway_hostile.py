@@ -28,7 +28,8 @@ CONFIG = GatewayConfig(
         TopicRule(filter="b/#", queue_topic="b", tag="{user_name}", queue_by="client_id"),
     ),
 )
-CONNECTIONS = st.integers(1, 3)
+CONNECTED = {1, 2, 3}
+CONNECTIONS = st.sampled_from(sorted(CONNECTED))
 CONNECTS = connects().map(encode_connect)
 FRAMES = st.one_of(
     packets().map(lambda drawn: drawn[1]),
@@ -71,29 +72,30 @@ def test_no_packet_brings_the_gateway_down(
 ) -> None:
     stage = Stage(CONFIG)
     stage.connect(9)
-    gone: set[int] = {1, 2, 3}
+    gone = set(CONNECTED)
     for frames, faults, closed, full in turns:
         # A closed connection comes back as a new one, as its id does.
         for connection in sorted(gone):
-            stage.fake.variants.pop(connection, None)
             version = versions[connection - 1]
             connect = Connect(
                 version=version, clean_start=True, keep_alive_s=5, client_id=f"c{connection}"
             )
-            opened = [(connection, 0, ("127.0.0.1", 4000 + connection))]
-            stage.turn((connection, encode_connect(connect)), opened=opened)
-        stage.fake.closed.clear()
-        stage.fake.full = full
+            stage.turn((connection, encode_connect(connect)), opened=[connection])
+        stage.output.closed.clear()
+        for connection in CONNECTED:
+            if connection in full:
+                stage.output.fill(connection)
+            else:
+                stage.output.read_on(connection)
         stage.turn(*frames, faults=faults, closed=closed, drained=[2])
-        gone = {connection for connection, _ in closed} | set(stage.fake.closed) & {1, 2, 3}
+        gone = {connection for connection, _ in closed} | set(stage.output.closed) & CONNECTED
     stage.sent(9)
     stage.turn((9, publish("quiet/one", b"still here", 1)))
     assert b"\x40\x02\x00\x01" in stage.sent(9)
-    for connection in (1, 2, 3):
-        session = stage.sessions[connection]
-        if session is not None:
-            session.inflight._check()
-            assert session.filters_count <= 3
+    for known in stage.connections:
+        if known is not None and known.session is not None:
+            known.session.inflight._check()
+            assert known.session.filters_count <= 3
     stage.turn(closed=[(c, CloseReason.PEER) for c in (1, 2, 3, 9)])
     metrics = stage.metrics
     assert (metrics.sessions_now, metrics.subscriptions_now, metrics.receivers_lagging_now) == (

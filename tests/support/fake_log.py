@@ -1,4 +1,4 @@
-"""A log in memory behind the gateway's LogPort, and a reactor that writes down what it is told.
+"""A log in memory behind the gateway's LogPort.
 
 Owns: one list of records per queue, encoded by the real record kernel. ``error`` is raised by the
 next appends; ``acknowledge`` says which may be answered.
@@ -124,44 +124,3 @@ class FakeLog:
 
     def on_topic_created(self, listener: Callable[[str], None]) -> None:
         self._created.append(listener)
-
-
-class FakeReactor:
-    """Collects output per connection; those in ``full`` take nothing."""
-
-    def __init__(self) -> None:
-        self.sent: dict[int, list[bytes]] = {}
-        self.full: set[int] = set()
-        self.closed: list[int] = []
-        self.limits: dict[int, tuple[int, int]] = {}
-        self.variants: dict[int, int] = {}
-
-    def send(self, connection: int, data: bytes) -> None:
-        self.sent.setdefault(connection, []).append(data)
-
-    def fan_out(self, data: bytes, connections: Sequence[int]) -> list[int]:
-        for connection in connections:
-            if connection not in self.full:
-                self.send(connection, data)
-        return [connection for connection in connections if connection in self.full]
-
-    def send_numbered(
-        self, data: bytes, number_at: int, receivers: list[tuple[int, int]]
-    ) -> list[int]:
-        for connection, number in receivers:
-            if connection not in self.full:
-                numbered = data[:number_at] + number.to_bytes(2, "big") + data[number_at + 2 :]
-                self.send(connection, numbered)
-        return [connection for connection, _ in receivers if connection in self.full]
-
-    def close(self, connection: int) -> None:
-        self.closed.append(connection)
-
-    def set_variant(self, connection: int, variant: int) -> None:
-        self.variants[connection] = variant
-
-    def set_limits(self, connection: int, *, frame_bytes_max: int, idle_s_max: int) -> None:
-        self.limits[connection] = (frame_bytes_max, idle_s_max)
-
-    def flush(self) -> None:
-        """Nothing is held back here."""

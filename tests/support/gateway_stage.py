@@ -6,25 +6,20 @@ Owns: Stage. Must not touch: expectations; those are the tests'.
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
 
 from motelog.core.clock import ManualClock
-from motelog.core.net.reactor import CloseReason, Fault, Reactor, Turn
+from motelog.core.net.reactor import CloseReason, Fault, Turn
 from motelog.core.records.record import decode
-from motelog.gateway.clients import Clients
+from motelog.gateway.assembly import assemble
 from motelog.gateway.config import GatewayConfig
-from motelog.gateway.deliver.delivery import Delivery
-from motelog.gateway.mapping.topic_mapping import TopicMapping
 from motelog.gateway.metrics import GatewayMetrics
 from motelog.gateway.mqtt.connect import encode_connect
 from motelog.gateway.mqtt.packet_types import Connect
-from motelog.gateway.publish.acknowledge import PublishAcks
-from motelog.gateway.publish.reactor_listener import ReactorListener
-from motelog.gateway.publish.routes import Routes
-from motelog.gateway.sessions.session import Session
-from motelog.gateway.sessions.subscriptions import SubscriptionTree
-from tests.support.fake_log import FakeLog, FakeReactor
+from tests.support.fake_log import FakeLog
+from tests.support.memory_output import MemoryOutput
 from tests.support.mqtt_wire import varint
 
 
@@ -45,73 +40,59 @@ class Stage:
     """One listener with its surroundings; ``turn`` plays one turn of the reactor."""
 
     def __init__(self, config: GatewayConfig | None = None) -> None:
-        config = config or GatewayConfig()
         self.log = FakeLog()
-        self.fake = FakeReactor()
-        reactor = cast("Reactor", self.fake)
+        self.output = MemoryOutput()
+        self.clock = ManualClock(self.log.now_ms)
         self.metrics = GatewayMetrics()
-        self.sessions: list[Session | None] = [None] * 16
-        tree: SubscriptionTree[Session] = SubscriptionTree()
-        mapping = TopicMapping(config.topic_map, default_topic=config.default_topic)
-        self.log.create_topic(config.default_topic, 4)
-        delivery = Delivery(
+        parts = assemble(
+            config or GatewayConfig(),
             self.log,
-            reactor,
-            mapping,
-            tree,
+            self.output,
             self.metrics,
-            sessions=self.sessions,
+            self.clock,
+            connections_max=16,
             wake=lambda: None,
         )
-        clients = Clients(config, reactor, tree, delivery, self.metrics, sessions=self.sessions)
-        routes = Routes(
-            mapping,
-            self.log,
-            create_topics=config.create_topics,
-            topics_max=config.topics_max,
-            topic_queue_count=config.topic_queue_count,
-            topic_bytes_max=config.topic_bytes_max,
-        )
-        self.clock = ManualClock()
-        self.acks = PublishAcks(
-            reactor,
-            self.log.acknowledge,
-            self.metrics,
-            clock=self.clock,
-            sessions=self.sessions,
-            receive_maximum=config.receive_maximum,
-            disconnect=clients.disconnect,
-        )
-        self.listener = ReactorListener(
-            reactor,
-            self.log,
-            routes,
-            clients,
-            delivery,
-            self.metrics,
-            sessions=self.sessions,
-            acks=self.acks,
-        )
+        self.connections = parts.connections
+        self.acks = parts.acks
+        self.clients = parts.clients
+        self.listener = parts.listener
 
-    def turn(self, *frames: tuple[int, bytes], **what: Any) -> None:
+    def turn(
+        self,
+        *frames: tuple[int, bytes],
+        opened: Sequence[int] = (),
+        closed: Sequence[tuple[int, CloseReason]] = (),
+        **what: Any,
+    ) -> None:
+        for connection in opened:
+            self.output.open(connection)
+        for connection, _ in closed:
+            self.output.end(connection)
         data, index = b"", b""
         for connection, frame in frames:
-            variant = self.fake.variants.get(connection, 0)
+            variant = self.output.variants.get(connection, 0)
             index += struct.pack("=4I", connection, variant, len(data), len(data) + len(frame))
             data += frame
-        turn = FakeTurn(data, index, len(frames), **what)
+        turn = FakeTurn(
+            data,
+            index,
+            len(frames),
+            opened=[(number, 0, self.output.peer(number)) for number in opened],
+            closed=[*self.output.take_ended(), *closed],
+            **what,
+        )
         self.listener.handle_turn(cast("Turn", turn))
 
     def connect(self, connection: int, version: int = 4) -> None:
         connect = Connect(
             version=version, clean_start=True, keep_alive_s=60, client_id=f"c{connection}"
         )
-        opened = [(connection, 0, ("127.0.0.1", 4000 + connection))]
-        self.turn((connection, encode_connect(connect)), opened=opened)
+        self.turn((connection, encode_connect(connect)), opened=[connection])
         assert self.sent(connection)[0][0] == 0x20
 
     def sent(self, connection: int) -> list[bytes]:
-        return self.fake.sent.pop(connection, [])
+        return self.output.sent.pop(connection, [])
 
     def stored(self) -> list[tuple[Any, ...]]:
         return [

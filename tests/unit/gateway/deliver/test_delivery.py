@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import zlib
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
 from motelog.core.message import encode_properties, tags_code
-from motelog.core.net.reactor import Reactor
 from motelog.gateway.deliver.delivery import Delivery
 from motelog.gateway.mapping.message_properties import publish_properties, publisher_properties
 from motelog.gateway.mapping.topic_mapping import TopicMapping
 from motelog.gateway.metrics import GatewayMetrics
 from motelog.gateway.mqtt.packet_types import Properties
+from motelog.gateway.sessions.connection import Connection
 from motelog.gateway.sessions.session import Session
 from motelog.gateway.sessions.subscriptions import NO_LOCAL, SubscriptionTree
-from tests.support.fake_log import HOST, FakeLog, FakeReactor
+from tests.support.fake_log import HOST, FakeLog
+from tests.support.memory_output import MemoryOutput
 from tests.support.mqtt_wire import published
 
 
@@ -25,32 +26,39 @@ class Stage:
 
     def __init__(self) -> None:
         self.log = FakeLog()
-        self.reactor = FakeReactor()
+        self.output = MemoryOutput()
         self.tree: SubscriptionTree[Session] = SubscriptionTree()
         self.metrics = GatewayMetrics()
-        self.sessions: list[Session | None] = [None] * 16
         self.wakes = 0
         self.log.create_topic("MQTT_DEFAULT", 1)
         self.log.create_topic("t", 2)
         self.delivery = Delivery(
             self.log,
-            cast("Reactor", self.reactor),
             TopicMapping((), default_topic="MQTT_DEFAULT"),
             self.tree,
             self.metrics,
-            sessions=self.sessions,
             wake=self._wake,
         )
 
     def _wake(self) -> None:
         self.wakes += 1
 
-    def session(self, connection: int, topic_filter: str, options: int, **how: Any) -> Session:
-        how.setdefault("inflight_limit", 100)
-        session = Session(
-            f"c{connection}", connection, how.pop("version", 4), keep_alive_s=60, **how
-        )
-        self.sessions[connection] = session
+    def session(
+        self,
+        number: int,
+        topic_filter: str,
+        options: int,
+        *,
+        inflight_max: int = 100,
+        version: int = 4,
+        output: MemoryOutput | None = None,
+        **how: Any,
+    ) -> Session:
+        output = output or self.output
+        output.open(number)
+        connection = Connection(output, number, version=version, **how)
+        session = Session(f"c{number}")
+        session.attach(connection, inflight_max=inflight_max)
         self.tree.add(topic_filter, session, options)
         session.add_filter(topic_filter)
         self.delivery.subscribe(topic_filter)
@@ -79,10 +87,9 @@ class Stage:
         while self.delivery.deliver(self.log.now_ms):
             pass
 
-    def got(self, connection: int) -> list[tuple[str, int, bytes]]:
-        return [
-            published(packet[0], packet[2:]) for packet in self.reactor.sent.get(connection, [])
-        ]
+    def got(self, number: int, output: MemoryOutput | None = None) -> list[tuple[str, int, bytes]]:
+        sent = (output or self.output).sent.get(number, [])
+        return [published(packet[0], packet[2:]) for packet in sent]
 
 
 def test_only_what_is_appended_after_subscribing_arrives() -> None:
@@ -138,25 +145,25 @@ def test_plans_follow_subscriptions(topic_filter: str) -> None:
     for number in range(2):
         stage.publish("t/a", b"alone")
         stage.deliver()
-        session = stage.session(1, topic_filter, 0)
+        session = stage.session(3 + number, topic_filter, 0)
         stage.publish("t/a", b"%d" % number)
         stage.deliver()
         stage.unsubscribe(session, topic_filter)
-    assert [body for _, _, body in stage.got(1)] == [b"0", b"1"]
+        assert [body for _, _, body in stage.got(3 + number)] == [b"%d" % number]
     assert len(stage.got(2)) == 4
 
 
 def test_full_window_lags_and_goes_on_in_order_as_it_empties() -> None:
     stage = Stage()
-    session = stage.session(1, "t/+", 1, inflight_limit=2)
+    session = stage.session(1, "t/+", 1, inflight_max=2)
     for number in range(7):
         stage.publish("t/a", b"%d" % number)
     stage.deliver()
     got: list[bytes] = []
-    while stage.reactor.sent.get(1):
+    while stage.output.sent.get(1):
         batch = stage.got(1)
         assert len(batch) <= 2
-        stage.reactor.sent.clear()
+        stage.output.sent.clear()
         for _, packet_id, payload in batch:
             got.append(payload)
             assert session.inflight.ack(packet_id)
@@ -169,7 +176,7 @@ def test_full_window_lags_and_goes_on_in_order_as_it_empties() -> None:
 
 def test_lagging_receiver_gets_later_qos_0_messages_in_the_queue_s_order() -> None:
     stage = Stage()
-    session = stage.session(1, "t/+", 1, inflight_limit=1)
+    session = stage.session(1, "t/+", 1, inflight_max=1)
     stage.publish("t/a", b"1")
     stage.publish("t/a", b"2")
     stage.deliver()
@@ -186,21 +193,67 @@ def test_full_socket_drops_qos_0_and_keeps_qos_1_for_later() -> None:
     stage = Stage()
     stage.session(1, "t/+", 0)
     windowed = stage.session(2, "t/+", 1)
-    stage.reactor.full = {1, 2}
+    stage.output.fill(1)
+    stage.output.fill(2)
     stage.publish("t/a", b"1")
     stage.deliver()
     assert stage.metrics.messages_dropped_qos0 == 1
     assert len(windowed.inflight) == 0
-    stage.reactor.full = set()
+    stage.output.read_on(1)
+    stage.output.read_on(2)
     stage.delivery.acknowledged(windowed)
     stage.deliver()
     assert stage.got(1) == []
     assert [payload for _, _, payload in stage.got(2)] == [b"1"]
 
 
+@pytest.mark.parametrize("options", [0, 1, 1 | NO_LOCAL])
+def test_receivers_are_reached_through_the_output_of_their_connection(options: int) -> None:
+    stage = Stage()
+    other = MemoryOutput()
+    stage.session(1, "t/a", options)
+    stage.session(2, "t/a", options, output=other)
+    full = stage.session(3, "t/a", 1, output=other)
+    other.fill(3)
+    stage.publish("t/a", b"x")
+    stage.deliver()
+    for number, output in ((1, stage.output), (2, other)):
+        [(_, packet_id, body)] = stage.got(number, output)
+        assert (bool(packet_id), body) == (bool(options & 1), b"x")
+    assert (stage.got(2), stage.got(1, other), stage.got(3, other)) == ([], [], [])
+    other.read_on(3)
+    stage.delivery.acknowledged(full)
+    stage.deliver()
+    assert [body for _, _, body in stage.got(3, other)] == [b"x"]
+
+
+def test_session_without_a_connection_is_sent_nothing_and_goes_on_with_the_next() -> None:
+    stage = Stage()
+    session = stage.session(1, "t/a", 1, inflight_max=1)
+    stage.session(2, "t/a", 1)
+    stage.publish("t/a", b"1")
+    stage.publish("t/a", b"2")
+    stage.deliver()
+    assert session.lagging
+    session.detach()
+    stage.delivery.replan("t/a")
+    session.acknowledge(1)
+    stage.delivery.acknowledged(session)
+    stage.publish("t/a", b"3")
+    stage.deliver()
+    assert [body for _, _, body in stage.got(1)] == [b"1"]
+    assert [body for _, _, body in stage.got(2)] == [b"1", b"2", b"3"]
+    stage.output.open(3)
+    session.attach(Connection(stage.output, 3, version=4), inflight_max=10)
+    stage.delivery.replan("t/a")
+    stage.delivery.acknowledged(session)
+    stage.deliver()
+    assert [body for _, _, body in stage.got(3)] == [b"2", b"3"]
+
+
 def test_lagging_receiver_whose_slice_ends_is_not_left_waiting_for_other_traffic() -> None:
     stage = Stage()
-    session = stage.session(1, "t/a", 1, inflight_limit=1)
+    session = stage.session(1, "t/a", 1, inflight_max=1)
     stage.publish("t/a", b"1")
     for _ in range(300):
         stage.publish("t/b", b"of no interest")
@@ -220,7 +273,7 @@ def test_lagging_receiver_whose_slice_ends_is_not_left_waiting_for_other_traffic
 
 def test_lagging_in_one_queue_does_not_hold_up_another() -> None:
     stage = Stage()
-    session = stage.session(1, "t/#", 1, inflight_limit=1)
+    session = stage.session(1, "t/#", 1, inflight_max=1)
     stage.publish("t/a", b"a1")
     stage.publish("t/a", b"a2")
     stage.deliver()
@@ -232,7 +285,7 @@ def test_lagging_in_one_queue_does_not_hold_up_another() -> None:
 
 def test_retention_that_passes_a_cursor_is_counted() -> None:
     stage = Stage()
-    session = stage.session(1, "t/a", 1, inflight_limit=1)
+    session = stage.session(1, "t/a", 1, inflight_max=1)
     for number in range(10):
         stage.publish("t/a", b"%d" % number)
     stage.deliver()
@@ -281,7 +334,7 @@ def test_what_cannot_be_kept_in_memory_is_read_all_the_same() -> None:
 
 def test_lagging_receiver_waits_for_the_disk_and_others_do_not() -> None:
     stage = Stage()
-    session = stage.session(1, "t/a", 1, inflight_limit=1)
+    session = stage.session(1, "t/a", 1, inflight_max=1)
     stage.session(2, "t/a", 1)
     for number in range(4):
         stage.publish("t/a", b"%d" % number)
@@ -299,13 +352,13 @@ def test_lagging_receiver_waits_for_the_disk_and_others_do_not() -> None:
     stage.log.paged_in()
     stage.deliver()
     assert [payload for _, _, payload in stage.got(1)] == [b"0", b"1"]
-    assert not stage.delivery._page_ins
-    assert not stage.delivery._paging_in
+    assert not stage.delivery._catch_up._page_ins
+    assert not stage.delivery._catch_up._paging_in
 
 
 def test_session_that_ends_while_its_records_are_paged_in_is_forgotten() -> None:
     stage = Stage()
-    session = stage.session(1, "t/a", 1, inflight_limit=1)
+    session = stage.session(1, "t/a", 1, inflight_max=1)
     stage.publish("t/a", b"1")
     stage.publish("t/a", b"2")
     stage.deliver()
@@ -314,18 +367,18 @@ def test_session_that_ends_while_its_records_are_paged_in_is_forgotten() -> None
     stage.delivery.acknowledged(session)
     stage.deliver()
     stage.delivery.forget(session)
-    stage.sessions[1] = None
+    session.detach()
     stage.unsubscribe(session, "t/a")
     stage.log.paged_in()
     stage.deliver()
-    assert not stage.delivery._page_ins
-    assert not stage.delivery._paging_in
+    assert not stage.delivery._catch_up._page_ins
+    assert not stage.delivery._catch_up._paging_in
     assert len(stage.got(1)) == 1
 
 
 def test_session_that_ends_before_it_reads_again_is_forgotten() -> None:
     stage = Stage()
-    session = stage.session(1, "t/a", 1, inflight_limit=1)
+    session = stage.session(1, "t/a", 1, inflight_max=1)
     stage.publish("t/a", b"1")
     stage.publish("t/a", b"2")
     stage.deliver()
@@ -335,13 +388,13 @@ def test_session_that_ends_before_it_reads_again_is_forgotten() -> None:
     stage.deliver()
     stage.log.paged_in()
     stage.delivery.forget(session)
-    assert not stage.delivery._page_ins
-    assert not stage.delivery._paging_in
+    assert not stage.delivery._catch_up._page_ins
+    assert not stage.delivery._catch_up._paging_in
 
 
 def test_lagging_receiver_reads_what_cannot_be_kept_in_memory_all_the_same() -> None:
     stage = Stage()
-    session = stage.session(1, "t/a", 1, inflight_limit=1)
+    session = stage.session(1, "t/a", 1, inflight_max=1)
     stage.publish("t/a", b"1")
     stage.publish("t/a", b"2")
     stage.deliver()
@@ -358,13 +411,13 @@ def test_lagging_receiver_reads_what_cannot_be_kept_in_memory_all_the_same() -> 
 
 def test_closed_session_is_forgotten_while_it_lags() -> None:
     stage = Stage()
-    session = stage.session(1, "t/a", 1, inflight_limit=1)
+    session = stage.session(1, "t/a", 1, inflight_max=1)
     stage.publish("t/a", b"1")
     stage.publish("t/a", b"2")
     stage.deliver()
     stage.delivery.acknowledged(session)
     stage.delivery.forget(session)
-    stage.sessions[1] = None
+    session.detach()
     stage.unsubscribe(session, "t/a")
     stage.deliver()
     assert stage.metrics.receivers_lagging_now == 0

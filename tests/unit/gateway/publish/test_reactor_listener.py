@@ -69,7 +69,7 @@ def test_acknowledgements_are_owed_to_a_connection_whose_output_is_full_too() ->
     stage = Stage()
     stage.connect(1)
     stage.connect(2)
-    stage.fake.full = {1}
+    stage.output.fill(1)
     stage.turn((1, publish("t/a", b"x", 5)), (2, publish("t/a", b"x", 6)))
     assert stage.sent(1) == [b"\x40\x02\x00\x05"]
     assert stage.sent(2) == [b"\x40\x02\x00\x06"]
@@ -84,7 +84,7 @@ def test_client_above_receive_maximum_is_disconnected_while_the_log_is_behind() 
         for packet_id in (1, 2, 3):
             stage.turn((connection, publish("t/a", b"x", packet_id, version=version)))
     assert stage.sent(1) == [b"\xe0\x01\x93"]
-    assert stage.fake.closed == [1]
+    assert stage.output.closed == [1]
 
 
 def test_failed_flush_is_answered_and_never_acknowledged() -> None:
@@ -100,7 +100,7 @@ def test_failed_flush_is_answered_and_never_acknowledged() -> None:
     assert stage.sent(1)[0][:5] == b"\x40\x03\x00\x01\x83"
     assert stage.sent(2) == []
     assert stage.sent(3) == [b"\x40\x02\x00\x01"]
-    assert stage.fake.closed == [2]
+    assert stage.output.closed == [2]
 
 
 def test_a_disk_that_takes_too_long_is_told_and_never_acknowledged() -> None:
@@ -116,7 +116,7 @@ def test_a_disk_that_takes_too_long_is_told_and_never_acknowledged() -> None:
     stage.clock.advance(1)
     stage.acks.queue.expire()
     assert stage.sent(1)[0][:5] == b"\x40\x03\x00\x01\x83"
-    assert stage.fake.closed == [2]
+    assert stage.output.closed == [2]
     assert stage.metrics.publishes_refused == 2
     # What was appended stays, and whoever comes in time is acknowledged.
     stage.log.acknowledge.grow_to(stage.log.end_offset)
@@ -169,7 +169,7 @@ def test_packets_after_a_close_in_the_same_turn_are_ignored() -> None:
     stage = Stage()
     stage.connect(1)
     stage.turn((1, b"\xe0\x00"), (1, publish("t/a", b"ghost")), (1, b"\xc0\x00"))
-    assert stage.fake.closed == [1]
+    assert stage.output.closed == [1]
     assert stage.stored() == []
     assert stage.sent(1) == []
 
@@ -185,7 +185,7 @@ def test_fault_of_one_connection_does_not_touch_the_batch_of_others() -> None:
         faults=[(2, Fault.FRAME_TOO_LARGE)],
     )
     assert stage.sent(1) == [b"\x40\x02\x00\x01", b"\x40\x02\x00\x02"]
-    assert stage.fake.closed == [2]
+    assert stage.output.closed == [2]
 
 
 def test_topics_beyond_the_limit_go_to_the_default_topic() -> None:

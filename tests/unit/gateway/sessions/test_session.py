@@ -1,4 +1,4 @@
-"""Session: topic filters, topic aliases and a window that is made when it is needed."""
+"""Session: topic filters, a window that is made when it is needed, a life without a connection."""
 
 from __future__ import annotations
 
@@ -6,16 +6,19 @@ import sys
 
 import pytest
 
-from motelog.gateway.errors import ProtocolViolationError, TopicAliasError
+from motelog.gateway.sessions.connection import Connection
 from motelog.gateway.sessions.session import Session
+from tests.support.memory_output import MemoryOutput
 
 
-def make_session() -> Session:
-    return Session("c", 7, 5, keep_alive_s=60, inflight_limit=2, topic_alias_maximum=3)
+def attached(*, inflight_max: int) -> tuple[Session, Connection]:
+    session, connection = Session("c"), Connection(MemoryOutput(), 7, version=5)
+    session.attach(connection, inflight_max=inflight_max)
+    return session, connection
 
 
 def test_filters_are_kept_in_order_and_once() -> None:
-    session = make_session()
+    session = Session("c")
     assert list(session.filters) == []
     for topic_filter in ("b", "b", "a", "c", "a"):
         session.add_filter(topic_filter)
@@ -24,7 +27,7 @@ def test_filters_are_kept_in_order_and_once() -> None:
 
 
 def test_filters_are_removed_one_by_one() -> None:
-    session = make_session()
+    session = Session("c")
     assert not session.remove_filter("a")
     for topic_filter in ("a", "b", "c"):
         session.add_filter(topic_filter)
@@ -38,35 +41,56 @@ def test_filters_are_removed_one_by_one() -> None:
     assert session.filters_count == 0
 
 
-def test_alias_stands_for_the_topic_last_given_with_it() -> None:
-    session = make_session()
-    assert session.resolve_alias(b"a/b", 3) == b"a/b"
-    assert session.resolve_alias(b"", 3) == b"a/b"
-    assert session.resolve_alias(b"c", 3) == b"c"
-    assert session.resolve_alias(b"", 3) == b"c"
+def test_session_outlives_its_connections() -> None:
+    session, one = attached(inflight_max=3)
+    session.add_filter("a/#")
+    assert session.inflight.allocate("m1") == 1
+    assert session.inflight.allocate("m2") == 2
+    session.detach()
+    assert session.connection is None
+    assert one.session is None
+    assert (list(session.filters), list(session.inflight)) == (["a/#"], [(1, "m1"), (2, "m2")])
+    two = Connection(MemoryOutput(), 9)
+    session.attach(two, inflight_max=2)
+    assert session.connection is two
+    # The new connection's client takes fewer at once.
+    assert session.inflight.allocate("m3") == 0
+    session.acknowledge(1)
+    assert session.inflight.allocate("m3") == 3
 
 
-@pytest.mark.parametrize("alias", [0, 4, 65535])
-def test_alias_beyond_what_was_granted_is_invalid(alias: int) -> None:
-    with pytest.raises(TopicAliasError) as caught:
-        make_session().resolve_alias(b"a", alias)
-    assert caught.value.reason_code == 0x94
-
-
-def test_unknown_alias_is_a_protocol_error() -> None:
-    with pytest.raises(ProtocolViolationError):
-        make_session().resolve_alias(b"", 1)
+def test_detaching_twice_changes_nothing() -> None:
+    session, connection = attached(inflight_max=1)
+    session.detach()
+    session.detach()
+    assert (session.connection, connection.session) == (None, None)
 
 
 def test_window_is_made_when_needed_and_stays() -> None:
-    session = make_session()
+    session, _ = attached(inflight_max=2)
     window = session.inflight
     assert window.limit == 2
     assert window.allocate(None) == 1
     assert session.inflight is window
 
 
-def test_session_has_no_dict() -> None:
-    session = make_session()
-    assert not hasattr(session, "__dict__")
-    assert sys.getsizeof(session) <= 160
+@pytest.mark.parametrize(
+    ("is_lagging", "packet_id", "goes_on"),
+    [(True, 1, True), (True, 2, False), (False, 1, False), (False, 9, False)],
+)
+def test_acknowledgement_of_a_receiver_that_lags_lets_it_go_on(
+    is_lagging: bool, packet_id: int, goes_on: bool
+) -> None:
+    session, _ = attached(inflight_max=2)
+    assert not session.acknowledge(packet_id)  # there is no window yet
+    assert session.inflight.allocate(None) == 1
+    session.lagging = {"queue": 7} if is_lagging else None
+    assert session.acknowledge(packet_id) is goes_on
+    assert len(session.inflight) == (packet_id != 1)
+
+
+def test_idle_client_is_small() -> None:
+    session, connection = attached(inflight_max=2)
+    for part in (session, connection):
+        assert not hasattr(part, "__dict__")
+    assert sys.getsizeof(session) + sys.getsizeof(connection) <= 192

@@ -1,0 +1,93 @@
+"""The parts of one gateway, put together the same way by the server and by the tests' stage.
+
+Owns: GatewayParts, what knows whom. Must not touch: sockets and tasks (``server``), what the parts
+do.
+
+    listener -> clients -> delivery -> log        all of them -> output
+        '-----> routes ------------------^
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from motelog.core.clock import Clock
+from motelog.gateway.clients import Clients
+from motelog.gateway.config import GatewayConfig
+from motelog.gateway.deliver.delivery import Delivery
+from motelog.gateway.log.log_port import LogPort
+from motelog.gateway.mapping.topic_mapping import TopicMapping
+from motelog.gateway.metrics import GatewayMetrics
+from motelog.gateway.output import Output
+from motelog.gateway.publish.acknowledge import PublishAcks
+from motelog.gateway.publish.reactor_listener import ReactorListener
+from motelog.gateway.publish.routes import Routes
+from motelog.gateway.sessions.connection import Connection
+from motelog.gateway.sessions.session import Session
+from motelog.gateway.sessions.subscriptions import SubscriptionTree
+
+
+@dataclass(frozen=True, slots=True)
+class GatewayParts:
+    """One gateway; ``connections`` is the table by number that its parts share."""
+
+    connections: list[Connection | None]
+    delivery: Delivery
+    clients: Clients
+    acks: PublishAcks
+    listener: ReactorListener
+
+
+def assemble(
+    config: GatewayConfig,
+    log: LogPort,
+    output: Output,
+    metrics: GatewayMetrics,
+    clock: Clock,
+    *,
+    connections_max: int,
+    wake: Callable[[], None],
+) -> GatewayParts:
+    """Make a gateway on ``log`` that sends through ``output``.
+
+    ``wake`` is called when ``delivery.deliver`` has something to do outside a turn.
+    """
+    log.create_topic(config.default_topic, config.topic_queue_count)
+    mapping = TopicMapping(config.topic_map, default_topic=config.default_topic)
+    connections: list[Connection | None] = [None] * connections_max
+    subscriptions: SubscriptionTree[Session] = SubscriptionTree()
+    delivery = Delivery(log, mapping, subscriptions, metrics, wake=wake)
+    clients = Clients(
+        config, subscriptions, delivery, metrics, connections=connections, clock=clock
+    )
+    routes = Routes(
+        mapping,
+        log,
+        create_topics=config.create_topics,
+        topics_max=config.topics_max,
+        topic_queue_count=config.topic_queue_count,
+        topic_bytes_max=config.topic_bytes_max,
+    )
+    acks = PublishAcks(
+        output,
+        log.acknowledge,
+        metrics,
+        clock=clock,
+        connections=connections,
+        receive_maximum=config.receive_maximum,
+        disconnect=clients.disconnect,
+    )
+    listener = ReactorListener(
+        config,
+        output,
+        log,
+        routes,
+        clients,
+        delivery,
+        acks,
+        metrics,
+        connections=connections,
+        clock=clock,
+    )
+    return GatewayParts(connections, delivery, clients, acks, listener)

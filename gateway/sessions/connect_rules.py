@@ -1,0 +1,152 @@
+"""Who may connect, and on which terms: CONNECT in, a decision with its CONNACK out.
+
+Owns: refusals and their codes, what CONNACK says of the gateway's limits.
+Must not touch: connections, sessions; ``clients`` applies what is decided here.
+Spec: MQTT 5.0 and 3.1.1 sections 3.1 and 3.2. What this gateway does not offer yet (QoS 2,
+persistent sessions, retained and will messages, shared subscriptions, enhanced authentication) is
+said in CONNACK and refused with the standard's own codes; nothing is taken and then forgotten.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from motelog.gateway.config import GatewayConfig
+from motelog.gateway.errors import GatewayError
+from motelog.gateway.mqtt.connect import claimed_version, decode_connect, encode_connack
+from motelog.gateway.mqtt.packet_types import (
+    PROTOCOL_VERSIONS,
+    Connect,
+    PacketType,
+    PropertyId,
+    PropertyValue,
+    ReasonCode,
+)
+from motelog.gateway.sessions.connection import PACKET_BYTES_LIMIT
+
+#: The highest QoS that the gateway takes and grants.
+QOS_MAX: Final = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Accepted:
+    """The terms of a connection; ``connack`` tells them to the client."""
+
+    version: int
+    client_id: str
+    user_name: str | None
+    keep_alive_s: int
+    inflight_max: int
+    packet_bytes_max: int
+    connack: bytes
+
+    @property
+    def idle_s_max(self) -> int:
+        """How long the client may be silent before it counts as gone. [MQTT-3.1.2-22]"""
+        return self.keep_alive_s + (self.keep_alive_s + 1) // 2
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """Why there is no connection; ``connack`` is empty where the standard has none for it."""
+
+    reason_code: int
+    why: str
+    client_id: str
+    connack: bytes
+
+
+class ConnectRules:
+    """Decides about each first packet; holds nothing but what the configuration says."""
+
+    def __init__(self, config: GatewayConfig) -> None:
+        self._config = config
+        #: What CONNACK tells an MQTT 5 client of our limits (section 3.2.2.3).
+        self._limits: dict[PropertyId, PropertyValue] = {
+            PropertyId.RECEIVE_MAXIMUM: config.receive_maximum,
+            PropertyId.MAXIMUM_QOS: QOS_MAX,
+            PropertyId.RETAIN_AVAILABLE: 0,
+            PropertyId.MAXIMUM_PACKET_SIZE: config.packet_bytes_max,
+            PropertyId.TOPIC_ALIAS_MAXIMUM: config.topic_alias_max,
+            PropertyId.SUBSCRIPTION_IDENTIFIER_AVAILABLE: 0,
+            PropertyId.SHARED_SUBSCRIPTION_AVAILABLE: 0,
+        }
+        #: Version -> the CONNACK of a client that gets what it asked for.
+        self._connacks = {
+            version: encode_connack(version, ReasonCode.SUCCESS, properties=self._limits)
+            for version in PROTOCOL_VERSIONS
+        }
+
+    def decide(
+        self, first_byte: int, body: bytes, *, new_client_id: Callable[[], str]
+    ) -> Accepted | Refused:
+        """Decide about the first packet of a connection.
+
+        ``new_client_id`` is asked for a client that leaves its identifier to the server.
+        """
+        if first_byte != PacketType.CONNECT << 4:  # [MQTT-3.1.0-1]
+            return refuse_unread(ReasonCode.PROTOCOL_ERROR, "the first packet is not CONNECT")
+        try:
+            connect = decode_connect(body)
+        except GatewayError as exc:
+            return _refused(claimed_version(body), exc.reason_code, str(exc))
+        return self._refusal(connect) or self._accept(connect, connect.client_id or new_client_id())
+
+    def _refusal(self, connect: Connect) -> Refused | None:
+        """Return why, if this CONNECT asks for what cannot be given."""
+        if connect.properties.authentication_method is not None:
+            code = ReasonCode.BAD_AUTHENTICATION_METHOD
+            why = "enhanced authentication is not offered"
+        elif connect.will is not None:
+            code = ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR
+            why = "will messages are not offered yet"
+        elif connect.version < 5 and not connect.clean_start:
+            code, why = ReasonCode.NOT_AUTHORIZED, "persistent sessions are not offered yet"
+        elif len(connect.client_id.encode()) > self._config.client_id_bytes_max:
+            code = ReasonCode.CLIENT_IDENTIFIER_NOT_VALID
+            why = f"client identifier longer than {self._config.client_id_bytes_max} bytes"
+        else:
+            return None
+        return _refused(connect.version, code, why, connect.client_id)
+
+    def _accept(self, connect: Connect, client_id: str) -> Accepted:
+        config, asked = self._config, connect.properties
+        keep_alive_s = min(connect.keep_alive_s or 65535, config.keep_alive_max_s)
+        return Accepted(
+            version=connect.version,
+            client_id=client_id,
+            user_name=connect.user_name,
+            keep_alive_s=keep_alive_s,
+            inflight_max=min(asked.receive_maximum or 65535, config.inflight_max),
+            packet_bytes_max=asked.maximum_packet_bytes or PACKET_BYTES_LIMIT,
+            connack=self._connack(connect, client_id, keep_alive_s),
+        )
+
+    def _connack(self, connect: Connect, client_id: str, keep_alive_s: int) -> bytes:
+        """Return the CONNACK that accepts, for MQTT 5 with what differs from what was asked for."""
+        particular: dict[PropertyId, PropertyValue] = {}
+        if connect.properties.session_expiry_interval_s:
+            particular[PropertyId.SESSION_EXPIRY_INTERVAL] = 0
+        if not connect.client_id:
+            particular[PropertyId.ASSIGNED_CLIENT_IDENTIFIER] = client_id
+        if keep_alive_s != connect.keep_alive_s:
+            particular[PropertyId.SERVER_KEEP_ALIVE] = keep_alive_s
+        if not particular:
+            return self._connacks[connect.version]
+        return encode_connack(
+            connect.version, ReasonCode.SUCCESS, properties={**self._limits, **particular}
+        )
+
+
+def refuse_unread(reason_code: int, why: str) -> Refused:
+    """Refuse a connection from which no CONNECT could be read.
+
+    It is closed without a CONNACK: nobody knows in which version to answer.
+    """
+    return Refused(reason_code, why, client_id="", connack=b"")
+
+
+def _refused(version: int, reason_code: int, why: str, client_id: str = "") -> Refused:
+    return Refused(reason_code, why, client_id, encode_connack(version, reason_code))

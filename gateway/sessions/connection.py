@@ -1,0 +1,85 @@
+"""One network connection of a client: how to reach it, and what CONNECT agreed for it.
+
+Owns: its number, its topic aliases, what CONNECT agreed about packets. Must not touch: sockets;
+``output`` does. Lives from the accepted socket to its end; without a session until CONNECT.
+Invariants: nothing here grows with the number of messages; aliases are bounded by what the gateway
+grants.
+Spec: MQTT 5.0 sections 3.1 and 3.3.2.3.4.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from motelog.gateway.errors import ProtocolViolationError, TopicAliasError
+from motelog.gateway.output import Output
+
+if TYPE_CHECKING:
+    from motelog.gateway.sessions.session import Session
+
+#: No MQTT packet can be larger (section 2.1.4).
+PACKET_BYTES_LIMIT: Final = 268_435_460
+
+
+class Connection:
+    """Small when idle, as a process holds a million: what most never use is made on demand.
+
+    ``number`` is how its output knows it; no other open connection of the gateway has the same.
+    ``version`` is 3, 4 or 5, and 0 until CONNECT. ``packet_bytes_max`` is the largest packet that
+    the client takes.
+    """
+
+    __slots__ = (
+        "_aliases",
+        "host",
+        "number",
+        "origin",
+        "output",
+        "packet_bytes_max",
+        "session",
+        "unacknowledged",
+        "user_name",
+        "version",
+    )
+
+    def __init__(
+        self,
+        output: Output,
+        number: int,
+        *,
+        version: int = 0,
+        user_name: str | None = None,
+        packet_bytes_max: int = PACKET_BYTES_LIMIT,
+    ) -> None:
+        self.output = output
+        self.number = number
+        self.version = version
+        self.user_name = user_name
+        self.packet_bytes_max = packet_bytes_max
+        #: Set by ``Session.attach`` and ``Session.detach`` alone.
+        self.session: Session | None = None
+        #: What records of its publishes hold: the property text that theirs ends with, and the
+        #: peer's address. Empty until the first publish, as most clients of a fleet only listen.
+        self.origin = b""
+        self.host = b""
+        #: Its QoS 1 publishes that wait for the log before they are acknowledged.
+        self.unacknowledged = 0
+        self._aliases: dict[int, bytes] | None = None
+
+    def resolve_alias(self, topic: bytes, alias: int, alias_max: int) -> bytes:
+        """Return the topic name of a PUBLISH with a topic alias, and remember or replace that.
+
+        ``topic`` is empty when the alias stands for it; ``alias_max`` is what CONNACK granted.
+        Raises TopicAliasError or ProtocolViolationError.
+        """
+        if not 1 <= alias <= alias_max:  # [MQTT-3.3.2-8] [MQTT-3.3.2-9]
+            raise TopicAliasError(f"topic alias {alias}, at most {alias_max}")
+        if topic:
+            if self._aliases is None:
+                self._aliases = {}
+            self._aliases[alias] = topic
+            return topic
+        known = None if self._aliases is None else self._aliases.get(alias)
+        if known is None:  # section 3.3.4
+            raise ProtocolViolationError(f"topic alias {alias} has no topic name yet")
+        return known

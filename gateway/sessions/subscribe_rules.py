@@ -1,0 +1,120 @@
+"""What SUBSCRIBE and UNSUBSCRIBE change: a packet and a session in, decisions and the answer out.
+
+Owns: which filters are granted, with which options, refusals and their codes.
+Must not touch: sessions (it reads them), the subscription tree; ``clients`` applies what is decided
+here.
+Spec: MQTT 5.0 and 3.1.1 sections 3.8 to 3.11.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from motelog.gateway.config import GatewayConfig
+from motelog.gateway.errors import GatewayError
+from motelog.gateway.mqtt.packet_types import ReasonCode, SubscribeEntry
+from motelog.gateway.mqtt.subscribe import (
+    decode_subscribe,
+    decode_unsubscribe,
+    encode_suback,
+    encode_unsuback,
+)
+from motelog.gateway.mqtt.topics import parse_shared
+from motelog.gateway.sessions.connect_rules import QOS_MAX
+from motelog.gateway.sessions.session import Session
+from motelog.gateway.sessions.subscriptions import NO_LOCAL
+
+
+@dataclass(frozen=True, slots=True)
+class Granted:
+    """A filter to be added, or one whose options are to be replaced [MQTT-3.8.4-3].
+
+    ``options`` is the byte that the subscription tree keeps; ``qos`` is SUBACK's code.
+    """
+
+    topic_filter: str
+    options: int
+    qos: int
+
+
+@dataclass(frozen=True, slots=True)
+class NotGranted:
+    """A filter that SUBACK refuses with ``reason_code``."""
+
+    topic_filter: str
+    reason_code: int
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Subscribed:
+    """One decision per filter, in the packet's order, and the SUBACK that tells them."""
+
+    decisions: tuple[Granted | NotGranted, ...]
+    suback: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Unsubscribed:
+    """The filters to be removed, and the UNSUBACK."""
+
+    removed: tuple[str, ...]
+    unsuback: bytes
+
+
+def subscribe(
+    config: GatewayConfig, session: Session, version: int, first_byte: int, body: bytes
+) -> Subscribed:
+    """Decide about a SUBSCRIBE of ``session``; a GatewayError ends the connection."""
+    packet = decode_subscribe(version, first_byte, body)
+    if packet.properties.subscription_identifiers:
+        raise GatewayError(
+            "subscription identifiers are not offered yet",
+            reason_code=ReasonCode.SUBSCRIPTION_IDENTIFIERS_NOT_SUPPORTED,
+        )
+    added: set[str] = set()
+    decisions: list[Granted | NotGranted] = []
+    for entry in packet.entries:
+        topic_filter = entry.topic_filter
+        is_new = topic_filter not in session.filters and topic_filter not in added
+        has_room = session.filters_count + len(added) < config.subscriptions_max
+        decision = _decide(config, entry, has_room=has_room or not is_new)
+        if is_new and isinstance(decision, Granted):
+            added.add(topic_filter)
+        decisions.append(decision)
+    codes = [d.qos if isinstance(d, Granted) else d.reason_code for d in decisions]
+    return Subscribed(tuple(decisions), encode_suback(version, packet.packet_id, codes))
+
+
+def _decide(
+    config: GatewayConfig, entry: SubscribeEntry, *, has_room: bool
+) -> Granted | NotGranted:
+    """Decide about one entry (section 3.9.3)."""
+    topic_filter = entry.topic_filter
+    if parse_shared(topic_filter) is not None:
+        code = ReasonCode.SHARED_SUBSCRIPTIONS_NOT_SUPPORTED
+        why = "shared subscriptions are not offered yet"
+    elif topic_filter.startswith("$"):
+        code, why = ReasonCode.NOT_AUTHORIZED, "filters that begin with '$' are the server's"
+    elif len(topic_filter.encode()) > config.topic_bytes_max:
+        code, why = ReasonCode.TOPIC_FILTER_INVALID, "the filter is too long"
+    elif not has_room:
+        code, why = ReasonCode.QUOTA_EXCEEDED, "the session has too many subscriptions"
+    else:
+        qos = min(entry.qos, QOS_MAX)
+        return Granted(topic_filter, qos | (NO_LOCAL if entry.no_local else 0), qos)
+    return NotGranted(topic_filter, code, why)
+
+
+def unsubscribe(session: Session, version: int, first_byte: int, body: bytes) -> Unsubscribed:
+    """Decide about an UNSUBSCRIBE of ``session``; a GatewayError ends the connection."""
+    packet = decode_unsubscribe(version, first_byte, body)
+    removed: dict[str, None] = {}
+    codes: list[int] = []
+    for topic_filter in packet.topic_filters:
+        if topic_filter in session.filters and topic_filter not in removed:
+            removed[topic_filter] = None
+            codes.append(ReasonCode.SUCCESS)
+        else:
+            codes.append(ReasonCode.NO_SUBSCRIPTION_EXISTED)
+    return Unsubscribed(tuple(removed), encode_unsuback(version, packet.packet_id, codes))

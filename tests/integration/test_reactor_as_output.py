@@ -1,0 +1,57 @@
+"""The reactor, over loopback sockets, does what every output of the gateway must."""
+
+from __future__ import annotations
+
+import socket
+
+import pytest
+
+from motelog.core.net.reactor import CloseReason, Reactor
+from tests.support.output_check import OUTPUT_BYTES_HIGH, OUTPUT_BYTES_MAX, check_output
+from tests.support.reactor_loop import REACTOR_CLASSES, ReactorLoop, reactor_loop
+
+
+class ReactorStage:
+    """Sockets as peers of a reactor that is polled by hand."""
+
+    def __init__(self, loop: ReactorLoop) -> None:
+        self.output = loop.reactor
+        self._loop = loop
+        self._peers: dict[int, socket.socket] = {}
+
+    def open(self) -> int:
+        connection, self._peers[connection] = self._loop.open()
+        return connection
+
+    def stop_reading(self, connection: int) -> None:
+        """Nothing to do: a peer reads only in ``receive``."""
+
+    def receive(self, connection: int, size: int) -> bytes:
+        received = b""
+        while len(received) < size:
+            self._loop.turn()
+            chunk = self._peers[connection].recv(size - len(received))
+            assert chunk, f"closed after {len(received)} of {size} bytes"
+            received += chunk
+        self._loop.settle()
+        return received
+
+    def is_at_end(self, connection: int) -> bool:
+        return self._peers[connection].recv(1) == b""
+
+    def variant(self, connection: int) -> int:
+        known = len(self._loop.variants[connection])
+        self._peers[connection].sendall(b"\xc0\x00")
+        self._loop.until(lambda: len(self._loop.variants[connection]) > known)
+        return self._loop.variants[connection][-1]
+
+    def reported(self) -> list[tuple[int, CloseReason]]:
+        self._loop.turn()
+        return self._loop.closed
+
+
+@pytest.mark.parametrize("reactor_class", REACTOR_CLASSES)
+def test_reactor_does_what_every_output_must(reactor_class: type[Reactor]) -> None:
+    reactor = reactor_class(output_bytes_high=OUTPUT_BYTES_HIGH, output_bytes_max=OUTPUT_BYTES_MAX)
+    with reactor_loop(reactor, buffer_bytes=65_536) as loop:
+        check_output(ReactorStage(loop))

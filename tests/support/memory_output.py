@@ -1,0 +1,121 @@
+"""The gateway's Output without sockets: what each peer was sent, and peers that do not read.
+
+Owns: MemoryOutput. Must not touch: expectations; those are the tests'.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from motelog.core.net.reactor_types import CloseReason
+
+
+class MemoryOutput:
+    """Peers are lists of messages; tests open them, stop them from reading, and take what came."""
+
+    def __init__(
+        self, *, output_bytes_high: int = 262_144, output_bytes_max: int = 1_048_576
+    ) -> None:
+        #: What each peer was sent and no test has taken.
+        self.sent: dict[int, list[bytes]] = {}
+        self.closed: list[int] = []
+        self.limits: dict[int, tuple[int, int]] = {}
+        self.variants: dict[int, int] = {}
+        self._output_bytes_high = output_bytes_high
+        self._output_bytes_max = output_bytes_max
+        self._open: set[int] = set()
+        self._waiting_bytes: dict[int, int] = {}
+        self._ended: list[tuple[int, CloseReason]] = []
+
+    # --- what the peers do ---------------------------------------------------------------
+
+    def open(self, connection: int) -> None:
+        """Begin a connection, under a number that may have been another's."""
+        self._open.add(connection)
+        self.sent.pop(connection, None)
+        self.limits.pop(connection, None)
+        self.variants.pop(connection, None)
+        self._waiting_bytes.pop(connection, None)
+
+    def end(self, connection: int) -> None:
+        """End a connection from the peer's side."""
+        self._open.discard(connection)
+
+    def stop_reading(self, connection: int) -> None:
+        self._waiting_bytes.setdefault(connection, 0)
+
+    def fill(self, connection: int) -> None:
+        """Stop the peer from reading, with the lower mark exceeded."""
+        self._waiting_bytes[connection] = self._output_bytes_high + 1
+
+    def read_on(self, connection: int) -> None:
+        """Let the peer read whatever waits, and what comes after."""
+        self._waiting_bytes.pop(connection, None)
+
+    def take_ended(self) -> list[tuple[int, CloseReason]]:
+        """Return the connections that the output ended by itself, as the next turn reports them."""
+        ended, self._ended = self._ended, []
+        return ended
+
+    # --- Output --------------------------------------------------------------------------
+
+    def send(self, connection: int, data: bytes) -> None:
+        if connection not in self._open:
+            return
+        waiting_bytes = self._waiting_bytes.get(connection, 0)
+        is_above_high = waiting_bytes > self._output_bytes_high
+        if is_above_high and waiting_bytes + len(data) > self._output_bytes_max:
+            self._open.discard(connection)
+            self._ended.append((connection, CloseReason.OUTPUT_FULL))
+            return
+        self._take(connection, data)
+
+    def fan_out(self, data: bytes, connections: Sequence[int]) -> list[int]:
+        return self._fan_out([(connection, data) for connection in connections])
+
+    def send_numbered(
+        self, data: bytes, number_at: int, receivers: list[tuple[int, int]]
+    ) -> list[int]:
+        if not 0 <= number_at <= len(data) - 2:
+            raise ValueError(f"no room for a number at byte {number_at} of {len(data)}")
+        before, after = data[:number_at], data[number_at + 2 :]
+        return self._fan_out(
+            [
+                (connection, before + number.to_bytes(2, "big") + after)
+                for connection, number in receivers
+            ]
+        )
+
+    def flush(self) -> None:
+        """Nothing is held back here."""
+
+    def close(self, connection: int) -> None:
+        if connection in self._open:
+            self._open.discard(connection)
+            self.closed.append(connection)
+
+    def set_variant(self, connection: int, variant: int) -> None:
+        if connection in self._open:
+            self.variants[connection] = variant
+
+    def set_limits(self, connection: int, *, frame_bytes_max: int, idle_s_max: int) -> None:
+        if connection in self._open:
+            self.limits[connection] = (frame_bytes_max, idle_s_max)
+
+    def peer(self, connection: int) -> tuple[str, int]:
+        return "127.0.0.1", 4000 + connection
+
+    def _fan_out(self, messages: list[tuple[int, bytes]]) -> list[int]:
+        skipped = []
+        for connection, data in messages:
+            waiting_bytes = self._waiting_bytes.get(connection, 0)
+            if connection not in self._open or waiting_bytes > self._output_bytes_high:
+                skipped.append(connection)
+            else:
+                self._take(connection, data)
+        return skipped
+
+    def _take(self, connection: int, data: bytes) -> None:
+        self.sent.setdefault(connection, []).append(data)
+        if connection in self._waiting_bytes:
+            self._waiting_bytes[connection] += len(data)

@@ -1,0 +1,153 @@
+"""CONNECT: what is accepted, on which terms, and what is refused with which code."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from motelog.gateway.config import GatewayConfig
+from motelog.gateway.mqtt.connect import decode_connack, encode_connect
+from motelog.gateway.mqtt.packet_types import Connack, Connect, Properties, Will
+from motelog.gateway.sessions.connect_rules import Accepted, ConnectRules, Refused
+from motelog.gateway.sessions.connection import PACKET_BYTES_LIMIT
+from tests.support.mqtt import body_of
+
+CONFIG = GatewayConfig()
+VERSIONS = pytest.mark.parametrize("version", [3, 4, 5])
+WILL = Will(topic="t", payload=b"gone", qos=0, retain=False)
+
+
+def connect(version: int, **asked: Any) -> Connect:
+    return replace(
+        Connect(version=version, clean_start=True, keep_alive_s=60, client_id="c"), **asked
+    )
+
+
+def decide(packet: Connect | str, config: GatewayConfig = CONFIG) -> Accepted | Refused:
+    raw = bytes.fromhex(packet) if isinstance(packet, str) else encode_connect(packet)
+    return ConnectRules(config).decide(raw[0], body_of(raw), new_client_id=lambda: "assigned")
+
+
+def accepted(packet: Connect, config: GatewayConfig = CONFIG) -> tuple[Accepted, Connack]:
+    decision = decide(packet, config)
+    assert isinstance(decision, Accepted)
+    connack = decode_connack(packet.version, body_of(decision.connack))
+    assert connack.reason_code == 0
+    assert not connack.session_present
+    return decision, connack
+
+
+@VERSIONS
+def test_plain_connect_is_accepted(version: int) -> None:
+    terms, _ = accepted(connect(version, user_name="u"))
+    assert (terms.version, terms.client_id, terms.user_name) == (version, "c", "u")
+    assert (terms.keep_alive_s, terms.idle_s_max) == (60, 90)
+    assert (terms.inflight_max, terms.packet_bytes_max) == (CONFIG.inflight_max, PACKET_BYTES_LIMIT)
+
+
+def test_connack_tells_version_5_what_is_not_offered() -> None:
+    _, connack = accepted(connect(5))
+    granted = connack.properties
+    assert (granted.maximum_qos, granted.retain_available) == (1, 0)
+    assert granted.shared_subscription_available == 0
+    assert granted.subscription_identifier_available == 0
+    assert granted.receive_maximum == CONFIG.receive_maximum
+    assert granted.maximum_packet_bytes == CONFIG.packet_bytes_max
+    assert granted.topic_alias_maximum == CONFIG.topic_alias_max
+    assert granted.server_keep_alive_s is None
+    assert granted.assigned_client_id is None
+    assert granted.session_expiry_interval_s is None
+
+
+@pytest.mark.parametrize(
+    ("asked_s", "given_s", "idle_s"), [(1, 1, 2), (60, 60, 90), (101, 100, 150), (0, 100, 150)]
+)
+@VERSIONS
+def test_keep_alive_is_bounded(version: int, asked_s: int, given_s: int, idle_s: int) -> None:
+    packet = connect(version, keep_alive_s=asked_s)
+    terms, connack = accepted(packet, GatewayConfig(keep_alive_max_s=100))
+    assert (terms.keep_alive_s, terms.idle_s_max) == (given_s, idle_s)
+    told_s = connack.properties.server_keep_alive_s
+    assert told_s == (given_s if version == 5 and given_s != asked_s else None)
+
+
+@pytest.mark.parametrize("version", [4, 5])
+def test_client_without_an_identifier_is_given_one(version: int) -> None:
+    terms, connack = accepted(connect(version, client_id=""))
+    assert terms.client_id == "assigned"
+    told = connack.properties.assigned_client_id
+    assert told == ("assigned" if version == 5 else None)
+
+
+@pytest.mark.parametrize(("asked", "given"), [(None, 64), (10, 10), (64, 64), (65535, 64)])
+def test_window_is_the_smaller_of_the_client_s_and_ours(asked: int | None, given: int) -> None:
+    terms, _ = accepted(connect(5, properties=Properties(receive_maximum=asked)))
+    assert terms.inflight_max == given
+
+
+def test_client_s_largest_packet_is_kept() -> None:
+    terms, _ = accepted(connect(5, properties=Properties(maximum_packet_bytes=500)))
+    assert terms.packet_bytes_max == 500
+
+
+@pytest.mark.parametrize("is_clean", [True, False])
+def test_session_expiry_is_granted_as_0(is_clean: bool) -> None:
+    asked = connect(5, clean_start=is_clean, properties=Properties(session_expiry_interval_s=9))
+    _, connack = accepted(asked)
+    assert connack.properties.session_expiry_interval_s == 0
+
+
+@pytest.mark.parametrize(
+    ("version", "asked", "reason_code", "connack"),
+    [
+        (3, {"will": WILL}, 0x83, "20020003"),
+        (4, {"will": WILL}, 0x83, "20020003"),
+        (5, {"will": WILL}, 0x83, "2003008300"),
+        (3, {"clean_start": False}, 0x87, "20020005"),
+        (4, {"clean_start": False}, 0x87, "20020005"),
+        (3, {"client_id": "c" * 9}, 0x85, "20020002"),
+        (4, {"client_id": "c" * 9}, 0x85, "20020002"),
+        (5, {"client_id": "c" * 9}, 0x85, "2003008500"),
+        (5, {"client_id": "ü" * 5}, 0x85, "2003008500"),  # bytes count
+        (5, {"properties": Properties(authentication_method="SCRAM")}, 0x8C, "2003008c00"),
+        (4, {"client_id": "a\x01"}, 0x85, "20020002"),
+        (5, {"client_id": "a\x01"}, 0x85, "2003008500"),
+    ],
+)
+def test_connect_that_cannot_be_served_is_refused(
+    version: int, asked: dict[str, Any], reason_code: int, connack: str
+) -> None:
+    refused = decide(connect(version, **asked), GatewayConfig(client_id_bytes_max=8))
+    assert isinstance(refused, Refused)
+    assert (refused.reason_code, refused.connack.hex()) == (reason_code, connack)
+    assert refused.why
+
+
+@pytest.mark.parametrize(
+    ("packet", "reason_code", "connack"),
+    [
+        ("100c 00044d5154540400003c0000", 0x85, "20020002"),  # 3.1.1, clean session 0, empty id
+        ("100e 00064d5149736470030200 3c0000", 0x85, "20020002"),  # 3.1 with an empty client id
+        ("100d 00044d5154540602003c000161", 0x84, "2003008400"),  # protocol level 6
+        ("100d 00044d5154540202003c000161", 0x84, "20020001"),  # protocol level 2
+        ("100d 00044d5154540403003c000161", 0x81, ""),  # reserved flag: 3.1.1 has no code for it
+        ("100e 00044d5154540503003c00000161", 0x81, "2003008100"),
+        ("c000", 0x82, ""),  # not a CONNECT: nobody knows the version
+        ("8206 0001 0001 23 00", 0x82, ""),
+        ("1000", 0x81, ""),
+    ],
+)
+def test_first_packet_that_is_no_legal_connect_is_refused(
+    packet: str, reason_code: int, connack: str
+) -> None:
+    refused = decide(packet)
+    assert isinstance(refused, Refused)
+    assert (refused.reason_code, refused.connack.hex()) == (reason_code, connack)
+
+
+@VERSIONS
+def test_limit_itself_is_accepted(version: int) -> None:
+    terms, _ = accepted(connect(version, client_id="c" * 8), GatewayConfig(client_id_bytes_max=8))
+    assert terms.client_id == "c" * 8

@@ -1,0 +1,35 @@
+"""PUBLISH and its acknowledgements: what is offered, how the rest is refused, per version."""
+
+from __future__ import annotations
+
+import pytest
+
+from motelog.gateway.errors import GatewayError
+from motelog.gateway.sessions.publish_rules import check_publish, refuse_publish, unexpected
+
+
+@pytest.mark.parametrize(("first_byte", "qos"), [(0x30, 0), (0x32, 1), (0x3A, 1)])
+def test_qos_0_and_1_are_taken(first_byte: int, qos: int) -> None:
+    assert check_publish(first_byte) == qos
+
+
+@pytest.mark.parametrize(
+    ("first_byte", "reason_code"),
+    [(0x34, 0x9B), (0x3C, 0x9B), (0x35, 0x9B), (0x31, 0x9A), (0x33, 0x9A)],
+)
+def test_what_connack_did_not_offer_ends_the_connection(first_byte: int, reason_code: int) -> None:
+    with pytest.raises(GatewayError) as caught:
+        check_publish(first_byte)
+    assert caught.value.reason_code == reason_code
+
+
+@pytest.mark.parametrize(
+    ("version", "answer"), [(3, None), (4, None), (5, b"\x40\x03\x00\x07\x97")]
+)
+def test_refused_publish_is_answered_as_its_version_can(version: int, answer: bytes | None) -> None:
+    assert refuse_publish(version, 7, 0x97) == answer
+
+
+@pytest.mark.parametrize("first_byte", [0x10, 0x50, 0x62, 0x70, 0x20, 0x90, 0xD0, 0xF0])
+def test_packets_that_no_client_may_send_now_are_protocol_errors(first_byte: int) -> None:
+    assert unexpected(first_byte).reason_code == 0x82

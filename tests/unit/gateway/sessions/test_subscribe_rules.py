@@ -1,0 +1,126 @@
+"""SUBSCRIBE and UNSUBSCRIBE: what is granted, what is refused with which code, per version."""
+
+from __future__ import annotations
+
+import pytest
+
+from motelog.gateway.config import GatewayConfig
+from motelog.gateway.errors import GatewayError
+from motelog.gateway.mqtt.packet_types import Properties, Subscribe, SubscribeEntry, Unsubscribe
+from motelog.gateway.mqtt.subscribe import (
+    decode_suback,
+    decode_unsuback,
+    encode_subscribe,
+    encode_unsubscribe,
+)
+from motelog.gateway.sessions.session import Session
+from motelog.gateway.sessions.subscribe_rules import (
+    Granted,
+    NotGranted,
+    Subscribed,
+    Unsubscribed,
+    subscribe,
+    unsubscribe,
+)
+from motelog.gateway.sessions.subscriptions import NO_LOCAL
+from tests.support.mqtt import body_of
+
+CONFIG = GatewayConfig(subscriptions_max=3, topic_bytes_max=10)
+VERSIONS = pytest.mark.parametrize("version", [3, 4, 5])
+
+
+def session_with(*filters: str) -> Session:
+    session = Session("c")
+    for topic_filter in filters:
+        session.add_filter(topic_filter)
+    return session
+
+
+def asked(version: int, session: Session, *entries: SubscribeEntry) -> Subscribed:
+    raw = encode_subscribe(version, Subscribe(7, entries))
+    return subscribe(CONFIG, session, version, raw[0], body_of(raw))
+
+
+def codes(version: int, subscribed: Subscribed) -> list[int]:
+    suback = decode_suback(version, body_of(subscribed.suback))
+    assert suback.packet_id == 7
+    return list(suback.reason_codes)
+
+
+@pytest.mark.parametrize(("qos", "granted"), [(0, 0), (1, 1), (2, 1)])
+@VERSIONS
+def test_filter_is_granted_up_to_qos_1(version: int, qos: int, granted: int) -> None:
+    subscribed = asked(version, session_with(), SubscribeEntry("a/#", qos))
+    assert subscribed.decisions == (Granted("a/#", options=granted, qos=granted),)
+    assert codes(version, subscribed) == [granted]
+
+
+def test_no_local_is_granted_to_version_5() -> None:
+    subscribed = asked(5, session_with(), SubscribeEntry("a", 1, no_local=True))
+    assert subscribed.decisions == (Granted("a", options=1 | NO_LOCAL, qos=1),)
+    assert codes(5, subscribed) == [1]
+
+
+@pytest.mark.parametrize(
+    ("topic_filter", "reason_code"),
+    [
+        ("$share/g/a", 0x9E),
+        ("$SYS/#", 0x87),
+        ("$", 0x87),
+        ("a" * 11, 0x8F),
+        ("ü" * 6, 0x8F),  # bytes count
+    ],
+)
+@VERSIONS
+def test_refused_filter_has_its_code(version: int, topic_filter: str, reason_code: int) -> None:
+    entries = (SubscribeEntry("ok", 1), SubscribeEntry(topic_filter, 1), SubscribeEntry("b", 0))
+    subscribed = asked(version, session_with(), *entries)
+    assert codes(version, subscribed) == [1, reason_code if version == 5 else 0x80, 0]
+    refused = subscribed.decisions[1]
+    assert isinstance(refused, NotGranted)
+    assert (refused.topic_filter, refused.reason_code) == (topic_filter, reason_code)
+    assert [type(decision) for decision in subscribed.decisions] == [Granted, NotGranted, Granted]
+
+
+@VERSIONS
+def test_subscriptions_of_a_session_are_bounded(version: int) -> None:
+    # Two are there, one is new, one is replaced, one is asked for twice; then it is full.
+    entries = [SubscribeEntry(name, 1) for name in ("x", "one", "x", "y", "two", "z")]
+    subscribed = asked(version, session_with("one", "two"), *entries)
+    full = 0x97 if version == 5 else 0x80
+    assert codes(version, subscribed) == [1, 1, 1, full, 1, full]
+
+
+def test_refused_filter_takes_no_room() -> None:
+    entries = [SubscribeEntry(name, 0) for name in ("$SYS/x", "a" * 11, "x")]
+    subscribed = asked(5, session_with("one", "two"), *entries)
+    assert codes(5, subscribed) == [0x87, 0x8F, 0]
+
+
+def test_rules_do_not_change_the_session() -> None:
+    session = session_with("one")
+    asked(5, session, SubscribeEntry("x", 1))
+    removed(5, session, "one")
+    assert list(session.filters) == ["one"]
+
+
+def test_subscription_identifier_ends_the_connection() -> None:
+    properties = Properties(subscription_identifiers=(1,))
+    raw = encode_subscribe(5, Subscribe(7, (SubscribeEntry("a", 0),), properties))
+    with pytest.raises(GatewayError) as caught:
+        subscribe(CONFIG, session_with(), 5, raw[0], body_of(raw))
+    assert caught.value.reason_code == 0xA1
+
+
+def removed(version: int, session: Session, *filters: str) -> Unsubscribed:
+    raw = encode_unsubscribe(version, Unsubscribe(7, filters))
+    return unsubscribe(session, version, raw[0], body_of(raw))
+
+
+@VERSIONS
+def test_unsuback_says_what_was_there(version: int) -> None:
+    decision = removed(version, session_with("a", "b", "c"), "b", "x", "b", "a")
+    assert decision.removed == ("b", "a")
+    unsuback = decode_unsuback(version, body_of(decision.unsuback))
+    assert unsuback.packet_id == 7
+    assert list(unsuback.reason_codes) == ([0, 0x11, 0x11, 0] if version == 5 else [])

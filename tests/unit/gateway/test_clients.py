@@ -1,0 +1,153 @@
+"""Clients: what decisions do to connections, sessions and metrics; refusals' log lines."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+
+from motelog.core.net.reactor_types import CloseReason, Fault
+from motelog.gateway.config import GatewayConfig
+from motelog.gateway.mqtt.connect import encode_connect
+from motelog.gateway.mqtt.packet_types import Connect, ReasonCode, Will
+from tests.support.gateway_stage import Stage, publish
+
+SUBSCRIBE = bytes.fromhex("8206 0001 0001 61 01")  # "a", QoS 1
+SUBSCRIBE_V5 = bytes.fromhex("8207 0001 00 0001 61 01")
+
+
+def connect(client_id: str, version: int = 4, will: Will | None = None) -> bytes:
+    return encode_connect(
+        Connect(version=version, clean_start=True, keep_alive_s=60, client_id=client_id, will=will)
+    )
+
+
+def test_connection_has_a_session_from_connect_on() -> None:
+    stage = Stage()
+    stage.turn(opened=[1])
+    connection = stage.connections[1]
+    assert connection is not None
+    assert connection.session is None
+    stage.turn((1, connect("me", version=5)))
+    session = connection.session
+    assert session is not None
+    assert (session.client_id, session.connection) == ("me", connection)
+    assert (stage.output.variants[1], stage.output.limits[1]) == (5, (1_048_576, 90))
+    assert stage.metrics.sessions_now == 1
+
+
+@pytest.mark.parametrize("version", [3, 4, 5])
+def test_second_connection_takes_over(version: int) -> None:
+    stage = Stage()
+    stage.turn((1, connect("twin", version)), opened=[1])
+    stage.turn((1, SUBSCRIBE_V5 if version == 5 else SUBSCRIBE))
+    stage.sent(1)
+    stage.turn((2, connect("twin", version)), opened=[2])
+    assert stage.sent(1) == ([b"\xe0\x01\x8e"] if version == 5 else [])
+    assert stage.output.closed == [1]
+    assert stage.connections[1] is None
+    metrics = stage.metrics
+    assert (metrics.sessions_now, metrics.subscriptions_now) == (1, 0)
+    assert (metrics.sessions_taken_over, metrics.connections_closed) == (1, 1)
+
+
+def test_refused_connection_is_answered_closed_and_counted(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    stage = Stage()
+    will = Will(topic="t", payload=b"", qos=0, retain=False)
+    stage.turn((1, connect("me", will=will)), (1, publish("a", b"x")), opened=[1])
+    assert stage.sent(1) == [b"\x20\x02\x00\x03"]
+    assert (stage.output.closed, stage.connections[1]) == ([1], None)
+    assert stage.stored() == []
+    assert (stage.metrics.connections_refused, stage.metrics.sessions_now) == (1, 0)
+    [record] = caplog.records
+    assert "peer=127.0.0.1:4001 client_id='me' reason_code=0x83" in record.getMessage()
+
+
+def test_fault_before_connect_ends_the_connection_without_an_answer() -> None:
+    stage = Stage()
+    stage.turn(opened=[1], faults=[(1, Fault.IDLE)])
+    assert stage.sent(1) == []
+    assert stage.output.closed == [1]
+    assert stage.metrics.connections_refused == 1
+
+
+@pytest.mark.parametrize(
+    ("fault", "reason_code"),
+    [(Fault.IDLE, 0x8D), (Fault.FRAME_TOO_LARGE, 0x95), (Fault.MALFORMED_LENGTH, 0x81)],
+)
+def test_fault_is_told_to_version_5(fault: Fault, reason_code: int) -> None:
+    stage = Stage()
+    stage.connect(1, version=5)
+    stage.turn(faults=[(1, fault)])
+    assert stage.sent(1) == [bytes([0xE0, 1, reason_code])]
+    assert stage.output.closed == [1]
+
+
+def test_connection_that_ended_earlier_in_a_turn_is_counted_once() -> None:
+    stage = Stage()
+    stage.connect(1)
+    stage.turn(
+        (1, b"\xe0\x00"), (1, SUBSCRIBE), faults=[(1, Fault.IDLE)], closed=[(1, CloseReason.PEER)]
+    )
+    assert stage.metrics.connections_closed == 1
+    assert (stage.connections[1], stage.sent(1)) == (None, [])
+
+
+def test_connection_that_does_not_read_is_ended_and_its_subscriptions_with_it(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    stage = Stage()
+    stage.connect(1)
+    stage.turn((1, SUBSCRIBE))
+    stage.output.fill(1)
+    stage.output.send(1, bytes(GatewayConfig().output_bytes_max))
+    stage.turn()
+    assert stage.connections[1] is None
+    assert (stage.metrics.sessions_now, stage.metrics.subscriptions_now) == (0, 0)
+    assert "output full client_id='c1'" in caplog.text
+
+
+def test_unsubscribe_ends_delivery() -> None:
+    stage = Stage()
+    stage.connect(1)
+    stage.turn((1, SUBSCRIBE))
+    stage.turn((1, bytes.fromhex("a205 0002 0001 61")))
+    assert stage.sent(1) == [b"\x90\x03\x00\x01\x01", b"\xb0\x02\x00\x02"]
+    assert stage.metrics.subscriptions_now == 0
+    stage.turn((1, publish("a", b"x")))
+    assert stage.sent(1) == []
+
+
+def test_options_are_replaced_and_counted_once() -> None:
+    stage = Stage()
+    stage.connect(1)
+    stage.turn((1, SUBSCRIBE), (1, bytes.fromhex("8206 0002 0001 61 00")))
+    assert stage.sent(1) == [b"\x90\x03\x00\x01\x01", b"\x90\x03\x00\x02\x00"]
+    assert stage.metrics.subscriptions_now == 1
+    stage.turn((1, publish("a", b"x", 7)))
+    assert [packet[0] for packet in stage.sent(1)] == [0x40, 0x30]  # PUBACK, then QoS 0
+
+
+def test_shutdown_ends_every_session() -> None:
+    stage = Stage()
+    stage.connect(1, version=5)
+    stage.connect(2)
+    stage.clients.disconnect_all(ReasonCode.SERVER_SHUTTING_DOWN)
+    assert (stage.sent(1), stage.sent(2)) == ([b"\xe0\x01\x8b"], [])
+    assert stage.output.closed == [1, 2]
+    assert stage.metrics.sessions_now == 0
+
+
+def test_log_lines_about_peers_are_bounded_by_the_clock(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.WARNING)
+    stage = Stage()
+    for _ in range(30):
+        stage.turn((1, b"\xc0\x00"), opened=[1])
+    assert len(caplog.records) == 20
+    stage.clock.advance(1000)
+    stage.turn((1, b"\xc0\x00"), opened=[1])
+    held_back, next_line = [record.getMessage() for record in caplog.records[20:]]
+    assert held_back == "log lines of one kind held back count=10"
+    assert next_line.startswith("connection refused")
