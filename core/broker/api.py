@@ -17,7 +17,7 @@ from motelog.core.broker.waiting.cold_reads import ColdReads
 from motelog.core.clock import Clock
 from motelog.core.errors import BrokerError
 from motelog.core.limited_log import LimitedLog
-from motelog.core.records.record import QueueTail
+from motelog.core.records.append import QueueTail
 from motelog.core.remoting.codes import ResponseCode
 from motelog.core.remoting.topic_config import TopicConfig
 from motelog.core.store.disk.page_cache import NotInMemoryError, Pageable, PageIns

@@ -33,7 +33,8 @@ from motelog.core.message import (
     decode_properties,
 )
 from motelog.core.net.reactor import Reactor
-from motelog.core.records.record import QueueTail, decode_brief, inflate
+from motelog.core.records.append import QueueTail
+from motelog.core.records.decode import decode_brief, inflate
 from motelog.gateway.errors import MalformedPacketError, TopicNameError
 from motelog.gateway.log.log_port import LogPort
 from motelog.gateway.mapping.message_properties import client_id_property, delivery_properties

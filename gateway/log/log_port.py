@@ -11,9 +11,9 @@ from typing import Any, Protocol
 
 from motelog.core.broker.acknowledge import Acknowledge
 from motelog.core.broker.api import Pageable, ReadResult
-from motelog.core.records.record import QueueTail
+from motelog.core.records.append import QueueTail
 
-#: One message as the record kernel takes it (core.records.record.encode_batch).
+#: One message as the record kernel takes it (core.records.append.encode_batch).
 AppendMessage = tuple[QueueTail, bytes, bytes, int, int, bytes, int, int, int, int]
 
 

@@ -11,7 +11,7 @@ from typing import Any, cast
 
 from motelog.core.clock import ManualClock
 from motelog.core.net.reactor import CloseReason, Fault, Reactor, Turn
-from motelog.core.records.record import decode
+from motelog.core.records.decode import decode
 from motelog.gateway.clients import Clients
 from motelog.gateway.config import GatewayConfig
 from motelog.gateway.deliver.delivery import Delivery

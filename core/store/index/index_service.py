@@ -30,7 +30,9 @@ from typing import Final
 from motelog.core.clock import Clock
 from motelog.core.errors import RecordError, StoreError
 from motelog.core.message import KEYS, UNIQ_KEY, decode_properties
-from motelog.core.records.record import ScanStop, decode, find_record, scan
+from motelog.core.records.decode import decode
+from motelog.core.records.layout import ScanStop
+from motelog.core.records.scan import find_record, scan
 from motelog.core.store.disk.files import TEMPORARY, Entry, Storage
 from motelog.core.store.index.cold_places import KeyPlaces, LogFiles
 from motelog.core.store.index.index import IndexItem, key_hash

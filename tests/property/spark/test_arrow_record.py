@@ -18,7 +18,8 @@ from motelog.core.message import (
     encode_host,
     encode_properties,
 )
-from motelog.core.records.record import AppendMessage, QueueTail, decode_messages, encode_batch
+from motelog.core.records.append import AppendMessage, QueueTail, encode_batch
+from motelog.core.records.decode import decode_messages
 from motelog.spark.arrow import RecordColumns
 from motelog.spark.batches import record_batch
 from motelog.spark.columns import Column
