@@ -1,4 +1,4 @@
-"""What the store encodes is what the Arrow decoder gives: the two share a format and no code."""
+"""What the store encodes is what the Arrow decoder gives, and what decoding to messages gives."""
 
 from __future__ import annotations
 
