@@ -37,8 +37,6 @@ __all__ = [
 
 _log = logging.getLogger(__name__)
 
-AppendMessage = tuple[QueueTail, bytes, bytes, int, int, bytes, int, int, int, int]
-
 
 class BrokerApi:
     """Topics and messages of one broker; usable while ``Broker.run`` is running."""
