@@ -16,8 +16,11 @@ from setuptools import Extension, setup
 ROOT = Path(__file__).resolve().parent
 FOLDERS = ("bridge", "core", "gateway", "loadtest", "spark")
 KERNELS = (
-    "core/records/_record.pyx",
     "core/net/_reactor.pyx",
+    "core/records/_append.pyx",
+    "core/records/_decode.pyx",
+    "core/records/_read.pyx",
+    "core/records/_scan.pyx",
     "core/store/disk/_file_batch.pyx",
     "core/store/index/_index.pyx",
     "gateway/mqtt/_frames.pyx",

@@ -37,7 +37,7 @@ from motelog.bridge.routes import MASTER_ID
 from motelog.bridge.selector import TAGS_ALL, Selector, select
 from motelog.core.errors import BrokerError, MotelogError, RecordError, RemotingError
 from motelog.core.message import MessageQueue, StoredMessage
-from motelog.core.records.record import decode_messages
+from motelog.core.records.decode import decode_messages
 from motelog.core.remoting.frames import RemotingCommand, RequestCode, ResponseCode, dumps
 
 logger = logging.getLogger(__name__)

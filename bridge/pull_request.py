@@ -15,7 +15,7 @@ from motelog.bridge.routes import MASTER_ID
 from motelog.bridge.selector import Selector
 from motelog.core.errors import BrokerError
 from motelog.core.message import MessageQueue, StoredMessage
-from motelog.core.records.record import decode_messages
+from motelog.core.records.decode import decode_messages
 from motelog.core.remoting.frames import PullSysFlag, RemotingCommand, RequestCode, ResponseCode
 
 # Brokers give less as they see fit; RocketMQ stops at 32 messages or 256 KiB.
@@ -34,7 +34,7 @@ class PullStatus(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class PullResult:
-    """One answer of a broker; ``records`` are stored records back to back (core.records.record).
+    """One answer of a broker; ``records`` are stored records back to back (core.records.layout).
 
     They are a view of memory that is used again where the call that made this says so.
     """

@@ -2,9 +2,9 @@
 """Kernel of the Arrow decoder: concatenated RocketMQ records -> Arrow column buffers.
 
 Mirrors spark/_arrow_py.py; spark/arrow.py has the documentation of both.
-Schema: docs/store-format.md, "record"; the numbers of the columns are spark.columns.Column's.
-Preconditions: none; every length in the input is checked against the bytes that are there before it is
-used, and memory grows with bytes copied, never with a claimed length.
+Schema: the drawing in core/records/layout.py; the numbers of the columns are spark.columns.Column's.
+Preconditions: none; records are parsed by core/records/_layout.pxd before anything of them is used, and
+memory grows with bytes copied, never with a claimed length.
 Not checked: the body's CRC (the broker's store does at recovery), and that records are of the queue that
 was asked for (the remoting client's business).
 The GIL is released while records are decoded, and taken only to inflate a compressed payload.
@@ -13,11 +13,15 @@ columns, 0.2 us for all but properties, 0.44 us for all; the reference takes 16 
 """
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_FillInfo, PyBuffer_Release, PyObject_GetBuffer
-from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint32_t, uint64_t
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport free, realloc
 from libc.string cimport memchr, memcmp, memcpy, memset
 
+from motelog.core.records._layout cimport (
+    OKAY, Record, born_ms_of, parse, queue_id_of, queue_offset_of, store_ms_of,
+)
 from motelog.core.errors import RecordError
+from motelog.core.records.layout import REASONS
 from motelog.spark._arrow_py import inflate
 
 
@@ -40,25 +44,10 @@ cdef enum:
 
 cdef enum:
     DONE = 0
-    INFLATE = 1
-    NO_MEMORY = 2
-    CUT_SHORT = 3
-    NOT_A_RECORD = 4
-    SIZE_DOES_NOT_FIT = 5
-    FIELD_LEAVES = 6
-    SIZE_IS_WRONG = 7
+    # Beside the values of ScanStop, which say what is wrong with a record.
+    INFLATE = 16
+    NO_MEMORY = 17
 
-cdef dict MESSAGES = {
-    CUT_SHORT: "record is cut short",
-    NOT_A_RECORD: "no record begins here",
-    SIZE_DOES_NOT_FIT: "record size does not fit",
-    FIELD_LEAVES: "a field leaves its record",
-    SIZE_IS_WRONG: "record size is not that of its fields",
-}
-
-cdef uint32_t MAGIC_V1 = 0xDAA320A7
-cdef uint32_t MAGIC_V2 = 0xDAA320AB
-cdef size_t RECORD_BYTES_MIN = 91
 cdef size_t BATCH_BYTES_MAX = 1 << 29
 cdef int64_t MS_MAX = 253402300799999
 # Up to here comparing every pair of property names is faster than a hash table.
@@ -84,17 +73,6 @@ cdef struct Text:
 cdef struct Pair:
     Text name
     Text value
-
-cdef struct Record:
-    size_t total
-    int32_t queue_id
-    uint32_t sys_flag
-    int64_t queue_offset
-    int64_t born_ms
-    int64_t store_ms
-    Text body
-    Text topic
-    Text properties
 
 
 cdef class Block:
@@ -174,71 +152,11 @@ cdef inline int end_row(Table* table, bint valid) noexcept nogil:
     return put_i32(&table.offsets, <int32_t>table.data.size)
 
 
-cdef inline uint32_t load_u32(const uint8_t* p) noexcept nogil:
-    return (<uint32_t>p[0] << 24) | (<uint32_t>p[1] << 16) | (<uint32_t>p[2] << 8) | p[3]
-
-
-cdef inline uint64_t load_u64(const uint8_t* p) noexcept nogil:
-    return (<uint64_t>load_u32(p) << 32) | load_u32(p + 4)
-
-
-cdef inline bint take_text(const uint8_t* p, size_t* position, size_t total, int64_t size, Text* text) noexcept nogil:
-    """Point ``text`` at the next ``size`` bytes; false if they leave the record."""
-    if size < 0 or <uint64_t>size > total - position[0]:
-        return False
-    text.data = p + position[0]
+cdef inline Text text_at(const uint8_t* data, Py_ssize_t size) noexcept nogil:
+    cdef Text text
+    text.data = data
     text.size = <size_t>size
-    position[0] += <size_t>size
-    return True
-
-
-cdef int parse(const uint8_t* p, size_t left, Record* r) noexcept nogil:
-    """Check one record and point into its fields. Every read lies below r.total, which is <= left."""
-    cdef uint32_t magic
-    cdef size_t position = 56
-    cdef size_t host, total, count
-    cdef int64_t size
-    if left < RECORD_BYTES_MIN:
-        return CUT_SHORT
-    magic = load_u32(p + 4)
-    if magic != MAGIC_V1 and magic != MAGIC_V2:
-        return NOT_A_RECORD
-    total = load_u32(p)
-    if total < RECORD_BYTES_MIN or total > left:
-        return SIZE_DOES_NOT_FIT
-    r.total = total
-    r.queue_id = <int32_t>load_u32(p + 12)
-    r.queue_offset = <int64_t>load_u64(p + 20)
-    r.sys_flag = load_u32(p + 36)
-    r.born_ms = <int64_t>load_u64(p + 40)
-    # Both hosts of 20 bytes still leave position <= 48 + 20 + 8 + 20 + 16 = 112, which may be past
-    # a record of 91 bytes: so each step is checked.
-    position = 48 + (20 if r.sys_flag & 0x10 else 8)
-    host = 20 if r.sys_flag & 0x20 else 8
-    if position + 8 + host + 12 + 4 > total:
-        return FIELD_LEAVES
-    r.store_ms = <int64_t>load_u64(p + position)
-    position += 8 + host + 12
-    size = <int32_t>load_u32(p + position)
-    position += 4
-    if not take_text(p, &position, total, size, &r.body):
-        return FIELD_LEAVES
-    count = 2 if magic == MAGIC_V2 else 1
-    if total - position < count:
-        return FIELD_LEAVES
-    size = p[position]
-    if count == 2:
-        size = (size << 8) | p[position + 1]
-    position += count
-    if not take_text(p, &position, total, size, &r.topic):
-        return FIELD_LEAVES
-    if total - position < 2:
-        return FIELD_LEAVES
-    size = <int16_t>((<uint32_t>p[position] << 8) | p[position + 1])
-    position += 2
-    if not take_text(p, &position, total, size, &r.properties):
-        return FIELD_LEAVES
-    return DONE if position == total else SIZE_IS_WRONG
+    return text
 
 
 cdef size_t sequence(const uint8_t* p, size_t left, bint* valid) noexcept nogil:
@@ -522,13 +440,13 @@ cdef class RecordColumns:
                         payload.size = <size_t>len(<bytes>body)
                     code = self._put(&record, payload, body is not None)
                     if code == DONE:
-                        position += record.total
+                        position += <size_t>record.size
                         continue
                 break
             if code == NO_MEMORY:
                 raise MemoryError
             if code != DONE:
-                raise RecordError(MESSAGES[code], offset_bytes=position)
+                raise RecordError(REASONS[code], offset_bytes=position)
             return position
         finally:
             PyBuffer_Release(&view)
@@ -580,12 +498,12 @@ cdef class RecordColumns:
     cdef _inflate(self, Record* r, size_t position):
         try:
             return inflate(
-                (<const char*>r.body.data)[: r.body.size], r.sys_flag, self.payload_bytes_max
+                (<const char*>r.body)[: r.body_bytes], r.sys_flag, self.payload_bytes_max
             )
         except ValueError as exc:
             if self.bad_payload_null:
                 return None
-            message = f"payload at queue offset {r.queue_offset} {exc}"
+            message = f"payload at queue offset {queue_offset_of(r)} {exc}"
             raise RecordError(message, offset_bytes=position) from None
 
     cdef int _run(
@@ -597,24 +515,24 @@ cdef class RecordColumns:
         while position[0] < size and self.next_offset < self.offset_end:
             if self.rows >= rows_max or self.total_bytes >= bytes_max:
                 return DONE
-            code = parse(data + position[0], size - position[0], r)
-            if code:
+            code = parse(data + position[0], <Py_ssize_t>(size - position[0]), r)
+            if code != OKAY:
                 return code
-            if self.next_offset <= r.queue_offset < self.offset_end:
+            if self.next_offset <= queue_offset_of(r) < self.offset_end:
                 if r.sys_flag & 1 and self.tables[PAYLOAD].wanted:
                     return INFLATE
-                code = self._put(r, r.body, True)
+                code = self._put(r, text_at(r.body, r.body_bytes), True)
                 if code:
                     return code
-            position[0] += r.total
+            position[0] += <size_t>r.size
         position[0] = size
         return DONE
 
     cdef int _put(self, Record* r, Text payload, bint payload_valid) noexcept nogil:
         """Add one row."""
         cdef Text tag, keys, mqtt_topic
-        cdef Text text = r.properties
-        cdef Text queue_topic = r.topic
+        cdef Text text = text_at(r.properties, r.properties_bytes)
+        cdef Text queue_topic = text_at(r.topic, r.topic_bytes)
         cdef size_t count = 0
         cdef Table* tables = self.tables
         cdef Pair pair
@@ -670,18 +588,18 @@ cdef class RecordColumns:
             return NO_MEMORY
         if tables[BROKER].wanted and self._put_text(BROKER, self.broker, True):
             return NO_MEMORY
-        if tables[STORE_TIME].wanted and self._put_time(STORE_TIME, r.store_ms):
+        if tables[STORE_TIME].wanted and self._put_time(STORE_TIME, store_ms_of(r)):
             return NO_MEMORY
-        if tables[BORN_TIME].wanted and self._put_time(BORN_TIME, r.born_ms):
+        if tables[BORN_TIME].wanted and self._put_time(BORN_TIME, born_ms_of(r)):
             return NO_MEMORY
-        if tables[QUEUE_ID].wanted and put_i32(&tables[QUEUE_ID].data, r.queue_id):
+        if tables[QUEUE_ID].wanted and put_i32(&tables[QUEUE_ID].data, queue_id_of(r)):
             return NO_MEMORY
-        if tables[QUEUE_OFFSET].wanted and put_i64(&tables[QUEUE_OFFSET].data, r.queue_offset):
+        if tables[QUEUE_OFFSET].wanted and put_i64(&tables[QUEUE_OFFSET].data, queue_offset_of(r)):
             return NO_MEMORY
         if all_pairs and self._put_pairs(count):
             return NO_MEMORY
         self.rows += 1
-        self.next_offset = r.queue_offset + 1
+        self.next_offset = queue_offset_of(r) + 1
         return DONE
 
     cdef inline int _put_text(self, int column, Text text, bint valid) noexcept nogil:

@@ -1,34 +1,25 @@
 """Reference of the Arrow decoder: RocketMQ records -> Arrow column buffers, in plain Python.
 
 Owns: what the decoder means. Must not touch: pyarrow, pyspark, sockets.
-Spec: RocketMQ MessageDecoder (docs/store-format.md, "record").
+Spec: RocketMQ MessageDecoder; the layout is core.records.layout's.
 """
 
 from __future__ import annotations
 
-import struct
 import zlib
 from array import array
 from collections.abc import Sequence
-from typing import Final
 
 from motelog.core.errors import RecordError
 from motelog.core.message import (
     KEYS,
     MQTT_TOPIC,
-    SYS_FLAG_BORN_IPV6,
     SYS_FLAG_COMPRESSED,
-    SYS_FLAG_STORE_IPV6,
     TAGS,
     decode_properties,
 )
+from motelog.core.records.layout import REASONS, Record, ScanStop, parse
 from motelog.spark.columns import BYTES_MAX, TIME_MS_MAX, Column
-
-MAGIC_V1: Final = 0xDAA320A7
-MAGIC_V2: Final = 0xDAA320AB
-# Total size to sys flag, which says how long the hosts are.
-_HEAD: Final = struct.Struct(">IIIiIqqIq")
-_RECORD_BYTES_MIN: Final = 91
 
 Bytes = bytes | bytearray | memoryview
 # (rows that are null, buffers): validity or None, then offsets and data of a string or binary
@@ -90,58 +81,27 @@ class RecordColumns:
 
     def _add(self, data: bytes, begin: int) -> int:
         """Add the record at ``begin`` if it belongs to the range; return where the next begins."""
-        if len(data) - begin < _RECORD_BYTES_MIN:
-            raise RecordError("record is cut short", offset_bytes=begin)
-        head: tuple[int, ...] = _HEAD.unpack_from(data, begin)
-        total, magic, _, queue_id, _, offset, _, sys_flag, born_ms = head
-        if magic not in (MAGIC_V1, MAGIC_V2):
-            raise RecordError("no record begins here", offset_bytes=begin)
-        if not _RECORD_BYTES_MIN <= total <= len(data) - begin:
-            raise RecordError("record size does not fit", offset_bytes=begin)
-        field = _Fields(data, begin, begin + total)
-        field.position = begin + _HEAD.size
-        field.skip(20 if sys_flag & SYS_FLAG_BORN_IPV6 else 8)
-        store_ms = field.signed(8)
-        field.skip((20 if sys_flag & SYS_FLAG_STORE_IPV6 else 8) + 12)
-        body = field.take(field.signed(4))
-        topic = field.take(field.unsigned(2 if magic == MAGIC_V2 else 1))
-        text = field.take(field.signed(2))
-        if field.position != begin + total:
-            raise RecordError("record size is not that of its fields", offset_bytes=begin)
-        if not self.next_offset <= offset < self._offset_end:
-            return begin + total
+        record = parse(memoryview(data), begin, len(data))
+        if isinstance(record, ScanStop):
+            raise RecordError(REASONS[record], offset_bytes=begin)
+        if not self.next_offset <= record.queue_offset < self._offset_end:
+            return begin + record.size
 
-        payload: bytes | None = body
-        if sys_flag & SYS_FLAG_COMPRESSED and Column.PAYLOAD in self._columns:
+        payload: bytes | None = record.body
+        if record.sys_flag & SYS_FLAG_COMPRESSED and Column.PAYLOAD in self._columns:
             try:
-                payload = inflate(body, sys_flag, self._payload_bytes_max)
+                payload = inflate(record.body, record.sys_flag, self._payload_bytes_max)
             except ValueError as exc:
                 if not self._bad_payload_null:
-                    message = f"payload at queue offset {offset} {exc}"
+                    message = f"payload at queue offset {record.queue_offset} {exc}"
                     raise RecordError(message, offset_bytes=begin) from None
                 payload = None
-        self._put(
-            queue_id=queue_id,
-            offset=offset,
-            born_ms=born_ms,
-            store_ms=store_ms,
-            payload=payload,
-            queue_topic=topic.decode(errors="replace"),
-            properties=decode_properties(text),
-        )
-        return begin + total
+        self._put(record, payload)
+        return begin + record.size
 
-    def _put(
-        self,
-        *,
-        queue_id: int,
-        offset: int,
-        born_ms: int,
-        store_ms: int,
-        payload: bytes | None,
-        queue_topic: str,
-        properties: dict[str, str],
-    ) -> None:
+    def _put(self, record: Record, payload: bytes | None) -> None:
+        queue_topic = record.topic.decode(errors="replace")
+        properties = decode_properties(record.properties)
         tag = properties.get(TAGS)
         row = {
             Column.TOPIC: properties.get(MQTT_TOPIC)
@@ -150,11 +110,11 @@ class RecordColumns:
             Column.DEVICE: tag,
             Column.KEY: properties.get(KEYS),
             Column.PAYLOAD: payload,
-            Column.STORE_TIME: _time_us(store_ms),
-            Column.BORN_TIME: _time_us(born_ms),
+            Column.STORE_TIME: _time_us(record.store_ms),
+            Column.BORN_TIME: _time_us(record.born_ms),
             Column.BROKER: self._broker,
-            Column.QUEUE_ID: queue_id,
-            Column.QUEUE_OFFSET: offset,
+            Column.QUEUE_ID: record.queue_id,
+            Column.QUEUE_OFFSET: record.queue_offset,
             Column.PROPERTIES: properties,
         }
         for column in self._columns:
@@ -162,32 +122,7 @@ class RecordColumns:
             self._values[column].append(value)
             self.data_bytes += _data_bytes(value)
         self.rows += 1
-        self.next_offset = offset + 1
-
-
-class _Fields:
-    """Reads the fields of one record; a length that leaves the record is a RecordError."""
-
-    def __init__(self, data: bytes, begin: int, end: int) -> None:
-        self._data = data
-        self._begin = begin
-        self._end = end
-        self.position = begin
-
-    def take(self, count: int) -> bytes:
-        if not 0 <= count <= self._end - self.position:
-            raise RecordError("a field leaves its record", offset_bytes=self._begin)
-        self.position += count
-        return self._data[self.position - count : self.position]
-
-    def skip(self, count: int) -> None:
-        self.take(count)
-
-    def signed(self, size: int) -> int:
-        return int.from_bytes(self.take(size), "big", signed=True)
-
-    def unsigned(self, size: int) -> int:
-        return int.from_bytes(self.take(size), "big")
+        self.next_offset = record.queue_offset + 1
 
 
 def inflate(body: bytes, sys_flag: int, bytes_max: int) -> bytes:

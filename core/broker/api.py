@@ -17,7 +17,7 @@ from motelog.core.broker.waiting.cold_reads import ColdReads
 from motelog.core.clock import Clock
 from motelog.core.errors import BrokerError
 from motelog.core.limited_log import LimitedLog
-from motelog.core.records.record import QueueTail
+from motelog.core.records.append import QueueTail
 from motelog.core.remoting.codes import ResponseCode
 from motelog.core.remoting.topic_config import TopicConfig
 from motelog.core.store.disk.page_cache import NotInMemoryError, Pageable, PageIns
@@ -36,8 +36,6 @@ __all__ = [
 ]
 
 _log = logging.getLogger(__name__)
-
-AppendMessage = tuple[QueueTail, bytes, bytes, int, int, bytes, int, int, int, int]
 
 
 class BrokerApi:

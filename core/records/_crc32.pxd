@@ -7,6 +7,8 @@ Generic Polynomials Using PCLMULQDQ Instruction", Intel 2009.
 
 from libc.stdint cimport uint8_t, uint32_t
 
+from motelog.core.records._layout cimport Record, body_crc_of
+
 cdef extern from *:
     """
     #include <endian.h>
@@ -115,3 +117,16 @@ cdef extern from *:
     """
     void crc_init() nogil
     uint32_t crc_bytes(const uint8_t *p, size_t n) nogil
+
+
+cdef inline uint32_t crc31(const uint8_t *p, Py_ssize_t size) noexcept nogil:
+    """Return the CRC without its highest bit, as records hold it."""
+    return crc_bytes(p, size) & 0x7FFFFFFF
+
+
+cdef inline bint is_intact(const Record *r) noexcept nogil:
+    """Say whether a record's body is the one it was written with.
+
+    A record without a body carries whatever its writer thought the CRC of nothing is.
+    """
+    return r.body_bytes == 0 or crc31(r.body, r.body_bytes) == body_crc_of(r)

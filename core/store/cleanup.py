@@ -30,7 +30,7 @@ import trio
 
 from motelog.core.clock import Clock, SteadyClock
 from motelog.core.errors import StoreError
-from motelog.core.records.record import scan
+from motelog.core.records.scan import scan
 from motelog.core.store.config import StoreConfig
 from motelog.core.store.disk.files import NO_ROOM, Storage
 from motelog.core.store.log.commitlog import CommitLog

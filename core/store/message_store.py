@@ -1,7 +1,7 @@
 """The store as the broker sees it: append a batch, wait until it is on disk; its reader reads.
 
 Owns: MessageStore: opening and closing a folder, the order log -> ConsumeQueues -> listeners, the
-fence. Must not touch: byte formats (core.records.record), the operating system (files), reads
+fence. Must not touch: byte formats (core.records), the operating system (files), reads
 (store_reader), when to flush (flush), how to recover (recovery), what a checkpoint is
 (checkpointer), when the disk is full (disk_watch).
 
@@ -39,11 +39,7 @@ from motelog.core.errors import (
     StoreLockedError,
 )
 from motelog.core.limited_log import LimitedLog
-from motelog.core.records.record import (
-    AppendMessage,
-    QueueTail,
-    measure,
-)
+from motelog.core.records.append import AppendMessage, QueueTail, measure
 from motelog.core.store.checkpointer import Checkpointer
 from motelog.core.store.cleanup import LogCleaner
 from motelog.core.store.config import StoreConfig

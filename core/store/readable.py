@@ -20,7 +20,7 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from motelog.core.errors import StoreError
-from motelog.core.records.record import QueueTail
+from motelog.core.records.append import QueueTail
 from motelog.core.store.log.commitlog import CommitLog
 from motelog.core.store.queues.consume_queue import ConsumeQueue
 

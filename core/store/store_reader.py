@@ -22,7 +22,9 @@ from time import perf_counter_ns
 from typing import Protocol, TypeVar
 
 from motelog.core.errors import RecordError, StoreError
-from motelog.core.records.record import FILLER_SIZE, UNIT_BYTES, decode, in_queue, select_units
+from motelog.core.records.decode import decode, in_queue
+from motelog.core.records.layout import FILLER_SIZE, UNIT_BYTES
+from motelog.core.records.read import select_units
 from motelog.core.store.disk.page_cache import (
     NotInMemoryError,
     Pageable,

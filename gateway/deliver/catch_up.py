@@ -15,7 +15,7 @@ from typing import Final
 
 from motelog.core.broker.api import NotInMemoryError, PageIns, ReadStatus
 from motelog.core.message import SYS_FLAG_COMPRESSED
-from motelog.core.records.record import decode_brief, inflate
+from motelog.core.records.decode import decode_brief, inflate
 from motelog.gateway.deliver.plans import (
     INFLATED_BYTES_MAX,
     TOPIC_PROPERTY,

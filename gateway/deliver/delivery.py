@@ -23,7 +23,8 @@ from typing import Final
 
 from motelog.core.broker.api import NotInMemoryError, PageIns, ReadStatus
 from motelog.core.message import SYS_FLAG_COMPRESSED
-from motelog.core.records.record import QueueTail, decode_brief, inflate
+from motelog.core.records.append import QueueTail
+from motelog.core.records.decode import decode_brief, inflate
 from motelog.gateway.deliver.catch_up import CatchUp
 from motelog.gateway.deliver.plans import (
     AT_MOST_ONCE,

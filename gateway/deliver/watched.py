@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 
 from motelog.core.broker.api import PageIns
-from motelog.core.records.record import QueueTail
+from motelog.core.records.append import QueueTail
 from motelog.gateway.log.log_port import LogPort
 from motelog.gateway.mapping.topic_mapping import TopicMapping, is_device_topic
 from motelog.gateway.metrics import GatewayMetrics

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from motelog.core.broker.api import BrokerApi
-from motelog.core.records.record import QueueTail
+from motelog.core.records.append import QueueTail
 
 
 class LocalLog:

@@ -11,10 +11,7 @@ from typing import Any, Protocol
 
 from motelog.core.broker.acknowledge import Acknowledge
 from motelog.core.broker.api import Pageable, ReadResult
-from motelog.core.records.record import QueueTail
-
-#: One message as the record kernel takes it (core.records.record.encode_batch).
-AppendMessage = tuple[QueueTail, bytes, bytes, int, int, bytes, int, int, int, int]
+from motelog.core.records.append import QueueTail
 
 
 class LogPort(Protocol):
@@ -37,7 +34,9 @@ class LogPort(Protocol):
         ...
 
     def append(self, messages: list[Any]) -> int:
-        """Append a batch of AppendMessage; return the end offset to wait for before acknowledging.
+        """Append a batch of ``core.records.append.AppendMessage``.
+
+        Return the end offset to wait for before acknowledging.
 
         All or nothing: on StoreError nothing of the batch was written.
         """

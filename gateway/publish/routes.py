@@ -12,7 +12,7 @@ from zlib import crc32
 
 from motelog.core.errors import BrokerError
 from motelog.core.message import KEYS, MQTT_QOS, MQTT_TOPIC, TAGS, encode_properties, tags_code
-from motelog.core.records.record import QueueTail
+from motelog.core.records.append import QueueTail
 from motelog.gateway.errors import TopicNameError
 from motelog.gateway.log.log_port import LogPort
 from motelog.gateway.mapping.topic_mapping import MappedName, TopicMapping

@@ -37,7 +37,7 @@ from motelog.core.broker.config import BrokerConfig  # noqa: E402
 from motelog.core.broker.server import Broker  # noqa: E402
 from motelog.core.net.reactor import COMPILED as REACTOR_COMPILED  # noqa: E402
 from motelog.core.net.reactor import Framing, Reactor  # noqa: E402
-from motelog.core.records.record import COMPILED as RECORD_COMPILED  # noqa: E402
+from motelog.core.records.append import COMPILED as RECORD_COMPILED  # noqa: E402
 from motelog.core.remoting.frames import RemotingCommand, encode, encode_batch_items  # noqa: E402
 from motelog.core.store.config import StoreConfig  # noqa: E402
 from tests.support.java import VERSION_5, ApacheServer  # noqa: E402

@@ -27,7 +27,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from motelog.core.records.record import QueueTail, collect, encode_batch
+from motelog.core.records.append import QueueTail, encode_batch
+from motelog.core.records.scan import collect
 from motelog.core.store.disk.files import MADV_POPULATE_WRITE, OsStorage
 from tests.bench.report import environment, note
 

@@ -27,7 +27,8 @@ import time
 from collections.abc import Callable, Iterator
 from multiprocessing import get_context
 
-from motelog.core.records.record import QueueTail, encode_batch, gather
+from motelog.core.records.append import QueueTail, encode_batch
+from motelog.core.records.read import gather
 from tests.bench.report import environment, say
 
 HOST = bytes([127, 0, 0, 1, 0, 0, 7, 91])

@@ -27,7 +27,7 @@ from typing import Any
 import trio
 
 from motelog.core.clock import SystemClock
-from motelog.core.records.record import COMPILED
+from motelog.core.records.append import COMPILED
 from motelog.core.store.config import StoreConfig
 from motelog.core.store.message_store import MessageStore
 

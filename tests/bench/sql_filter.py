@@ -36,7 +36,8 @@ from motelog.core.broker.waiting.filtered_reads import read_matching
 from motelog.core.clock import SystemClock
 from motelog.core.filter.sql_filter import SqlFilter, compile_sql
 from motelog.core.message import encode_properties, tags_code
-from motelog.core.records.record import UNIT_BYTES, decode_values
+from motelog.core.records.decode import decode_values
+from motelog.core.records.layout import UNIT_BYTES
 from tests.bench.report import environment, say
 from tests.support.stores import STORE_HOST, message, opened
 

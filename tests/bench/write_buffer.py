@@ -27,7 +27,7 @@ from typing import Any
 import trio
 
 from motelog.core.clock import SystemClock
-from motelog.core.records.record import QueueTail, encode_batch
+from motelog.core.records.append import QueueTail, encode_batch
 from motelog.core.store.config import StoreConfig
 from motelog.core.store.message_store import MessageStore
 from tests.bench.report import environment, note

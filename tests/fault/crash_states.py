@@ -32,7 +32,7 @@ import trio
 
 from motelog.core.clock import ManualClock
 from motelog.core.message import tags_code
-from motelog.core.records.record import decode
+from motelog.core.records.decode import decode
 from motelog.core.store.message_store import MessageStore
 from tests.support.simulated_disk import ROOT, CrashModel, Image, SimulatedDisk
 from tests.support.stores import BORN_HOST, make_store

@@ -22,7 +22,7 @@ from typing import Any
 import trio
 
 from motelog.core.message import tags_code
-from motelog.core.records.record import decode
+from motelog.core.records.decode import decode
 from motelog.core.store.message_store import MessageStore
 from motelog.core.store.store_reader import ReadStatus
 from tests.support.simulated_disk import ROOT, CrashModel, Image, SimulatedDisk

@@ -18,18 +18,9 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from motelog.core.errors import StoreError, StoreFencedError  # needs the path
-from motelog.core.records.record import (
-    QueueTail,
-    collect,
-    copy_in,
-    copy_out,
-    encode_batch,
-    encode_blank,
-    find_record,
-    gather,
-    scan,
-    zeros_from,
-)
+from motelog.core.records.append import QueueTail, copy_in, encode_batch, encode_blank
+from motelog.core.records.read import copy_out, gather
+from motelog.core.records.scan import collect, find_record, scan, zeros_from
 from motelog.core.store.index.index import put, put_records, relink, select
 from tests.support.stores import STORE_HOST, make_store, message, read_queue
 

@@ -11,7 +11,9 @@ from typing import Any
 
 import pytest
 
-from motelog.core.records.record import QueueTail, ScanStop, encode_batch, scan
+from motelog.core.records.append import QueueTail, encode_batch
+from motelog.core.records.layout import ScanStop
+from motelog.core.records.scan import scan
 from motelog.core.store.disk.files import OsStorage
 from motelog.core.store.message_store import MessageStore
 from tests.fault.crash_states import CrashStateError, explore

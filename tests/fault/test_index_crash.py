@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from motelog.core.records.record import decode
+from motelog.core.records.decode import decode
 from motelog.core.store.index import _index
 from motelog.core.store.index.index import HEADER_BYTES, SLOT_BYTES, key_hash
 from motelog.core.store.message_store import MessageStore

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from motelog.core.records.record import COMPILED
+from motelog.core.records.append import COMPILED
 
 PROGRAM = Path(__file__).with_name("mapped_access.py")
 
@@ -73,7 +73,7 @@ def test_a_fault_of_somebody_else_ends_the_process_as_it_always_did(
 def test_a_signal_from_outside_is_no_fault(tmp_path: Path) -> None:
     script = (
         "import os, signal, sys; sys.path.insert(0, sys.argv[1])\n"
-        "from motelog.core.records.record import copy_out; copy_out(b'1', 0, 1)\n"
+        "from motelog.core.records.read import copy_out; copy_out(b'1', 0, 1)\n"
         "os.kill(os.getpid(), signal.SIGBUS)"
     )
     root = PROGRAM.parents[2]

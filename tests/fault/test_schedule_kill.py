@@ -10,7 +10,7 @@ import trio
 
 from motelog.core.namesrv.config import NamesrvConfig
 from motelog.core.namesrv.server import NameServer
-from motelog.core.records.record import decode_messages
+from motelog.core.records.decode import decode_messages
 from motelog.core.remoting.frames import RequestCode, ResponseCode
 from tests.support.broker_process import BrokerProcess
 from tests.support.broker_stack import Peer, connected, joined, pull_ext, send_ext

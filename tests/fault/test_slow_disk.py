@@ -12,7 +12,7 @@ import pytest
 import trio
 
 from motelog.core.message import WAIT, StoredMessage
-from motelog.core.records.record import decode_messages
+from motelog.core.records.decode import decode_messages
 from motelog.core.remoting.frames import RequestCode, ResponseCode
 from motelog.core.store import message_store
 from motelog.gateway.config import GatewayConfig

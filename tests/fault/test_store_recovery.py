@@ -12,7 +12,7 @@ import trio
 
 from motelog.core.clock import ManualClock
 from motelog.core.errors import StoreDamagedError, StoreLockedError
-from motelog.core.records.record import FILLER_SIZE
+from motelog.core.records.layout import FILLER_SIZE
 from motelog.core.store.message_store import MessageStore
 from motelog.core.store.store_reader import ReadStatus
 from tests.support.stores import abandon, make_store, message, opened, read_bodies

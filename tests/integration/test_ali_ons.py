@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import trio
 
-from motelog.core.records.record import decode_messages
+from motelog.core.records.decode import decode_messages
 from motelog.core.remoting.frames import RequestCode, ResponseCode
 from tests.support.broker_stack import Stack, connected, pull_ext, routed, send_ext, started_stack
 from tests.support.node import node_modules

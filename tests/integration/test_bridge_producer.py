@@ -17,7 +17,7 @@ from motelog.bridge.errors import (
 from motelog.bridge.producer import Producer, SendStatus
 from motelog.core.errors import BrokerError
 from motelog.core.message import Message, MessageQueue
-from motelog.core.records.record import decode_messages
+from motelog.core.records.decode import decode_messages
 from motelog.core.remoting.frames import RemotingCommand, RequestCode, ResponseCode, loads
 from tests.support.fake_cluster import NO_ANSWER, FakeBroker, fake_cluster, serve
 

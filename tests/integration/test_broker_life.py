@@ -18,7 +18,7 @@ from motelog.core.broker.server import Broker
 from motelog.core.errors import StoreDamagedError
 from motelog.core.namesrv.config import NamesrvConfig
 from motelog.core.namesrv.server import NameServer
-from motelog.core.records.record import decode_messages
+from motelog.core.records.decode import decode_messages
 from motelog.core.remoting.frames import RequestCode
 from tests.support.broker_stack import (
     connected,

@@ -10,7 +10,7 @@ import pytest
 import trio
 
 from motelog.core.message import string_hash
-from motelog.core.records.record import decode_messages
+from motelog.core.records.decode import decode_messages
 from motelog.core.remoting.frames import (
     FLAG_ONEWAY,
     Language,

@@ -169,7 +169,7 @@ def test_doctor_reports_with_remedies() -> None:
     assert result.returncode == (0 if report["ok"] else 1)
     names = {finding["name"] for finding in report["findings"]}
     assert {"python", "compiler", "java", "mosquitto", "port 1883", "disk", "descriptors"} <= names
-    assert "kernel motelog.core.records.record" in names
+    assert "kernel motelog.core.records.append" in names
     assert motelog("doctor").stdout
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import trio
 
-from motelog.core.records.record import decode_messages
+from motelog.core.records.decode import decode_messages
 from motelog.core.remoting.frames import RequestCode, ResponseCode
 from tests.support.broker_stack import (
     Stack,

@@ -13,7 +13,7 @@ from motelog.bridge.pull import PullConsumer
 from motelog.bridge.sync import SyncPullConsumer
 from motelog.core.errors import BrokerError
 from motelog.core.message import Message
-from motelog.core.records.record import decode_messages
+from motelog.core.records.decode import decode_messages
 from motelog.core.remoting.frames import RemotingCommand, RequestCode, ResponseCode
 from tests.support.broker_stack import connected, routed, send_ext, started_stack
 

@@ -8,7 +8,7 @@ from typing import Any
 import trio
 
 from motelog.core.message import DELAY, KEYS
-from motelog.core.records.record import decode_messages
+from motelog.core.records.decode import decode_messages
 from motelog.core.remoting.frames import PullSysFlag, RemotingCommand, RequestCode, ResponseCode
 from motelog.gateway.config import GatewayConfig
 from motelog.gateway.log.local_log import LocalLog

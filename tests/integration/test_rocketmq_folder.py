@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from motelog.core.records.record import decode_messages
+from motelog.core.records.decode import decode_messages
 from motelog.core.topic_names import SCHEDULE_TOPIC
 from tests.support.stores import opened, read_queue, vector_archive
 

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from motelog.core.records.record import decode, scan
+from motelog.core.records.decode import decode
+from motelog.core.records.scan import scan
 from motelog.core.store.disk.files import OsStorage
 from motelog.core.store.index.index import keys_of
 from motelog.core.store.index.index_file import IndexFile, shape_of

@@ -16,7 +16,7 @@ from motelog.bridge.sync import SyncPullConsumer
 from motelog.core.broker.waiting import filter_gate, filtered_reads
 from motelog.core.filter.sql_filter import SqlFilter, compile_sql
 from motelog.core.message import Message
-from motelog.core.records.record import decode_messages
+from motelog.core.records.decode import decode_messages
 from motelog.core.remoting.frames import RemotingCommand, RequestCode, ResponseCode
 from tests.support.broker_stack import (
     TIMEOUT_S,

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
 from motelog.core.clock import ManualClock
-from motelog.core.records.record import decode
+from motelog.core.records.decode import decode
 from motelog.core.store.message_store import MessageStore
 from tests.support.stores import abandon, make_store, message
 

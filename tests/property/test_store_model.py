@@ -13,7 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from motelog.core.clock import ManualClock
 from motelog.core.message import tags_code
-from motelog.core.records.record import decode
+from motelog.core.records.decode import decode
 from motelog.core.store.message_store import MessageStore
 from motelog.core.store.store_reader import ReadStatus
 from tests.support.stores import abandon, make_store, message

@@ -13,7 +13,7 @@ from contextlib import asynccontextmanager
 import trio
 
 from motelog.core.message import encode_properties
-from motelog.core.records.record import QueueTail, encode_batch
+from motelog.core.records.append import QueueTail, encode_batch
 from motelog.core.remoting.frames import (
     RemotingCommand,
     RequestCode,

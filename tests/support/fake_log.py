@@ -11,7 +11,7 @@ from typing import Any
 
 from motelog.core.broker.api import NotInMemoryError, Pageable, ReadResult, ReadStatus
 from motelog.core.errors import StoreError
-from motelog.core.records.record import QueueTail, encode_batch
+from motelog.core.records.append import QueueTail, encode_batch
 from motelog.core.store.disk.page_cache import Places
 from tests.support.fake_acknowledge import FakeAcknowledge
 

@@ -12,7 +12,7 @@ from typing import Any, cast
 
 from motelog.core.clock import ManualClock
 from motelog.core.net.reactor import CloseReason, Fault, Turn
-from motelog.core.records.record import decode
+from motelog.core.records.decode import decode
 from motelog.gateway.assembly import assemble
 from motelog.gateway.config import GatewayConfig
 from motelog.gateway.metrics import GatewayMetrics

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from motelog.core.records import _record_py
+from motelog.core.records import _append_py
 from motelog.core.store.index import _index, _index_py
 from tests.support.record_kernels import STORE_HOSTS, answer
 
@@ -55,14 +55,14 @@ def log(records: list[tuple[bytes, int, bool]], changes: list[tuple[int, int]]) 
     target = bytearray(8_000)
     batch = [
         (
-            _record_py.QueueTail(b"t" * (200 if is_long else 3), 0, 0), b"body", text, 0, 1,
+            _append_py.QueueTail(b"t" * (200 if is_long else 3), 0, 0), b"body", text, 0, 1,
             STORE_HOSTS[flag & 1], flag & ~0x10 | (flag & 1) << 4, 0, 0, 0,
         )
         for text, flag, is_long in records
     ]  # fmt: skip
     host = STORE_HOSTS[len(records) & 1]
     written = answer(
-        _record_py.encode_batch, target, 0, 8_000, 1_000, batch, 0, 5_000, host, [], None
+        _append_py.encode_batch, target, 0, 8_000, 1_000, batch, 0, 5_000, host, [], None
     )
     end = written[1] if isinstance(written[1], int) else 0
     data = target[: end + 9]

@@ -12,7 +12,8 @@ from typing import Any, NamedTuple
 
 from motelog.core.errors import StoreFullError
 from motelog.core.message import tags_code
-from motelog.core.records.record import AppendMessage, decode
+from motelog.core.records.append import AppendMessage
+from motelog.core.records.decode import decode
 from motelog.core.store.message_store import MessageStore
 from tests.support.stores import BORN_HOST
 

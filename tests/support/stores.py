@@ -6,6 +6,7 @@ Owns: what several of the store's tests need. Must not touch: fixed ports, real 
 from __future__ import annotations
 
 import os
+import struct
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,7 +16,8 @@ import pytest
 
 from motelog.core.clock import Clock, ManualClock
 from motelog.core.message import StoredMessage, encode_host
-from motelog.core.records.record import AppendMessage, QueueTail, decode_messages
+from motelog.core.records.append import AppendMessage, QueueTail, encode_batch
+from motelog.core.records.decode import decode_messages
 from motelog.core.store.config import StoreConfig
 from motelog.core.store.disk.files import (
     DiskUsage,
@@ -44,6 +46,20 @@ def message(
     sys_flag: int = 0,
 ) -> AppendMessage:
     return (tail, body, properties, tags_code, 1_000, born_host, sys_flag, 0, 0, 0)
+
+
+def encoded(*messages: AppendMessage, base: int = 0, store_host: bytes = STORE_HOST) -> bytes:
+    """The records of messages, one behind the other; the first is at physical offset ``base``."""
+    target = bytearray(1 << 18)
+    index, position = encode_batch(
+        target, 0, len(target), base, list(messages), 0, 2_000, store_host, [], None
+    )
+    assert index == len(messages)
+    return bytes(target[:position])
+
+
+def unit(physical_offset: int, size: int, code: int) -> bytes:
+    return struct.pack(">qiq", physical_offset, size, code)
 
 
 def make_store(

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from motelog.core.records.record import decode
+from motelog.core.records.decode import decode
 from motelog.core.store.message_store import MessageStore
 
 WRITER = Path(__file__).resolve().parents[1] / "fault" / "store_writer.py"

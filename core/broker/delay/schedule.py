@@ -3,7 +3,7 @@
 Owns: what is due and in which order, how far delivery has got (delayOffset.json, timerOffset.json),
 and that cleaning the log loses no message that waits. Must not touch: which message waits
 (delays), the order of what waits for a time of its own (timer_queue), records
-(core.records.record), files of the store.
+(core.records), files of the store.
 Spec: RocketMQ ScheduleMessageService; its delayOffset.json.
 
     SCHEDULE_TOPIC_XXXX     one queue per level, in the order of due times: an offset each
@@ -46,7 +46,9 @@ from motelog.core.message import (
     encode_properties,
     tags_code,
 )
-from motelog.core.records.record import UNIT_BYTES, AppendMessage, QueueTail, decode
+from motelog.core.records.append import AppendMessage, QueueTail
+from motelog.core.records.decode import decode
+from motelog.core.records.layout import UNIT_BYTES
 from motelog.core.store.due_time import number, timer_queue
 from motelog.core.store.message_store import MessageStore
 from motelog.core.store.queues.consume_queue import UNIT

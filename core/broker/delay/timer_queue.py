@@ -24,7 +24,7 @@ from typing import Final
 import trio
 from sortedcontainers import SortedList
 
-from motelog.core.records.record import UNIT_BYTES
+from motelog.core.records.layout import UNIT_BYTES
 from motelog.core.store.disk.page_cache import read_all
 from motelog.core.store.due_time import TIMER_SLOT_MS, timer_queue
 from motelog.core.store.message_store import MessageStore

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
 
-from motelog.core.broker.api import AppendMessage, BrokerApi
+from motelog.core.broker.api import BrokerApi
 from motelog.core.broker.delay.delays import DELAY_PROPERTIES, find_waiting_place
 from motelog.core.broker.processors.send_answers import SendAnswers, StagedSend
 from motelog.core.broker.shown.stats import BrokerStats
@@ -35,6 +35,7 @@ from motelog.core.message import (
     WAIT,
     tags_code,
 )
+from motelog.core.records.append import AppendMessage
 from motelog.core.remoting.fields import bool_field, int32_field, int_field, text_field
 from motelog.core.remoting.frames import (
     RemotingCommand,

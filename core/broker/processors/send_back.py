@@ -27,7 +27,7 @@ from motelog.core.message import (
     decode_properties,
     encode_offset_id,
 )
-from motelog.core.records.record import decode
+from motelog.core.records.decode import decode
 from motelog.core.remoting.fields import int32_field, int_field, text_field
 from motelog.core.remoting.frames import RemotingCommand, RequestCode, ResponseCode
 from motelog.core.remoting.server import Connection, Processor

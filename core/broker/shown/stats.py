@@ -27,7 +27,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from motelog.core.clock import Clock
-from motelog.core.records.record import QueueTail
+from motelog.core.records.append import QueueTail
 
 ITEMS_MAX: Final = 10_000
 # Items are sampled in turn, so that no second has to do with all of them.

@@ -17,7 +17,7 @@ from typing import Final
 from motelog.core.broker.api import BrokerApi, NotInMemoryError, ReadResult, ReadStatus
 from motelog.core.clock import Clock
 from motelog.core.filter.sql_filter import SqlFilter
-from motelog.core.records.record import decode_values
+from motelog.core.records.decode import decode_values
 
 # As many as the store looks at for tags, or as many as are wanted when that is more.
 RECORDS_MAX: Final = 800

@@ -1,7 +1,7 @@
 from typing import Any
 
-from motelog.core.records.record import AppendMessage
-from motelog.core.records.record import ScanStop as ScanStop
+from motelog.core.records.append import AppendMessage
+from motelog.core.records.layout import ScanStop as ScanStop
 from motelog.core.store.index._index_py import IndexItem
 
 # Any stands for an object with the buffer protocol, which Python 3.11 cannot name.

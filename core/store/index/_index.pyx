@@ -3,7 +3,7 @@
 
 Schema: the drawing in core/store/index/index.py. Mirrors: core/store/index/_index_py.py, answer for answer.
 Preconditions: none; every slot and entry number is checked against the file's limits before it is
-followed, and every length of a record against the bytes that are there. What is not checked: that
+followed, and records are parsed by core/records/_layout.pxd. What is not checked: that
 an entry names a record with the wanted key (core.store.index.index_service reads the record) and the CRC
 of records (they were just written, or recovery has seen them).
 What is mapped is accessed in guarded bodies: a page that cannot be had is OSError (EIO).
@@ -24,8 +24,12 @@ from libc.string cimport memchr, memset
 
 from motelog.core.records._big_endian cimport get32, get64, put32, put64
 from motelog.core.records._guard cimport guarded, guarded_copy, raise_fault, touch
-from motelog.core.records._keys cimport Keys, find_keys
-from motelog.core.records._record_py import ScanStop
+from motelog.core.records._layout cimport (
+    COUNT, END, OKAY, Record, is_rolled_back, parse_in_log, store_ms_of,
+)
+from motelog.core.records._prefetch cimport prefetch_for_write
+from motelog.core.records._properties cimport Keys, find_keys
+from motelog.core.records.layout import ScanStop
 
 cdef extern from *:
     """
@@ -91,39 +95,21 @@ cdef extern from *:
         *h = 31 * *h + c;
         return p;
     }
-
-    #define prefetch_for_write(p) __builtin_prefetch((p), 1)
     """
     int32_t seconds_since(int64_t begin, int64_t at) nogil
     bint ends_before(int64_t begin, int64_t seconds, int64_t at) nogil
     bint begins_by(int64_t begin, int64_t seconds, int64_t at) nogil
     uint32_t hash_eight(uint32_t h, uint64_t w) nogil
     const uint8_t *hash_one(uint32_t *h, const uint8_t *p, const uint8_t *end) nogil
-    void prefetch_for_write(const uint8_t *p) nogil
 
 cdef enum:
     HEADER = 40
     SLOT = 4
     ENTRY = 20
     INT_MAX = 0x7FFFFFFF
-    RECORD_MIN = 92
-    ROLLBACK = 0xC
     KEYS_MAX = 128
     AHEAD = 16  # entries; their slots come from memory in the meantime
-    # The values of ScanStop; OKAY is what _parse says of a whole record.
-    OKAY = -1
-    END = 0
-    COUNT = 1
-    BLANK = 2
-    EMPTY = 3
-    BAD_SIZE = 4
-    BAD_MAGIC = 5
-    BAD_LAYOUT = 6
-    BAD_OFFSET = 8
 
-cdef uint32_t MAGIC_V1 = 0xDAA320A7
-cdef uint32_t MAGIC_V2 = 0xDAA320AB
-cdef uint32_t MAGIC_BLANK = 0xCBD43194
 cdef tuple _STOPS = tuple(ScanStop)
 
 
@@ -144,7 +130,7 @@ def any_keyed(list messages not None):
             <const uint8_t *> PyBytes_AS_STRING(properties), PyBytes_GET_SIZE(properties), &keys
         ):
             sys_flag = <object> PyTuple_GET_ITEM(message, 6)
-            if sys_flag & ROLLBACK != ROLLBACK:
+            if not is_rolled_back(sys_flag):
                 return True
     return False
 
@@ -459,67 +445,6 @@ def relink(view, int64_t slots, int64_t entries, int64_t count, int64_t physical
         PyBuffer_Release(&buffer)
 
 
-cdef struct Record:
-    int32_t size
-    int32_t sys_flag
-    int64_t store_ms
-    const uint8_t *topic
-    Py_ssize_t topic_bytes
-    const uint8_t *properties
-    Py_ssize_t properties_bytes
-
-
-cdef int _parse(const uint8_t *at, Py_ssize_t there, int64_t place, Record *r) noexcept nogil:
-    cdef uint32_t magic
-    cdef Py_ssize_t position
-    cdef int64_t body
-    if there < 8:
-        return BAD_SIZE
-    r.size = <int32_t> get32(at)
-    magic = get32(at + 4)
-    if r.size == 0 and magic == 0:
-        return EMPTY
-    if magic == MAGIC_BLANK:
-        return BLANK
-    if magic != MAGIC_V1 and magic != MAGIC_V2:
-        return BAD_MAGIC
-    if r.size < RECORD_MIN or r.size > there:
-        return BAD_SIZE
-    if <int64_t> get64(at + 28) != place:
-        return BAD_OFFSET
-    r.sys_flag = <int32_t> get32(at + 36)
-    position = 68 if r.sys_flag & 0x10 else 56
-    # The longest fixed part, with two IPv6 hosts, has 115 bytes: checked before each step.
-    if position + 8 > r.size:
-        return BAD_LAYOUT
-    r.store_ms = <int64_t> get64(at + position)
-    position += 40 if r.sys_flag & 0x20 else 28
-    if position + 4 > r.size:
-        return BAD_LAYOUT
-    body = get32(at + position)
-    if body > r.size - position - 4:
-        return BAD_LAYOUT
-    position += 4 + body
-    if magic == MAGIC_V2:
-        if position + 2 > r.size:
-            return BAD_LAYOUT
-        r.topic_bytes = at[position] << 8 | at[position + 1]
-        position += 2
-    else:
-        if position + 1 > r.size:
-            return BAD_LAYOUT
-        r.topic_bytes = at[position]
-        position += 1
-    r.topic = at + position
-    position += r.topic_bytes
-    if position + 2 > r.size:
-        return BAD_LAYOUT
-    r.properties_bytes = at[position] << 8 | at[position + 1]
-    position += 2
-    r.properties = at + position
-    return OKAY if position + r.properties_bytes == r.size else BAD_LAYOUT
-
-
 cdef struct Walk:
     # Where in a log file the walk is: at which record, and from which of its keys on.
     const uint8_t *data
@@ -544,16 +469,16 @@ cdef void _walk(void *context) noexcept nogil:
         if w.left <= 0:
             w.stop = COUNT
             return
-        w.stop = _parse(w.data + w.at, w.end - w.at, w.physical_base + w.at, &record)
+        w.stop = parse_in_log(w.data, w.at, w.end, w.physical_base, &record)
         if w.stop != OKAY:
             return
-        if record.sys_flag & ROLLBACK != ROLLBACK:
+        if not is_rolled_back(record.sys_flag):
             texts.topic = record.topic
             texts.topic_bytes = record.topic_bytes
             texts.properties = record.properties
             texts.properties_bytes = record.properties_bytes
             texts.physical = w.physical_base + w.at
-            texts.ms = record.store_ms
+            texts.ms = store_ms_of(&record)
             texts.owner = w.at
             left = _take(w.batch, &texts, w.key)
             if left >= 0:

@@ -11,17 +11,9 @@ from collections.abc import Sequence
 from struct import Struct
 from typing import Any, Final
 
-from motelog.core.message import SYS_FLAG_BORN_IPV6, SYS_FLAG_STORE_IPV6, string_hash
-from motelog.core.records._record_py import (
-    MAGIC_BLANK,
-    MAGIC_V1,
-    MAGIC_V2,
-    RECORD_BYTES_MIN,
-    ROLLBACK,
-    TRANSACTION_MASK,
-    ScanStop,
-    has_keys,
-)
+from motelog.core.message import string_hash
+from motelog.core.records._properties_py import has_keys
+from motelog.core.records.layout import ScanStop, is_rolled_back, parse_in_log
 
 HEADER: Final = Struct(">qqqqii")
 SLOT: Final = Struct(">i")
@@ -35,9 +27,7 @@ IndexItem = tuple[int, int, bytes, bytes]
 
 
 def any_keyed(messages: Sequence[Any]) -> bool:
-    return any(
-        has_keys(message[2]) and message[6] & TRANSACTION_MASK != ROLLBACK for message in messages
-    )
+    return any(has_keys(message[2]) and not is_rolled_back(message[6]) for message in messages)
 
 
 def keys_of(properties: bytes) -> list[bytes]:
@@ -84,16 +74,15 @@ def put_records(
     while at < end:
         if count_max <= 0:
             return at, key, ScanStop.COUNT
-        record = _parse(records[at:end], physical_base + at)
+        record = parse_in_log(records, at, end, physical_base)
         if isinstance(record, ScanStop):
             return at, key, record
-        size, store_ms, topic, properties, sys_flag = record
-        if sys_flag & TRANSACTION_MASK != ROLLBACK:
-            item = physical_base + at, store_ms, topic, properties
+        if not is_rolled_back(record.sys_flag):
+            item = record.physical_offset, record.store_ms, record.topic, record.properties
             key, is_put = _put_keys(data, slots, entries, item, key)
             if not is_put:
                 return at, key, None
-        at, key, count_max = at + size, 0, count_max - 1
+        at, key, count_max = at + record.size, 0, count_max - 1
     return at, key, ScanStop.END
 
 
@@ -194,38 +183,3 @@ def relink(view: Any, slots: int, entries: int, count: int, physical_end: int) -
         ENTRY.pack_into(data, at, hashed, physical_offset, delta_s, previous)
         SLOT.pack_into(data, slot_at, number)
     return count, used
-
-
-def _parse(data: memoryview, place: int) -> tuple[int, int, bytes, bytes, int] | ScanStop:
-    """Return size, store timestamp, topic, properties and sysFlag, or what is wrong."""
-    if len(data) < 8:
-        return ScanStop.BAD_SIZE
-    size, magic = Struct(">iI").unpack_from(data)
-    if size == magic == 0:
-        return ScanStop.EMPTY
-    if magic == MAGIC_BLANK:
-        return ScanStop.BLANK
-    if magic not in (MAGIC_V1, MAGIC_V2):
-        return ScanStop.BAD_MAGIC
-    if not RECORD_BYTES_MIN <= size <= len(data):
-        return ScanStop.BAD_SIZE
-    own_place, sys_flag = Struct(">qi").unpack_from(data, 28)
-    if own_place != place:
-        return ScanStop.BAD_OFFSET
-    fields = _fields(data[:size], magic, sys_flag)
-    return ScanStop.BAD_LAYOUT if fields is None else (size, *fields, sys_flag)
-
-
-def _fields(record: memoryview, magic: int, sys_flag: int) -> tuple[int, bytes, bytes] | None:
-    """Return store timestamp, topic and properties; None if the lengths do not add up."""
-    store_at = 56 + (12 if sys_flag & SYS_FLAG_BORN_IPV6 else 0)
-    at = store_at + 28 + (12 if sys_flag & SYS_FLAG_STORE_IPV6 else 0)
-    store_ms = int.from_bytes(record[store_at : store_at + 8], "big", signed=True)
-    parts = []
-    for length_bytes in (4, 2 if magic == MAGIC_V2 else 1, 2):
-        length = int.from_bytes(record[at : at + length_bytes], "big")
-        at += length_bytes + length
-        if at > len(record):
-            return None
-        parts.append(bytes(record[at - length : at]))
-    return (store_ms, parts[1], parts[2]) if at == len(record) else None

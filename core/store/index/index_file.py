@@ -14,7 +14,9 @@ from __future__ import annotations
 
 from typing import Final
 
-from motelog.core.records.record import RECORD_BYTES_MIN, ScanStop, copy_in, copy_out
+from motelog.core.records.append import copy_in
+from motelog.core.records.layout import RECORD_BYTES_MIN, ScanStop
+from motelog.core.records.read import copy_out
 from motelog.core.store.disk.files import Region, Storage
 from motelog.core.store.index.index import (
     ENTRY,

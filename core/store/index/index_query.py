@@ -12,7 +12,7 @@ from typing import Final
 
 from motelog.core.errors import RecordError
 from motelog.core.message import KEYS, UNIQ_KEY, decode_properties
-from motelog.core.records.record import decode
+from motelog.core.records.decode import decode
 from motelog.core.store.index.index import key_hash
 from motelog.core.store.index.index_file import IndexFile
 from motelog.core.store.log.commitlog import CommitLog

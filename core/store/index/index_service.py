@@ -27,7 +27,8 @@ from typing import Final
 
 from motelog.core.clock import Clock
 from motelog.core.errors import StoreError
-from motelog.core.records.record import ScanStop, find_record
+from motelog.core.records.layout import ScanStop
+from motelog.core.records.scan import find_record
 from motelog.core.store.disk.files import Storage
 from motelog.core.store.index.cold_places import KeyPlaces, LogFiles
 from motelog.core.store.index.index import IndexItem, key_hash

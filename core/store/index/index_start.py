@@ -14,7 +14,7 @@ import errno
 import logging
 from typing import Final
 
-from motelog.core.records.record import scan
+from motelog.core.records.scan import scan
 from motelog.core.store.disk.files import TEMPORARY, Entry, Storage
 from motelog.core.store.index.index_file import NAME_DIGITS, IndexFile, file_bytes, shape_of
 from motelog.core.store.log.commitlog import CommitLog

@@ -18,18 +18,16 @@ from typing import Final
 
 from motelog.core.clock import Clock
 from motelog.core.errors import RecordError, RecordTooLargeError
-from motelog.core.records.record import (
-    BLANK_BYTES_MIN,
-    FILLER_SIZE,
+from motelog.core.records.append import (
     AppendMessage,
     QueueTail,
     copy_in,
-    copy_out,
     encode_batch,
     encode_blank,
-    gather,
-    scan,
 )
+from motelog.core.records.layout import BLANK_BYTES_MIN, FILLER_SIZE
+from motelog.core.records.read import copy_out, gather
+from motelog.core.records.scan import scan
 from motelog.core.store.disk.files import Storage
 from motelog.core.store.disk.page_cache import Places, joined
 from motelog.core.store.log.mapped_file_queue import MappedFile, MappedFileQueue

@@ -21,7 +21,8 @@ import logging
 import threading
 from collections.abc import Iterator
 
-from motelog.core.records.record import copy_in, copy_out
+from motelog.core.records.append import copy_in
+from motelog.core.records.read import copy_out
 from motelog.core.store.disk.files import InPlaceFile, PinnedMemory
 
 logger = logging.getLogger(__name__)

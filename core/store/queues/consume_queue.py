@@ -6,7 +6,7 @@ the CommitLog.
 
     consumequeue/TOPIC/QUEUEID/00000000000000000000   300 000 units of 20 bytes, zero filled;
                                                       named by the byte offset of its first unit
-    unit: core/records/record.py; a filler (0, 0x7FFFFFFF, 0) stands for a record that is lost
+    unit: core/records/layout.py; a filler (0, 0x7FFFFFFF, 0) stands for a record that is lost
 
       begin_offset            written_offset              max_offset
            |  units on file         |  units in the tail      |
@@ -28,7 +28,9 @@ from typing import NamedTuple
 
 from crc32c import crc32c
 
-from motelog.core.records.record import FILLER_SIZE, UNIT_BYTES, QueueTail, zeros_from
+from motelog.core.records.append import QueueTail
+from motelog.core.records.layout import FILLER_SIZE, UNIT_BYTES
+from motelog.core.records.scan import zeros_from
 from motelog.core.store.disk.files import TEMPORARY, Piece, ReadFile, Storage
 from motelog.core.store.disk.page_cache import Places
 from motelog.core.store.log.mapped_file_queue import NAME_DIGITS, file_name

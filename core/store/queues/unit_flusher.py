@@ -32,7 +32,8 @@ from typing import Final
 
 import trio
 
-from motelog.core.records.record import UNIT_BYTES, QueueTail
+from motelog.core.records.append import QueueTail
+from motelog.core.records.layout import UNIT_BYTES
 from motelog.core.store.config import StoreConfig
 from motelog.core.store.disk.files import NO_ROOM, FileSystem, Piece, Storage
 from motelog.core.store.queues.consume_queue import ConsumeQueue, Unsynced

@@ -23,15 +23,9 @@ from typing import Final
 import trio
 
 from motelog.core.errors import StoreError
-from motelog.core.records.record import (
-    FILLER_SIZE,
-    UNIT_BYTES,
-    QueueTail,
-    ScanStop,
-    UnitRun,
-    collect,
-    find_record,
-)
+from motelog.core.records.append import QueueTail
+from motelog.core.records.layout import FILLER_SIZE, UNIT_BYTES, ScanStop
+from motelog.core.records.scan import UnitRun, collect, find_record
 from motelog.core.store.disk.page_cache import Pageable, Places
 from motelog.core.store.due_time import WAITING_TOPICS, DueTimes
 from motelog.core.store.log.commitlog import CommitLog

@@ -16,14 +16,8 @@ import logging
 from collections.abc import Callable
 from typing import Final
 
-from motelog.core.records.record import (
-    FILLER_SIZE,
-    RECORD_BYTES_MIN,
-    UNIT_BYTES,
-    UnitRun,
-    scan,
-    zeros_from,
-)
+from motelog.core.records.layout import FILLER_SIZE, RECORD_BYTES_MIN, UNIT_BYTES
+from motelog.core.records.scan import UnitRun, scan, zeros_from
 from motelog.core.store.disk.files import Piece, Storage
 from motelog.core.store.log.commitlog import CommitLog
 from motelog.core.store.queues.consume_queue import FILLER, UNIT, ConsumeQueue

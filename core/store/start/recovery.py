@@ -31,16 +31,10 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, ThreadPoolExecutor
 from typing import Final
 
-from motelog.core.records.record import (
-    RECORD_BYTES_MIN,
-    ScanStop,
-    collect,
-    copy_in,
-    copy_out,
-    find_record,
-    scan,
-    zeros_from,
-)
+from motelog.core.records.append import copy_in
+from motelog.core.records.layout import RECORD_BYTES_MIN, ScanStop
+from motelog.core.records.read import copy_out
+from motelog.core.records.scan import collect, find_record, scan, zeros_from
 from motelog.core.store.disk.files import Storage
 from motelog.core.store.due_time import WAITING_TOPICS, DueTimes
 from motelog.core.store.index.index import IndexItem

@@ -12,7 +12,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Final
 
-from motelog.core.records.record import copy_in, copy_out
+from motelog.core.records.append import copy_in
+from motelog.core.records.read import copy_out
 from motelog.core.store.disk.files import Storage
 from motelog.core.store.index.index import (
     ENTRY,

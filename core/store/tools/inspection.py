@@ -20,17 +20,10 @@ from typing import TypeVar
 from motelog.core.clock import SystemClock
 from motelog.core.errors import RecordError, StoreDamagedError, StoreError
 from motelog.core.message import SYS_FLAG_COMPRESSED, StoredMessage, encode_host
-from motelog.core.records.record import (
-    FILLER_SIZE,
-    UNIT_BYTES,
-    ScanStop,
-    UnitRun,
-    collect,
-    copy_out,
-    decode_messages,
-    find_record,
-    scan,
-)
+from motelog.core.records.decode import decode_messages
+from motelog.core.records.layout import FILLER_SIZE, UNIT_BYTES, ScanStop
+from motelog.core.records.read import copy_out
+from motelog.core.records.scan import UnitRun, collect, find_record, scan
 from motelog.core.sealed_json import seal_fault
 from motelog.core.store.config import StoreConfig
 from motelog.core.store.disk.files import TEMPORARY

@@ -11,7 +11,10 @@ from typing import Final
 # Chooser module -> the extra that it needs, if it is not always there.
 KERNELS: Final = {
     "motelog.core.net.reactor": None,
-    "motelog.core.records.record": None,
+    "motelog.core.records.append": None,
+    "motelog.core.records.decode": None,
+    "motelog.core.records.read": None,
+    "motelog.core.records.scan": None,
     "motelog.core.store.disk.file_batch": None,
     "motelog.core.store.index.index": None,
     "motelog.gateway.mqtt.frames": None,

@@ -8,7 +8,7 @@ best round of each counts, as whatever else runs here can only slow one down.
 
 from __future__ import annotations
 
-from motelog.core.records.record import QueueTail, crc32_31, encode_batch
+from motelog.core.records.append import QueueTail, crc32_31, encode_batch
 from motelog.core.store.disk.files import OsStorage
 from tests.bench.store.figures import (
     BATCH,

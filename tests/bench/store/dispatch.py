@@ -14,7 +14,7 @@ from itertools import cycle, islice
 import trio
 
 from motelog.core.clock import SystemClock
-from motelog.core.records.record import QueueTail, measure
+from motelog.core.records.append import QueueTail, measure
 from motelog.core.store.disk.files import OsStorage
 from motelog.core.store.log.commitlog import CommitLog
 from motelog.core.store.message_store import MessageStore

@@ -1,4 +1,4 @@
-"""What the store encodes is what the Arrow decoder gives: the two share a format and no code."""
+"""What the store encodes is what the Arrow decoder gives, and what decoding to messages gives."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ from motelog.core.message import (
     encode_host,
     encode_properties,
 )
-from motelog.core.records.record import AppendMessage, QueueTail, decode_messages, encode_batch
+from motelog.core.records.append import AppendMessage, QueueTail, encode_batch
+from motelog.core.records.decode import decode_messages
 from motelog.spark.arrow import RecordColumns
 from motelog.spark.batches import record_batch
 from motelog.spark.columns import Column

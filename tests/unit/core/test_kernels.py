@@ -51,9 +51,9 @@ def test_a_build_without_kernels_uses_the_references_and_warns_once(tmp_path: Pa
     script = (
         f"import motelog.core; motelog.core.__path__.append({str(tmp_path)!r})\n"
         "from motelog.core.net import reactor\n"
-        "from motelog.core.records import record\n"
+        "from motelog.core.records import scan\n"
         "from motelog.gateway.mqtt import frames\n"
-        "print(reactor.COMPILED, record.COMPILED, frames.COMPILED, reactor.Reactor.__module__)"
+        "print(reactor.COMPILED, scan.COMPILED, frames.COMPILED, reactor.Reactor.__module__)"
     )
     done = run_python(script, MOTELOG_PURE="")
     assert done.stdout.split() == ["False", "False", "False", "motelog.core.net._reactor_py"]

@@ -10,7 +10,8 @@ import trio
 from motelog.core.clock import ManualClock
 from motelog.core.errors import RecordError, StoreError
 from motelog.core.message import tags_code
-from motelog.core.records.record import QueueTail, decode, decode_messages
+from motelog.core.records.append import QueueTail
+from motelog.core.records.decode import decode, decode_messages
 from motelog.core.store.message_store import MessageStore
 from motelog.core.store.state.checkpoint import StoreCheckpoint
 from motelog.core.store.store_reader import ReadStatus

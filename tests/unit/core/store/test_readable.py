@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from motelog.core.clock import ManualClock
 from motelog.core.errors import RecordError
 from motelog.core.message import KEYS, UNIQ_KEY
-from motelog.core.records.record import QueueTail, decode_messages
+from motelog.core.records.append import QueueTail
+from motelog.core.records.decode import decode_messages
 from motelog.core.store.message_store import MessageStore
 from motelog.core.store.store_reader import ReadStatus
 from tests.support.stores import make_store, message, opened, read_bodies

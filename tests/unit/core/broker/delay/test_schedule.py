@@ -20,7 +20,7 @@ from motelog.core.broker.delay.delays import find_waiting_place
 from motelog.core.broker.delay.schedule import ScheduleService
 from motelog.core.clock import ManualClock
 from motelog.core.message import StoredMessage, encode_properties, tags_code
-from motelog.core.records.record import AppendMessage
+from motelog.core.records.append import AppendMessage
 from motelog.core.state_file import StateFile
 from motelog.core.store.message_store import MessageStore
 from tests.support.stores import (

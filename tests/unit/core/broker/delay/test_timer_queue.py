@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from motelog.core.broker.delay.timer_queue import OFFSET_MAX, TimerQueue
-from motelog.core.records.record import decode_messages
+from motelog.core.records.decode import decode_messages
 from motelog.core.store.due_time import TIMER_SLOT_MS, timer_queue
 from motelog.core.store.message_store import MessageStore
 from tests.support.stores import message, opened

@@ -13,7 +13,7 @@ from motelog.core.broker.api import NotInMemoryError, ReadResult, ReadStatus
 from motelog.core.broker.waiting.filtered_reads import BUSY_MS, RECORDS_MAX, read_matching
 from motelog.core.clock import ManualClock
 from motelog.core.filter.sql_filter import SqlFilter, compile_sql
-from motelog.core.records.record import decode_messages
+from motelog.core.records.decode import decode_messages
 from motelog.core.store.disk.page_cache import Places
 from tests.support.pull_stage import CountingApi, pull_stage
 from tests.support.stores import message

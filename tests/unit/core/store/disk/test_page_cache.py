@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from motelog.core.clock import ManualClock
-from motelog.core.records.record import decode_messages
+from motelog.core.records.decode import decode_messages
 from motelog.core.store.disk.files import OsStorage
 from motelog.core.store.disk.page_cache import (
     KNOWN_MS,

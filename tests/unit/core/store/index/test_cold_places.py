@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from motelog.core.errors import RecordError
-from motelog.core.records.record import decode
+from motelog.core.records.decode import decode
 from motelog.core.store.disk.files import OsStorage
 from motelog.core.store.disk.page_cache import STEP_BYTES, NotInMemoryError, Pageable
 from motelog.core.store.index import cold_places

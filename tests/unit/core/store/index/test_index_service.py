@@ -12,7 +12,8 @@ import pytest
 
 from motelog.core.clock import ManualClock
 from motelog.core.errors import StoreError
-from motelog.core.records.record import AppendMessage, decode
+from motelog.core.records.append import AppendMessage
+from motelog.core.records.decode import decode
 from motelog.core.store.disk.files import OsStorage
 from motelog.core.store.index.index_file import IndexFile, file_bytes
 from motelog.core.store.index.index_service import PENDING_MAX, IndexService

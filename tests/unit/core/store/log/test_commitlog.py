@@ -8,7 +8,9 @@ import pytest
 
 from motelog.core.clock import ManualClock
 from motelog.core.errors import RecordError
-from motelog.core.records.record import MAGIC_BLANK, QueueTail, decode, measure
+from motelog.core.records.append import QueueTail, measure
+from motelog.core.records.decode import decode
+from motelog.core.records.layout import MAGIC_BLANK
 from motelog.core.store.disk.files import OsRegion, OsStorage, Region
 from motelog.core.store.log.commitlog import CommitLog
 from tests.support.stores import STORE_HOST, message

@@ -18,7 +18,7 @@ import trio.testing
 from motelog.core.clock import ManualClock
 from motelog.core.errors import StoreError
 from motelog.core.message import tags_code
-from motelog.core.records.record import UNIT_BYTES
+from motelog.core.records.layout import UNIT_BYTES
 from motelog.core.store.disk.files import OsStorage
 from motelog.core.store.message_store import MessageStore
 from motelog.core.store.queues import unit_healer

@@ -1,4 +1,4 @@
-"""The keys of a message in the text of its properties, for the kernels that need them."""
+"""Values in the text of a message's properties, for the kernels that need some of them."""
 
 from libc.stdint cimport uint8_t
 from libc.string cimport memchr, memcmp
@@ -33,3 +33,27 @@ cdef inline bint find_keys(const uint8_t *text, Py_ssize_t size, Keys *keys) noe
             keys.unique_bytes = size - 9
         text = stop + 1
     return keys.unique_bytes > 0 or keys.words_bytes > 0
+
+
+cdef inline const uint8_t *find_property(
+    const uint8_t *text, Py_ssize_t size, const uint8_t *name, Py_ssize_t name_bytes,
+    Py_ssize_t *value_bytes,
+) noexcept nogil:
+    """Return where the last value of ``name`` that is not empty begins, or NULL."""
+    cdef const uint8_t *end = text + size
+    cdef const uint8_t *stop
+    cdef const uint8_t *found = NULL
+    while text < end:
+        stop = <const uint8_t *> memchr(text, 2, end - text)
+        if stop == NULL:
+            stop = end
+        # The name holds no U+0001, so the first one in the item is the one behind it.
+        if (
+            stop - text > name_bytes + 1
+            and text[name_bytes] == 1
+            and memcmp(text, name, name_bytes) == 0
+        ):
+            found = text + name_bytes + 1
+            value_bytes[0] = stop - found
+        text = stop + 1
+    return found

@@ -1,0 +1,44 @@
+"""Append: decided messages become records in mapped bytes, and units of their queues.
+
+Picks the compiled kernel (_append.pyx) or, where the installation was built without kernels, the
+reference (_append_py.py); ``COMPILED`` says which.
+Owns: what a message to append is, how it becomes a record, and the end of each queue. Must not
+touch: files, clocks, sockets; the layout (layout). Spec: RocketMQ MessageExtEncoder, CommitLog.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+from motelog.core import kernels
+
+COMPILED: Final = kernels.COMPILED
+
+if TYPE_CHECKING:
+    from motelog.core.records import _append as _kernel
+else:
+    _kernel = kernels.kernel_of(__name__)
+
+__all__ = [
+    "COMPILED",
+    "AppendMessage",
+    "QueueTail",
+    "copy_in",
+    "crc32_31",
+    "encode_batch",
+    "encode_blank",
+    "measure",
+]
+
+# (tail, body, properties, tags_code, born_timestamp_ms, born_host, sys_flag, flag,
+#  reconsume_times, prepared_transaction_offset)
+# tags_code has to be the hash of the TAGS property (in SCHEDULE_TOPIC_XXXX the time it is due):
+# the unit is not part of the record, so that is what a ConsumeQueue made anew will hold.
+AppendMessage: TypeAlias = "tuple[QueueTail, bytes, bytes, int, int, bytes, int, int, int, int]"
+
+QueueTail = _kernel.QueueTail
+measure = _kernel.measure
+encode_batch = _kernel.encode_batch
+encode_blank = _kernel.encode_blank
+copy_in = _kernel.copy_in
+crc32_31 = _kernel.crc32_31

@@ -1,0 +1,31 @@
+"""Read: units chosen, and the records that they name copied out of mapped files.
+
+Picks the compiled kernel (_read.pyx) or, where the installation was built without kernels, the
+reference (_read_py.py); ``COMPILED`` says which.
+Owns: which units one read takes and what of the log they may name. Must not touch: files, clocks,
+sockets; the layout (layout). Spec: RocketMQ ConsumeQueue, DefaultMessageStore.getMessage.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from motelog.core import kernels
+
+COMPILED: Final = kernels.COMPILED
+
+if TYPE_CHECKING:
+    from motelog.core.records import _read as _kernel
+else:
+    _kernel = kernels.kernel_of(__name__)
+
+__all__ = [
+    "COMPILED",
+    "copy_out",
+    "gather",
+    "select_units",
+]
+
+select_units = _kernel.select_units
+gather = _kernel.gather
+copy_out = _kernel.copy_out

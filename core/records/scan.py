@@ -1,0 +1,35 @@
+"""Scan: the records of a log file walked, checked and found, and the units that they make.
+
+Picks the compiled kernel (_scan.pyx) or, where the installation was built without kernels, the
+reference (_scan_py.py); ``COMPILED`` says which.
+Owns: which bytes of a log are trusted. Must not touch: files, clocks, sockets; the layout (layout).
+Spec: RocketMQ CommitLog (checkMessageAndReturnSize), ReputMessageService.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from motelog.core import kernels
+from motelog.core.records._scan_py import UnitRun
+
+COMPILED: Final = kernels.COMPILED
+
+if TYPE_CHECKING:
+    from motelog.core.records import _scan as _kernel
+else:
+    _kernel = kernels.kernel_of(__name__)
+
+__all__ = [
+    "COMPILED",
+    "UnitRun",
+    "collect",
+    "find_record",
+    "scan",
+    "zeros_from",
+]
+
+scan = _kernel.scan
+collect = _kernel.collect
+find_record = _kernel.find_record
+zeros_from = _kernel.zeros_from

@@ -1,0 +1,20 @@
+"""The kernels of records: the compiled ones are in use, and each interface is whole."""
+
+from __future__ import annotations
+
+from importlib import import_module
+
+import pytest
+
+kernels = pytest.mark.parametrize("name", ["append", "decode", "read", "scan"])
+
+
+@kernels
+def test_the_suite_runs_against_the_compiled_kernel(name: str) -> None:
+    assert import_module(f"motelog.core.records.{name}").COMPILED
+
+
+@kernels
+def test_every_name_of_the_interface_is_there(name: str) -> None:
+    chooser = import_module(f"motelog.core.records.{name}")
+    assert [name for name in chooser.__all__ if not hasattr(chooser, name)] == []
