@@ -623,7 +623,10 @@ class Round:
 
     async def _send_garbage(self, address: str) -> None:
         """Send frames that are none; the connection may end."""
-        frame = encode(self._request(BROKER_REQUESTS, 0.1)) if self._chance.random() < 0.9 else b""
+        try:
+            frame = encode(self._request(BROKER_REQUESTS, self._chance.choice((0.1, 0))))
+        except ValueError:
+            frame = b""  # it does not fit a frame
         data = self._chance.mutated(frame[:100_000])
         stream = await connect(address, timeout_s=ANSWER_WITHIN_S)
         async with stream:
