@@ -43,7 +43,7 @@ suite: .make/test  ## the tests alone; TEST_ARGS='-k store' selects
 	@.ci/java-note
 	@$(PYTEST) $(TEST_ARGS)
 
-fuzz: .make/test  ## kernels under AddressSanitizer and UBSan; SECONDS=60 in all
+fuzz: .make/test  ## kernels and whole servers under AddressSanitizer and UBSan; SECONDS=60 in all
 	@.ci/fuzz $(BIN)/python $(SECONDS_TOTAL)
 
 bench: .make/test  ## performance beside mosquitto, the store's beside bare floors; BENCH_ARGS='--no-store'

@@ -66,14 +66,10 @@ _COMPRESS_IN_THREAD_BYTES: Final = 262_144
 _ZLIB_LEVEL: Final = 5  # what Java clients use
 
 
+# The broker has too much to do: to send again adds to that.
+_BUSY_CODES: Final = frozenset({ResponseCode.SYSTEM_BUSY, ResponseCode.FLOW_CONTROL})
 # Refusals that the same broker may not repeat a little later.
-_PASSING_CODES: Final = frozenset(
-    {
-        ResponseCode.SYSTEM_BUSY,
-        ResponseCode.SERVICE_NOT_AVAILABLE,
-        ResponseCode.FLOW_CONTROL,
-    }
-)
+_PASSING_CODES: Final = frozenset({ResponseCode.SERVICE_NOT_AVAILABLE})
 # Refusals that another broker may not share.
 _LOCAL_CODES: Final = frozenset(
     {ResponseCode.SYSTEM_ERROR, ResponseCode.NO_PERMISSION, ResponseCode.TOPIC_NOT_EXIST}
@@ -111,6 +107,10 @@ class Producer:
 
     ``async with Producer(namesrv="127.0.0.1:9876", group="P") as producer:``; ``namesrv`` may list
     several servers separated by ";". One producer serves any number of topics and tasks.
+
+    What a broker refuses by flow control (SYSTEM_BUSY, FLOW_CONTROL) is not sent again: ``send``
+    raises BrokerError, and the caller slows down. With ``retry_when_busy`` it counts as a failed
+    attempt like any other, of which there are ``retries`` besides the first.
     """
 
     def __init__(
@@ -120,12 +120,14 @@ class Producer:
         group: str = "motelog",
         timeout_s: float = SEND_TIMEOUT_S,
         retries: int = RETRIES,
+        retry_when_busy: bool = False,
         message_bytes_max: int = MESSAGE_BYTES_MAX,
         compress_above_bytes: int = COMPRESS_ABOVE_BYTES,
     ) -> None:
         self.group = group
         self._timeout_s = timeout_s
         self._retries = retries
+        self._passing_codes = _PASSING_CODES | (_BUSY_CODES if retry_when_busy else frozenset())
         self._message_bytes_max = message_bytes_max
         self._compress_above_bytes = compress_above_bytes
         self._turns: dict[str, int] = {}
@@ -244,7 +246,9 @@ class Producer:
                 attempts.append("no route in time")
                 break
             except BrokerError as exc:
-                if exc.code not in _PASSING_CODES and not (exc.code in _LOCAL_CODES and others):
+                if exc.code not in self._passing_codes and not (
+                    exc.code in _LOCAL_CODES and others
+                ):
                     raise
                 attempts.append(_describe(target, exc))
             except RouteError as exc:

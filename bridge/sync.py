@@ -131,6 +131,7 @@ class SyncProducer(_Background[Producer]):
         group: str = "motelog",
         timeout_s: float = SEND_TIMEOUT_S,
         retries: int = RETRIES,
+        retry_when_busy: bool = False,
         message_bytes_max: int = MESSAGE_BYTES_MAX,
         compress_above_bytes: int = COMPRESS_ABOVE_BYTES,
     ) -> None:
@@ -139,6 +140,7 @@ class SyncProducer(_Background[Producer]):
             group=group,
             timeout_s=timeout_s,
             retries=retries,
+            retry_when_busy=retry_when_busy,
             message_bytes_max=message_bytes_max,
             compress_above_bytes=compress_above_bytes,
         )

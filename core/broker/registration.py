@@ -38,7 +38,6 @@ class BrokerAddress:
     cluster: str
     name: str
     address: str
-    ha_address: str
     broker_id: int = 0
 
 
@@ -141,7 +140,8 @@ class Registrar:
             RequestCode.REGISTER_BROKER,
             ext={
                 **self._names(),
-                "haServerAddr": self._broker.ha_address,
+                # RocketMQ's name server wants the field; nothing of ours listens for a slave.
+                "haServerAddr": "",
                 "compressed": "false",
                 "bodyCrc32": str(zlib.crc32(body) & 0x7FFFFFFF),
             },

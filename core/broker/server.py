@@ -54,7 +54,6 @@ from motelog.core.store.state.progress import OnProgress, StartProgress, log_pro
 _log = logging.getLogger(__name__)
 
 VIP_PORT_DISTANCE: Final = 2
-HA_PORT_DISTANCE: Final = 1
 _EXPIRE_INTERVAL_S: Final = 10.0
 _FIRST_REGISTRATION_S_MAX: Final = 3.0
 _DELAY_PROGRESS: Final = "progress of delivery: delayed messages delivered since come again"
@@ -144,6 +143,7 @@ class Broker:
                 "messages_received": serving.send.messages_count,
                 "messages_refused": serving.send.answers.refused_count,
                 "messages_too_late_on_disk": serving.send.answers.timed_out_count,
+                "dead_letters": serving.send.dead_letters_count,
                 "messages_pulled": serving.pull.messages_count,
                 "held_pulls_woken": serving.pull.woken_count,
                 "cold_reads": serving.api.cold_reads.loaded_count,
@@ -383,7 +383,6 @@ class Broker:
             cluster=self._config.cluster,
             name=self._config.name,
             address=f"{shown_host}:{port}",
-            ha_address=f"{shown_host}:{port + HA_PORT_DISTANCE}",
         )
         for namesrv in self._config.namesrv:
             registrar = Registrar(
@@ -445,7 +444,6 @@ class Broker:
             "brokerName": config.name,
             "brokerClusterName": config.cluster,
             "brokerId": "0",
-            "brokerRole": "ASYNC_MASTER",
             "brokerPermission": "6",
             "namesrvAddr": ";".join(config.namesrv),
             "listenPort": str(self.address[1]),

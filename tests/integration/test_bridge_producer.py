@@ -121,13 +121,30 @@ async def test_batch_of_several_topics_or_delayed_or_empty_is_refused() -> None:
                 await producer.send_batch(messages)
 
 
-async def test_busy_broker_is_left_for_another_one() -> None:
-    async with fake_cluster("a", "b") as cluster, Producer(namesrv=cluster.namesrv) as producer:
+@pytest.mark.parametrize("code", [ResponseCode.SYSTEM_BUSY, ResponseCode.FLOW_CONTROL])
+async def test_busy_broker_is_left_for_another_one_if_that_is_wanted(code: ResponseCode) -> None:
+    async with (
+        fake_cluster("a", "b") as cluster,
+        Producer(namesrv=cluster.namesrv, retry_when_busy=True) as producer,
+    ):
         cluster.brokers[0].script = lambda request: (
-            request.answer(ResponseCode.SYSTEM_BUSY, "busy") if request.code in SENDS else None
+            request.answer(code, "busy") if request.code in SENDS else None
         )
         for _ in range(4):
             assert (await producer.send(Message("T", b""))).queue.broker_name == "b"
+
+
+@pytest.mark.parametrize("code", [ResponseCode.SYSTEM_BUSY, ResponseCode.FLOW_CONTROL])
+async def test_a_send_refused_by_flow_control_is_not_sent_again(code: ResponseCode) -> None:
+    async with fake_cluster("a", "b") as cluster, Producer(namesrv=cluster.namesrv) as producer:
+        for broker in cluster.brokers:
+            broker.script = lambda request: (
+                request.answer(code, "busy") if request.code in SENDS else None
+            )
+        with pytest.raises(BrokerError, match="busy") as refused:
+            await producer.send(Message("T", b""))
+        assert refused.value.code == code
+        assert sum(len(sends(broker)) for broker in cluster.brokers) == 1
 
 
 async def test_stuck_broker_leaves_time_for_another_one() -> None:
@@ -233,7 +250,7 @@ async def test_name_server_that_dies_later_does_not_stop_sends() -> None:
     async with fake_cluster("a") as cluster, Producer(namesrv=cluster.namesrv) as producer:
         await producer.send(Message("T", b""))
         cluster.script = lambda request: NO_ANSWER
-        answers = iter([ResponseCode.SYSTEM_BUSY])
+        answers = iter([ResponseCode.SERVICE_NOT_AVAILABLE])
         cluster.brokers[0].script = lambda request: (
             request.answer(code, "busy")
             if request.code in SENDS and (code := next(answers, None)) is not None

@@ -278,7 +278,7 @@ async def test_a_delayed_message_comes_later_with_its_text_and_not_again(
 
 @FLUSH
 async def test_a_message_sent_back_comes_again_and_ends_among_the_dead_letters(
-    tmp_path: Path, flush: Any
+    tmp_path: Path, flush: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     store = store_config(tmp_path, flush=flush, delay_levels="1s")
     async with (
@@ -311,6 +311,10 @@ async def test_a_message_sent_back_comes_again_and_ends_among_the_dead_letters(
         assert (await peer.ask(RequestCode.CONSUMER_SEND_MSG_BACK, ext)).code == 0
         (dead,) = decode_messages((await pull(peer, "%DLQ%G", 0)).body)
         assert (dead.body, dead.reconsume_times) == (b"work", 3)
+        assert stack.broker.sample()["dead_letters"] == 1
+        (line,) = [text for text in caplog.messages if "given up" in text]
+        message_id = dead.properties["ORIGIN_MESSAGE_ID"]
+        assert line.endswith(f"group='G' topic='T' message_id='{message_id}'")
         ext["offset"] = message.physical_offset + 1
         answer = await peer.ask(RequestCode.CONSUMER_SEND_MSG_BACK, ext)
         assert (answer.code, bool(answer.remark)) == (ResponseCode.SYSTEM_ERROR, True)
@@ -338,6 +342,7 @@ async def test_a_message_retried_by_its_consumer_too_often_is_a_dead_letter(
             dead, waiting = dead + is_dead, waiting + (not is_dead)
             assert api.max_offset("%DLQ%G", 0) == dead
             assert api.max_offset("SCHEDULE_TOPIC_XXXX", 0) == waiting
+        assert stack.broker.sample()["dead_letters"] == dead == 3
         answer = await pull(peer, "%DLQ%G", 0)
         message = decode_messages(answer.body)[0]
         assert (message.body, message.tags, message.reconsume_times) == (b"work", "blue", 3)
@@ -872,6 +877,8 @@ async def test_administration(tmp_path: Path, serialize: Serialize) -> None:
             assert (answer.code, answer.body) == (ResponseCode.SYSTEM_ERROR, b"")
         answer = await peer.ask(RequestCode.GET_BROKER_CONFIG)
         assert b"brokerName=broker-a\n" in answer.body
+        # There are no slaves, so nothing is said of a role.
+        assert b"brokerRole" not in answer.body
         answer = await peer.ask(RequestCode.GET_BROKER_RUNTIME_INFO)
         assert loads(answer.body)["table"]["msgPutTotalTodayNow"] == "1"
         answer = await peer.ask(RequestCode.UPDATE_AND_CREATE_TOPIC, {**topic, "topic": "a/b"})

@@ -5,6 +5,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ import trio
 from motelog.core.namesrv.config import NamesrvConfig
 from motelog.core.namesrv.server import NameServer
 from motelog.core.remoting.frames import RequestCode, ResponseCode, Serialize, loads
-from tests.support.broker_stack import Peer, connected, joined, json_body
+from tests.support.broker_stack import Peer, connected, joined, json_body, started_stack
 
 BOTH = pytest.mark.parametrize("serialize", list(Serialize))
 
@@ -192,3 +193,11 @@ async def test_unknown_codes_and_missing_fields_are_answered(serialize: Serializ
         assert answer.code == ResponseCode.SYSTEM_ERROR
         answer = await peer.ask(RequestCode.REGISTER_BROKER, IDENTITY, b"[[[")
         assert answer.code == ResponseCode.SYSTEM_ERROR
+
+
+async def test_our_broker_announces_no_address_for_slaves(tmp_path: Path) -> None:
+    async with started_stack(tmp_path) as stack, connected(stack.namesrv_address) as peer:
+        ext = {"clusterName": "DefaultCluster", "brokerName": "broker-a"}
+        ext |= {"brokerAddr": "10.0.0.2:1", "brokerId": "1"}
+        answer = await peer.ask(RequestCode.REGISTER_BROKER, ext)
+        assert answer.ext == {"masterAddr": stack.broker_address, "haServerAddr": ""}

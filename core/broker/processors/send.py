@@ -14,6 +14,7 @@ answered without waiting for the disk.
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
@@ -26,9 +27,12 @@ from motelog.core.broker.tables.subscription_groups import SubscriptionGroups
 from motelog.core.broker.tables.topics import TopicTable
 from motelog.core.clock import Clock
 from motelog.core.errors import BrokerError, StoreError
+from motelog.core.limited_log import LimitedLog
 from motelog.core.message import (
     NAME_END,
+    ORIGIN_MESSAGE_ID,
     PROPERTIES_BYTES_MAX,
+    RETRY_TOPIC,
     TAGS,
     UNIQ_KEY,
     VALUE_END,
@@ -44,7 +48,14 @@ from motelog.core.remoting.frames import (
     decode_batch_items,
 )
 from motelog.core.remoting.server import Connection, Processor
-from motelog.core.topic_names import RETRY_PREFIX, TOPICS_CLOSED_TO_SENDERS, is_group_topic
+from motelog.core.topic_names import (
+    DLQ_PREFIX,
+    RETRY_PREFIX,
+    TOPICS_CLOSED_TO_SENDERS,
+    is_group_topic,
+)
+
+_log = logging.getLogger(__name__)
 
 # What a client may set of sysFlag: compressed, multi-tags, compression type. The host bits are the
 # record's own, the transaction bits would make the record invisible.
@@ -116,7 +127,11 @@ class SendProcessor:
         self._staged: list[StagedSend] = []
         # (topic, group) of those that consumers send back.
         self._sent_back: list[tuple[str, str]] = []
+        # (group, topic, message id) of those that consumers have given up.
+        self._dead: list[tuple[str, str, str]] = []
+        self._dead_log = LimitedLog(_log)
         self.messages_count = 0
+        self.dead_letters_count = 0
 
     def processors(self) -> dict[int, Processor]:
         return {
@@ -133,6 +148,7 @@ class SendProcessor:
         staged, self._staged = self._staged, []
         messages, self._messages = self._messages, []
         sent_back, self._sent_back = self._sent_back, []
+        dead, self._dead = self._dead, []
         placed: list[tuple[int, int]] = []
         try:
             end_offset = self._api.append(messages, placed, store_timestamp_ms=stamp_ms)
@@ -145,6 +161,14 @@ class SendProcessor:
         self.messages_count += len(messages)
         for topic, group in sent_back:
             self._stats.note_sent_back(topic, group)
+        self.dead_letters_count += len(dead)
+        for letter in dead:
+            self._dead_log.warning(
+                "a consumer group has given up a message and does not get it again; it lies in the"
+                " group's %%DLQ%% topic: find out why it fails, then send it once more"
+                " group=%s topic=%s message_id=%s",
+                *map(ascii, letter),
+            )
         self.answers.succeed(staged, placed, end_offset)
 
     def _refuse(self, staged: list[StagedSend], exc: StoreError) -> None:
@@ -181,6 +205,7 @@ class SendProcessor:
             dead = self._topics.create_dead_letter_topic(group, self._clock.now_ms())
             topic, queue_id = dead.topic_name, 0
             pairs = {name: value for name, value in pairs.items() if name not in DELAY_PROPERTIES}
+            self._note_dead(group, pairs)
             properties = _encode(_join_properties(pairs | self._added))
         if sys_flag & _SYS_FLAG_TRANSACTION or _TRAN_MSG in pairs:
             _refuse_transactional(sys_flag, pairs)
@@ -251,6 +276,12 @@ class SendProcessor:
         )
         self._staged.append(StagedSend(request, connection, queue_id, 1, None, True))
         self._sent_back.append(sent_back)
+        if topic.startswith(DLQ_PREFIX):
+            self._note_dead(sent_back[1], pairs)
+
+    def _note_dead(self, group: str, pairs: dict[str, str]) -> None:
+        message_id = pairs.get(UNIQ_KEY) or pairs.get(ORIGIN_MESSAGE_ID, "")
+        self._dead.append((group, pairs.get(RETRY_TOPIC, ""), message_id))
 
     def _stage_batch(self, request: RemotingCommand, connection: Connection, names: _Names) -> None:
         ext = request.ext

@@ -21,8 +21,10 @@ from motelog.core.clock import Clock
 from motelog.core.errors import BrokerError, StoreError
 from motelog.core.message import (
     DELAY,
+    ORIGIN_MESSAGE_ID,
     REAL_QID,
     REAL_TOPIC,
+    RETRY_TOPIC,
     TIMER_OUT_MS,
     decode_properties,
     encode_offset_id,
@@ -34,8 +36,6 @@ from motelog.core.remoting.server import Connection, Processor
 from motelog.core.store.store_reader import StoreReader
 from motelog.core.topic_names import TOPICS_CLOSED_TO_SENDERS
 
-_RETRY_TOPIC: Final = "RETRY_TOPIC"
-_ORIGIN_MESSAGE_ID: Final = "ORIGIN_MESSAGE_ID"
 _FIRST_LEVEL: Final = 3
 
 
@@ -83,8 +83,8 @@ class SendBackProcessor:
             text, body,
         ) = self._find(int_field(ext, "offset"), may_wait=may_wait)  # fmt: skip
         pairs = decode_properties(text)
-        pairs.setdefault(_RETRY_TOPIC, topic)
-        pairs.setdefault(_ORIGIN_MESSAGE_ID, encode_offset_id(store_host, physical))
+        pairs.setdefault(RETRY_TOPIC, topic)
+        pairs.setdefault(ORIGIN_MESSAGE_ID, encode_offset_id(store_host, physical))
         # What it waited for before it was delivered is over.
         for name in (*DELAY_PROPERTIES, REAL_TOPIC, REAL_QID, TIMER_OUT_MS):
             pairs.pop(name, None)
@@ -106,7 +106,7 @@ class SendBackProcessor:
             (target.topic_name, queue_id),
             pairs,
             (body, born_ms, born_host, sys_flag, flag, times + 1),
-            (pairs[_RETRY_TOPIC], group.group_name),
+            (pairs[RETRY_TOPIC], group.group_name),
         )
         return None
 

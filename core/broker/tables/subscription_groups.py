@@ -24,7 +24,6 @@ class SubscriptionGroup(msgspec.Struct, frozen=True, rename="camel", kw_only=Tru
 
     group_name: str
     consume_enable: bool = True
-    consume_from_min_enable: bool = True
     consume_broadcast_enable: bool = True
     retry_queue_nums: int = 1
     retry_max_times: int = 16
