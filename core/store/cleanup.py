@@ -37,6 +37,7 @@ from motelog.core.store.log.commitlog import CommitLog
 from motelog.core.store.log.flush import GroupFlusher
 from motelog.core.store.log.mapped_file_queue import MappedFile
 from motelog.core.store.queues.consume_queue import ConsumeQueue
+from motelog.core.store.queues.quarantine import UnitsAsideError
 from motelog.core.store.readable import Readable
 
 _log = logging.getLogger(__name__)
@@ -216,8 +217,10 @@ class LogCleaner:
                 paths = []
                 for queue in queues[at : at + QUEUES_PER_STEP]:
                     if queue.files_count > 1:
-                        queue.advance_min(begin_offset)
-                        paths += queue.take_files_below_min()
+                        # While a file that says where the queue begins is aside, the others stay.
+                        with suppress(UnitsAsideError):
+                            queue.advance_min(begin_offset)
+                            paths += queue.take_files_below_min()
                 if paths:
                     await trio.to_thread.run_sync(self._unlink_derived, paths)
                     removed += len(paths)

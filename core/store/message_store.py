@@ -60,8 +60,8 @@ from motelog.core.store.index.index_service import IndexService
 from motelog.core.store.log.commitlog import CommitLog
 from motelog.core.store.log.flush import Committer, GroupFlusher
 from motelog.core.store.queues.consume_queue import ConsumeQueue, OpenFiles
+from motelog.core.store.queues.quarantine import Quarantine
 from motelog.core.store.queues.unit_flusher import UnitFlusher
-from motelog.core.store.queues.unit_healer import UnitHealer
 from motelog.core.store.readable import Readable
 from motelog.core.store.start.queue_recovery import QueueRecovery
 from motelog.core.store.start.recovery import Recovery
@@ -134,20 +134,24 @@ class MessageStore:
         self.unit_flusher = UnitFlusher(
             self._storage, config, self._queue_of, on_failure=self._fence
         )
-        self.healer = UnitHealer(
+        page_cache = PageCache(self._storage, self._clock)
+        # Held while files are synced or removed by name.
+        self._files_lock = trio.Lock()
+        self.quarantine = Quarantine(
             self._log,
             self.due_times,
-            lambda queue: self.unit_flusher.note_unsynced([queue]),
+            self.unit_flusher,
+            page_in=page_cache.page_in,
+            files_lock=self._files_lock,
         )
-        self._files.heal = self.healer.heal_file
+        self._files.put_aside = self.quarantine.put_aside
         self.readable = Readable(self._log, self._queues)
         self.reader = StoreReader(
             self._log,
             self._queues,
             self.readable,
             self.index,
-            self.healer,
-            PageCache(self._storage, self._clock),
+            page_cache,
             self.stats,
             cached_bytes=memory_bytes() * config.cached_memory_percent // 100,
             check_open=self._check_open,
@@ -156,8 +160,6 @@ class MessageStore:
         self._lock: Lock | None = None
         self._is_open = False
         self._fence_reason: str | None = None
-        # Held while files are synced or removed by name.
-        self._files_lock = trio.Lock()
         self.cleaner = LogCleaner(
             config,
             self._clock,
@@ -345,7 +347,7 @@ class MessageStore:
                 if self.config.write_buffer:
                     nursery.start_soon(self.committer.run)
                 nursery.start_soon(self.unit_flusher.run)
-                nursery.start_soon(self.healer.run, self.reader.page_in)
+                nursery.start_soon(self.quarantine.run)
                 nursery.start_soon(self._checkpointer.run)
                 nursery.start_soon(self.disk_watch.run)
                 nursery.start_soon(self.cleaner.run)
@@ -514,6 +516,8 @@ class MessageStore:
             "store_wrote_offset_now": self._log.end_offset,
             "store_committed_offset_now": self._log.committed_offset,
             "store_flushed_offset_now": self._flusher.durable_offset,
+            "store_queue_files_rebuilt": self.quarantine.rebuilt_files,
+            "store_queue_files_aside_now": self.quarantine.aside_count,
         }
 
     @property

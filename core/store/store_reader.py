@@ -21,6 +21,8 @@ from enum import IntEnum
 from time import perf_counter_ns
 from typing import Protocol, TypeVar
 
+import trio
+
 from motelog.core.errors import RecordError, StoreError
 from motelog.core.records.decode import decode, in_queue
 from motelog.core.records.layout import FILLER_SIZE, UNIT_BYTES
@@ -37,7 +39,7 @@ from motelog.core.store.index.index_query import QueryResult
 from motelog.core.store.index.index_service import IndexService
 from motelog.core.store.log.commitlog import CommitLog
 from motelog.core.store.queues.consume_queue import UNIT, ConsumeQueue
-from motelog.core.store.queues.unit_healer import UnitHealer
+from motelog.core.store.queues.quarantine import AsideFile
 from motelog.core.store.readable import Readable
 from motelog.core.store.stats import StoreStats
 
@@ -46,6 +48,7 @@ logger = logging.getLogger(__name__)
 SCAN_UNITS_MIN = 800  # RocketMQ looks at 16000 bytes of units, or count_max when that is more
 # So many units at a queue's end are taken to be in memory if they were written since the start.
 WARM_UNITS = 1_000_000
+ASIDE_WAIT_S = 10.0
 
 
 class ReadStatus(IntEnum):
@@ -89,7 +92,8 @@ class Read(Protocol[ResultT]):
 class StoreReader:
     """What can be read of one store; StoreError while it is not open.
 
-    With ``may_wait=False`` a read raises NotInMemoryError where it would have to wait for the disk.
+    With ``may_wait=False`` a read raises NotInMemoryError where it would have to wait for the disk;
+    any read raises UnitsAsideError, which is one, where a file of units is made again.
     """
 
     def __init__(
@@ -98,7 +102,6 @@ class StoreReader:
         queues: Mapping[tuple[str, int], ConsumeQueue],
         readable: Readable,
         index: IndexService,
-        healer: UnitHealer,
         page_cache: PageCache,
         stats: StoreStats,
         *,
@@ -112,7 +115,6 @@ class StoreReader:
         self._queues = queues
         self._readable = readable
         self._index = index
-        self._healer = healer
         self._page_cache = page_cache
         self._stats = stats
         self._check_open = check_open
@@ -150,26 +152,18 @@ class StoreReader:
         is_warm = queue_offset >= queue.opened_at and high - queue_offset <= WARM_UNITS
         if not may_wait and (not is_warm or queue.is_unchecked(queue_offset)):
             self._page_cache.require(queue.places(queue_offset, window))
-            self._require_for_doubts(queue, queue_offset, window)
         units = self._units(queue, queue_offset, window)
         chosen, looked, removed = select_units(
             units, count_max, bytes_max, tag_codes, self._log.begin_offset
         )
         if not may_wait and chosen:
             self._require_records(chosen)
-        records: bytes | None = None
         end = queue_offset + looked
-        if (looked or count_max <= 0) and not (
-            removed and self._is_odd(units[: looked * UNIT_BYTES])
-        ):
-            records = self._gather(chosen, queue, queue_offset, end)
+        records = self._gather(chosen, queue, queue_offset, end)
         count = len(chosen) // UNIT_BYTES
-        if records is None:
-            units = self._verified(queue, queue_offset, units)
-            chosen, looked, removed = select_units(
-                units, count_max, bytes_max, tag_codes, self._log.begin_offset
-            )
-            end = queue_offset + looked
+        is_odd = removed and self._is_odd(units[: looked * UNIT_BYTES])
+        if records is None or is_odd or looked < min(count_max, 1):
+            self._check_again(queue, queue_offset, max(looked, 1))
             records, count = self._gather_each(chosen, queue, queue_offset, end)
         self._stats.note_read(count, len(records), perf_counter_ns() - began_ns)
         if count:
@@ -182,16 +176,6 @@ class StoreReader:
         behind_bytes = self._log.end_offset - int.from_bytes(last[:8], "big")
         return ReadResult(status, queue_offset + looked, low, high, records, count, behind_bytes)
 
-    def _require_for_doubts(self, queue: ConsumeQueue, queue_offset: int, count: int) -> None:
-        """Ask for the records that units in doubt are to be compared with."""
-        try:
-            if queue.doubtful_files(queue_offset, count):
-                # Asked for whatever the first one says: it may be the one that has changed.
-                units = queue.read(queue_offset, count)
-                self._page_cache.require(self._log.places(units))
-        except OSError as exc:
-            raise StoreError(f"a ConsumeQueue file cannot be read: {exc}") from exc
-
     def _require_records(self, units: bytes) -> None:
         """Ask for the records that units name; NotInMemoryError if one is not in memory."""
         if int.from_bytes(units[:8], "big") < self._warm_from:
@@ -199,6 +183,11 @@ class StoreReader:
 
     async def page_in(self, missing: Sequence[Pageable]) -> None:
         """Bring into memory what a read is missing; the event loop goes on meanwhile."""
+        # For a while: who has gone meanwhile is not to keep its place in a row for ever.
+        with trio.move_on_after(ASIDE_WAIT_S):
+            for place in missing:
+                if isinstance(place, AsideFile):
+                    await place.back.wait()
         await self._page_cache.page_in(missing)
 
     async def when_in_memory(self, read: Read[ResultT]) -> ResultT:
@@ -228,18 +217,17 @@ class StoreReader:
 
     def _units(self, queue: ConsumeQueue, queue_offset: int, count: int) -> bytes:
         try:
-            if queue.doubtful_files(queue_offset, count):
-                return self._healer.verified(queue, queue_offset, queue.read(queue_offset, count))
+            queue.check_files(queue_offset, count)
             return queue.read(queue_offset, count)
         except OSError as exc:
             raise StoreError(f"a ConsumeQueue file cannot be read: {exc}") from exc
 
-    def _verified(self, queue: ConsumeQueue, queue_offset: int, units: bytes) -> bytes:
-        """Return units of which one leads nowhere as their records say they are."""
+    def _check_again(self, queue: ConsumeQueue, queue_offset: int, count: int) -> None:
+        """Have files aside whose units lead nowhere, unless they are what was written."""
         try:
-            return self._healer.verified(queue, queue_offset, units)
+            queue.check_again(queue_offset, count)
         except OSError as exc:
-            raise StoreError(f"units cannot be compared with their records: {exc}") from exc
+            raise StoreError(f"a ConsumeQueue file cannot be read: {exc}") from exc
 
     def _is_odd(self, units: bytes) -> bool:
         """Say whether one of them lies below the log's begin, though none of min_offset on may."""
@@ -327,11 +315,9 @@ class StoreReader:
             return -1
         if not may_wait:
             self._require_records(units)
-        where = queue, queue_offset, queue_offset + 1
-        record = self._gather(units, *where)
+        record = self._gather(units, queue, queue_offset, queue_offset + 1)
         if record is None:
-            record = self._gather(self._verified(queue, queue_offset, units), *where)
-        if not record:
+            self._check_again(queue, queue_offset, 1)
             return -1
         begin = 68 if record[39] & 0x10 else 56
         return int.from_bytes(record[begin : begin + 8], "big", signed=True)

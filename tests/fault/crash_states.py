@@ -280,7 +280,7 @@ class Scenario:
         if report.damage:
             raise CrashStateError(f"a crash is reported as damage: {report.damage}")
         found = self._read(store, possible)
-        if any(queue.has_doubtful_file for queue in store._queues.values()):
+        if store.quarantine.aside_count:
             raise CrashStateError("a crash makes units doubtful")
         missing = sorted(required - set(found))
         if missing:

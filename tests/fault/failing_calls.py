@@ -39,6 +39,7 @@ import time
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -50,9 +51,10 @@ from motelog.core.errors import StoreError, StoreFencedError, StoreFullError
 from motelog.core.state_file import StateFile
 from motelog.core.store.disk.page_cache import NotInMemoryError
 from motelog.core.store.message_store import MessageStore
+from motelog.core.store.queues.quarantine import UnitsAsideError
 from tests.support.failing_os import SYNCS, FailingOs, Fault
 from tests.support.ledger import Ledger, LedgerError
-from tests.support.stores import abandon, make_store
+from tests.support.stores import abandon, make_store, when_back
 
 # What the store is configured with, by the name of the mode.
 MODES: dict[str, dict[str, Any]] = {
@@ -302,7 +304,7 @@ class Script:
     async def _read(self, store: MessageStore) -> None:
         for _ in range(2):
             try:
-                self._ledger.check(store, self._ledger.appended)
+                await self._check_all(store, self._ledger.appended)
                 if store.index.indexed_offset == store.end_offset:
                     self._ledger.check_keys(store, self._ledger.appended)
                 return
@@ -318,7 +320,7 @@ class Script:
         """Take what the kill left for what there is; of the write buffer that is not all."""
         for _ in range(2):
             try:
-                found = self._ledger.check(store, self._ledger.appended & self._kept)
+                found = await self._check_all(store, self._ledger.appended & self._kept)
                 self._ledger.check_suffix(found)
                 self._ledger.adopt(store, found)
                 return
@@ -397,12 +399,22 @@ class Script:
                 pass
             else:
                 raise FailingCallError("a fenced store acknowledges")
-        self._read_all_the_same(store)
+        await self._read_all_the_same(store)
 
-    def _read_all_the_same(self, store: MessageStore) -> None:
+    async def _read_all_the_same(self, store: MessageStore) -> None:
         self.calls.lift()
         self._ledger.forget_below(store.begin_offset)
-        self._ledger.check(store, self._ledger.appended)
+        await self._check_all(store, self._ledger.appended)
+
+    async def _check_all(self, store: MessageStore, required: set[int]) -> set[int]:
+        """Check as the ledger does; wait for units that are made again."""
+        with trio.fail_after(60):
+            while True:
+                try:
+                    return self._ledger.check(store, required)
+                except UnitsAsideError as aside:
+                    self.calls.lift()
+                    await store.reader.page_in(aside.missing)
 
     def _check_not_ignored(self, store: MessageStore) -> None:
         """Fail if a write or sync of the store's failed and it is not fenced."""
@@ -433,7 +445,7 @@ class Script:
         store.open()
         self._forget_cleaned(store)
         required = ledger.durable if self.calls.has_lost else ledger.appended & self._kept
-        found = ledger.check(store, required)
+        found = when_back(store, partial(ledger.check, store, required))
         ledger.check_suffix(found)
         ledger.check_keys(store, found)
         ledger.adopt(store, found)

@@ -17,6 +17,7 @@ import logging
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import trio
@@ -26,7 +27,7 @@ from motelog.core.records.decode import decode
 from motelog.core.store.message_store import MessageStore
 from motelog.core.store.store_reader import ReadStatus
 from tests.support.simulated_disk import ROOT, CrashModel, Image, SimulatedDisk
-from tests.support.stores import make_store, message
+from tests.support.stores import make_store, message, when_back
 
 DIRECTORY = f"{ROOT}/store"
 QUEUES = (("a", 0), ("a", 1), ("%RETRY%b", 0))
@@ -111,7 +112,8 @@ def _read(store: MessageStore, topic: str, queue_id: int, codes: frozenset[int] 
     found: Records = {}
     offset = store.reader.min_offset(topic, queue_id)
     for _ in range(READS_MAX):
-        result = store.reader.read(topic, queue_id, offset, tag_codes=codes)
+        read = partial(store.reader.read, topic, queue_id, offset, tag_codes=codes)
+        result = when_back(store, read)
         if result.status not in (
             ReadStatus.FOUND, ReadStatus.MESSAGE_WAS_REMOVED, ReadStatus.NO_MATCH
         ):  # fmt: skip

@@ -36,7 +36,7 @@ def test_a_changed_queue_id_or_offset_costs_no_other_queue(at: int) -> None:
 
 
 def test_a_store_that_trusts_its_units_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ConsumeQueue, "doubtful_files", lambda self, offset, count: [])
+    monkeypatch.setattr(ConsumeQueue, "check_files", lambda self, offset, count: None)
     with pytest.raises(FlipError, match="consumequeue"):
         for _ in explore(11, [0x80]):
             pass

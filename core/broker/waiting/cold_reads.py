@@ -12,7 +12,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
-from typing import Final
 
 import trio
 
@@ -23,8 +22,6 @@ from motelog.core.remoting.server import Connection, Processor, answer_with
 from motelog.core.store.disk.page_cache import NotInMemoryError, Pageable, PageIns
 
 _log = logging.getLogger(__name__)
-
-THREADS_MAX: Final = 4
 
 # A processor that reads: its reads may wait for the disk if the last argument says so, else it
 # raises NotInMemoryError, before it has had any effect. Then it runs again from its beginning.
@@ -38,25 +35,23 @@ class ColdReads:
         self, page_in: Callable[[Sequence[Pageable]], Awaitable[None]], *, waiting_max: int
     ) -> None:
         self._page_in = page_in
+        self._waiting_max = waiting_max
         self._send, self._receive = trio.open_memory_channel[
             tuple[Sequence[Pageable], Callable[[], None]]
         ](waiting_max)
+        self.waiting_count = 0
         self.loaded_count = 0
         self._faults = LimitedLog(_log)
-
-    @property
-    def waiting_count(self) -> int:
-        return self._send.statistics().current_buffer_used
 
     def page_in(self, missing: Sequence[Pageable], then: Callable[[], None]) -> bool:
         """Call ``then`` when ``missing`` has been paged in; False if too many wait.
 
         ``then`` reads again. It may miss the same again, when something else needed the memory.
         """
-        try:
-            self._send.send_nowait((missing, then))
-        except trio.WouldBlock:
+        if self.waiting_count == self._waiting_max:
             return False
+        self.waiting_count += 1
+        self._send.send_nowait((missing, then))
         return True
 
     def guard(self, process: ReadingProcessor) -> Processor:
@@ -111,14 +106,17 @@ class ColdReads:
     ) -> None:
         """Page in until cancelled; ``after`` is called behind each ``then``."""
         async with trio.open_nursery() as nursery:
-            for _ in range(THREADS_MAX):
-                nursery.start_soon(self._page_in_each, after)
             task_status.started()
+            async for missing, then in self._receive:
+                # A task each: who waits for something that is made again holds nobody up.
+                nursery.start_soon(self._page_in_one, missing, then, after)
 
-    async def _page_in_each(self, after: Callable[[], None]) -> None:
-        async for missing, then in self._receive:
-            await self._page_in(missing)
-            self.loaded_count += 1
-            with self._faults.boundary("going on after a page-in failed, a fault of this server"):
-                then()
-            after()
+    async def _page_in_one(
+        self, missing: Sequence[Pageable], then: Callable[[], None], after: Callable[[], None]
+    ) -> None:
+        await self._page_in(missing)
+        self.waiting_count -= 1
+        self.loaded_count += 1
+        with self._faults.boundary("going on after a page-in failed, a fault of this server"):
+            then()
+        after()

@@ -12,8 +12,8 @@ the CommitLog.
            |  units on file         |  units in the tail      |
 
 For each file there is the CRC-32C of the units on it. It is kept over a stop (queues.json), and
-compared when the file is read for the first time after a start: a file that has changed since is
-doubtful, and its units are compared with their records (unit_healer) until it is as it was.
+compared when the file is read for the first time after a start. A file that has changed since is
+doubtful: nobody reads it until it has been made again from the log (quarantine).
 
 Invariants: each unit below max_offset is on file or in the tail, and leaves the tail only when it
 is on file; files are contiguous, and one that is there has its full size.
@@ -49,8 +49,8 @@ class OpenFiles:
         self.storage = storage
         self._count_max = count_max
         self._files: OrderedDict[str, ReadFile] = OrderedDict()
-        # Called with a queue and the offset of a unit whose file is doubtful.
-        self.heal: Callable[[ConsumeQueue, int], None] = lambda queue, offset: None
+        # Called with a queue and the first offset of a file that is wanted and doubtful; raises.
+        self.put_aside: Callable[[ConsumeQueue, int], None] = lambda queue, begin: None
 
     def get(self, path: str) -> ReadFile:
         file = self._files.get(path)
@@ -84,8 +84,8 @@ class ConsumeQueue:
 
     __slots__ = (
         "_crc_end", "_crcs", "_directory", "_doubtful", "_file_units", "_files", "_has_new_file",
-        "_min_for", "_unchecked", "_unsynced_from", "begin_offset", "files_count", "min_offset",
-        "opened_at", "tail",
+        "_min_for", "_unchecked", "_unproven", "_unsynced_from", "begin_offset", "files_count",
+        "min_offset", "opened_at", "tail",
     )  # fmt: skip
 
     def __init__(
@@ -108,6 +108,7 @@ class ConsumeQueue:
         # Sets of file numbers (queue offset / units of a file), as bits.
         self._unchecked = 0
         self._doubtful = 0
+        self._unproven = 0  # nobody had told their CRC: it is that of what they were found to hold
         self.tail = QueueTail(topic.encode(), queue_id, 0)
 
     # -- files -----------------------------------------------------------------------------
@@ -157,7 +158,7 @@ class ConsumeQueue:
         self.tail.reset(self.begin_offset)
         self._crcs = []
         self._crc_end = self.begin_offset
-        self._unchecked = self._doubtful = 0
+        self._unchecked = self._doubtful = self._unproven = 0
 
     @property
     def _storage(self) -> Storage:
@@ -365,64 +366,67 @@ class ConsumeQueue:
             at += len(here)
         self._crc_end = max(self._crc_end, offset + len(units) // UNIT_BYTES)
 
-    def doubtful_files(self, offset: int, count: int) -> list[int]:
-        """Return the first offsets of files that hold these units and have changed since a stop.
+    def check_files(self, offset: int, count: int) -> None:
+        """Put files aside that hold some of these units and have changed; that raises.
 
         The first time after a start a file is read whole for that.
         """
-        if not self._unchecked | self._doubtful:
-            return []
-        found = []
-        first, last = offset // self._file_units, (offset + count - 1) // self._file_units
-        for number in range(first, last + 1):
-            if self._unchecked >> number & 1:
-                self.check_file(number)
-            if self._doubtful >> number & 1:
-                found.append(number * self._file_units)
-        return found
+        if self._unchecked | self._doubtful:
+            for number in self._numbers(offset, count):
+                if self._unchecked >> number & 1:
+                    self._check_file(number)
+                if self._doubtful >> number & 1:
+                    self._files.put_aside(self, number * self._file_units)
+
+    def check_again(self, offset: int, count: int) -> None:
+        """Do the same when one of these units leads nowhere: they may have changed since.
+
+        Where it returns, the files are what was written, and the record is lost.
+        """
+        for number in self._numbers(offset, min(count, self.tail.first_offset - offset)):
+            self._check_file(number)
+            self._doubtful |= self._unproven & 1 << number
+        self.check_files(offset, count)
+
+    def _numbers(self, offset: int, count: int) -> range:
+        """Return the numbers of the files that hold these units."""
+        return range(offset // self._file_units, -(-(offset + count) // self._file_units))
 
     def is_unchecked(self, offset: int) -> bool:
         """Say whether the file that holds a unit is still to be compared with its CRC."""
         return bool(self._unchecked >> offset // self._file_units & 1)
 
-    @property
-    def has_doubtful_file(self) -> bool:
-        """Say whether a file that was looked into is not what it was."""
-        return self._doubtful != 0
+    def _check_file(self, number: int) -> None:
+        """Compare a file with its CRC; where that is not known, take what is found for it."""
+        index = number - self.begin_offset // self._file_units
+        if 0 <= index < len(self._crcs):
+            begin = number * self._file_units
+            end = min(begin + self._file_units, self._crc_end)
+            found = crc32c(self.read_files(begin, end - begin))
+            if self._crcs[index] == UNKNOWN_CRC:
+                self._crcs[index] = found
+                self._unproven |= 1 << number
+            elif found != self._crcs[index]:
+                self._doubtful |= 1 << number
+        # Not where it could not be read: it is compared when it can be.
+        self._unchecked &= ~(1 << number)
 
-    def check_file(self, number: int) -> None:
-        """Compare a file with its CRC; it is doubtful or no longer."""
-        begin = number * self._file_units
-        index = (begin - self.begin_offset) // self._file_units
-        end = min(begin + self._file_units, self._crc_end)
-        bit = 1 << number
-        self._unchecked &= ~bit
-        if not 0 <= index < len(self._crcs):
-            return
-        found = crc32c(self.read_files(begin, end - begin))
-        if self._crcs[index] == UNKNOWN_CRC:
-            self._crcs[index] = found
-        if found == self._crcs[index]:
-            self._doubtful &= ~bit
-        else:
-            self._doubtful |= bit
+    def file_end(self, begin: int) -> int:
+        """Return where the units on file end in the file that begins with unit ``begin``."""
+        return min(begin + self._file_units, self.tail.first_offset)
 
-    def repair(self, offset: int, unit: bytes) -> None:
-        """Put a unit on file where another one is; OSError if that cannot be."""
-        self._storage.write_files(self.pieces(offset, unit), self._file_units * UNIT_BYTES)
-        self._mark_unsynced(offset)
-        self.check_file(offset // self._file_units)
+    def rewrite(self, begin: int, units: bytes) -> None:
+        """Put the units of a file on it; OSError if that cannot be. From any thread."""
+        self._storage.write_files(self.pieces(begin, units), self._file_units * UNIT_BYTES)
 
-    def file_range(self, offset: int) -> tuple[int, int]:
-        """Return [begin, end) of the units on file in the file that holds ``offset``."""
-        begin = offset // self._file_units * self._file_units
-        return begin, min(begin + self._file_units, self.tail.first_offset)
-
-    def trust_file(self, offset: int) -> None:
-        """The file that holds ``offset`` is as right as the log can tell."""
-        number = offset // self._file_units
+    def trust(self, begin: int) -> None:
+        """The file that begins with unit ``begin`` is as right as the log can tell: read it."""
+        number = begin // self._file_units
         self._crcs[number - self.begin_offset // self._file_units] = UNKNOWN_CRC
-        self.check_file(number)
+        self._check_file(number)
+        self._doubtful &= ~(1 << number)
+        self._unproven &= ~(1 << number)
+        self._mark_unsynced(begin)
 
     # -- reading ---------------------------------------------------------------------------
 
@@ -490,8 +494,7 @@ class ConsumeQueue:
             at = (offset - block_begin) * UNIT_BYTES
             if not 0 <= at < len(block):
                 block_begin = max(offset - BLOCK_UNITS // 2, self.begin_offset)
-                for begin in self.doubtful_files(block_begin, BLOCK_UNITS):
-                    self._files.heal(self, begin)
+                self.check_files(block_begin, BLOCK_UNITS)
                 block = self.read(block_begin, BLOCK_UNITS)
                 at = (offset - block_begin) * UNIT_BYTES
             return UNIT.unpack_from(block, at)

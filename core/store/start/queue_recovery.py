@@ -111,13 +111,9 @@ class QueueRecovery:
             offset -= 1
         else:
             return None
-        file = self._log.queue.find(physical_offset)
-        if file is None or physical_offset < self._log.begin_offset:
-            return None
-        at = physical_offset - file.begin
-        found, _, _ = scan(file.view, at, file.size, file.begin, 1)
-        wanted = (queue.tail.topic, queue.tail.queue_id, offset, physical_offset, size)
-        if found and found[0][:5] == wanted:
+        if self._log.queue.find(physical_offset) is None or names_its_record(
+            self._log, queue, offset
+        ):
             return None
         return f"unit {offset} names no record of this queue at {physical_offset}"
 
@@ -321,3 +317,14 @@ class QueueRecovery:
             damage.physical_offset <= physical_offset < damage.physical_offset + damage.size
             for damage in self.report.damage
         )
+
+
+def names_its_record(log: CommitLog, queue: ConsumeQueue, offset: int) -> bool:
+    """Say whether a unit, or none, leads to the record that names its place in the queue."""
+    physical_offset, size, _ = queue.unit(offset)
+    file = log.queue.find(physical_offset)
+    if file is None:
+        return False
+    found, _, _ = scan(file.view, physical_offset - file.begin, file.size, file.begin, 1)
+    wanted = (queue.tail.topic, queue.tail.queue_id, offset, physical_offset, size)
+    return bool(found) and found[0][:5] == wanted

@@ -217,33 +217,14 @@ class Recovery:
 
     def _find_next(self, file: MappedFile, position: int) -> int | None:
         """Return the physical offset of the next intact record behind a bad one."""
-        # A body may hold bytes that look like a record, so the bad record's own size comes first.
-        size = copy_out(file.view, position, min(position + 4, file.size))
-        after = position + int.from_bytes(size, "big")
-        if position + RECORD_BYTES_MIN <= after <= file.size and self._begins_at(file, after):
-            return file.begin + after
-        good = next(self._intact_from(file.begin + position + 1), None)
+        good = find_next(self._log, file, position)
         if good is None or good <= self._ends_from:
             return good
         # The log was on disk up to here. A hole may follow, and nothing behind a hole is kept.
         end = self._log.queue.find(self._ends_from)
-        if end is not None and self._begins_at(end, self._ends_from - end.begin):
+        if end is not None and _begins_at(end, self._ends_from - end.begin):
             return self._ends_from
         return None
-
-    def _begins_at(self, file: MappedFile, position: int) -> bool:
-        """Say whether an intact record or a blank one begins there."""
-        found, _, stop = scan(file.view, position, file.size, file.begin, 1)
-        return bool(found) or stop is ScanStop.BLANK
-
-    def _intact_from(self, begin: int) -> Iterator[int]:
-        """Yield where the next intact record at or behind ``begin`` is, in each stretch of data."""
-        for file in self._log.queue.between(begin, OFFSET_MAX):
-            at = max(begin - file.begin, 0)
-            for start, stop in file.region.data_ranges(at):
-                hit = find_record(file.view, start, stop, file.size, file.begin)
-                if hit >= 0:
-                    yield file.begin + hit
 
     def _cut_log(self, end: int, torn: ScanStop) -> None:
         """Make the log end at ``end``; what lies behind it is no longer part of it."""
@@ -269,7 +250,9 @@ class Recovery:
         """Count the intact records that are given up because something before them is missing."""
         report = self.report
         begin: int | None = end
-        while begin is not None and (begin := next(self._intact_from(begin), None)) is not None:
+        while (
+            begin is not None and (begin := next(_intact_from(self._log, begin), None)) is not None
+        ):
             file = self._log.queue.find(begin)
             assert file is not None
             _, position, _, count, _ = collect(
@@ -347,3 +330,29 @@ class Recovery:
             report.was_clean, report.scanned_from, report.end_offset, report.records,
             len(report.repaired_queues), len(report.rebuilt_queues),
         )  # fmt: skip
+
+
+def find_next(log: CommitLog, file: MappedFile, position: int) -> int | None:
+    """Return the physical offset of the next intact record behind a bad one of ``file``."""
+    # A body may hold bytes that look like a record, so the bad record's own size comes first.
+    size = copy_out(file.view, position, min(position + 4, file.size))
+    after = position + int.from_bytes(size, "big")
+    if position + RECORD_BYTES_MIN <= after <= file.size and _begins_at(file, after):
+        return file.begin + after
+    return next(_intact_from(log, file.begin + position + 1), None)
+
+
+def _begins_at(file: MappedFile, position: int) -> bool:
+    """Say whether an intact record or a blank one begins there."""
+    found, _, stop = scan(file.view, position, file.size, file.begin, 1)
+    return bool(found) or stop is ScanStop.BLANK
+
+
+def _intact_from(log: CommitLog, begin: int) -> Iterator[int]:
+    """Yield where the next intact record at or behind ``begin`` is, in each stretch of data."""
+    for file in log.queue.between(begin, OFFSET_MAX):
+        at = max(begin - file.begin, 0)
+        for start, stop in file.region.data_ranges(at):
+            hit = find_record(file.view, start, stop, file.size, file.begin)
+            if hit >= 0:
+                yield file.begin + hit

@@ -125,3 +125,24 @@ async def test_a_pull_that_finds_nothing_once_it_is_in_memory_is_held(tmp_path: 
         async with paging_in(stage):
             pass
         assert (len(stage.held), client.answers) == (1, [])
+
+
+async def test_a_pull_waits_for_units_that_are_made_again(tmp_path: Path) -> None:
+    with pull_stage(tmp_path, commitlog_file_bytes=4096) as stage:
+        for topic in "AB":
+            stage.store.append([message(stage.tail(topic, 0), b"from %s" % topic.encode())] * 40)
+    unit_file = tmp_path / "consumequeue" / "A" / "0" / ("0" * 20)
+    unit_file.write_bytes(bytes(40) + unit_file.read_bytes()[40:])
+    with pull_stage(tmp_path, commitlog_file_bytes=4096) as stage:
+        waiting, other = Client(), Client()
+        async with trio.open_nursery() as nursery:
+            await nursery.start(stage.api.cold_reads.run, lambda: None)
+            stage.pull(waiting, "A", 0)
+            stage.pull(other, "B", 0)
+            await wait_all_tasks_blocked()
+            assert (len(waiting.answers), len(other.answers)) == (0, 1)
+            assert await stage.store.quarantine.rebuild()
+            await wait_all_tasks_blocked()
+            nursery.cancel_scope.cancel()
+        (answer,) = waiting.answers
+        assert (answer.code, answer.body.count(b"from A")) == (ResponseCode.SUCCESS, 32)

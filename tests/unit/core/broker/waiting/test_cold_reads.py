@@ -140,3 +140,22 @@ def test_only_so_many_requests_wait() -> None:
     assert [answer.code for answer in client.answers] == [ResponseCode.SYSTEM_BUSY]
     with pytest.raises(BrokerError):
         cold.guard(Reader(1).process)(REQUEST, cast("Connection", client))
+
+
+async def test_who_waits_for_long_holds_nobody_else_up() -> None:
+    disk, slow, quick = Disk(), Client(), Client()
+
+    async def page_in(missing: Sequence[Pageable]) -> None:
+        if missing[0].where[1] == 1:
+            await disk.page_in(missing)
+
+    cold = ColdReads(page_in, waiting_max=20)
+    async with running(cold):
+        for _ in range(19):
+            ask(cold, Reader(1), slow, REQUEST)
+        ask(cold, Reader(2), quick, REQUEST)
+        await wait_all_tasks_blocked()
+        assert (len(slow.answers), len(quick.answers), cold.waiting_count) == (0, 1, 19)
+        disk.goes_on.set()
+        await wait_all_tasks_blocked()
+    assert (len(slow.answers), cold.waiting_count) == (19, 0)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from functools import partial
-from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -123,30 +122,6 @@ async def test_a_reader_that_may_wait_is_told_nothing(tmp_path: Path) -> None:
         await store.reader.page_in(missing_of(read_at_hand(store, "T", 0, 0)))
         assert missing_of(read_at_hand(store, "T", 0, 0))
         assert store.reader.read("T", 0, 0).status is ReadStatus.FOUND
-
-
-async def test_records_that_doubtful_units_are_compared_with_are_paged_in_first(
-    tmp_path: Path,
-) -> None:
-    filled(tmp_path)
-    path = tmp_path / "consumequeue" / "T" / "1" / ("0" * 20)
-    right = path.read_bytes()
-    changes = (b"\0" * 20, b"\xff" * 20, b"\x7f" * 20, bytes(11) + b"\x05" + bytes(8))
-    # The first unit that is read, and one behind it.
-    for at, garbage in product((200, 400), changes):
-        path.write_bytes(right[:at] + garbage + right[at + 20 :])
-        storage = ColdStorage()
-        with opened(tmp_path, storage=storage, consume_queue_file_units=100) as store:
-            kinds = []
-            while missing := missing_of(read_at_hand(store, "T", 1, 10, count_max=32)):
-                kinds.append({"consumequeue" in place.where[0] for place in missing})
-                assert store.healer.repaired_units == 0
-                await store.reader.page_in(missing)
-            assert kinds[:2] == [{True}, {False}]
-            found = store.reader.read("T", 1, 10, count_max=32, may_wait=False)
-            assert (found.status, found.count) == (ReadStatus.FOUND, 32)
-            assert store.healer.repaired_units == 1
-        assert path.read_bytes() == right
 
 
 async def test_who_has_a_task_of_its_own_reads_when_all_is_in_memory(tmp_path: Path) -> None:

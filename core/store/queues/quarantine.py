@@ -1,0 +1,214 @@
+"""ConsumeQueue files that are not what was written: put aside, and made again from the log.
+
+Owns: Quarantine: which files are aside, making them again, waking who waits. Must not touch: when a
+file is doubtful (consume_queue).
+
+    file before     file that is aside      file behind
+    ... unit |  ?  ?  ?  ?  ?  ?  ?  ?  ?  | unit ...
+          |                                   |
+    --[record]---- all of it is walked ----[record]---   the log
+
+Invariants: a file is read again when each record that the log has for it has its unit, and fillers
+stand where there is none; all other files are read meanwhile. A crash before that leaves a file
+that differs from its CRC in queues.json: who reads it first after the next start puts it aside.
+Concurrency: runs in the trio thread, a slice at a time, over pages that a thread has loaded; a
+thread writes the file. The units of one file are in memory at a time.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Final, NoReturn
+
+import trio
+
+from motelog.core.errors import StoreError
+from motelog.core.records.layout import FILLER_SIZE, UNIT_BYTES, ScanStop
+from motelog.core.records.scan import UnitRun, collect
+from motelog.core.store.disk.files import Storage
+from motelog.core.store.disk.page_cache import NotInMemoryError, Pageable, Places
+from motelog.core.store.due_time import WAITING_TOPICS, DueTimes
+from motelog.core.store.log.commitlog import CommitLog
+from motelog.core.store.queues.consume_queue import FILLER, UNIT, ConsumeQueue
+from motelog.core.store.queues.unit_flusher import UnitFlusher
+from motelog.core.store.start.queue_recovery import names_its_record
+from motelog.core.store.start.recovery import find_next
+
+logger = logging.getLogger(__name__)
+
+# How much of the log is walked before the event loop has its turn.
+SLICE_BYTES: Final = 1_048_576
+RETRY_S: Final = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class AsideFile:
+    """A file that is aside, by the queue offset of its first unit."""
+
+    queue: ConsumeQueue
+    begin: int
+    back: trio.Event = field(default_factory=trio.Event)
+
+    @property
+    def where(self) -> tuple[str, int]:
+        return self.queue.directory, self.begin
+
+    def page_in(self, storage: Storage) -> None:
+        """Do nothing: only Quarantine brings it back."""
+
+
+class UnitsAsideError(NotInMemoryError, StoreError):
+    """Units are in a file that is aside: try again when it is back.
+
+    Also for who may wait for the disk, and a StoreError for who does not page in.
+    """
+
+    def __init__(self, file: AsideFile) -> None:
+        super().__init__([file])
+
+    def __str__(self) -> str:
+        return "units of {} from {} on are made again: try again later".format(
+            *self.missing[0].where
+        )
+
+
+class Quarantine:
+    """The files of one open store that are aside."""
+
+    def __init__(
+        self,
+        log: CommitLog,
+        due_times: DueTimes,
+        unit_flusher: UnitFlusher,
+        *,
+        page_in: Callable[[Sequence[Pageable]], Awaitable[None]],
+        files_lock: trio.Lock,
+    ) -> None:
+        self._log = log
+        self._due_times = due_times
+        self._unit_flusher = unit_flusher
+        self._page_in = page_in
+        self._files_lock = files_lock
+        self._aside: dict[tuple[ConsumeQueue, int], AsideFile] = {}
+        self._wanted = trio.Event()
+        self.rebuilt_files = 0
+
+    @property
+    def aside_count(self) -> int:
+        return len(self._aside)
+
+    def put_aside(self, queue: ConsumeQueue, begin: int) -> NoReturn:
+        """Have a file made again, and raise UnitsAsideError."""
+        file = self._aside.get((queue, begin))
+        if file is None:
+            file = self._aside[queue, begin] = AsideFile(queue, begin)
+            self._wanted.set()
+            logger.warning(
+                "a ConsumeQueue file has changed on the disk and is made again from the log; its "
+                "messages wait for that, none is lost; if it happens again, check the disk "
+                "directory=%s offset=%d", queue.directory, begin,
+            )  # fmt: skip
+        raise UnitsAsideError(file)
+
+    async def run(self) -> None:
+        """Make files again until cancelled."""
+        while True:
+            await self._wanted.wait()
+            self._wanted = trio.Event()
+            if not await self.rebuild():
+                await trio.sleep(RETRY_S)
+                self._wanted.set()
+
+    async def rebuild(self) -> bool:
+        """Make all files again that are aside now; return whether that could be done."""
+        is_done = True
+        for key, file in list(self._aside.items()):
+            try:
+                await self._rebuild(*key)
+            except (OSError, StoreError) as exc:
+                is_done = False
+                logger.error(
+                    "a ConsumeQueue file cannot be made again, and its messages wait; it is tried "
+                    "again soon, mend what the reason says directory=%s offset=%d reason=%s",
+                    file.queue.directory, file.begin, exc,
+                )  # fmt: skip
+            else:
+                del self._aside[key]
+                file.back.set()
+        return is_done
+
+    async def _rebuild(self, queue: ConsumeQueue, begin: int) -> None:
+        end = queue.file_end(begin)
+        units = await self._units(queue, begin, end)
+        # Under the lock: a file that cleaning has removed is not to come back.
+        async with self._files_lock:
+            if begin >= queue.begin_offset:
+                await trio.to_thread.run_sync(queue.rewrite, begin, units)
+                queue.trust(begin)
+                self._unit_flusher.note_unsynced([queue])
+        self.rebuilt_files += 1
+        logger.warning(
+            "a ConsumeQueue file is what the log says again, and its messages are read on "
+            "directory=%s offset=%d units=%d", queue.directory, begin, end - begin,
+        )  # fmt: skip
+
+    async def _units(self, queue: ConsumeQueue, begin: int, end: int) -> bytes:
+        """Return what the log says units [begin, end) are, a filler where it says nothing."""
+        log = self._log
+        at, stop = log.begin_offset, log.end_offset
+        is_behind_another = begin > queue.begin_offset and names_its_record(log, queue, begin - 1)
+        if is_behind_another:
+            at = sum(queue.unit(begin - 1)[:2])
+        if end < queue.max_offset and names_its_record(log, queue, end):
+            stop = queue.unit(end)[0]
+        units = bytearray(FILLER * (end - begin))
+        missing = end - begin
+        count_max = 1
+        while missing and (at := max(at, log.begin_offset)) < stop:
+            file = log.queue.find(at)
+            assert file is not None
+            position = at - file.begin
+            places = Places(file.path, ((position, min(position + SLICE_BYTES, file.size)),))
+            await self._page_in([places])
+            if at < log.begin_offset:
+                continue  # removed meanwhile
+            runs, position, reason, count, _ = collect(
+                file.view, position, min(file.size, log.end_offset - file.begin), file.begin,
+                count_max, WAITING_TOPICS, self._due_times.due_ms,
+            )  # fmt: skip
+            for run in runs:
+                if run[:2] == (queue.tail.topic, queue.tail.queue_id):
+                    missing -= _put(units, run, begin)
+            count_max = max(SLICE_BYTES * count // max(file.begin + position - at, 1), 1)
+            if reason is ScanStop.COUNT:
+                at = file.begin + position
+            elif reason in (ScanStop.BLANK, ScanStop.END):
+                at = file.end
+            else:
+                at = find_next(log, file, position) or stop
+        if not is_behind_another:
+            _keep_removed(units, queue.read_files(begin, end - begin), log.begin_offset)
+        return bytes(units)
+
+
+def _put(units: bytearray, run: UnitRun, begin: int) -> int:
+    """Put a run's units where none are yet, return how many: the first has a queue offset."""
+    count = 0
+    at = (run.first_offset - begin) * UNIT_BYTES
+    for here in range(max(at, 0), min(at + len(run.units), len(units)), UNIT_BYTES):
+        if units[here : here + UNIT_BYTES] == FILLER:
+            units[here : here + UNIT_BYTES] = run.units[here - at : here - at + UNIT_BYTES]
+            count += 1
+    return count
+
+
+def _keep_removed(units: bytearray, old: bytes, log_begin: int) -> None:
+    """Keep the first units, if their records are removed: they say where the others begin."""
+    for at in range(0, len(old), UNIT_BYTES):
+        physical_offset, size, _ = UNIT.unpack_from(old, at)
+        is_removed = physical_offset < log_begin and 0 < size < FILLER_SIZE
+        if not is_removed or units[at : at + UNIT_BYTES] != FILLER:
+            break
+        units[at : at + UNIT_BYTES] = old[at : at + UNIT_BYTES]
