@@ -14,7 +14,7 @@ import trio
 from motelog.core.limited_log import LimitedLog
 from motelog.core.state_file import StateFile
 
-_log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 LINE_PERIOD_S: Final = 60.0
 
@@ -37,7 +37,7 @@ class SavedTable:
         self._file = file
         self._table = table
         self._lock = trio.Lock()
-        self._unsaved = LimitedLog(_log, lines_max=1, period_s=LINE_PERIOD_S)
+        self._unsaved = LimitedLog(logger, lines_max=1, period_s=LINE_PERIOD_S)
 
     def load(self, *, is_expected: bool) -> None:
         """Take in the newest good content; StoreDamagedError if there is none left of it."""

@@ -26,7 +26,7 @@ from motelog.core.remoting.frames import loads
 from motelog.core.sealed_json import KEY, seal, seal_fault
 from motelog.core.store.disk.files import OsStorage, Storage
 
-_log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 Content = TypeVar("Content")
 
@@ -76,10 +76,10 @@ class StateFile:
 
     def say_missing(self) -> None:
         """Note in the log that neither the file nor the one before is there but should be."""
-        _log.warning("state file missing path=%s lost=all %s", self.path, self.holds)
+        logger.warning("state file missing path=%s lost=all %s", self.path, self.holds)
 
     def _say_older(self, reason: str) -> None:
-        _log.warning(
+        logger.warning(
             "state file not usable, the one saved before is used path=%s reason=%s lost=newest %s",
             self.path, reason, self.holds,
         )  # fmt: skip

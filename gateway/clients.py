@@ -40,7 +40,7 @@ from motelog.gateway.sessions.subscribe_rules import (
 )
 from motelog.gateway.sessions.subscriptions import SubscriptionTree
 
-_log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 _FAULT_CODES: Final = {
     Fault.FRAME_TOO_LARGE: ReasonCode.PACKET_TOO_LARGE,
@@ -75,7 +75,7 @@ class Clients:
         #: it.
         self._connections = connections
         self._by_client_id: dict[str, Session] = {}
-        self._peer_log = LimitedLog(_log, monotonic_s=lambda: clock.monotonic_ms() / 1000)
+        self._peer_log = LimitedLog(logger, monotonic_s=lambda: clock.monotonic_ms() / 1000)
 
     # --- connections ---------------------------------------------------------------------
 

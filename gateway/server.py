@@ -23,7 +23,7 @@ from motelog.gateway.log.log_port import LogPort
 from motelog.gateway.metrics import GatewayMetrics
 from motelog.gateway.mqtt.packet_types import ReasonCode
 
-_log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 #: Descriptors that are not for MQTT connections: log files, listeners, native clients.
 DESCRIPTORS_KEPT: Final = 1024
@@ -114,5 +114,5 @@ def _connections_max(configured: int) -> int:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     allowed = max(64, hard - DESCRIPTORS_KEPT)
     if configured > allowed:
-        _log.info("connections bounded by descriptor limit count=%d", allowed)
+        logger.info("connections bounded by descriptor limit count=%d", allowed)
     return min(configured, allowed)

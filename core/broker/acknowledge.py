@@ -31,7 +31,7 @@ from motelog.core.clock import Clock
 from motelog.core.errors import FlushTimeoutError, StoreError, StoreFencedError
 from motelog.core.store.message_store import MessageStore
 
-_log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 Answers = TypeVar("Answers")
 
@@ -180,7 +180,7 @@ class AnswerQueue(Generic[Answers]):
             entries.clear()
         if released:
             if self._late_count:
-                _log.warning("the disk keeps up again appends_too_late=%d", self._late_count)
+                logger.warning("the disk keeps up again appends_too_late=%d", self._late_count)
                 self._late_count = 0
             self._answer(released)
         if failure is not None and refused:
@@ -198,7 +198,7 @@ class AnswerQueue(Generic[Answers]):
                 f"stored, but not on the disk within {timeout_ms} ms: it may be there later"
             )
             if not self._late_count:
-                _log.warning(
+                logger.warning(
                     "the disk is too slow: who waits for it is refused, and may send again what is"
                     " stored already timeout_ms=%d acknowledged_offset=%d",
                     timeout_ms, self._acknowledge.acknowledged_offset,

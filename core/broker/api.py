@@ -35,7 +35,7 @@ __all__ = [
     "ReadStatus",
 ]
 
-_log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 
 class BrokerApi:
@@ -53,7 +53,7 @@ class BrokerApi:
         self._store = store
         self._topics = topics
         self._clock = clock
-        self._faults = LimitedLog(_log)
+        self._faults = LimitedLog(logger)
         self.store_host = store_host
         self.acknowledge = policy_of(store)
         # The hot calls go straight to the store; the event loop may not wait for a file.

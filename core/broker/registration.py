@@ -23,7 +23,7 @@ from motelog.core.errors import RemotingError
 from motelog.core.remoting.client import RemotingClient, connect
 from motelog.core.remoting.frames import RemotingCommand, RequestCode, ResponseCode
 
-_log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 # Changes that follow each other within this time share one registration.
 _GATHER_S: Final = 0.01
@@ -154,7 +154,7 @@ class Registrar:
         if answer.code != ResponseCode.SUCCESS:
             raise RemotingError(f"registration refused: {answer.code} {answer.remark}")
         if not self._is_registered:
-            _log.info("registered namesrv=%s topics=%d", self._namesrv, len(self._topics))
+            logger.info("registered namesrv=%s topics=%d", self._namesrv, len(self._topics))
         self._is_registered = True
         self._registered_version = version
         self._was_told_unreachable = False
@@ -164,7 +164,7 @@ class Registrar:
         self._is_registered = False
         self._end_round()
         if not self._was_told_unreachable:
-            _log.warning("name server unreachable namesrv=%s error=%s", self._namesrv, exc)
+            logger.warning("name server unreachable namesrv=%s error=%s", self._namesrv, exc)
         self._was_told_unreachable = True
 
     def _end_round(self) -> None:

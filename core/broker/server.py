@@ -51,7 +51,7 @@ from motelog.core.state_file import StateFile
 from motelog.core.store.message_store import MessageStore
 from motelog.core.store.state.progress import OnProgress, StartProgress, log_progress
 
-_log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 VIP_PORT_DISTANCE: Final = 2
 _EXPIRE_INTERVAL_S: Final = 10.0
@@ -105,7 +105,7 @@ class Broker:
             ),
             self.offsets,
         )
-        self._faults = LimitedLog(_log)
+        self._faults = LimitedLog(logger)
         self._registrars: list[Registrar] = []
         self._serving: _Serving | None = None
 
@@ -288,8 +288,8 @@ class Broker:
             nursery.start_soon(self._expire_regularly, consumer)
             nursery.start_soon(self._tick_regularly, runtime, stats)
             await self._start_registrars(nursery)
-            _log.info("broker listens address=%s:%d topics=%d", *self.address, len(self.topics))
-            _log.info("messages are %s", self._config.store.promise)
+            logger.info("broker listens address=%s:%d topics=%d", *self.address, len(self.topics))
+            logger.info("messages are %s", self._config.store.promise)
             task_status.started()
 
     def _processors(
@@ -349,7 +349,7 @@ class Broker:
         try:
             return [main, open_listener(f"{shown_host}:{vip_port}")]
         except OSError as exc:
-            _log.warning("VIP port not available, old clients may need it error=%s", exc)
+            logger.warning("VIP port not available, old clients may need it error=%s", exc)
             return [main]
 
     def _advertised(self) -> tuple[str, int]:
@@ -367,7 +367,7 @@ class Broker:
             )
             lowered = self.offsets.lower_to(store.reader.max_offset)
             if lowered:
-                _log.warning("consume offsets beyond the end of their queues lowered=%d", lowered)
+                logger.warning("consume offsets beyond the end of their queues lowered=%d", lowered)
         except BaseException:
             store.close()
             raise

@@ -27,7 +27,7 @@ from motelog.core.remoting.server import Connection, Processor, RemotingServer
 from motelog.core.saved_table import SavedTable
 from motelog.core.state_file import StateFile
 
-_log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 IDENTITY_CHARACTERS_MAX: Final = 255
 
@@ -51,7 +51,7 @@ class NameServer:
         # Answers to changes of the table that are not on the disk yet.
         self._kv_waiting: list[tuple[RemotingCommand, Connection]] = []
         self._kv_changed = trio.Event()
-        self._faults = LimitedLog(_log)
+        self._faults = LimitedLog(logger)
         self.routes = RouteTable(
             silence_ms_max=config.broker_silence_s_max * 1000,
             brokers_max=config.brokers_max,
@@ -89,7 +89,7 @@ class NameServer:
             on_closed=self._connection_closed,
         )
         server.listen(listener)
-        _log.info("name server listens address=%s:%d", *self.address)
+        logger.info("name server listens address=%s:%d", *self.address)
         async with trio.open_nursery() as nursery:
             await nursery.start(server.run)
             nursery.start_soon(self._scan)
@@ -143,7 +143,7 @@ class NameServer:
             silence_ms_max=silence_ms if silence_ms > 0 else None,
         )
         if is_new:
-            _log.info("broker registered %s topics=%d", _shown(identity), len(body.topics))
+            logger.info("broker registered %s topics=%d", _shown(identity), len(body.topics))
         answer = {"masterAddr": master, "haServerAddr": ha_address}
         order_topics = {"table": self._kv.namespace(ORDER_TOPIC_NAMESPACE) or {}}
         return request.answer(ext=answer, body=msgspec.json.encode(order_topics))
@@ -151,7 +151,7 @@ class NameServer:
     def _unregister(self, request: RemotingCommand, _: Connection) -> RemotingCommand:
         identity = _identity(request.ext)
         self.routes.unregister(identity)
-        _log.info("broker unregistered %s", _shown(identity))
+        logger.info("broker unregistered %s", _shown(identity))
         return request.answer()
 
     def _query_version(self, request: RemotingCommand, _: Connection) -> RemotingCommand:
@@ -318,7 +318,7 @@ def _shown(identity: BrokerIdentity) -> str:
 
 def _log_dropped(reason: str, identities: Iterable[BrokerIdentity]) -> None:
     for identity in identities:
-        _log.warning("broker dropped, it %s %s", reason, _shown(identity))
+        logger.warning("broker dropped, it %s %s", reason, _shown(identity))
 
 
 def _now_ms() -> int:

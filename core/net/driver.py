@@ -16,7 +16,7 @@ from motelog.core.limited_log import LimitedLog
 from motelog.core.net.listen import ACCEPT_LINE_PERIOD_S, ACCEPTING_RESTS
 from motelog.core.net.reactor import Reactor, Turn
 
-_log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 TURNS_MAX: Final = 16
 """Turns taken in a row before other tasks get to run."""
@@ -37,7 +37,7 @@ async def drive(
     ``clock_s`` is a clock that does not go back. ``after_turns`` is called each time before other
     tasks get to run: what is to be done once for all turns in a row.
     """
-    accepts = LimitedLog(_log, lines_max=1, period_s=ACCEPT_LINE_PERIOD_S)
+    accepts = LimitedLog(logger, lines_max=1, period_s=ACCEPT_LINE_PERIOD_S)
     is_more = False
     while True:
         # One scope for all waits of a second: one for each would cost half as much as the wait.

@@ -35,7 +35,7 @@ from motelog.core.net.driver import drive
 from motelog.core.net.reactor import Framing, Reactor, Turn
 from motelog.core.remoting.frames import RemotingCommand, ResponseCode, decode, encode_head
 
-_log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 Processor = Callable[["RemotingCommand", "Connection"], RemotingCommand | None]
 
@@ -125,7 +125,7 @@ class RemotingServer:
         self._after_turns = after_turns
         self._on_closed = on_closed
         self._connections: dict[int, Connection] = {}
-        self._faults = LimitedLog(_log)
+        self._faults = LimitedLog(logger)
         self._has_ended = False
 
     @property
@@ -237,7 +237,7 @@ class RemotingServer:
     def _close(self, connection: Connection, reason: str) -> None:
         """End a connection from our side: what is queued for it is still sent."""
         host, port = connection.peer
-        _log.info("connection refused peer=%s:%d reason=%s", host, port, ascii(reason))
+        logger.info("connection refused peer=%s:%d reason=%s", host, port, ascii(reason))
         self.reactor.close(connection.connection_id)
         self._forget(connection)
 

@@ -40,7 +40,7 @@ from motelog.core.store.queues.consume_queue import ConsumeQueue
 from motelog.core.store.queues.quarantine import UnitsAsideError
 from motelog.core.store.readable import Readable
 
-_log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 HOUR_MS: Final = 3_600_000
 QUEUES_PER_STEP: Final = 64
@@ -118,7 +118,7 @@ class LogCleaner:
             await step()
         except (StoreError, OSError) as exc:
             # Nothing was removed that may not be; the next round tries again.
-            _log.warning("cleaning ended early reason=%s", exc)
+            logger.warning("cleaning ended early reason=%s", exc)
 
     async def clean(self) -> int:
         """Do one round; return how many CommitLog files were removed."""
@@ -143,7 +143,7 @@ class LogCleaner:
             await trio.sleep(self._config.cleanup_pause_ms / 1000)
         if removed:
             followed = await self.remove_derived()
-            _log.info("cleaned commitlog_files=%d consumequeue_files=%d", removed, followed)
+            logger.info("cleaned commitlog_files=%d consumequeue_files=%d", removed, followed)
         return removed
 
     def _newest_ms(self, file: MappedFile) -> int:
@@ -164,7 +164,7 @@ class LogCleaner:
         usage = await trio.to_thread.run_sync(self._storage.disk_usage, self._config.directory)
         if usage.used_percent > self._config.cleanup_oldest_percent:
             if not is_expired:
-                _log.warning("a file goes before its time disk_used=%.1f", usage.used_percent)
+                logger.warning("a file goes before its time disk_used=%.1f", usage.used_percent)
             return True
         return is_expired and usage.used_percent > self._config.cleanup_expired_percent
 
@@ -193,7 +193,7 @@ class LogCleaner:
             raise
         file.let_go()
         self.removed_files += 1
-        _log.info("removed a CommitLog file path=%s", file.path)
+        logger.info("removed a CommitLog file path=%s", file.path)
 
     def _unlink(self, file: MappedFile) -> None:
         """Remove a file that nobody can find any more; blocks."""
@@ -234,4 +234,4 @@ class LogCleaner:
                 self._storage.remove_file(path)
             except OSError as exc:
                 # The next start finds it again, and that nothing in it points into the log.
-                _log.warning("a derived file stays path=%s error=%s", path, exc)
+                logger.warning("a derived file stays path=%s error=%s", path, exc)

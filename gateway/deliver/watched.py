@@ -15,7 +15,7 @@ from motelog.gateway.log.log_port import LogPort
 from motelog.gateway.mapping.topic_mapping import TopicMapping, is_device_topic
 from motelog.gateway.metrics import GatewayMetrics
 
-_log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 
 class WatchedQueue:
@@ -90,7 +90,7 @@ class WatchedQueues:
 def count_lost(metrics: GatewayMetrics, queue: WatchedQueue, begin: int, end: int) -> None:
     """Note that retention took what a reader had not delivered yet."""
     metrics.messages_lost_to_retention += end - begin
-    _log.warning(
+    logger.warning(
         "messages expired before delivery topic=%s queue_id=%d queue_offset=%d count=%d",
         queue.topic,
         queue.queue_id,

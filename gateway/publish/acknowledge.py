@@ -27,7 +27,7 @@ from motelog.gateway.output import Output
 from motelog.gateway.sessions.connection import Connection
 from motelog.gateway.sessions.publish_rules import refuse_publish
 
-_log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 #: PUBACK with reason "success", the same in every version; the packet identifier goes to position
 #: 2.
@@ -89,7 +89,7 @@ class PublishAcks:
 
     def refuse(self, acks: Acks, error: StoreError) -> None:
         """Tell publishers that the log has not taken what they sent, or cannot keep it."""
-        _log.error("publishes are refused count=%d reason=%s", len(acks), error)
+        logger.error("publishes are refused count=%d reason=%s", len(acks), error)
         is_full = isinstance(error, StoreFullError)
         code = ReasonCode.QUOTA_EXCEEDED if is_full else ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR
         refusal = GatewayError(str(error), reason_code=code)

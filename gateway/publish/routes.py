@@ -18,7 +18,7 @@ from motelog.gateway.log.log_port import LogPort
 from motelog.gateway.mapping.topic_mapping import MappedName, TopicMapping
 from motelog.gateway.mqtt.topics import check_topic_name
 
-_log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 ROUTES_MAX: Final = 100_000
 
@@ -111,11 +111,11 @@ class Routes:
         try:
             queue_count = self._log_port.create_topic(topic, self._topic_queue_count)
         except BrokerError as exc:
-            _log.warning("queue topic refused by broker topic=%s remark=%r", topic, exc.remark)
+            logger.warning("queue topic refused by broker topic=%s remark=%r", topic, exc.remark)
             return None
         self._topics_left -= 1
         if self._topics_left == 0:
-            _log.warning(
+            logger.warning(
                 "gateway.topics_max reached: publishes with a new first level now go to topic=%s",
                 self._mapping.default_topic,
             )

@@ -54,7 +54,7 @@ from motelog.core.store.message_store import MessageStore
 from motelog.core.store.queues.consume_queue import UNIT
 from motelog.core.topic_names import SCHEDULE_TOPIC, TIMER_TOPIC, TOPICS_CLOSED_TO_SENDERS
 
-_log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 BATCH_COUNT: Final = 256
 BATCH_BYTES: Final = 1 << 20
@@ -103,8 +103,8 @@ class ScheduleService:
         self._saved: tuple[dict[int, int] | None, tuple[int, int] | None] = (None, None)
         self._grown = trio.Event()
         self._lock = trio.Lock()
-        self._faults = LimitedLog(_log, lines_max=1, period_s=FAULT_PERIOD_S)
-        self._unsaved = LimitedLog(_log, lines_max=1, period_s=FAULT_PERIOD_S)
+        self._faults = LimitedLog(logger, lines_max=1, period_s=FAULT_PERIOD_S)
+        self._unsaved = LimitedLog(logger, lines_max=1, period_s=FAULT_PERIOD_S)
         self.delivered_count = 0
 
     @property
@@ -174,7 +174,7 @@ class ScheduleService:
                 # The store has said so; only a restart helps.
                 return
             except StoreError as exc:
-                _log.warning("delivery of delayed messages waits reason=%s", exc)
+                logger.warning("delivery of delayed messages waits reason=%s", exc)
                 await trio.sleep(RETRY_S)
                 continue
             except Exception:
@@ -262,7 +262,7 @@ class ScheduleService:
         except (RecordTooLargeError, ValueError) as exc:
             if len(messages) == 1:
                 topic = messages[0][0].topic.decode()
-                _log.error("a delayed message cannot be delivered topic=%s reason=%s", topic, exc)
+                logger.error("a delayed message cannot be delivered topic=%s reason=%s", topic, exc)
                 return 0
             return sum(self._append_all([one], even_if_full=even_if_full) for one in messages)
         return len(messages)
@@ -275,7 +275,7 @@ class ScheduleService:
         pairs = decode_properties(text)
         tail = self._real_tail(pairs)
         if tail is None:
-            _log.error("a delayed message does not say where it belongs offset=%d", physical)
+            logger.error("a delayed message does not say where it belongs offset=%d", physical)
             return
         sys_flag &= ~_SYS_FLAG_TRANSACTION
         code = tags_code(pairs.get(TAGS))
@@ -343,7 +343,9 @@ class ScheduleService:
             text = encode_properties(pairs)
         except ValueError:
             # There is no room for the time: too early is better than never.
-            _log.warning("a delayed message is delivered early bytes_max=%d", PROPERTIES_BYTES_MAX)
+            logger.warning(
+                "a delayed message is delivered early bytes_max=%d", PROPERTIES_BYTES_MAX
+            )
             yield from self._restored(fields)
             return
         tail = self._store.queue_tail(TIMER_TOPIC, timer_queue(due_ms))
@@ -413,6 +415,6 @@ def _decoded(records: bytes) -> list[tuple[Any, ...]]:
         try:
             found += decode(records[at : at + size], verify=True)
         except RecordError as exc:
-            _log.error("a delayed message is damaged and not delivered reason=%s", exc)
+            logger.error("a delayed message is damaged and not delivered reason=%s", exc)
         at += max(size, 1)
     return found

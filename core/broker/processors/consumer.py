@@ -37,7 +37,7 @@ from motelog.core.remoting.server import Connection, Processor
 from motelog.core.store.message_store import MessageStore
 from motelog.core.topic_names import group_name_fault, shown
 
-_log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 CLIENT_ID_CHARACTERS_MAX: Final = 255
 # What one heartbeat may name; a client has a handful.
@@ -102,7 +102,7 @@ class ConsumerProcessor:
         self._producers.expire(now_ms, silence_ms_max)
         gone = self._consumers.expire(now_ms, silence_ms_max)
         for group in gone:
-            _log.warning("consumer expired group=%s", ascii(group))
+            logger.warning("consumer expired group=%s", ascii(group))
         self._notify(gone)
         self._locks.expire(now_ms)
 

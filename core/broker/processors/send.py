@@ -55,7 +55,7 @@ from motelog.core.topic_names import (
     is_group_topic,
 )
 
-_log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 # What a client may set of sysFlag: compressed, multi-tags, compression type. The host bits are the
 # record's own, the transaction bits would make the record invisible.
@@ -129,7 +129,7 @@ class SendProcessor:
         self._sent_back: list[tuple[str, str]] = []
         # (group, topic, message id) of those that consumers have given up.
         self._dead: list[tuple[str, str, str]] = []
-        self._dead_log = LimitedLog(_log)
+        self._dead_log = LimitedLog(logger)
         self.messages_count = 0
         self.dead_letters_count = 0
 

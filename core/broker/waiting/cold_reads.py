@@ -21,7 +21,7 @@ from motelog.core.remoting.frames import RemotingCommand, ResponseCode
 from motelog.core.remoting.server import Connection, Processor, answer_with
 from motelog.core.store.disk.page_cache import NotInMemoryError, Pageable, PageIns
 
-_log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 # A processor that reads: its reads may wait for the disk if the last argument says so, else it
 # raises NotInMemoryError, before it has had any effect. Then it runs again from its beginning.
@@ -41,7 +41,7 @@ class ColdReads:
         ](waiting_max)
         self.waiting_count = 0
         self.loaded_count = 0
-        self._faults = LimitedLog(_log)
+        self._faults = LimitedLog(logger)
 
     def page_in(self, missing: Sequence[Pageable], then: Callable[[], None]) -> bool:
         """Call ``then`` when ``missing`` has been paged in; False if too many wait.

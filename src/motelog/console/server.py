@@ -26,7 +26,7 @@ from motelog.core.limited_log import LimitedLog
 from motelog.core.metrics import CONTENT_TYPE, Registry
 from motelog.core.net.listen import ACCEPT_LINE_PERIOD_S, ACCEPTING_RESTS, open_listener
 
-_log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 SHUTDOWN_S = 1.0  # what open requests get at the end; all of ours are short
 REQUEST_BYTES_MAX = 16_384  # no route takes a body
@@ -37,7 +37,7 @@ class _AcceptFilter(logging.Filter):
 
     def __init__(self) -> None:
         super().__init__()
-        self._limited = LimitedLog(_log, lines_max=1, period_s=ACCEPT_LINE_PERIOD_S)
+        self._limited = LimitedLog(logger, lines_max=1, period_s=ACCEPT_LINE_PERIOD_S)
 
     def filter(self, record: logging.LogRecord) -> bool:
         _, exc, _ = record.exc_info or (None, None, None)
