@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import subprocess
+import threading
 from collections import Counter
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
@@ -23,22 +26,63 @@ from tests.support.broker_stack import (
 )
 from tests.support.java import QUICK_START, VERSION_4, VERSION_5, VERSIONS, java_command
 
-pytestmark = [pytest.mark.java, pytest.mark.timeout(300)]
+# One group: its tests share the drivers, one for each version.
+pytestmark = [pytest.mark.java, pytest.mark.timeout(300), pytest.mark.xdist_group("java-client")]
 
 COUNT = 5
 DEADLINE_S = 90
+# Version -> the driver's process; a JVM takes longer to start than most orders.
+DRIVERS: dict[str, subprocess.Popen[str]] = {}
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _end_of_drivers() -> Iterator[None]:
+    yield
+    for process in DRIVERS.values():
+        process.kill()
+        process.communicate()
+    DRIVERS.clear()
 
 
 async def run_client(version: str, mode: str, stack: Stack, *arguments: str) -> list[list[str]]:
-    """Run the driver; return the fields of the lines it printed."""
-    java = await trio.to_thread.run_sync(java_command, version, "JavaClient", mode)
-    command = [*java, stack.namesrv_address, *arguments]
-    with trio.fail_after(DEADLINE_S):
-        done = await trio.run_process(
-            command, capture_stdout=True, capture_stderr=True, check=False
+    """Have the driver of this version do something; return the fields of the lines it printed."""
+    order = "\t".join((mode, stack.namesrv_address, *arguments))
+    lines = await trio.to_thread.run_sync(_ask_driver, version, order)
+    return [line.split("\t") for line in lines if "\t" in line]
+
+
+def _ask_driver(version: str, order: str) -> list[str]:
+    """Give an order to the driver, which is started once for all tests and after a failure."""
+    process = DRIVERS.get(version)
+    if process is None or process.poll() is not None:
+        process = DRIVERS[version] = subprocess.Popen(
+            java_command(version, "JavaClient"),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
         )
-    assert done.returncode == 0, (done.stderr + done.stdout).decode()[-4000:]
-    return [line.split("\t") for line in done.stdout.decode().splitlines() if "\t" in line]
+    assert process.stdin is not None
+    assert process.stdout is not None
+    # What hangs is ended, which ends its output.
+    watch = threading.Timer(DEADLINE_S, process.kill)
+    watch.start()
+    try:
+        process.stdin.write(f"{order}\n")
+        process.stdin.flush()
+        lines: list[str] = []
+        for line in process.stdout:
+            if line == "done\n":
+                return lines
+            lines.append(line.rstrip("\n"))
+            if line == "failed\n":
+                break
+    finally:
+        watch.cancel()
+    # It may have left a client behind, which must not disturb the next test.
+    del DRIVERS[version]
+    process.kill()
+    process.communicate()
+    raise AssertionError("\n".join([f"{order!r} failed:", *lines])[-4000:])
 
 
 @pytest.mark.parametrize("version", VERSIONS)

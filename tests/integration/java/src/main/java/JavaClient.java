@@ -1,12 +1,15 @@
-// Drives Apache RocketMQ's client; one mode per call, tab-separated results on standard output.
+// Drives Apache RocketMQ's client. Each line of standard input is one order, its words separated by
+// tabs; results are tab-separated lines on standard output, and a line "done" or "failed" ends them.
 //
-//   JavaClient send     NAMESRV TOPIC GROUP COUNT    single, batch, asynchronous and oneway sends
-//   JavaClient consume  NAMESRV TOPIC GROUP COUNT TAGS
-//   JavaClient orderly  NAMESRV TOPIC GROUP COUNT TAGS
-//   JavaClient sql      NAMESRV TOPIC GROUP COUNT FILTER    as consume; "refused" if the start fails
-//   JavaClient later    NAMESRV TOPIC GROUP COUNT    sends with a delay level, consumes each twice
-//   JavaClient query    NAMESRV TOPIC GROUP COUNT    sends with keys, finds by key, time and both ids
+//   send     NAMESRV TOPIC GROUP COUNT    single, batch, asynchronous and oneway sends
+//   consume  NAMESRV TOPIC GROUP COUNT TAGS
+//   orderly  NAMESRV TOPIC GROUP COUNT TAGS
+//   sql      NAMESRV TOPIC GROUP COUNT FILTER    as consume; "refused" if the start fails
+//   later    NAMESRV TOPIC GROUP COUNT    sends with a delay level, consumes each twice
+//   query    NAMESRV TOPIC GROUP COUNT    sends with keys, finds by key, time and both ids
 
+import java.io.BufferedReader;
+import java.io.InputStreamReader;
 import java.nio.charset.StandardCharsets;
 import java.util.ArrayList;
 import java.util.List;
@@ -27,7 +30,23 @@ import org.apache.rocketmq.common.message.Message;
 import org.apache.rocketmq.common.message.MessageExt;
 
 public class JavaClient {
-    public static void main(String[] args) throws Exception {
+    public static void main(String[] unused) throws Exception {
+        BufferedReader orders =
+            new BufferedReader(new InputStreamReader(System.in, StandardCharsets.UTF_8));
+        for (String order = orders.readLine(); order != null; order = orders.readLine()) {
+            String outcome = "done";
+            try {
+                run(order.split("\t"));
+            } catch (Exception error) {
+                error.printStackTrace(System.out);
+                outcome = "failed";
+            }
+            System.out.println(outcome);
+        }
+        System.exit(0);
+    }
+
+    static void run(String[] args) throws Exception {
         int count = Integer.parseInt(args[4]);
         if (args[0].equals("send")) {
             send(args[1], args[2], args[3], count);
@@ -38,7 +57,6 @@ public class JavaClient {
         } else {
             consume(args[0], args[1], args[2], args[3], count, args[5]);
         }
-        System.exit(0);
     }
 
     static void send(String namesrv, String topic, String group, int count) throws Exception {
@@ -62,7 +80,7 @@ public class JavaClient {
                 }
 
                 public void onException(Throwable error) {
-                    error.printStackTrace();
+                    error.printStackTrace(System.out);
                 }
             });
         }
@@ -183,6 +201,7 @@ public class JavaClient {
         } catch (MQClientException error) {
             System.out.println("refused\t" + error.getResponseCode() + "\t"
                 + error.getErrorMessage());
+            consumer.shutdown();
             return;
         }
         if (!wanted.await(60, TimeUnit.SECONDS)) {
