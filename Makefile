@@ -11,7 +11,7 @@ SECONDS_TOTAL := $(if $(filter command line,$(origin SECONDS)),$(SECONDS),60)
 TEST_ARGS ?=
 # Processes that share the tests: one for each core. WORKERS=0 runs them in pytest's own, for a debugger.
 WORKERS ?= logical
-PYTEST := $(BIN)/python -m pytest --numprocesses=$(WORKERS) --maxprocesses=8 --dist=loadgroup
+PYTEST := $(BIN)/python -m pytest --numprocesses=$(WORKERS) --maxprocesses=8 --dist=loadscope
 DEV_ARGS ?=
 BENCH_ARGS ?=
 

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import settings
+from xdist.scheduler import LoadScopeScheduling
 
 ROOT = Path(__file__).resolve().parent.parent
 if str(ROOT) not in sys.path:
     sys.path.insert(0, str(ROOT))
+
+# Their tests share one start: of Spark, of the drivers of RocketMQ's client.
+SHARED_STARTS = ("tests/integration/spark/", "tests/integration/test_java_client.py")
 
 # Examples run beside other processes on few cores, so a slow one is no fault.
 settings.register_profile("motelog", deadline=None, max_examples=100)
@@ -24,12 +29,22 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--java-all", action="store_true", help="run the tests marked java_all too")
 
 
-@pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads the groups
+class SharedStarts(LoadScopeScheduling):  # type: ignore[misc]  # it has no types
+    """Each test by itself to whichever worker is free, but all that share a JVM to one worker.
+
+    pytest-xdist's own groups write into the node id, which pytest 9 no longer reads.
+    """
+
+    def _split_scope(self, nodeid: str) -> str:
+        return next((group for group in SHARED_STARTS if nodeid.startswith(group)), nodeid)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeScheduling:
+    return SharedStarts(config, log)
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    for item in items:
-        if "spark_session" in getattr(item, "fixturenames", ()):
-            # One worker runs all of these, so that Spark is started once.
-            item.add_marker(pytest.mark.xdist_group("spark"))
     if config.getoption("--java-all"):
         return
     for item in items:

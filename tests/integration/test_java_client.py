@@ -26,8 +26,7 @@ from tests.support.broker_stack import (
 )
 from tests.support.java import QUICK_START, VERSION_4, VERSION_5, VERSIONS, java_command
 
-# One group: its tests share the drivers, one for each version.
-pytestmark = [pytest.mark.java, pytest.mark.timeout(300), pytest.mark.xdist_group("java-client")]
+pytestmark = [pytest.mark.java, pytest.mark.timeout(300)]
 
 COUNT = 5
 DEADLINE_S = 90
