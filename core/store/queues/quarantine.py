@@ -187,7 +187,7 @@ class Quarantine:
             elif reason in (ScanStop.BLANK, ScanStop.END):
                 at = file.end
             else:
-                at = find_next(log, file, position) or stop
+                at = find_next(log.queue, file, position) or stop
         if not is_behind_another:
             _keep_removed(units, queue.read_files(begin, end - begin), log.begin_offset)
         return bytes(units)

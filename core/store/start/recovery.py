@@ -40,7 +40,7 @@ from motelog.core.store.due_time import WAITING_TOPICS, DueTimes
 from motelog.core.store.index.index import IndexItem
 from motelog.core.store.index.index_service import IndexService
 from motelog.core.store.log.commitlog import CommitLog
-from motelog.core.store.log.mapped_file_queue import MappedFile
+from motelog.core.store.log.mapped_file_queue import MappedFile, MappedFileQueue
 from motelog.core.store.start.queue_recovery import QueueRecovery
 from motelog.core.store.state.checkpoint import QueueTable, StoreCheckpoint
 from motelog.core.store.state.progress import ProgressMeter
@@ -217,7 +217,7 @@ class Recovery:
 
     def _find_next(self, file: MappedFile, position: int) -> int | None:
         """Return the physical offset of the next intact record behind a bad one."""
-        good = find_next(self._log, file, position)
+        good = find_next(self._log.queue, file, position)
         if good is None or good <= self._ends_from:
             return good
         # The log was on disk up to here. A hole may follow, and nothing behind a hole is kept.
@@ -249,19 +249,17 @@ class Recovery:
     def _count_behind(self, end: int) -> None:
         """Count the intact records that are given up because something before them is missing."""
         report = self.report
-        begin: int | None = end
-        while (
-            begin is not None and (begin := next(_intact_from(self._log, begin), None)) is not None
-        ):
-            file = self._log.queue.find(begin)
+        files, begin = self._log.queue, end
+        while (good := next(_intact_from(files, begin), None)) is not None:
+            file = files.find(good)
             assert file is not None
             _, position, _, count, _ = collect(
-                file.view, begin - file.begin, file.size, file.begin, RECORDS_PER_STEP,
+                file.view, good - file.begin, file.size, file.begin, RECORDS_PER_STEP,
                 (), self._due_times.due_ms,
             )  # fmt: skip
             report.given_up_records += count
-            report.given_up_bytes += file.begin + position - begin
             begin = file.begin + position
+            report.given_up_bytes += begin - good
         if report.given_up_records:
             logger.warning(
                 "the log ends at offset=%d: what follows was not on disk yet when the crash came; "
@@ -332,14 +330,14 @@ class Recovery:
         )  # fmt: skip
 
 
-def find_next(log: CommitLog, file: MappedFile, position: int) -> int | None:
+def find_next(files: MappedFileQueue, file: MappedFile, position: int) -> int | None:
     """Return the physical offset of the next intact record behind a bad one of ``file``."""
     # A body may hold bytes that look like a record, so the bad record's own size comes first.
     size = copy_out(file.view, position, min(position + 4, file.size))
     after = position + int.from_bytes(size, "big")
     if position + RECORD_BYTES_MIN <= after <= file.size and _begins_at(file, after):
         return file.begin + after
-    return next(_intact_from(log, file.begin + position + 1), None)
+    return next(_intact_from(files, file.begin + position + 1), None)
 
 
 def _begins_at(file: MappedFile, position: int) -> bool:
@@ -348,9 +346,9 @@ def _begins_at(file: MappedFile, position: int) -> bool:
     return bool(found) or stop is ScanStop.BLANK
 
 
-def _intact_from(log: CommitLog, begin: int) -> Iterator[int]:
+def _intact_from(files: MappedFileQueue, begin: int) -> Iterator[int]:
     """Yield where the next intact record at or behind ``begin`` is, in each stretch of data."""
-    for file in log.queue.between(begin, OFFSET_MAX):
+    for file in files.between(begin, OFFSET_MAX):
         at = max(begin - file.begin, 0)
         for start, stop in file.region.data_ranges(at):
             hit = find_record(file.view, start, stop, file.size, file.begin)

@@ -23,7 +23,7 @@ from motelog.core.message import SYS_FLAG_COMPRESSED, StoredMessage, encode_host
 from motelog.core.records.decode import decode_messages
 from motelog.core.records.layout import FILLER_SIZE, UNIT_BYTES, ScanStop
 from motelog.core.records.read import copy_out
-from motelog.core.records.scan import UnitRun, collect, find_record, scan
+from motelog.core.records.scan import UnitRun, collect, scan
 from motelog.core.sealed_json import seal_fault
 from motelog.core.store.config import StoreConfig
 from motelog.core.store.disk.files import TEMPORARY
@@ -32,6 +32,7 @@ from motelog.core.store.index.index import IndexItem
 from motelog.core.store.log.mapped_file_queue import MappedFile, MappedFileQueue
 from motelog.core.store.message_store import MessageStore
 from motelog.core.store.queues.consume_queue import UNIT, ConsumeQueue, OpenFiles
+from motelog.core.store.start.recovery import find_next
 from motelog.core.store.state.checkpoint import (
     BACKUP,
     IndexFileState,
@@ -272,24 +273,11 @@ class LogWalk:
             if stop in (ScanStop.BLANK, ScanStop.END):
                 at = self.end_offset = file.end
                 continue
-            good = self._find_next(file, position)
+            good = find_next(self._log, file, position)
             if good is None:
                 return
             self.damage.append((file, at, good, stop))
             at = good
-
-    def _find_next(self, file: MappedFile, position: int) -> int | None:
-        size = copy_out(file.view, position, min(position + 4, file.size))
-        after = position + int.from_bytes(size, "big")
-        if position < after < file.size and scan(file.view, after, file.size, file.begin, 1)[0]:
-            return file.begin + after
-        for later in [file, *self._log.between(file.end, 1 << 63)]:
-            begin = position + 1 if later is file else 0
-            for start, stop in later.region.data_ranges(begin):
-                hit = find_record(later.view, start, stop, later.size, later.begin)
-                if hit >= 0:
-                    return later.begin + hit
-        return None
 
 
 def records(
