@@ -663,10 +663,10 @@ class Round:
         if broker.api.fence_reason is not None:
             raise FoundError(f"the store is fenced: {broker.api.fence_reason}")
         namesrv.routes._check()
-        broker.consumers._check()
-        broker.producers._check()
-        broker.offsets._check()
-        broker.held_pulls._check()
+        broker.tables.consumers._check()
+        broker.tables.producers._check()
+        broker.tables.offsets._check()
+        broker.parts.processors.pull.held._check()
 
 
 def main() -> int:

@@ -80,7 +80,7 @@ async def test_ali_ons_consumes_its_tags_and_goes_on_where_it_stopped(tmp_path: 
             received = await run_client(stack, "consume", "ToNode", "G1", wanted)
             assert sorted(r["body"] for r in received) == sorted(expected)
             assert {r["tag"] for r in received} == {"A", "B"}
-        group = stack.broker.offsets
+        group = stack.broker.tables.offsets
         assert sum(group.query("G1", "ToNode", queue_id) or 0 for queue_id in range(4)) > 0
         # It has said goodbye.
         answer = await peer.ask(RequestCode.GET_CONSUMER_LIST_BY_GROUP, {"consumerGroup": "G1"})

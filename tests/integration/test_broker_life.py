@@ -245,9 +245,9 @@ async def test_a_folder_of_apache_rocketmq_is_served_whole(tmp_path: Path) -> No
     directory = tmp_path / "store"
     async with started_stack(directory) as stack, connected(stack.broker_address) as peer:
         # Its groups and their offsets are there too.
-        assert len(stack.broker.groups) == 44
+        assert len(stack.broker.tables.groups) == 44
         count = 0
-        for topic, queues in stack.broker.topics.table().items():
+        for topic, queues in stack.broker.tables.topics.table().items():
             for queue_id in range(queues.read_queue_nums):
                 offset = stack.broker.api.min_offset(topic, queue_id)
                 while offset < stack.broker.api.max_offset(topic, queue_id):

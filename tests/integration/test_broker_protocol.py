@@ -599,7 +599,7 @@ class Holding:
 
 
 async def until_held(stack: Stack, count: int) -> None:
-    await eventually(lambda: len(stack.broker.held_pulls) == count)
+    await eventually(lambda: len(stack.broker.parts.processors.pull.held) == count)
 
 
 async def test_a_held_pull_is_woken_by_the_next_message_of_its_queue(tmp_path: Path) -> None:
@@ -782,7 +782,7 @@ async def test_heartbeat_makes_members_and_a_routed_retry_topic(
         assert answer.code == ResponseCode.SUCCESS
         assert await members(peer) == ["c1"]
         await routed(stack, "%RETRY%G")
-        retry = stack.broker.topics.get("%RETRY%G")
+        retry = stack.broker.tables.topics.get("%RETRY%G")
         assert retry is not None
         assert (retry.read_queue_nums, retry.perm) == (1, 6)
         leave = {"clientID": "c1", "consumerGroup": "G", "producerGroup": "P"}
@@ -824,8 +824,8 @@ async def test_a_bad_heartbeat_leaves_nothing_behind(tmp_path: Path) -> None:
         for body in (b"{", heartbeat("c" * 256), heartbeat("c", group="a b"), heartbeat("")):
             answer = await peer.ask(RequestCode.HEART_BEAT, body=body)
             assert answer.code == ResponseCode.SYSTEM_ERROR
-        assert stack.broker.consumers.members_count == 0
-        assert stack.broker.producers.members_count == 0
+        assert stack.broker.tables.consumers.members_count == 0
+        assert stack.broker.tables.producers.members_count == 0
 
 
 async def test_orderly_consumers_lock_queues_that_exist(tmp_path: Path) -> None:
@@ -919,7 +919,7 @@ async def test_administration_of_groups(tmp_path: Path) -> None:
         assert loads(answer.body)["subscriptionGroupTable"].keys() == {"G", "H"}
         clean = {"groupName": "G", "cleanOffset": "true"}
         await peer.ask(RequestCode.DELETE_SUBSCRIPTIONGROUP, clean)
-        assert stack.broker.offsets.query("G", "T", 0) is None
+        assert stack.broker.tables.offsets.query("G", "T", 0) is None
 
 
 async def test_statistics_by_topic_and_group(tmp_path: Path) -> None:
@@ -971,7 +971,7 @@ async def test_a_restart_keeps_messages_topics_groups_and_offsets(tmp_path: Path
     async with started_stack(tmp_path) as stack, connected(stack.broker_address) as peer:
         assert stack.broker.api.topics() == ["T"]
         assert stack.broker.api.topic_queue_count("T") == 2
-        assert stack.broker.groups.get("G") is not None
+        assert stack.broker.tables.groups.get("G") is not None
         answer = await peer.ask(RequestCode.QUERY_CONSUMER_OFFSET, commit)
         assert answer.ext["offset"] == "1"
         assert bodies(await pull(peer, "T", 0)) == [b"kept"]

@@ -94,7 +94,7 @@ async def test_members_of_a_group_that_do_not_fit(tmp_path: Path) -> None:
 
 async def test_offsets_that_do_not_fit(tmp_path: Path) -> None:
     async with started_stack(tmp_path) as stack, connected(stack.broker_address) as peer:
-        stack.broker.offsets.load(
+        stack.broker.tables.offsets.load(
             {"offsetTable": {f"T@{'g' * 240}{number}": {"0": 1} for number in range(70_000)}}
         )
         await refused_as_too_large(peer, RequestCode.GET_ALL_CONSUMER_OFFSET)
@@ -162,7 +162,7 @@ async def test_numbers_of_a_group_are_checked_where_they_enter(
 ) -> None:
     async with started_stack(tmp_path) as stack, connected(stack.broker_address) as peer:
         assert (await put_group(peer, **fields)).code == REFUSED
-        assert stack.broker.groups.get("G") is None
+        assert stack.broker.tables.groups.get("G") is None
 
 
 async def test_a_group_without_retry_queues_drops_what_is_sent_back_and_gets_them_later(
@@ -221,7 +221,7 @@ async def test_a_registration_that_does_not_fit_ends_nothing(
             name: {"topicName": name, "readQueueNums": 1, "writeQueueNums": 1}
             for name in (f"{'t' * 120}{number}" for number in range(66_000))
         }
-        stack.broker.topics.load({"topicConfigTable": table})
+        stack.broker.tables.topics.load({"topicConfigTable": table})
         assert (await peer.ask(RequestCode.UPDATE_AND_CREATE_TOPIC, topic_ext("T"))).code == OK
         await eventually(lambda: not stack.broker.is_registered)
         assert (await peer.ask(RequestCode.SEND_MESSAGE_V2, send_ext("T"))).code == OK
@@ -260,15 +260,13 @@ async def test_delivery_of_delayed_messages_goes_on_after_a_fault(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with started_stack(tmp_path) as stack, connected(stack.broker_address) as peer:
-        serving = stack.broker._serving
-        assert serving is not None
         failed = trio.Event()
 
         def fail(*_: object) -> None:
             failed.set()
             raise KeyError("a fault of ours")
 
-        monkeypatch.setattr(serving.schedule, "_restored", fail)
+        monkeypatch.setattr(stack.broker.parts.schedule, "_restored", fail)
         ext = send_ext("T", properties="DELAY\x011\x02")
         assert (await peer.ask(RequestCode.SEND_MESSAGE_V2, ext)).code == OK
         with trio.fail_after(10):

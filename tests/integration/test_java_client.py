@@ -143,7 +143,7 @@ async def test_java_push_consumer_gets_its_tags_once_and_commits(
             for queue_id in range(4):
                 offsets = [int(o) for q, o, *_ in received if int(q) == queue_id]
                 assert mode == "consume" or offsets == sorted(offsets)
-        assert stack.broker.consumers.get("G") is None
+        assert stack.broker.tables.consumers.get("G") is None
 
 
 @pytest.mark.parametrize("version", VERSIONS)

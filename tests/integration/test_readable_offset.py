@@ -51,8 +51,7 @@ async def test_nobody_reads_beyond_the_readable_offset_and_all_are_woken(tmp_pat
             trio.open_nursery() as nursery,
         ):
             broker = stack.broker
-            assert broker._serving is not None
-            store = broker._serving.store
+            store = broker.parts.store
             gateway = Gateway(GatewayConfig(listen="127.0.0.1:0"), LocalLog(broker.api))
             await nursery.start(gateway.run)
             await send(producer, b"seen")
@@ -91,7 +90,7 @@ async def test_nobody_reads_beyond_the_readable_offset_and_all_are_woken(tmp_pat
                     )
 
                 nursery.start_soon(hold)
-                await eventually(lambda: len(broker.held_pulls) == 1)
+                await eventually(lambda: len(broker.parts.processors.pull.held) == 1)
                 hidden = await send(producer, b"hidden")
                 place = int(hidden.ext["msgId"][16:], 16)
                 await send(producer, b"delayed", properties=f"{DELAY}\x011\x02")

@@ -13,7 +13,8 @@ from motelog.bridge.errors import FilterError
 from motelog.bridge.producer import Producer
 from motelog.bridge.pull import PullConsumer, PullStatus
 from motelog.bridge.sync import SyncPullConsumer
-from motelog.core.broker.waiting import filter_gate, filtered_reads
+from motelog.core.broker.processors import filtered_reads
+from motelog.core.broker.waiting import filter_gate
 from motelog.core.filter.sql_filter import SqlFilter, compile_sql
 from motelog.core.message import Message
 from motelog.core.records.decode import decode_messages
@@ -155,7 +156,7 @@ async def test_a_held_pull_sleeps_until_a_message_matches(tmp_path: Path) -> Non
         assert not held.answers
         await send(peer, 21)
         assert await held.answer() == (0, [21], 5)
-        assert len(stack.broker.held_pulls) == 0
+        assert len(stack.broker.parts.processors.pull.held) == 0
 
 
 async def test_a_hold_ends_behind_what_did_not_match(tmp_path: Path) -> None:
@@ -189,7 +190,7 @@ async def test_more_than_one_look_takes_sends_a_held_pull_on(tmp_path: Path) -> 
 
 
 async def until_held(stack: Stack, count: int) -> None:
-    await eventually(lambda: len(stack.broker.held_pulls) == count)
+    await eventually(lambda: len(stack.broker.parts.processors.pull.held) == count)
 
 
 def heartbeat(sql: str, version: int = 7) -> bytes:
@@ -272,7 +273,7 @@ async def test_the_native_consumer_filters_by_sql(tmp_path: Path) -> None:
                 while len(bodies) < 9:
                     bodies += [int(message.body) for message in await consumer.poll()]
             assert sorted(bodies) == list(range(22, 40, 2))
-            subscription = stack.broker.consumers.get("G")
+            subscription = stack.broker.tables.consumers.get("G")
             assert subscription is not None
             assert subscription.subscriptions["T"].expression_type == "SQL92"
             # Behind the last message that was looked at, so that nothing is filtered twice.

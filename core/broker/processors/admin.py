@@ -14,14 +14,10 @@ from typing import Any, Final
 
 import msgspec
 
+from motelog.core.broker.processors.shared import Shared
 from motelog.core.broker.shown.runtime_info import RuntimeInfo
-from motelog.core.broker.shown.stats import BrokerStats
-from motelog.core.broker.tables.consumer_groups import Group, GroupMembers, Member
-from motelog.core.broker.tables.consumer_offsets import ConsumerOffsets
-from motelog.core.broker.tables.subscription_groups import SubscriptionGroup, SubscriptionGroups
-from motelog.core.broker.tables.topics import TopicTable
-from motelog.core.broker.waiting.cold_reads import ColdReads
-from motelog.core.clock import Clock
+from motelog.core.broker.tables.consumer_groups import Group, Member
+from motelog.core.broker.tables.subscription_groups import SubscriptionGroup
 from motelog.core.errors import BrokerError, RemotingDecodeError
 from motelog.core.message import MessageQueue
 from motelog.core.remoting.fields import bool_field, int32_field, int_field, text_field
@@ -35,7 +31,6 @@ from motelog.core.remoting.frames import (
 from motelog.core.remoting.server import Connection, Processor
 from motelog.core.remoting.topic_config import TopicConfig
 from motelog.core.store.disk.page_cache import read_all
-from motelog.core.store.message_store import MessageStore
 from motelog.core.topic_names import RETRY_PREFIX, shown
 
 _UNIQUE_COUNT_MAX: Final = 32
@@ -46,34 +41,24 @@ class AdminProcessor:
 
     def __init__(
         self,
-        store: MessageStore,
-        topics: TopicTable,
-        groups: SubscriptionGroups,
-        consumers: GroupMembers[Connection],
-        producers: GroupMembers[Connection],
-        offsets: ConsumerOffsets,
-        cold: ColdReads,
+        shared: Shared,
         *,
-        clock: Clock,
-        broker_name: str,
         properties: dict[str, str],
         runtime: RuntimeInfo,
-        stats: BrokerStats,
         delay_offsets: Callable[[], dict[int, int]],
     ) -> None:
-        self._store = store
-        self._reader = store.reader
-        self._topics = topics
-        self._groups = groups
-        self._consumers = consumers
-        self._producers = producers
-        self._offsets = offsets
-        self._cold = cold
-        self._clock = clock
-        self._broker_name = broker_name
+        self._reader = shared.store.reader
+        self._topics = shared.tables.topics
+        self._groups = shared.tables.groups
+        self._consumers = shared.tables.consumers
+        self._producers = shared.tables.producers
+        self._offsets = shared.tables.offsets
+        self._cold = shared.api.cold_reads
+        self._clock = shared.clock
+        self._broker_name = shared.config.name
+        self._stats = shared.stats
         self._properties = properties
         self._runtime = runtime
-        self._stats = stats
         self._delay_offsets = delay_offsets
 
     def processors(self) -> dict[int, Processor]:

@@ -13,16 +13,11 @@ from typing import Final
 
 import msgspec
 
-from motelog.core.broker.tables.consumer_groups import GroupMembers, Member
-from motelog.core.broker.tables.consumer_offsets import ConsumerOffsets
+from motelog.core.broker.processors.shared import Shared
+from motelog.core.broker.tables.consumer_groups import Member
 from motelog.core.broker.tables.heartbeat import Heartbeat, Subscription, decode_heartbeat
 from motelog.core.broker.tables.queue_locks import QueueLocks
-from motelog.core.broker.tables.subscription_groups import SubscriptionGroups
-from motelog.core.broker.tables.topics import TopicTable
-from motelog.core.broker.waiting.cold_reads import ColdReads
-from motelog.core.clock import Clock
 from motelog.core.errors import BrokerError, RemotingDecodeError
-from motelog.core.filter.sql_filter import SqlFilters
 from motelog.core.message import MessageQueue
 from motelog.core.remoting.fields import int32_field, int_field, text_field
 from motelog.core.remoting.frames import (
@@ -34,7 +29,6 @@ from motelog.core.remoting.frames import (
     loads,
 )
 from motelog.core.remoting.server import Connection, Processor
-from motelog.core.store.message_store import MessageStore
 from motelog.core.topic_names import group_name_fault, shown
 
 logger = logging.getLogger(__name__)
@@ -48,31 +42,17 @@ SUBSCRIPTIONS_PER_GROUP_MAX: Final = 1000
 class ConsumerProcessor:
     """Answers what clients ask besides sends and pulls; state changes only within a turn."""
 
-    def __init__(
-        self,
-        store: MessageStore,
-        topics: TopicTable,
-        groups: SubscriptionGroups,
-        consumers: GroupMembers[Connection],
-        producers: GroupMembers[Connection],
-        offsets: ConsumerOffsets,
-        filters: SqlFilters,
-        cold: ColdReads,
-        *,
-        clock: Clock,
-        young_bytes_max: int,
-    ) -> None:
-        self._store = store
-        self._reader = store.reader
-        self._topics = topics
-        self._groups = groups
-        self._consumers = consumers
-        self._producers = producers
-        self._offsets = offsets
-        self._filters = filters
-        self._cold = cold
-        self._clock = clock
-        self._young_bytes_max = young_bytes_max
+    def __init__(self, shared: Shared) -> None:
+        self._store = shared.store
+        self._reader = shared.store.reader
+        self._topics = shared.tables.topics
+        self._groups = shared.tables.groups
+        self._consumers = shared.tables.consumers
+        self._producers = shared.tables.producers
+        self._offsets = shared.tables.offsets
+        self._filters = shared.filters
+        self._cold = shared.api.cold_reads
+        self._clock = shared.clock
         self._locks = QueueLocks()
 
     def processors(self) -> dict[int, Processor]:
@@ -130,7 +110,7 @@ class ConsumerProcessor:
         if not first:
             return True
         physical_offset = int.from_bytes(first[:8], "big")
-        return self._store.end_offset - physical_offset <= self._young_bytes_max
+        return self._store.end_offset - physical_offset <= self._reader.cached_bytes
 
     def _update_offset(self, request: RemotingCommand, _: Connection) -> RemotingCommand:
         group, topic, queue_id = _group_queue(request)

@@ -18,18 +18,11 @@ from typing import Final
 
 import trio
 
-from motelog.core.broker.api import BrokerApi, QueueTail, ReadResult, ReadStatus
+from motelog.core.broker.api import QueueTail, ReadResult, ReadStatus
+from motelog.core.broker.processors.filtered_reads import read_matching
 from motelog.core.broker.processors.pull_request import Pull, PullRequests
-from motelog.core.broker.shown.stats import BrokerStats
-from motelog.core.broker.tables.consumer_groups import GroupMembers
-from motelog.core.broker.tables.consumer_offsets import ConsumerOffsets
-from motelog.core.broker.tables.subscription_groups import SubscriptionGroups
-from motelog.core.broker.tables.topics import TopicTable
-from motelog.core.broker.waiting.cold_reads import ColdReads
-from motelog.core.broker.waiting.filtered_reads import read_matching
+from motelog.core.broker.processors.shared import Shared
 from motelog.core.broker.waiting.long_poll import HeldRequests
-from motelog.core.clock import Clock
-from motelog.core.filter.sql_filter import SqlFilters
 from motelog.core.remoting.frames import RemotingCommand, RequestCode, ResponseCode
 from motelog.core.remoting.server import Connection, Processor, RemotingServer, answer_with
 
@@ -52,47 +45,24 @@ _OUTCOMES: Final = {
 class PullProcessor:
     """Answers pulls; state changes only within a turn and in ``run``, between two awaits."""
 
-    def __init__(
-        self,
-        api: BrokerApi,
-        topics: TopicTable,
-        groups: SubscriptionGroups,
-        consumers: GroupMembers[Connection],
-        offsets: ConsumerOffsets,
-        held: HeldRequests,
-        cold: ColdReads,
-        filters: SqlFilters,
-        stats: BrokerStats,
-        *,
-        clock: Clock,
-        count_max: int,
-        bytes_max: int,
-        hold_ms_max: int,
-        short_poll_ms: int | None,
-        cached_bytes: int | None,
-    ) -> None:
-        self._api = api
-        self._requests = PullRequests(
-            topics,
-            groups,
-            consumers,
-            filters,
-            clock=clock,
-            count_max=count_max,
-            bytes_max=bytes_max,
-        )
-        self._offsets = offsets
-        self._held = held
-        self._cold = cold
-        self._stats = stats
-        self._clock = clock
-        self._hold_ms_max = hold_ms_max
-        self._short_poll_ms = short_poll_ms
+    def __init__(self, shared: Shared) -> None:
+        config = shared.config
+        self._api = shared.api
+        self._requests = PullRequests(shared)
+        self._offsets = shared.tables.offsets
+        self._cold = shared.api.cold_reads
+        self._stats = shared.stats
+        self._clock = shared.clock
+        self._hold_ms_max = config.hold_ms_max
+        self._short_poll_ms = None if config.long_poll else config.short_poll_ms
         # How much of the log's end is taken to be in memory; None: nobody is sent to a slave.
-        self._cached_bytes = cached_bytes
+        self._cached_bytes = shared.store.reader.cached_bytes if config.slave_read_enable else None
+        self.held = HeldRequests(
+            requests_max=config.held_pulls_max,
+            requests_per_owner_max=config.held_pulls_per_connection_max,
+        )
         self._grown: dict[tuple[str, int], None] = {}
         self._wanted = trio.Event()
-        self.messages_count = 0
         self.woken_count = 0
 
     def processors(self) -> dict[int, Processor]:
@@ -102,7 +72,7 @@ class PullProcessor:
         """Note which queues have new messages; pulls held for them are woken by ``run``."""
         for tail in tails:
             queue = (tail.topic.decode(), tail.queue_id)
-            if self._held.is_held(queue):
+            if self.held.is_held(queue):
                 self._grown[queue] = None
         if self._grown:
             self._wanted.set()
@@ -116,23 +86,23 @@ class PullProcessor:
         """Wake held pulls and end those whose deadline has come."""
         task_status.started()
         while True:
-            due_ms = self._held.next_due_ms()
+            due_ms = self.held.next_due_ms()
             wait_ms = _IDLE_MS if due_ms is None else max(0, due_ms - self._clock.monotonic_ms())
             with trio.move_on_after(wait_ms / 1000):
                 await self._wanted.wait()
             self._wanted = trio.Event()
             self.wake_grown()
-            self._held.end_due(self._clock.monotonic_ms())
+            self.held.end_due(self._clock.monotonic_ms())
             server.flush()
 
     def wake_grown(self) -> None:
         """Read again for the pulls that wait for queues that grew, and for no others."""
         grown, self._grown = self._grown, {}
         for queue in grown:
-            self.woken_count += self._held.wake(queue)
+            self.woken_count += self.held.wake(queue)
 
     def connection_closed(self, connection: Connection) -> None:
-        self._held.close_owner(connection)
+        self.held.close_owner(connection)
 
     def _pull(self, request: RemotingCommand, connection: Connection) -> RemotingCommand | None:
         pull = self._requests.accept(request, connection)
@@ -177,12 +147,12 @@ class PullProcessor:
 
     def _hold_or_answer(self, pull: Pull, result: ReadResult) -> RemotingCommand | None:
         """Hold a pull until its deadline; where there is no room for it, return its answer."""
-        if self._held.is_full_for(pull.connection) or not pull.connection.is_open:
+        if self.held.is_full_for(pull.connection) or not pull.connection.is_open:
             return self._answer(pull, result)
-        due_ms = self._held.next_due_ms()
+        due_ms = self.held.next_due_ms()
         queue = pull.topic, pull.queue_id
         take_up = partial(self._take_up, pull)
-        self._held.hold(queue, pull.deadline_ms, take_up, owner=pull.connection)
+        self.held.hold(queue, pull.deadline_ms, take_up, owner=pull.connection)
         if due_ms is None or pull.deadline_ms < due_ms:
             self._wanted.set()
         return None
@@ -242,7 +212,6 @@ class PullProcessor:
         }
         remark = _OUTCOMES[result.status][1]
         if result.count:
-            self.messages_count += result.count
             group = pull.group.group_name
             self._stats.note_get(pull.topic, group, result.count, len(result.records))
         return pull.request.answer(code, remark, ext, result.records)

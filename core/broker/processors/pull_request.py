@@ -10,17 +10,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from motelog.core.broker.tables.consumer_groups import GroupMembers
+from motelog.core.broker.processors.shared import Shared
 from motelog.core.broker.tables.heartbeat import (
     EXPRESSION_CHARACTERS_MAX,
     decode_tag_expression,
     is_tag_type,
 )
-from motelog.core.broker.tables.subscription_groups import SubscriptionGroup, SubscriptionGroups
-from motelog.core.broker.tables.topics import TopicTable
-from motelog.core.clock import Clock
+from motelog.core.broker.tables.subscription_groups import SubscriptionGroup
 from motelog.core.errors import BrokerError
-from motelog.core.filter.sql_filter import SqlFilter, SqlFilters
+from motelog.core.filter.sql_filter import SqlFilter
 from motelog.core.remoting.fields import int32_field, int_field, text_field
 from motelog.core.remoting.frames import PullSysFlag, RemotingCommand, ResponseCode
 from motelog.core.remoting.server import Connection
@@ -59,24 +57,14 @@ class Pull:
 class PullRequests:
     """Accepts pulls, or refuses them with BrokerError."""
 
-    def __init__(
-        self,
-        topics: TopicTable,
-        groups: SubscriptionGroups,
-        consumers: GroupMembers[Connection],
-        filters: SqlFilters,
-        *,
-        clock: Clock,
-        count_max: int,
-        bytes_max: int,
-    ) -> None:
-        self._topics = topics
-        self._groups = groups
-        self._consumers = consumers
-        self._filters = filters
-        self._clock = clock
-        self._count_max = count_max
-        self._bytes_max = bytes_max
+    def __init__(self, shared: Shared) -> None:
+        self._topics = shared.tables.topics
+        self._groups = shared.tables.groups
+        self._consumers = shared.tables.consumers
+        self._filters = shared.filters
+        self._clock = shared.clock
+        self._count_max = shared.config.pull_count_max
+        self._bytes_max = shared.config.pull_bytes_max
         self._tag_codes: dict[str, frozenset[int] | None] = {}
 
     def accept(self, request: RemotingCommand, connection: Connection) -> Pull:

@@ -19,13 +19,9 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
 
-from motelog.core.broker.api import BrokerApi
 from motelog.core.broker.delay.delays import DELAY_PROPERTIES, find_waiting_place
 from motelog.core.broker.processors.send_answers import SendAnswers, StagedSend
-from motelog.core.broker.shown.stats import BrokerStats
-from motelog.core.broker.tables.subscription_groups import SubscriptionGroups
-from motelog.core.broker.tables.topics import TopicTable
-from motelog.core.clock import Clock
+from motelog.core.broker.processors.shared import Shared
 from motelog.core.errors import BrokerError, StoreError
 from motelog.core.limited_log import LimitedLog
 from motelog.core.message import (
@@ -96,29 +92,17 @@ _LETTERS: Final = _Names("a", "b", "c", "d", "e", "f", "g", "h", "i", "j", "l", 
 class SendProcessor:
     """Takes sends; state changes only within a turn and in ``run``, between two awaits."""
 
-    def __init__(
-        self,
-        api: BrokerApi,
-        topics: TopicTable,
-        groups: SubscriptionGroups,
-        stats: BrokerStats,
-        *,
-        clock: Clock,
-        answers: SendAnswers,
-        cluster: str,
-        region: str,
-        body_bytes_max: int,
-        waiting_answers_max: int,
-    ) -> None:
-        self._api = api
-        self._topics = topics
-        self._groups = groups
-        self._stats = stats
-        self._clock = clock
-        self.answers = answers
-        self._body_bytes_max = body_bytes_max
-        self._waiting_answers_max = waiting_answers_max
-        self._added = {_MSG_REGION: region, _TRACE_ON: "true", _CLUSTER: cluster}
+    def __init__(self, shared: Shared) -> None:
+        config = shared.config
+        self._api = shared.api
+        self._topics = shared.tables.topics
+        self._groups = shared.tables.groups
+        self._stats = shared.stats
+        self._clock = shared.clock
+        self.answers = SendAnswers(shared.api, clock=shared.clock, region=config.region)
+        self._body_bytes_max = config.store.message_bytes_max
+        self._waiting_answers_max = config.waiting_answers_max
+        self._added = {_MSG_REGION: config.region, _TRACE_ON: "true", _CLUSTER: config.cluster}
         self._added_text = _join_properties(self._added)
         self._next_queue = 0
         self._messages: list[AppendMessage] = []

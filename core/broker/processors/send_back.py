@@ -14,10 +14,7 @@ from typing import Any, Final
 
 from motelog.core.broker.delay.delays import DELAY_PROPERTIES
 from motelog.core.broker.processors.send import SendProcessor
-from motelog.core.broker.tables.subscription_groups import SubscriptionGroups
-from motelog.core.broker.tables.topics import TopicTable
-from motelog.core.broker.waiting.cold_reads import ColdReads
-from motelog.core.clock import Clock
+from motelog.core.broker.processors.shared import Shared
 from motelog.core.errors import BrokerError, StoreError
 from motelog.core.message import (
     DELAY,
@@ -33,7 +30,6 @@ from motelog.core.records.decode import decode
 from motelog.core.remoting.fields import int32_field, int_field, text_field
 from motelog.core.remoting.frames import RemotingCommand, RequestCode, ResponseCode
 from motelog.core.remoting.server import Connection, Processor
-from motelog.core.store.store_reader import StoreReader
 from motelog.core.topic_names import TOPICS_CLOSED_TO_SENDERS
 
 _FIRST_LEVEL: Final = 3
@@ -42,22 +38,13 @@ _FIRST_LEVEL: Final = 3
 class SendBackProcessor:
     """Takes messages back; state changes only within a turn."""
 
-    def __init__(
-        self,
-        reader: StoreReader,
-        topics: TopicTable,
-        groups: SubscriptionGroups,
-        send: SendProcessor,
-        cold: ColdReads,
-        *,
-        clock: Clock,
-    ) -> None:
-        self._reader = reader
-        self._topics = topics
-        self._groups = groups
+    def __init__(self, shared: Shared, send: SendProcessor) -> None:
+        self._reader = shared.store.reader
+        self._topics = shared.tables.topics
+        self._groups = shared.tables.groups
         self._send = send
-        self._cold = cold
-        self._clock = clock
+        self._cold = shared.api.cold_reads
+        self._clock = shared.clock
         self._next_queue = 0
 
     def processors(self) -> dict[int, Processor]:

@@ -71,13 +71,13 @@ class BrokerStats:
         cluster: str,
         clock: Clock,
         messages_in: Callable[[], int],
-        messages_out: Callable[[], int],
         items_max: int = ITEMS_MAX,
     ) -> None:
         self._cluster = cluster
         self._clock = clock
         self._messages_in = messages_in
-        self._messages_out = messages_out
+        #: Messages that pulls were answered with.
+        self.messages_out = 0
         self._grown: set[QueueTail] = set()
         self._puts = _Items(items_max)
         self._gets = _Items(items_max)
@@ -101,6 +101,7 @@ class BrokerStats:
 
     def note_get(self, topic: str, group: str, messages: int, stored_bytes: int) -> None:
         """Count what one pull was answered with."""
+        self.messages_out += messages
         self._gets.add((topic, group), 1, messages, stored_bytes)
 
     def note_sent_back(self, topic: str, group: str) -> None:
@@ -114,7 +115,7 @@ class BrokerStats:
             messages, put_bytes = tail.take_put()
             self._puts.add((tail.topic.decode(), ""), messages, messages, put_bytes)
         self._broker.set((self._cluster, "BROKER_PUT_NUMS"), self._messages_in())
-        self._broker.set((self._cluster, "BROKER_GET_NUMS"), self._messages_out())
+        self._broker.set((self._cluster, "BROKER_GET_NUMS"), self.messages_out)
         now_ms = self._clock.monotonic_ms()
         for items in (self._puts, self._gets, self._backs, self._broker):
             items.sample(self._ticks % TURNS, now_ms)

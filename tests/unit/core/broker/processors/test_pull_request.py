@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, cast
 
 import pytest
 
 from motelog.core.broker.processors.pull_request import Pull, PullRequests
-from motelog.core.broker.tables.consumer_groups import GroupMembers, Member
+from motelog.core.broker.tables.consumer_groups import Member
 from motelog.core.broker.tables.heartbeat import (
     EXPRESSION_CHARACTERS_MAX,
     ConsumerData,
     Subscription,
     decode_tag_expression,
 )
-from motelog.core.broker.tables.subscription_groups import SubscriptionGroup, SubscriptionGroups
-from motelog.core.broker.tables.topics import TopicTable
-from motelog.core.clock import ManualClock
+from motelog.core.broker.tables.subscription_groups import SubscriptionGroup
 from motelog.core.errors import BrokerError
-from motelog.core.filter.sql_filter import SqlFilters
 from motelog.core.remoting.frames import (
     Language,
     PullSysFlag,
@@ -29,6 +28,7 @@ from motelog.core.remoting.frames import (
 from motelog.core.remoting.server import Connection
 from motelog.core.remoting.topic_config import TopicConfig
 from tests.support.broker_stack import pull_ext
+from tests.support.broker_stage import BrokerStage, broker_stage
 
 CONNECTION = cast("Connection", object())
 
@@ -36,23 +36,13 @@ CONNECTION = cast("Connection", object())
 class Stage:
     """Topic T with two queues, W that may only be written to; group G has one member."""
 
-    def __init__(self) -> None:
-        topics = TopicTable(
-            broker_name="b", cluster="c", default_queue_count=4, auto_create=True, topics_max=100
-        )
+    def __init__(self, broker: BrokerStage) -> None:
+        topics = broker.tables.topics
         topics.put(TopicConfig(topic_name="T", read_queue_nums=2, write_queue_nums=4), 0)
-        topics.put(TopicConfig(topic_name="W", read_queue_nums=2, write_queue_nums=2, perm=2), 0)
-        self.groups = SubscriptionGroups(auto_create=True, groups_max=10)
-        self.consumers: GroupMembers[Connection] = GroupMembers(members_max=10)
-        self.requests = PullRequests(
-            topics,
-            self.groups,
-            self.consumers,
-            SqlFilters(),
-            clock=ManualClock(),
-            count_max=100,
-            bytes_max=1 << 20,
-        )
+        broker.topic("W", 2, perm=2)
+        self.groups = broker.tables.groups
+        self.consumers = broker.tables.consumers
+        self.requests = PullRequests(broker.shared)
 
     def beat(self, subscription: Subscription, message_model: str = "CLUSTERING") -> None:
         member = Member("client", CONNECTION, Language.JAVA, 0, 0)
@@ -74,9 +64,15 @@ class Stage:
         return ResponseCode(caught.value.code)
 
 
-def test_a_pull_says_what_it_wants() -> None:
+@pytest.fixture
+def stage(tmp_path: Path) -> Iterator[Stage]:
+    with broker_stage(tmp_path) as broker:
+        yield Stage(broker)
+
+
+def test_a_pull_says_what_it_wants(stage: Stage) -> None:
     flags = PullSysFlag.SUBSCRIPTION | PullSysFlag.COMMIT_OFFSET | PullSysFlag.SUSPEND
-    pull = Stage().accept(
+    pull = stage.accept(
         queue_id=1, sysFlag=int(flags), commitOffset=5, suspendTimeoutMillis=9, subscription="a||b"
     )
     assert (pull.topic, pull.queue_id, pull.first_offset, pull.queue_offset) == ("T", 1, 7, 7)
@@ -84,8 +80,8 @@ def test_a_pull_says_what_it_wants() -> None:
     assert (pull.tag_codes, pull.sql_filter) == (decode_tag_expression("a||b"), None)
 
 
-def test_without_its_flags_a_pull_neither_commits_nor_waits() -> None:
-    pull = Stage().accept(commitOffset=5, suspendTimeoutMillis=9)
+def test_without_its_flags_a_pull_neither_commits_nor_waits(stage: Stage) -> None:
+    pull = stage.accept(commitOffset=5, suspendTimeoutMillis=9)
     assert (pull.commit_offset, pull.hold_ms, pull.tag_codes) == (None, 0, None)
 
 
@@ -99,8 +95,10 @@ def test_without_its_flags_a_pull_neither_commits_nor_waits() -> None:
         ({"maxMsgNums": -1, "maxMsgBytes": -1}, (1, 1)),
     ],
 )
-def test_an_answer_has_limits(fields: dict[str, Any], limits: tuple[int, int]) -> None:
-    pull = Stage().accept(**fields)
+def test_an_answer_has_limits(
+    stage: Stage, fields: dict[str, Any], limits: tuple[int, int]
+) -> None:
+    pull = stage.accept(**fields)
     assert (pull.count_max, pull.bytes_max) == limits
 
 
@@ -122,19 +120,17 @@ def test_an_answer_has_limits(fields: dict[str, Any], limits: tuple[int, int]) -
     ],
 )
 def test_what_a_pull_may_not_ask_for_is_refused(
-    topic: str, fields: dict[str, Any], code: ResponseCode
+    stage: Stage, topic: str, fields: dict[str, Any], code: ResponseCode
 ) -> None:
-    assert Stage().refusal(topic, **fields) == code
+    assert stage.refusal(topic, **fields) == code
 
 
-def test_a_group_that_may_not_consume_is_refused() -> None:
-    stage = Stage()
+def test_a_group_that_may_not_consume_is_refused(stage: Stage) -> None:
     stage.groups.put(SubscriptionGroup(group_name="G", consume_enable=False), 0)
     assert stage.refusal() == ResponseCode.NO_PERMISSION
 
 
-def test_a_pull_without_its_own_text_wants_what_the_heartbeat_said() -> None:
-    stage = Stage()
+def test_a_pull_without_its_own_text_wants_what_the_heartbeat_said(stage: Stage) -> None:
     stage.beat(Subscription("T", "a", sub_version=3))
     assert stage.accept(sysFlag=0, subVersion=3).tag_codes == decode_tag_expression("a")
     assert stage.refusal(sysFlag=0, subVersion=4) == ResponseCode.SUBSCRIPTION_NOT_LATEST
@@ -144,8 +140,7 @@ def test_a_pull_without_its_own_text_wants_what_the_heartbeat_said() -> None:
     assert pull.sql_filter is not None
 
 
-def test_a_group_is_asked_whether_it_may_broadcast() -> None:
-    stage = Stage()
+def test_a_group_is_asked_whether_it_may_broadcast(stage: Stage) -> None:
     stage.groups.put(SubscriptionGroup(group_name="G", consume_broadcast_enable=False), 0)
     stage.beat(Subscription("T"), "BROADCASTING")
     assert stage.refusal(sysFlag=0) == ResponseCode.NO_PERMISSION

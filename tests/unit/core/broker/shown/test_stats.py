@@ -10,7 +10,7 @@ import pytest
 from motelog.core.broker.shown.stats import IDLE_MS_MAX, TURNS, BrokerStats, Snapshot, StatsData
 from motelog.core.clock import ManualClock
 from motelog.core.store.message_store import MessageStore
-from tests.support.pull_stage import Client, pull_stage
+from tests.support.broker_stage import Client, broker_stage
 from tests.support.stores import message, opened
 
 NOTHING = Snapshot()
@@ -22,7 +22,6 @@ class Stage:
     def __init__(self, store: MessageStore, clock: ManualClock) -> None:
         self.store = store
         self.clock = clock
-        self.pulled = 0
         self.stats = self.make()
         store.on_growth.append(self.stats.queues_grew)
 
@@ -31,7 +30,6 @@ class Stage:
             cluster="C",
             clock=self.clock,
             messages_in=lambda: self.store.stats.put_messages,
-            messages_out=lambda: self.pulled,
             items_max=items_max,
         )
 
@@ -100,7 +98,6 @@ def test_each_pull_and_each_message_sent_back_is_counted_by_topic_and_group(stag
     stage.stats.note_get("A", "G", 3, 600)
     stage.stats.note_get("A", "G", 1, 100)
     stage.stats.note_sent_back("A", "G")
-    stage.pulled = 4
     assert stage.find("GROUP_GET_NUMS", "A@G") == StatsData(NOTHING, NOTHING, NOTHING)
     stage.tick(TURNS)
     assert stage.find("GROUP_GET_NUMS", "A@G").minute == Snapshot(4, 0.4, 2.0)
@@ -158,7 +155,7 @@ def test_there_are_no_more_items_than_allowed(stage: Stage) -> None:
 
 
 def test_a_pull_that_finds_something_is_counted_once(tmp_path: Path) -> None:
-    with pull_stage(tmp_path) as stage:
+    with broker_stage(tmp_path) as stage:
         client = Client()
         stage.pull(client, "A", 0)
         stage.stats.tick()

@@ -13,7 +13,7 @@ from motelog.core.errors import BrokerError
 from motelog.core.filter.sql_filter import SqlFilters
 from motelog.core.remoting.frames import RemotingCommand, RequestCode, ResponseCode
 from motelog.core.remoting.server import Connection, RemotingServer
-from tests.support.pull_stage import Client
+from tests.support.broker_stage import Client
 
 
 class Server:

@@ -11,12 +11,12 @@ from trio.testing import wait_all_tasks_blocked
 
 from motelog.core.errors import StoreError
 from motelog.core.remoting.frames import FLAG_ONEWAY, PullSysFlag, ResponseCode
-from tests.support.pull_stage import QUEUES, TOPICS, Client, PullStage, pull_stage
+from tests.support.broker_stage import QUEUES, TOPICS, BrokerStage, Client, broker_stage
 from tests.support.stores import message
 
 
 def test_a_queue_that_grows_wakes_those_that_wait_for_it_alone(tmp_path: Path) -> None:
-    with pull_stage(tmp_path) as stage:
+    with broker_stage(tmp_path) as stage:
         crowd, one, other = Client(), Client(), Client()
         for topic in TOPICS:
             for queue_id in range(QUEUES):
@@ -37,7 +37,7 @@ def test_a_queue_that_grows_wakes_those_that_wait_for_it_alone(tmp_path: Path) -
 
 
 def test_a_read_that_fails_answers_the_pull_and_no_more(tmp_path: Path) -> None:
-    with pull_stage(tmp_path) as stage:
+    with broker_stage(tmp_path) as stage:
         client = Client()
         for queue_id in (0, 1):
             stage.pull(client, "A", queue_id)
@@ -50,7 +50,7 @@ def test_a_read_that_fails_answers_the_pull_and_no_more(tmp_path: Path) -> None:
 
 
 def test_held_pulls_that_want_no_answer_get_none(tmp_path: Path) -> None:
-    with pull_stage(tmp_path) as stage:
+    with broker_stage(tmp_path) as stage:
         client = Client()
         for flag in (0, FLAG_ONEWAY):
             stage.pull(client, "A", 0, flag=flag)
@@ -61,7 +61,7 @@ def test_held_pulls_that_want_no_answer_get_none(tmp_path: Path) -> None:
         assert len(stage.held) == 0
 
 
-async def paged_in(stage: PullStage) -> None:
+async def paged_in(stage: BrokerStage) -> None:
     """Return when no thread pages in for anybody any more."""
     while True:
         count = stage.api.cold_reads.loaded_count
@@ -72,7 +72,7 @@ async def paged_in(stage: PullStage) -> None:
 
 
 @asynccontextmanager
-async def paging_in(stage: PullStage) -> AsyncIterator[None]:
+async def paging_in(stage: BrokerStage) -> AsyncIterator[None]:
     async with trio.open_nursery() as nursery:
         await nursery.start(stage.api.cold_reads.run, lambda: None)
         yield
@@ -83,28 +83,28 @@ async def paging_in(stage: PullStage) -> AsyncIterator[None]:
 async def test_a_pull_of_what_is_on_the_disk_commits_once_and_is_answered_once(
     tmp_path: Path,
 ) -> None:
-    with pull_stage(tmp_path) as stage:
+    with broker_stage(tmp_path) as stage:
         client = Client()
         stage.store.append([message(stage.tail("A", 0))])
         stage.api.misses = 2
         flags = PullSysFlag.COMMIT_OFFSET | PullSysFlag.SUBSCRIPTION
         stage.pull(client, "A", 0, sysFlag=flags, commitOffset=7)
-        assert stage.offsets.query("consumers", "A", 0) == 7
+        assert stage.tables.offsets.query("consumers", "A", 0) == 7
         # The group gets on while the pull waits for the disk.
-        stage.offsets.commit("consumers", "A", 0, 9)
+        stage.tables.offsets.commit("consumers", "A", 0, 9)
         assert not client.answers
         async with paging_in(stage):
             pass
         assert [answer.code for answer in client.answers] == [ResponseCode.SUCCESS]
-        assert stage.offsets.query("consumers", "A", 0) == 9
-        assert stage.pulls.messages_count == 1
+        assert stage.tables.offsets.query("consumers", "A", 0) == 9
+        assert stage.stats.messages_out == 1
         assert stage.api.cold_reads.loaded_count == 2
 
 
 async def test_a_held_pull_whose_messages_are_on_the_disk_is_answered_or_held_on(
     tmp_path: Path,
 ) -> None:
-    with pull_stage(tmp_path) as stage:
+    with broker_stage(tmp_path) as stage:
         client = Client()
         stage.pull(client, "A", 0)
         stage.store.append([message(stage.tail("A", 0))])
@@ -118,7 +118,7 @@ async def test_a_held_pull_whose_messages_are_on_the_disk_is_answered_or_held_on
 
 
 async def test_a_pull_that_finds_nothing_once_it_is_in_memory_is_held(tmp_path: Path) -> None:
-    with pull_stage(tmp_path) as stage:
+    with broker_stage(tmp_path) as stage:
         client = Client()
         stage.api.misses = 1
         stage.pull(client, "A", 0)
@@ -128,12 +128,12 @@ async def test_a_pull_that_finds_nothing_once_it_is_in_memory_is_held(tmp_path: 
 
 
 async def test_a_pull_waits_for_units_that_are_made_again(tmp_path: Path) -> None:
-    with pull_stage(tmp_path, commitlog_file_bytes=4096) as stage:
+    with broker_stage(tmp_path, commitlog_file_bytes=4096) as stage:
         for topic in "AB":
             stage.store.append([message(stage.tail(topic, 0), b"from %s" % topic.encode())] * 40)
     unit_file = tmp_path / "consumequeue" / "A" / "0" / ("0" * 20)
     unit_file.write_bytes(bytes(40) + unit_file.read_bytes()[40:])
-    with pull_stage(tmp_path, commitlog_file_bytes=4096) as stage:
+    with broker_stage(tmp_path, commitlog_file_bytes=4096) as stage:
         waiting, other = Client(), Client()
         async with trio.open_nursery() as nursery:
             await nursery.start(stage.api.cold_reads.run, lambda: None)

@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 
 from motelog.core.broker.api import NotInMemoryError, ReadResult, ReadStatus
-from motelog.core.broker.waiting.filtered_reads import BUSY_MS, RECORDS_MAX, read_matching
+from motelog.core.broker.processors.filtered_reads import BUSY_MS, RECORDS_MAX, read_matching
 from motelog.core.clock import ManualClock
 from motelog.core.filter.sql_filter import SqlFilter, compile_sql
 from motelog.core.records.decode import decode_messages
 from motelog.core.store.disk.page_cache import Places
-from tests.support.pull_stage import CountingApi, pull_stage
+from tests.support.broker_stage import CountingApi, broker_stage
 from tests.support.stores import message
 
 EVEN = "number >= 0 AND kind = 'even'"
@@ -51,7 +51,7 @@ class Filtered:
 
 @contextmanager
 def filtered(folder: Path, count: int) -> Iterator[Filtered]:
-    with pull_stage(folder, commitlog_file_bytes=1 << 20) as stage:
+    with broker_stage(folder, commitlog_file_bytes=1 << 20) as stage:
         yield Filtered(stage.api, count)
 
 

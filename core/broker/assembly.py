@@ -1,0 +1,241 @@
+"""The parts of one broker, put together: what knows whom, and which request goes where.
+
+Owns: BrokerParts, the table of request codes with the gates before it, the broker's counters. Must
+not touch: tasks and the order of starting (server), what the parts do.
+
+    request -> settings gate | filter gate -> processor -> api -> store
+                                                   '----> tables, stats
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from motelog.core.broker.api import BrokerApi
+from motelog.core.broker.config import BrokerConfig
+from motelog.core.broker.delay.schedule import ScheduleService
+from motelog.core.broker.processors.admin import AdminProcessor
+from motelog.core.broker.processors.consumer import ConsumerProcessor
+from motelog.core.broker.processors.pull import PullProcessor
+from motelog.core.broker.processors.send import SendProcessor
+from motelog.core.broker.processors.send_back import SendBackProcessor
+from motelog.core.broker.processors.shared import Shared
+from motelog.core.broker.registration import BrokerAddress, Registrar
+from motelog.core.broker.shown.properties import shown_properties
+from motelog.core.broker.shown.runtime_info import RuntimeInfo
+from motelog.core.broker.shown.stats import BrokerStats
+from motelog.core.broker.tables.saved import SavedTables, state_file
+from motelog.core.broker.tables.tables import Tables
+from motelog.core.broker.waiting.filter_gate import FilterGate
+from motelog.core.broker.waiting.settings_gate import SettingsGate
+from motelog.core.clock import Clock
+from motelog.core.filter.sql_filter import SqlFilters
+from motelog.core.message import encode_host
+from motelog.core.remoting.codes import RequestCode
+from motelog.core.remoting.server import Connection, Processor, RemotingServer
+from motelog.core.store.message_store import MessageStore
+
+_DELAY_PROGRESS: Final = "progress of delivery: delayed messages delivered since come again"
+# Requests that change topics or groups: their answers wait until the change will last.
+_CHANGING: Final = (
+    RequestCode.HEART_BEAT,
+    RequestCode.UPDATE_AND_CREATE_TOPIC,
+    RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP,
+    RequestCode.DELETE_SUBSCRIPTIONGROUP,
+)
+# Requests that may need the parser of SQL92 filters.
+_FILTERING: Final = (
+    RequestCode.PULL_MESSAGE,
+    RequestCode.LITE_PULL_MESSAGE,
+    RequestCode.CHECK_CLIENT_CONFIG,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Processors:
+    """One broker's processors, made of what they share, and what is shown of their work."""
+
+    send: SendProcessor
+    send_back: SendBackProcessor
+    pull: PullProcessor
+    consumer: ConsumerProcessor
+    admin: AdminProcessor
+    runtime: RuntimeInfo
+
+    @classmethod
+    def of(cls, shared: Shared, schedule: ScheduleService, *, port: int) -> Processors:
+        """Make them for a broker that listens on ``port``."""
+        send = SendProcessor(shared)
+        runtime = RuntimeInfo(
+            shared.store,
+            clock=shared.clock,
+            messages_in=lambda: send.messages_count,
+            messages_out=lambda: shared.stats.messages_out,
+            refused=lambda: send.answers.refused_count,
+            timers_near=lambda: schedule.near_count,
+        )
+        return cls(
+            send,
+            SendBackProcessor(shared, send),
+            PullProcessor(shared),
+            ConsumerProcessor(shared),
+            AdminProcessor(
+                shared,
+                properties=shown_properties(shared.config, port=port),
+                runtime=runtime,
+                delay_offsets=schedule.level_offsets,
+            ),
+            runtime,
+        )
+
+    def by_code(self) -> dict[int, Processor]:
+        """Return who takes which request."""
+        return (
+            self.send.processors()
+            | self.send_back.processors()
+            | self.pull.processors()
+            | self.consumer.processors()
+            | self.admin.processors()
+        )
+
+    def connection_closed(self, connection: Connection) -> None:
+        """Forget what was held for a connection, and who lived on it."""
+        self.pull.connection_closed(connection)
+        self.consumer.connection_closed(connection)
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerParts:
+    """One broker on an open store; ``server`` knows how to run them."""
+
+    store: MessageStore
+    schedule: ScheduleService
+    api: BrokerApi
+    stats: BrokerStats
+    processors: Processors
+    registrars: list[Registrar]
+    settings_gate: SettingsGate
+    filter_gate: FilterGate
+    server: RemotingServer
+
+    def sample(self) -> dict[str, int]:
+        """Return the counters since the start and, named ``*_now``, the gauges."""
+        store, cold_reads, send = self.store, self.api.cold_reads, self.processors.send
+        return store.sample() | {
+            "connections_now": self.server.connections_count,
+            "messages_received": send.messages_count,
+            "messages_refused": send.answers.refused_count,
+            "messages_too_late_on_disk": send.answers.timed_out_count,
+            "dead_letters": send.dead_letters_count,
+            "messages_pulled": self.stats.messages_out,
+            "held_pulls_woken": self.processors.pull.woken_count,
+            "cold_reads": cold_reads.loaded_count,
+            "cold_reads_waiting_now": cold_reads.waiting_count,
+            "delayed_messages_delivered": self.schedule.delivered_count,
+            "timers_near_now": self.schedule.near_count,
+            "sends_waiting_for_disk_now": send.answers.waiting_count,
+            "store_dispatch_behind_bytes_now": store.dispatch_behind_bytes,
+            "store_sync_behind_bytes_now": store.end_offset - store.durable_offset,
+            "store_log_bytes_now": store.end_offset - store.begin_offset,
+        }
+
+
+def make_schedule(config: BrokerConfig, store: MessageStore) -> ScheduleService:
+    """Return the delivery of delayed messages; ``load`` it when the store is open."""
+    return ScheduleService(
+        store,
+        levels_file=state_file(config, "delayOffset.json", holds=_DELAY_PROGRESS),
+        timer_file=state_file(config, "timerOffset.json", holds=_DELAY_PROGRESS),
+        save_interval_s=config.delay_save_interval_s,
+        near_max=config.timers_near_max,
+    )
+
+
+def assemble(
+    config: BrokerConfig,
+    clock: Clock,
+    store: MessageStore,
+    schedule: ScheduleService,
+    tables: Tables,
+    saved: SavedTables,
+    *,
+    address: tuple[str, int],
+    port: int,
+) -> BrokerParts:
+    """Make a broker on an open store; it listens on ``port`` and is told as ``address``."""
+    shared = make_shared(config, clock, store, tables, store_host=encode_host(*address))
+    api, stats = shared.api, shared.stats
+    processors = Processors.of(shared, schedule, port=port)
+    registrars = _make_registrars(config, tables, address)
+    settings_gate = SettingsGate(tables.topics, tables.groups, registrars, save=saved.save_settings)
+    filter_gate = FilterGate(shared.filters)
+    server = RemotingServer(
+        _guarded(processors.by_code(), settings_gate, filter_gate),
+        connections_max=config.connections_max,
+        frame_bytes_max=config.frame_bytes_max,
+        idle_s_max=config.idle_s_max,
+        end_turn=processors.send.end_turn,
+        after_turns=processors.send.answers.queue.want,
+        on_closed=processors.connection_closed,
+    )
+    api.on_growth(processors.pull.queues_grew)
+    api.on_growth(stats.queues_grew)
+    return BrokerParts(
+        store,
+        schedule,
+        api,
+        stats,
+        processors,
+        registrars,
+        settings_gate,
+        filter_gate,
+        server,
+    )
+
+
+def make_shared(
+    config: BrokerConfig, clock: Clock, store: MessageStore, tables: Tables, *, store_host: bytes
+) -> Shared:
+    """Return what the processors of a broker on ``store`` share."""
+    api = BrokerApi(
+        store,
+        tables.topics,
+        clock=clock,
+        store_host=store_host,
+        cold_reads_max=config.held_pulls_max,
+    )
+    filters = SqlFilters(is_enabled=config.enable_property_filter, is_loaded=False)
+    stats = BrokerStats(
+        cluster=config.cluster, clock=clock, messages_in=lambda: store.stats.put_messages
+    )
+    return Shared(config, clock, store, api, tables, filters, stats)
+
+
+def _guarded(
+    processors: Mapping[int, Processor], settings_gate: SettingsGate, filter_gate: FilterGate
+) -> dict[int, Processor]:
+    return (
+        {**processors}
+        | {code: settings_gate.guard(processors[code]) for code in _CHANGING}
+        | {code: filter_gate.guard(processors[code]) for code in _FILTERING}
+    )
+
+
+def _make_registrars(
+    config: BrokerConfig, tables: Tables, address: tuple[str, int]
+) -> list[Registrar]:
+    host, port = address
+    shown_host = f"[{host}]" if ":" in host else host
+    broker = BrokerAddress(config.cluster, config.name, f"{shown_host}:{port}")
+    return [
+        Registrar(
+            namesrv,
+            broker,
+            tables.topics,
+            interval_s=config.register_interval_s,
+            timeout_s=config.register_timeout_s,
+        )
+        for namesrv in config.namesrv
+    ]

@@ -1,0 +1,30 @@
+"""What all processors of one broker share: each is made of this, and of what is its own alone.
+
+Owns: nothing; it is filled in one place (core.broker.assembly, or a test's stage). Must not touch:
+sockets, tasks. What only one processor needs is an argument of that one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from motelog.core.broker.api import BrokerApi
+from motelog.core.broker.config import BrokerConfig
+from motelog.core.broker.shown.stats import BrokerStats
+from motelog.core.broker.tables.tables import Tables
+from motelog.core.clock import Clock
+from motelog.core.filter.sql_filter import SqlFilters
+from motelog.core.store.message_store import MessageStore
+
+
+@dataclass(frozen=True, slots=True)
+class Shared:
+    """One broker, as its processors see it; ``api`` appends, reads and waits for the disk."""
+
+    config: BrokerConfig
+    clock: Clock
+    store: MessageStore
+    api: BrokerApi
+    tables: Tables
+    filters: SqlFilters
+    stats: BrokerStats

@@ -1,0 +1,33 @@
+"""A broker's settings under the names that RocketMQ's tools know: request code 26.
+
+Owns: which settings are shown, and how. Must not touch: the configuration.
+"""
+
+from __future__ import annotations
+
+from motelog.core.broker.config import BrokerConfig
+
+
+def shown_properties(config: BrokerConfig, *, port: int) -> dict[str, str]:
+    """Return the settings of a broker that listens on ``port``."""
+    return {
+        "brokerName": config.name,
+        "brokerClusterName": config.cluster,
+        "brokerId": "0",
+        "brokerPermission": "6",
+        "namesrvAddr": ";".join(config.namesrv),
+        "listenPort": str(port),
+        "flushDiskType": f"{config.store.flush.upper()}_FLUSH",
+        "defaultTopicQueueNums": str(config.default_queue_count),
+        "autoCreateTopicEnable": _flag(config.auto_create_topics),
+        "autoCreateSubscriptionGroup": _flag(config.auto_create_groups),
+        "maxMessageSize": str(config.store.message_bytes_max),
+        "longPollingEnable": _flag(config.long_poll),
+        "enablePropertyFilter": _flag(config.enable_property_filter),
+        "slaveReadEnable": _flag(config.slave_read_enable),
+        "accessMessageInMemoryMaxRatio": str(config.store.cached_memory_percent),
+    }
+
+
+def _flag(value: bool) -> str:
+    return str(value).lower()

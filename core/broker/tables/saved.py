@@ -1,0 +1,72 @@
+"""The tables that outlive the broker's process, and the files under config/ that keep them.
+
+Owns: which table is in which file, when each is saved. Must not touch: what is in a table, a file's
+bytes (core.state_file).
+
+    topics.json  subscriptionGroup.json    at each change, and each ``save_interval_s``
+    consumerOffset.json                    each ``save_interval_s``, and at the end
+"""
+
+from __future__ import annotations
+
+import trio
+
+from motelog.core.broker.config import BrokerConfig
+from motelog.core.broker.tables.tables import Tables
+from motelog.core.saved_table import SavedTable
+from motelog.core.state_file import StateFile
+
+
+def state_file(config: BrokerConfig, name: str, *, holds: str) -> StateFile:
+    """Return one of the broker's state files; ``holds`` says in the log what is lost with it."""
+    return StateFile(f"{config.store.directory}/config/{name}", holds=holds)
+
+
+class SavedTables:
+    """``load`` in a thread before the broker serves; ``run`` while it does."""
+
+    def __init__(self, config: BrokerConfig, tables: Tables) -> None:
+        self._interval_s = config.save_interval_s
+        self._tables = tables
+        self._topics = SavedTable(
+            state_file(config, "topics.json", holds="settings of topics"), tables.topics
+        )
+        self._groups = SavedTable(
+            state_file(config, "subscriptionGroup.json", holds="settings of consumer groups"),
+            tables.groups,
+        )
+        self._offsets = SavedTable(
+            state_file(
+                config,
+                "consumerOffset.json",
+                holds="consume offsets: what was consumed since comes again",
+            ),
+            tables.offsets,
+        )
+
+    def load(self, *, is_expected: bool) -> None:
+        """Take in what was saved; StoreDamagedError if there is nothing good left of a table."""
+        for saved in (self._topics, self._groups, self._offsets):
+            saved.load(is_expected=is_expected)
+
+    async def save_settings(self) -> str | None:
+        """Save topics and groups that have changed; return why that failed, None if it did not."""
+        topics_fault = await self._topics.save_if_changed()
+        groups_fault = await self._groups.save_if_changed()
+        return topics_fault or groups_fault
+
+    async def save(self) -> None:
+        """Save every table that has changed."""
+        await self.save_settings()
+        await self._offsets.save_if_changed()
+
+    async def run(self) -> None:
+        """Save what has changed at each interval, and a new or changed topic or group at once."""
+        changed = trio.Event()
+        self._tables.topics.listeners.append(lambda _topic: changed.set())
+        self._tables.groups.listeners.append(lambda: changed.set())
+        while True:
+            with trio.move_on_after(self._interval_s):
+                await changed.wait()
+            changed = trio.Event()
+            await self.save()

@@ -1,0 +1,44 @@
+"""The tables of one broker: what it knows besides its messages.
+
+Owns: which tables there are, and the limits that the configuration sets them. Must not touch: what
+is in them, files (saved).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from motelog.core.broker.config import BrokerConfig
+from motelog.core.broker.tables.consumer_groups import GroupMembers
+from motelog.core.broker.tables.consumer_offsets import ConsumerOffsets
+from motelog.core.broker.tables.subscription_groups import SubscriptionGroups
+from motelog.core.broker.tables.topics import TopicTable
+from motelog.core.remoting.server import Connection
+
+
+@dataclass(frozen=True, slots=True)
+class Tables:
+    """The first three outlive the process (saved); the others are those who are connected."""
+
+    topics: TopicTable
+    groups: SubscriptionGroups
+    offsets: ConsumerOffsets
+    consumers: GroupMembers[Connection]
+    producers: GroupMembers[Connection]
+
+    @classmethod
+    def of(cls, config: BrokerConfig) -> Tables:
+        """Return a broker's tables as they are before anything is loaded."""
+        return cls(
+            TopicTable(
+                broker_name=config.name,
+                cluster=config.cluster,
+                default_queue_count=config.default_queue_count,
+                auto_create=config.auto_create_topics,
+                topics_max=config.topics_max,
+            ),
+            SubscriptionGroups(auto_create=config.auto_create_groups, groups_max=config.groups_max),
+            ConsumerOffsets(entries_max=config.offset_entries_max),
+            GroupMembers(members_max=config.clients_max),
+            GroupMembers(members_max=config.clients_max),
+        )
