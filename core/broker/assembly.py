@@ -1,7 +1,7 @@
 """The parts of one broker, put together: what knows whom, and which request goes where.
 
-Owns: BrokerParts, the table of request codes with the gates before it, the broker's counters. Must
-not touch: tasks and the order of starting (server), what the parts do.
+Owns: BrokerParts, the table of request codes with the gates before it, the broker's counters.
+Must not touch: tasks and the order of starting (server), what the parts do.
 
     request -> settings gate | filter gate -> processor -> api -> store
                                                    '----> tables, stats

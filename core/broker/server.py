@@ -1,7 +1,7 @@
 """The life of a broker: one store, its tables, and the remoting server in front of it.
 
-Owns: listening addresses, the order of starting and stopping, what happens at intervals. Must not
-touch: what the parts are and who knows whom (assembly), what a request does (processors).
+Owns: listening addresses, the order of starting and stopping, what happens at intervals.
+Must not touch: what the parts are and who knows whom (assembly), what a request does (processors).
 
     run: listen -> open the store, load the tables -> serve -> register -> started
     end: stop serving -> save what changed -> the store closes itself

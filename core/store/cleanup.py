@@ -36,8 +36,8 @@ from motelog.core.store.disk.files import NO_ROOM, Storage
 from motelog.core.store.log.commitlog import CommitLog
 from motelog.core.store.log.flush import GroupFlusher
 from motelog.core.store.log.mapped_file_queue import MappedFile
+from motelog.core.store.quarantine import UnitsAsideError
 from motelog.core.store.queues.consume_queue import ConsumeQueue
-from motelog.core.store.queues.quarantine import UnitsAsideError
 from motelog.core.store.readable import Readable
 
 logger = logging.getLogger(__name__)

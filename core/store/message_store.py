@@ -59,8 +59,8 @@ from motelog.core.store.index.index import any_keyed
 from motelog.core.store.index.index_service import IndexService
 from motelog.core.store.log.commitlog import CommitLog
 from motelog.core.store.log.flush import Committer, GroupFlusher
+from motelog.core.store.quarantine import Quarantine
 from motelog.core.store.queues.consume_queue import ConsumeQueue, OpenFiles
-from motelog.core.store.queues.quarantine import Quarantine
 from motelog.core.store.queues.unit_flusher import UnitFlusher
 from motelog.core.store.readable import Readable
 from motelog.core.store.start.queue_recovery import QueueRecovery

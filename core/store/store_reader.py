@@ -38,8 +38,8 @@ from motelog.core.store.index.cold_places import SIZE_BYTES, LogFiles
 from motelog.core.store.index.index_query import QueryResult
 from motelog.core.store.index.index_service import IndexService
 from motelog.core.store.log.commitlog import CommitLog
+from motelog.core.store.quarantine import AsideFile
 from motelog.core.store.queues.consume_queue import UNIT, ConsumeQueue
-from motelog.core.store.queues.quarantine import AsideFile
 from motelog.core.store.readable import Readable
 from motelog.core.store.stats import StoreStats
 

@@ -51,7 +51,7 @@ from motelog.core.errors import StoreError, StoreFencedError, StoreFullError
 from motelog.core.state_file import StateFile
 from motelog.core.store.disk.page_cache import NotInMemoryError
 from motelog.core.store.message_store import MessageStore
-from motelog.core.store.queues.quarantine import UnitsAsideError
+from motelog.core.store.quarantine import UnitsAsideError
 from tests.support.failing_os import SYNCS, FailingOs, Fault
 from tests.support.ledger import Ledger, LedgerError
 from tests.support.stores import abandon, make_store, when_back

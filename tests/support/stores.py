@@ -31,7 +31,7 @@ from motelog.core.store.disk.files import (
     Storage,
 )
 from motelog.core.store.message_store import MessageStore
-from motelog.core.store.queues.quarantine import UnitsAsideError
+from motelog.core.store.quarantine import UnitsAsideError
 from motelog.core.store.store_reader import ReadStatus
 
 BORN_HOST = encode_host("127.0.0.1", 1883)

@@ -21,11 +21,12 @@ from motelog.core.errors import StoreError
 from motelog.core.message import tags_code
 from motelog.core.records.layout import UNIT_BYTES
 from motelog.core.records.scan import collect
+from motelog.core.store import quarantine
 from motelog.core.store.disk.files import OsStorage
 from motelog.core.store.message_store import MessageStore
-from motelog.core.store.queues import consume_queue, quarantine
+from motelog.core.store.quarantine import UnitsAsideError
+from motelog.core.store.queues import consume_queue
 from motelog.core.store.queues.consume_queue import FILLER
-from motelog.core.store.queues.quarantine import UnitsAsideError
 from motelog.core.store.state.checkpoint import StateFiles
 from motelog.core.store.store_reader import ReadStatus
 from motelog.core.topic_names import TIMER_TOPIC
