@@ -1,16 +1,23 @@
-"""Pulls that wait: who is read for when queues grow, and what a failing store answers."""
+"""What pulls are answered, who waits and for how long, and who is read for when queues grow."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any, cast
 
+import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
+from motelog.core.broker.tables.subscription_groups import SubscriptionGroup
+from motelog.core.broker.waiting.long_poll import BUCKET_MS
 from motelog.core.errors import StoreError
-from motelog.core.remoting.frames import FLAG_ONEWAY, PullSysFlag, ResponseCode
+from motelog.core.remoting.frames import FLAG_ONEWAY, PullSysFlag, RequestCode, ResponseCode
+from motelog.core.remoting.server import Connection
+from motelog.core.store import message_store
+from tests.support.broker_stack import pull_ext
 from tests.support.broker_stage import QUEUES, TOPICS, BrokerStage, Client, broker_stage
 from tests.support.stores import message
 
@@ -146,3 +153,90 @@ async def test_a_pull_waits_for_units_that_are_made_again(tmp_path: Path) -> Non
             nursery.cancel_scope.cancel()
         (answer,) = waiting.answers
         assert (answer.code, answer.body.count(b"from A")) == (ResponseCode.SUCCESS, 32)
+
+
+@pytest.mark.parametrize(
+    ("topic", "offset", "code", "next_offset"),
+    [
+        ("A", 1, ResponseCode.SUCCESS, "3"),
+        ("A", 3, ResponseCode.PULL_NOT_FOUND, "3"),
+        ("A", 4, ResponseCode.PULL_OFFSET_MOVED, "3"),
+        ("A", -1, ResponseCode.PULL_OFFSET_MOVED, "0"),
+        ("B", 0, ResponseCode.PULL_NOT_FOUND, "0"),
+        ("B", 5, ResponseCode.PULL_OFFSET_MOVED, "0"),
+        ("none", 0, ResponseCode.TOPIC_NOT_EXIST, None),
+    ],
+)
+def test_a_pull_that_does_not_wait_has_its_code(
+    tmp_path: Path, topic: str, offset: int, code: ResponseCode, next_offset: str | None
+) -> None:
+    with broker_stage(tmp_path) as stage:
+        stage.store.append([message(stage.tail("A", 0))] * 3)
+        for request_code in (RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE):
+            answer = stage.ask(request_code, pull_ext(topic, offset))
+            assert (answer.code, answer.ext.get("nextBeginOffset")) == (code, next_offset)
+        assert len(stage.held) == 0
+
+
+def test_tags_that_match_nothing_say_where_to_go_on(tmp_path: Path) -> None:
+    with broker_stage(tmp_path) as stage:
+        stage.store.append([message(stage.tail("A", 0), tags_code=1)] * 3)
+        answer = stage.ask(RequestCode.PULL_MESSAGE, pull_ext("A", 0, subscription="other"))
+        assert answer.code == ResponseCode.PULL_RETRY_IMMEDIATELY
+        assert answer.ext["nextBeginOffset"] == "3"
+
+
+def test_pulls_are_held_up_to_their_limits_and_answered_at_once_beyond(tmp_path: Path) -> None:
+    limits = {"held_pulls_max": 3, "held_pulls_per_connection_max": 2}
+    with broker_stage(tmp_path, limits) as stage:
+        first, second = Client(), Client()
+        for client in (first, second):
+            for queue_id in range(3):
+                stage.pull(client, "A", queue_id)
+        assert len(stage.held) == 3
+        # One beyond its connection's share; two beyond what the broker holds.
+        assert [len(client.answers) for client in (first, second)] == [1, 2]
+        stage.pulls.connection_closed(cast("Connection", first))
+        assert len(stage.held) == 1
+
+
+@pytest.mark.parametrize(
+    ("config", "asked_ms", "held_ms"),
+    [
+        ({}, 30_000, 30_000),
+        ({"hold_ms_max": 10_000}, 30_000, 10_000),
+        ({"long_poll": False, "short_poll_ms": 500}, 30_000, 500),
+    ],
+)
+def test_a_pull_is_held_for_as_long_as_it_asks_and_may(
+    tmp_path: Path, config: dict[str, Any], asked_ms: int, held_ms: int
+) -> None:
+    with broker_stage(tmp_path, config) as stage:
+        client = Client()
+        stage.pull(client, "A", 0, suspendTimeoutMillis=asked_ms)
+        stage.held.end_due(stage.clock.monotonic_ms() + held_ms - 1)
+        assert client.answers == []
+        stage.held.end_due(stage.clock.monotonic_ms() + held_ms + BUCKET_MS)
+        assert [answer.code for answer in client.answers] == [ResponseCode.PULL_NOT_FOUND]
+
+
+@pytest.mark.parametrize(
+    ("is_enabled", "memory_bytes", "broker_id"),
+    [(False, 0, "0"), (True, 0, "7"), (True, 1 << 30, "3")],
+)
+def test_who_reads_far_behind_is_sent_to_the_groups_slave(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    is_enabled: bool,
+    memory_bytes: int,
+    broker_id: str,
+) -> None:
+    monkeypatch.setattr(message_store, "memory_bytes", lambda: memory_bytes)
+    with broker_stage(tmp_path, {"slave_read_enable": is_enabled}) as stage:
+        group = SubscriptionGroup(
+            group_name="consumers", broker_id=3, which_broker_when_consume_slowly=7
+        )
+        stage.tables.groups.put(group, 0)
+        stage.store.append([message(stage.tail("A", 0))] * 3)
+        answer = stage.ask(RequestCode.PULL_MESSAGE, pull_ext("A", 0, maxMsgNums=1))
+        assert answer.ext["suggestWhichBrokerId"] == broker_id
