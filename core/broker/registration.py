@@ -154,7 +154,10 @@ class Registrar:
         if answer.code != ResponseCode.SUCCESS:
             raise RemotingError(f"registration refused: {answer.code} {answer.remark}")
         if not self._is_registered:
-            logger.info("registered namesrv=%s topics=%d", self._namesrv, len(self._topics))
+            topics_count = len(self._topics)
+            logger.info(
+                "the broker is registered namesrv=%s topics=%d", self._namesrv, topics_count
+            )
         self._is_registered = True
         self._registered_version = version
         self._was_told_unreachable = False
@@ -164,7 +167,13 @@ class Registrar:
         self._is_registered = False
         self._end_round()
         if not self._was_told_unreachable:
-            logger.warning("name server unreachable namesrv=%s error=%s", self._namesrv, exc)
+            logger.warning(
+                "a name server does not take the registration: clients that ask it may not find"
+                " this broker; it is tried again every %d s namesrv=%s error=%s",
+                _RETRY_S,
+                self._namesrv,
+                exc,
+            )
         self._was_told_unreachable = True
 
     def _end_round(self) -> None:

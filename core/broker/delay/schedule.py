@@ -174,7 +174,11 @@ class ScheduleService:
                 # The store has said so; only a restart helps.
                 return
             except StoreError as exc:
-                logger.warning("delivery of delayed messages waits reason=%s", exc)
+                logger.warning(
+                    "the store takes no messages: delayed ones come late, and none is lost"
+                    " reason=%s",
+                    exc,
+                )
                 await trio.sleep(RETRY_S)
                 continue
             except Exception:
@@ -262,7 +266,12 @@ class ScheduleService:
         except (RecordTooLargeError, ValueError) as exc:
             if len(messages) == 1:
                 topic = messages[0][0].topic.decode()
-                logger.error("a delayed message cannot be delivered topic=%s reason=%s", topic, exc)
+                logger.error(
+                    "the store will never take a delayed message: it is not delivered"
+                    " topic=%s reason=%s",
+                    topic,
+                    exc,
+                )
                 return 0
             return sum(self._append_all([one], even_if_full=even_if_full) for one in messages)
         return len(messages)
@@ -275,7 +284,11 @@ class ScheduleService:
         pairs = decode_properties(text)
         tail = self._real_tail(pairs)
         if tail is None:
-            logger.error("a delayed message does not say where it belongs offset=%d", physical)
+            logger.error(
+                "a delayed message does not say which topic it is for: it is not delivered, and"
+                " stays in the log until that is cleaned physical_offset=%d",
+                physical,
+            )
             return
         sys_flag &= ~_SYS_FLAG_TRANSACTION
         code = tags_code(pairs.get(TAGS))
@@ -344,7 +357,9 @@ class ScheduleService:
         except ValueError:
             # There is no room for the time: too early is better than never.
             logger.warning(
-                "a delayed message is delivered early bytes_max=%d", PROPERTIES_BYTES_MAX
+                "a delayed message has no room for its due time: it is delivered early"
+                " properties_bytes_max=%d",
+                PROPERTIES_BYTES_MAX,
             )
             yield from self._restored(fields)
             return
@@ -415,6 +430,8 @@ def _decoded(records: bytes) -> list[tuple[Any, ...]]:
         try:
             found += decode(records[at : at + size], verify=True)
         except RecordError as exc:
-            logger.error("a delayed message is damaged and not delivered reason=%s", exc)
+            logger.error(
+                "the disk has changed a delayed message: it is not delivered reason=%s", exc
+            )
         at += max(size, 1)
     return found

@@ -82,7 +82,12 @@ class ConsumerProcessor:
         self._producers.expire(now_ms, silence_ms_max)
         gone = self._consumers.expire(now_ms, silence_ms_max)
         for group in gone:
-            logger.warning("consumer expired group=%s", ascii(group))
+            logger.warning(
+                "clients of a consumer group were silent for too long and are forgotten; the others"
+                " get their queues: find out whether they hang group=%s silence_ms_max=%d",
+                ascii(group),
+                silence_ms_max,
+            )
         self._notify(gone)
         self._locks.expire(now_ms)
 
