@@ -114,5 +114,10 @@ def _connections_max(configured: int) -> int:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     allowed = max(64, hard - DESCRIPTORS_KEPT)
     if configured > allowed:
-        logger.info("connections bounded by descriptor limit count=%d", allowed)
+        logger.info(
+            "the descriptor limit allows fewer connections than configured: raise it to serve them"
+            " all connections_max=%d configured=%d",
+            allowed,
+            configured,
+        )
     return min(configured, allowed)

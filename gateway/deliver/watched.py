@@ -110,8 +110,8 @@ def count_lost(metrics: GatewayMetrics, queue: WatchedQueue, begin: int, end: in
     """Note that retention took what a reader had not delivered yet."""
     metrics.messages_lost_to_retention += end - begin
     logger.warning(
-        "retention has deleted messages before their delivery, keep files longer if receivers"
-        " lag that far queue=%s queue_offset=%d count=%d",
+        "retention has deleted messages before their delivery: keep the log longer, or find out"
+        " why receivers lag so far queue=%s queue_offset=%d count=%d",
         queue.name,
         begin,
         end - begin,

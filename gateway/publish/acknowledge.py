@@ -89,7 +89,10 @@ class PublishAcks:
 
     def refuse(self, acks: Acks, error: MotelogError) -> None:
         """Tell publishers that the log has not taken what they sent, or cannot keep it."""
-        logger.error("publishes are refused count=%d reason=%s", len(acks), error)
+        logger.error(
+            "the log refuses publishes, whose devices must send them again acks=%d reason=%s",
+            len(acks), error,
+        )  # fmt: skip
         is_full = isinstance(error, StoreFullError)
         code = ReasonCode.QUOTA_EXCEEDED if is_full else ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR
         refusal = GatewayError(str(error), reason_code=code)

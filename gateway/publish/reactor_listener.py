@@ -224,7 +224,7 @@ class ReactorListener:
     # --- append and acknowledge ----------------------------------------------------------
 
     def _commit(self) -> None:
-        """Append what was collected and answer as soon as the log's mode allows."""
+        """Append what was collected; its publishers hear when its ticket has settled."""
         # The lists are emptied in place: the hot loop holds on to them across a commit.
         if self._messages:
             acks = self._acks.copy()
