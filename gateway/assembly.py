@@ -71,13 +71,12 @@ def assemble(
     )
     acks = PublishAcks(
         output,
-        log.acknowledge,
         metrics,
-        clock=clock,
         connections=connections,
         receive_maximum=config.receive_maximum,
         disconnect=clients.disconnect,
     )
+    log.on_settled(acks.settled)
     listener = ReactorListener(
         config,
         output,

@@ -94,7 +94,10 @@ class Clients:
             return
         session = connection.session
         if reason is CloseReason.OUTPUT_FULL and session is not None:
-            self._peer_log.warning("client too slow, output full client_id=%r", session.client_id)
+            self._peer_log.warning(
+                "a client reads too slowly and is disconnected, its output is full client_id=%r",
+                session.client_id,
+            )
         self._forget(connection)
 
     def disconnect(self, connection: Connection, reason_code: int, why: str) -> None:
@@ -103,7 +106,7 @@ class Clients:
         if session is None:
             return  # ended meanwhile
         self._peer_log.warning(
-            "connection closed client_id=%r reason_code=0x%02x why=%s",
+            "the gateway closes a connection client_id=%r reason_code=0x%02x why=%s",
             session.client_id,
             reason_code,
             why,
@@ -223,7 +226,7 @@ class Clients:
         output, number = connection.output, connection.number
         self._metrics.connections_refused += 1
         self._peer_log.warning(
-            "connection refused peer=%s:%d client_id=%r reason_code=0x%02x why=%s",
+            "the gateway refuses a connection peer=%s:%d client_id=%r reason_code=0x%02x why=%s",
             *output.peer(number),
             refused.client_id,
             refused.reason_code,
@@ -257,7 +260,7 @@ class Clients:
 
     def _log_refusal(self, session: Session, refused: NotGranted) -> None:
         self._peer_log.warning(
-            "subscription refused client_id=%r filter=%r reason_code=0x%02x why=%s",
+            "the gateway refuses a subscription client_id=%r filter=%r reason_code=0x%02x why=%s",
             session.client_id,
             refused.topic_filter,
             refused.reason_code,

@@ -91,16 +91,16 @@ class Gateway:
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(deliver)
-                nursery.start_soon(parts.acks.queue.run)
+                nursery.start_soon(self._log_port.run)
                 task_status.started()
                 await drive(
                     reactor,
                     parts.listener.handle_turn,
                     clock_s=lambda: self._clock.monotonic_ms() // 1000,
-                    after_turns=parts.acks.queue.want,
+                    after_turns=self._log_port.settle_soon,
                 )
         finally:
-            parts.acks.queue.close()
+            self._log_port.close()
             parts.clients.disconnect_all(ReasonCode.SERVER_SHUTTING_DOWN)
             reactor.flush()
             reactor.shut_down()
@@ -114,5 +114,10 @@ def _connections_max(configured: int) -> int:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     allowed = max(64, hard - DESCRIPTORS_KEPT)
     if configured > allowed:
-        logger.info("connections bounded by descriptor limit count=%d", allowed)
+        logger.info(
+            "the descriptor limit allows fewer connections than configured: raise it to serve them"
+            " all connections_max=%d configured=%d",
+            allowed,
+            configured,
+        )
     return min(configured, allowed)

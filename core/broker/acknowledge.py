@@ -155,6 +155,16 @@ class AnswerQueue(Generic[Answers]):
         deadline_ms = self._clock.monotonic_ms() + self._acknowledge.timeout_ms
         self._entries.append(_Entry(end_offset, deadline_ms, answers))
 
+    @property
+    def is_waiting(self) -> bool:
+        """Whether anybody waits."""
+        return bool(self._entries)
+
+    def add_behind(self, answers: Answers) -> None:
+        """Have answers wait that need nothing of the log but their turn: behind the last ones."""
+        last = self._entries[-1]
+        self._entries.append(_Entry(last.end_offset, last.deadline_ms, answers))
+
     def want(self) -> None:
         """Have made so that it may be acknowledged what somebody waits for.
 

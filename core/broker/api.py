@@ -52,7 +52,7 @@ class BrokerApi:
     ) -> None:
         self._store = store
         self._topics = topics
-        self._clock = clock
+        self.clock = clock
         self._faults = LimitedLog(logger)
         self.store_host = store_host
         self.acknowledge = policy_of(store)
@@ -95,7 +95,7 @@ class BrokerApi:
         config = TopicConfig(
             topic_name=topic, read_queue_nums=queue_count, write_queue_nums=queue_count
         )
-        return self._topics.put(config, self._clock.now_ms()).write_queue_nums
+        return self._topics.put(config, self.clock.now_ms()).write_queue_nums
 
     def topics(self) -> list[str]:
         """Return the users' topics in the order of creation."""

@@ -13,7 +13,6 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final
 
-from motelog.core.broker.api import NotInMemoryError, PageIns, ReadStatus
 from motelog.core.message import SYS_FLAG_COMPRESSED
 from motelog.core.records.decode import decode_brief, inflate
 from motelog.gateway.deliver.plans import (
@@ -25,7 +24,7 @@ from motelog.gateway.deliver.plans import (
     native_topic_name,
 )
 from motelog.gateway.deliver.watched import WatchedQueue, count_lost
-from motelog.gateway.log.log_port import LogPort
+from motelog.gateway.log.log_port import LogPort, LogRead, Waiting
 from motelog.gateway.metrics import GatewayMetrics
 from motelog.gateway.sessions.session import Session
 from motelog.gateway.sessions.subscriptions import NO_LOCAL, QOS_MASK
@@ -47,9 +46,9 @@ class CatchUp:
         self._wake = wake
         #: Receivers that have room again; whoever is in it waits for ``serve``.
         self.returning: dict[Session, None] = {}
-        #: Of cursors whose read is tried again, what was paged in for it, and which wait for it.
-        self._page_ins: dict[tuple[Session, WatchedQueue], PageIns] = {}
-        self._paging_in: set[tuple[Session, WatchedQueue]] = set()
+        #: Of cursors whose read is tried again, what the log gave for it, and which wait now.
+        self._waited: dict[tuple[Session, WatchedQueue], Waiting] = {}
+        self._waiting: set[tuple[Session, WatchedQueue]] = set()
 
     def serve(self, now_ms: int) -> None:
         """Serve one slice to each receiver that has room again; who can go on is in again."""
@@ -67,7 +66,7 @@ class CatchUp:
         """Drop the cursors of a session that has ended."""
         if session.lagging is not None:
             for queue in session.lagging:
-                self._page_ins.pop((session, queue), None)
+                self._waited.pop((session, queue), None)
             session.lagging = None
             self._metrics.receivers_lagging_now -= 1
         self.returning.pop(session, None)
@@ -98,31 +97,27 @@ class CatchUp:
     ) -> tuple[int, bool]:
         """Return the cursor after one slice and whether it has to wait for somebody.
 
-        That is the client, whose window or socket is full, or the disk.
+        That is the client, whose window or socket is full, or the log.
         """
         cursor = session, queue
-        if cursor in self._paging_in:
+        if cursor in self._waiting:
             return queue_offset, True
-        page_ins = self._page_ins.get(cursor)
-        try:
-            read = self._log_port.read(
-                queue.topic,
-                queue.queue_id,
-                queue_offset,
-                count_max=CATCH_UP_COUNT_MAX,
-                bytes_max=CATCH_UP_BYTES_MAX,
-                may_wait=page_ins is not None and page_ins.may_wait,
-            )
-        except NotInMemoryError as cold:
-            if not self._log_port.page_in(cold.missing, partial(self._paged_in, *cursor)):
+        read = self._log_port.read(
+            queue.handle,
+            queue_offset,
+            count_max=CATCH_UP_COUNT_MAX,
+            bytes_max=CATCH_UP_BYTES_MAX,
+            waited=self._waited.get(cursor),
+        )
+        if not isinstance(read, LogRead):
+            self._waited[cursor] = read
+            if not self._log_port.when_at_hand(read, partial(self._at_hand, *cursor)):
                 return queue_offset, False
-            self._page_ins.setdefault(cursor, PageIns()).note(cold.missing)
-            self._paging_in.add(cursor)
+            self._waiting.add(cursor)
             return queue_offset, True
-        self._page_ins.pop(cursor, None)
-        if read.status is ReadStatus.OFFSET_TOO_SMALL:
-            count_lost(self._metrics, queue, queue_offset, read.min_offset)
-            return read.min_offset, False
+        self._waited.pop(cursor, None)
+        if read.begin_offset > queue_offset:
+            count_lost(self._metrics, queue, queue_offset, read.begin_offset)
         plans = self._plans.by_name
         for record in decode_brief(read.records, TOPIC_PROPERTY):
             if record[0] >= queue.next_offset:
@@ -144,8 +139,8 @@ class CatchUp:
                 return record[0], True
         return max(read.next_offset, queue_offset), False
 
-    def _paged_in(self, session: Session, queue: WatchedQueue) -> None:
-        self._paging_in.remove((session, queue))
+    def _at_hand(self, session: Session, queue: WatchedQueue) -> None:
+        self._waiting.remove((session, queue))
         if session.lagging and queue in session.lagging:
             self.returning[session] = None
             self._wake()

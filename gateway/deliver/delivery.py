@@ -12,18 +12,16 @@ Spec: MQTT 5.0 sections 3.3, 4.3, 4.6, 4.9.
     grown queue -> read -> plan of the topic name -> fan out
                      window or socket full -> cursor at this record -> PUBACK or drained socket
                               ^-- still full <- read on, match, send -> at the tail: live
-    What is not in memory any more is paged in elsewhere first; others go on meanwhile.
+    The log first brings what is not at hand any more; others go on meanwhile.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final
 
-from motelog.core.broker.api import NotInMemoryError, PageIns, ReadStatus
 from motelog.core.message import SYS_FLAG_COMPRESSED
-from motelog.core.records.append import QueueTail
 from motelog.core.records.decode import decode_brief, inflate
 from motelog.gateway.deliver.catch_up import CatchUp
 from motelog.gateway.deliver.plans import (
@@ -39,7 +37,7 @@ from motelog.gateway.deliver.plans import (
     native_topic_name,
 )
 from motelog.gateway.deliver.watched import WatchedQueue, WatchedQueues, count_lost
-from motelog.gateway.log.log_port import LogPort
+from motelog.gateway.log.log_port import LogPort, LogRead, QueueHandle
 from motelog.gateway.mapping.message_properties import delivery_properties
 from motelog.gateway.mapping.topic_mapping import TopicMapping
 from motelog.gateway.metrics import GatewayMetrics
@@ -67,7 +65,7 @@ class Delivery:
         self._log_port = log
         self._metrics = metrics
         self._wake = wake
-        self._queues = WatchedQueues(log, mapping)
+        self._queues = WatchedQueues(log, mapping, may_go_on=self._go_on)
         self._plans = Plans(subscriptions, metrics)
         self._catch_up = CatchUp(log, self._plans, metrics, wake=wake)
         self._grown: dict[WatchedQueue, None] = {}
@@ -79,11 +77,11 @@ class Delivery:
         self.forget = self._catch_up.forget
         log.on_growth(self._on_growth)
 
-    def _on_growth(self, tails: list[QueueTail]) -> None:
-        queues = self._queues.by_tail
+    def _on_growth(self, handles: Sequence[QueueHandle]) -> None:
+        queues = self._queues.by_handle
         if queues:
-            for tail in tails:
-                queue = queues.get(tail)
+            for handle in handles:
+                queue = queues.get(handle)
                 if queue is not None:
                     self._grown[queue] = None
             if self._grown:
@@ -105,30 +103,22 @@ class Delivery:
         return is_more
 
     def _deliver_queue(self, queue: WatchedQueue, now_ms: int) -> bool:
-        if queue.is_paging_in:
+        if queue.is_waiting:
             return False
-        page_ins = queue.page_ins
-        try:
-            read = self._log_port.read(
-                queue.topic,
-                queue.queue_id,
-                queue.next_offset,
-                count_max=LIVE_COUNT_MAX,
-                bytes_max=LIVE_BYTES_MAX,
-                may_wait=page_ins is not None and page_ins.may_wait,
-            )
-        except NotInMemoryError as cold:
-            then = partial(self._paged_in_live, queue)
-            queue.is_paging_in = self._log_port.page_in(cold.missing, then)
-            if queue.is_paging_in:
-                queue.page_ins = page_ins or PageIns()
-                queue.page_ins.note(cold.missing)
-            return not queue.is_paging_in
-        queue.page_ins = None
-        if read.status is ReadStatus.OFFSET_TOO_SMALL:
-            count_lost(self._metrics, queue, queue.next_offset, read.min_offset)
-            queue.next_offset = read.min_offset
-            return True
+        read = self._log_port.read(
+            queue.handle,
+            queue.next_offset,
+            count_max=LIVE_COUNT_MAX,
+            bytes_max=LIVE_BYTES_MAX,
+            waited=queue.waited,
+        )
+        if not isinstance(read, LogRead):
+            queue.waited = read
+            queue.is_waiting = self._log_port.when_at_hand(read, partial(self._go_on, queue))
+            return not queue.is_waiting
+        queue.waited = None
+        if read.begin_offset > queue.next_offset:
+            count_lost(self._metrics, queue, queue.next_offset, read.begin_offset)
         plans = self._plans.by_name
         for record in decode_brief(read.records, TOPIC_PROPERTY):
             name = record[1] or native_topic_name(record)
@@ -139,10 +129,11 @@ class Delivery:
             if plan is not None:
                 self._send_live(plan, name, record, queue, now_ms)
         queue.next_offset = read.next_offset
-        return read.next_offset < read.max_offset
+        return read.is_more
 
-    def _paged_in_live(self, queue: WatchedQueue) -> None:
-        queue.is_paging_in = False
+    def _go_on(self, queue: WatchedQueue) -> None:
+        """Read a queue on that has waited for the log."""
+        queue.is_waiting = False
         self._grown[queue] = None
         self._wake()
 

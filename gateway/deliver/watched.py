@@ -8,10 +8,10 @@ Invariants: a queue is watched from its tail on, once for all who want it.
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
+from functools import partial
 
-from motelog.core.broker.api import PageIns
-from motelog.core.records.append import QueueTail
-from motelog.gateway.log.log_port import LogPort
+from motelog.gateway.log.log_port import LogPort, QueueHandle, Waiting
 from motelog.gateway.mapping.topic_mapping import TopicMapping, is_device_topic
 from motelog.gateway.metrics import GatewayMetrics
 
@@ -21,26 +21,35 @@ logger = logging.getLogger(__name__)
 class WatchedQueue:
     """One queue that some subscription needs; ``next_offset`` is the live position.
 
-    ``page_ins``: what was paged in for the read that is tried again; None if none is.
+    While it ``is_waiting`` for the log, nothing is read: what the log has is not at hand, or it
+    does not know the tail yet, and then nobody has a cursor in the queue.
+    ``waited``: what the log gave for the read that is tried again; None if none is.
     """
 
-    __slots__ = ("is_paging_in", "next_offset", "page_ins", "queue_id", "topic")
+    __slots__ = ("handle", "is_waiting", "name", "next_offset", "topic", "waited")
 
-    def __init__(self, topic: str, queue_id: int, next_offset: int) -> None:
+    def __init__(self, topic: str, handle: QueueHandle, name: str) -> None:
         self.topic = topic
-        self.queue_id = queue_id
-        self.next_offset = next_offset
-        self.is_paging_in = False
-        self.page_ins: PageIns | None = None
+        self.handle = handle
+        self.name = name
+        self.next_offset = 0
+        self.is_waiting = False
+        self.waited: Waiting | None = None
 
 
 class WatchedQueues:
-    """The queues of one gateway that are read; ``by_tail`` is what growth is looked up in."""
+    """The queues of one gateway that are read; ``by_handle`` is what growth is looked up in.
 
-    def __init__(self, log: LogPort, mapping: TopicMapping) -> None:
+    ``may_go_on`` is called with a queue whose tail has become known after it was watched.
+    """
+
+    def __init__(
+        self, log: LogPort, mapping: TopicMapping, *, may_go_on: Callable[[WatchedQueue], None]
+    ) -> None:
         self._log_port = log
         self._mapping = mapping
-        self.by_tail: dict[QueueTail, WatchedQueue] = {}
+        self._may_go_on = may_go_on
+        self.by_handle: dict[QueueHandle, WatchedQueue] = {}
         #: Queue topic -> how many subscriptions name it; and how many may match any.
         self._wanted: dict[str, int] = {}
         self._wanted_any = 0
@@ -69,18 +78,28 @@ class WatchedQueues:
                 if not self._wanted[topic]:
                     del self._wanted[topic]
         if not self._wanted_any and (topics is None or not topics <= self._wanted.keys()):
-            self.by_tail = {
-                tail: queue for tail, queue in self.by_tail.items() if queue.topic in self._wanted
+            self.by_handle = {
+                handle: queue
+                for handle, queue in self.by_handle.items()
+                if queue.topic in self._wanted
             }
 
     def _watch(self, topic: str) -> None:
         if not is_device_topic(topic):
             return
-        for queue_id in range(self._log_port.queue_count(topic) or 0):
-            tail = self._log_port.queue_tail(topic, queue_id)
-            if tail not in self.by_tail:
-                next_offset = self._log_port.max_offset(topic, queue_id)
-                self.by_tail[tail] = WatchedQueue(topic, queue_id, next_offset)
+        for handle in self._log_port.queues(topic):
+            if handle not in self.by_handle:
+                queue = WatchedQueue(topic, handle, self._log_port.describe(handle))
+                self.by_handle[handle] = queue
+                tail = self._log_port.tail(handle, partial(self._begin, queue))
+                if tail is None:
+                    queue.is_waiting = True
+                else:
+                    queue.next_offset = tail
+
+    def _begin(self, queue: WatchedQueue, tail: int) -> None:
+        queue.next_offset = tail
+        self._may_go_on(queue)
 
     def _on_topic_created(self, topic: str) -> None:
         if self._wanted_any or topic in self._wanted:
@@ -91,9 +110,9 @@ def count_lost(metrics: GatewayMetrics, queue: WatchedQueue, begin: int, end: in
     """Note that retention took what a reader had not delivered yet."""
     metrics.messages_lost_to_retention += end - begin
     logger.warning(
-        "messages expired before delivery topic=%s queue_id=%d queue_offset=%d count=%d",
-        queue.topic,
-        queue.queue_id,
+        "retention has deleted messages before their delivery: keep the log longer, or find out"
+        " why receivers lag so far queue=%s queue_offset=%d count=%d",
+        queue.name,
         begin,
         end - begin,
     )

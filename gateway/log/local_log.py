@@ -1,35 +1,163 @@
 """LogPort on a broker in this process.
 
-Owns: the translation of BrokerApi into LogPort. Must not touch: the store; the broker does.
+Owns: the translation of BrokerApi into LogPort: tickets on the process's one answer queue, and
+when a read may wait for the disk. Must not touch: the store; the broker does.
+Invariants: a topic exists as soon as it is created, and a queue's tail is always known. With a log
+that need not be synced no ticket ever waits.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
-from motelog.core.broker.api import BrokerApi
+from motelog.core.broker.acknowledge import AnswerQueue
+from motelog.core.broker.api import BrokerApi, NotInMemoryError, Pageable, PageIns, ReadStatus
+from motelog.core.errors import StoreError
 from motelog.core.records.append import QueueTail
+from motelog.gateway.log.log_port import (
+    SETTLED,
+    LogRead,
+    QueueHandle,
+    Settled,
+    Ticket,
+    Waiting,
+    choose_queue,
+)
+
+
+class PagingIn:
+    """A read that misses what is on the disk only, and how often that has been paged in."""
+
+    __slots__ = ("missing", "page_ins")
+
+    def __init__(self) -> None:
+        self.missing: Sequence[Pageable] = ()
+        self.page_ins = PageIns()
 
 
 class LocalLog:
-    """The log of a broker that runs in this process and thread."""
+    """The log of a broker that runs in this process and thread. Its handles are the tails."""
 
     def __init__(self, api: BrokerApi) -> None:
         self._api = api
-        self.queue_count = api.topic_queue_count
-        self.create_topic = api.create_topic
-        self.queue_tail = api.queue_tail
-        self.append = api.append
-        self.read = api.read
-        self.page_in = api.cold_reads.page_in
-        self.max_offset = api.max_offset
-        self.acknowledge = api.acknowledge
+        # The hot calls go straight to the broker.
+        self._append = api.append
+        self._read = api.read
+        self.topics = api.topics
+        self.on_topic_created = api.on_topic_created
+        self.on_growth = api.on_growth
+        self._tell_settled: Callable[[Settled], None] = _tell_nobody
+        self._answers: AnswerQueue[Ticket] = AnswerQueue(
+            api.acknowledge, clock=api.clock, answer=self._answer, refuse=self._refuse
+        )
+        self.settle_soon = self._answers.want
+        self.run = self._answers.run
+        self.close = self._answers.close
 
-    def topics(self) -> Sequence[str]:
-        return self._api.topics()
+    # --- topics and queues ---------------------------------------------------------------
 
-    def on_growth(self, listener: Callable[[list[QueueTail]], None]) -> None:
-        self._api.on_growth(listener)
+    def has_topic(self, topic: str) -> bool:
+        return self._api.topic_queue_count(topic) is not None
 
-    def on_topic_created(self, listener: Callable[[str], None]) -> None:
-        self._api.on_topic_created(listener)
+    def create_topic(self, topic: str, queue_count: int) -> None:
+        self._api.create_topic(topic, queue_count)
+
+    def queue_of(self, topic: str, selector: str) -> QueueHandle:
+        queue_count = self._api.topic_queue_count(topic)
+        assert queue_count is not None, "the topic exists"
+        return self._api.queue_tail(topic, choose_queue(selector, queue_count))
+
+    def queues(self, topic: str) -> Sequence[QueueHandle]:
+        queue_count = self._api.topic_queue_count(topic) or 0
+        return [self._api.queue_tail(topic, queue_id) for queue_id in range(queue_count)]
+
+    def describe(self, queue: QueueHandle) -> str:
+        return "{}/{}".format(*_place(queue))
+
+    def on_topic_refused(self, listener: Callable[[str], None]) -> None:
+        """Nothing is to be done: a broker refuses a topic at once or not at all."""
+
+    # --- append --------------------------------------------------------------------------
+
+    def append(self, messages: list[Any]) -> Ticket:
+        answers = self._answers
+        try:
+            end_offset = self._append(messages)
+        except StoreError as exc:
+            ticket = Ticket(exc, is_settled=not answers.is_waiting)
+            if answers.is_waiting:
+                answers.add_behind(ticket)
+            return ticket
+        if answers.may_answer(end_offset):
+            return SETTLED
+        ticket = Ticket()
+        answers.add(end_offset, ticket)
+        return ticket
+
+    def on_settled(self, listener: Callable[[Settled], None]) -> None:
+        self._tell_settled = listener
+
+    def _answer(self, tickets: list[Ticket]) -> None:
+        self._settle(tickets, None)
+
+    def _refuse(self, tickets: list[Ticket], error: StoreError) -> None:
+        self._settle(tickets, error)
+
+    def _settle(self, tickets: list[Ticket], error: StoreError | None) -> None:
+        for ticket in tickets:
+            ticket.is_settled = True
+            # What has failed at its append keeps that reason.
+            ticket.error = ticket.error or error
+        self._tell_settled([(ticket, ticket.error) for ticket in tickets])
+
+    # --- read ----------------------------------------------------------------------------
+
+    def read(
+        self,
+        queue: QueueHandle,
+        queue_offset: int,
+        *,
+        count_max: int,
+        bytes_max: int,
+        waited: Waiting | None = None,
+    ) -> LogRead | Waiting:
+        topic, queue_id = _place(queue)
+        assert waited is None or isinstance(waited, PagingIn)
+        try:
+            found = self._read(
+                topic,
+                queue_id,
+                queue_offset,
+                count_max=count_max,
+                bytes_max=bytes_max,
+                may_wait=waited is not None and waited.page_ins.may_wait,
+            )
+        except NotInMemoryError as cold:
+            waiting = waited or PagingIn()
+            waiting.missing = cold.missing
+            return waiting
+        if found.status is ReadStatus.OFFSET_TOO_SMALL:
+            begin_offset = next_offset = found.min_offset
+        else:
+            begin_offset, next_offset = queue_offset, found.next_offset
+        return LogRead(found.records, begin_offset, next_offset, next_offset < found.max_offset)
+
+    def when_at_hand(self, waiting: Waiting, then: Callable[[], None]) -> bool:
+        assert isinstance(waiting, PagingIn)
+        if not self._api.cold_reads.page_in(waiting.missing, then):
+            return False
+        waiting.page_ins.note(waiting.missing)
+        return True
+
+    def tail(self, queue: QueueHandle, then: Callable[[int], None]) -> int | None:
+        return self._api.max_offset(*_place(queue))
+
+
+def _place(queue: QueueHandle) -> tuple[str, int]:
+    assert isinstance(queue, QueueTail)
+    return queue.topic.decode(), queue.queue_id
+
+
+def _tell_nobody(settled: Settled) -> None:
+    """Stand in for a listener until there is one."""

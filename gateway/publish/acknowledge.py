@@ -1,10 +1,10 @@
 """Acknowledgements of publishes: when they leave, and what is said instead when they may not.
 
 Owns: PUBACKs of appended publishes, those that wait for the log, refusals, Receive Maximum.
-Must not touch: appends (``reactor_listener``), when the log allows it (core.broker.acknowledge).
-Invariants: a publish is acknowledged only after the log's mode allows it; one that was refused is
-never acknowledged later. What is acknowledged goes to the connection that published, and to nobody
-who has its number afterwards.
+Must not touch: appends (``reactor_listener``), when a ticket settles (the log's port).
+Invariants: a publish is acknowledged only after its ticket has settled without an error; one that
+was refused is never acknowledged later. What is acknowledged goes to the connection that published,
+and to nobody who has its number afterwards.
 Spec: MQTT 5.0 sections 3.4, 4.6 and 4.9; 3.1.1 likewise.
 
 A publish is a tuple (connection, packet identifier); those of one append stay together.
@@ -17,10 +17,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from motelog.core.broker.acknowledge import Acknowledge, AnswerQueue
-from motelog.core.clock import Clock
-from motelog.core.errors import StoreError, StoreFullError
+from motelog.core.errors import MotelogError, StoreFullError
 from motelog.gateway.errors import GatewayError
+from motelog.gateway.log.log_port import Settled, Ticket
 from motelog.gateway.metrics import GatewayMetrics
 from motelog.gateway.mqtt.packet_types import ReasonCode
 from motelog.gateway.output import Output
@@ -39,7 +38,7 @@ Acks = list[tuple[int, int]]
 
 @dataclass(frozen=True, slots=True)
 class WaitingAcks:
-    """The acknowledgements of one append that wait for the log.
+    """The acknowledgements of one append whose ticket has not settled.
 
     ``connections`` are those that published, one for each; ``counted`` the ones among them that
     Receive Maximum binds.
@@ -56,10 +55,8 @@ class PublishAcks:
     def __init__(
         self,
         output: Output,
-        acknowledge: Acknowledge,
         metrics: GatewayMetrics,
         *,
-        clock: Clock,
         connections: list[Connection | None],
         receive_maximum: int,
         disconnect: Callable[[Connection, int, str], None],
@@ -69,27 +66,33 @@ class PublishAcks:
         self._connections = connections
         self._receive_maximum = receive_maximum
         self._disconnect = disconnect
-        self.queue: AnswerQueue[WaitingAcks] = AnswerQueue(
-            acknowledge, clock=clock, answer=self._release, refuse=self._refuse_waiting
-        )
+        self._waiting: dict[Ticket, WaitingAcks] = {}
 
-    def appended(self, acks: Acks, end_offset: int) -> None:
-        """Answer publishes whose append ended at ``end_offset``, as soon as the mode allows it."""
-        if self.queue.may_answer(end_offset):
-            self._acknowledge(acks)
+    def appended(self, acks: Acks, ticket: Ticket) -> None:
+        """Answer the publishes of one append, now or when its ticket settles."""
+        if ticket.is_settled:  # then nobody waits: tickets settle in order
+            if ticket.error is not None:
+                self.refuse(acks, ticket.error)
+            elif acks:
+                self._acknowledge(acks)
+            return
+        if not acks:
             return
         connections = self._connections_of(acks)
         counted = [c for c in connections if c is not None and c.version == 5]
-        self.queue.add(end_offset, WaitingAcks(acks, connections, counted))
+        self._waiting[ticket] = WaitingAcks(acks, connections, counted)
         for connection in counted:
             connection.unacknowledged += 1
             if connection.unacknowledged > self._receive_maximum:  # [MQTT-3.3.4-9]
                 code = ReasonCode.RECEIVE_MAXIMUM_EXCEEDED
                 self._disconnect(connection, code, "Receive Maximum exceeded")
 
-    def refuse(self, acks: Acks, error: StoreError) -> None:
+    def refuse(self, acks: Acks, error: MotelogError) -> None:
         """Tell publishers that the log has not taken what they sent, or cannot keep it."""
-        logger.error("publishes are refused count=%d reason=%s", len(acks), error)
+        logger.error(
+            "the log refuses publishes, whose devices must send them again acks=%d reason=%s",
+            len(acks), error,
+        )  # fmt: skip
         is_full = isinstance(error, StoreFullError)
         code = ReasonCode.QUOTA_EXCEEDED if is_full else ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR
         refusal = GatewayError(str(error), reason_code=code)
@@ -125,17 +128,22 @@ class PublishAcks:
 
     # --- what has waited -----------------------------------------------------------------
 
-    def _release(self, released: list[WaitingAcks]) -> None:
+    def settled(self, settled: Settled) -> None:
+        """Answer the publishes whose tickets have settled, in their order."""
         acks: Acks = []
-        for waiting in released:
-            acks += self._still_open(waiting)
+        for ticket, error in settled:
+            waiting = self._waiting.pop(ticket, None)
+            if waiting is None:
+                continue  # a batch of publishes at QoS 0
+            if error is None:
+                acks += self._still_open(waiting)
+                continue
+            if acks:
+                self._acknowledge(acks)
+                acks = []
+            self.refuse(self._still_open(waiting), error)
         if acks:
             self._acknowledge(acks)
-        self._output.flush()
-
-    def _refuse_waiting(self, refused: list[WaitingAcks], error: StoreError) -> None:
-        for waiting in refused:
-            self.refuse(self._still_open(waiting), error)
         self._output.flush()
 
     def _still_open(self, waiting: WaitingAcks) -> Acks:

@@ -12,7 +12,6 @@ from __future__ import annotations
 from typing import Any
 
 from motelog.core.clock import Clock
-from motelog.core.errors import StoreError
 from motelog.core.message import PROPERTIES_BYTES_MAX, encode_host
 from motelog.core.net.reactor import Turn
 from motelog.gateway.clients import Clients
@@ -106,7 +105,7 @@ class ReactorListener:
                             properties = route.at_most_once + origin
                         messages.append(
                             (
-                                route.tail,
+                                route.queue,
                                 payload,
                                 properties,
                                 route.tags_code,
@@ -202,7 +201,7 @@ class ReactorListener:
         if qos:
             self._acks.append((connection.number, packet_id))
         self._messages.append(
-            (route.tail, payload, text, route.tags_code, now_ms, connection.host, 0, 0, 0, 0)
+            (route.queue, payload, text, route.tags_code, now_ms, connection.host, 0, 0, 0, 0)
         )
 
     def _refuse_publish(
@@ -225,7 +224,7 @@ class ReactorListener:
     # --- append and acknowledge ----------------------------------------------------------
 
     def _commit(self) -> None:
-        """Append what was collected and answer as soon as the log's mode allows."""
+        """Append what was collected; its publishers hear when its ticket has settled."""
         # The lists are emptied in place: the hot loop holds on to them across a commit.
         if self._messages:
             acks = self._acks.copy()
@@ -239,13 +238,8 @@ class ReactorListener:
     def _append(self, acks: list[tuple[int, int]]) -> None:
         messages = self._messages
         self._metrics.publishes_received += len(messages)
-        try:
-            end_offset = self._log_port.append(messages)
-        except StoreError as exc:
-            messages.clear()
-            self._publish_acks.refuse(acks, exc)
-            return
-        self._metrics.messages_appended += len(messages)
+        ticket = self._log_port.append(messages)
+        if ticket.error is None:
+            self._metrics.messages_appended += len(messages)
         messages.clear()
-        if acks:
-            self._publish_acks.appended(acks, end_offset)
+        self._publish_acks.appended(acks, ticket)

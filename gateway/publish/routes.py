@@ -8,13 +8,11 @@ from __future__ import annotations
 
 import logging
 from typing import Final, TypeVar
-from zlib import crc32
 
 from motelog.core.errors import BrokerError
 from motelog.core.message import KEYS, MQTT_QOS, MQTT_TOPIC, TAGS, encode_properties, tags_code
-from motelog.core.records.append import QueueTail
 from motelog.gateway.errors import TopicNameError
-from motelog.gateway.log.log_port import LogPort
+from motelog.gateway.log.log_port import LogPort, QueueHandle
 from motelog.gateway.mapping.topic_mapping import MappedName, TopicMapping
 from motelog.gateway.mqtt.topics import check_topic_name
 
@@ -28,10 +26,10 @@ _Key = TypeVar("_Key")
 class Route:
     """Everything about a publish that its topic name decides."""
 
-    __slots__ = ("at_least_once", "at_most_once", "tags_code", "tail")
+    __slots__ = ("at_least_once", "at_most_once", "queue", "tags_code")
 
-    def __init__(self, tail: QueueTail, properties: dict[str, str], tag: str) -> None:
-        self.tail = tail
+    def __init__(self, queue: QueueHandle, properties: dict[str, str], tag: str) -> None:
+        self.queue = queue
         self.tags_code = tags_code(tag)
         #: Property text of a QoS 0 and of a QoS 1 publish, without what the publisher adds.
         self.at_most_once = encode_properties({**properties, MQTT_QOS: "0"})
@@ -54,13 +52,14 @@ class Routes:
         self._mapping = mapping
         self._log_port = log
         self._create_topics = create_topics
-        self._topics_left = topics_max
+        self._topics_max = self._topics_left = topics_max
         self._topic_queue_count = topic_queue_count
         self._topic_bytes_max = topic_bytes_max
         #: Read by the hot path; a miss is answered by ``resolve``.
         self.by_topic: dict[bytes, Route] = {}
         self._by_publisher: dict[tuple[bytes, str, str], Route] = {}
         self.depends_on_publisher = mapping.depends_on_publisher
+        log.on_topic_refused(self._on_topic_refused)
 
     def resolve(self, topic: bytes, *, client_id: str, user_name: str) -> Route:
         """Return the route of a topic name; TopicNameError if nobody may publish to it."""
@@ -87,39 +86,55 @@ class Routes:
             raise TopicNameError("topic names that begin with '$' are the server's")
         name = topic.decode()
         mapped = self._mapping.map_name(name, client_id=client_id, user_name=user_name)
-        queue_topic, queue_count = self._queue_topic(mapped)
         properties = {MQTT_TOPIC: name}
         if mapped.tag:
             properties[TAGS] = mapped.tag
         if mapped.keys:
             properties[KEYS] = mapped.keys
-        queue_id = crc32(mapped.selector.encode()) % queue_count
-        return Route(self._log_port.queue_tail(queue_topic, queue_id), properties, mapped.tag)
+        queue = self._log_port.queue_of(self._queue_topic(mapped), mapped.selector)
+        return Route(queue, properties, mapped.tag)
 
-    def _queue_topic(self, mapped: MappedName) -> tuple[str, int]:
+    def _queue_topic(self, mapped: MappedName) -> str:
         topic = mapped.queue_topic
-        if topic is not None:
-            queue_count = self._log_port.queue_count(topic)
-            if queue_count is None and self._create_topics and self._topics_left > 0:
-                queue_count = self._create(topic)
-            if queue_count is not None:
-                return topic, queue_count
+        if topic is not None and (self._log_port.has_topic(topic) or self._create(topic)):
+            return topic
         topic = self._mapping.default_topic
-        return topic, self._log_port.create_topic(topic, self._topic_queue_count)
+        self._log_port.create_topic(topic, self._topic_queue_count)
+        return topic
 
-    def _create(self, topic: str) -> int | None:
+    def _create(self, topic: str) -> bool:
+        """Have a queue topic created if that is allowed; return whether it can be used."""
+        if not self._create_topics or self._topics_left == 0:
+            return False
         try:
-            queue_count = self._log_port.create_topic(topic, self._topic_queue_count)
+            self._log_port.create_topic(topic, self._topic_queue_count)
         except BrokerError as exc:
-            logger.warning("queue topic refused by broker topic=%s remark=%r", topic, exc.remark)
-            return None
+            logger.warning(
+                "the log refuses a queue topic, its publishes go to the default topic"
+                " topic=%s default_topic=%s remark=%r",
+                topic, self._mapping.default_topic, exc.remark,
+            )  # fmt: skip
+            return False
         self._topics_left -= 1
         if self._topics_left == 0:
             logger.warning(
-                "gateway.topics_max reached: publishes with a new first level now go to topic=%s",
+                "as many queue topics exist as gateway.topics_max allows: publishes with a new"
+                " first level go to the default topic default_topic=%s",
                 self._mapping.default_topic,
             )
-        return queue_count
+        return True
+
+    def _on_topic_refused(self, topic: str) -> None:
+        """Forget all routes, which is rare: those to ``topic`` will be the default topic's."""
+        logger.warning(
+            "the log could not create a queue topic, its publishes go to the default topic"
+            " topic=%s default_topic=%s",
+            topic, self._mapping.default_topic,
+        )  # fmt: skip
+        self._topics_left = min(self._topics_left + 1, self._topics_max)
+        # In place: the hot loop holds on to it.
+        self.by_topic.clear()
+        self._by_publisher.clear()
 
 
 def _remember(cache: dict[_Key, Route], key: _Key, route: Route) -> None:

@@ -1,21 +1,51 @@
-"""A log in memory behind the gateway's LogPort.
+"""A log in memory behind the gateway's LogPort, which can be as slow as a remote one.
 
-Owns: one list of records per queue, encoded by the real record kernel. ``error`` is raised by the
-next appends; ``acknowledge`` says which may be answered.
+Owns: one list of records per queue, encoded by the real record kernel. Must not touch:
+expectations.
+
+All is at once until a test says otherwise: ``settles_at_once``, ``creates_at_once``,
+``knows_tails`` and ``cold`` (queue offsets that are not at hand) make the parts of it wait for
+``settle``, ``created``, ``tell_tails`` and ``paged_in``; ``error`` refuses the next appends.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Final
 
-from motelog.core.broker.api import NotInMemoryError, Pageable, ReadResult, ReadStatus
-from motelog.core.errors import StoreError
+import trio
+
+from motelog.core.errors import BrokerError, MotelogError
 from motelog.core.records.append import QueueTail, encode_batch
-from motelog.core.store.disk.page_cache import Places
-from tests.support.fake_acknowledge import FakeAcknowledge
+from motelog.gateway.log.log_port import (
+    LogRead,
+    QueueHandle,
+    Settled,
+    Ticket,
+    Waiting,
+    choose_queue,
+)
 
 HOST = bytes([127, 0, 0, 1, 0, 0, 0x2A, 0x9F])
+#: So often a read waits for the same; then it is answered all the same.
+TRIES_MAX: Final = 3
+
+
+@dataclass(frozen=True)
+class Address:
+    """The handle for appends to a topic whose queue count is not known yet."""
+
+    topic: str
+    selector: str
+
+
+@dataclass
+class ColdRead:
+    """What a read waits for."""
+
+    tries: int = 0
 
 
 class FakeLog:
@@ -25,28 +55,66 @@ class FakeLog:
         self.queue_counts: dict[str, int] = {}
         self.records: dict[tuple[str, int], list[bytes]] = {}
         self.begin_offsets: dict[tuple[str, int], int] = {}
-        self.error: StoreError | None = None
-        self.cold: set[int] = set()  # queue offsets whose records are on the disk only
+        self.error: MotelogError | None = None
+        self.cold: set[int] = set()
         self.paging_in: list[Callable[[], None]] = []
-        self.acknowledge = FakeAcknowledge()
+        self.settles_at_once = True
+        self.settle_requests = 0
+        self.creates_at_once = True
+        self.creating: dict[str, int] = {}
+        self.refused_topics: dict[str, BrokerError] = {}
+        self.knows_tails = True
         self.now_ms = 1_000_000
-        self._tails: dict[tuple[str, int], QueueTail] = {}
         self.end_offset = 0
-        self._growth: list[Callable[[list[QueueTail]], None]] = []
+        self._tails: dict[tuple[str, int], QueueTail] = {}
+        #: Taken and not yet written: behind a batch that waits for its topic, everything does.
+        self._held: deque[tuple[Ticket, list[Any]]] = deque()
+        self._unsettled: deque[Ticket] = deque()
+        self._asked_tails: list[tuple[QueueHandle, Callable[[int], None]]] = []
+        self._growth: list[Callable[[Sequence[QueueHandle]], None]] = []
         self._created: list[Callable[[str], None]] = []
+        self._refused: list[Callable[[str], None]] = []
+        self._settled: list[Callable[[Settled], None]] = []
 
-    def queue_count(self, topic: str) -> int | None:
-        return self.queue_counts.get(topic)
+    # --- topics and queues ---------------------------------------------------------------
 
-    def create_topic(self, topic: str, queue_count: int) -> int:
-        if topic not in self.queue_counts:
+    def has_topic(self, topic: str) -> bool:
+        return topic in self.queue_counts or topic in self.creating
+
+    def create_topic(self, topic: str, queue_count: int) -> None:
+        if topic in self.refused_topics:
+            raise self.refused_topics[topic]
+        if not self.has_topic(topic):
+            self.creating[topic] = queue_count
+            if self.creates_at_once:
+                self.created(topic)
+
+    def created(self, topic: str, error: BrokerError | None = None) -> None:
+        """Have the creation of ``topic`` succeed, or fail with ``error``."""
+        queue_count = self.creating.pop(topic)
+        if error is None:
             self.queue_counts[topic] = queue_count
             for listener in self._created:
                 listener(topic)
-        return self.queue_counts[topic]
+        else:
+            self.refused_topics[topic] = error
+            for listener in self._refused:
+                listener(topic)
+        self._write_held()
+        if self.settles_at_once:
+            self.settle()
 
     def topics(self) -> Sequence[str]:
         return list(self.queue_counts)
+
+    def queue_of(self, topic: str, selector: str) -> QueueHandle:
+        if topic in self.queue_counts:
+            return self.queue_tail(topic, choose_queue(selector, self.queue_counts[topic]))
+        assert topic in self.creating
+        return Address(topic, selector)
+
+    def queues(self, topic: str) -> Sequence[QueueHandle]:
+        return [self.queue_tail(topic, n) for n in range(self.queue_counts.get(topic, 0))]
 
     def queue_tail(self, topic: str, queue_id: int) -> QueueTail:
         key = (topic, queue_id)
@@ -55,72 +123,144 @@ class FakeLog:
             self.records[key] = []
         return self._tails[key]
 
-    def append(self, messages: list[Any]) -> int:
-        if self.error is not None:
-            raise self.error
+    def describe(self, queue: QueueHandle) -> str:
+        return "{}/{}".format(*_key(queue))
+
+    def on_topic_created(self, listener: Callable[[str], None]) -> None:
+        self._created.append(listener)
+
+    def on_topic_refused(self, listener: Callable[[str], None]) -> None:
+        self._refused.append(listener)
+
+    # --- append --------------------------------------------------------------------------
+
+    def append(self, messages: list[Any]) -> Ticket:
+        ticket = Ticket(self.error)
+        self._unsettled.append(ticket)
+        if self.error is None:
+            self._held.append((ticket, list(messages)))
+            self._write_held()
+        is_next = self._unsettled[0] is ticket and not self._held
+        if is_next and (self.settles_at_once or ticket.error is not None):
+            self._unsettled.popleft().is_settled = True
+        return ticket
+
+    def on_settled(self, listener: Callable[[Settled], None]) -> None:
+        self._settled = [listener]
+
+    def settle_soon(self) -> None:
+        self.settle_requests += 1
+
+    def settle(self, count: int = 1 << 30, error: MotelogError | None = None) -> None:
+        """Settle the first tickets, those that are in the log, with ``error`` unless it is None."""
+        held = {id(ticket) for ticket, _ in self._held}
+        settled: list[tuple[Ticket, MotelogError | None]] = []
+        while self._unsettled and len(settled) < count and id(self._unsettled[0]) not in held:
+            ticket = self._unsettled.popleft()
+            ticket.error = ticket.error or error
+            ticket.is_settled = True
+            settled.append((ticket, ticket.error))
+        if settled:
+            for listener in self._settled:
+                listener(settled)
+
+    def _write_held(self) -> None:
+        while self._held:
+            ticket, messages = self._held[0]
+            addresses = [message[0] for message in messages if isinstance(message[0], Address)]
+            if any(address.topic in self.creating for address in addresses):
+                return
+            self._held.popleft()
+            refused = [a.topic for a in addresses if a.topic not in self.queue_counts]
+            if refused:
+                ticket.error = self.refused_topics[refused[0]]
+            else:
+                self._write(messages)
+
+    def _write(self, messages: list[Any]) -> None:
         dirty: list[QueueTail] = []
         begin = self.end_offset
         for message in messages:
+            handle = message[0]
+            if isinstance(handle, Address):
+                handle = self.queue_of(handle.topic, handle.selector)
             buffer = bytearray(70_000 + len(message[1]))
             end = encode_batch(
-                buffer, 0, len(buffer), self.end_offset, [message], 0, self.now_ms, HOST, dirty,
-                None, begin,
+                buffer, 0, len(buffer), self.end_offset, [(handle, *message[1:])], 0, self.now_ms,
+                HOST, dirty, None, begin,
             )[1]  # fmt: skip
-            tail = message[0]
-            self.records[(tail.topic.decode(), tail.queue_id)].append(bytes(buffer[:end]))
+            self.records[_key(handle)].append(bytes(buffer[:end]))
             self.end_offset += end
         for tail in dirty:
             tail.drop(tail.next_offset)
         for listener in self._growth:
             listener(dirty)
-        return self.end_offset
+
+    # --- read ----------------------------------------------------------------------------
 
     def read(
         self,
-        topic: str,
-        queue_id: int,
+        queue: QueueHandle,
         queue_offset: int,
         *,
         count_max: int,
         bytes_max: int,
-        may_wait: bool,
-    ) -> ReadResult:
-        key = (topic, queue_id)
+        waited: Waiting | None = None,
+    ) -> LogRead | Waiting:
+        key = _key(queue)
         records = self.records[key]
-        begin = self.begin_offsets.get(key, 0)
-        if queue_offset in self.cold and not may_wait:
-            raise NotInMemoryError([Places(topic, ((queue_offset, queue_offset + 1),))])
-        if queue_offset < begin:
-            status, found = ReadStatus.OFFSET_TOO_SMALL, []
-        else:
-            found = records[queue_offset : queue_offset + count_max]
-            status = ReadStatus.FOUND if found else ReadStatus.OFFSET_OVERFLOW_ONE
-        return ReadResult(
-            status=status,
-            next_offset=queue_offset + len(found),
-            min_offset=begin,
-            max_offset=len(records),
-            records=b"".join(found),
-            count=len(found),
-        )
+        waiting = waited if isinstance(waited, ColdRead) else ColdRead()
+        if queue_offset in self.cold and waiting.tries < TRIES_MAX:
+            return waiting
+        begin = max(queue_offset, self.begin_offsets.get(key, 0))
+        found: list[bytes] = []
+        for record in records[begin : begin + count_max]:
+            if found and sum(map(len, found)) + len(record) > bytes_max:
+                break
+            found.append(record)
+        end = min(begin + len(found), len(records))
+        return LogRead(b"".join(found), begin, end, end < len(records))
 
-    def page_in(self, missing: Sequence[Pageable], then: Callable[[], None]) -> bool:
+    def when_at_hand(self, waiting: Waiting, then: Callable[[], None]) -> bool:
+        assert isinstance(waiting, ColdRead)
+        waiting.tries += 1
         self.paging_in.append(then)
         return True
 
     def paged_in(self, *, is_warm: bool = True) -> None:
-        """Tell those who wait for the disk that it is done."""
+        """Tell those whose reads wait that they may read again."""
         if is_warm:
             self.cold.clear()
         waiting, self.paging_in = self.paging_in, []
         for then in waiting:
             then()
 
-    def max_offset(self, topic: str, queue_id: int) -> int:
-        return len(self.records.get((topic, queue_id), ()))
+    def tail(self, queue: QueueHandle, then: Callable[[int], None]) -> int | None:
+        if self.knows_tails:
+            return len(self.records[_key(queue)])
+        self._asked_tails.append((queue, then))
+        return None
 
-    def on_growth(self, listener: Callable[[list[QueueTail]], None]) -> None:
+    def tell_tails(self) -> None:
+        """Tell the tails that were asked for, as they are now."""
+        asked, self._asked_tails = self._asked_tails, []
+        for queue, then in asked:
+            then(len(self.records[_key(queue)]))
+
+    def on_growth(self, listener: Callable[[Sequence[QueueHandle]], None]) -> None:
         self._growth.append(listener)
 
-    def on_topic_created(self, listener: Callable[[str], None]) -> None:
-        self._created.append(listener)
+    # --- life ----------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        await trio.sleep_forever()
+
+    def close(self) -> None:
+        self._unsettled.clear()
+        self._held.clear()
+        self._settled.clear()
+
+
+def _key(queue: QueueHandle) -> tuple[str, int]:
+    assert isinstance(queue, QueueTail)
+    return queue.topic.decode(), queue.queue_id

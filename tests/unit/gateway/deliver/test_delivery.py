@@ -352,8 +352,8 @@ def test_lagging_receiver_waits_for_the_disk_and_others_do_not() -> None:
     stage.log.paged_in()
     stage.deliver()
     assert [payload for _, _, payload in stage.got(1)] == [b"0", b"1"]
-    assert not stage.delivery._catch_up._page_ins
-    assert not stage.delivery._catch_up._paging_in
+    assert not stage.delivery._catch_up._waited
+    assert not stage.delivery._catch_up._waiting
 
 
 def test_session_that_ends_while_its_records_are_paged_in_is_forgotten() -> None:
@@ -371,8 +371,8 @@ def test_session_that_ends_while_its_records_are_paged_in_is_forgotten() -> None
     stage.unsubscribe(session, "t/a")
     stage.log.paged_in()
     stage.deliver()
-    assert not stage.delivery._catch_up._page_ins
-    assert not stage.delivery._catch_up._paging_in
+    assert not stage.delivery._catch_up._waited
+    assert not stage.delivery._catch_up._waiting
     assert len(stage.got(1)) == 1
 
 
@@ -388,8 +388,8 @@ def test_session_that_ends_before_it_reads_again_is_forgotten() -> None:
     stage.deliver()
     stage.log.paged_in()
     stage.delivery.forget(session)
-    assert not stage.delivery._catch_up._page_ins
-    assert not stage.delivery._catch_up._paging_in
+    assert not stage.delivery._catch_up._waited
+    assert not stage.delivery._catch_up._waiting
 
 
 def test_lagging_receiver_reads_what_cannot_be_kept_in_memory_all_the_same() -> None:
@@ -509,3 +509,17 @@ def test_many_messages_take_several_slices() -> None:
         stage.publish("t/a", b"%d" % number, 0)
     stage.deliver()
     assert [int(body) for _, _, body in stage.got(1)] == list(range(5000))
+
+
+def test_a_queue_whose_tail_is_not_known_is_read_from_there_as_soon_as_it_is() -> None:
+    stage = Stage()
+    stage.publish("t/a", b"before")
+    stage.log.knows_tails = False
+    stage.session(1, "t/a", 1)
+    stage.publish("t/a", b"meanwhile")
+    stage.deliver()
+    assert stage.got(1) == []
+    stage.log.tell_tails()
+    stage.publish("t/a", b"after")
+    stage.deliver()
+    assert [payload for _, _, payload in stage.got(1)] == [b"after"]

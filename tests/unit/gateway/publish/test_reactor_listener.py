@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from motelog.core.errors import StoreFencedError, StoreFullError
+from motelog.core.errors import BrokerError, FlushTimeoutError, StoreFencedError, StoreFullError
 from motelog.core.net.reactor import CloseReason, Fault
 from motelog.gateway.config import GatewayConfig, TopicRule
 from tests.support.gateway_stage import Stage, publish
@@ -26,42 +26,39 @@ def test_publish_is_stored_with_what_the_mapping_says() -> None:
 
 def test_acknowledgements_wait_until_the_log_is_durable() -> None:
     stage = Stage()
-    stage.log.acknowledge.acknowledged_offset = 0
+    stage.log.settles_at_once = False
     stage.connect(1)
     stage.connect(2)
     stage.turn((1, publish("t/a", b"1", 1)), (2, publish("t/a", b"2", 9)))
     stage.turn((1, publish("t/a", b"3", 2)))
-    assert stage.log.acknowledge.wanted_offset == 0
-    stage.acks.queue.want()  # once for both turns
-    assert stage.log.acknowledge.wanted_offset == stage.log.end_offset
+    assert stage.log.settle_requests == 0  # the server asks, once for both turns
     assert stage.sent(1) == []
     stage.turn(closed=[(2, CloseReason.PEER)])
     stage.connect(2)  # another client in the same slot
-    stage.log.acknowledge.grow_to(stage.log.end_offset)
+    stage.log.settle()
     assert stage.sent(1) == [b"\x40\x02\x00\x01", b"\x40\x02\x00\x02"]
     assert stage.sent(2) == []
 
 
 def test_only_what_is_durable_is_acknowledged() -> None:
     stage = Stage()
-    stage.log.acknowledge.acknowledged_offset = 0
+    stage.log.settles_at_once = False
     stage.connect(1)
     stage.turn((1, publish("t/a", b"1", 1)))
-    first = stage.log.end_offset
     stage.turn((1, publish("t/a", b"2", 2)))
-    stage.log.acknowledge.grow_to(first)
+    stage.log.settle(1)
     assert stage.sent(1) == [b"\x40\x02\x00\x01"]
-    stage.log.acknowledge.grow_to(stage.log.end_offset)
+    stage.log.settle()
     assert stage.sent(1) == [b"\x40\x02\x00\x02"]
 
 
 def test_nobody_is_acknowledged_after_the_end() -> None:
     stage = Stage()
-    stage.log.acknowledge.acknowledged_offset = 0
+    stage.log.settles_at_once = False
     stage.connect(1)
     stage.turn((1, publish("t/a", b"1", 1)))
-    stage.acks.queue.close()
-    stage.log.acknowledge.grow_to(stage.log.end_offset)
+    stage.log.close()
+    stage.log.settle()
     assert stage.sent(1) == []
 
 
@@ -77,7 +74,7 @@ def test_acknowledgements_are_owed_to_a_connection_whose_output_is_full_too() ->
 
 def test_client_above_receive_maximum_is_disconnected_while_the_log_is_behind() -> None:
     stage = Stage(GatewayConfig(receive_maximum=2))
-    stage.log.acknowledge.acknowledged_offset = 0
+    stage.log.settles_at_once = False
     stage.connect(1, version=5)
     stage.connect(2)
     for connection, version in ((1, 5), (2, 4)):
@@ -89,14 +86,14 @@ def test_client_above_receive_maximum_is_disconnected_while_the_log_is_behind() 
 
 def test_failed_flush_is_answered_and_never_acknowledged() -> None:
     stage = Stage()
-    stage.log.acknowledge.acknowledged_offset = 0
+    stage.log.settles_at_once = False
     stage.connect(1, version=5)
     stage.connect(2)
     stage.connect(3)
     stage.turn((3, publish("t/a", b"0", 1)))
-    stage.log.acknowledge.grow_to(stage.log.end_offset)
+    stage.log.settle()
     stage.turn((1, publish("t/a", b"1", 1, version=5)), (2, publish("t/a", b"2", 2)))
-    stage.log.acknowledge.fail(StoreFencedError("EIO"))
+    stage.log.settle(error=StoreFencedError("EIO"))
     assert stage.sent(1)[0][:5] == b"\x40\x03\x00\x01\x83"
     assert stage.sent(2) == []
     assert stage.sent(3) == [b"\x40\x02\x00\x01"]
@@ -105,21 +102,18 @@ def test_failed_flush_is_answered_and_never_acknowledged() -> None:
 
 def test_a_disk_that_takes_too_long_is_told_and_never_acknowledged() -> None:
     stage = Stage()
-    stage.log.acknowledge.acknowledged_offset = 0
+    stage.log.settles_at_once = False
     stage.connect(1, version=5)
     stage.connect(2)
     stage.turn((1, publish("t/a", b"1", 1, version=5)), (2, publish("t/a", b"2", 2)))
-    stage.clock.advance(4_999)
-    stage.acks.queue.expire()
     stage.turn((1, publish("t/a", b"3", 2, version=5)))
     assert stage.sent(1) == []
-    stage.clock.advance(1)
-    stage.acks.queue.expire()
+    stage.log.settle(1, FlushTimeoutError("not on the disk within 5000 ms"))
     assert stage.sent(1)[0][:5] == b"\x40\x03\x00\x01\x83"
     assert stage.output.closed == [2]
     assert stage.metrics.publishes_refused == 2
     # What was appended stays, and whoever comes in time is acknowledged.
-    stage.log.acknowledge.grow_to(stage.log.end_offset)
+    stage.log.settle()
     assert stage.sent(1) == [b"\x40\x02\x00\x02"]
     assert stage.sent(2) == []
     assert [record[13] for record in stage.stored()] == [b"1", b"2", b"3"]
@@ -213,3 +207,44 @@ def test_properties_that_do_not_fit_a_record_are_refused() -> None:
     stage.turn((1, b"\x32" + varint(len(body)) + body))
     assert stage.sent(1)[0][:5] == b"\x40\x03\x00\x05\x97"
     assert stage.stored() == []
+
+
+def test_an_error_is_its_own_batch_s_and_is_told_in_order() -> None:
+    stage = Stage()
+    stage.log.settles_at_once = False
+    stage.connect(1, version=5)
+    stage.turn((1, publish("t/a", b"1", 1, version=5)))
+    stage.log.error = StoreFullError("disk 91 % full")
+    stage.turn((1, publish("t/a", b"2", 2, version=5)))
+    stage.log.error = None
+    stage.turn((1, publish("t/a", b"3", 3, version=5)))
+    assert stage.sent(1) == []
+    stage.log.settle()
+    assert [(p[3], p[4] if p[1] > 2 else 0) for p in stage.sent(1)] == [(1, 0), (2, 0x97), (3, 0)]
+
+
+def test_publishes_to_a_topic_that_is_being_created_wait_under_their_ticket() -> None:
+    stage = Stage()
+    stage.connect(1)
+    stage.log.creates_at_once = False
+    stage.turn((1, publish("new/a", b"1", 1)))
+    stage.turn((1, publish("new/b", b"2", 2)))
+    assert stage.sent(1) == []
+    stage.log.created("new")
+    assert stage.sent(1) == [b"\x40\x02\x00\x01", b"\x40\x02\x00\x02"]
+    assert {record[0] for record in stage.stored()} == {b"new"}
+
+
+def test_a_topic_that_is_refused_after_a_while_leaves_its_name_to_the_default_topic() -> None:
+    stage = Stage(GatewayConfig(topics_max=1))
+    stage.connect(1, version=5)
+    stage.log.creates_at_once = False
+    stage.turn((1, publish("new/a", b"1", 1, version=5)))
+    stage.log.created("new", BrokerError(1, "no more topics"))
+    assert stage.sent(1)[0][:5] == b"\x40\x03\x00\x01\x83"
+    stage.turn((1, publish("new/a", b"2", 2, version=5)))
+    assert stage.sent(1) == [b"\x40\x02\x00\x02"]
+    assert [(record[0], record[13]) for record in stage.stored()] == [(b"MQTT_DEFAULT", b"2")]
+    stage.log.creates_at_once = True
+    stage.turn((1, publish("other/a", b"3", 3, version=5)))  # the refused one does not count
+    assert b"other" in {record[0] for record in stage.stored()}

@@ -1,0 +1,368 @@
+"""What every LogPort of the gateway must do, checked on whichever it is.
+
+Owns: ``check_log_port`` and LogStage, the surroundings that it asks for. Must not touch: how an
+implementation does it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+import pytest
+import trio
+import trio.testing
+
+from motelog.core.errors import BrokerError, MotelogError
+from motelog.core.message import encode_host
+from motelog.core.records.decode import decode_messages
+from motelog.gateway.log.log_port import LogPort, LogRead, QueueHandle, Settled, Ticket
+
+HOST = encode_host("127.0.0.1", 1883)
+QUEUE_COUNT = 4
+BYTES_MAX = 1 << 20
+#: More attempts than any port's patience takes.
+ATTEMPTS_MAX = 20
+
+
+class LogStage(Protocol):
+    """One log and its surroundings."""
+
+    @property
+    def log(self) -> LogPort: ...
+
+    @property
+    def settles_late(self) -> bool:
+        """Whether tickets wait for ``settle``, or else for no more than their topic."""
+        ...
+
+    async def settle(self) -> None:
+        """Have all settled that is in the log."""
+        ...
+
+    def refuse_appends(self, *, refused: bool) -> None:
+        """Have appends fail from now on, or succeed again."""
+        ...
+
+    def hold_topics(self) -> None:
+        """Have topics from now on be created later, if the log can be that slow."""
+        ...
+
+    def finish_topic(self, topic: str, error: BrokerError | None) -> bool:
+        """Have a held creation succeed or fail; False if it was done at once."""
+        ...
+
+    def put_away(self) -> None:
+        """Have nothing at hand that is in the log."""
+        ...
+
+    async def bring(self, *, keeps: bool = True) -> None:
+        """Bring what reads wait for; it is gone again at once unless the log ``keeps`` it."""
+        ...
+
+    async def expire(self, queue: QueueHandle) -> None:
+        """Have retention delete what is old in ``queue``, and not all."""
+        ...
+
+    def hide_tails(self) -> None:
+        """Have tails unknown from now on, if the log can be that slow."""
+        ...
+
+    def tell_tails(self) -> None: ...
+
+
+class _Listener:
+    """What a log has told."""
+
+    def __init__(self, log: LogPort) -> None:
+        self.settled: list[tuple[Ticket, MotelogError | None]] = []
+        self.grown: list[QueueHandle] = []
+        self.created: list[str] = []
+        self.refused: list[str] = []
+        log.on_settled(self._on_settled)
+        log.on_growth(self._on_growth)
+        log.on_topic_created(self.created.append)
+        log.on_topic_refused(self.refused.append)
+
+    def _on_settled(self, settled: Settled) -> None:
+        assert settled, "nobody is told of nothing"
+        assert all(ticket.is_settled and ticket.error is error for ticket, error in settled)
+        self.settled += settled
+
+    def _on_growth(self, queues: Sequence[QueueHandle]) -> None:
+        self.grown += queues
+
+
+class _Appends:
+    """Some batches, and what their tickets must come to."""
+
+    def __init__(self, stage: LogStage, listener: _Listener) -> None:
+        self._stage = stage
+        self._listener = listener
+        #: With whether each was settled when its append returned.
+        self._tickets: list[tuple[Ticket, bool]] = []
+        listener.settled.clear()
+
+    def append(self, *bodies: tuple[QueueHandle, bytes]) -> None:
+        batch = [message(queue, body) for queue, body in bodies]
+        ticket = self._stage.log.append(batch)
+        batch.clear()  # the caller's again
+        self._tickets.append((ticket, ticket.is_settled))
+
+    async def check(self, *, failed: Sequence[int] = (), waits: bool | None = None) -> None:
+        """Check the settlement; ``failed`` are the batches that must come to an error.
+
+        Unless ``waits`` says otherwise, tickets wait if they settle late.
+        """
+        at_once = [is_settled for _, is_settled in self._tickets]
+        is_waiting = self._stage.settles_late if waits is None else waits
+        assert at_once == [not is_waiting] * len(at_once)
+        await self._stage.settle()
+        tickets = [ticket for ticket, _ in self._tickets]
+        told = [ticket for ticket, _ in self._listener.settled]
+        assert told == (tickets if is_waiting else [])  # in order, and each once
+        assert all(ticket.is_settled for ticket in tickets)
+        found = [number for number, ticket in enumerate(tickets) if ticket.error is not None]
+        assert found == list(failed)
+
+
+async def check_log_port(stage: LogStage) -> None:
+    """Hold one implementation to what ``gateway.log.log_port`` says."""
+    listener = _Listener(stage.log)
+    _check_topics_and_handles(stage, listener)
+    await _check_order_and_growth(stage, listener)
+    await _check_failure_of_one_batch(stage, listener)
+    _check_reads(stage)
+    _check_tails(stage)
+    await _check_created_while_messages_wait(stage, listener)
+    await _check_not_at_hand(stage)
+    await _check_retention(stage)
+    await _check_end(stage, listener)
+
+
+def message(queue: QueueHandle, body: bytes) -> tuple[Any, ...]:
+    return (queue, body, b"", 0, 1_000, HOST, 0, 0, 0, 0)
+
+
+def _only(log: LogPort, topic: str) -> QueueHandle:
+    """Return for reading the queue of a topic that has one."""
+    [queue] = log.queues(topic)
+    return queue
+
+
+def _found(
+    log: LogPort,
+    queue: QueueHandle,
+    queue_offset: int = 0,
+    *,
+    count_max: int = 1_000,
+    bytes_max: int = BYTES_MAX,
+) -> LogRead:
+    read = log.read(queue, queue_offset, count_max=count_max, bytes_max=bytes_max)
+    assert isinstance(read, LogRead)
+    return read
+
+
+def _bodies(read: LogRead) -> list[bytes]:
+    return [found.body for found in decode_messages(read.records)]
+
+
+def _all_bodies(log: LogPort, queue: QueueHandle) -> list[bytes]:
+    return _bodies(_found(log, queue))
+
+
+def _check_topics_and_handles(stage: LogStage, listener: _Listener) -> None:
+    log = stage.log
+    assert not log.has_topic("many")
+    assert log.queues("many") == []
+    log.create_topic("many", QUEUE_COUNT)
+    log.create_topic("many", QUEUE_COUNT + 1)  # it exists
+    log.create_topic("one", 1)
+    assert log.has_topic("many")
+    assert {"many", "one"} <= set(log.topics())
+    assert listener.created == ["many", "one"]
+    queues = log.queues("many")
+    assert len(set(queues)) == QUEUE_COUNT
+    assert log.queues("many") == queues
+    assert len({log.describe(queue) for queue in queues}) == QUEUE_COUNT
+    selectors = [f"device{number}" for number in range(40)]
+    chosen = [log.queue_of("many", selector) for selector in selectors]
+    assert chosen == [log.queue_of("many", selector) for selector in selectors]
+    assert len(set(chosen)) == QUEUE_COUNT
+
+
+async def _check_order_and_growth(stage: LogStage, listener: _Listener) -> None:
+    log = stage.log
+    queue, other = log.queue_of("one", "x"), log.queue_of("many", "x")
+    appends = _Appends(stage, listener)
+    appends.append((queue, b"0"), (other, b"a"), (queue, b"1"))
+    for number in range(2, 6):
+        appends.append((queue, b"%d" % number))
+    await appends.check()
+    assert _all_bodies(log, _only(log, "one")) == [b"%d" % number for number in range(6)]
+    assert _only(log, "one") in listener.grown
+    grown = [queue for queue in log.queues("many") if queue in listener.grown]
+    assert [_all_bodies(log, queue) for queue in grown] == [[b"a"]]
+    assert set(listener.grown) == {_only(log, "one"), *grown}
+
+
+async def _check_failure_of_one_batch(stage: LogStage, listener: _Listener) -> None:
+    log = stage.log
+    queue = log.queue_of("one", "x")
+    # Nobody waits: a refusal is known at once, and told by the ticket alone.
+    refused = _Appends(stage, listener)
+    stage.refuse_appends(refused=True)
+    refused.append((queue, b"never"))
+    stage.refuse_appends(refused=False)
+    await refused.check(failed=[0], waits=False)
+    # Somebody waits: it has its turn.
+    appends = _Appends(stage, listener)
+    appends.append((queue, b"6"))
+    stage.refuse_appends(refused=True)
+    appends.append((queue, b"never"))
+    stage.refuse_appends(refused=False)
+    appends.append((queue, b"7"))
+    await appends.check(failed=[1])
+    assert _all_bodies(log, _only(log, "one")) == [b"%d" % number for number in range(8)]
+
+
+def _check_reads(stage: LogStage) -> None:
+    log = stage.log
+    queue = _only(log, "one")
+    read = _found(log, queue, 3, count_max=2)
+    assert (_bodies(read), read.begin_offset, read.next_offset) == ([b"3", b"4"], 3, 5)
+    assert read.is_more
+    rest = _found(log, queue, read.next_offset)
+    assert (_bodies(rest), rest.next_offset, rest.is_more) == ([b"5", b"6", b"7"], 8, False)
+    # The first record comes whatever its size.
+    small = _found(log, queue, 0, bytes_max=1)
+    assert (_bodies(small), small.next_offset, small.is_more) == ([b"0"], 1, True)
+    nothing = _found(log, queue, 8)
+    assert nothing == LogRead(b"", 8, 8, False)
+
+
+def _check_tails(stage: LogStage) -> None:
+    log = stage.log
+    told: list[int] = []
+    assert log.tail(_only(log, "one"), told.append) == 8
+    stage.hide_tails()
+    tail = log.tail(_only(log, "one"), told.append)
+    if tail is None:
+        assert told == []
+        stage.tell_tails()
+        [tail] = told
+    assert tail == 8
+
+
+async def _check_created_while_messages_wait(stage: LogStage, listener: _Listener) -> None:
+    log = stage.log
+    listener.created.clear()
+    listener.grown.clear()
+    stage.hold_topics()
+    log.create_topic("slow", 1)
+    assert log.has_topic("slow")
+    queue = log.queue_of("slow", "x")
+    assert queue == log.queue_of("slow", "x")
+    appends = _Appends(stage, listener)
+    appends.append((queue, b"waits"))
+    appends.append((queue, b"too"), (log.queue_of("one", "x"), b"8"))
+    is_slow = stage.finish_topic("slow", None)
+    assert listener.created == ["slow"]
+    await appends.check(waits=is_slow or stage.settles_late)
+    assert _only(log, "slow") in listener.grown
+    # The handle from before stays good.
+    appends = _Appends(stage, listener)
+    appends.append((log.queue_of("slow", "x"), b"known"))
+    appends.append((queue, b"old handle"))
+    await appends.check()
+    bodies = [b"waits", b"too", b"known", b"old handle"]
+    assert _all_bodies(log, _only(log, "slow")) == bodies
+    if is_slow:
+        await _check_refused_after_a_while(stage, listener)
+
+
+async def _check_refused_after_a_while(stage: LogStage, listener: _Listener) -> None:
+    log = stage.log
+    log.create_topic("refused", 1)
+    appends = _Appends(stage, listener)
+    appends.append((log.queue_of("refused", "x"), b"never"))
+    appends.append((log.queue_of("one", "x"), b"9"))
+    stage.finish_topic("refused", BrokerError(1, "no more topics"))
+    await appends.check(failed=[0], waits=True)
+    assert listener.refused == ["refused"]
+    assert not log.has_topic("refused")
+    with pytest.raises(BrokerError):  # it is remembered
+        log.create_topic("refused", 1)
+
+
+async def _check_not_at_hand(stage: LogStage) -> None:
+    log = stage.log
+    queue = _only(log, "one")
+    expected = _all_bodies(log, queue)
+    told: list[str] = []
+
+    def tell(name: str) -> Callable[[], None]:
+        return lambda: told.append(name)
+
+    stage.put_away()
+    waiting = log.read(queue, 0, count_max=1_000, bytes_max=BYTES_MAX)
+    assert not isinstance(waiting, LogRead)
+    assert log.when_at_hand(waiting, tell("first"))
+    assert told == []
+    await stage.bring()
+    assert told == ["first"]
+    read = log.read(queue, 0, count_max=1_000, bytes_max=BYTES_MAX, waited=waiting)
+    assert isinstance(read, LogRead)
+    assert _bodies(read) == expected
+    # What cannot be kept at hand is read all the same, after some attempts.
+    stage.put_away()
+    attempts = 0
+    again = log.read(queue, 0, count_max=1_000, bytes_max=BYTES_MAX)
+    while not isinstance(again, LogRead):
+        attempts += 1
+        assert attempts < ATTEMPTS_MAX
+        assert log.when_at_hand(again, tell("again"))
+        await stage.bring(keeps=False)
+        again = log.read(queue, 0, count_max=1_000, bytes_max=BYTES_MAX, waited=again)
+    assert attempts > 1
+    assert told == ["first", *["again"] * attempts]
+    assert _bodies(again) == expected
+
+
+async def _check_retention(stage: LogStage) -> None:
+    log = stage.log
+    queue = _only(log, "one")
+    await stage.bring()
+    await stage.expire(queue)
+    end = log.tail(queue, lambda _: None)
+    assert end is not None
+    read = await _read_all_the_same(stage, queue, 0)
+    begin = read.begin_offset
+    assert 0 < begin < end
+    if not read.records:  # where to go on is said first
+        assert read.next_offset == begin
+        assert read.is_more
+        read = await _read_all_the_same(stage, queue, begin)
+    assert read.begin_offset == begin
+    assert decode_messages(read.records)[0].queue_offset == begin
+
+
+async def _read_all_the_same(stage: LogStage, queue: QueueHandle, queue_offset: int) -> LogRead:
+    read = stage.log.read(queue, queue_offset, count_max=10, bytes_max=BYTES_MAX)
+    while not isinstance(read, LogRead):
+        assert stage.log.when_at_hand(read, lambda: None)
+        await stage.bring()
+        read = stage.log.read(queue, queue_offset, count_max=10, bytes_max=BYTES_MAX, waited=read)
+    return read
+
+
+async def _check_end(stage: LogStage, listener: _Listener) -> None:
+    listener.settled.clear()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(stage.log.run)
+        await trio.testing.wait_all_tasks_blocked()
+        stage.log.append([message(stage.log.queue_of("one", "x"), b"last")])
+        nursery.cancel_scope.cancel()
+    stage.log.close()
+    await stage.settle()
+    assert listener.settled == []
