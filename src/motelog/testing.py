@@ -30,9 +30,9 @@ class MotelogProcessError(Exception):
 
 
 class MotelogProcess:
-    """``motelog dev`` in a subprocess; without ``data`` its messages live until it stops.
+    """``motelog dev`` in a subprocess. Without ``data`` its messages live until it stops.
 
-    ``mqtt``, ``namesrv``, ``broker`` and ``admin`` are (host, port); ``ready`` is the whole line.
+    ``mqtt``, ``namesrv``, ``broker`` and ``admin`` are (host, port). ``ready`` is the ready line.
     """
 
     def __init__(
@@ -44,7 +44,7 @@ class MotelogProcess:
     ) -> None:
         storage = ["--ephemeral"] if data is None else ["--data", str(data)]
         ports = [f"--{port}={ANY_PORT}" for port in ("mqtt", "namesrv", "broker", "admin")]
-        # Later options win, so a caller may fix a port.
+        # Of an option given twice the later one counts, so a caller may fix a port.
         self._command = [sys.executable, "-m", "motelog", "dev", "--json"]
         self._command += [*storage, *ports, *options]
         self._ready_within_s = ready_within_s
@@ -115,7 +115,7 @@ class MotelogProcess:
             raise MotelogProcessError(f"not ready: {command}\n{self.output()}")
 
     def stop(self, within_s: float = STOPPED_WITHIN_S) -> int:
-        """Send SIGTERM, wait, return the exit status; SIGKILL and an error if it takes longer."""
+        """Send SIGTERM, wait, return the exit status; an error, after SIGKILL, if it hangs."""
         process = self._process
         if process is None:
             return 0
