@@ -1,7 +1,7 @@
 """Looking for single messages: by key and time on every broker of a topic, or by offset id.
 
-Owns: the requests, which answers count, how those of several brokers become one. Must not touch:
-connections and routes (bridge.client).
+Owns: the requests, which answers count, how the answers of several brokers become one. Must not
+touch: connections and routes (bridge.client).
 Spec: RocketMQ MQAdminImpl.queryMessage, QueryMessageRequestHeader, ViewMessageRequestHeader.
 """
 
@@ -22,7 +22,7 @@ QUERY_COUNT: Final = 32
 def query_command(
     topic: str, key: str, begin_ms: int, end_ms: int, count_max: int
 ) -> RemotingCommand:
-    """Return the request for messages by key; ValueError for what no broker can answer."""
+    """Return the request for messages by key; ValueError if no broker could answer it."""
     if not key or count_max < 1 or not 0 <= begin_ms <= end_ms <= TIME_MAX:
         raise ValueError("a query needs a key, a count and a range of times")
     ext = {
