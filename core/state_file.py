@@ -76,11 +76,15 @@ class StateFile:
 
     def say_missing(self) -> None:
         """Note in the log that neither the file nor the one before is there but should be."""
-        logger.warning("state file missing path=%s lost=all %s", self.path, self.holds)
+        logger.warning(
+            "a state file and its copy are missing, and their content is lost path=%s lost=all %s",
+            self.path, self.holds,
+        )  # fmt: skip
 
     def _say_older(self, reason: str) -> None:
         logger.warning(
-            "state file not usable, the one saved before is used path=%s reason=%s lost=newest %s",
+            "a state file cannot be used; the one saved before is used path=%s reason=%s "
+            "lost=newest %s",
             self.path, reason, self.holds,
         )  # fmt: skip
 
