@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from motelog.bridge.client import check
+from motelog.core.addresses import format_address
 from motelog.core.message import KEYS, UNIQ_KEY, StoredMessage, decode_host, decode_offset_id
 from motelog.core.records.decode import decode_messages
 from motelog.core.remoting.frames import RemotingCommand, RequestCode, ResponseCode
@@ -62,6 +63,6 @@ def view_command(message_id: str) -> tuple[str, RemotingCommand]:
     """
     store_host, physical_offset = decode_offset_id(message_id)
     host, port = decode_host(store_host)
-    address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    address = format_address(host, port)
     ext = {"offset": str(physical_offset)}
     return address, RemotingCommand(RequestCode.VIEW_MESSAGE_BY_ID, ext=ext)

@@ -24,6 +24,7 @@ import trio
 from motelog.config import MotelogConfig, Role
 from motelog.console.health import Health
 from motelog.console.server import Console
+from motelog.core.addresses import format_address
 from motelog.core.broker.config import BrokerConfig
 from motelog.core.broker.server import Broker
 from motelog.core.errors import MotelogError
@@ -200,7 +201,7 @@ def _with_namesrv(config: BrokerConfig, roles: Roles) -> BrokerConfig:
     if config.namesrv or "namesrv" not in roles.addresses:
         return config
     host, port = roles.addresses["namesrv"]
-    return msgspec.structs.replace(config, namesrv=(f"{host}:{port}",))
+    return msgspec.structs.replace(config, namesrv=(format_address(host, port),))
 
 
 def _kv_config_path(config: MotelogConfig) -> str:

@@ -20,6 +20,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, Self
 
+from motelog.core.addresses import parse_address
+
 READY_WITHIN_S = 30.0
 STOPPED_WITHIN_S = 15.0
 ANY_PORT = "127.0.0.1:0"
@@ -141,8 +143,7 @@ class MotelogProcess:
         return "".join(self._output)
 
     def _address(self, name: str) -> tuple[str, int]:
-        host, _, port = str(self.ready[name]).rpartition(":")
-        return host.strip("[]"), int(port)
+        return parse_address(str(self.ready[name]))
 
     def _read(self, stream: IO[str], holds_ready_line: bool) -> None:
         for line in stream:

@@ -182,7 +182,9 @@ def ready_line(roles: Roles, directory: Path) -> dict[str, object]:
     """Return what a script gets when the stack is ready."""
     import os
 
-    text = {role: f"{host}:{port}" for role, (host, port) in roles.addresses.items()}
+    from motelog.core.addresses import format_address
+
+    text = {role: format_address(*address) for role, address in roles.addresses.items()}
     return {
         "event": "ready",
         "pid": os.getpid(),
@@ -209,7 +211,7 @@ def _used_bytes(directory: Path) -> int:
 
 def _ready_text(roles: Roles, directory: Path, promise: str) -> str:
     line = ready_line(roles, directory)
-    host, _, port = str(line["mqtt"]).rpartition(":")
+    host, port = roles.addresses["gateway"]
     to = "" if line["mqtt"] == "127.0.0.1:1883" else f" --to {line['mqtt']}"
     used_bytes = line["data_bytes"]
     assert isinstance(used_bytes, int)

@@ -175,6 +175,13 @@ async def test_broker_registers_with_the_name_server_of_this_process(
         nursery.cancel_scope.cancel()
 
 
+def test_broker_registers_with_a_name_server_on_ipv6() -> None:
+    broker = config().broker
+    assert broker is not None
+    section = roles._with_namesrv(broker, Roles(addresses={"namesrv": ("::1", 9876)}))
+    assert section.namesrv == ("[::1]:9876",)
+
+
 async def test_a_long_start_is_told_to_health_and_to_whoever_asked(
     autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
