@@ -1,7 +1,7 @@
-"""What producers and consumers share: name servers, routes, connections to brokers, heartbeats.
+"""The parts that producers and consumers share: name servers, routes, connections, heartbeats.
 
 Owns: one RemotingClient per address, the route cache and its refresh, the client's identity towards
-brokers. Must not touch: what is sent or pulled (bridge.producer, bridge.pull).
+brokers. Must not touch: messages that are sent or pulled (bridge.producer, bridge.pull).
 Invariants: every wait on a peer has a deadline; background tasks live in nurseries that ``enter``
 opens and ``leave`` ends. State changes between two awaits on trio's thread, or under the lock of
 one address or topic.
@@ -37,7 +37,8 @@ logger = logging.getLogger(__name__)
 
 ROUTE_REFRESH_S: Final = 30.0
 HEARTBEAT_S: Final = 30.0
-# A request ran into its deadline and nothing at all came for this long: give up the connection.
+# When a request misses its deadline and the peer has sent nothing for this long, give up the
+# connection.
 SILENCE_S_MAX: Final = 1.0
 REQUEST_TIMEOUT_S: Final = 3.0
 LEAVE_GRACE_S: Final = 1.0
@@ -107,9 +108,9 @@ class Client:
     async def request(
         self, address: str, command: RemotingCommand, *, timeout_s: float = REQUEST_TIMEOUT_S
     ) -> RemotingCommand:
-        """Return the answer of the server at ``address``, connecting first if need be.
+        """Return the answer of the server at ``address``; connect first if there is no connection.
 
-        RemotingError as RemotingClient.request; the answer's code is the caller's to judge.
+        Raises RemotingError as RemotingClient.request does. The caller judges the answer's code.
         """
         deadline = trio.current_time() + timeout_s
         connection = await self._connection(address, timeout_s)
@@ -119,11 +120,11 @@ class Client:
         except RemotingTimeoutError:
             silence_s = trio.current_time() - max(asked_at, connection.received_at)
             if silence_s >= SILENCE_S_MAX:
-                # TCP may take minutes to notice that the peer is gone; the next request connects
-                # anew, and those that wait here are told now.
+                # TCP may take minutes to notice that the peer is gone. The requests that wait here
+                # fail now, and the next one opens a new connection.
                 logger.warning(
-                    "a peer answers nothing, its connection is closed; the next request opens "
-                    "another peer=%s silence_s=%.1f",
+                    "a peer does not answer and its connection is closed; the next request opens "
+                    "a new one peer=%s silence_s=%.1f",
                     address,
                     silence_s,
                 )
@@ -133,7 +134,7 @@ class Client:
     async def send_oneway(
         self, address: str, command: RemotingCommand, *, timeout_s: float = REQUEST_TIMEOUT_S
     ) -> None:
-        """Send a request that nobody answers."""
+        """Send a request that gets no answer."""
         connection = await self._connection(address, timeout_s)
         await connection.send_oneway(command, timeout_s=timeout_s)
 
@@ -142,15 +143,15 @@ class Client:
     ) -> TopicRoute:
         """Return the topic's route, from the cache or a name server.
 
-        ``newer_than`` asks again unless the cached answer is from after that time. ``for_sending``
-        falls back to the default topic's route, whose broker will create the topic. RouteError if
-        the topic does not exist, NoNameServerError if nobody could be asked.
+        With ``newer_than`` a cached answer counts only if it is younger than that time. With
+        ``for_sending`` a topic that does not exist has the default topic's route: that broker will
+        create it. RouteError if the topic does not exist, NoNameServerError if no server answers.
         """
         found = self._cached(topic, for_sending, newer_than)
         if found is not None:
             return found
         async with self._routing[topic]:
-            # Whoever waited here finds what the one before it has fetched.
+            # A task that waited here finds the route that the task before it has fetched.
             found = self._cached(topic, for_sending, newer_than)
             if found is not None:
                 return found
@@ -166,7 +167,7 @@ class Client:
     async def request_namesrv(
         self, command: RemotingCommand, *, timeout_s: float = REQUEST_TIMEOUT_S
     ) -> RemotingCommand:
-        """Return the first answer of a name server, trying each in turn from the last good one."""
+        """Return the first answer of a name server; try each in turn, the last good one first."""
         count = len(self.namesrv_addresses)
         failures = []
         for attempt in range(count):
@@ -186,7 +187,7 @@ class Client:
         self._heartbeat_wanted.set()
 
     async def send_heartbeats(self) -> None:
-        """Tell the masters in use who is here; returns when each has answered or has failed to."""
+        """Send a heartbeat to the masters in use; return when each has answered or failed."""
         body = dumps({"clientID": self.client_id, **self._groups()})
         async with trio.open_nursery() as nursery:
             for address in self._broker_addresses():
@@ -253,10 +254,10 @@ class Client:
                 try:
                     await self._refresh_route(topic)
                 except (NoNameServerError, BrokerError, RemotingDecodeError) as exc:
-                    # What is known stays in use; brokers answer without name servers too.
+                    # The known route stays in use; brokers answer without name servers too.
                     logger.warning(
-                        "a route could not be asked for again; the one that is known stays in use "
-                        "topic=%s error=%s",
+                        "a route could not be refreshed; the known one stays in use: check the "
+                        "name servers topic=%s error=%s",
                         topic,
                         exc,
                     )
@@ -280,9 +281,7 @@ class Client:
         try:
             check(await self.request(address, RemotingCommand(RequestCode.HEART_BEAT, body=body)))
         except (RemotingError, BrokerError) as exc:
-            logger.info(
-                "a heartbeat was not taken; it is sent again broker=%s error=%s", address, exc
-            )
+            logger.info("a heartbeat failed; it is sent again broker=%s error=%s", address, exc)
 
     async def _say_goodbye(self) -> None:
         command_ext = {"clientID": self.client_id, **self._unregister}
@@ -299,10 +298,10 @@ class Client:
 
 
 class _Running:
-    """The two nurseries of an entered client: connections outlive the work by the goodbye.
+    """The two nurseries of an entered client: connections outlive the work, for the goodbye.
 
-    They are left by hand, without the caller's exception: that one then propagates as itself
-    instead of inside an exception group.
+    They are left by hand, without the caller's exception. So that exception propagates as itself
+    and not inside an exception group.
     """
 
     @classmethod
@@ -334,7 +333,7 @@ async def _unregister_and_close(connection: RemotingClient, ext: dict[str, str] 
             await connection.request(command, timeout_s=LEAVE_GRACE_S / 2)
         except RemotingError as exc:
             logger.info(
-                "a broker did not hear that this client leaves; it forgets the client by itself "
+                "the goodbye to a broker failed; the broker forgets this client by itself "
                 "broker=%s error=%s",
                 connection.peer,
                 exc,
@@ -359,7 +358,7 @@ def check(answer: RemotingCommand) -> RemotingCommand:
 
 
 def int_field(answer: RemotingCommand, name: str) -> int:
-    """Return a number from the answer's header; RemotingDecodeError if it is missing or none."""
+    """Return a number from the answer's header; RemotingDecodeError if there is none."""
     text = answer.ext.get(name)
     try:
         return int(text) if text is not None and len(text) <= 20 else int("")
@@ -368,7 +367,7 @@ def int_field(answer: RemotingCommand, name: str) -> int:
 
 
 def parse_namesrv(namesrv: str) -> tuple[str, ...]:
-    """Return the addresses of ``host:port;host:port``; ValueError if there is none or a bad one."""
+    """Return the addresses of ``host:port;host:port``; ValueError if it is empty or malformed."""
     addresses = tuple(part.strip() for part in namesrv.split(";") if part.strip())
     if not addresses:
         raise ValueError("namesrv is empty; expected HOST:PORT, several separated by ';'")

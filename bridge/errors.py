@@ -1,7 +1,7 @@
 """Errors of the native client.
 
-Owns: ClientError and its leaves. Must not touch: anything else. What a broker refuses comes as
-BrokerError, what the network does as RemotingError (core.errors).
+Owns: ClientError and its leaves. Must not touch: anything else. A broker's refusal is a
+BrokerError, a fault of the network a RemotingError (core.errors).
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from motelog.core.errors import MotelogError
 
 
 class ClientError(MotelogError):
-    """Root of the errors the native client itself decides on."""
+    """Root of the errors that the native client itself decides on."""
 
 
 class ClientClosedError(ClientError):
@@ -22,7 +22,7 @@ class MessageRefusedError(ClientError):
 
 
 class FilterError(ClientError):
-    """A SQL92 filter is not one, or the broker has none: see its ``enable_property_filter``."""
+    """A SQL92 filter is malformed, or the broker's ``enable_property_filter`` is off."""
 
 
 class RouteError(ClientError):
@@ -39,7 +39,7 @@ class RouteError(ClientError):
 class SendFailedError(ClientError):
     """No attempt to send was acknowledged; a message may still have been stored by one of them.
 
-    ``attempts`` says per attempt which broker was asked and what came of it.
+    ``attempts`` has for each attempt which broker was asked and how it ended.
     """
 
     def __init__(self, message: str, *, attempts: tuple[str, ...]) -> None:

@@ -66,9 +66,9 @@ _COMPRESS_IN_THREAD_BYTES: Final = 262_144
 _ZLIB_LEVEL: Final = 5  # what Java clients use
 
 
-# The broker has too much to do: to send again adds to that.
+# The broker has too much to do. Sending again would add to it.
 _BUSY_CODES: Final = frozenset({ResponseCode.SYSTEM_BUSY, ResponseCode.FLOW_CONTROL})
-# Refusals that the same broker may not repeat a little later.
+# Refusals that may have passed when the same broker is asked a little later.
 _PASSING_CODES: Final = frozenset({ResponseCode.SERVICE_NOT_AVAILABLE})
 # Refusals that another broker may not share.
 _LOCAL_CODES: Final = frozenset(
@@ -108,9 +108,9 @@ class Producer:
     ``async with Producer(namesrv="127.0.0.1:9876", group="P") as producer:``; ``namesrv`` may list
     several servers separated by ";". One producer serves any number of topics and tasks.
 
-    What a broker refuses by flow control (SYSTEM_BUSY, FLOW_CONTROL) is not sent again: ``send``
-    raises BrokerError, and the caller slows down. With ``retry_when_busy`` it counts as a failed
-    attempt like any other, of which there are ``retries`` besides the first.
+    A message that a broker refuses by flow control (SYSTEM_BUSY, FLOW_CONTROL) is not sent again:
+    ``send`` raises BrokerError, and the caller slows down. With ``retry_when_busy`` such a refusal
+    is a failed attempt like any other. There are ``retries`` attempts besides the first.
     """
 
     def __init__(
@@ -153,7 +153,7 @@ class Producer:
         await self._client.leave()
 
     async def queues(self, topic: str) -> tuple[MessageQueue, ...]:
-        """Return the queues that may be written to; those it will get if it does not exist yet."""
+        """Return the writable queues; for a topic that does not exist yet, those it will get."""
         return (await self._route(topic)).write_queues
 
     async def send(
@@ -168,9 +168,9 @@ class Producer:
 
         Without ``queue`` or ``hash_key`` queues take turns and a retry goes to another broker. With
         ``hash_key`` equal keys go to the same queue, as long as the number of queues stays. Raises
-        MessageRefusedError before anything is sent, BrokerError when the broker refuses it,
-        SendFailedError when no attempt was acknowledged within ``timeout_s``: then it may have been
-        stored all the same, under the same unique id.
+        MessageRefusedError before anything is sent, BrokerError when the broker refuses the
+        message, SendFailedError when no attempt was acknowledged within ``timeout_s``. After a
+        SendFailedError the message may be stored all the same, under the same unique id.
         """
         message_id, properties = self._properties(message)
         self._check_size(len(message.body))
@@ -189,8 +189,8 @@ class Producer:
     ) -> SendResult:
         """Return once a broker has stored all of ``messages``, which go to one queue, in order.
 
-        They share a topic and are at most 4 MiB together; no delay, no retry topic. Errors as
-        ``send``; a batch is stored whole or not at all.
+        They share a topic and have at most 4 MiB together. None may be delayed or go to a retry
+        topic. A batch is stored whole or not at all. Errors are those of ``send``.
         """
         if not messages:
             raise MessageRefusedError("a batch needs at least one message")
@@ -258,7 +258,7 @@ class Producer:
                 attempts.append(_describe(target, exc))
             except (RemotingError, NoNameServerError) as exc:
                 attempts.append(_describe(target, exc))
-            asked_at = trio.current_time()  # the route may be what was wrong
+            asked_at = trio.current_time()  # ask again: the route may have been wrong
             if not others:
                 await trio.sleep(min(RETRY_PAUSE_S * 2**attempt, max(0.0, deadline - asked_at)))
         raise SendFailedError(
@@ -356,7 +356,7 @@ class Producer:
             )
 
     async def _compress(self, body: bytes) -> tuple[bytes, int]:
-        """Return the body as it travels and its flag bit; whoever reads it inflates it."""
+        """Return the body as it travels and its flag bit; consumers inflate it."""
         if len(body) <= self._compress_above_bytes:
             return body, 0
         if len(body) < _COMPRESS_IN_THREAD_BYTES:

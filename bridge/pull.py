@@ -4,8 +4,9 @@ Owns: PullConsumer, the position in each assigned queue, at most two batches rea
 per queue. Must not touch: connections and routes (bridge.client), the assignment of queues to the
 members of a group (the caller decides). Used by one task at a time; ``poll`` and ``commit`` from
 different tasks are fine.
-Invariants: ``position`` is the offset after the last message handed out, never of one read ahead;
-so what ``commit`` stores has been seen by the caller. Offsets live at the broker.
+Invariants: ``position`` is the offset after the last message handed out, never of one read ahead.
+So the caller has seen every message below an offset that ``commit`` stores. Offsets live at the
+broker.
 Spec: RocketMQ DefaultLitePullConsumerImpl.
 """
 
@@ -59,7 +60,7 @@ _RETRIED_CODES: Final = frozenset(
     }
 )
 
-# What a broker says of a filter that it does not take, or when it takes none.
+# A broker's answers to a filter that it refuses, or when it takes no filters.
 _REFUSALS: Final = frozenset({ResponseCode.SYSTEM_ERROR, ResponseCode.SUBSCRIPTION_PARSE_FAILED})
 
 T = TypeVar("T")
@@ -69,7 +70,7 @@ class PullConsumer:
     """Read chosen queues at chosen offsets, as a member of ``group`` for committed offsets.
 
     ``async with PullConsumer(namesrv="127.0.0.1:9876", group="G") as consumer:``. A queue without a
-    committed offset starts at its oldest message, or with ``start="last"`` at what comes next.
+    committed offset starts at its oldest message, or with ``start="last"`` at the next new one.
     """
 
     def __init__(
@@ -109,8 +110,8 @@ class PullConsumer:
     async def queues(self, topic: str, *, wait_s: float = 2.0) -> tuple[MessageQueue, ...]:
         """Return the topic's readable queues; RouteError if it does not exist.
 
-        A topic that is created by its first message is known to the name servers a moment later;
-        ``wait_s`` waits for it that long.
+        The name servers know a topic only a moment after its first message has created it;
+        ``wait_s`` is how long to wait for that.
         """
         deadline = trio.current_time() + wait_s
         while True:
@@ -128,12 +129,12 @@ class PullConsumer:
     def assign(
         self, queues: Iterable[MessageQueue], *, tags: str = TAGS_ALL, sql: str | None = None
     ) -> None:
-        """Read exactly ``queues`` from now on, and of them only what one of the two selects.
+        """Read exactly ``queues`` from now on, and only messages that ``tags`` or ``sql`` selects.
 
         ``tags`` is "*" or "A || B", ``sql`` a filter over the messages' properties, such as
-        "temperature > 30 AND site = 'north'" (docs/store.md); FilterError if it is none. The broker
-        applies it. Queues that stay, with the same selection, keep their position; new ones start
-        at the committed offset.
+        "temperature > 30 AND site = 'north'" (docs/store.md); FilterError if it is malformed. The
+        broker applies it. Queues that stay with the same selection keep their position; new ones
+        start at the committed offset.
         """
         selector = select(tags, sql)
         wanted = list(dict.fromkeys(queues))
@@ -147,7 +148,7 @@ class PullConsumer:
         self._client.want_heartbeat()
 
     def seek(self, queue: MessageQueue, queue_offset: int) -> None:
-        """Hand out ``queue`` from ``queue_offset`` next; drops what was read ahead."""
+        """Hand out ``queue`` from ``queue_offset`` next; drop the messages read ahead."""
         if queue_offset < 0:
             raise ValueError(f"queue offset {queue_offset} is negative")
         self._restart(queue, queue_offset)
@@ -170,9 +171,9 @@ class PullConsumer:
         """Return up to ``count_max`` messages as soon as there are any; [] after ``timeout_s``.
 
         Queues take turns, so a busy one does not starve the others; order holds within each.
-        Brokers that cannot be reached are tried again in the background. Raises what a queue cannot
-        go on after (BrokerError, RouteError, RecordError, FilterError), once; ``seek`` starts it
-        again.
+        Brokers that cannot be reached are tried again in the background. An error that stops a
+        queue (BrokerError, RouteError, RecordError, FilterError) is raised once; ``seek`` starts
+        the queue again.
         """
         deadline = trio.current_time() + timeout_s
         while True:
@@ -187,9 +188,9 @@ class PullConsumer:
                 return []
 
     async def commit(self, offsets: Mapping[MessageQueue, int] | None = None) -> None:
-        """Store at the brokers the positions of all assigned queues, or ``offsets``.
+        """Store the positions of all assigned queues, or ``offsets``, at the brokers.
 
-        Returns when every broker has confirmed; on an error some queues may have been committed.
+        Returns when every broker has confirmed. On an error some queues may have been committed.
         """
         if offsets is None:
             offsets = {
@@ -197,8 +198,8 @@ class PullConsumer:
                 for queue, reading in self._reading.items()
                 if reading.position is not None and reading.position != reading.committed
             }
-        # One queue of each topic and broker goes ahead: RocketMQ makes the table of a group's first
-        # commit to a topic without a lock, and forgets some of several that come at once.
+        # One queue of each topic and broker goes ahead. RocketMQ creates the table of a group's
+        # first commit to a topic without a lock, and of several that come at once it loses some.
         ahead = {(queue.topic, queue.broker_name): queue for queue in offsets}
         first = set(ahead.values())
         for group in (first, offsets.keys() - first):
@@ -239,11 +240,11 @@ class PullConsumer:
         sql: str | None = None,
         broker_id: int = MASTER_ID,
     ) -> PullResult:
-        """Return one broker answer as it came, independent of assignment and position.
+        """Return one answer of a broker as it came, independent of assignment and position.
 
         The broker holds the request up to ``hold_s`` when there is nothing yet. It filters by tag
-        hash, so records of other tags with the same hash may be among them, and it may return less
-        than asked for; ``bytes_max`` is a wish that brokers before 5.0 do not know.
+        hash, so the answer may have records of other tags with the same hash. It may return less
+        than asked for; brokers before 5.0 do not know ``bytes_max``.
         """
         return await self._pull(
             queue, queue_offset, select(tags, sql), count_max, bytes_max, hold_s, broker_id
@@ -260,7 +261,7 @@ class PullConsumer:
         """Return the newest messages of a topic that have a key, stored in [begin_ms, end_ms].
 
         A key is a word of KEYS or the producer's unique id. All brokers of the topic are asked;
-        each gives 64 at most. Raises RouteError, BrokerError, or what the network does.
+        each gives 64 at most. Raises RouteError, BrokerError or RemotingError.
         """
         command = query_command(topic, key, begin_ms, end_ms, count_max)
         route = await self._client.route(topic, newer_than=trio.current_time())
@@ -291,11 +292,11 @@ class PullConsumer:
         return messages[0]
 
     async def broker_address(self, queue: MessageQueue) -> str:
-        """Return where the queue's master is; RouteError if nobody knows."""
+        """Return the address of the queue's master; RouteError if it has no route."""
         return await self._address(queue)
 
     def _take(self, count_max: int) -> list[StoredMessage]:
-        """Hand out what has been read ahead, one batch of each queue in turn."""
+        """Hand out messages read ahead, one batch of each queue in turn."""
         messages: list[StoredMessage] = []
         idle = 0
         while idle < len(self._turn) and len(messages) < count_max:
@@ -373,8 +374,8 @@ class PullConsumer:
         )
         if result.status is PullStatus.OFFSET_ILLEGAL:
             logger.warning(
-                "the broker has no message at this offset; reading goes on where it says "
-                "queue=%s offset=%d min=%d max=%d next=%d",
+                "the broker has no message at this offset; reading goes on at next, and messages "
+                "between the two are skipped queue=%s offset=%d min=%d max=%d next=%d",
                 reading.queue,
                 asked_offset,
                 result.min_offset,
@@ -443,7 +444,7 @@ class PullConsumer:
         reading.broker_id = MASTER_ID
         reading.route_at = trio.current_time()
         await trio.sleep(RETRY_S)
-        # Not before: at a stop the connection may go first, and that is no failure to tell of.
+        # Only after the pause: at a stop the connection may go first, and that is no failure.
         logger.warning("a pull failed and is tried again queue=%s error=%s", reading.queue, exc)
 
     def _fail(self, reading: Reading, exc: Exception) -> None:
@@ -505,7 +506,7 @@ class PullConsumer:
         return address
 
     def _groups(self) -> dict[str, list[dict[str, Any]]]:
-        """Return the heartbeat's members: brokers create the group and show it to tools."""
+        """Return the heartbeat's members. Brokers create the group and show it to tools."""
         topics = {reading.queue.topic: reading.selector for reading in self._reading.values()}
         subscriptions = [
             selector.subscription(topic, self._assigned_at_ms) for topic, selector in topics.items()
@@ -522,7 +523,7 @@ class PullConsumer:
 
 
 async def _for_each(items: Iterable[T], work: Callable[[T], Awaitable[None]]) -> None:
-    """Run ``work`` on all items at once; raises the first error after the others have ended."""
+    """Run ``work`` on all items at once; raise the first error after all have ended."""
     errors: list[MotelogError] = []
 
     async def run(item: T) -> None:

@@ -1,4 +1,4 @@
-"""A pull on the wire: the fields of its request, what its answer says.
+"""A pull on the wire: the fields of its request and of its answer.
 
 Owns: PullResult, PullStatus, how much is asked for by default. Must not touch: sockets, trio tasks.
 Spec: RocketMQ PullMessageRequestHeader, PullAPIWrapper.
@@ -18,7 +18,7 @@ from motelog.core.message import MessageQueue, StoredMessage
 from motelog.core.records.decode import decode_messages
 from motelog.core.remoting.frames import PullSysFlag, RemotingCommand, RequestCode, ResponseCode
 
-# Brokers give less as they see fit; RocketMQ stops at 32 messages or 256 KiB.
+# Brokers may give less; RocketMQ stops at 32 messages or 256 KiB.
 PULL_COUNT: Final = 512
 PULL_BYTES_MAX: Final = 262_144
 
@@ -36,7 +36,7 @@ class PullStatus(IntEnum):
 class PullResult:
     """One answer of a broker; ``records`` are stored records back to back (core.records.layout).
 
-    They are a view of memory that is used again where the call that made this says so.
+    They may be a view of memory that is used again; the call that made this says so.
     """
 
     status: PullStatus
@@ -61,7 +61,7 @@ def pull_command(
     hold_s: float,
     selector: Selector,
 ) -> RemotingCommand:
-    """Return the request that an answer of ``pull_result`` belongs to."""
+    """Return the request for a pull; ``pull_result`` decodes its answer."""
     sys_flag = PullSysFlag.SUBSCRIPTION | (PullSysFlag.SUSPEND if hold_s > 0 else 0)
     ext = queue_ext(queue) | {
         "consumerGroup": group,
@@ -79,7 +79,7 @@ def pull_command(
 
 
 def pull_result(answer: RemotingCommand, body: bytes | memoryview) -> PullResult:
-    """Return what an answer and its body say; BrokerError if the broker refused."""
+    """Decode an answer and its body; BrokerError if the broker refused."""
     try:
         status = PullStatus(answer.code)
     except ValueError:
@@ -95,5 +95,5 @@ def pull_result(answer: RemotingCommand, body: bytes | memoryview) -> PullResult
 
 
 def queue_ext(queue: MessageQueue) -> dict[str, str]:
-    """Return the fields by which every request names its queue."""
+    """Return the fields that name the queue of a request."""
     return {"topic": queue.topic, "queueId": str(queue.queue_id), "bname": queue.broker_name}

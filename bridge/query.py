@@ -1,7 +1,7 @@
 """Looking for single messages: by key and time on every broker of a topic, or by offset id.
 
-Owns: the requests, which answers count, how those of several brokers become one. Must not touch:
-connections and routes (bridge.client).
+Owns: the requests, which answers count, how the answers of several brokers become one. Must not
+touch: connections and routes (bridge.client).
 Spec: RocketMQ MQAdminImpl.queryMessage, QueryMessageRequestHeader, ViewMessageRequestHeader.
 """
 
@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from motelog.bridge.client import check
+from motelog.core.addresses import format_address
 from motelog.core.message import KEYS, UNIQ_KEY, StoredMessage, decode_host, decode_offset_id
 from motelog.core.records.decode import decode_messages
 from motelog.core.remoting.frames import RemotingCommand, RequestCode, ResponseCode
@@ -22,7 +23,7 @@ QUERY_COUNT: Final = 32
 def query_command(
     topic: str, key: str, begin_ms: int, end_ms: int, count_max: int
 ) -> RemotingCommand:
-    """Return the request for messages by key; ValueError for what no broker can answer."""
+    """Return the request for messages by key; ValueError if no broker could answer it."""
     if not key or count_max < 1 or not 0 <= begin_ms <= end_ms <= TIME_MAX:
         raise ValueError("a query needs a key, a count and a range of times")
     ext = {
@@ -62,6 +63,6 @@ def view_command(message_id: str) -> tuple[str, RemotingCommand]:
     """
     store_host, physical_offset = decode_offset_id(message_id)
     host, port = decode_host(store_host)
-    address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    address = format_address(host, port)
     ext = {"offset": str(physical_offset)}
     return address, RemotingCommand(RequestCode.VIEW_MESSAGE_BY_ID, ext=ext)

@@ -1,10 +1,10 @@
 """Blocking pulls of one queue, several in flight on one socket: for reading ranges at full speed.
 
 Owns: QueuePuller, its socket and receive buffer. Must not touch: trio, routes (the caller says
-where the broker is), what becomes of the records. For one thread.
+where the broker is), the use of the records. For one thread.
 Invariants: an answer is received by few system calls into memory that the next answer uses again,
-so no byte of it is copied here; it never grows beyond one frame. After an error the connection is
-closed and everything in flight on it has failed; the next pull connects anew.
+so no byte of it is copied here. That memory never grows beyond one frame. After an error the
+connection is closed and everything in flight on it has failed; the next pull opens a new one.
 
     ask 0..99   ask 100..199   ask 200..299      three requests are under way
     result of 0..99            ask 300..399      while its records are used, others are on the way
@@ -54,9 +54,9 @@ class Pull:
     def result(self) -> PullResult:
         """Wait for the answer and return it, once; ``records`` are good until the next ``result``.
 
-        RemotingTimeoutError when it does not come in time, RemotingConnectionError when the
-        connection ends, BrokerError when the broker refuses, RemotingDecodeError for an answer
-        without its fields.
+        RemotingTimeoutError when the answer does not come in time, RemotingConnectionError when the
+        connection ends, BrokerError when the broker refuses, RemotingDecodeError when fields of the
+        answer are missing.
         """
         return self._puller.wait(self._opaque)
 
@@ -68,7 +68,8 @@ class Pull:
 class QueuePuller:
     """Pulls of ``queue`` as member of ``group``; close it, or use it in ``with``.
 
-    ``address`` is asked where the broker is before each connect; what it raises goes to the caller.
+    ``address`` is called before each connect and returns where the broker is; its errors go to the
+    caller.
     The broker is not asked to hold a pull, so an answer comes at once or not at all.
     """
 
@@ -92,7 +93,7 @@ class QueuePuller:
         self._frame_bytes_max = frame_bytes_max
         self._connection: _Connection | None = None
         self._opaque = 0
-        # What is waited for: the answer once it has come, out of turn and copied.
+        # Requests under way, each with a copy of its answer if that came out of turn.
         self._waiting: dict[int, tuple[RemotingCommand, bytes] | None] = {}
 
     def __enter__(self) -> Self:
@@ -107,14 +108,14 @@ class QueuePuller:
         self.close()
 
     def close(self) -> None:
-        """Close the connection; what is in flight fails. Safe to call twice."""
+        """Close the connection; pulls in flight fail. Safe to call twice."""
         self._waiting.clear()
         if self._connection is not None:
             self._connection.close()
             self._connection = None
 
     def ask(self, queue_offset: int, count_max: int) -> Pull:
-        """Start a pull; connects first if need be. RemotingError if that fails."""
+        """Start a pull; connect first if there is no connection. RemotingError if that fails."""
         command = pull_command(
             self.queue,
             queue_offset,
@@ -153,7 +154,7 @@ class QueuePuller:
                 self.close()
                 raise
             if not command.is_response or command.opaque not in self._waiting:
-                continue  # an answer that was given up, or a notice: this client has nothing to do
+                continue  # the answer to a cancelled pull, or a notice that this client ignores
             if command.opaque == opaque:
                 del self._waiting[opaque]
                 return pull_result(command, body)
@@ -165,7 +166,7 @@ class QueuePuller:
 
 
 class _Connection:
-    """A socket that blocks, with time limits of the kernel: so one call receives a whole frame."""
+    """A blocking socket with the kernel's time limits, so that one call receives a whole frame."""
 
     def __init__(self, address: str, *, timeout_s: float, frame_bytes_max: int) -> None:
         self._peer = address
@@ -199,7 +200,7 @@ class _Connection:
     def receive(self, deadline: float) -> tuple[RemotingCommand, memoryview]:
         """Return the next frame's command and its body, a view that the next call overwrites.
 
-        A peer that trickles bytes is given up at the first wait that ends behind ``deadline``, so
+        A peer that trickles bytes is given up at the first wait that ends after ``deadline``, so
         within twice the time limit.
         """
         self._fill(0, _LENGTH_BYTES, deadline)
@@ -207,8 +208,8 @@ class _Connection:
         if not FRAME_BYTES_MIN <= frame_bytes <= self._frame_bytes_max:
             raise self._malformed(f"frame of {frame_bytes} bytes")
         if frame_bytes > len(self._buffer):
-            # Never resized, so views of the old one stay what they are. A fourth of room more, as
-            # answers differ a little in size.
+            # A buffer is replaced, never resized, so views of the old one stay valid. A quarter of
+            # extra room, because answers differ a little in size.
             length = self._buffer[:_LENGTH_BYTES]
             self._buffer = bytearray(min(frame_bytes * 5 // 4, self._frame_bytes_max))
             self._buffer[:_LENGTH_BYTES] = length

@@ -1,10 +1,10 @@
-"""What a pull consumer keeps per assigned queue: messages read ahead and how far they were taken.
+"""The state of one assigned queue in a pull consumer: messages read ahead and how far they went.
 
-Owns: Reading, where to start. Must not touch: requests, routes, tasks; the one
-trio thing here are the events and scopes by which bridge.pull's tasks wait for each other.
-Invariants: ``position`` is the offset after the last message taken, or after those filtered out
-behind it; never of one that is only read ahead. At most BATCHES_AHEAD batches once ``room`` is
-unset.
+Owns: Reading, where to start. Must not touch: requests, routes, tasks. Of trio it uses only the
+events and scopes by which bridge.pull's tasks wait for each other.
+Invariants: ``position`` is the offset after the last message taken, or after the filtered ones that
+follow it; never of a message that is only read ahead. There are at most BATCHES_AHEAD batches once
+``room`` is unset.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ BATCHES_AHEAD: Final = 2
 
 
 class Start(Enum):
-    """Where to begin, as long as the broker has not been asked which offset that is."""
+    """Where to begin, until the broker has said which offset that is."""
 
     COMMITTED = 1
     BEGIN = 2
@@ -41,7 +41,7 @@ class Batch:
 
 
 class Reading:
-    """One assigned queue: what is read ahead, and how far it has been handed out."""
+    """One assigned queue: its messages read ahead, and how far they have been handed out."""
 
     __slots__ = (
         "batches",
@@ -68,7 +68,8 @@ class Reading:
         self.room = trio.Event()
         self.room.set()
         self.scope = trio.CancelScope()
-        # The broker is asked once: that it has no filters it says with a code that is tried again.
+        # The broker is asked once. A broker without filters answers a pull with a code that would
+        # be tried again.
         self.is_checked = not selector.is_sql
         self.failure: Exception | None = None
         self.broker_id = MASTER_ID

@@ -27,8 +27,8 @@ _QUEUE_COUNT_MAX: Final = 65_536
 class TopicRoute:
     """Where a topic's queues are.
 
-    ``addresses`` maps broker name -> broker id -> address. ``is_stand_in`` marks the default
-    topic's route used for a topic that its first message will create.
+    ``addresses`` maps broker name -> broker id -> address. ``is_stand_in`` says that this is the
+    default topic's route, for a topic that its first message will create.
     """
 
     topic: str

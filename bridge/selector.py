@@ -1,7 +1,7 @@
 """Which messages of its queues a consumer wants: by tag, or by a SQL92 filter over properties.
 
-Owns: Selector, what heartbeats and pulls say of it. Must not touch: sockets, trio; what a filter
-means (core.filter.sql_filter). Spec: RocketMQ MessageSelector, SubscriptionData, FilterAPI.
+Owns: Selector, its form in heartbeats and pulls. Must not touch: sockets, trio, the meaning of a
+filter (core.filter.sql_filter). Spec: RocketMQ MessageSelector, SubscriptionData, FilterAPI.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ TAGS_ALL: Final = "*"
 
 @dataclass(frozen=True, slots=True)
 class Selector:
-    """One expression and of which kind it is."""
+    """One expression and its kind."""
 
     expression: str = TAGS_ALL
     expression_type: str = TAG_EXPRESSION_TYPE
@@ -31,16 +31,16 @@ class Selector:
 
     @property
     def tags(self) -> tuple[str, ...]:
-        """The tags that are wanted; () for all, which a filter may be part of."""
+        """The wanted tags; () for all, also with a SQL92 filter."""
         return () if self.is_sql else parse_tags(self.expression)
 
     def keep(self, messages: list[StoredMessage]) -> list[StoredMessage]:
-        """Return those with one of the tags: the broker has compared their hashes only."""
+        """Return the messages with one of the tags; the broker has compared only hashes."""
         tags = self.tags
         return [message for message in messages if message.tags in tags] if tags else messages
 
     def subscription(self, topic: str, version: int) -> dict[str, Any]:
-        """Return what heartbeats say: a SubscriptionData."""
+        """Return the SubscriptionData for heartbeats."""
         return {
             "classFilterMode": False,
             "codeSet": [string_hash(tag) for tag in self.tags],
@@ -58,7 +58,7 @@ SELECT_ALL: Final = Selector()
 def select(tags: str, sql: str | None) -> Selector:
     """Return the selector of ``sql`` if there is one, else of ``tags``.
 
-    ValueError if the tags are none or both are given, FilterError if the filter is none.
+    ValueError if both are given or the tags are malformed, FilterError if the filter is malformed.
     """
     if sql is None:
         parse_tags(tags)
@@ -69,7 +69,7 @@ def select(tags: str, sql: str | None) -> Selector:
     return Selector(sql, SQL_EXPRESSION_TYPE)
 
 
-# A consumer has few, and may name them with each pull.
+# A consumer has few filters, and may name one with each pull.
 @lru_cache(maxsize=64)
 def _check(sql: str) -> None:
     try:

@@ -1,7 +1,7 @@
 """Blocking producer and consumer for programs that do not run trio, such as Spark workers.
 
-Owns: one background thread with a trio run per object. Must not touch: anything the trio-native
-classes decide; each method here is theirs, called from outside.
+Owns: one background thread with a trio run per object. Must not touch: decisions of the trio-native
+classes; each method here calls theirs.
 The thread lives from construction to ``close``. Methods may be called from any thread. After a fork
 the child has no such thread: create the object there (a call on an inherited one raises
 ClientClosedError).
@@ -50,7 +50,7 @@ class _Background(Generic[_Service]):
         self._failure: BaseException | None = None
         self._started = threading.Event()
         self._leave: trio.Event | None = None
-        # A daemon: a program that forgets to close must still be able to end.
+        # A daemon, so that a program that forgets to close can still end.
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
         self._started.wait()
@@ -72,7 +72,7 @@ class _Background(Generic[_Service]):
             raise self._failure
 
     def _call(self, method: Callable[..., Awaitable[T]], *args: Any, **options: Any) -> T:
-        """Return what ``method`` returns over there; its errors are raised here."""
+        """Run ``method`` in the thread and return its result; its errors are raised here."""
         token = self._check_open()
         try:
             return trio.from_thread.run(partial(method, *args, **options), trio_token=token)
@@ -97,7 +97,7 @@ class _Background(Generic[_Service]):
         try:
             trio.run(self._serve)
         except BaseException as exc:
-            # Handed to whoever constructs or closes the object; a thread has nobody to raise to.
+            # Raised where the object is constructed or closed: a thread cannot raise to anyone.
             self._failure = exc
         finally:
             self._started.set()
@@ -278,10 +278,10 @@ class SyncPullConsumer(_Background[PullConsumer]):
         tags: str = TAGS_ALL,
         sql: str | None = None,
     ) -> QueuePuller:
-        """Return pulls of one queue on a connection of their own, for the thread that calls this.
+        """Return a QueuePuller for one queue, with its own connection, for the calling thread.
 
-        They cost a fraction of ``pull``, which goes through the background thread. It connects at
-        the first pull; the caller closes it.
+        Its pulls cost a fraction of ``pull``, which goes through the background thread. It connects
+        at the first pull. The caller closes it.
         """
         return QueuePuller(
             queue,

@@ -1,4 +1,4 @@
-"""Unique message ids as Java clients make them, so that tools find our messages the same way.
+"""Unique message ids in the form of Java clients, so that tools find our messages the same way.
 
 Owns: UniqueIds. Must not touch: sockets, the clock (the time is an argument).
 Spec: RocketMQ MessageClientIDSetter. 32 or 56 upper-case hexadecimal digits.
@@ -14,7 +14,7 @@ from datetime import datetime
 
 
 class UniqueIds:
-    """Make ids that no other maker makes in the same month; one per client, single-threaded."""
+    """Makes ids that are unique within a month. One per client, for one thread."""
 
     def __init__(self, *, address: bytes, process_id: int) -> None:
         maker = secrets.token_bytes(4)

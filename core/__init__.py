@@ -1,1 +1,1 @@
-"""The broker and what every role shares."""
+"""The broker, and the parts that all roles share."""

@@ -1,4 +1,4 @@
-"""HOST:PORT as text and as values: the one parser of addresses.
+"""HOST:PORT as text and as values: the one parser and writer of addresses.
 
 Owns: that form. Must not touch: sockets, which addresses are allowed.
 """
@@ -15,7 +15,7 @@ _NOT_IN_HOST: Final = re.compile(r"[\s;\[\]]")
 def parse_address(text: str, *, port_min: int = 0) -> tuple[str, int]:
     """Return (host, port) of ``HOST:PORT`` or ``[IPV6]:PORT``; ValueError says what is wrong.
 
-    Port 0 means any free one to who listens; who connects needs one from 1 on.
+    A listener takes port 0 for any free one; to connect, ask for ``port_min`` 1.
     """
     host, colon, port_text = text.rpartition(":")
     if host.startswith("[") and host.endswith("]"):
@@ -30,3 +30,8 @@ def parse_address(text: str, *, port_min: int = 0) -> tuple[str, int]:
         limits = f"a port is at least {port_min} and at most {PORT_MAX}"
         raise ValueError(f"{text!r} is not HOST:PORT: {limits}")
     return host, port
+
+
+def format_address(host: str, port: int) -> str:
+    """Return the text that ``parse_address`` reads as these values."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

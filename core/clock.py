@@ -122,7 +122,7 @@ class SteadyClock:
         self._note(Jump(dated_ms, self.now_ms() - noted_ms, is_stop=True))
 
     def forget_before(self, date_ms: int) -> None:
-        """Forget jumps before a date: no older one will be asked for."""
+        """Forget jumps before a date; no earlier date will be asked for."""
         self._jumps = [jump for jump in self._jumps if jump.at_ms >= date_ms]
 
     def _note(self, jump: Jump) -> None:
@@ -136,7 +136,7 @@ class SteadyClock:
 
 
 class ManualClock:
-    """A clock that stands still until it is told otherwise."""
+    """A clock that moves only when it is told to."""
 
     def __init__(self, now_ms: int = 1_700_000_000_000) -> None:
         self._now_ms = now_ms

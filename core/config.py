@@ -185,7 +185,7 @@ class _Loader:
     def section(
         self, kind: type[msgspec.Struct], table: Mapping[str, Any], path: KeyPath
     ) -> msgspec.Struct | None:
-        """Return the Struct of one table, or None after reporting what is wrong with it."""
+        """Return the Struct of one table, or None after reporting its faults."""
         fields = {field.encode_name: field for field in msgspec.structs.fields(kind)}
         faults_before = len(self.faults)
         values: dict[str, Any] = {}

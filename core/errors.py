@@ -12,7 +12,7 @@ class MotelogError(Exception):
 
 
 class ConfigError(MotelogError):
-    """The configuration cannot be used; the text says where, what and what was expected."""
+    """The configuration cannot be used; the text says where, what is wrong, what was expected."""
 
 
 class StoreError(MotelogError):
@@ -36,7 +36,7 @@ class FlushTimeoutError(StoreError):
 
 
 class StoreDamagedError(StoreError):
-    """A store file is not what its name says.
+    """A store file does not hold what its name says.
 
     ``path`` is the file, ``offset_bytes`` where in it the first wrong byte range begins.
     """

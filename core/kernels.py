@@ -1,7 +1,7 @@
 """Which kernels run: the compiled ones or their references in Python.
 
 Owns: that choice, made once for the whole process, and the error for a kernel that is missing.
-Must not touch: what a kernel does.
+Must not touch: the work of a kernel.
 
     MOTELOG_PURE=1 in the environment    the references, as asked for
     built with MOTELOG_PURE=1            the references, with one warning

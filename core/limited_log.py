@@ -49,7 +49,7 @@ class LimitedLog:
 
     @contextmanager
     def boundary(self, message: str, *values: object) -> Iterator[None]:
-        """Log what fails inside with its traceback, instead of raising it."""
+        """Log an error from inside with its traceback, instead of raising it."""
         try:
             yield
         except Exception:

@@ -36,7 +36,7 @@ TIMER_DELIVER_MS: Final = "TIMER_DELIVER_MS"
 TIMER_DELAY_MS: Final = "TIMER_DELAY_MS"
 TIMER_DELAY_SEC: Final = "TIMER_DELAY_SEC"
 TIMER_OUT_MS: Final = "TIMER_OUT_MS"
-# Property names of an MQTT message in the log (docs/architecture.md, "Mapping"); the first
+# Property names of an MQTT message in the log (docs/mqtt-mapping.md); the first
 # and third are those of rocketmq-mqtt.
 MQTT_TOPIC: Final = "mqttRealTopic"
 MQTT_QOS: Final = "qosLevel"

@@ -1,6 +1,6 @@
 """A table of broker or name server, and the file that keeps it.
 
-Owns: when a table is written, one write at a time. Must not touch: what is in it, the file's bytes.
+Owns: when a table is written, one write at a time. Must not touch: its content, the file's bytes.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class SavedTable:
         A failure is logged and tried again with the next call.
         """
         async with self._lock:
-            # Whoever waited for the lock finds its change in what was written meanwhile, or here.
+            # A change made while waiting for the lock is on file already, or is written here.
             if not self._table.is_dirty:
                 return None
             self._table.is_dirty = False

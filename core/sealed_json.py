@@ -1,13 +1,13 @@
 """JSON files that carry a checksum of themselves and that RocketMQ reads as its own.
 
-Owns: where the checksum is and what it covers. Must not touch: files, what the objects hold.
+Owns: where the checksum is and what it covers. Must not touch: files, the content of the objects.
 
     {
      "crc32c": "0a1b2c3d",        CRC-32C of all bytes behind this line
      "dataVersion": ...           the object; RocketMQ passes over a key that it does not know
     }
 
-Text without that line was made by somebody else and has nothing to be compared with.
+Text without that line was written by RocketMQ or by hand, and is not compared.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def seal_fault(data: bytes) -> str | None:
     said, found = head[1].decode(), f"{crc32c(data[head.end() :]):08x}"
     if said == found:
         return None
-    # Whoever changed it by hand is told what to do.
+    # A person who changed it by hand learns what to do.
     return (
         f'the checksum of the content is {found}, not {said} as its line "{KEY}" says; '
         "without that line it is not compared"

@@ -1,11 +1,11 @@
 """The small state files of broker and name server, in RocketMQ's shapes.
 
 Owns: reading and replacing one such file so that a crash leaves the old or the new content, and
-damage the one before. Must not touch: what is in them, the operating system (core.store.disk.files
+damage the one before. Must not touch: their content, the operating system (core.store.disk.files
 does). Blocking: callers use a thread once the server serves.
 
     save   NAME becomes NAME.bak  ->  write NAME.tmp, fsync, rename to NAME  ->  fsync the folder
-    load   NAME, else NAME.bak: the first that is there, whole, and what it should be
+    load   NAME, else NAME.bak: the first one that exists, is whole and has the right content
 
 Each has a checksum (core.sealed_json). One without was written by RocketMQ or by hand, and is
 taken as it is.
@@ -49,10 +49,10 @@ class StateFile:
         self._has_directory = False
 
     def load(self, take: Callable[[dict[str, Any]], Content]) -> Content | None:
-        """Return what ``take`` makes of the newest content that is good, None if there never was.
+        """Return ``take`` of the newest good content, None if there are no files.
 
         ``take`` refuses content with msgspec.ValidationError or ValueError. StoreDamagedError if
-        there is a file and neither it nor the one before is good: going on would overwrite what may
+        there is a file and neither it nor its copy is good: going on would overwrite bytes that may
         still be repaired by hand.
         """
         fault: str | None = None
@@ -75,12 +75,16 @@ class StateFile:
         return None
 
     def say_missing(self) -> None:
-        """Note in the log that neither the file nor the one before is there but should be."""
-        logger.warning("state file missing path=%s lost=all %s", self.path, self.holds)
+        """Note in the log that the file and its copy should exist and are missing."""
+        logger.warning(
+            "a state file and its copy are missing, and their content is lost path=%s lost=all %s",
+            self.path, self.holds,
+        )  # fmt: skip
 
     def _say_older(self, reason: str) -> None:
         logger.warning(
-            "state file not usable, the one saved before is used path=%s reason=%s lost=newest %s",
+            "a state file cannot be used; the one saved before is used path=%s reason=%s "
+            "lost=newest %s",
             self.path, reason, self.holds,
         )  # fmt: skip
 

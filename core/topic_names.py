@@ -1,4 +1,4 @@
-"""Names of topics and groups: what they may be, and those that mean something.
+"""Names of topics and groups: which are legal, and which have a meaning of their own.
 
 Owns: the rules for names, the names that the system keeps for itself. Must not touch: anything;
 pure functions and constants. Spec: RocketMQ TopicValidator, MixAll.
@@ -42,7 +42,7 @@ _NAME: Final = re.compile(r"[%|a-zA-Z0-9_-]+")
 
 
 def topic_name_fault(name: str) -> str | None:
-    """Return what is wrong with a topic name, or None."""
+    """Return the fault of a topic name, or None."""
     if not name:
         return "the topic name is empty"
     bytes_max = GROUP_TOPIC_BYTES_MAX if is_group_topic(name) else TOPIC_BYTES_MAX
@@ -54,7 +54,7 @@ def topic_name_fault(name: str) -> str | None:
 
 
 def group_name_fault(name: str) -> str | None:
-    """Return what is wrong with a consumer or producer group name, or None."""
+    """Return the fault of a consumer or producer group name, or None."""
     if not name:
         return "the group name is empty"
     # The retry topic of the group must fit too.

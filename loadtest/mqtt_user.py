@@ -22,6 +22,7 @@ from locust.env import Environment
 from locust.exception import StopUser
 from paho.mqtt.enums import MQTTErrorCode, MQTTProtocolVersion
 
+from motelog.core.addresses import parse_address
 from motelog.loadtest.topic_names import TopicNames
 
 DEFAULT_ADDRESS: Final = "127.0.0.1:1883"
@@ -121,8 +122,8 @@ class MqttLoadUser(MqttUser):
     client: MqttLoadClient
 
     def __init__(self, environment: Environment) -> None:
-        host, _, port = (environment.host or DEFAULT_ADDRESS).rpartition(":")
-        self.host, self.port = host.removeprefix("mqtt://") or "127.0.0.1", int(port)
+        address = (environment.host or DEFAULT_ADDRESS).removeprefix("mqtt://")
+        self.host, self.port = parse_address(address, port_min=1)
         super().__init__(environment)
         self.client.names = TopicNames(self.topic_templates)
 

@@ -22,9 +22,9 @@ from motelog.core.records.layout import REASONS, Record, ScanStop, parse
 from motelog.spark.columns import BYTES_MAX, TIME_MS_MAX, Column
 
 Bytes = bytes | bytearray | memoryview
-# (rows that are null, buffers): validity or None, then offsets and data of a string or binary
-# column, the values of a fixed one, or of the map its offsets, then offsets and data of the keys,
-# then offsets and data of the values.
+# (count of null rows, buffers). The first buffer is the validity or None. Then a string or binary
+# column has offsets and data, a fixed one its values. The map has its offsets, offsets and data of
+# the keys, offsets and data of the values.
 ColumnBuffers = tuple[int, list[Bytes | None]]
 
 

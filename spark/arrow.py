@@ -13,12 +13,12 @@ and records at or before the last one taken, are skipped, so a row comes once ho
   returns the first byte it did not use: ``len(records)``, or less when ``rows_max`` rows or
   ``bytes_max`` bytes of variable data are held. Raises RecordError at bytes that are not a record;
   rows before it stay.
-- ``take() -> list[ColumnBuffers]`` hands the buffers over, in the order of ``columns``, and starts
-  anew.
-- ``rows``, ``data_bytes``: what is held. ``next_offset``: the queue offset after the last row.
+- ``take() -> list[ColumnBuffers]`` hands the buffers over, in the order of ``columns``, and leaves
+  the builder empty.
+- ``rows``, ``data_bytes``: how much it holds. ``next_offset``: the queue offset after the last row.
 
-Text that is not UTF-8 comes with U+FFFD in place of the wrong bytes, as Java's decoder has it. A
-payload stored compressed (zlib) is inflated up to ``payload_bytes_max``; one that cannot be is a
+Text that is not UTF-8 has U+FFFD in place of the wrong bytes, as in Java. A payload stored
+compressed (zlib) is inflated up to ``payload_bytes_max``. One that cannot be inflated is a
 RecordError, or null with ``bad_payload_null``. A builder belongs to one thread.
 """
 

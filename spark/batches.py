@@ -1,8 +1,8 @@
 """Column buffers -> Arrow record batches of one constant schema.
 
-Owns: the Arrow schema of each choice of columns. Must not touch: pyspark, sockets. Spark compares
-the first batch with the declared schema to the letter, so types and nullability are those that
-Spark derives.
+Owns: the Arrow schema of each choice of columns. Must not touch: pyspark, sockets. Spark requires
+the first batch to have exactly the declared schema, so types and nullability are those that Spark
+derives.
 """
 
 from __future__ import annotations

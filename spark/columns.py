@@ -22,7 +22,7 @@ from typing import Final
 
 
 class Column(IntEnum):
-    """Numbers the kernel knows the columns by; the order is that of the default schema."""
+    """The numbers by which the kernel knows the columns, in the order of the default schema."""
 
     TOPIC = 0
     QUEUE_TOPIC = 1
@@ -57,7 +57,7 @@ COLUMN_TYPES: Final[dict[Column, str]] = {
 
 # 9999-12-31T23:59:59.999Z, the last time that Spark can show.
 TIME_MS_MAX: Final = 253_402_300_799_999
-# Arrow's string and binary offsets are 32 bits: what one batch holds plus one more message stays
+# Arrow's string and binary offsets have 32 bits. The bytes of one batch and one more message stay
 # below that.
 BYTES_MAX: Final = 1 << 29
 

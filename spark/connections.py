@@ -1,9 +1,9 @@
 """Consumers of this process, one per name server and group, kept from task to task.
 
 Owns: the only state a worker keeps between tasks. Must not touch: pyspark.
-Spark forks its Python workers and uses them for many tasks; a consumer holds a thread and sockets,
-which do not survive a fork, so the process belongs to the key. A consumer connects anew by itself;
-it is dropped when it has been closed or an outage lasted too long.
+Spark forks its Python workers and uses them for many tasks. A consumer holds a thread and sockets,
+which do not survive a fork, so the process id is part of the key. A consumer reconnects by itself.
+It is dropped when it has been closed or an outage lasted too long.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ Endpoint = tuple[str, str]  # name servers, group
 
 
 class Puller(Protocol):
-    """What reading a range needs of ``bridge.queue_puller.QueuePuller``."""
+    """The part of ``bridge.queue_puller.QueuePuller`` that reading a range needs."""
 
     def ask(self, queue_offset: int, count_max: int) -> Pull: ...
     def close(self) -> None: ...
 
 
 class Consumer(Protocol):
-    """What the source needs of ``bridge.sync.SyncPullConsumer``."""
+    """The part of ``bridge.sync.SyncPullConsumer`` that the source needs."""
 
     def queues(self, topic: str) -> tuple[MessageQueue, ...]: ...
     def begin_offsets(self, queues: Iterable[MessageQueue]) -> dict[MessageQueue, int]: ...

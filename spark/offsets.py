@@ -1,12 +1,12 @@
 """Queue offsets of a query: their JSON in checkpoints and options, and how batches are cut.
 
 Owns: the offset document, ranges, the fair share of a limit, the split into partitions.
-Must not touch: pyspark, pyarrow, sockets, clocks; what the broker has is an argument.
+Must not touch: pyspark, pyarrow, sockets, clocks; the broker's offsets are arguments.
 
     {"telemetry": {"broker-a/0": 17, "broker-a/1": 4}}     topic -> "broker/queue id" -> next offset
 
-The topic stands in the document, so that a checkpoint cannot be used with another topic by mistake.
-Keys are in order of broker and queue id, so equal offsets are equal text.
+The document names the topic, so that a checkpoint cannot be used with another topic by mistake.
+Keys are ordered by broker and queue id, so that equal offsets are equal text.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ EDGES: Final[tuple[Edge, Edge]] = ("earliest", "latest")
 class OffsetRange:
     """Messages [begin, end) of one queue.
 
-    ``is_open`` says that nobody was promised the messages at its beginning (the queue is new to the
-    query, or starts anew), so it begins wherever the broker's log does.
+    ``is_open`` says that nobody was promised the messages at its beginning, because the queue is
+    new to the query or was created again. Then it begins wherever the broker's log does.
     """
 
     queue: MessageQueue
@@ -107,10 +107,10 @@ def _offset(value: object) -> int | None:
 
 
 def ranges_between(start: QueueOffsets, end: QueueOffsets) -> list[OffsetRange]:
-    """Return what lies between two offsets, queues in order, without the empty ones.
+    """Return the ranges between two offsets, in the order of queues, without empty ones.
 
     A queue that ``start`` does not know begins at its beginning. So does one whose end lies before
-    its start: the broker has begun it anew, and the query accepted that when it planned the end.
+    its start: the broker has created it again, and the query accepted that when it planned the end.
     """
     ranges = []
     for queue in in_order(end):
@@ -129,7 +129,7 @@ def limit_rows(
 ) -> QueueOffsets:
     """Return the end of the next batch: at most ``rows_max`` rows between ``begin`` and it.
 
-    Each queue of ``latest`` gets an equal share, and what a short queue leaves goes to the others.
+    Each queue of ``latest`` gets an equal share; the others get what a short queue does not use.
     Rows that cannot be shared evenly go to the queues from number ``first`` (modulo count) on.
     """
     queues = in_order(latest)
@@ -151,8 +151,8 @@ def limit_bytes(
 ) -> QueueOffsets:
     """Return the end of the next batch: rows of ``row_bytes`` each, at most ``bytes_max`` together.
 
-    Shared as in ``limit_rows``. When not even one row fits, one row comes nevertheless: a query
-    must get past a message larger than its limit.
+    The limit is shared as in ``limit_rows``. When no row fits, one row comes nevertheless: a query
+    must get past a message that is larger than its limit.
     """
     queues = in_order(latest)
     backlogs = [max(0, latest[queue] - begin.get(queue, 0)) for queue in queues]
@@ -169,9 +169,9 @@ def limit_bytes(
 
 
 def fair_shares(wanted: Sequence[int], total: int, *, first: int = 0) -> list[int]:
-    """Divide ``total`` so that nobody gets more than wanted, and equally where all want more.
+    """Divide ``total`` equally, but give nobody more than wanted.
 
-    What cannot be divided goes one by one to those from number ``first`` on.
+    The remainder of the division goes one by one to those from number ``first`` on.
     """
     shares = list(wanted)
     left = total
@@ -179,7 +179,7 @@ def fair_shares(wanted: Sequence[int], total: int, *, first: int = 0) -> list[in
     for done, i in enumerate(waiting):
         level, rest = divmod(left, len(waiting) - done)
         if wanted[i] > level:
-            # Everybody from here on wants more than an equal share of what is left.
+            # All from here on want more than an equal share of the rest.
             crowd = sorted(waiting[done:])
             turn = first % len(crowd)
             for place, j in enumerate(crowd[turn:] + crowd[:turn]):
@@ -194,9 +194,8 @@ def split_ranges(
 ) -> list[OffsetRange]:
     """Return the ranges cut into pieces: one Spark task each.
 
-    There are at least ``partitions_min`` pieces when there are as many rows, larger ranges being
-    cut first, and no piece has more than ``rows_max`` rows. Pieces of a range differ by one row at
-    most.
+    There are at least ``partitions_min`` pieces if there are that many rows; larger ranges are cut
+    first. No piece has more than ``rows_max`` rows. Pieces of a range differ by one row at most.
     """
     pieces = [
         1 if rows_max is None else -(-offset_range.rows // rows_max) for offset_range in ranges
@@ -204,7 +203,7 @@ def split_ranges(
     total = sum(offset_range.rows for offset_range in ranges)
     wanted = min(partitions_min, total)
     if sum(pieces) < wanted:
-        # Proportional first, then whatever rounding left goes to where pieces are largest.
+        # Pieces in proportion first; the ones lost to rounding go where pieces are largest.
         for i, offset_range in enumerate(ranges):
             pieces[i] = max(pieces[i], wanted * offset_range.rows // total)
         for _ in range(wanted - sum(pieces)):

@@ -1,8 +1,8 @@
-"""Options of the source: parsed once, checked, and named in every complaint.
+"""Options of the source: parsed and checked once; every error names its option.
 
 Owns: SourceOptions, what each option means and its default. Must not touch: pyspark, sockets.
-Spark hands options over with names in lower case and values as text; an unknown name is an error,
-because a limit with a typing mistake in it would be no limit.
+Spark hands options over with names in lower case and values as text. An unknown name is an error,
+because a limit with a typing mistake in its name would not limit anything.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ Position = Edge | AtTime | AtOffsets
 
 @dataclass(frozen=True, slots=True)
 class SourceOptions:
-    """What the user asked for. The names in options are these in camelCase."""
+    """The user's options. Spark has the same names in camelCase."""
 
     topic: str
     # Name servers as HOST:PORT, several separated by ";".
@@ -54,15 +54,16 @@ class SourceOptions:
     # ending is for batch queries.
     starting_offsets: Position = "earliest"
     ending_offsets: Position = "latest"
-    # At most one of them; rows are exact, bytes are estimated from a sample of each queue.
+    # At most one of the two. Rows are exact, bytes are estimated from a sample of each queue.
     max_offsets_per_trigger: int | None = None
     max_bytes_per_trigger: int | None = None
-    # Spark tasks per batch: at least this many, and none with more rows than that.
+    # At least how many Spark tasks a batch has, and at most how many rows a task has.
     min_partitions: int = 1
     max_records_per_partition: int | None = None
-    # Messages gone before they were read: an error, or go on with what is left.
+    # Whether the query fails when messages were deleted before they were read, or goes on.
     fail_on_data_loss: bool = True
-    # A topic that does not exist: an error, or a stream that waits for it (batch: no rows).
+    # Whether a topic that does not exist is an error. If not, a stream waits for it and a batch has
+    # no rows.
     fail_on_missing_topic: bool = True
     # A compressed payload that cannot be inflated: an error, or null.
     bad_payload: Literal["fail", "null"] = "fail"
@@ -72,8 +73,8 @@ class SourceOptions:
     outage_seconds_max: int = 30
     # 10,000 rows a batch: 1,000 cost half as much again, 50,000 gain nothing.
     batch_rows: int = 10_000
-    # Wishes: brokers give less where they are configured to, and the source adapts. Large answers
-    # cost less per message; more than 1 MiB gains nothing, and a task holds one of them.
+    # Upper limits: a broker may be configured to give less, and the source adapts. Large answers
+    # cost less per message. More than 1 MiB gains nothing, and a task holds one answer.
     pull_records: int = 16_384
     pull_bytes: int = 1024 * 1024
     # Pulls under way while records are decoded; they wait in the broker and in socket buffers.
@@ -163,7 +164,7 @@ def _parse_namesrv(option: str, text: str) -> str:
 def _whole(low: int, high: int) -> Callable[[str, str], int]:
     def parse(option: str, text: str) -> int:
         digits = text.strip()
-        # Nothing with more digits than an offset is worth converting.
+        # More digits than an offset has cannot be right, and converting them could take long.
         if digits.isascii() and digits.isdecimal() and len(digits) <= 19:
             value = int(digits)
             if low <= value <= high:

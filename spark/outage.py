@@ -48,7 +48,7 @@ class Outage:
         self._pause_s = PAUSE_S_MIN
 
     def pause(self) -> bool:
-        """Sleep before the next attempt; false, at once, when the time is used up."""
+        """Sleep before the next attempt; return False at once when the time is used up."""
         now_s = self._clock_s()
         if self._began_s is None:
             self._began_s = now_s
@@ -60,7 +60,7 @@ class Outage:
         return True
 
     def pause_after(self, exc: Exception, what: str) -> None:
-        """Sleep before the next attempt; raises ``exc`` if it is not one that passes."""
+        """Sleep before the next attempt; raise ``exc`` if trying again cannot help."""
         if not passes(exc):
             raise exc
         if not self.pause():

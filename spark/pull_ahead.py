@@ -1,12 +1,12 @@
 """Pulls of one queue range with several under way at once, answers in order of offsets.
 
-Owns: what is asked for next. Must not touch: what an answer means (spark.reading), pyspark,
-sockets.
+Owns: which offsets to ask for next. Must not touch: the meaning of an answer (spark.reading),
+pyspark, sockets.
 
-An answer may be shorter than asked (brokers limit bytes and count, and say so only by what they
-send), so later pulls are guesses. A short answer leaves a hole: it is asked for at once, before
-what is already under way behind it, and further pulls ask for somewhat less than came, so that
-messages of slightly different sizes do not leave a hole each time.
+An answer may be shorter than asked, because brokers limit bytes and count without saying so. So
+later pulls are guesses. A short answer leaves a hole. The hole is asked for at once, and its answer
+is taken before those already under way behind it. Further pulls ask for somewhat less than came, so
+that messages of slightly different sizes do not leave a hole each time.
 
     asked:   [0, 1024) [1024, 2048)            the answer to the first ends at 700:
     asked:   [700, 1024) [1024, 2048) [2048, 2660)
@@ -21,12 +21,12 @@ from typing import Final, Protocol
 
 from motelog.bridge.pull import PullResult
 
-# After so many full answers in a row a slightly larger one is tried.
+# After this many full answers in a row a slightly larger one is tried.
 _GROW_AFTER: Final = 16
 
 
 class Pull(Protocol):
-    """A pull under way; both are called at most once."""
+    """A pull under way. Each method is called at most once."""
 
     def result(self) -> PullResult: ...
     def cancel(self) -> None: ...
@@ -45,9 +45,9 @@ class Answer:
 
 
 class PullAhead:
-    """Pulls of [begin, end): ``take`` answers one by one, after each say where to ``go_on``.
+    """Pulls of [begin, end): ``take`` answers one by one, and after each say where to ``go_on``.
 
-    ``ask(offset, count)`` starts a pull. Invariant: what is under way lies in order and without
+    ``ask(offset, count)`` starts a pull. Invariant: the pulls under way are in order and without
     gaps from ``position`` on.
     """
 
@@ -64,7 +64,7 @@ class PullAhead:
         self.position = begin
 
     def take(self) -> Answer:
-        """Wait for the answer at ``position``; raises what the pull raised, and can go on after."""
+        """Wait for the answer at ``position``; after an error of the pull, ``take`` asks again."""
         try:
             begin, end, pull = self._first()
             assert begin == self.position
@@ -94,7 +94,7 @@ class PullAhead:
             self.restart(offset)
 
     def restart(self, offset: int) -> None:
-        """Forget what is under way and continue at ``offset``."""
+        """Forget the pulls under way and continue at ``offset``."""
         for _, _, pull in self._waiting:
             if pull is not None:
                 pull.cancel()

@@ -1,7 +1,7 @@
 """Read one queue range: pulls -> Arrow batches, over short outages, each message once or an error.
 
-Owns: what an answer means for the range, and when messages count as lost. Must not touch: pyspark;
-consumer, clock and sleep are arguments.
+Owns: the meaning of an answer for the range, and when messages count as lost. Must not touch:
+pyspark; consumer, clock and sleep are arguments.
 Invariants: rows come in order of queue offsets; unless loss is allowed, every offset of the range
 comes exactly once or the read ends with a DataLossError, OutageError or RecordFormatError.
 """
@@ -29,7 +29,7 @@ from motelog.spark.pull_ahead import Answer, PullAhead
 
 logger = logging.getLogger(__name__)
 
-# A batch is also cut where its texts and payloads reach this, however few rows that are.
+# A batch ends where its texts and payloads reach this, even if it has few rows.
 BATCH_BYTES_MAX = 64 * 1024 * 1024
 
 
@@ -112,7 +112,7 @@ class _RangeReader:
                     continue
                 why = f"the queue ends at {result.max_offset}"
                 gap = _Gap(self._range.end, why)
-            # Of an open range nobody was promised what retention took from its beginning.
+            # Nobody was promised the beginning of an open range, which retention may have taken.
             if not (self._range.is_open and answer.begin == self._range.begin):
                 self._skip(answer.begin, gap)
             pulls.restart(min(gap.end, self._range.end))
@@ -120,7 +120,7 @@ class _RangeReader:
             yield self._take()
 
     def _decode(self, answer: Answer) -> Iterator[Any]:
-        """Take an answer's records over; yields the batches that they fill."""
+        """Add an answer's records; yield the batches that they fill."""
         records = answer.result.records
         rows_before = self._rows_taken + self._decoder.rows
         position = 0
@@ -148,7 +148,7 @@ class _RangeReader:
         self._pulls.go_on(answer, end)
 
     def _judge(self, answer: Answer) -> _Gap | None:
-        """Return what an answer without messages says is missing; None if nothing is sure yet."""
+        """Return the gap that an answer without messages shows; None if it is not certain yet."""
         result = answer.result
         if result.status is PullStatus.OFFSET_ILLEGAL and result.min_offset > answer.begin:
             return _Gap(result.min_offset, f"the queue begins at {result.min_offset} by now")
@@ -160,7 +160,7 @@ class _RangeReader:
         return None
 
     def _skip(self, begin: int, gap: _Gap) -> None:
-        """Pass over offsets that will not come, if that is allowed."""
+        """Skip offsets that will not come; DataLossError if that is not allowed."""
         end = min(gap.end, self._range.end)
         if self._options.fail_on_data_loss:
             raise DataLossError(
@@ -171,8 +171,8 @@ class _RangeReader:
                 why=gap.why,
             )
         logger.warning(
-            "messages are gone and are left out; failOnDataLoss=true would end the query "
-            "instead topic=%s queue=%s offset_begin=%d offset_end=%d why=%s",
+            "messages were deleted before they were read and are skipped; with failOnDataLoss=true "
+            "the query would fail topic=%s queue=%s offset_begin=%d offset_end=%d why=%s",
             self._queue.topic,
             queue_label(self._queue),
             begin,
@@ -186,12 +186,12 @@ class _RangeReader:
         return record_batch(self._columns, rows, self._decoder.take())
 
     def _look_for_broker(self) -> None:
-        """Ask for the route again: after an outage the queue's broker may have another address."""
+        """Ask for the route again, because the broker may have another address after an outage."""
         try:
             self._consumer.queues(self._queue.topic)
         except MotelogError as exc:
             logger.info(
-                "the route could not be asked for; it is tried again topic=%s error=%s",
+                "the route could not be refreshed; it is asked for again topic=%s error=%s",
                 self._queue.topic,
                 exc,
             )

@@ -31,7 +31,7 @@ class NoJavaError(SourceError):
 
 
 def has_java() -> bool:
-    """Say whether Spark would find a Java; its version shows when it starts."""
+    """Say whether Spark would find a Java, of any version."""
     home = os.environ.get("JAVA_HOME")
     return bool(home and Path(home, "bin", "java").exists()) or shutil.which("java") is not None
 
@@ -39,9 +39,9 @@ def has_java() -> bool:
 def start_session(
     name: str, *, master: str = "local[*]", conf: Mapping[str, str] | None = None
 ) -> SparkSession:
-    """Return the running session or start one; ``conf`` overrides what is set here.
+    """Return the running session or start one; ``conf`` overrides the settings made here.
 
-    The caller stops it. NoJavaError without a Java.
+    The caller stops it. NoJavaError if there is no Java.
     """
     if not has_java():
         raise NoJavaError
@@ -58,7 +58,7 @@ def start_session(
         settings |= {
             "spark.driver.host": "127.0.0.1",
             "spark.driver.bindAddress": "127.0.0.1",
-            # Two hundred shuffle partitions are for clusters.
+            # Spark's default of 200 shuffle partitions is for clusters.
             "spark.sql.shuffle.partitions": str(max(2, os.cpu_count() or 1)),
         }
     builder = SparkSession.builder.appName(name).master(master)
@@ -70,7 +70,7 @@ def start_session(
 
 
 def _share_checkout() -> None:
-    """Let workers import what we import when we run from a checkout that is not installed."""
+    """Let workers import Motelog too when this runs from a checkout that is not installed."""
     root = str(Path(__file__).resolve().parents[1])
     paths = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     if root not in paths and "site-packages" not in root:

@@ -4,8 +4,8 @@ Owns: how Spark's Data Source API maps onto offsets, plans and reads. Must not t
 (bridge does), bytes of records (spark.arrow does).
 
 Spark builds readers in several processes: one lives with the query and plans, others only ``read``.
-What ``read`` needs travels in the partition; the planner's memory is its own. pyarrow, trio and the
-client are imported when something is asked of a broker, because Spark imports this module in every
+The partition carries everything that ``read`` needs; the planner's memory is its own. pyarrow, trio
+and the client are imported only when a broker is asked, because Spark imports this module in every
 worker that looks for data sources.
 """
 
@@ -86,7 +86,7 @@ def columns_of(schema: StructType) -> tuple[Column, ...]:
 
 
 class _Reader:
-    """What both readers do alike; holds options only, so that it can be pickled."""
+    """The common part of both readers. It holds options only, so that it can be pickled."""
 
     def __init__(self, options: SourceOptions, columns: tuple[Column, ...]) -> None:
         self._options = options
@@ -94,7 +94,7 @@ class _Reader:
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         """Yield the partition's messages as Arrow batches."""
-        # Spark makes up one partition of its own where there is none.
+        # Where there is no partition, Spark adds one of its own.
         if not isinstance(partition, QueuePartition):
             return
         from motelog.spark.connections import consumer_for, drop
@@ -134,13 +134,13 @@ class MotelogReader(_Reader, DataSourceReader):
         queues = view.queues(is_known=False)
         start = view.resolve("startingOffsets", options.starting_offsets, queues)
         end = view.resolve("endingOffsets", options.ending_offsets, queues)
-        # An end before the start means no rows, not a queue begun anew.
+        # An end before the start means no rows, not a queue that was created again.
         end = {queue: max(offset, start[queue]) for queue, offset in end.items()}
         return self._split(ranges_between(start, end))
 
 
 class MotelogStreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """One streaming query. The memory below is the planning process's; ``read`` never sees it."""
+    """One streaming query. Its fields belong to the planning process; ``read`` never sees them."""
 
     def __init__(self, options: SourceOptions, columns: tuple[Column, ...]) -> None:
         super().__init__(options, columns)
@@ -180,7 +180,7 @@ class MotelogStreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvaila
         self._latest = known | latest
         begin = view.planned_begin(known, latest)
         end = self._limited(view, begin, latest, limit)
-        # Queues that are not there now are away, not gone: the query keeps its place in them.
+        # Queues that are not listed now may come back: the query keeps its place in them.
         return encode_offsets(topic, known | end)
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
@@ -196,7 +196,7 @@ class MotelogStreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvaila
     def _limited(
         self, view: TopicView, begin: QueueOffsets, latest: QueueOffsets, limit: ReadLimit
     ) -> QueueOffsets:
-        # With fewer rows than queues the turn moves on with what has been read.
+        # With fewer rows than queues, the rows read so far say which queue is next.
         first = sum(begin.values())
         match limit:
             case ReadMaxRows(max_rows=rows_max):

@@ -1,7 +1,8 @@
-"""What planning asks the brokers about one topic: its queues, where they begin and end.
+"""One topic as planning needs it from the brokers: its queues, where they begin and end.
 
 Owns: TopicView, the meaning of startingOffsets and endingOffsets. Must not touch: pyspark,
-messages. Short outages are waited out (spark.outage); a topic that does not exist is an answer.
+messages. Calls wait for the end of short outages (spark.outage); that a topic does not exist is an
+answer.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from motelog.spark.outage import Outage
 
 T = TypeVar("T")
 
-# A sample for the bytes of a row: one small answer.
+# Rows of a sample that says how large a row is: one small answer.
 _SAMPLE_ROWS = 64
 _SAMPLE_BYTES = 65_536
 
@@ -46,7 +47,7 @@ class TopicView:
         """Return the topic's queues.
 
         ``is_known`` says that the topic has been seen, so that its absence is an outage. Otherwise
-        it is an OptionError, or with failOnMissingTopic off a topic without queues.
+        a missing topic is an OptionError, or with failOnMissingTopic=false a topic without queues.
         """
         topic = self._options.topic
 
@@ -77,7 +78,7 @@ class TopicView:
         return self._ask(lambda consumer: consumer.end_offsets(asked))
 
     def row_bytes(self, begin: QueueOffsets) -> dict[MessageQueue, int]:
-        """Return about how many bytes a message takes from these offsets on, by queue."""
+        """Return by queue about how many bytes a message has from these offsets on."""
 
         def sample(queue: MessageQueue, offset: int) -> int:
             result = self._ask(
@@ -121,8 +122,8 @@ class TopicView:
     def planned_begin(self, start: QueueOffsets, latest: QueueOffsets) -> QueueOffsets:
         """Return where a batch from ``start`` towards ``latest`` really begins in each queue.
 
-        A queue new to the query begins where its log does. One whose end lies before ``start`` has
-        been begun anew: that is a DataLossError, or it begins where its log does.
+        A queue that is new to the query begins where its log does. A queue whose end lies before
+        ``start`` was created again: that is a DataLossError, or it begins where its log does.
         """
         options = self._options
         anew = []

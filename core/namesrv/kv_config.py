@@ -40,7 +40,7 @@ class KvConfig:
         return self._table.get(namespace, {}).get(key)
 
     def namespace(self, namespace: str) -> Mapping[str, str] | None:
-        """Return the entries of a namespace, None if there is no such; a view."""
+        """Return a view of the entries of a namespace, None if it does not exist."""
         return self._table.get(namespace)
 
     def put(self, namespace: str, key: str, value: str) -> None:
@@ -81,7 +81,7 @@ class KvConfig:
     def load(self, content: Mapping[str, Any]) -> None:
         """Take in kvConfig.json; msgspec.ValidationError if it is not that.
 
-        What it holds above the limits stays: it was accepted once.
+        Entries above the limits stay, because they were accepted once.
         """
         table = msgspec.convert(content.get("configTable", {}), dict[str, dict[str, str]])
         self._table = {name: entries for name, entries in table.items() if entries}
@@ -96,7 +96,7 @@ class KvConfig:
         )
 
     def _check(self) -> None:
-        """Assert that what is counted along is what there is."""
+        """Assert that the running counts agree with the entries."""
         counts = (self._entries_count, self._characters_count)
         self._recount()
         assert counts == (self._entries_count, self._characters_count)

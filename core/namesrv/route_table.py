@@ -191,7 +191,7 @@ class RouteTable:
         return count
 
     def delete_topic(self, topic: str, cluster: str | None = None) -> None:
-        """Forget a topic, or only what the brokers of ``cluster`` have of it."""
+        """Forget a topic, or only its queues on the brokers of ``cluster``."""
         queues = self._queues.get(topic)
         if queues is None:
             return

@@ -241,7 +241,7 @@ class NameServer:
             raise ConfigError(text) from exc
 
     async def _save_kv(self, saved: SavedTable, server: RemotingServer) -> None:
-        """Write the table after each change, answer those who made it, until cancelled."""
+        """Write the table after each change, answer the requests that made it, until cancelled."""
         while True:
             await self._kv_changed.wait()
             self._kv_changed = trio.Event()

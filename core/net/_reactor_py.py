@@ -455,7 +455,7 @@ class Reactor:
             self._watch(c)
 
     def resume(self, connection: int) -> None:
-        """Read from it again; its idle time begins anew."""
+        """Read from it again; its idle time starts from zero."""
         c = self._sendable(connection)
         if c is not None and c.is_paused:
             c.is_paused = False

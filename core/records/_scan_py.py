@@ -24,7 +24,7 @@ from motelog.core.records.layout import (
     parse_in_log,
 )
 
-SECTOR_BYTES: Final = 512  # what a disk writes as a whole
+SECTOR_BYTES: Final = 512  # a disk writes this much as a whole
 
 
 class UnitRun(NamedTuple):

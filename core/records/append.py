@@ -33,7 +33,7 @@ __all__ = [
 # (tail, body, properties, tags_code, born_timestamp_ms, born_host, sys_flag, flag,
 #  reconsume_times, prepared_transaction_offset)
 # tags_code has to be the hash of the TAGS property (in SCHEDULE_TOPIC_XXXX the time it is due):
-# the unit is not part of the record, so that is what a ConsumeQueue made anew will hold.
+# the unit is not part of the record, so a ConsumeQueue that is rebuilt will hold it too.
 AppendMessage: TypeAlias = "tuple[QueueTail, bytes, bytes, int, int, bytes, int, int, int, int]"
 
 QueueTail = _kernel.QueueTail

@@ -1,4 +1,4 @@
-"""Decode: what readers get out of concatenated records, as a pull answers with them.
+"""Decode: concatenated records, as a pull answers with them, become messages for readers.
 
 Picks the compiled kernel (_decode.pyx) or, where the installation was built without kernels, the
 reference (_decode_py.py); ``COMPILED`` says which.
@@ -31,7 +31,7 @@ __all__ = [
     "inflate",
 ]
 
-BODY_BYTES_MAX: Final = 16_777_216  # what one remoting frame may hold
+BODY_BYTES_MAX: Final = 16_777_216  # the most that one remoting frame holds
 
 decode = _kernel.decode
 decode_brief = _kernel.decode_brief

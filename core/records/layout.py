@@ -60,7 +60,7 @@ UNIT: Final = Struct(">qiq")
 
 
 class ScanStop(IntEnum):
-    """Why a scan ended; all above EMPTY say what is wrong at the position where it ended."""
+    """Why a scan ended; values above EMPTY name the fault at the position where it ended."""
 
     END = 0
     COUNT = 1
@@ -110,7 +110,7 @@ class Record(NamedTuple):
 
 
 def parse(view: memoryview, at: int, end: int) -> Record | ScanStop:
-    """Return the record at ``at``, or what is wrong with it."""
+    """Return the record at ``at``, or the fault that is there."""
     if end - at < RECORD_BYTES_MIN:
         return ScanStop.BAD_SIZE
     size, magic, crc, queue_id, flag, queue_offset, physical, sys_flag, born_ms = FIRST.unpack_from(

@@ -123,7 +123,7 @@ class RemotingClient:
             raise RemotingTimeoutError(f"{self.peer}: output is stuck for {timeout_s:.3g} s")
 
     async def aclose(self, *, grace_s: float = CLOSE_GRACE_S) -> None:
-        """Write what is queued, for at most ``grace_s``, then close; safe to call twice."""
+        """Write queued output for at most ``grace_s``, then close; safe to call twice."""
         with trio.move_on_after(grace_s, shield=True):
             while self.is_open and (self._output or self._is_writing):
                 await self._output_written.wait()
@@ -171,7 +171,7 @@ class RemotingClient:
             self._end(f"connection lost ({_cause(exc)})")
         except RemotingDecodeError as exc:
             logger.warning(
-                "a peer sent what is no frame; the connection is closed peer=%s error=%s",
+                "a peer sent bytes that are no frame; its connection is closed peer=%s error=%s",
                 self.peer,
                 exc,
             )
@@ -202,7 +202,7 @@ class RemotingClient:
         if command.is_response:
             waiting = self._waiting.pop(command.opaque, None)
             if waiting is None:
-                # Its request ran into its deadline; the answer has nobody left to go to.
+                # Its request has missed its deadline; nobody waits for the answer any more.
                 self.late_answers_count += 1
                 return
             waiting.answer = command
@@ -222,7 +222,7 @@ class RemotingClient:
             return  # the reader notices the end of the connection itself
 
     def _end(self, reason: str) -> None:
-        """Note why the connection ended, once, and wake everybody who waits for it."""
+        """Note once why the connection ended, and wake all tasks that wait for it."""
         if self._end_reason is not None:
             return
         self._end_reason = reason

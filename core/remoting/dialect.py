@@ -1,6 +1,6 @@
 r"""JSON as fastjson writes it: RocketMQ's bodies that are not quite JSON.
 
-Owns: ``loads`` and ``dumps``. Must not touch: sockets, clocks, what the values mean.
+Owns: ``loads`` and ``dumps``. Must not touch: sockets, clocks, the meaning of the values.
 
     standard        {"brokerAddrs":{"0":"10.0.0.1:10911"}}
     integer keys    {"brokerAddrs":{0:"10.0.0.1:10911"}}

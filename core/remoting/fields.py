@@ -1,4 +1,4 @@
-"""The fields of requests as values: what is missing or bad is refused with its name.
+"""The fields of requests as values; one that is missing or bad is refused by its name.
 
 Owns: reading one field of a header, the sizes that numbers have. Must not touch: sockets, what a
 field means.

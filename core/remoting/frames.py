@@ -1,8 +1,8 @@
-"""Remoting frames: what broker, name server and clients say to each other, as bytes and as values.
+"""Remoting frames: the requests and answers of all roles and clients, as bytes and as values.
 
 Owns: RemotingCommand, the frame with its two header forms, the items of a batch send; hands on the
 codes (core.remoting.codes) and the JSON dialect of bodies (core.remoting.dialect).
-Must not touch: sockets, clocks, trio, what a request means.
+Must not touch: sockets, clocks, trio, the meaning of a request.
 Invariants: no length field is believed before it is compared with the bytes that are there.
 Spec: RocketMQ RemotingCommand, RocketMQSerializable, MessageDecoder.decodeMessages. Big-endian.
 

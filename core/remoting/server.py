@@ -168,7 +168,7 @@ class RemotingServer:
             self.send_queued()
 
     def send_queued(self) -> None:
-        """Send what was queued outside a turn; without effect once the server has ended."""
+        """Send output queued outside a turn; without effect once the server has ended."""
         if not self._has_ended:
             self.reactor.flush()
 
@@ -187,7 +187,7 @@ class RemotingServer:
                 self._handle_deferred(drained)
         broken = self._handle_frames(turn) if turn.frames else {}
         self._finish_turn()
-        # Only now, so that what came before the malformed frame is answered.
+        # Only now, so that requests before the malformed frame are answered.
         for connection, reason in broken.items():
             self._close(connection, reason)
         for connection_id, fault in turn.faults:
@@ -225,7 +225,7 @@ class RemotingServer:
             self.process(connection.deferred.popleft(), connection)
 
     def process(self, request: RemotingCommand, connection: Connection) -> None:
-        """Do what one request asks for, and queue the answer if there is one by then."""
+        """Process one request, and queue its answer if there is one by then."""
         processor = self._processors.get(request.code, _not_supported)
         answer_with(processor, request, connection)
 
@@ -235,7 +235,7 @@ class RemotingServer:
             self._end_turn()
 
     def _close(self, connection: Connection, reason: str) -> None:
-        """End a connection from our side: what is queued for it is still sent."""
+        """End a connection from our side; output queued for it is still sent."""
         host, port = connection.peer
         logger.info("connection refused peer=%s:%d reason=%s", host, port, ascii(reason))
         self.reactor.close(connection.connection_id)
@@ -259,7 +259,7 @@ def answer_with(processor: Processor, request: RemotingCommand, connection: Conn
     except (StoreError, RemotingDecodeError) as exc:
         answer = request.answer(ResponseCode.SYSTEM_ERROR, str(exc))
     except Exception:
-        # The supervisor's place: what one request makes fail must not end what serves the others.
+        # A failing request must not end the server, which serves others too.
         # A store that cannot go on has fenced itself by then, and says so in each answer.
         connection.fail(request)
         return

@@ -1,13 +1,13 @@
-"""Checkpoints of an open store: what is synced for one, what it then says, when there is no room.
+"""Checkpoints of an open store: what each syncs, what it notes, what it does without room.
 
-Owns: Checkpointer: the order units -> log -> syncs -> small files, what a checkpoint without room
-leaves to the next one. Must not touch: the bytes of the small files (checkpoint), how units are
-written and synced (unit_flusher, index_service).
+Owns: Checkpointer: the order units -> log -> syncs -> small files, the work that a checkpoint
+without room leaves to the next one. Must not touch: the bytes of the small files (checkpoint), how
+units are written and synced (unit_flusher, index_service).
 
     each 10 s   units written -> plan, in the event loop -> log flushed -> carried out, in a thread
     open, stop  the same without the event loop; the caller has flushed the log
 
-Invariant: what is written down was so when the plan was made, and is on the disk before.
+Invariant: a checkpoint notes the state at its plan, after that state has reached the disk.
 """
 
 from __future__ import annotations
@@ -67,10 +67,10 @@ class Checkpointer:
         self._limiter = trio.CapacityLimiter(1)
         # Below this the last checkpoint says that all is on the disk.
         self._covered_offset = 0
-        # What queues.json says of each queue, and whether it is to be written anew.
+        # The line of each queue in queues.json, and whether the file is to be written again.
         self._table: dict[ConsumeQueue, tuple[tuple[str, int, int], list[int]]] = {}
         self._table_is_stale = True
-        # What a checkpoint that found no room was to sync; the next one does.
+        # Paths that a checkpoint without room did not sync; the next one does.
         self._unsynced_paths: list[str] = []
         self._unsynced_directories: set[str] = set()
 
@@ -83,7 +83,7 @@ class Checkpointer:
     async def checkpoint(self) -> None:
         """Bring log and ConsumeQueues to disk and note how far they are."""
         async with self._files_lock:
-            # What is written down is what was so before; what is synced may be younger.
+            # The checkpoint notes the state of now; the syncs may cover younger records as well.
             last_ms, end_offset = self._log.last_store_timestamp_ms, self._log.end_offset
             if not await self._unit_flusher.write():
                 return  # the disk is full, and the last one stays true; or the store is fenced
@@ -97,18 +97,18 @@ class Checkpointer:
                 self._on_failure(f"writing a checkpoint failed: {exc}")
 
     async def cover(self, begin: int, end: int) -> None:
-        """Have a checkpoint speak of [begin, end) of the log, which is to be removed.
+        """Write a checkpoint that covers [begin, end) of the log, which is to be removed.
 
-        Otherwise a crash may take units with it that nothing can be made from any more: holes among
-        the units, or queue offsets that are given out twice. Where there is no room for a
-        checkpoint, cleaning goes on all the same, since it makes some.
+        Otherwise a crash may lose units that cannot be rebuilt any more. That would leave holes
+        among the units, or give out queue offsets twice. Where there is no room for a checkpoint,
+        cleaning goes on all the same, since it makes room.
         """
         del begin
         if end > self._covered_offset:
             await self.checkpoint()
 
     def write_at_open(self) -> None:
-        """Write one for what a start has found, if there is room; the log is on disk. Blocks."""
+        """Write a checkpoint after a start, if there is room; the log is on disk. Blocks."""
         self._try(self._plan(self._log.last_store_timestamp_ms, self._log.end_offset))
 
     def write_at_stop(self) -> None:
@@ -125,10 +125,10 @@ class Checkpointer:
     def _plan(
         self, last_ms: int, complete_offset: int, *, is_closed: bool = False
     ) -> _CheckpointPlan:
-        """Collect, without blocking, what has to be synced and may then be written down.
+        """Return, without blocking, the paths to sync and the state to note after that.
 
-        The units of all records up to ``last_ms``, and below ``complete_offset``, are on file. Of
-        those that lie below the log's end now, which the caller flushes, some may be younger.
+        The units of all records up to ``last_ms``, and below ``complete_offset``, are on file. The
+        caller flushes the log up to its end now, which may hold younger records.
         """
         units = self._unit_flusher.plan_sync()
         paths, self._unsynced_paths = self._unsynced_paths, []
@@ -162,8 +162,12 @@ class Checkpointer:
         except OSError as exc:
             if exc.errno not in NO_ROOM:
                 raise
-            # No sync has failed; what is written down is as true as before.
-            logger.warning("a checkpoint waits for room reason=%s", exc)
+            # No sync has failed, and the last checkpoint is as true as before.
+            logger.warning(
+                "a checkpoint found no room and is tried again; until then a start has to read "
+                "more of the log reason=%s",
+                exc,
+            )
             self._unit_flusher.sync_later(plan.units)
             self._unsynced_paths = plan.paths
             self._unsynced_directories = plan.directories
@@ -171,7 +175,7 @@ class Checkpointer:
             self._index.write_again()
 
     def _write(self, plan: _CheckpointPlan) -> None:
-        """Sync what the plan names, then write the files that say so; blocks."""
+        """Sync the plan's paths, then write the small files; blocks."""
         self._unit_flusher.sync(plan.units)
         for path in plan.paths:
             # Cleaned away since an earlier plan named it.
@@ -190,7 +194,7 @@ class Checkpointer:
 
 @dataclass(frozen=True, slots=True)
 class _CheckpointPlan:
-    """Files and directories to sync, and what may be written down when that is done."""
+    """Files and directories to sync, and the state to note when that is done."""
 
     units: SyncPlan
     paths: list[str]

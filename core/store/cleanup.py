@@ -1,4 +1,4 @@
-"""Which CommitLog files go, when, and what goes after them.
+"""Removal of old CommitLog files and of the derived files that point into them.
 
 Owns: Retention (which file is expired), LogCleaner (the order of removal, rounds, pauses). Must not
 touch: what is in a record beyond its store timestamp.
@@ -10,11 +10,11 @@ Spec: RocketMQ DefaultMessageStore.CleanCommitLogService, CleanConsumeQueueServi
                 the row -> it is removed, its directory synced
     at the end: ConsumeQueue files and whatever else points only into removed files
 
-Invariants: files go in the order of the log and never the newest; none goes before what listeners
-saved of it is durable; a wall clock that is set in either direction, while the store is open or
-stopped, expires nothing early.
-Concurrency: a file that has left the row cannot be found by a reader any more; it is unmapped when
-the last one that holds its view lets go of it. The flusher never syncs a file below its offset.
+Invariants: files go in the order of the log, and the newest stays. A file goes only when the
+records that listeners appended again from it are durable. A wall clock that is set in either
+direction, while the store is open or stopped, expires nothing early.
+Concurrency: a reader cannot find a file that has left the row. The file is unmapped when the last
+holder of its view lets go. The flusher never syncs a file below its offset.
 """
 
 from __future__ import annotations
@@ -52,8 +52,8 @@ BeforeRemoval = Callable[[int, int], Awaitable[None]]
 class Retention:
     """How old a file is; setting the wall clock makes none older.
 
-    Only the time in which the store is open counts: of a clock that is ahead after a stop nobody
-    can say whether that time has passed.
+    Only the time in which the store is open counts. When a clock is ahead after a stop, nobody can
+    say whether that time has really passed.
     """
 
     def __init__(self, clock: SteadyClock, wall: Clock, retention_hours: int) -> None:
@@ -117,8 +117,12 @@ class LogCleaner:
         try:
             await step()
         except (StoreError, OSError) as exc:
-            # Nothing was removed that may not be; the next round tries again.
-            logger.warning("cleaning ended early reason=%s", exc)
+            # Only files that may go have gone; the next round tries again.
+            logger.warning(
+                "a round of cleaning failed and may leave old files; the next one tries again "
+                "reason=%s",
+                exc,
+            )
 
     async def clean(self) -> int:
         """Do one round; return how many CommitLog files were removed."""
@@ -128,7 +132,7 @@ class LogCleaner:
                 break
             oldest = self._log.queue.files[0]
             if oldest.end > self._readable.offset:
-                # Nobody has been able to read all of it.
+                # Nobody could read all of it.
                 break
             newest_ms = self._newest_ms(oldest)
             if not await self._goes(newest_ms):
@@ -138,18 +142,20 @@ class LogCleaner:
             removed += 1
             self._clock.forget_before(newest_ms)
             if self._log.end_offset - self._log.begin_offset > size - oldest.size // 2:
-                # Nearly all of it was still needed: to go on would copy the log, not shorten it.
+                # Nearly all of it was still needed. Going on would copy the log, not shorten it.
                 break
             await trio.sleep(self._config.cleanup_pause_ms / 1000)
         if removed:
             followed = await self.remove_derived()
-            logger.info("cleaned commitlog_files=%d consumequeue_files=%d", removed, followed)
+            logger.info(
+                "old files were removed commitlog_files=%d consumequeue_files=%d", removed, followed
+            )
         return removed
 
     def _newest_ms(self, file: MappedFile) -> int:
-        """Return a time that no message in the file is younger than.
+        """Return a time at or after that of the file's newest message.
 
-        Store timestamps do not go back along the log, so the next message behind it will do.
+        Store timestamps do not go back along the log, so that of the next message behind will do.
         """
         for later in self._log.queue.between(file.end, self._log.end_offset):
             first, _, _ = scan(later.view, 0, later.size, later.begin, 1)
@@ -164,14 +170,18 @@ class LogCleaner:
         usage = await trio.to_thread.run_sync(self._storage.disk_usage, self._config.directory)
         if usage.used_percent > self._config.cleanup_oldest_percent:
             if not is_expired:
-                logger.warning("a file goes before its time disk_used=%.1f", usage.used_percent)
+                logger.warning(
+                    "the disk is nearly full and the oldest file is removed before its time: free "
+                    "space or shorten retention_hours disk_used_percent=%.1f",
+                    usage.used_percent,
+                )
             return True
         return is_expired and usage.used_percent > self._config.cleanup_expired_percent
 
     async def _remove(self, file: MappedFile) -> None:
         for listener in self.before_removal:
             await listener(file.begin, file.end)
-        # What they appended, and that the flusher is done with the file.
+        # The listeners' appends must be durable, and the flusher done with the file.
         end_offset = self._log.end_offset
         await self._flusher.wait(end_offset)
         self._log.queue.drop_first(file)
@@ -184,8 +194,8 @@ class LogCleaner:
         try:
             await trio.to_thread.run_sync(self._storage.sync_directory, os.path.dirname(file.path))
         except OSError as exc:
-            # Not before this is done may the next one go: files that are missing in the middle
-            # cannot be told from loss. A second sync might say that all is well.
+            # The next file may go only when this is done: a start takes a file that is missing in
+            # the middle for loss. A second sync might report success although this one failed.
             if exc.errno in NO_ROOM:
                 self._log.queue.put_back(file)
             else:
@@ -193,7 +203,7 @@ class LogCleaner:
             raise
         file.let_go()
         self.removed_files += 1
-        logger.info("removed a CommitLog file path=%s", file.path)
+        logger.info("a CommitLog file was removed path=%s", file.path)
 
     def _unlink(self, file: MappedFile) -> None:
         """Remove a file that nobody can find any more; blocks."""
@@ -202,7 +212,7 @@ class LogCleaner:
             self._storage.remove_file(file.path)
 
     async def remove_derived(self) -> int:
-        """Remove what points only below the log's begin; return how many ConsumeQueue files."""
+        """Remove files that point only below the log's begin; return how many of ConsumeQueues."""
         removed = 0
         begin_offset = self._log.begin_offset
         async with self._files_lock:
@@ -233,5 +243,10 @@ class LogCleaner:
             try:
                 self._storage.remove_file(path)
             except OSError as exc:
-                # The next start finds it again, and that nothing in it points into the log.
-                logger.warning("a derived file stays path=%s error=%s", path, exc)
+                # The next start finds that nothing in it points into the log.
+                logger.warning(
+                    "a derived file could not be removed and takes room until the next start "
+                    "path=%s error=%s",
+                    path,
+                    exc,
+                )

@@ -31,19 +31,19 @@ class StoreConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     """How far the disk may be behind, also when there is little traffic."""
 
     flush_timeout_ms: int = 5_000
-    """With ``flush = "sync"``: who waits for the disk longer is told that it is too slow. It is
-    RocketMQ's syncFlushTimeout."""
+    """With ``flush = "sync"``: a publisher that waits longer for the disk is told that it is too
+    slow. RocketMQ's syncFlushTimeout."""
 
     write_buffer: bool = False
-    """Let records collect in memory and go into the page cache each ``write_buffer_commit_ms``; a
-    process that is killed loses what has not. Only with ``flush = "async"``."""
+    """Collect records in memory and copy them into the page cache each ``write_buffer_commit_ms``.
+    A process that is killed loses records not yet copied. Only with ``flush = "async"``."""
 
     write_buffer_commit_ms: int = 200
     """How long a record may stay in a write buffer."""
 
     write_buffer_files_max: int = 3
-    """CommitLog files whose size write buffers may take of the memory. When all are in use, the
-    next file is mapped as without."""
+    """How many write buffers there may be, each of the size of a CommitLog file. When all are in
+    use, the next file is mapped without a buffer."""
 
     checkpoint_interval_ms: int = 10_000
     """How much of the log a start after a crash has to read again, in time."""
@@ -61,9 +61,9 @@ class StoreConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     """Time between two looks at the disk."""
 
     commitlog_touch_ahead_bytes: int = 4_194_304
-    """So much of the last file is made ready ahead of the append, by a worker thread; 0: nothing.
-    Has no effect with ``flush = "sync"``, whose flushes would write those pages twice, or in a
-    write buffer."""
+    """How much of the last file a worker thread makes ready ahead of the append; 0: nothing. It has
+    no effect in a write buffer, or with ``flush = "sync"``, whose flushes would write those pages
+    twice."""
 
     commitlog_files_mapped_max: int = 256
     """CommitLog files mapped to be read, besides the last ones; each costs a descriptor."""
@@ -87,11 +87,11 @@ class StoreConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     are."""
 
     index_entries: int = 20_000_000
-    """Entries of a new index file; RocketMQ's shape has 420 MB, of which only what is used takes
-    room."""
+    """Entries of a new index file. A file of RocketMQ's shape has 420 MB, but only used entries
+    take room on the disk."""
 
     cached_memory_percent: int = 40
-    """How much of the machine's memory the end of the log is taken to fill: RocketMQ's
+    """The share of the machine's memory that the end of the log is assumed to fill: RocketMQ's
     accessMessageInMemoryMaxRatio. Readers of older messages may be sent to a slave."""
 
     retention_hours: int = 72
@@ -121,7 +121,7 @@ class StoreConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
 
     @property
     def promise(self) -> str:
-        """What an acknowledgement means, in words."""
+        """The meaning of an acknowledgement, in words."""
         if self.flush == "sync":
             return "acknowledged when on the disk"
         if self.write_buffer:

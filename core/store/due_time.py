@@ -1,6 +1,6 @@
 """When a message that waits is due: delay levels, and times to the millisecond.
 
-Owns: what the topics that hold messages until they are due mean, which properties say when, levels.
+Owns: the topics that hold messages until they are due, the properties that say when, the levels.
 Must not touch: files, clocks; delivery (core.broker.delay.schedule).
 Spec: RocketMQ MessageStoreConfig.messageDelayLevel, ScheduleMessageService, TimerMessageStore.
 
@@ -40,7 +40,7 @@ class DueTimes:
             raise ValueError(f"there are {len(self.levels_ms)} delay levels, not 1 to {LEVELS_MAX}")
 
     def level(self, text: str) -> int:
-        """Return the level that a DELAY property means, 0 for none; above the last is the last."""
+        """Return the level of a DELAY property, 0 for none; above the last level it is the last."""
         if not text.isdecimal() or not text.isascii() or len(text) > 9:
             return 0
         return min(int(text), len(self.levels_ms))
@@ -49,7 +49,7 @@ class DueTimes:
         return self.levels_ms[level - 1]
 
     def due_ms(self, properties: bytes, store_timestamp_ms: int) -> int:
-        """Return when a record of a waiting topic is due; 0 if it does not say."""
+        """Return when a record of a waiting topic is due; 0 if its properties do not say."""
         pairs = decode_properties(properties)
         out = number(pairs.get(TIMER_OUT_MS, ""))
         if out is not None:
@@ -59,7 +59,7 @@ class DueTimes:
 
 
 def timer_queue(due_ms: int) -> int:
-    """Return the queue of the timer topic that holds what is due then."""
+    """Return the queue of the timer topic that holds messages due at that time."""
     return due_ms // TIMER_SLOT_MS % TIMER_SLOTS
 
 

@@ -1,16 +1,16 @@
-"""How far the log may be read: the one bound that readers ask, and those who wake them.
+"""How far the log may be read: one bound for all readers, and the listeners that wake them.
 
-Owns: Readable: the bound as a physical offset and as a queue offset, who hears that a queue has
-more to read, which queues have some that may not be read yet. Must not touch: records, files.
+Owns: Readable: the bound as a physical offset and as a queue offset, the listeners, the queues with
+records above the bound. Must not touch: records, files.
 
                        readable.offset      the log's end
     ----- may be read -----|---- hidden ----|
 
 Without a limit the bound is the log's end, and asking costs one comparison. A limit is for a log
-whose end may have to be taken back: what a reader has seen must not go away. It lies where a record
-begins or ends.
-Invariants: nobody hears of a queue because of what is hidden; whoever has read all that there was
-hears when there is more.
+whose end may have to be taken back: a message that a reader has seen must not go away. A limit lies
+where a record begins or ends.
+Invariants: hidden records alone wake nobody. Listeners hear of a queue whenever it has more that
+may be read.
 Concurrency: the thread of the trio run.
 """
 
@@ -38,7 +38,7 @@ class Readable:
         self.listeners: list[Callable[[list[QueueTail]], None]] = []
         # Queues with records above the limit, and where the last append to them ended.
         self._hidden: dict[QueueTail, int] = {}
-        # Of queues asked about while there is a limit: the limit then, and their end below it.
+        # For queues asked about while there is a limit: the limit then, and their end below it.
         self._ends: dict[QueueTail, tuple[int, int]] = {}
 
     @property
@@ -47,9 +47,9 @@ class Readable:
         return min(self._limit, self._log.end_offset)
 
     def max_offset(self, queue: ConsumeQueue) -> int:
-        """Return the queue offset behind the last message of a queue that may be read.
+        """Return the queue offset behind the last readable message of a queue.
 
-        StoreError if that cannot be found out.
+        StoreError if its units cannot be read.
         """
         if self._limit >= self._log.end_offset:
             return queue.max_offset
@@ -63,7 +63,7 @@ class Readable:
         return end
 
     def set_limit(self, physical_offset: int) -> None:
-        """Let what begins below ``physical_offset`` be read, and tell who waits for it."""
+        """Let records that begin below ``physical_offset`` be read, and tell the listeners."""
         before = self.offset
         self._limit = physical_offset
         if physical_offset < before:
@@ -81,7 +81,7 @@ class Readable:
             self._tell(grown)
 
     def appended(self, tails: list[QueueTail], begin: int, end: int) -> None:
-        """Note that queues have got records in [begin, end) of the log; tell who may read them."""
+        """Note that queues got records in [begin, end) of the log; tell listeners if readable."""
         if end > self._limit:
             self._hidden.update(dict.fromkeys(tails, end))
         if begin < self._limit:

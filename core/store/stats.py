@@ -1,6 +1,6 @@
-"""What a store has done since it was opened: counters, distributions and rates.
+"""The work of a store since it was opened: counters, distributions and rates.
 
-Owns: StoreStats. Must not touch: the store, clocks; it is told.
+Owns: StoreStats. Must not touch: the store, clocks; callers tell it.
 Spec: RocketMQ StoreStatsService: rates over 10, 60 and 600 s from one sample a second, the put
 latency's classes.
 """
@@ -95,7 +95,7 @@ class StoreStats:
         )
 
     def put_rates(self) -> list[float]:
-        """Return messages put per second over each of RATE_WINDOWS_S, or as long as there was."""
+        """Return messages put per second over each of RATE_WINDOWS_S, or since the start."""
         return self._rates(1)
 
     def found_rates(self) -> list[float]:

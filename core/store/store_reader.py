@@ -1,11 +1,11 @@
 """Reads of an open store: queues by offset and time, records by their place and by key.
 
-Owns: StoreReader, what a read found. Must not touch: what is written, when and where; how far it
-may be read (readable); how places are found to be in memory, and paged in (page_cache).
+Owns: StoreReader, ReadResult. Must not touch: appends; how far the log may be read (readable);
+which places are in memory, and paging in (page_cache).
 
     read, query, ...           the bytes, through maps, however long the disk takes
     the same, may_wait=False   the bytes, or NotInMemoryError, which names what to page in
-    await when_in_memory(read) the bytes, paged in before: for who has a task of its own
+    await when_in_memory(read) the bytes, paged in before: for callers with a task of their own
 
 Concurrency: everything runs in the thread of the trio run; ``page_in`` and ``when_in_memory`` wait
 for threads.
@@ -46,7 +46,7 @@ from motelog.core.store.stats import StoreStats
 logger = logging.getLogger(__name__)
 
 SCAN_UNITS_MIN = 800  # RocketMQ looks at 16000 bytes of units, or count_max when that is more
-# So many units at a queue's end are taken to be in memory if they were written since the start.
+# Units at a queue's end that are assumed to be in memory if they were written since the start.
 WARM_UNITS = 1_000_000
 ASIDE_WAIT_S = 10.0
 
@@ -84,16 +84,16 @@ ResultT = TypeVar("ResultT", covariant=True)
 
 
 class Read(Protocol[ResultT]):
-    """A read of which all but one argument is settled."""
+    """A read whose arguments are bound, except ``may_wait``."""
 
     def __call__(self, *, may_wait: bool) -> ResultT: ...
 
 
 class StoreReader:
-    """What can be read of one store; StoreError while it is not open.
+    """Reads of one store; StoreError while it is not open.
 
-    With ``may_wait=False`` a read raises NotInMemoryError where it would have to wait for the disk;
-    any read raises UnitsAsideError, which is one, where a file of units is made again.
+    With ``may_wait=False`` a read raises NotInMemoryError where it would have to wait for the disk.
+    Any read raises UnitsAsideError, a NotInMemoryError, where a file of units is being rebuilt.
     """
 
     def __init__(
@@ -109,7 +109,7 @@ class StoreReader:
         check_open: Callable[[], None],
     ) -> None:
         self.cached_bytes = cached_bytes
-        # Where the log ended when the store was opened: what is behind that was written since.
+        # Where the log ended when the store was opened; records behind it were written since.
         self.opened_at = 0
         self._log = log
         self._queues = queues
@@ -177,13 +177,13 @@ class StoreReader:
         return ReadResult(status, queue_offset + looked, low, high, records, count, behind_bytes)
 
     def _require_records(self, units: bytes) -> None:
-        """Ask for the records that units name; NotInMemoryError if one is not in memory."""
+        """Check that the records that units name are in memory; else NotInMemoryError."""
         if int.from_bytes(units[:8], "big") < self._warm_from:
             self._page_cache.require(self._log.places(units))
 
     async def page_in(self, missing: Sequence[Pageable]) -> None:
-        """Bring into memory what a read is missing; the event loop goes on meanwhile."""
-        # For a while: who has gone meanwhile is not to keep its place in a row for ever.
+        """Page in the missing places of a read; the event loop goes on meanwhile."""
+        # With a limit: a reader that has gone meanwhile must not keep its place in a row for ever.
         with trio.move_on_after(ASIDE_WAIT_S):
             for place in missing:
                 if isinstance(place, AsideFile):
@@ -191,7 +191,7 @@ class StoreReader:
         await self._page_cache.page_in(missing)
 
     async def when_in_memory(self, read: Read[ResultT]) -> ResultT:
-        """Return what a read returns, once what it needs is in memory."""
+        """Return the result of ``read``, after paging in the places that it needs."""
         page_ins = PageIns()
         while True:
             try:
@@ -223,7 +223,7 @@ class StoreReader:
             raise StoreError(f"a ConsumeQueue file cannot be read: {exc}") from exc
 
     def _check_again(self, queue: ConsumeQueue, queue_offset: int, count: int) -> None:
-        """Have files aside whose units lead nowhere, unless they are what was written."""
+        """Put files whose units lead nowhere into quarantine, unless they are as written."""
         try:
             queue.check_again(queue_offset, count)
         except OSError as exc:
@@ -253,7 +253,11 @@ class StoreReader:
         for at in range(0, len(units), UNIT_BYTES):
             record = self._gather(units[at : at + UNIT_BYTES], queue, begin, end)
             if record is None:
-                logger.error("a record cannot be read directory=%s", queue.directory)
+                logger.error(
+                    "a record cannot be read and is skipped; motelog store verify names it "
+                    "directory=%s",
+                    queue.directory,
+                )
             else:
                 parts.append(record)
         return b"".join(parts), len(parts)
@@ -368,7 +372,7 @@ class StoreReader:
         )
 
     def _require_record(self, physical_offset: int) -> None:
-        """Ask for the record that begins there; NotInMemoryError if a part is not in memory."""
+        """Check that the record that begins there is in memory; else NotInMemoryError."""
         if not self._log.begin_offset <= physical_offset < self._warm_from:
             return
         place = self._log_files().record(physical_offset)
@@ -388,7 +392,7 @@ class StoreReader:
 
     @property
     def _warm_from(self) -> int:
-        """The log from there on is in memory, as long as the memory is large enough for it."""
+        """The log from this offset on is in memory, as long as the memory is large enough."""
         return max(self.opened_at, self._log.end_offset - self.cached_bytes)
 
     def earliest_timestamp_ms(self, *, may_wait: bool = True) -> int:

@@ -62,7 +62,7 @@ def start(session: SparkSession, arguments: argparse.Namespace) -> StreamingQuer
         .option("topic", arguments.topic)
         .option("columns", f"device,payload,{arguments.time}")
         .option("maxOffsetsPerTrigger", OFFSETS_PER_TRIGGER)
-        # A stream may be started before the first device has spoken; --once says what is wrong.
+        # A stream may start before the first device has published. With --once that is an error.
         .option("failOnMissingTopic", str(arguments.once).lower())
         .load()
         .withColumnRenamed(arguments.time, "time")

@@ -45,7 +45,7 @@ class MotelogConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     """The name server of this process."""
 
     broker: BrokerConfig | None = None
-    """The broker of this process. It has no default: nobody else knows where to keep messages."""
+    """The broker of this process. It has no default: only the user knows where to keep messages."""
 
     gateway: GatewayConfig = msgspec.field(default_factory=GatewayConfig)
     """The MQTT gateway of this process."""
@@ -72,9 +72,10 @@ def load_config(path: str | Path) -> MotelogConfig:
 
 
 def config_of(table: dict[str, Any], *, name: str, fixed: Container[str] = ()) -> MotelogConfig:
-    """Return the checked tree of ``table`` and the environment; ``name`` is what faults call it.
+    """Return the checked tree of ``table`` and the environment.
 
-    Variables in ``fixed`` have no effect: the caller has settled those keys itself.
+    Faults call the table by ``name``. Variables in ``fixed`` have no effect: the caller has settled
+    those keys itself.
     """
     environment = {key: value for key, value in os.environ.items() if key not in fixed}
     return loader.load_table(

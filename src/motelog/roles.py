@@ -5,8 +5,8 @@ Owns: the order, readiness, what happens when a role fails. Must not touch: what
     console -> namesrv -> broker -> gateway        each is started when the one before it is ready
     gateway -> broker -> namesrv -> console        each is stopped when the one before it has ended
 
-So a gateway never sees its broker go away, the broker can still unregister, and the console says
-how far a broker is that has much to recover.
+So a gateway never sees its broker go away, and the broker can still unregister. While a broker
+recovers much, the console says how far it is.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ import trio
 from motelog.config import MotelogConfig, Role
 from motelog.console.health import Health
 from motelog.console.server import Console
+from motelog.core.addresses import format_address
 from motelog.core.broker.config import BrokerConfig
 from motelog.core.broker.server import Broker
 from motelog.core.errors import MotelogError
@@ -36,7 +37,7 @@ from motelog.gateway.server import Gateway
 
 logger = logging.getLogger(__name__)
 
-# A role that has not ended by then is a fault worth a line in the log; the rest is stopped anyway.
+# A role that takes longer to end gets a line in the log; the other roles are stopped anyway.
 STOP_WITHIN_S: Final = 10.0
 
 Address = tuple[str, int]
@@ -91,9 +92,8 @@ async def run_roles(
 ) -> None:
     """Run the roles that ``config`` names until cancelled; started when all of them are ready.
 
-    ``on_progress`` hears every two seconds, in some thread, how far a start is that takes long.
-
-    A role that fails stops the others in order and its error is raised.
+    While a start takes long, ``on_progress`` is called every two seconds, in some thread. When a
+    role fails, the others are stopped in order and its error is raised.
     """
     health = Health()
     registry = Registry()
@@ -189,18 +189,19 @@ async def _stop_all(running: list[_Running]) -> None:
             await entry.ended.wait()
         if not entry.ended.is_set():
             logger.warning(
-                "a role did not stop in time and is left behind role=%s within_s=%g",
+                "a role did not stop in time and is left behind; if the process does not end, kill "
+                "it: the next start recovers role=%s within_s=%g",
                 entry.role,
                 STOP_WITHIN_S,
             )
 
 
 def _with_namesrv(config: BrokerConfig, roles: Roles) -> BrokerConfig:
-    """Return the section, registered with this process's name server if it names none."""
+    """Return the section; where it names no name server, with the one of this process."""
     if config.namesrv or "namesrv" not in roles.addresses:
         return config
     host, port = roles.addresses["namesrv"]
-    return msgspec.structs.replace(config, namesrv=(f"{host}:{port}",))
+    return msgspec.structs.replace(config, namesrv=(format_address(host, port),))
 
 
 def _kv_config_path(config: MotelogConfig) -> str:

@@ -20,6 +20,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, Self
 
+from motelog.core.addresses import parse_address
+
 READY_WITHIN_S = 30.0
 STOPPED_WITHIN_S = 15.0
 ANY_PORT = "127.0.0.1:0"
@@ -30,9 +32,9 @@ class MotelogProcessError(Exception):
 
 
 class MotelogProcess:
-    """``motelog dev`` in a subprocess; without ``data`` its messages live until it stops.
+    """``motelog dev`` in a subprocess. Without ``data`` its messages live until it stops.
 
-    ``mqtt``, ``namesrv``, ``broker`` and ``admin`` are (host, port); ``ready`` is the whole line.
+    ``mqtt``, ``namesrv``, ``broker`` and ``admin`` are (host, port). ``ready`` is the ready line.
     """
 
     def __init__(
@@ -44,7 +46,7 @@ class MotelogProcess:
     ) -> None:
         storage = ["--ephemeral"] if data is None else ["--data", str(data)]
         ports = [f"--{port}={ANY_PORT}" for port in ("mqtt", "namesrv", "broker", "admin")]
-        # Later options win, so a caller may fix a port.
+        # Of an option given twice the later one counts, so a caller may fix a port.
         self._command = [sys.executable, "-m", "motelog", "dev", "--json"]
         self._command += [*storage, *ports, *options]
         self._ready_within_s = ready_within_s
@@ -115,7 +117,7 @@ class MotelogProcess:
             raise MotelogProcessError(f"not ready: {command}\n{self.output()}")
 
     def stop(self, within_s: float = STOPPED_WITHIN_S) -> int:
-        """Send SIGTERM, wait, return the exit status; SIGKILL and an error if it takes longer."""
+        """Send SIGTERM, wait, return the exit status; an error, after SIGKILL, if it hangs."""
         process = self._process
         if process is None:
             return 0
@@ -141,8 +143,7 @@ class MotelogProcess:
         return "".join(self._output)
 
     def _address(self, name: str) -> tuple[str, int]:
-        host, _, port = str(self.ready[name]).rpartition(":")
-        return host.strip("[]"), int(port)
+        return parse_address(str(self.ready[name]))
 
     def _read(self, stream: IO[str], holds_ready_line: bool) -> None:
         for line in stream:

@@ -111,7 +111,7 @@ class Writer:
 
 
 if __name__ == "__main__":
-    # Files go before their time, indexes are made anew: nothing here that a human should read.
+    # Files go before their time, indexes are rebuilt: nothing here that a human should read.
     logging.disable(logging.CRITICAL)
     folder, notes, flush, round_ = sys.argv[1:5]
     config = json.loads(sys.argv[5]) if len(sys.argv) > 5 else {}

@@ -1,7 +1,7 @@
 """Whether the disk has room for appends: looked at each second.
 
-Owns: DiskWatch: the two limits, the reason to refuse. Must not touch: what is refused, what a call
-that finds no room does.
+Owns: DiskWatch: the two limits, the reason to refuse. Must not touch: appends, calls that find no
+room.
 """
 
 from __future__ import annotations
@@ -35,8 +35,13 @@ class DiskWatch:
     def check(self) -> None:
         """Refuse appends while the disk is nearly full; accept them again when it is not."""
         reason = self._reason_to_refuse()
-        if (reason is None) != (self.full_reason is None):
-            logger.warning("appends %s reason=%s", "refused" if reason else "accepted", reason)
+        if reason is not None and self.full_reason is None:
+            logger.warning(
+                "appends are refused and reads go on, until there is space: free some reason=%s",
+                reason,
+            )
+        elif reason is None and self.full_reason is not None:
+            logger.warning("appends are accepted again")
         self.full_reason = reason
 
     def _reason_to_refuse(self) -> str | None:

@@ -35,7 +35,7 @@ Ranges = Sequence[tuple[int, int]]
 MADV_POPULATE_WRITE = 23
 SYNCFS_TELLS = (5, 8)  # the Linux since which syncfs reports errors
 _libc = ctypes.CDLL(None, use_errno=True)
-# What is lacking where there is no room, and what an operator does about it.
+# Error of a call that finds no room -> what an operator does about it.
 _REMEDIES = {
     errno.ENOSPC: "free space on the disk",
     errno.EDQUOT: "free space or raise the quota",
@@ -143,7 +143,7 @@ class ReadFile(Protocol):
 
 
 class FileSystem(Protocol):
-    """All that is on one disk; it hears of every write that failed since it was opened."""
+    """All that is on one disk. Its sync reports every write that failed since it was opened."""
 
     def sync(self) -> None:
         """Block until everything written, made or renamed so far is on the disk."""
@@ -157,7 +157,7 @@ class Lock(Protocol):
 
 
 class Storage(Protocol):
-    """What the store asks of a file system."""
+    """The calls of a file system that the store makes."""
 
     def make_directory(self, path: str, *, durable: bool = False) -> None:
         """Have a directory; ``durable`` syncs the names that lead to it."""
@@ -618,7 +618,7 @@ def _made(path: str) -> Iterator[int]:
 
 
 def _sync(call: Callable[[int], None], fd: int) -> None:
-    """Sync; a disk without space for what it had taken has lost it, which is no mere refusal."""
+    """Sync. A disk that has no space for bytes it had taken has lost them, so that is EIO."""
     try:
         call(fd)
     except OSError as exc:

@@ -1,10 +1,9 @@
-"""Reads that shall not wait for the disk: what of a file is in memory, and paging in the rest.
+"""Reads that must not wait for the disk: which places are in memory, and paging in the others.
 
-Owns: places in files and how they are asked for, the threads that wait, what a read raises that
-would have to wait, and how often it is tried again. Must not touch: what the bytes mean, who reads
-them.
+Owns: places in files and the question whether they are in memory, the threads that wait,
+NotInMemoryError, how often a read is tried again. Must not touch: the meaning of the bytes.
 
-The event loop reads through maps: a page that is not in memory would stop everybody until the disk
+The event loop reads through maps. A page that is not in memory would stop everybody until the disk
 has brought it. So a read that may not wait asks first.
 
     read -> all in memory   -> the bytes, through the map
@@ -26,15 +25,15 @@ from motelog.core.store.disk.files import Storage
 
 # Places with little between them are paged in as one.
 GAP_BYTES_MAX: Final = 16_384
-# The system reads ahead by this or more, so who finds one byte of a step in memory has them all.
+# The system reads ahead by this or more: if one byte of a step is in memory, all of them are.
 STEP_BYTES: Final = 32_768
-# How long a step that was found in memory is not asked for again, and how many such there are:
-# records of many queues lie in each, and to ask costs more than to read a record.
+# How long a step found in memory is not asked for again, and how many such steps are remembered.
+# Each holds records of many queues, and asking costs more than reading a record.
 KNOWN_MS: Final = 10_000
 KNOWN_MAX: Final = 100_000
 THREADS_MAX: Final = 4
-# How often a place may be missing again that was paged in. Then the read may wait: memory may be
-# too small to keep what it needs, and what cannot be read must come to light.
+# How often a place that was paged in may be missing again. After that the read may wait: memory may
+# be too small to keep its places, or a place cannot be read and the read must raise that error.
 REPEATS_MAX: Final = 2
 
 ItemT = TypeVar("ItemT")
@@ -42,11 +41,11 @@ ResultT = TypeVar("ResultT")
 
 
 class Pageable(Protocol):
-    """Something that lies on the disk and can be brought into memory."""
+    """A place on the disk that can be paged in."""
 
     @property
     def where(self) -> tuple[str, int]:
-        """File and position that it begins at."""
+        """The file and the position where it begins."""
         ...
 
     def page_in(self, storage: Storage) -> None:
@@ -55,10 +54,10 @@ class Pageable(Protocol):
 
 
 class NotInMemoryError(MotelogError):
-    """A read that may not wait for the disk would have to, for the places in ``missing``.
+    """The places in ``missing`` are not in memory, and the read may not wait for the disk.
 
-    It is no StoreError: nothing has failed. The read has had no effect, and is tried again when
-    these places have been paged in; it may find that others are missing then.
+    It is not a StoreError: nothing has failed. The read has had no effect. It is tried again when
+    these places have been paged in, and may find other places missing then.
     """
 
     def __init__(self, missing: Sequence[Pageable]) -> None:
@@ -67,7 +66,7 @@ class NotInMemoryError(MotelogError):
 
 
 class PageIns:
-    """What has been paged in for one read that is tried again, and whether it may wait by now."""
+    """The places paged in so far for one read, and whether it may wait by now."""
 
     __slots__ = ("_places", "_repeats")
 
@@ -80,7 +79,7 @@ class PageIns:
         return self._repeats >= REPEATS_MAX
 
     def note(self, missing: Sequence[Pageable]) -> None:
-        """Note what is paged in; a read that misses other places than before has got on."""
+        """Note places that are paged in. A read that is missing others than before got further."""
         places = {place.where for place in missing}
         if not self._places.isdisjoint(places):
             self._repeats += 1
@@ -109,7 +108,7 @@ class PageCache:
         self._storage = storage
         self._clock = clock
         self._limiter = trio.CapacityLimiter(THREADS_MAX)
-        # Steps of files that were found in memory, and what was paged in.
+        # Steps of files that were found in memory, and places that were paged in.
         self._known: set[object] = set()
         self._known_since_ms = 0
 
@@ -120,14 +119,14 @@ class PageCache:
             raise NotInMemoryError(missing)
 
     def missing(self, places: Iterable[Places]) -> list[Places]:
-        """Return those of which a part is not in memory, as far as the system says."""
+        """Return the places of which a part is not in memory, as far as the system says."""
         self._forget_old()
         return [place for place in places if not self._is_cached(place)]
 
     def require_paged_in(self, place: Pageable) -> None:
         """Raise NotInMemoryError unless ``place`` was paged in a short while ago.
 
-        For what cannot be asked for: which bytes it is, is known only once they have been read.
+        For places that the system cannot be asked about: their bytes are known only after a read.
         """
         self._forget_old()
         if place not in self._known:
@@ -152,7 +151,7 @@ class PageCache:
         return True
 
     async def page_in(self, missing: Sequence[Pageable]) -> None:
-        """Bring places into memory, in a thread. What cannot be read is left to who reads it."""
+        """Page in places, in a thread. An error is left to the read, which meets it again."""
         await trio.to_thread.run_sync(self._page_in, missing, limiter=self._limiter)
         self._forget_old()
         self._known.update(missing)
@@ -164,9 +163,9 @@ class PageCache:
 
 
 def read_all(read: Callable[[ItemT], ResultT], items: Iterable[ItemT]) -> list[ResultT]:
-    """Return what ``read`` returns of each item; NotInMemoryError names what all of them miss.
+    """Return ``read`` of each item; NotInMemoryError names the missing places of all of them.
 
-    So that many reads wait for the disk together, and not one after the other.
+    So many reads wait for the disk together, and not one after the other.
     """
     found: list[ResultT] = []
     missing: list[Pageable] = []
@@ -181,7 +180,7 @@ def read_all(read: Callable[[ItemT], ResultT], items: Iterable[ItemT]) -> list[R
 
 
 def joined(ranges: Iterable[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
-    """Return ascending ranges as fewer: those with little between them become one."""
+    """Return ascending ranges, with those that have little between them made one."""
     found: list[tuple[int, int]] = []
     for begin, end in ranges:
         if found and begin - found[-1][1] <= GAP_BYTES_MAX:

@@ -1,9 +1,9 @@
-"""What a query by key or by offset will read, found and paged in by a thread.
+"""The places that a query by key or by offset will read, found and paged in by a thread.
 
-Owns: RecordPlace, KeyPlaces: where such a query will look, which it does not know before it has
-looked. Must not touch: what is found there; the query is made afterwards, as if nothing had been.
-``page_in`` is called in a thread and reads files only through Storage, by their names. What has
-gone or changed meanwhile costs the query that follows its wait, and nothing else.
+Owns: RecordPlace, KeyPlaces: where such a query will look, which it learns only by looking.
+Must not touch: the answer; the query itself runs afterwards, independent of this.
+``page_in`` is called in a thread and reads files only through Storage, by their names. If a file
+goes or changes meanwhile, the query that follows may wait for the disk, and nothing else happens.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from motelog.core.store.disk.files import ReadFile, Storage
 from motelog.core.store.index.index import ENTRY, ENTRY_BYTES, HEADER, HEADER_BYTES, SLOT_BYTES
 from motelog.core.store.index.index_file import NAME_DIGITS, shape_of
 
-# Entries looked at for one query, and records paged in: those of more are read by the query itself.
+# Entries looked at for one query, and records paged in. The query itself reads any others.
 ENTRIES_MAX: Final = 4096
 RECORDS_MAX: Final = 64
 SIZE_BYTES: Final = 4

@@ -102,7 +102,7 @@ class IndexService:
         # Whether there is more to read than what was just appended: after a start, or a failure.
         self._is_behind = False
         self._trouble: str | None = None
-        # Why the start makes files anew, and from which physical offset on; empty if it does not.
+        # Why the start rebuilds files, and from which physical offset on; empty if it does not.
         self.fault = ""
         self.made_from = 0
         # The next file, made by the worker thread before it is needed: it touches nothing else.
@@ -149,12 +149,12 @@ class IndexService:
             self._is_fed = False
 
     def finish(self, meter: ProgressMeter) -> None:
-        """Index what the log has and the walk has not fed; blocks."""
+        """Index the records of the log that the walk has not fed; blocks."""
         assert self._missing_from is not None
         end = self._log.end_offset
         cut_at(self._storage, self._files, end)
         begin = self._missing_from = max(min(self._missing_from, end), self._log.begin_offset)
-        meter.begin("making the index anew", end - begin)
+        meter.begin("rebuilding the index", end - begin)
         while self._missing_from is not None and self._trouble is None:
             self.catch_up(CATCH_UP_BYTES)
             meter.advance(self.indexed_offset - begin)
@@ -231,7 +231,7 @@ class IndexService:
         return self._making is not None and self._making.done()
 
     def dispatch(self) -> None:
-        """Put what is pending; after a failure, some of what the log has and the index does not."""
+        """Put pending keys. After a failure, index some of the log that the index is missing."""
         self.catch_up(CATCH_UP_BYTES if self._is_behind else OFFSET_MAX)
 
     def _put(self, items: list[IndexItem]) -> bool:
@@ -289,12 +289,17 @@ class IndexService:
         self._missing_from = physical_offset
         self._is_behind = True
         if self._trouble is None:
-            logger.warning("the index stops at offset=%d reason=%s", physical_offset, error)
+            logger.warning(
+                "the index has stopped, and queries by key do not find newer messages; it catches "
+                "up when its files can be written offset=%d reason=%s",
+                physical_offset,
+                error,
+            )
         self._trouble = str(error)
 
     def _note_success(self) -> None:
         if self._trouble is not None:
-            logger.warning("the index goes on")
+            logger.warning("the index goes on and catches up from the log")
             self._trouble = None
 
     def mapped_sizes(self) -> list[int]:
@@ -345,7 +350,7 @@ class IndexService:
         return QueryResult(records, *self.last_entry)
 
     def places(self, topic: str, key: str, begin_ms: int, end_ms: int, log: LogFiles) -> KeyPlaces:
-        """Return where ``query`` will look, of which not all need be on the disk."""
+        """Return where ``query`` will look; a part of it may not be on the disk."""
         hashed = key_hash(topic.encode(errors="replace"), key.encode(errors="replace"))
         shape = self._slots, self._entries
         return KeyPlaces(self._directory, *shape, hashed, begin_ms, end_ms, log)
@@ -355,7 +360,7 @@ class IndexService:
             file.close()
 
     def plan(self) -> IndexPlan:
-        """Put what is pending and return what has to be synced, and may be noted then."""
+        """Put pending keys and return the files to sync and the table to note after that."""
         self.dispatch()
         paths = []
         for file in self._files:
@@ -398,7 +403,7 @@ class IndexService:
         self._storage.remove_file(file.path)
 
     def close(self) -> None:
-        """Unmap all; what is pending is in the log, a file made ahead and never used goes."""
+        """Unmap all. Pending keys are in the log; a file made ahead and never used is removed."""
         if self._worker is not None:
             self._worker.shutdown(wait=True)
         if self._making is not None and self._making.exception() is None:

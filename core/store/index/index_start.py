@@ -1,6 +1,6 @@
-"""What a start believes of the index folder: files as far as they are what was noted of them.
+"""The index folder at a start: files are believed as far as they are what was noted of them.
 
-Owns: IndexStart: which files are taken over, cut or removed, from where on the index is made anew
+Owns: IndexStart: which files are taken over, cut or removed, from where on the index is rebuilt
 and why; cut_at. Must not touch: bytes of an index file (index, index_file), the log.
 
     index.json           a file is what its line says, or it goes, and all behind it
@@ -36,9 +36,9 @@ class IndexStart:
         self._log = log
         self._slots = slots
         self._entries = entries
-        # What is taken over, oldest first.
+        # Files that are taken over, oldest first.
         self.files: list[IndexFile] = []
-        # Why files are made anew, and from which physical offset on; empty if none is.
+        # Why files are rebuilt, and from which physical offset on; empty if none is.
         self.fault = ""
         self.made_from = 0
 
@@ -51,7 +51,12 @@ class IndexStart:
         return self._load_unknown(found, was_clean=was_clean, index_ms=index_ms)
 
     def _note_fault(self, fault: str, resume: int) -> None:
-        logger.warning("the index is made anew from=%d reason=%s", resume, fault)
+        logger.warning(
+            "the index is rebuilt from the log; this start takes longer and no message is lost "
+            "from=%d reason=%s",
+            resume,
+            fault,
+        )
         if not self.fault:
             self.fault, self.made_from = fault, resume
 
@@ -61,7 +66,12 @@ class IndexStart:
             if entry.name.endswith(TEMPORARY):
                 self._storage.remove_file(f"{self._directory}/{entry.name}")
             elif entry.is_directory or len(entry.name) != NAME_DIGITS or not entry.name.isdecimal():
-                logger.warning("not an index file path=%s/%s", self._directory, entry.name)
+                logger.warning(
+                    "a file in the index folder is not an index file and is left alone; remove it "
+                    "if nobody needs it path=%s/%s",
+                    self._directory,
+                    entry.name,
+                )
             else:
                 found[entry.name] = entry
         return found
@@ -84,7 +94,7 @@ class IndexStart:
                 resume = self.files[-1].end_physical if self.files else 0
                 self._note_fault(f"{self._directory}/{state.name}: {fault}", resume)
                 break
-        # Files that no checkpoint speaks of, or that follow one that is damaged, and that one.
+        # Remove a damaged file, those that follow it, and files that no checkpoint names.
         kept = {file.name for file in self.files}
         for name in found.keys() - kept:
             self._storage.remove_file(f"{self._directory}/{name}")

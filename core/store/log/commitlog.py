@@ -60,7 +60,8 @@ class CommitLog:
             buffers_max=buffers_max,
             touch_bytes=touch_bytes,
         )
-        # Pages of the last file are touched up to _touched_offset; more from _touch_from on.
+        # The last file's pages are touched up to _touched_offset; an append past _touch_from
+        # has more of them touched.
         self._touch_bytes = touch_bytes
         self._touched_offset = 0
         self._touch_from = OFFSET_MAX
@@ -102,14 +103,14 @@ class CommitLog:
     def _touch_ahead(self) -> None:
         self._touched_offset = self.queue.touch_ahead(self.end_offset, self._touched_offset)
         at_end = self._touched_offset == self._file_end
-        # Before what is touched has been used up.
+        # Before the touched pages have been used up.
         self._touch_from = OFFSET_MAX if at_end else self._touched_offset - self._touch_bytes // 2
 
     def make_room(self, total_bytes: int, largest_bytes: int, *, may_wait: bool = True) -> None:
-        """Have the files that a batch of this size may need; then append cannot fail.
+        """Make the files ready that a batch of this size may need; then append cannot fail.
 
-        OSErrors come as they are; RecordTooLargeError for a record that fits no file. Unless it
-        ``may_wait`` for a file to be made, NextFileError where it would have to.
+        OSErrors come as they are. RecordTooLargeError for a record that fits no file. Without
+        ``may_wait``, NextFileError where it would have to wait for a file to be made.
         """
         if self.end_offset + total_bytes + BLANK_BYTES_MIN <= self._file_end:
             return
@@ -150,7 +151,7 @@ class CommitLog:
                 break
             encode_blank(self._view, position, size)
             if self.queue.files[-1].is_buffered:
-                # An older file's bytes, which a commit of the whole file would copy.
+                # A used buffer has an older file's bytes here, which a commit of it all would copy.
                 begin = position + BLANK_BYTES_MIN
                 copy_in(self._view, begin, bytes(size - begin))
             self.queue.add()
@@ -225,7 +226,7 @@ class CommitLog:
         return found
 
     def size_at(self, physical_offset: int) -> int:
-        """Return the size that is said to be a record's there; 0 where none can be read."""
+        """Return the size field of the record at an offset; 0 where it cannot be read."""
         file = self.queue.find(physical_offset)
         if file is None:
             return 0

@@ -12,12 +12,12 @@ that is appended to, full ones not yet on the disk and those made ahead are mapp
 write-buffer mode they have buffers instead, as far as there are any), and at most ``mapped_max``
 others read-only, the one looked into last.
 
-Who finds no next file: a caller that may wait makes it, in its own thread. The event loop may not,
-and is refused (NextFileError) until a worker has made it. The worker began when the file before was
-half full, so that a file of 1 GiB gives it as long as 512 MiB take to come. RocketMQ has the append
-wait 5 s there (AllocateMappedFileService) and refuses it then; here that would hold up readers and
-all other connections as well. To queue the batch instead would be a second log in memory, with its
-own bound, order and loss.
+When there is no next file, a caller that may wait makes it in its own thread. The event loop may
+not wait. It gets NextFileError until a worker has made the file. The worker began when the file
+before was half full, so with files of 1 GiB it has the time in which 512 MiB come. RocketMQ's
+append waits 5 s there (AllocateMappedFileService) and is refused then; here that would hold up
+readers and all other connections as well. A queue for the batch would be a second log in memory,
+with its own bound, order and loss.
 
 Concurrency: a worker thread makes files ahead; it hands over finished ones through a future and
 touches nothing else. Another makes pages of the last file ready for the append. The flush thread
@@ -66,7 +66,7 @@ class MappedFile:
 
     @property
     def region(self) -> Region:
-        # Once: another thread may let go of the file meanwhile.
+        # Read once: another thread may let go of the file meanwhile.
         region = self._region
         if region is None:
             region = self._storage.map_file(self.path, self.size, is_read_only=True)
@@ -88,7 +88,7 @@ class MappedFile:
         return self._region
 
     def buffer(self, pool: BufferPool, filled: int) -> bool:
-        """Have what is written, behind ``filled`` bytes, go into a buffer; false if none is left.
+        """Use a buffer for writes behind ``filled`` bytes; return False if none is free.
 
         The region is the buffer until the file is sealed.
         """
@@ -136,7 +136,7 @@ class MappedFile:
             self._storage.sync_file(self.path)
 
     def seal(self) -> None:
-        """Take it that the file is full and on the disk: it is not written to any more."""
+        """Note that the file is full and on the disk; nothing is written to it any more."""
         if self.is_buffered:
             self.close()
         elif self._is_writable:
@@ -321,7 +321,7 @@ class MappedFileQueue:
     def ensure_ahead(self, count: int, *, may_wait: bool = True) -> None:
         """Have ``count`` files ready to be used; OSError when they cannot be made.
 
-        Unless it ``may_wait``, the worker makes what is missing, and NextFileError says so.
+        Without ``may_wait``, the worker makes missing files, and NextFileError says so.
         """
         if self._making is not None and (may_wait or self._making.done()):
             self._take_made(count, may_wait=may_wait)
@@ -354,7 +354,7 @@ class MappedFileQueue:
             # This batch is refused; there may be room for the next one.
             self.make_ahead(count)
             raise failure
-        # Else it is made again by the caller: that its first attempt found no room is no news.
+        # Else the caller makes it again; that the first attempt found no room need not be said.
 
     def add(self) -> MappedFile:
         """Move the next file that is ready into the row and return it."""

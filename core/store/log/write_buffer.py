@@ -1,18 +1,17 @@
 """Write-buffer mode: records collect in memory and are copied into the file a little later.
 
-Owns: BufferPool, BufferedFile: the memory a CommitLog file is appended to, and what of it has not
-been copied yet is nobody else's. Must not touch: when to copy (flush), which file has a buffer
+Owns: BufferPool, BufferedFile: the memory that a CommitLog file is appended to, until it has been
+copied. Must not touch: when to copy (flush), which file has a buffer
 (mapped_file_queue), the operating system (files).
 Spec: RocketMQ TransientStorePool, CommitRealTimeService.
 
     append -> buffer -- commit, each 200 ms --> page cache -- flush, each 500 ms --> disk
               wrote                             committed                           flushed
 
-An append then never takes a page fault in a mapped file, which has the event loop wait where the
-kernel writes that page or its journal out. The price: a process that is killed loses what is not
-committed, memory of two to three files, and each byte is copied twice.
-Invariant: bytes behind what was written are never copied; a buffer that is used again holds an
-older file's there.
+So an append never takes a page fault in a mapped file, where the event loop waits while the kernel
+writes out that page or its journal. The price: a process that is killed loses uncommitted records,
+the buffers take the memory of two to three files, and each byte is copied twice.
+Invariant: only written bytes are copied; behind them a used buffer holds an older file's bytes.
 """
 
 from __future__ import annotations

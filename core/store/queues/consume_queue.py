@@ -73,7 +73,7 @@ class OpenFiles:
 
 
 class Unsynced(NamedTuple):
-    """What of a queue is not on the disk: units from ``offset`` on, perhaps a name."""
+    """The part of a queue that is not on the disk: units from ``offset`` on, perhaps a name."""
 
     offset: int
     has_new_file: bool
@@ -108,7 +108,7 @@ class ConsumeQueue:
         # Sets of file numbers (queue offset / units of a file), as bits.
         self._unchecked = 0
         self._doubtful = 0
-        self._unproven = 0  # nobody had told their CRC: it is that of what they were found to hold
+        self._unproven = 0  # their CRC was not known: it was computed from the file itself
         self.tail = QueueTail(topic.encode(), queue_id, 0)
 
     # -- files -----------------------------------------------------------------------------
@@ -116,8 +116,8 @@ class ConsumeQueue:
     def load(self) -> str | None:
         """Take the files that are there; return what is wrong with them, None if nothing is.
 
-        A power cut may leave a file shorter than it is: it gets its size again, and the units that
-        it lacks count as never written.
+        A power cut may leave a file too short. It gets its size again, and its missing units count
+        as never written.
         """
         file_bytes = self._file_units * UNIT_BYTES
         begin = 0
@@ -298,10 +298,10 @@ class ConsumeQueue:
         return True
 
     def fill_holes(self, end: int) -> int:
-        """Put fillers where the files lack units below ``end``; return how many these are.
+        """Put fillers where units below ``end`` are missing; return how many these are.
 
-        For records that are removed: nobody can make units that a crash has lost of them anew, and
-        who searches the units would take a hole for their end.
+        For records that are removed: units of theirs that a crash has lost cannot be rebuilt, and a
+        search of the units would take a hole for their end.
         """
         filled = 0
         for begin in range(self.begin_offset, end, HOLE_UNITS):
@@ -379,9 +379,9 @@ class ConsumeQueue:
                     self._files.put_aside(self, number * self._file_units)
 
     def check_again(self, offset: int, count: int) -> None:
-        """Do the same when one of these units leads nowhere: they may have changed since.
+        """Check the files again because one of these units leads nowhere; raises as check_files.
 
-        Where it returns, the files are what was written, and the record is lost.
+        If it returns, the files are as written, and the record is lost.
         """
         for number in self._numbers(offset, min(count, self.tail.first_offset - offset)):
             self._check_file(number)
@@ -420,7 +420,7 @@ class ConsumeQueue:
         self._storage.write_files(self.pieces(begin, units), self._file_units * UNIT_BYTES)
 
     def trust(self, begin: int) -> None:
-        """The file that begins with unit ``begin`` is as right as the log can tell: read it."""
+        """Let the file that begins with unit ``begin`` be read: it agrees with the log."""
         number = begin // self._file_units
         self._crcs[number - self.begin_offset // self._file_units] = UNKNOWN_CRC
         self._check_file(number)

@@ -10,15 +10,15 @@ Spec: RocketMQ DefaultMessageStore.FlushConsumeQueueService.
     32 MiB in memory            all are written at once
     64 MiB in memory            the append that comes next writes them itself, or is refused
 
-The log has what every unit says: what a crash finds unwritten, the next start makes anew.
+The log has the content of every unit: after a crash the next start rebuilds unwritten ones.
 
 Invariants: units leave memory only when they are on file; no checkpoint speaks of a record whose
 unit is not. A write that fails for want of room is tried again; after any other failure the store
 is fenced.
 Concurrency: everything runs in the trio thread, except ``write_now`` before and after ``run``. The
 worker thread gets copies of units and hands back nothing; one ``write`` is under way at a time. A
-``write_now`` in the meantime writes the same bytes to the same places, and more: it waits for the
-worker's call to end, since of two who make one file the later replaces what the other wrote.
+``write_now`` in the meantime writes the same bytes to the same places, and more. It waits for the
+worker's call to end: if both made the same file, the later one would replace the other's.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from motelog.core.store.queues.consume_queue import ConsumeQueue, Unsynced
 logger = logging.getLogger(__name__)
 
 PAGE_BYTES: Final = 4096
-# One call of the worker: as many queues, or the first that reaches so many bytes.
+# One call of the worker writes at most this many queues, or ends at the first to reach the bytes.
 QUEUES_PER_CALL: Final = 512
 BYTES_PER_CALL: Final = 4_194_304
 # More files than these are synced by syncing the file system: one journal commit, not one each.
@@ -102,7 +102,7 @@ class UnitFlusher:
     # -- append ----------------------------------------------------------------------------
 
     def has_memory_for(self, count: int) -> bool:
-        """Say whether ``count`` units more may wait in memory."""
+        """Say whether ``count`` more units may wait in memory."""
         return self._unwritten_units + count <= self._units_max
 
     def make_room(self, count: int) -> None:
@@ -126,7 +126,7 @@ class UnitFlusher:
             self._note_written(ends)
 
     async def run(self) -> None:
-        """Write what has waited for long enough or has become too much, until cancelled."""
+        """Write units that have waited long enough or have become too many, until cancelled."""
         while True:
             with trio.move_on_after(self._interval_s):
                 await self._wanted.wait()
@@ -162,7 +162,11 @@ class UnitFlusher:
         if error.errno not in NO_ROOM:
             self._on_failure(f"writing units failed: {error}")
         elif self.has_room:
-            logger.warning("units wait in memory for room on the disk reason=%s", error)
+            logger.warning(
+                "ConsumeQueue units wait in memory for room on the disk; appends are refused when "
+                "that memory is full: free space reason=%s",
+                error,
+            )
         self.has_room = False
         return False
 
@@ -233,7 +237,7 @@ class UnitFlusher:
         return SyncPlan(queues, sorted(paths) + sorted(directories))
 
     def sync(self, plan: SyncPlan) -> None:
-        """Block until what the plan names is on the disk; OSError if it may not be."""
+        """Block until the files of the plan are on the disk; OSError if they may not be."""
         if plan.paths is None:
             assert self._file_system is not None
             self._file_system.sync()

@@ -207,7 +207,9 @@ class StateFiles:
         content = decode(self._storage.read_file(self._path(name + BACKUP)))
         if content is not None:
             logger.warning(
-                "a file is missing or damaged, the one before is used path=%s", self._path(name)
+                "a state file is missing or damaged; the one saved before is used, and this start "
+                "may read more of the log path=%s",
+                self._path(name),
             )
         return content
 

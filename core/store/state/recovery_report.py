@@ -1,4 +1,4 @@
-"""What a start found and did: damage, repaired and rebuilt queues, what was cut and moved aside.
+"""The findings and actions of a start: damage, repaired and rebuilt queues, bytes cut or moved.
 
 Owns: RecoveryReport and Damage, shared by both halves of a start (recovery, queue_recovery). Must
 not touch: files.
@@ -39,7 +39,7 @@ class RecoveryReport:
     damage: list[Damage] = field(default_factory=list)
     repaired_queues: list[QueueKey] = field(default_factory=list)
     rebuilt_queues: list[QueueKey] = field(default_factory=list)
-    index_fault: str = ""  # why index files are made anew; from which physical offset on
+    index_fault: str = ""  # why index files are rebuilt; from which physical offset on
     index_from: int = 0
     moved_aside: list[str] = field(default_factory=list)
 

@@ -36,7 +36,7 @@ ENTRIES_PER_READ: Final = 4_096
 COMPARED_BYTES: Final = 1_048_560  # a multiple of both a slot's and an entry's
 OFFSET_MAX: Final = (1 << 63) - 1
 
-REMADE: Final = "none: the next start makes it anew from the log"
+REMADE: Final = "none: the next start rebuilds it from the log"
 KEPT_OUT: Final = "none: what a query finds is compared with the record"
 
 AddFault = Callable[[str, int, str, str], None]
@@ -46,7 +46,7 @@ def missed(count: int) -> str:
     """Say what it costs that so many keys are not found."""
     return (
         f"queries by key miss {count} messages at most; they are in the log. Remove the file while "
-        "the store is stopped, and the next start makes it anew"
+        "the store is stopped, and the next start rebuilds it"
     )
 
 
@@ -81,7 +81,7 @@ class IndexCheck:
         self._entries = self._walk_entries()
         self._next: tuple[int, int] | None = next(self._entries, None)
         # Of the files by number: keys of records that are not in it, entries without a record.
-        self._lacking: dict[int, int] = {}
+        self._missing: dict[int, int] = {}
         self._stray: dict[int, int] = {}
         self._at_file = 0
 
@@ -185,9 +185,9 @@ class IndexCheck:
             if self._next not in wanted and self._log_begin <= self._next[0] < self._until:
                 self._stray[self._at_file] = self._stray.get(self._at_file, 0) + 1
             self._next = next(self._entries, None)
-        lacking = len(wanted - there)
-        if lacking:
-            self._lacking[self._at_file] = self._lacking.get(self._at_file, 0) + lacking
+        missing = len(wanted - there)
+        if missing:
+            self._missing[self._at_file] = self._missing.get(self._at_file, 0) + missing
 
     def _keys_of(self, items: list[IndexItem]) -> Iterator[tuple[int, int]]:
         """Yield (physical offset, hash) of each key, as the kernel that writes them has it."""
@@ -207,21 +207,24 @@ class IndexCheck:
     def finish(self) -> None:
         """Say what has been found, and look at the chains."""
         for position, file in enumerate(self.files):
-            lacking, stray = self._lacking.get(position, 0), self._stray.get(position, 0)
-            if lacking:
+            missing, stray = self._missing.get(position, 0), self._stray.get(position, 0)
+            if missing:
                 self._add(
-                    file.path, 0, f"lacks {lacking} keys of records in the log", missed(lacking)
+                    file.path,
+                    0,
+                    f"{missing} keys of records in the log are missing",
+                    missed(missing),
                 )
             if stray:
                 self._add(file.path, 0, f"{stray} entries name no record with their key", KEPT_OUT)
-            # Chains of the newest go on beyond the last checkpoint; a start makes them anew.
+            # Chains of the newest go on beyond the last checkpoint; a start rebuilds them.
             goes_on = self._is_live or (self._has_abort and not file.is_full)
             if not (goes_on and position == len(self.files) - 1):
                 self._check_chains(file)
             file.close()
 
     def _check_chains(self, file: IndexFile) -> None:
-        """Make the chains anew in memory and compare them with those of the file."""
+        """Rebuild the chains in memory and compare them with those of the file."""
         size = file_bytes(file.slots, file.entries)
         remade = self._storage.map_file(file.path, size)
         try:

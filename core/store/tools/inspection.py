@@ -439,11 +439,11 @@ class _Verifier:
                 self._add(
                     file, at,
                     f"the units {begin} to {end - 1} are not those of their records",
-                    "none: they are made anew when they are read"
+                    "none: they are rebuilt when they are read"
                     if self._folder.table is not None and self._folder.table.crcs
                     else f"{end - begin} messages of {key[0]}/{key[1]} may be filtered wrongly; "
                     "they are in the log. Remove the queue's directory while the store is stopped, "
-                    "and the next start makes it anew",
+                    "and the next start rebuilds it",
                 )  # fmt: skip
         for key, fault in sorted(self._folder.queue_faults.items()):
             self._add(self._folder.queue_path(key), 0, fault, REBUILT)
@@ -514,7 +514,7 @@ class _Verifier:
                 path, 0, "does not agree with its checksum",
                 "none: the next start reads more of the log"
                 if is_kept
-                else "none: the next start makes the index anew from the log",
+                else "none: the next start rebuilds the index from the log",
             )  # fmt: skip
         for name in JSON_FILES:
             self._check_json(f"{folder.directory}/config/{name}")
@@ -562,7 +562,7 @@ class _Verifier:
         )  # fmt: skip
 
 
-REBUILT = "none: the next start makes it anew from the log"
+REBUILT = "none: the next start rebuilds it from the log"
 SLOW_START = "none: the next start reads more of the log"
 
 

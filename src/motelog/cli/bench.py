@@ -31,7 +31,8 @@ def bench(
     kind: Annotated[
         Kind,
         typer.Argument(
-            help="pub: publish; pipe: one subscriber each; fanout: one to many; connect: sessions."
+            help="pub: only publish; pipe: one subscriber for each publisher; fanout: many "
+            "subscribers; connect: only sessions."
         ),
     ],
     to: Annotated[
@@ -43,14 +44,14 @@ def bench(
     window: Annotated[int, typer.Option(min=1, help="Messages in flight per publisher.")] = 20,
     qos: Annotated[int, typer.Option("--qos", "-q", min=0, max=2, help="0, 1 or 2.")] = 1,
     payload_bytes: Annotated[int, typer.Option("--bytes", min=16, help="Payload bytes.")] = 64,
-    seconds: Annotated[float, typer.Option(min=0.1, help="Time measured.")] = 5.0,
+    seconds: Annotated[float, typer.Option(min=0.1, help="How long to measure.")] = 5.0,
     protocol: Annotated[int, typer.Option(min=4, max=5, help="4 is MQTT 3.1.1.")] = 4,
     pid: Annotated[
         int | None, typer.Option(help="Server process whose CPU and memory are shown.")
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="One JSON object at the end.")] = False,
 ) -> None:
-    """Measure an MQTT server; exit status 1 if messages were lost or connections failed."""
+    """Measure an MQTT server. The exit status is 1 if messages were lost or connections failed."""
     from motelog.cli.addresses import address
     from motelog.loadtest.bench import BenchOptions, run
     from motelog.testing import MotelogProcess

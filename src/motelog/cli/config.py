@@ -27,7 +27,10 @@ def check(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="TOML file.")],
     json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
 ) -> None:
-    """Report everything that is wrong with a file and the environment; exit status 78 if any."""
+    """Report everything that is wrong with a file and the environment.
+
+    The exit status is 78 if anything is.
+    """
     from motelog.config import load_config
     from motelog.core.config import CONFIG_EXIT_STATUS, ConfigFaultsError
 

@@ -28,23 +28,25 @@ class Begin(StrEnum):
 def consume(
     topic: Annotated[str, typer.Argument(metavar="TOPIC", help="Queue topic.")],
     begin: Annotated[
-        Begin, typer.Option("--from", help="committed: where the group has got to.")
+        Begin, typer.Option("--from", help="committed: at the group's committed offset.")
     ] = Begin.BEGIN,
     group: Annotated[str, typer.Option(help="Consumer group.")] = "motelog-cli",
-    tags: Annotated[str, typer.Option(help="Only these tags: 'a || b'.")] = "*",
+    tags: Annotated[
+        str, typer.Option(help="Only messages with one of these tags: 'a || b'.")
+    ] = "*",
     sql: Annotated[
         str | None,
         typer.Option(
             help="Only messages whose properties match: \"temperature > 30 AND a = 'b'\"."
         ),
     ] = None,
-    count: Annotated[int | None, typer.Option(min=1, help="End after so many messages.")] = None,
-    seconds: Annotated[float | None, typer.Option(min=0.0, help="End after so long.")] = None,
+    count: Annotated[int | None, typer.Option(min=1, help="End after this many messages.")] = None,
+    seconds: Annotated[float | None, typer.Option(min=0.0, help="End after this time.")] = None,
     until_end: Annotated[
-        bool, typer.Option("--until-end", help="End at what is the last message now.")
+        bool, typer.Option("--until-end", help="End at the message that is the last one now.")
     ] = False,
     commit: Annotated[
-        bool, typer.Option("--commit", help="Store how far the group has got.")
+        bool, typer.Option("--commit", help="Commit the group's offsets at the end.")
     ] = False,
     namesrv: Annotated[
         str, typer.Option(metavar="HOST:PORT", help="Name server; more separated by ';'.")

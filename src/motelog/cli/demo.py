@@ -1,4 +1,4 @@
-"""``motelog demo``: the whole path on real input, once, and whether nothing was lost.
+"""``motelog demo``: runs the whole path once on real input and says whether anything was lost.
 
 Owns: its options, the table, the verdict. Must not touch: the counting (motelog.cli.demo_run).
 """
@@ -15,7 +15,7 @@ from motelog.cli.output import stop, table, write, write_json
 def demo(
     devices: Annotated[int, typer.Option(min=1, max=1000, help="Simulated devices.")] = 50,
     seconds: Annotated[float, typer.Option(min=0.1, help="How long they publish.")] = 10.0,
-    rate: Annotated[float, typer.Option(min=0.1, help="Messages a second and device.")] = 20.0,
+    rate: Annotated[float, typer.Option(min=0.1, help="Messages per second and device.")] = 20.0,
     spark: Annotated[
         bool, typer.Option("--spark/--no-spark", help="Read with Spark too, if Java is there.")
     ] = True,
@@ -23,7 +23,7 @@ def demo(
 ) -> None:
     """Run devices, broker, consumer and Spark for a moment and compare what each has seen.
 
-    Exit status 0 only if every message that was sent was acknowledged, stored and read by each.
+    The exit status is 0 only if every message was acknowledged, stored and read by each reader.
     """
     from motelog.cli.demo_run import DemoOptions, run_demo
 

@@ -100,7 +100,7 @@ class Device:
         self._temperature = 20 + self._random.random() * 5
 
     async def run(self, mqtt: tuple[str, int], seconds: float, rate: float) -> None:
-        """Publish for so long; returns when everything is acknowledged."""
+        """Publish for ``seconds``; return when everything is acknowledged."""
         client_id = f"motelog-demo-{os.getpid()}-{self.name}"
         async with connect(mqtt, client_id=client_id) as client:
             begin = trio.current_time()

@@ -18,12 +18,13 @@ if TYPE_CHECKING:
     from motelog.config import MotelogConfig
     from motelog.roles import Roles
 
-# A developer's disk is not filled by the first message; a folder that has files keeps their size.
+# Small, so that the first message does not fill a developer's disk. A folder that has files keeps
+# their size.
 COMMITLOG_FILE_BYTES = 64 * 1024 * 1024
-# Of a folder that goes away with the process; in others all ConsumeQueue files have the usual size.
+# For a folder that goes away with the process. Elsewhere ConsumeQueue files have the usual size.
 EPHEMERAL_QUEUE_UNITS = 10_000
 
-# What the options below set: the option if it is given, else the variable, else the default.
+# The variables behind the options below: the option counts if given, then the variable.
 LISTEN_VARIABLES = {
     "--mqtt": "MOTELOG__GATEWAY__LISTEN",
     "--namesrv": "MOTELOG__NAMESRV__LISTEN",
@@ -95,7 +96,7 @@ def dev(
     flush: Annotated[
         Flush,
         typer.Option(
-            help="sync: acknowledge when the message is on the disk.",
+            help="When to acknowledge. async: in the page cache; sync: on the disk.",
             envvar=FLUSH_VARIABLE,
             show_envvar=False,
         ),
@@ -109,7 +110,7 @@ def dev(
 ) -> None:
     """Run the whole stack in one process on loopback.
 
-    MOTELOG__SECTION__KEY in the environment sets what has no option here.
+    MOTELOG__SECTION__KEY in the environment sets the keys that have no option here.
     """
     import os
     import shutil
@@ -181,7 +182,9 @@ def ready_line(roles: Roles, directory: Path) -> dict[str, object]:
     """Return what a script gets when the stack is ready."""
     import os
 
-    text = {role: f"{host}:{port}" for role, (host, port) in roles.addresses.items()}
+    from motelog.core.addresses import format_address
+
+    text = {role: format_address(*address) for role, address in roles.addresses.items()}
     return {
         "event": "ready",
         "pid": os.getpid(),
@@ -195,7 +198,7 @@ def ready_line(roles: Roles, directory: Path) -> dict[str, object]:
 
 
 def _used_bytes(directory: Path) -> int:
-    """Return what the files below a folder take of the disk, which is less where one is sparse."""
+    """Return how much of the disk the files below a folder take; holes in them do not count."""
     import os
 
     used = 0
@@ -208,7 +211,7 @@ def _used_bytes(directory: Path) -> int:
 
 def _ready_text(roles: Roles, directory: Path, promise: str) -> str:
     line = ready_line(roles, directory)
-    host, _, port = str(line["mqtt"]).rpartition(":")
+    host, port = roles.addresses["gateway"]
     to = "" if line["mqtt"] == "127.0.0.1:1883" else f" --to {line['mqtt']}"
     used_bytes = line["data_bytes"]
     assert isinstance(used_bytes, int)

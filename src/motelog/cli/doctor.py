@@ -43,7 +43,7 @@ def doctor(
     ),
     json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
 ) -> None:
-    """Check this machine; exit status 1 if Motelog cannot work here."""
+    """Check this machine. The exit status is 1 if Motelog cannot work here."""
     findings = [
         _python(),
         _compiler(),

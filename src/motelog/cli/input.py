@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 
 
 async def bodies(message: str | None, count: int) -> AsyncIterator[bytes]:
-    """Yield ``message`` so often, or else each line of standard input without its line end."""
+    """Yield ``message`` ``count`` times; without one, each line of standard input."""
     import sys
 
     import trio

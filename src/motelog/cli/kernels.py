@@ -8,7 +8,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Final
 
-# Chooser module -> the extra that it needs, if it is not always there.
+# Chooser module -> the extra of the package that it needs, None if it needs none.
 KERNELS: Final = {
     "motelog.core.net.reactor": None,
     "motelog.core.records.append": None,

@@ -98,7 +98,7 @@ def root() -> None:
 
 
 def main() -> NoReturn:
-    """Run the command line and exit; errors that Motelog raises on purpose end in one message."""
+    """Run the command line and exit; an error raised on purpose ends in one message."""
     try:
         app(prog_name="motelog")
     except (Exception, KeyboardInterrupt, BaseExceptionGroup) as exc:
@@ -132,7 +132,7 @@ def _status(error: BaseException) -> int:
 
 
 def _telling(error: BaseException) -> BaseException:
-    """Return what ended the command; background tasks wrap it once per nursery."""
+    """Return the error that ended the command; each nursery has wrapped it once."""
     found = [error]
     while any(isinstance(one, BaseExceptionGroup) for one in found):
         found = [
@@ -140,5 +140,5 @@ def _telling(error: BaseException) -> BaseException:
             for one in found
             for leaf in (one.exceptions if isinstance(one, BaseExceptionGroup) else (one,))
         ]
-    # An interrupt is what the user did; whatever else broke then follows from it.
+    # The user's interrupt goes first: the other errors follow from it.
     return next((one for one in found if isinstance(one, KeyboardInterrupt)), found[0])

@@ -64,7 +64,7 @@ class Received:
 
 
 class MqttClient:
-    """One connection; state changes between awaits only, so several tasks may publish.
+    """One connection. Its state changes between awaits only, so several tasks may publish.
 
     ``acknowledged`` and ``refused`` count QoS 1 publishes; ``refusals`` keeps one text per reason.
     """
@@ -84,7 +84,7 @@ class MqttClient:
         self.refusals: dict[int, str] = {}
 
     async def publish(self, topic: str, payload: bytes, *, qos: int = 0) -> None:
-        """Send one message; at QoS 1 waits while too many are unacknowledged."""
+        """Send one message. At QoS 1, wait while too many are unacknowledged."""
         packet, number_at = encode_publish(
             topic.encode(), payload, 0x30 | qos << 1, self._version, None
         )
@@ -117,7 +117,7 @@ class MqttClient:
 
     async def _leave(self) -> None:
         self._is_leaving = True
-        with suppress(MqttClientError):  # it is gone already, and all is said
+        with suppress(MqttClientError):  # the connection has ended already
             await self._send(encode_disconnect(self._version))
 
     def _limit_window(self, receive_maximum: int) -> None:

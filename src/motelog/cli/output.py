@@ -14,7 +14,7 @@ from motelog.core.errors import MotelogError
 
 
 class CliError(MotelogError):
-    """A command cannot go on: what happened and why, what to do about it, the exit status."""
+    """A command cannot go on. Carries what happened, what to do about it, and the exit status."""
 
     def __init__(self, message: str, *, remedy: str | None = None, status: int = 1) -> None:
         super().__init__(message)

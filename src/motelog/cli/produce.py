@@ -14,15 +14,17 @@ def produce(
     topic: Annotated[str, typer.Argument(metavar="TOPIC", help="Queue topic.")],
     message: Annotated[
         str | None,
-        typer.Option("--message", "-m", metavar="TEXT", help="Else each line of standard input."),
+        typer.Option(
+            "--message", "-m", metavar="TEXT", help="Body. [default: each line of standard input]"
+        ),
     ] = None,
     tag: Annotated[str | None, typer.Option(help="Tag of every message.")] = None,
-    key: Annotated[list[str] | None, typer.Option(help="Key; may be repeated.")] = None,
+    key: Annotated[list[str] | None, typer.Option(help="Key. May be repeated.")] = None,
     property_: Annotated[
         list[str] | None,
-        typer.Option("--property", "-p", metavar="NAME=VALUE", help="May be repeated."),
+        typer.Option("--property", "-p", metavar="NAME=VALUE", help="Property. May be repeated."),
     ] = None,
-    count: Annotated[int, typer.Option(min=1, help="Send the message so often.")] = 1,
+    count: Annotated[int, typer.Option(min=1, help="Send it this many times.")] = 1,
     namesrv: Annotated[
         str, typer.Option(metavar="HOST:PORT", help="Name server; more separated by ';'.")
     ] = "127.0.0.1:9876",

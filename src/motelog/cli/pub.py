@@ -15,11 +15,13 @@ def pub(
     topic: Annotated[str, typer.Option("--topic", "-t", metavar="NAME", help="Topic name.")],
     message: Annotated[
         str | None,
-        typer.Option("--message", "-m", metavar="TEXT", help="Else each line of standard input."),
+        typer.Option(
+            "--message", "-m", metavar="TEXT", help="Body. [default: each line of standard input]"
+        ),
     ] = None,
     qos: Annotated[int, typer.Option("--qos", "-q", min=0, max=1, help="0 or 1.")] = 1,
     to: Annotated[str, typer.Option(metavar="HOST:PORT", help="MQTT server.")] = "127.0.0.1:1883",
-    count: Annotated[int, typer.Option(min=1, help="Publish the message so often.")] = 1,
+    count: Annotated[int, typer.Option(min=1, help="Publish it this many times.")] = 1,
     protocol: Annotated[int, typer.Option(min=4, max=5, help="5, or 4 for MQTT 3.1.1.")] = 5,
     client_id: Annotated[str, typer.Option(help="Client identifier. [default: a new one]")] = "",
     json: Annotated[bool, typer.Option("--json", help="One JSON object at the end.")] = False,

@@ -27,12 +27,11 @@ def serve(
     *,
     json: bool,
 ) -> None:
-    """Run the roles until SIGINT or SIGTERM; ``ready`` is called once when all have started.
+    """Run the roles until SIGINT or SIGTERM; call ``ready`` once when all have started.
 
-    A start that takes long says every two seconds how far it is: to people on standard error, with
-    ``json`` as a line of its own on standard output.
-
-    ``option_of_role`` names what the user changes to move a role to another address.
+    A start that takes long says every two seconds how far it is: on standard error for people, or
+    with ``json`` as a line on standard output. ``option_of_role`` names the option that moves a
+    role to another address.
     """
     logging.basicConfig(
         level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s %(message)s"
@@ -67,7 +66,7 @@ async def _cancel_at_signal(signals: object, scope: trio.CancelScope) -> None:
 
 
 def _raise_helpful(exc: BaseException, option_of_role: Mapping[str, str]) -> None:
-    """Raise the first error that was raised on purpose, with what to do if it is about a port."""
+    """Raise the first error that was raised on purpose; one about a port says what to do."""
     for leaf in leaves(exc):
         if isinstance(leaf, PortTakenError | CannotListenError):
             option = option_of_role[leaf.role]

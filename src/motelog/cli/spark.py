@@ -41,7 +41,7 @@ def run(
     context: typer.Context,
     name: Annotated[str, typer.Argument(metavar="NAME", help="A name from: motelog spark jobs")],
 ) -> None:
-    """Run a job; what follows its name are the job's own options (try --help)."""
+    """Run a job. Options after its name are the job's own (try --help)."""
     import difflib
 
     from motelog.cli.tools import find_java, has_pyspark

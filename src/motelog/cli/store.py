@@ -1,7 +1,7 @@
 """``motelog store``: look into a store folder, stopped or open, without changing it.
 
-Owns: the words and the JSON. Must not touch: files (core.store.tools.inspection); repairing is what
-the next start does.
+Owns: the words and the JSON. Must not touch: files (core.store.tools.inspection). The next start
+does the repairing.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ USAGE_STATUS = 2
 
 @store.callback()
 def group() -> None:
-    """Look into a store folder, stopped or open; nothing in it is changed."""
+    """Look into a store folder, stopped or open. Nothing in it is changed."""
 
 
 @store.command()
@@ -95,7 +95,10 @@ def inspect(directory: Directory, json: Json = False) -> None:
 
 @store.command()
 def verify(directory: Directory, json: Json = False) -> None:
-    """Check every record, every ConsumeQueue unit and the small files; status 1 for damage."""
+    """Check every record, every ConsumeQueue unit and the small files.
+
+    The exit status is 1 if there is damage.
+    """
     from motelog.core.store.tools.inspection import verify as verify_folder
 
     with _opened(directory) as folder, _progress("checking the log") as progress:
@@ -121,10 +124,10 @@ def dump(
     topic: Annotated[str | None, typer.Option(help="Records of this topic only.")] = None,
     queue: Annotated[int | None, typer.Option(help="Records of this queue id only.")] = None,
     begin: Annotated[int, typer.Option("--from", help="Physical offset to begin at.")] = 0,
-    count: Annotated[int, typer.Option(min=1, help="Records at most.")] = 100,
+    count: Annotated[int, typer.Option(min=1, help="How many records at most.")] = 100,
     json: Json = False,
 ) -> None:
-    """Print records in the order of the log, whatever is wrong between them."""
+    """Print records in the order of the log; skip damage between them."""
     from motelog.core.store.tools.inspection import records
 
     with _opened(directory) as folder:
@@ -165,17 +168,20 @@ def _write_message(message: Any, json: bool) -> None:
 def repair(
     directory: Directory,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Required: repairing is what a start does.")
+        bool, typer.Option("--dry-run", help="Required: only a start of the broker repairs.")
     ] = False,
     json: Json = False,
 ) -> None:
-    """Say what the next start would find and do; status 1 if messages would be lost."""
+    """Say what the next start would find and do.
+
+    The exit status is 1 if messages would be lost.
+    """
     from motelog.core.store.tools.inspection import plan_repair
 
     if not dry_run:
         raise CliError(
-            "repairing is what the next start of the broker does",
-            remedy="see what that would be with --dry-run",
+            "the next start of the broker repairs the store; this command only says how",
+            remedy="add --dry-run",
             status=USAGE_STATUS,
         )
     with _opened(directory) as folder:
@@ -185,12 +191,14 @@ def repair(
         write_json({"process_id": process_id, **asdict(report), "steps": steps})
         stop(DAMAGED_STATUS if report.damage else 0)
     if process_id is not None:
-        write(f"the store is open in process {process_id}; this is for a start if it died now")
+        write(
+            f"the store is open in process {process_id}; this is what a start would do if it died"
+        )
     kind = "the last CommitLog file" if report.was_clean else "the log since the checkpoint"
     write(f"reads {kind}, from physical offset {report.scanned_from}: {report.records} records")
     for damage in report.damage:
         write(
-            f"{damage.path}, byte {damage.offset_bytes}: {damage.size} bytes are no records "
+            f"{damage.path}, byte {damage.offset_bytes}: {damage.size} bytes are not records "
             f"({damage.reason}); the messages in them are lost, their queue offsets stay used"
         )
     if report.given_up_records:
@@ -202,15 +210,15 @@ def repair(
         write(f"zeroes {report.cut_bytes} bytes of an unfinished write at the log's end")
     for word, keys in (
         ("corrects units of", report.repaired_queues),
-        ("makes anew", report.rebuilt_queues),
+        ("rebuilds", report.rebuilt_queues),
     ):
         for topic, queue_id in keys:
             write(f"{word} {topic}/{queue_id}; costs no message")
     if report.index_fault:
-        write(f"makes the index anew from physical offset {report.index_from}; costs no message")
+        write(f"rebuilds the index from physical offset {report.index_from}; costs no message")
         write(f"  {report.index_fault}")
     for path in report.moved_aside:
-        write(f"keeps bytes for a human to look at in {path}")
+        write(f"keeps the bytes in {path}, for a human to look at")
     for step, path in steps:
         if step in ("remove", "move"):
             write(f"{step}s {path}")
@@ -271,7 +279,7 @@ def _opened(directory: Path) -> Iterator[StoreFolder]:
     except OSError as exc:
         raise CliError(
             f"a file of the store cannot be read: {exc}",
-            remedy="what the disk says is in the kernel's log (dmesg)",
+            remedy="look in the kernel's log (dmesg) for what the disk says",
             status=DAMAGED_STATUS,
         ) from exc
     finally:
@@ -280,7 +288,7 @@ def _opened(directory: Path) -> Iterator[StoreFolder]:
 
 @contextmanager
 def _progress(text: str) -> Iterator[Progress]:
-    """A bar on a terminal, nothing anywhere else."""
+    """Show a progress bar on a terminal, and nothing elsewhere."""
     if not sys.stderr.isatty():
         yield lambda done, total: None
         return

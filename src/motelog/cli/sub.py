@@ -13,12 +13,12 @@ from motelog.cli.output import CliError, write, write_json
 def sub(
     topic: Annotated[
         list[str],
-        typer.Option("--topic", "-t", metavar="FILTER", help="Topic filter; may be repeated."),
+        typer.Option("--topic", "-t", metavar="FILTER", help="Topic filter. May be repeated."),
     ],
     qos: Annotated[int, typer.Option("--qos", "-q", min=0, max=1, help="0 or 1.")] = 1,
     to: Annotated[str, typer.Option(metavar="HOST:PORT", help="MQTT server.")] = "127.0.0.1:1883",
-    count: Annotated[int | None, typer.Option(min=1, help="End after so many messages.")] = None,
-    seconds: Annotated[float | None, typer.Option(min=0.0, help="End after so long.")] = None,
+    count: Annotated[int | None, typer.Option(min=1, help="End after this many messages.")] = None,
+    seconds: Annotated[float | None, typer.Option(min=0.0, help="End after this time.")] = None,
     protocol: Annotated[int, typer.Option(min=4, max=5, help="5, or 4 for MQTT 3.1.1.")] = 5,
     client_id: Annotated[str, typer.Option(help="Client identifier. [default: a new one]")] = "",
     json: Annotated[bool, typer.Option("--json", help="One JSON object per message.")] = False,

@@ -32,11 +32,12 @@ def up(
     """Run the roles that a configuration file names."""
     from motelog.cli.serve import serve
     from motelog.config import load_config
+    from motelog.core.addresses import format_address
 
     loaded = load_config(config)
 
     def ready(roles: Roles) -> None:
-        addresses = {role: f"{host}:{port}" for role, (host, port) in roles.addresses.items()}
+        addresses = {role: format_address(*address) for role, address in roles.addresses.items()}
         if json:
             import os
 

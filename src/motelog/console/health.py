@@ -11,8 +11,8 @@ from collections.abc import Callable
 class Health:
     """Readiness of the process, changed by motelog.roles and read at each request.
 
-    ``checks`` are asked each time: name -> what is wrong, or None. ``doing`` says of a role that is
-    starting what it is doing, if it knows.
+    ``checks`` are called each time: name -> what is wrong, or None. ``doing`` says what a role that
+    is starting does at the moment, or None.
     """
 
     def __init__(self) -> None:
@@ -28,7 +28,7 @@ class Health:
         self.roles[role] = True
 
     def faults(self) -> dict[str, str]:
-        """Return what speaks against sending work here, by role or check; empty when ready."""
+        """Return why this process should get no work, by role or check; empty when it is ready."""
         faults = {}
         for role, has_started in self.roles.items():
             if not has_started:

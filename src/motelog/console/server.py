@@ -28,12 +28,12 @@ from motelog.core.net.listen import ACCEPT_LINE_PERIOD_S, ACCEPTING_RESTS, open_
 
 logger = logging.getLogger(__name__)
 
-SHUTDOWN_S = 1.0  # what open requests get at the end; all of ours are short
+SHUTDOWN_S = 1.0  # time for open requests at the end; all of ours are short
 REQUEST_BYTES_MAX = 16_384  # no route takes a body
 
 
 class _AcceptFilter(logging.Filter):
-    """Makes one line a minute of trio's traceback for each attempt to accept, ten a second."""
+    """Writes one line a minute in place of trio's tracebacks, ten a second, of failed accepts."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -47,7 +47,7 @@ class _AcceptFilter(logging.Filter):
         return False
 
 
-# One for all consoles of a process: to add it again has no effect.
+# One filter for all consoles of a process: adding it again has no effect.
 _accept_line = _AcceptFilter()
 
 

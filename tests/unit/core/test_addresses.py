@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from motelog.core.addresses import parse_address
+from motelog.core.addresses import format_address, parse_address
 
 
 @pytest.mark.parametrize(
@@ -17,6 +17,7 @@ from motelog.core.addresses import parse_address
 )
 def test_address(text: str, address: tuple[str, int]) -> None:
     assert parse_address(text) == address
+    assert format_address(*address) == text
 
 
 @pytest.mark.parametrize(

@@ -150,7 +150,8 @@ async def test_role_that_does_not_stop_is_named_and_the_rest_is_stopped(
         async with trio.open_nursery() as nursery:
             await nursery.start(run_roles, config())
             nursery.cancel_scope.cancel()
-    assert "left behind role=gateway" in caplog.text
+    assert "is left behind; " in caplog.text
+    assert "the next start recovers role=gateway" in caplog.text
     assert events.index("broker ends") < events.index("gateway ends")
 
 
@@ -172,6 +173,13 @@ async def test_broker_registers_with_the_name_server_of_this_process(
         host, port = started.addresses["namesrv"]
         assert seen[0].namesrv == (f"{host}:{port}",)
         nursery.cancel_scope.cancel()
+
+
+def test_broker_registers_with_a_name_server_on_ipv6() -> None:
+    broker = config().broker
+    assert broker is not None
+    section = roles._with_namesrv(broker, Roles(addresses={"namesrv": ("::1", 9876)}))
+    assert section.namesrv == ("[::1]:9876",)
 
 
 async def test_a_long_start_is_told_to_health_and_to_whoever_asked(

@@ -6,6 +6,7 @@ import pytest
 
 from motelog.core.errors import BrokerError
 from motelog.core.message import MQTT_QOS, MQTT_TOPIC, TAGS, decode_properties, tags_code
+from motelog.core.records.append import QueueTail
 from motelog.gateway.config import TopicRule
 from motelog.gateway.errors import TopicNameError
 from motelog.gateway.mapping.topic_mapping import TopicMapping
@@ -35,8 +36,14 @@ def resolve(routes: Routes, topic: bytes, client_id: str = "client") -> Route:
     return routes.resolve(topic, client_id=client_id, user_name="user")
 
 
+def queue_of(routes: Routes, topic: bytes, client_id: str = "client") -> QueueTail:
+    queue = resolve(routes, topic, client_id).queue
+    assert isinstance(queue, QueueTail), "what the tests' log has for a topic that is there"
+    return queue
+
+
 def queue_topic(routes: Routes, topic: bytes, client_id: str = "client") -> str:
-    return resolve(routes, topic, client_id).tail.topic.decode()
+    return queue_of(routes, topic, client_id).topic.decode()
 
 
 @pytest.mark.parametrize(
@@ -75,7 +82,8 @@ def test_a_route_says_all_that_its_topic_name_decides() -> None:
         pairs = decode_properties(text)
         assert pairs == {MQTT_TOPIC: "plant/line/1", TAGS: "line", MQTT_QOS: qos}
     assert route.tags_code == tags_code("line")
-    assert 0 <= route.tail.queue_id < QUEUES
+    assert isinstance(route.queue, QueueTail)
+    assert 0 <= route.queue.queue_id < QUEUES
 
 
 def test_a_topic_that_is_there_keeps_its_queues_and_costs_nothing() -> None:
@@ -83,7 +91,7 @@ def test_a_topic_that_is_there_keeps_its_queues_and_costs_nothing() -> None:
     log.create_topic("plant", 1)
     routes = make(log, topics_max=0)
     assert (queue_topic(routes, b"plant/a"), queue_topic(routes, b"other/a")) == ("plant", DEFAULT)
-    assert resolve(routes, b"plant/b").tail.queue_id == 0
+    assert queue_of(routes, b"plant/b").queue_id == 0
 
 
 def test_no_more_topics_are_created_than_allowed() -> None:
@@ -105,10 +113,10 @@ def test_a_topic_that_the_broker_refuses_goes_to_the_default(
     log = FakeLog()
     create = log.create_topic
 
-    def refuse(topic: str, queue_count: int) -> int:
+    def refuse(topic: str, queue_count: int) -> None:
         if topic != DEFAULT:
             raise BrokerError(1, "too many topics")
-        return create(topic, queue_count)
+        create(topic, queue_count)
 
     monkeypatch.setattr(log, "create_topic", refuse)
     routes = make(log, topics_max=1)

@@ -56,7 +56,7 @@ def test_a_start_tells_of_the_log_the_queues_and_the_index(
     assert sorted(set(doing), key=doing.index) == [
         "reading the log",
         "making ConsumeQueues anew",
-        "making the index anew",
+        "rebuilding the index",
     ]
     for step in told:
         assert 0 <= step.done_bytes <= step.total_bytes

@@ -113,16 +113,20 @@ def break_newest_table(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("spoil", "problem", "cost"),
     [
-        (change_hash, "lacks 1 keys of records", "queries by key miss 1 messages at most"),
+        (
+            change_hash,
+            "1 keys of records in the log are missing",
+            "queries by key miss 1 messages at most",
+        ),
         (change_hash, "1 entries name no record with their key", "none: what a query finds"),
         (change_place, "entry 7 is damaged", "queries by key miss 1 messages"),
         (change_link, "0 slots and 1 entries do not lead", "queries by key miss 1 messages"),
         (change_slots, "slots and 0 entries do not lead", "queries by key miss 63 messages"),
         (change_count, "says that entry 2 is the next one", "the next start corrects it"),
-        (change_end, "entry 63 is not what the header says", "none: the next start makes it anew"),
-        (remove, "is missing", "none: the next start makes it anew"),
-        (shorten, "has 500 bytes, expected 1384", "none: the next start makes it anew"),
-        (break_table, "does not agree with its checksum", "makes the index anew"),
+        (change_end, "entry 63 is not what the header says", "none: the next start rebuilds it"),
+        (remove, "is missing", "none: the next start rebuilds it"),
+        (shorten, "has 500 bytes, expected 1384", "none: the next start rebuilds it"),
+        (break_table, "does not agree with its checksum", "rebuilds the index"),
         (break_newest_table, "does not agree with its checksum", "reads more of the log"),
     ],
 )
