@@ -28,7 +28,7 @@ class StoreFullError(StoreError):
 
 
 class NextFileError(StoreError):
-    """The next CommitLog file is still being made, so nothing of the batch was written."""
+    """The next CommitLog file is not there yet, so nothing of the batch was written."""
 
 
 class FlushTimeoutError(StoreError):

@@ -13,6 +13,7 @@ from functools import partial
 
 from motelog.core.broker.acknowledge import policy_of
 from motelog.core.broker.tables.topics import TopicTable
+from motelog.core.broker.waiting.append_line import AppendLine
 from motelog.core.broker.waiting.cold_reads import ColdReads
 from motelog.core.clock import Clock
 from motelog.core.errors import BrokerError
@@ -56,7 +57,8 @@ class BrokerApi:
         self._faults = LimitedLog(logger)
         self.store_host = store_host
         self.acknowledge = policy_of(store)
-        # The hot calls go straight to the store; the event loop may not wait for a file.
+        # The hot calls go straight to the store. The event loop may not wait for a file: who gets
+        # NextFileError has the batch wait in ``line``.
         self.append = partial(store.append, may_wait=False)
         self.read = store.reader.read
         self.queue_tail = store.queue_tail
@@ -64,6 +66,13 @@ class BrokerApi:
         self.due_times = store.due_times
         self.max_offset = store.reader.max_offset
         self.min_offset = store.reader.min_offset
+        self.line = AppendLine(
+            lambda messages, placed, stamp_ms: self.append(
+                messages, placed, store_timestamp_ms=stamp_ms
+            ),
+            clock=clock,
+            timeout_ms=store.config.flush_timeout_ms,
+        )
         self.cold_reads = ColdReads(store.reader.page_in, waiting_max=cold_reads_max)
 
     @property

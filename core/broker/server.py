@@ -151,6 +151,7 @@ class Broker:
             await nursery.start(server.run)
             await nursery.start(processors.pull.run, server)
             await nursery.start(parts.api.cold_reads.run, server.flush)
+            await nursery.start(parts.api.line.run, server.send_queued)
             await nursery.start(processors.send.answers.run, server)
             await nursery.start(schedule.run)
             nursery.start_soon(parts.settings_gate.run, server)

@@ -31,8 +31,8 @@ class StoreConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     """How far the disk may be behind, also when there is little traffic."""
 
     flush_timeout_ms: int = 5_000
-    """With ``flush = "sync"``: a publisher that waits longer for the disk is told that it is too
-    slow. RocketMQ's syncFlushTimeout."""
+    """A publisher that waits longer for the disk (with ``flush = "sync"``), or for the next
+    CommitLog file, is told that it is too slow. RocketMQ's syncFlushTimeout."""
 
     write_buffer: bool = False
     """Collect records in memory and copy them into the page cache each ``write_buffer_commit_ms``.

@@ -3,17 +3,18 @@
 Owns: the translation of BrokerApi into LogPort: tickets on the process's one answer queue, and
 when a read may wait for the disk. Must not touch: the store; the broker does.
 Invariants: a topic exists as soon as it is created, and a queue's tail is always known. With a log
-that need not be synced no ticket ever waits.
+that need not be synced a ticket waits for the next CommitLog file alone.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from motelog.core.broker.acknowledge import AnswerQueue
 from motelog.core.broker.api import BrokerApi, NotInMemoryError, Pageable, PageIns, ReadStatus
-from motelog.core.errors import StoreError
+from motelog.core.errors import NextFileError, StoreError
 from motelog.core.records.append import QueueTail
 from motelog.gateway.log.log_port import (
     SETTLED,
@@ -43,6 +44,7 @@ class LocalLog:
         self._api = api
         # The hot calls go straight to the broker.
         self._append = api.append
+        self._line = api.line
         self._read = api.read
         self.topics = api.topics
         self.on_topic_created = api.on_topic_created
@@ -53,7 +55,6 @@ class LocalLog:
         )
         self.settle_soon = self._answers.want
         self.run = self._answers.run
-        self.close = self._answers.close
 
     # --- topics and queues ---------------------------------------------------------------
 
@@ -81,9 +82,13 @@ class LocalLog:
     # --- append --------------------------------------------------------------------------
 
     def append(self, messages: list[Any]) -> Ticket:
+        if self._line.is_waiting:
+            return self._wait_in_line(messages)
         answers = self._answers
         try:
             end_offset = self._append(messages)
+        except NextFileError:
+            return self._wait_in_line(messages)
         except StoreError as exc:
             ticket = Ticket(exc, is_settled=not answers.is_waiting)
             if answers.is_waiting:
@@ -94,6 +99,29 @@ class LocalLog:
         ticket = Ticket()
         answers.add(end_offset, ticket)
         return ticket
+
+    def _wait_in_line(self, messages: list[Any]) -> Ticket:
+        ticket = Ticket()
+        self._line.wait(
+            messages.copy(),
+            appended=partial(self._appended_late, ticket),
+            refused=partial(self._refused_late, ticket),
+        )
+        return ticket
+
+    def _appended_late(self, ticket: Ticket, end_offset: int) -> None:
+        if self._answers.may_answer(end_offset):
+            self._settle([ticket], None)
+        else:
+            self._answers.add(end_offset, ticket)
+            self._answers.want()
+
+    def _refused_late(self, ticket: Ticket, error: StoreError) -> None:
+        if self._answers.is_waiting:
+            ticket.error = error
+            self._answers.add_behind(ticket)
+        else:
+            self._settle([ticket], error)
 
     def on_settled(self, listener: Callable[[Settled], None]) -> None:
         self._tell_settled = listener
@@ -110,6 +138,10 @@ class LocalLog:
             # What has failed at its append keeps that reason.
             ticket.error = ticket.error or error
         self._tell_settled([(ticket, ticket.error) for ticket in tickets])
+
+    def close(self) -> None:
+        self._answers.close()
+        self._tell_settled = _tell_nobody  # what waits in line settles later
 
     # --- read ----------------------------------------------------------------------------
 

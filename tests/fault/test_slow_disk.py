@@ -138,6 +138,58 @@ async def test_who_waits_for_the_disk_too_long_is_told_and_others_are_served(
         assert stack.broker.sample()["sends_waiting_for_disk_now"] == 0
 
 
+async def test_appends_wait_for_the_next_file_in_their_order(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk = SlowDisk()
+    async with (
+        served(tmp_path, disk, monkeypatch, flush="async", commitlog_file_bytes=FILE_BYTES) as (
+            stack,
+            gateway,
+        ),
+        connected(stack.broker_address) as producer,
+        connected(stack.broker_address) as other,
+    ):
+        disk.may_make.clear()
+        five, watcher = await mqtt(gateway, "five", 5), await mqtt(gateway, "watcher", 4)
+        with five, watcher:
+            # The messages of one publisher more than fill the file; then a small one would fit.
+            bodies = [b"%4d" % number * 2_000 for number in range(12)]
+            for number, body in enumerate(bodies, start=1):
+                five.publish("m/a", body, packet_id=number)
+            five.publish("m/a", b"small", packet_id=13)
+            answers: list[Any] = []
+
+            async def send_late() -> None:
+                answers.append(await send(producer, b"native"))
+
+            async with trio.open_nursery() as nursery:
+                await eventually(lambda: stack.broker.api.line.is_waiting)
+                nursery.start_soon(send_late)
+                # Nobody who waits is answered, and others are.
+                watcher.send(b"\xc0\x00")
+                assert await packet(watcher) == (0xD0, b"")
+                assert await pull_all(other) == []
+                assert answers == []
+                disk.may_make.set()
+            assert answers[0].code == ResponseCode.SUCCESS
+            acknowledged = [(await packet(five)) for _ in range(13)]
+            assert acknowledged == [(0x40, bytes([0, number])) for number in range(1, 14)]
+        topic, queue_id = _queue_of(stack, "m")
+        found = stack.broker.api.read(topic, queue_id, 0, count_max=99, bytes_max=1 << 20)
+        assert [m.body for m in decode_messages(found.records)] == [*bodies, b"small"]
+        assert [m.body for m in await pull_all(other)] == [b"native"]
+        assert not stack.broker.api.line.is_waiting
+
+
+def _queue_of(stack: Stack, topic: str) -> tuple[str, int]:
+    """Return the only queue of ``topic`` that holds messages."""
+    api = stack.broker.api
+    count = api.topic_queue_count(topic) or 0
+    [queue_id] = [number for number in range(count) if api.max_offset(topic, number)]
+    return topic, queue_id
+
+
 async def test_without_a_next_file_appends_are_refused_and_others_are_served(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

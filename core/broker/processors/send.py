@@ -16,13 +16,13 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Final
 
 from motelog.core.broker.delay.delays import DELAY_PROPERTIES, find_waiting_place
 from motelog.core.broker.processors.send_answers import SendAnswers, StagedSend
 from motelog.core.broker.processors.shared import Shared
-from motelog.core.errors import BrokerError, StoreError
+from motelog.core.errors import BrokerError, NextFileError, StoreError
 from motelog.core.limited_log import LimitedLog
 from motelog.core.message import (
     NAME_END,
@@ -134,15 +134,34 @@ class SendProcessor:
         sent_back, self._sent_back = self._sent_back, []
         dead, self._dead = self._dead, []
         placed: list[tuple[int, int]] = []
+        count = len(messages)
+
+        def appended(end_offset: int) -> None:
+            self._note_appended(count, sent_back, dead)
+            self.answers.succeed(staged, placed, end_offset)
+
+        refused = partial(self._refuse, staged)
+        line = self._api.line
+        if line.is_waiting:
+            line.wait(messages, placed, stamp_ms, appended=appended, refused=refused)
+            return
         try:
             end_offset = self._api.append(messages, placed, store_timestamp_ms=stamp_ms)
+        except NextFileError:
+            line.wait(messages, placed, stamp_ms, appended=appended, refused=refused)
+            return
         except StoreError as exc:
             self._refuse(staged, exc)
             return
         except Exception:
             self._refuse(staged, StoreError("the append failed, the broker's log says how"))
             raise
-        self.messages_count += len(messages)
+        appended(end_offset)
+
+    def _note_appended(
+        self, count: int, sent_back: list[tuple[str, str]], dead: list[tuple[str, str, str]]
+    ) -> None:
+        self.messages_count += count
         for topic, group in sent_back:
             self._stats.note_sent_back(topic, group)
         self.dead_letters_count += len(dead)
@@ -153,7 +172,6 @@ class SendProcessor:
                 " group=%s topic=%s message_id=%s",
                 *map(ascii, letter),
             )
-        self.answers.succeed(staged, placed, end_offset)
 
     def _refuse(self, staged: list[StagedSend], exc: StoreError) -> None:
         for send in staged:

@@ -13,11 +13,9 @@ write-buffer mode they have buffers instead, as far as there are any), and at mo
 others read-only, the one looked into last.
 
 When there is no next file, a caller that may wait makes it in its own thread. The event loop may
-not wait. It gets NextFileError until a worker has made the file. The worker began when the file
-before was half full, so with files of 1 GiB it has the time in which 512 MiB come. RocketMQ's
-append waits 5 s there (AllocateMappedFileService) and is refused then; here that would hold up
-readers and all other connections as well. A queue for the batch would be a second log in memory,
-with its own bound, order and loss.
+not wait. It gets NextFileError until a worker has made the file, and has the batch wait in line
+(core/broker/waiting/append_line.py). The worker began when the file before was half full, so with
+files of 1 GiB it has the time in which 512 MiB come.
 
 Concurrency: a worker thread makes files ahead; it hands over finished ones through a future and
 touches nothing else. Another makes pages of the last file ready for the append. The flush thread
@@ -330,8 +328,8 @@ class MappedFileQueue:
             if not self._is_late:
                 self._is_late = True
                 logger.warning(
-                    "the next CommitLog file is not there yet: appends are refused until it is;"
-                    " if this lasts, the disk is too slow offset=%d",
+                    "the next CommitLog file is not there yet: appends wait for it, and are refused"
+                    " if it takes too long; if this comes often, the disk is too slow offset=%d",
                     self._next_begin(),
                 )
             raise NextFileError("the next CommitLog file is not there yet")

@@ -81,7 +81,7 @@ class LocalStage:
         while len(files) < 4:
             self.log.append([message(queue, bytes(1_000))])
             await self.settle()
-            await trio.lowlevel.checkpoint()  # the next file is made meanwhile
+            await eventually(lambda: not self.api.line.is_waiting)
         self.clock.advance(73 * HOUR_MS)
         assert await self.store.cleaner.clean()
 
@@ -110,6 +110,7 @@ async def local(folder: Path, flush: Literal["async", "sync"]) -> AsyncIterator[
         async with trio.open_nursery() as nursery:
             await nursery.start(store.run)
             await nursery.start(stage.api.cold_reads.run, lambda: None)
+            await nursery.start(stage.api.line.run, lambda: None)
             yield stage
             nursery.cancel_scope.cancel()
 

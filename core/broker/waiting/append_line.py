@@ -1,0 +1,139 @@
+"""Appends that find no next CommitLog file: they wait for it in line, for a while.
+
+Owns: the line, how long and how much may wait in it. Must not touch: what a batch is, who is
+answered; each user says that when it has a batch wait.
+
+    append -> the file is there                  -> appended at once, nothing waits
+           -> NextFileError, or others wait      -> in line -> appended, in the order of the line
+                                                            -> refused when the time is over
+
+Invariants: a batch is appended or refused once. While one waits, all that come later wait behind
+it, so that the messages of a publisher keep their order. The event loop does not wait: readers and
+all other requests are served meanwhile. A worker of the store makes the file.
+Concurrency: state changes between two awaits of ``run``.
+Spec: RocketMQ AllocateMappedFileService, whose append waits 5 s for the next file, too.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+import trio
+
+from motelog.core.clock import Clock
+from motelog.core.errors import NextFileError, StoreError, StoreFullError
+from motelog.core.limited_log import LimitedLog
+from motelog.core.records.append import AppendMessage
+
+logger = logging.getLogger(__name__)
+
+#: Bodies that may wait. A batch above it is refused when its turn comes.
+LINE_BYTES_MAX: Final = 67_108_864
+POLL_S: Final = 0.005
+
+Append = Callable[[list[AppendMessage], list[tuple[int, int]] | None, int | None], int]
+
+
+@dataclass(frozen=True, slots=True)
+class _Batch:
+    messages: list[AppendMessage]
+    placed: list[tuple[int, int]] | None
+    store_timestamp_ms: int | None
+    bytes: int
+    deadline_ms: int
+    error: StoreError | None
+    appended: Callable[[int], None]
+    refused: Callable[[StoreError], None]
+
+
+class AppendLine:
+    """The batches of one broker that wait; ``append`` raises NextFileError instead of waiting."""
+
+    def __init__(self, append: Append, *, clock: Clock, timeout_ms: int) -> None:
+        self._append = append
+        self._clock = clock
+        self._timeout_ms = timeout_ms
+        self._batches: deque[_Batch] = deque()
+        self._bytes = 0
+        self._wanted = trio.Event()
+        self._faults = LimitedLog(logger)
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether a batch waits, so that others have to wait behind it."""
+        return bool(self._batches)
+
+    def wait(
+        self,
+        messages: list[AppendMessage],
+        placed: list[tuple[int, int]] | None = None,
+        store_timestamp_ms: int | None = None,
+        *,
+        appended: Callable[[int], None],
+        refused: Callable[[StoreError], None],
+    ) -> None:
+        """Have a batch wait; later ``appended`` gets its end offset, or ``refused`` the reason.
+
+        The list is the line's from now on. ``placed`` is filled as by an append.
+        """
+        size = sum(len(message[1]) for message in messages)
+        error = None
+        if self._bytes + size > LINE_BYTES_MAX:
+            error = StoreFullError("too much waits for the next CommitLog file")
+            messages, size = [], 0
+        self._bytes += size
+        deadline_ms = self._clock.monotonic_ms() + self._timeout_ms
+        self._batches.append(
+            _Batch(
+                messages, placed, store_timestamp_ms, size, deadline_ms, error, appended, refused
+            )
+        )
+        self._wanted.set()
+
+    def go_on(self) -> None:
+        """Append what can be appended, and refuse those whose time is over."""
+        while self._batches:
+            batch = self._batches[0]
+            end_offset, error = 0, batch.error
+            if error is None:
+                try:
+                    end_offset = self._append(
+                        batch.messages, batch.placed, batch.store_timestamp_ms
+                    )
+                except NextFileError:
+                    if self._clock.monotonic_ms() < batch.deadline_ms:
+                        return
+                    error = NextFileError(
+                        f"the next CommitLog file was not there within {self._timeout_ms} ms"
+                    )
+                except StoreError as exc:
+                    error = exc
+            # Before anybody is told: who is told may append.
+            self._batches.popleft()
+            self._bytes -= batch.bytes
+            with self._faults.boundary("answering an append failed, a fault of this server"):
+                if error is None:
+                    batch.appended(end_offset)
+                else:
+                    batch.refused(error)
+
+    async def run(
+        self,
+        after: Callable[[], None],
+        *,
+        task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
+    ) -> None:
+        """Go on with what waits, until cancelled; ``after`` is called behind each attempt."""
+        task_status.started()
+        while True:
+            await self._wanted.wait()
+            self._wanted = trio.Event()
+            while self._batches:
+                self.go_on()
+                after()
+                if self._batches:
+                    await trio.sleep(POLL_S)

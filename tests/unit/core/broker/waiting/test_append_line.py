@@ -1,0 +1,120 @@
+"""Batches that wait for the next CommitLog file: their order, their time, their bound."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from motelog.core.broker.waiting import append_line
+from motelog.core.broker.waiting.append_line import AppendLine
+from motelog.core.clock import ManualClock
+from motelog.core.errors import NextFileError, StoreError, StoreFencedError, StoreFullError
+from motelog.core.records.append import AppendMessage
+
+TIMEOUT_MS = 5_000
+
+
+class Stage:
+    """A line before a log that has no next file until ``has_file``; ``error`` fails its appends."""
+
+    def __init__(self) -> None:
+        self.clock = ManualClock()
+        self.has_file = False
+        self.error: StoreError | None = None
+        self.log: list[bytes] = []
+        self.told: list[tuple[bytes, Any]] = []
+        self.line = AppendLine(self._append, clock=self.clock, timeout_ms=TIMEOUT_MS)
+
+    def _append(
+        self,
+        messages: list[AppendMessage],
+        placed: list[tuple[int, int]] | None,
+        store_timestamp_ms: int | None,
+    ) -> int:
+        if not self.has_file:
+            raise NextFileError("not there yet")
+        if self.error is not None:
+            raise self.error
+        self.log += [message[1] for message in messages]
+        return len(self.log)
+
+    def wait(self, *bodies: bytes) -> None:
+        messages: Any = [(None, body) for body in bodies]
+        name = b"+".join(bodies)
+        self.line.wait(
+            messages,
+            appended=lambda end_offset: self.told.append((name, end_offset)),
+            refused=lambda error: self.told.append((name, type(error))),
+        )
+
+
+def test_batches_are_appended_in_their_order_once_the_file_is_there() -> None:
+    stage = Stage()
+    stage.wait(b"a", b"b")
+    stage.wait(b"c")
+    stage.line.go_on()
+    assert (stage.told, stage.line.is_waiting) == ([], True)
+    stage.has_file = True
+    stage.line.go_on()
+    assert stage.log == [b"a", b"b", b"c"]
+    assert (stage.told, stage.line.is_waiting) == ([(b"a+b", 2), (b"c", 3)], False)
+    stage.line.go_on()
+    assert len(stage.told) == 2
+
+
+def test_each_batch_is_refused_when_its_own_time_is_over() -> None:
+    stage = Stage()
+    stage.wait(b"early")
+    stage.clock.advance(TIMEOUT_MS - 1)
+    stage.wait(b"late")
+    stage.line.go_on()
+    assert stage.told == []
+    stage.clock.advance(1)
+    stage.line.go_on()
+    assert stage.told == [(b"early", NextFileError)]
+    stage.has_file = True
+    stage.line.go_on()
+    assert stage.told[1:] == [(b"late", 1)]
+
+
+def test_another_error_refuses_its_batch_alone() -> None:
+    stage = Stage()
+    stage.wait(b"a")
+    stage.has_file, stage.error = True, StoreFencedError("the disk is gone")
+    stage.line.go_on()
+    stage.error = None
+    stage.wait(b"b")
+    stage.line.go_on()
+    assert stage.told == [(b"a", StoreFencedError), (b"b", 1)]
+
+
+def test_what_is_above_the_bound_is_refused_in_its_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(append_line, "LINE_BYTES_MAX", 10)
+    stage = Stage()
+    stage.wait(b"12345")
+    stage.wait(b"123456")
+    stage.wait(b"1234")
+    stage.line.go_on()
+    assert stage.told == []
+    stage.has_file = True
+    stage.line.go_on()
+    assert stage.told == [(b"12345", 1), (b"123456", StoreFullError), (b"1234", 2)]
+    # The bytes of those that have gone do not count any more.
+    stage.wait(b"1234567890")
+    stage.line.go_on()
+    assert stage.told[3:] == [(b"1234567890", 3)]
+
+
+def test_a_fault_in_an_answer_holds_up_no_other(caplog: pytest.LogCaptureFixture) -> None:
+    stage = Stage()
+    stage.has_file = True
+
+    def fail(end_offset: int) -> None:
+        raise RuntimeError("a fault")
+
+    stage.line.wait([], appended=fail, refused=lambda error: None)
+    stage.wait(b"b")
+    stage.line.go_on()
+    assert stage.told == [(b"b", 1)]
+    assert "a fault of this server" in caplog.text
