@@ -1,7 +1,7 @@
 """The parts of one gateway, put together the same way by the server and by the tests' stage.
 
-Owns: GatewayParts, what knows whom. Must not touch: sockets and tasks (``server``), what the parts
-do.
+Owns: GatewayParts, and which part knows which. Must not touch: sockets and tasks (``server``), the
+work of the parts.
 
     listener -> clients -> delivery -> log        all of them -> output
         '-----> routes ------------------^

@@ -1,9 +1,10 @@
-"""Everything a client says but PUBLISH and PUBACK: the shell that applies what the rules decide.
+"""The shell for all packets but PUBLISH and PUBACK: it applies what the rules decide.
 
-Owns: which session a connection has, which session a client identifier has, the order in which a
-decision takes effect, its metrics and log lines.
-Must not touch: what may be asked for (``sessions.connect_rules``, ``subscribe_rules``), appends,
-delivery plans; it tells ``Delivery`` what subscriptions need. Lives in the one task of the gateway.
+Owns: the session of each connection and of each client identifier, the order in which a decision
+takes effect, its metrics and log lines.
+Must not touch: what a client may ask for (``sessions.connect_rules``, ``subscribe_rules``),
+appends, delivery plans; it tells ``Delivery`` what subscriptions need.
+State changes between two awaits of its callers.
 Spec: MQTT 5.0 and 3.1.1 chapter 3.
 """
 
@@ -52,8 +53,7 @@ _FAULT_CODES: Final = {
 class Clients:
     """The connections and sessions of one gateway.
 
-    Whoever reads from peers tells of a connection by its number; what has ended meanwhile is
-    ignored.
+    Callers name a connection by its number; a connection that has ended meanwhile is ignored.
     """
 
     def __init__(
@@ -71,8 +71,7 @@ class Clients:
         self._subscriptions = subscriptions
         self._delivery = delivery
         self._metrics = metrics
-        #: Number -> connection, None once it has ended; shared with the hot path, which only reads
-        #: it.
+        #: Number -> connection, None once it has ended; the hot path reads it too.
         self._connections = connections
         self._by_client_id: dict[str, Session] = {}
         self._peer_log = LimitedLog(logger, monotonic_s=lambda: clock.monotonic_ms() / 1000)
@@ -84,7 +83,7 @@ class Clients:
         self._connections[number] = Connection(output, number)
 
     def faulted(self, number: int, fault: Fault) -> None:
-        """Answer what could not be accepted; no more is read from this connection."""
+        """Answer a peer whose stream has a fault; no more is read from this connection."""
         self._end_faulty(number, _FAULT_CODES[fault], fault.name)
 
     def closed(self, number: int, reason: CloseReason) -> None:
@@ -101,7 +100,7 @@ class Clients:
         self._forget(connection)
 
     def disconnect(self, connection: Connection, reason_code: int, why: str) -> None:
-        """End a connection with the protocol's reason; MQTT 3 has none, so there it just closes."""
+        """End a connection with a reason code; MQTT 3 has none, so it is only closed."""
         session = connection.session
         if session is None:
             return  # ended meanwhile
@@ -136,7 +135,7 @@ class Clients:
             self._end(session)
 
     def _end(self, session: Session) -> None:
-        """Drop a session and all that it has."""
+        """Drop a session, its subscriptions and its cursors."""
         self._metrics.sessions_now -= 1
         self._delivery.forget(session)
         for topic_filter in list(session.filters):

@@ -1,6 +1,6 @@
 """The ``[gateway]`` section: what one MQTT gateway listens on, allows and maps.
 
-Owns: GatewayConfig and TopicRule, their defaults and why they are what they are.
+Owns: GatewayConfig and TopicRule, their defaults and the reasons for them.
 Must not touch: files, the environment; ``core.config`` reads those.
 """
 
@@ -21,7 +21,7 @@ class TopicRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     """
 
     filter: str
-    """Topic filter of the names that this rule is for."""
+    """Topic filter; the rule is for the topic names that match it."""
 
     queue_topic: str
     """Template of the queue topic."""
@@ -33,7 +33,7 @@ class TopicRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     """Template of the keys by which a message can be found."""
 
     queue_by: Literal["tag", "topic", "client_id"] = "tag"
-    """What is hashed to choose the queue, so what keeps its order."""
+    """The text that is hashed to choose the queue; messages that share it keep their order."""
 
 
 class GatewayConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -49,7 +49,7 @@ class GatewayConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     """How long a new connection may take until its CONNECT is complete."""
 
     connect_bytes_max: PositiveInt = 4096
-    """Largest CONNECT; all a peer can make us hold before it is known (docs: threat 1)."""
+    """Largest CONNECT; an unknown peer can make us hold no more than this (docs: threat 1)."""
 
     packet_bytes_max: Annotated[int, msgspec.Meta(ge=64, le=4_000_000)] = 1_048_576
     """Largest MQTT packet, told to clients as Maximum Packet Size; EMQX uses the same 1 MiB."""
@@ -61,38 +61,38 @@ class GatewayConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     """Longest topic name or filter in bytes; it is stored with every message."""
 
     keep_alive_max_s: Annotated[int, msgspec.Meta(ge=1, le=65535)] = 3600
-    """Largest keep alive; also what a client that asks for none (0) is held to."""
+    """Largest keep alive; it also binds a client that asks for none (0)."""
 
     receive_maximum: Annotated[int, msgspec.Meta(ge=1, le=65535)] = 1024
-    """QoS 1 messages a client may have unacknowledged towards us (MQTT 5 Receive Maximum)."""
+    """QoS 1 messages from one client that may be unacknowledged (MQTT 5 Receive Maximum)."""
 
     inflight_max: Annotated[int, msgspec.Meta(ge=1, le=65535)] = 64
-    """QoS 1 messages in flight to one client at most, whatever Receive Maximum it gives."""
+    """Most QoS 1 messages in flight to one client, whatever Receive Maximum the client gives."""
 
     topic_alias_max: Annotated[int, msgspec.Meta(ge=0, le=65535)] = 32
-    """Topic aliases a client may set on one connection; 0 turns them off."""
+    """Topic aliases that a client may set on one connection; 0 turns them off."""
 
     subscriptions_max: PositiveInt = 1000
     """Subscriptions of one session."""
 
     output_bytes_high: PositiveInt = 262_144
-    """Output queued for one connection before it counts as slow: QoS 0 is dropped, QoS 1 read
-    later."""
+    """Output queued for one connection before it counts as slow. A slow connection gets no QoS 0
+    messages; its QoS 1 messages are read later."""
 
     output_bytes_max: PositiveInt = 1_048_576
     """Output queued for one connection before it is closed."""
 
     default_topic: str = "MQTT_DEFAULT"
-    """Queue topic of everything that no rule gives a queue topic of its own."""
+    """Queue topic of the messages that no rule gives a queue topic of their own."""
 
     create_topics: bool = True
     """Whether a topic name's first level may become a new queue topic."""
 
     topics_max: PositiveInt = 1000
-    """Queue topics that publishes may create; then the default topic takes the rest."""
+    """Queue topics that publishes may create; beyond that the default topic takes the messages."""
 
     topic_queue_count: Annotated[int, msgspec.Meta(ge=1, le=1024)] = 8
     """Queues of a queue topic that a publish creates."""
 
     topic_map: tuple[TopicRule, ...] = ()
-    """Rules of one's own for where topic names go; the built-in ones come behind them."""
+    """The operator's rules for where topic names go; the built-in rules come after them."""

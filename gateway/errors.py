@@ -10,7 +10,7 @@ from motelog.core.errors import MotelogError
 
 
 class GatewayError(MotelogError):
-    """A fault of one MQTT peer; ``reason_code`` is the byte that tells it why."""
+    """A fault of one MQTT peer; ``reason_code`` is the byte that tells the peer why."""
 
     reason_code: int = 0x80
 

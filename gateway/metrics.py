@@ -1,6 +1,6 @@
 """The gateway's counters: plain integers that the hot path adds to and a scrape reads.
 
-Owns: the names and meanings. Must not touch: exposition (core.metrics does that).
+Owns: their names and meanings. Must not touch: exposition (core.metrics does that).
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from dataclasses import dataclass, fields
 
 @dataclass(slots=True)
 class GatewayMetrics:
-    """Counters since start, but for the ``*_now`` fields, which are gauges."""
+    """Counters since the start; the ``*_now`` fields are gauges."""
 
     connections_opened: int = 0
     connections_closed: int = 0

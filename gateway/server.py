@@ -43,7 +43,7 @@ class Gateway:
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Serve until cancelled; started with ``await nursery.start(gateway.run)``.
 
-        Raises OSError when the address cannot be had.
+        Raises OSError when it cannot listen on the address.
         """
         config = self._config
         listener_socket = open_listener(config.listen)
@@ -70,7 +70,7 @@ class Gateway:
         )
 
         async def deliver() -> None:
-            # What the turn's own slice left over, and what others appended.
+            # Delivers what the turn's own slice left over, and what others appended.
             nonlocal grown
             while True:
                 await grown.wait()

@@ -1,1 +1,1 @@
-"""From the log to devices: who gets a record, live or later."""
+"""From the log to clients: who receives a record, live or later."""

@@ -1,9 +1,9 @@
 """Receivers that lag: each is served from the log at its own cursor until it is at the tail.
 
-Owns: the cursors' way through a queue, who is served next, what one receiver is sent.
+Owns: how cursors advance, which receiver is served next, what one receiver is sent.
 Must not touch: the live positions (``watched``), subscriptions.
 Invariants: a receiver with a cursor for a queue gets nothing of that queue from the live path, so
-that its order is the queue's. Nothing is sent above its window or its output's mark.
+that it receives in the queue's order. Nothing is sent beyond its window or its output's mark.
 Spec: MQTT 5.0 sections 3.3, 4.3, 4.6, 4.9.
 """
 
@@ -29,13 +29,13 @@ from motelog.gateway.metrics import GatewayMetrics
 from motelog.gateway.sessions.session import Session
 from motelog.gateway.sessions.subscriptions import NO_LOCAL, QOS_MASK
 
-#: Records that one lagging receiver is served before the next one has its turn.
+#: Most records, and their bytes, that one lagging receiver is served before the next one.
 CATCH_UP_COUNT_MAX: Final = 128
 CATCH_UP_BYTES_MAX: Final = 262_144
 
 
 class CatchUp:
-    """The lagging receivers of one gateway; ``serve`` gives each that can go on one slice."""
+    """The lagging receivers of one gateway; ``serve`` sends one slice to each that can go on."""
 
     def __init__(
         self, log: LogPort, plans: Plans, metrics: GatewayMetrics, *, wake: Callable[[], None]
@@ -44,14 +44,15 @@ class CatchUp:
         self._plans = plans
         self._metrics = metrics
         self._wake = wake
-        #: Receivers that have room again; whoever is in it waits for ``serve``.
+        #: Receivers that have room again and wait for ``serve``.
         self.returning: dict[Session, None] = {}
-        #: Of cursors whose read is tried again, what the log gave for it, and which wait now.
+        #: Cursor -> what the log returned for its last read, which is tried again.
         self._waited: dict[tuple[Session, WatchedQueue], Waiting] = {}
+        #: Cursors that wait for the log now.
         self._waiting: set[tuple[Session, WatchedQueue]] = set()
 
     def serve(self, now_ms: int) -> None:
-        """Serve one slice to each receiver that has room again; who can go on is in again."""
+        """Serve one slice to each of ``returning``; receivers that can go on return to it."""
         returning, self.returning = self.returning, {}
         for session in returning:
             if session.lagging and session.connection is not None:
@@ -95,9 +96,9 @@ class CatchUp:
     def _read_on(
         self, session: Session, queue: WatchedQueue, queue_offset: int, now_ms: int
     ) -> tuple[int, bool]:
-        """Return the cursor after one slice and whether it has to wait for somebody.
+        """Return the cursor after one slice, and whether it has to wait.
 
-        That is the client, whose window or socket is full, or the log.
+        It waits for the client, whose window or socket is full, or for the log.
         """
         cursor = session, queue
         if cursor in self._waiting:
@@ -146,7 +147,7 @@ class CatchUp:
             self._wake()
 
     def send_one(self, session: Session, options: int, message: OutgoingMessage) -> bool:
-        """Send, or drop by a rule; return False if window or socket is full and it must wait."""
+        """Send, or drop by a rule; return False if the message must wait for window or socket."""
         if message.expiry:
             self._metrics.messages_expired += 1
             return True

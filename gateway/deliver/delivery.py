@@ -1,18 +1,18 @@
 """From the log to subscribers: the live path and the receivers that lag behind it.
 
-Owns: the live path; its parts own the rest: who receives a name (``plans``), which queues are read
-(``watched``), receivers with a cursor (``catch_up``).
+Owns: the live path. Its parts own the rest: who receives a topic name (``plans``), which queues are
+read (``watched``), receivers with a cursor (``catch_up``).
 Must not touch: CONNECT and SUBSCRIBE (``clients``), appends (``routes``, ``reactor_listener``).
 Invariants: nothing is delivered that was not read from the log. A queue is read once for all its
 receivers. A receiver with a cursor for a queue gets nothing of that queue from the live path, so
-that its order is the queue's. Memory is bounded by the inflight windows and the outputs' marks.
+that it receives in the queue's order. The inflight windows and the outputs' marks bound memory.
 Spec: MQTT 5.0 sections 3.3, 4.3, 4.6, 4.9.
 
                       live                                  lagging
     grown queue -> read -> plan of the topic name -> fan out
                      window or socket full -> cursor at this record -> PUBACK or drained socket
                               ^-- still full <- read on, match, send -> at the tail: live
-    The log first brings what is not at hand any more; others go on meanwhile.
+    The log first brings records that are not at hand any more; other queues go on meanwhile.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from motelog.gateway.output import Output
 from motelog.gateway.sessions.session import Session
 from motelog.gateway.sessions.subscriptions import SubscriptionTree
 
-#: Records of one queue that one turn of the live path takes, and their bytes.
+#: Most records of one queue, and their bytes, that one turn of the live path takes.
 LIVE_COUNT_MAX: Final = 2048
 LIVE_BYTES_MAX: Final = 1_048_576
 
@@ -69,7 +69,7 @@ class Delivery:
         self._plans = Plans(subscriptions, metrics)
         self._catch_up = CatchUp(log, self._plans, metrics, wake=wake)
         self._grown: dict[WatchedQueue, None] = {}
-        # What subscriptions and acknowledgements change is the parts'.
+        # The parts hold the state that subscriptions and acknowledgements change.
         self.subscribe = self._queues.subscribe
         self.unsubscribe = self._queues.unsubscribe
         self.replan = self._plans.replan
@@ -88,7 +88,7 @@ class Delivery:
                 self._wake()
 
     def deliver(self, now_ms: int) -> bool:
-        """Deliver one slice of what has grown and of what lags; return whether more is at hand."""
+        """Deliver one slice to live and to lagging receivers; return whether more is at hand."""
         if self._grown:
             grown, self._grown = self._grown, {}
             for queue in grown:
@@ -99,7 +99,7 @@ class Delivery:
             catch_up.serve(now_ms)
         is_more = bool(self._grown or catch_up.returning)
         if is_more:
-            self._wake()  # whoever called may not call again
+            self._wake()  # the caller may not call again
         return is_more
 
     def _deliver_queue(self, queue: WatchedQueue, now_ms: int) -> bool:
@@ -132,7 +132,7 @@ class Delivery:
         return read.is_more
 
     def _go_on(self, queue: WatchedQueue) -> None:
-        """Read a queue on that has waited for the log."""
+        """Go on with a queue that has waited for the log."""
         queue.is_waiting = False
         self._grown[queue] = None
         self._wake()
@@ -148,7 +148,7 @@ class Delivery:
                 self._metrics.messages_undeliverable += 1
                 return
             body = inflated
-        # find, as "in" raises and catches an exception inside for every bytes it looks for.
+        # find, because "in" raises and catches an exception inside whenever it looks for bytes.
         if properties.find(V5_PROPERTIES) >= 0:
             block = delivery_properties(properties, store_ms=store_ms, now_ms=now_ms)
             if block is None:

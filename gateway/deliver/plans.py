@@ -2,7 +2,7 @@
 
 Owns: Plan, the bounded table of plans, a record as an MQTT message.
 Must not touch: outputs (a plan names them), queues, cursors.
-Invariants: a plan holds the receivers that are connected. So ``replan`` is called for each filter
+Invariants: a plan holds only receivers that are connected. So ``replan`` is called for each filter
 whose subscribers or options change, and for each filter of a session that gets or loses its
 connection.
 Spec: MQTT 5.0 sections 3.3 and 4.3.
@@ -24,7 +24,7 @@ from motelog.gateway.sessions.session import Session
 from motelog.gateway.sessions.subscriptions import NO_LOCAL, QOS_MASK, SubscriptionTree
 
 PLANS_MAX: Final = 100_000
-#: A native producer's compressed body may become at most this large for an MQTT client.
+#: A native producer's compressed body is inflated to at most this size for an MQTT client.
 INFLATED_BYTES_MAX: Final = 4_194_304
 
 TOPIC_PROPERTY: Final = MQTT_TOPIC.encode()
@@ -36,7 +36,7 @@ BriefRecord = tuple[int, bytes | None, bytes, bytes, bytes, int, int, int]
 
 
 class Plan:
-    """Who receives a topic name, grouped by what is sent: one encoding, one call each."""
+    """Who receives a topic name, in groups that take one encoding and one call each."""
 
     __slots__ = ("direct", "matches", "particular", "windowed")
 
@@ -44,7 +44,7 @@ class Plan:
         self.matches = matches
         direct: dict[tuple[Output, int], list[int]] = {}
         windowed: dict[tuple[Output, int], tuple[list[Session], list[int]]] = {}
-        #: Sessions that need a look at each message: No Local, Maximum Packet Size.
+        #: Sessions for which each message is checked: No Local, Maximum Packet Size.
         self.particular: list[Session] = []
         for session, options in matches.items():
             connection = session.connection
@@ -71,7 +71,7 @@ class Plans:
     def __init__(self, subscriptions: SubscriptionTree[Session], metrics: GatewayMetrics) -> None:
         self._subscriptions = subscriptions
         self._metrics = metrics
-        #: Read by the live path; a miss is answered by ``make``.
+        #: Read by the live path; ``make`` answers a miss.
         self.by_name: dict[bytes, Plan | None] = {}
 
     def make(self, name: bytes) -> Plan | None:
@@ -94,7 +94,7 @@ class Plans:
         if has_wildcard(topic_filter):
             self.by_name.clear()
         else:
-            # An exact filter matches one name, so a storm of connects leaves all other plans be.
+            # An exact filter matches one name, so all other plans survive a storm of connects.
             self.by_name.pop(topic_filter.encode(), None)
 
 

@@ -2,7 +2,7 @@
 
 Owns: WatchedQueue, how many subscriptions want which queue topic.
 Must not touch: records, receivers.
-Invariants: a queue is watched from its tail on, once for all who want it.
+Invariants: a queue is watched from its tail on, once for all subscriptions that want it.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ logger = logging.getLogger(__name__)
 class WatchedQueue:
     """One queue that some subscription needs; ``next_offset`` is the live position.
 
-    While it ``is_waiting`` for the log, nothing is read: what the log has is not at hand, or it
-    does not know the tail yet, and then nobody has a cursor in the queue.
-    ``waited``: what the log gave for the read that is tried again; None if none is.
+    While it ``is_waiting`` for the log, nothing is read: the records are not at hand, or the tail
+    is not known yet. Until the tail is known, no session has a cursor in the queue.
+    ``waited`` is what the log returned for a read that is tried again, else None.
     """
 
     __slots__ = ("handle", "is_waiting", "name", "next_offset", "topic", "waited")
@@ -38,7 +38,7 @@ class WatchedQueue:
 
 
 class WatchedQueues:
-    """The queues of one gateway that are read; ``by_handle`` is what growth is looked up in.
+    """The queues that one gateway reads; ``by_handle`` finds those that have grown.
 
     ``may_go_on`` is called with a queue whose tail has become known after it was watched.
     """
@@ -50,13 +50,13 @@ class WatchedQueues:
         self._mapping = mapping
         self._may_go_on = may_go_on
         self.by_handle: dict[QueueHandle, WatchedQueue] = {}
-        #: Queue topic -> how many subscriptions name it; and how many may match any.
+        #: Queue topic -> how many subscriptions name it. Below: how many may match any.
         self._wanted: dict[str, int] = {}
         self._wanted_any = 0
         log.on_topic_created(self._on_topic_created)
 
     def subscribe(self, topic_filter: str) -> None:
-        """Read what ``topic_filter`` can match from the tail on; undone by ``unsubscribe``."""
+        """Read all queues that ``topic_filter`` needs, from the tail on, until ``unsubscribe``."""
         topics = self._mapping.queue_topics(topic_filter)
         if topics is None:
             self._wanted_any += 1
@@ -68,7 +68,7 @@ class WatchedQueues:
             self._watch(topic)
 
     def unsubscribe(self, topic_filter: str) -> None:
-        """Stop reading what only ``topic_filter`` needed."""
+        """Stop reading the queues that only ``topic_filter`` needed."""
         topics = self._mapping.queue_topics(topic_filter)
         if topics is None:
             self._wanted_any -= 1
@@ -107,7 +107,7 @@ class WatchedQueues:
 
 
 def count_lost(metrics: GatewayMetrics, queue: WatchedQueue, begin: int, end: int) -> None:
-    """Note that retention took what a reader had not delivered yet."""
+    """Count and log the messages that retention deleted before their delivery."""
     metrics.messages_lost_to_retention += end - begin
     logger.warning(
         "retention has deleted messages before their delivery: keep the log longer, or find out"

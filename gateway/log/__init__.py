@@ -1,1 +1,1 @@
-"""What the gateway needs of a log, and the logs there are."""
+"""What the gateway needs of a log, and the logs that it can use."""

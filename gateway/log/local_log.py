@@ -2,8 +2,8 @@
 
 Owns: the translation of BrokerApi into LogPort: tickets on the process's one answer queue, and
 when a read may wait for the disk. Must not touch: the store; the broker does.
-Invariants: a topic exists as soon as it is created, and a queue's tail is always known. With a log
-that need not be synced a ticket waits for the next CommitLog file alone.
+Invariants: a topic exists as soon as it is created, and a queue's tail is always known. When
+the log need not be synced, a ticket waits only for the next CommitLog file.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from motelog.gateway.log.log_port import (
 
 
 class PagingIn:
-    """A read that misses what is on the disk only, and how often that has been paged in."""
+    """A read of cold places: which of them are missing, and how often they were paged in."""
 
     __slots__ = ("missing", "page_ins")
 
@@ -77,7 +77,7 @@ class LocalLog:
         return "{}/{}".format(*_place(queue))
 
     def on_topic_refused(self, listener: Callable[[str], None]) -> None:
-        """Nothing is to be done: a broker refuses a topic at once or not at all."""
+        """Do nothing: a broker refuses a topic at once or not at all."""
 
     # --- append --------------------------------------------------------------------------
 
@@ -135,13 +135,13 @@ class LocalLog:
     def _settle(self, tickets: list[Ticket], error: StoreError | None) -> None:
         for ticket in tickets:
             ticket.is_settled = True
-            # What has failed at its append keeps that reason.
+            # A ticket whose append failed keeps that reason.
             ticket.error = ticket.error or error
         self._tell_settled([(ticket, ticket.error) for ticket in tickets])
 
     def close(self) -> None:
         self._answers.close()
-        self._tell_settled = _tell_nobody  # what waits in line settles later
+        self._tell_settled = _tell_nobody  # tickets that wait in line settle later
 
     # --- read ----------------------------------------------------------------------------
 

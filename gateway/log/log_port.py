@@ -1,17 +1,17 @@
-"""What the gateway needs from a log, whoever keeps it.
+"""What the gateway needs of a log, wherever the log is kept.
 
 Owns: the LogPort protocol and its values: tickets, what a read found, what a read waits for.
 Must not touch: a broker or a connection; implementations do (``local_log``: a broker in this
 process).
 
     append(batch) -> Ticket, settled already      -> nothing waits, the batch is answered at once
-                  -> Ticket, taken and no more    -> on_settled: [(ticket, None or an error), ...]
+                  -> Ticket, not settled yet      -> on_settled: [(ticket, None or an error), ...]
     read(queue)   -> LogRead                      -> records, where to go on, what was lost
                   -> Waiting                      -> when_at_hand(waiting, then) -> read again
 
-Invariants: no call blocks. Tickets settle in the order of their appends, as the answers to a
-client leave in the order of its publishes [MQTT-4.6.0-2]; so a ticket is settled when ``append``
-returns only if none before it waits. An error belongs to its batch: the next one may succeed.
+Invariants: no call blocks. Tickets settle in the order of their appends, because the answers to a
+client leave in the order of its publishes [MQTT-4.6.0-2]. So a ticket is settled when ``append``
+returns only if no earlier ticket waits. An error belongs to its batch: the next one may succeed.
 A handle stays equal to itself as long as its port lives.
 A port serves one gateway and calls its listeners in that gateway's thread.
 """
@@ -29,7 +29,7 @@ QueueHandle: TypeAlias = Hashable
 
 
 class Ticket:
-    """One appended batch; ``error`` says why a settled one must not be acknowledged."""
+    """One appended batch; if it settles with an ``error``, it must not be acknowledged."""
 
     __slots__ = ("error", "is_settled")
 
@@ -38,7 +38,7 @@ class Ticket:
         self.is_settled = is_settled
 
 
-#: For every batch that was settled well at once: the hot path makes no object of its own.
+#: The ticket of every batch that settled well at once, so that the hot path makes no object.
 SETTLED: Final = Ticket(is_settled=True)
 
 #: Tickets with the errors of their batches, in the order of the appends.
@@ -48,8 +48,8 @@ Settled: TypeAlias = Sequence[tuple[Ticket, MotelogError | None]]
 class LogRead(NamedTuple):
     """What a read found in one queue.
 
-    ``records`` lie one behind the other as the record kernels take them. The read began at
-    ``begin_offset``; retention has taken what lies between the offset asked for and that.
+    ``records`` lie one behind the other, as the record kernels take them. The read began at
+    ``begin_offset``; retention has deleted the records between the offset asked for and this one.
     ``is_more``: the queue has records from ``next_offset`` on.
     """
 
@@ -60,14 +60,14 @@ class LogRead(NamedTuple):
 
 
 class Waiting(Protocol):
-    """A read that found nothing at hand. The reader keeps it and hands it to its next attempt.
+    """A read that found nothing at hand. The reader keeps it and passes it to the next attempt.
 
-    What is inside is the port's: what is missing, how often it has been tried.
+    Its content is the port's: what is missing, how often the read was tried.
     """
 
 
 def choose_queue(selector: str, queue_count: int) -> int:
-    """Return which queue of a topic a selector means: the same one behind every port."""
+    """Return the queue id that a selector chooses in a topic, the same behind every port."""
     return crc32(selector.encode()) % queue_count
 
 
@@ -81,27 +81,27 @@ class LogPort(Protocol):
         ...
 
     def create_topic(self, topic: str, queue_count: int) -> None:
-        """Have the topic created unless it exists; BrokerError if it is known to be refused.
+        """Create the topic unless it exists; BrokerError if it is known to be refused.
 
-        It may take a while. ``queue_of`` works at once, and what is appended meanwhile waits inside
-        the port under its ticket. If the topic is refused in the end, those tickets settle with the
-        reason, ``on_topic_refused`` tells, and the refusal is remembered for a while.
+        It may take a while. ``queue_of`` works at once, and batches appended meanwhile wait inside
+        the port. If the topic is refused in the end, their tickets settle with the reason, the
+        listener of ``on_topic_refused`` is called, and the refusal is remembered for a while.
         """
         ...
 
     def topics(self) -> Sequence[str]:
-        """Return the names of the users' topics known so far; ``on_topic_created`` tells others."""
+        """Return the users' topics known so far; ``on_topic_created`` tells of later ones."""
         ...
 
     def queue_of(self, topic: str, selector: str) -> QueueHandle:
-        """Return what addresses appends to the queue of ``topic`` that ``selector`` chooses.
+        """Return the handle for appends to the queue of ``topic`` that ``selector`` chooses.
 
         The topic exists or is being created.
         """
         ...
 
     def queues(self, topic: str) -> Sequence[QueueHandle]:
-        """Return the topic's queues for reading, none as long as it is not known to exist."""
+        """Return the topic's queues for reading, none while the topic is not known to exist."""
         ...
 
     def describe(self, queue: QueueHandle) -> str:
@@ -109,7 +109,7 @@ class LogPort(Protocol):
         ...
 
     def on_topic_created(self, listener: Callable[[str], None]) -> None:
-        """Call ``listener`` with each topic that gets queues, before growth of them is told."""
+        """Call ``listener`` with each topic that gets queues, before their growth is told."""
         ...
 
     def on_topic_refused(self, listener: Callable[[str], None]) -> None:
@@ -121,9 +121,9 @@ class LogPort(Protocol):
     def append(self, messages: list[Any]) -> Ticket:
         """Take a batch of ``core.records.append.AppendMessage`` whose first items are handles.
 
-        Taken is all that is promised before the ticket has settled. When it settles with an error,
-        none of the batch may be acknowledged, though some of it may be in the log. A ticket that is
-        settled already is not told again. The list is the caller's again on return.
+        Until the ticket has settled, the batch is taken and no more is promised. When it settles
+        with an error, none of the batch may be acknowledged, though some of it may be in the log. A
+        ticket settled on return is not told again. The list is the caller's again on return.
         """
         ...
 
@@ -132,9 +132,10 @@ class LogPort(Protocol):
         ...
 
     def settle_soon(self) -> None:
-        """Have settled what waits: nobody appends for the moment.
+        """Begin to settle the tickets that wait, as no appends come for the moment.
 
-        Not with each append: one sync or request is to serve all turns that a reactor has at hand.
+        Not called after each append: one sync or request serves all turns that a reactor has at
+        hand.
         """
         ...
 
@@ -157,13 +158,13 @@ class LogPort(Protocol):
         ...
 
     def when_at_hand(self, waiting: Waiting, then: Callable[[], None]) -> bool:
-        """Bring what a read waits for and call ``then`` later; False if too many wait by now."""
+        """Bring what a read waits for and call ``then`` later; False if too many wait already."""
         ...
 
     def tail(self, queue: QueueHandle, then: Callable[[int], None]) -> int | None:
         """Return the queue offset that the next record of the queue will have.
 
-        None if that is not known yet; ``then`` is called with it later. Growth from there on is
+        None if it is not known yet; ``then`` is called with it later. Growth from that offset on is
         told afterwards.
         """
         ...
@@ -175,12 +176,12 @@ class LogPort(Protocol):
     # --- life ----------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Do what takes time, until cancelled: settle tickets or refuse those that wait too long.
+        """Settle tickets, or refuse those that wait too long, until cancelled.
 
-        Nobody is told of a ticket afterwards.
+        Afterwards no listener is told of a ticket.
         """
         ...
 
     def close(self) -> None:
-        """Tell nobody of a ticket any more: the connections are about to end."""
+        """Stop telling of tickets: the connections are about to end."""
         ...

@@ -1,1 +1,1 @@
-"""MQTT topics and properties as the log has them, and back."""
+"""MQTT topic names and properties <-> topics and properties of the log."""

@@ -1,4 +1,4 @@
-"""What a publisher adds to a message's property text, and what an MQTT 5 receiver gets back of it.
+"""The publisher's part of a message's property text, and the MQTT 5 properties made from it.
 
 Owns: the property ``clientId`` and the JSON text of ``mqttProperties``. Must not touch: packets,
 the log.
@@ -67,9 +67,9 @@ def publish_properties(properties: Properties) -> bytes:
 
 
 def delivery_properties(text: bytes, *, store_ms: int, now_ms: int) -> bytes | None:
-    """Return the MQTT 5 property block for receivers, b"" without any; None if the message expired.
+    """Return the property block for MQTT 5 receivers, b"" if empty; None if the message expired.
 
-    The expiry interval that a receiver sees is what is left of it. [MQTT-3.3.2-6]
+    A receiver gets the rest of the expiry interval. [MQTT-3.3.2-6]
     """
     value = _value(text, _PROPERTIES)
     if value is None:

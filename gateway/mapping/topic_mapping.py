@@ -4,8 +4,8 @@ Owns: the rules (configured ones first, then the built-in ones) and their templa
 Must not touch: the log, sessions, clocks. Invariant: a message mapped by ``map_name`` lies in one
 of the topics that ``queue_topics`` names for every filter that matches its topic name.
 
-Built-in rules: the first level is the queue topic if that is a legal name, the second level is the
-tag; what has no legal first level, or whose topic may not be created, goes to the default topic.
+Built-in rules: the first level is the queue topic and the second level is the tag. A message goes
+to the default topic if its first level is no legal queue topic, or one that may not be created.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ class TopicMapping:
 def is_device_topic(queue_topic: str) -> bool:
     """Return whether devices may read and write the queue topic of this name.
 
-    Narrower than what a broker allows: '%' names retry and dead-letter topics.
+    Narrower than a broker's own rule: '%' names retry and dead-letter topics.
     """
     return (
         is_topic_name(queue_topic)

@@ -1,7 +1,7 @@
 """PUBACK, PUBREC, PUBREL and PUBCOMP, which have one form.
 
-Owns: their bytes. Must not touch: inflight windows. Those without properties are split by the
-frames kernel; it comes here for those with.
+Owns: their bytes. Must not touch: inflight windows. The frames kernel splits those without
+properties itself and calls this module for the others.
 Spec: MQTT 5.0 sections 3.4 to 3.7.
 
     packet id u16 | v5: reason code u8 (left out when 0) | properties (left out when empty)
@@ -66,7 +66,7 @@ def encode_puback(
     reason_code: int = ReasonCode.SUCCESS,
     properties: Mapping[PropertyId, PropertyValue] | None = None,
 ) -> bytes:
-    """Return the PUBACK packet; as with ``encode_ack``."""
+    """Return the PUBACK packet; errors as with ``encode_ack``."""
     return encode_ack(PacketType.PUBACK, version, packet_id, reason_code, properties)
 
 
@@ -79,7 +79,7 @@ def encode_ack(
 ) -> bytes:
     """Return the acknowledgement packet, its identifier at PACKET_ID_AT.
 
-    Before MQTT 5 there are none but positive ones: ValueError for a reason code of 0x80 and above.
+    Before MQTT 5 all are positive: ValueError for a reason code of 0x80 and above.
     """
     body = packet_id.to_bytes(2, "big")
     if version == 5:

@@ -1,7 +1,7 @@
 """CONNECT and CONNACK.
 
 Owns: their bytes, and the return codes that MQTT 3.1 and 3.1.1 have instead of reason codes.
-Must not touch: who may connect and what a session may ask for; that is policy of the shell.
+Must not touch: who may connect and what a session may ask for (``sessions.connect_rules``).
 Spec: MQTT 5.0 sections 3.1 and 3.2, MQTT 3.1.1 sections 3.1 and 3.2.
 
     CONNECT:  name string | level u8 | flags u8 | keep alive u16 | properties (v5)
@@ -37,7 +37,7 @@ from motelog.gateway.mqtt.packing import packet
 from motelog.gateway.mqtt.properties import WILL, length_and_properties, read_properties
 from motelog.gateway.mqtt.topics import check_topic_name
 
-# Protocol name and level, as every legal CONNECT begins.
+# Protocol name and level, with which every legal CONNECT begins.
 _VERSIONS: Final = {b"\x00\x06MQIsdp\x03": 3, b"\x00\x04MQTT\x04": 4, b"\x00\x04MQTT\x05": 5}
 _CONTROL: Final = re.compile("[\x01-\x1f\x7f-\x9f]")
 
@@ -109,7 +109,7 @@ def decode_connect(body: bytes) -> Connect:
 def claimed_version(body: bytes) -> int:
     """Return the version in which to answer a CONNECT that ``decode_connect`` refused.
 
-    A level above 5 is answered as MQTT 5, whatever else as 3.1.1.
+    Level 5 and above is answered as MQTT 5, everything else as 3.1.1.
     """
     return 5 if body[:6] == b"\x00\x04MQTT" and len(body) > 6 and body[6] >= 5 else 4
 
@@ -155,8 +155,8 @@ def encode_connack(
 ) -> bytes:
     """Return the CONNACK packet in the client's version; properties are sent to MQTT 5 alone.
 
-    Empty when version 3 or 4 has no return code for it: then the connection is closed without a
-    CONNACK [MQTT-3.2.2-6 of 3.1.1].
+    Empty when version 3 or 4 has no return code for the reason: then the connection is closed
+    without a CONNACK [MQTT-3.2.2-6 of 3.1.1].
     """
     present = session_present and reason_code == ReasonCode.SUCCESS  # [MQTT-3.2.2-6]
     if version == 5:
@@ -230,5 +230,5 @@ def _check_client_id(version: int, client_id: str, *, clean_start: bool) -> None
 
 
 def _has_control(text: str) -> bool:
-    # Nearly every text is printable, which is known at a tenth of the search's cost.
+    # Nearly every text is printable; checking that costs a tenth of the search.
     return not text.isprintable() and _CONTROL.search(text) is not None

@@ -27,7 +27,7 @@ from motelog.gateway.mqtt.properties import length_and_properties, read_properti
 PINGREQ: Final = b"\xc0\x00"
 PINGRESP: Final = b"\xd0\x00"
 
-# Table 3-13: what either side may say, and what a server alone says.
+# Table 3-13: the reason codes that a client may send, and those that a server may send.
 _FROM_CLIENT: Final = frozenset(
     {0x00, 0x04, 0x80, 0x81, 0x82, 0x83, 0x90, 0x93, 0x94, 0x95, 0x96, 0x97, 0x98, 0x99}
 )

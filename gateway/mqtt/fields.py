@@ -1,7 +1,7 @@
 """Bounded reading and writing of the field types that all MQTT packets are made of.
 
 Owns: integers, strings, binary data and pairs. Must not touch: what the fields mean.
-Invariants: no read goes past the body, and no length is believed before the bytes are there.
+Invariants: no read goes past the body, and no length is trusted before its bytes are there.
 Spec: MQTT 5.0 section 1.5.
 
     string, binary data:  length u16 | bytes

@@ -1,8 +1,8 @@
 """Whole MQTT frames -> plain tuples, and one PUBLISH -> bytes for many receivers.
 
 Owns: the choice between the kernel (_frames.pyx) and its reference (_frames_py.py), and what both
-promise. Must not touch: sessions, topic aliases, what a property says; those are decided on the
-tuples.
+promise. Must not touch: sessions, topic aliases, what a property says; callers decide those
+from the tuples.
 
 One uniform 6-tuple per frame, in the order of the index:
 
@@ -16,7 +16,7 @@ length. A topic is checked: UTF-8, no U+0000, no control character, no wildcard.
 MQTT 5 together with properties, among which the caller must find a topic alias.
 
 A frame of version 0 comes from a connection that had no version when the batch was read. Only a
-CONNECT may be the first of these; what follows it in the same batch is handed over unparsed, as
+CONNECT may be the first of these; later frames of the same batch are handed over unparsed, as
 ``(connection, first byte, None, body, 0, None)``, for ``split_one`` once the version is known.
 """
 
@@ -36,7 +36,7 @@ split: Final[Callable[[Any, Any], list[Frame]]] = _kernel.split
 """``split(data, index)``: the frames of one Turn; ``index`` holds four native u32 per frame:
 connection, MQTT version (0, 3, 4, 5), begin and end in ``data``, the fixed header included.
 
-ValueError, and no frames at all, if the index is no such thing or points outside the data.
+ValueError, and no frames at all, if the index has another form or points outside the data.
 """
 
 split_one: Final[Callable[[int, bytes, int, int], Frame]] = _kernel.split_one
@@ -47,6 +47,7 @@ encode_publish: Final[Callable[[bytes, bytes, int, int, bytes | None], tuple[byt
 )
 """``encode_publish(topic, payload, first_byte, version, properties)``: (packet, where its id is).
 
-The packet identifier is 0 and to be set per receiver at that position, which is 0 for QoS 0. The
-topic is not checked. ValueError if ``first_byte`` begins no PUBLISH or something is too long.
+The packet identifier is 0; the caller sets it for each receiver at that position. For QoS 0 the
+position is 0. The topic is not checked. ValueError if ``first_byte`` begins no PUBLISH or something
+is too long.
 """

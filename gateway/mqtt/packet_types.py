@@ -126,7 +126,7 @@ class Properties:
     """The properties of one packet; None (or an empty tuple) means that the packet has none.
 
     The attribute names are those of PropertyId in lower case, with the unit where there is one.
-    Without slots on purpose: what is absent is then not stored at all, but found in the class.
+    Without slots on purpose: an absent property is then read from the class and takes no room.
     """
 
     payload_format_indicator: int | None = None
@@ -197,7 +197,7 @@ class Will:
 
 @dataclass(frozen=True, slots=True)
 class Connect:
-    """``version`` is 3 (MQTT 3.1), 4 (3.1.1) or 5; ``keep_alive_s`` 0 means none asked for."""
+    """``version`` is 3 (MQTT 3.1), 4 (3.1.1) or 5; ``keep_alive_s`` 0 asks for none."""
 
     version: int
     clean_start: bool

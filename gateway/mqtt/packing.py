@@ -19,7 +19,7 @@ def packet(packet_type: PacketType, body: bytes, flags: int = 0) -> bytes:
 
 
 def check_flags(version: int, first_byte: int, expected: int) -> None:
-    """Raise MalformedPacketError unless the reserved bits are as ``expected``  [MQTT-2.1.3-1].
+    """Raise MalformedPacketError unless the reserved bits are as ``expected`` [MQTT-2.1.3-1].
 
     MQTT 3.1 alone lets a client set DUP when it repeats a PUBREL, SUBSCRIBE or UNSUBSCRIBE.
     """

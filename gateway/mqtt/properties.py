@@ -4,7 +4,7 @@ Owns: which property has which type, in which packets it may stand, whether it m
 which values it may have. Must not touch: what a property means to a session.
 Spec: MQTT 5.0 sections 2.2.2 and 3.x.2.
 
-    block:  { identifier varint | value } ...       the codec's blocks are without the length before
+    block:  { identifier varint | value } ...       the codec's blocks are without their length
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ WILL: Final = 0  # stands for a CONNECT's will properties, which have their own 
 def decode_properties(
     block: bytes | None, packet_type: int, *, from_server: bool = False
 ) -> Properties:
-    """Return the properties of a block, which is without its length; None and b"" hold none.
+    """Return the properties of a block without its length; None and b"" hold none.
 
     ``packet_type`` is a PacketType or WILL. ``from_server`` relaxes the rules that bind clients
     alone. Raises MalformedPacketError or ProtocolViolationError.
@@ -57,7 +57,7 @@ def read_properties(
 def encode_properties(properties: Mapping[PropertyId, PropertyValue] | None) -> bytes:
     """Return the block without its length; ValueError if a value does not fit its type.
 
-    USER_PROPERTY takes a tuple of pairs, SUBSCRIPTION_IDENTIFIER one or a tuple of several.
+    USER_PROPERTY takes a tuple of pairs, SUBSCRIPTION_IDENTIFIER an integer or a tuple of them.
     """
     parts = []
     for property_id, value in (properties or {}).items():

@@ -1,9 +1,8 @@
 """Topic names and topic filters: what is legal, and which filter matches which name.
 
 Owns: the rules of section 4.7. Must not touch: subscriptions (gateway.sessions.subscriptions).
-Beyond the standard's musts, control characters (U+0001..U+001F, U+007F..U+009F) are refused, as
-section 1.5.4 allows: topics end up in log lines and in the log's property text, whose separators
-they are.
+Control characters (U+0001..U+001F, U+007F..U+009F) are refused too, as section 1.5.4 allows: topics
+end up in log lines and in the log's property text, whose separators are control characters.
 Spec: MQTT 5.0 sections 4.7 and 4.8.2.
 """
 
@@ -16,7 +15,7 @@ from motelog.gateway.errors import MalformedPacketError, TopicFilterError, Topic
 from motelog.gateway.mqtt.fields import STRING_BYTES_MAX
 
 SHARED_PREFIX: Final = "$share/"
-# More levels than any fleet names and few enough that matching one topic name stays cheap.
+# More levels than any fleet uses, and few enough that matching one topic name stays cheap.
 FILTER_LEVELS_MAX: Final = 128
 
 _CONTROL: Final = "\x00-\x1f\x7f-\x9f"
@@ -25,7 +24,7 @@ _NOT_IN_FILTER: Final = re.compile(f"[{_CONTROL}]")
 
 
 def check_topic_name(name: str | bytes) -> None:
-    """Raise TopicNameError unless one may publish to ``name`` (MalformedPacketError: not UTF-8)."""
+    """Raise TopicNameError unless ``name`` is legal, MalformedPacketError if it is not UTF-8."""
     if isinstance(name, bytes):
         try:
             name = name.decode()  # [MQTT-1.5.4-1]

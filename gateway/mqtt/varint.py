@@ -1,7 +1,8 @@
 """Variable byte integers: one to four bytes, seven bits each, the least significant group first.
 
 Owns: their codec. Must not touch: anything else. Frames are cut by the reactor and split by the
-frames kernel, so only property lengths and subscription identifiers come here: plain Python does.
+frames kernel, so only property lengths and subscription identifiers come here. Plain Python is
+enough.
 Spec: MQTT 5.0 section 1.5.5, MQTT 3.1.1 section 2.2.3.
 """
 

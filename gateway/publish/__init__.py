@@ -1,1 +1,1 @@
-"""From devices to the log: the reactor's batches, routes, acknowledgements."""
+"""From clients to the log: the reactor's batches, routes, acknowledgements."""

@@ -1,13 +1,13 @@
-"""Acknowledgements of publishes: when they leave, and what is said instead when they may not.
+"""Acknowledgements of publishes: when they are sent, and the answers sent instead of them.
 
 Owns: PUBACKs of appended publishes, those that wait for the log, refusals, Receive Maximum.
 Must not touch: appends (``reactor_listener``), when a ticket settles (the log's port).
-Invariants: a publish is acknowledged only after its ticket has settled without an error; one that
-was refused is never acknowledged later. What is acknowledged goes to the connection that published,
-and to nobody who has its number afterwards.
+Invariants: a publish is acknowledged only after its ticket has settled without an error. A
+refused publish is never acknowledged later. An acknowledgement goes to the connection that
+published, and never to a later connection with the same number.
 Spec: MQTT 5.0 sections 3.4, 4.6 and 4.9; 3.1.1 likewise.
 
-A publish is a tuple (connection, packet identifier); those of one append stay together.
+A publish is a tuple (connection, packet identifier); the publishes of one append stay together.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from motelog.gateway.sessions.publish_rules import refuse_publish
 
 logger = logging.getLogger(__name__)
 
-#: PUBACK with reason "success", the same in every version; the packet identifier goes to position
-#: 2.
+#: PUBACK with reason "success", the same in every version; the packet identifier is
+#: at position 2.
 PUBACK: Final = b"\x40\x02\x00\x00"
 PUBACK_NUMBER_AT: Final = 2
 
@@ -40,8 +40,8 @@ Acks = list[tuple[int, int]]
 class WaitingAcks:
     """The acknowledgements of one append whose ticket has not settled.
 
-    ``connections`` are those that published, one for each; ``counted`` the ones among them that
-    Receive Maximum binds.
+    ``connections`` has the publishing connection of each of ``acks``; ``counted`` has those among
+    them that Receive Maximum binds.
     """
 
     acks: Acks
@@ -70,7 +70,7 @@ class PublishAcks:
 
     def appended(self, acks: Acks, ticket: Ticket) -> None:
         """Answer the publishes of one append, now or when its ticket settles."""
-        if ticket.is_settled:  # then nobody waits: tickets settle in order
+        if ticket.is_settled:  # then no ticket waits: they settle in order
             if ticket.error is not None:
                 self.refuse(acks, ticket.error)
             elif acks:
@@ -88,7 +88,7 @@ class PublishAcks:
                 self._disconnect(connection, code, "Receive Maximum exceeded")
 
     def refuse(self, acks: Acks, error: MotelogError) -> None:
-        """Tell publishers that the log has not taken what they sent, or cannot keep it."""
+        """Tell publishers that the log has not taken their messages, or cannot keep them."""
         logger.error(
             "the log refuses publishes, whose devices must send them again acks=%d reason=%s",
             len(acks), error,
@@ -104,7 +104,7 @@ class PublishAcks:
                 self.refuse_one(connection, packet_id, refusal)
 
     def refuse_one(self, connection: Connection, packet_id: int, error: GatewayError) -> None:
-        """Tell one publisher at QoS 1; MQTT 3 can refuse only by ending the connection."""
+        """Refuse one QoS 1 publish; MQTT 3 can do that only by ending the connection."""
         self._metrics.publishes_refused += 1
         packet = refuse_publish(connection.version, packet_id, error.reason_code)
         if packet is None:
@@ -119,14 +119,14 @@ class PublishAcks:
     def _acknowledge(self, acks: Acks) -> None:
         skipped = self._output.send_numbered(PUBACK, PUBACK_NUMBER_AT, acks)
         if skipped:
-            # Above its output mark a connection takes no more messages, but an acknowledgement is
-            # owed; there are few, as such a connection is not read from either.
+            # A connection above its output mark takes no more messages, but it is owed its
+            # acknowledgements. These are few, as such a connection is not read from either.
             for number, packet_id in acks:
                 if number in skipped:
                     packet = PUBACK[:PUBACK_NUMBER_AT] + packet_id.to_bytes(2, "big")
                     self._output.send(number, packet)
 
-    # --- what has waited -----------------------------------------------------------------
+    # --- tickets that have waited --------------------------------------------------------
 
     def settled(self, settled: Settled) -> None:
         """Answer the publishes whose tickets have settled, in their order."""
@@ -150,7 +150,7 @@ class PublishAcks:
         """Return the acknowledgements whose connection is still the one that published."""
         for connection in waiting.counted:
             connection.unacknowledged -= 1
-        # Nearly always all of them are, and comparing lists of the same objects is quick.
+        # Nearly always all of them still are. Comparing lists of the same objects is quick.
         if self._connections_of(waiting.acks) == waiting.connections:
             return waiting.acks
         return [

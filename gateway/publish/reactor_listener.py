@@ -60,7 +60,7 @@ class ReactorListener:
         self._metrics = metrics
         self._connections = connections
         self._clock = clock
-        # What this turn has collected: messages, who wants an acknowledgement for which, who pings.
+        # Collected in this turn: messages, publishes to acknowledge, connections that ping.
         self._messages: list[tuple[Any, ...]] = []
         self._acks: list[tuple[int, int]] = []
         self._pings: list[int] = []
@@ -84,7 +84,7 @@ class ReactorListener:
         self._delivery.deliver(now_ms)
 
     def _handle_packets(self, packets: list[tuple[Any, ...]], now_ms: int) -> None:
-        # The hot loop: once per PUBLISH and PUBACK, so without a call where one can be spared.
+        # The hot loop runs once per PUBLISH and PUBACK, so it avoids calls where it can.
         connections = self._connections
         routes = self._routes.by_topic
         messages = self._messages
@@ -94,7 +94,7 @@ class ReactorListener:
             connection = connections[number]
             if connection is not None:
                 if first_byte & 0xF4 == 0x30:  # PUBLISH with QoS 0 or 1 (or the illegal 2 | 1 = 3)
-                    # A topic name is split from a packet only after CONNECT: there is a session.
+                    # A packet is split into a topic name only after CONNECT, so there is a session.
                     route = routes.get(topic)
                     if route is not None and extra is None and not first_byte & 1:
                         origin = connection.origin or self._make_origin(connection)
@@ -134,9 +134,7 @@ class ReactorListener:
         number, first_byte, topic, payload, packet_id, extra = packet
         session = connection.session if connection is not None else None
         if connection is not None and session is not None and first_byte >> 4 == PacketType.PUBLISH:
-            if (
-                topic is None
-            ):  # came in the same turn as CONNECT: split before its version was known
+            if topic is None:  # it came in the turn of its CONNECT, when no version was known
                 packet = split_one(first_byte, payload, connection.version, number)
                 self._handle_packets([packet], now_ms)
                 return
@@ -149,7 +147,7 @@ class ReactorListener:
                 self._metrics.publishes_refused += 1
                 self._clients.disconnect(connection, exc.reason_code, str(exc))
             return
-        # Whatever else a client says takes effect after what it published before.
+        # Any other packet takes effect after the publishes that came before it.
         self._commit()
         if first_byte == 0:
             self._clients.malformed(number, packet_id, extra)
@@ -169,7 +167,7 @@ class ReactorListener:
         block: bytes | None,
         now_ms: int,
     ) -> None:
-        """Take a PUBLISH that the hot loop could not: new topic, properties, alias, refusal."""
+        """Take a PUBLISH that the hot loop cannot: new topic name, properties, alias, refusal."""
         qos = check_publish(first_byte)
         extra = b""
         if block is not None:
@@ -207,7 +205,7 @@ class ReactorListener:
     def _refuse_publish(
         self, connection: Connection, qos: int, packet_id: int, error: GatewayError
     ) -> None:
-        """Answer one publish that will not be stored; the connection goes on where it can."""
+        """Answer one publish that is not stored; it ends the connection only where it must."""
         if qos:
             self._commit()  # acknowledgements go out in the order of the publishes [MQTT-4.6.0-2]
             self._publish_acks.refuse_one(connection, packet_id, error)
@@ -224,13 +222,13 @@ class ReactorListener:
     # --- append and acknowledge ----------------------------------------------------------
 
     def _commit(self) -> None:
-        """Append what was collected; its publishers hear when its ticket has settled."""
-        # The lists are emptied in place: the hot loop holds on to them across a commit.
+        """Append the collected messages; publishers are answered when the ticket has settled."""
+        # The lists are emptied in place: the hot loop keeps using them across a commit.
         if self._messages:
             acks = self._acks.copy()
             self._acks.clear()
             self._append(acks)
-        # Afterwards, so that a PINGRESP also says that what came before it is in the log.
+        # After the append, so that a PINGRESP also says that earlier publishes are in the log.
         for number in self._pings:
             self._output.send(number, PINGRESP)
         self._pings.clear()

@@ -31,7 +31,7 @@ class Route:
     def __init__(self, queue: QueueHandle, properties: dict[str, str], tag: str) -> None:
         self.queue = queue
         self.tags_code = tags_code(tag)
-        #: Property text of a QoS 0 and of a QoS 1 publish, without what the publisher adds.
+        #: Property text of a QoS 0 and of a QoS 1 publish, without the publisher's part.
         self.at_most_once = encode_properties({**properties, MQTT_QOS: "0"})
         self.at_least_once = encode_properties({**properties, MQTT_QOS: "1"})
 
@@ -55,7 +55,7 @@ class Routes:
         self._topics_max = self._topics_left = topics_max
         self._topic_queue_count = topic_queue_count
         self._topic_bytes_max = topic_bytes_max
-        #: Read by the hot path; a miss is answered by ``resolve``.
+        #: Read by the hot path; ``resolve`` answers a miss.
         self.by_topic: dict[bytes, Route] = {}
         self._by_publisher: dict[tuple[bytes, str, str], Route] = {}
         self.depends_on_publisher = mapping.depends_on_publisher
@@ -103,7 +103,7 @@ class Routes:
         return topic
 
     def _create(self, topic: str) -> bool:
-        """Have a queue topic created if that is allowed; return whether it can be used."""
+        """Create a queue topic if that is allowed; return whether it can be used."""
         if not self._create_topics or self._topics_left == 0:
             return False
         try:
@@ -125,14 +125,14 @@ class Routes:
         return True
 
     def _on_topic_refused(self, topic: str) -> None:
-        """Forget all routes, which is rare: those to ``topic`` will be the default topic's."""
+        """Forget all routes, so that those to ``topic`` lead to the default topic; this is rare."""
         logger.warning(
             "the log could not create a queue topic, its publishes go to the default topic"
             " topic=%s default_topic=%s",
             topic, self._mapping.default_topic,
         )  # fmt: skip
         self._topics_left = min(self._topics_left + 1, self._topics_max)
-        # In place: the hot loop holds on to it.
+        # In place, as the hot loop keeps using the same dict.
         self.by_topic.clear()
         self._by_publisher.clear()
 

@@ -1,10 +1,11 @@
 """Who may connect, and on which terms: CONNECT in, a decision with its CONNACK out.
 
 Owns: refusals and their codes, what CONNACK says of the gateway's limits.
-Must not touch: connections, sessions; ``clients`` applies what is decided here.
-Spec: MQTT 5.0 and 3.1.1 sections 3.1 and 3.2. What this gateway does not offer yet (QoS 2,
-persistent sessions, retained and will messages, shared subscriptions, enhanced authentication) is
-said in CONNACK and refused with the standard's own codes; nothing is taken and then forgotten.
+Must not touch: connections, sessions; ``clients`` applies the decisions.
+Spec: MQTT 5.0 and 3.1.1 sections 3.1 and 3.2. CONNACK says what this gateway does not offer yet:
+QoS 2, persistent sessions, retained and will messages, shared subscriptions, enhanced
+authentication. Requests for these are refused with the standard's own codes; none is accepted and
+then ignored.
 """
 
 from __future__ import annotations
@@ -44,13 +45,13 @@ class Accepted:
 
     @property
     def idle_s_max(self) -> int:
-        """How long the client may be silent before it counts as gone. [MQTT-3.1.2-22]"""
+        """Seconds that the client may be silent before it counts as gone. [MQTT-3.1.2-22]"""
         return self.keep_alive_s + (self.keep_alive_s + 1) // 2
 
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """Why there is no connection; ``connack`` is empty where the standard has none for it."""
+    """Why there is no connection; ``connack`` is empty if the standard has none for it."""
 
     reason_code: int
     why: str
@@ -59,11 +60,11 @@ class Refused:
 
 
 class ConnectRules:
-    """Decides about each first packet; holds nothing but what the configuration says."""
+    """Decides about the first packet of each connection, from the configuration alone."""
 
     def __init__(self, config: GatewayConfig) -> None:
         self._config = config
-        #: What CONNACK tells an MQTT 5 client of our limits (section 3.2.2.3).
+        #: Our limits, as CONNACK tells them to an MQTT 5 client (section 3.2.2.3).
         self._limits: dict[PropertyId, PropertyValue] = {
             PropertyId.RECEIVE_MAXIMUM: config.receive_maximum,
             PropertyId.MAXIMUM_QOS: QOS_MAX,
@@ -84,7 +85,7 @@ class ConnectRules:
     ) -> Accepted | Refused:
         """Decide about the first packet of a connection.
 
-        ``new_client_id`` is asked for a client that leaves its identifier to the server.
+        ``new_client_id`` makes the identifier of a client that leaves it to the server.
         """
         if first_byte != PacketType.CONNECT << 4:  # [MQTT-3.1.0-1]
             return refuse_unread(ReasonCode.PROTOCOL_ERROR, "the first packet is not CONNECT")
@@ -95,7 +96,7 @@ class ConnectRules:
         return self._refusal(connect) or self._accept(connect, connect.client_id or new_client_id())
 
     def _refusal(self, connect: Connect) -> Refused | None:
-        """Return why, if this CONNECT asks for what cannot be given."""
+        """Return the refusal of a CONNECT that asks for something not offered, else None."""
         if connect.properties.authentication_method is not None:
             code = ReasonCode.BAD_AUTHENTICATION_METHOD
             why = "enhanced authentication is not offered"
@@ -125,7 +126,7 @@ class ConnectRules:
         )
 
     def _connack(self, connect: Connect, client_id: str, keep_alive_s: int) -> bytes:
-        """Return the CONNACK that accepts, for MQTT 5 with what differs from what was asked for."""
+        """Return the CONNACK that accepts; for MQTT 5 it tells what differs from the request."""
         particular: dict[PropertyId, PropertyValue] = {}
         if connect.properties.session_expiry_interval_s:
             particular[PropertyId.SESSION_EXPIRY_INTERVAL] = 0
@@ -143,7 +144,7 @@ class ConnectRules:
 def refuse_unread(reason_code: int, why: str) -> Refused:
     """Refuse a connection from which no CONNECT could be read.
 
-    It is closed without a CONNACK: nobody knows in which version to answer.
+    It is closed without a CONNACK: the version to answer in is unknown.
     """
     return Refused(reason_code, why, client_id="", connack=b"")
 

@@ -1,7 +1,7 @@
 """One network connection of a client: how to reach it, and what CONNECT agreed for it.
 
 Owns: its number, its topic aliases, what CONNECT agreed about packets. Must not touch: sockets;
-``output`` does. Lives from the accepted socket to its end; without a session until CONNECT.
+``output`` does. Lives from the accepted socket to its end; it has no session until CONNECT.
 Invariants: nothing here grows with the number of messages; aliases are bounded by what the gateway
 grants.
 Spec: MQTT 5.0 sections 3.1 and 3.3.2.3.4.
@@ -22,9 +22,9 @@ PACKET_BYTES_LIMIT: Final = 268_435_460
 
 
 class Connection:
-    """Small when idle, as a process holds a million: what most never use is made on demand.
+    """Small when idle, as a process holds a million: parts that few use are made on demand.
 
-    ``number`` is how its output knows it; no other open connection of the gateway has the same.
+    Its output knows it by ``number``; no other open connection of the gateway has the same.
     ``version`` is 3, 4 or 5, and 0 until CONNECT. ``packet_bytes_max`` is the largest packet that
     the client takes.
     """
@@ -58,8 +58,8 @@ class Connection:
         self.packet_bytes_max = packet_bytes_max
         #: Set by ``Session.attach`` and ``Session.detach`` alone.
         self.session: Session | None = None
-        #: What records of its publishes hold: the property text that theirs ends with, and the
-        #: peer's address. Empty until the first publish, as most clients of a fleet only listen.
+        #: Parts of each record that it publishes: the end of the property text, and the peer's
+        #: address. Empty until the first publish, as most clients of a fleet only listen.
         self.origin = b""
         self.host = b""
         #: Its QoS 1 publishes that wait for the log before they are acknowledged.
@@ -67,7 +67,7 @@ class Connection:
         self._aliases: dict[int, bytes] | None = None
 
     def resolve_alias(self, topic: bytes, alias: int, alias_max: int) -> bytes:
-        """Return the topic name of a PUBLISH with a topic alias, and remember or replace that.
+        """Return the topic name of a PUBLISH with a topic alias; a name that comes along is kept.
 
         ``topic`` is empty when the alias stands for it; ``alias_max`` is what CONNACK granted.
         Raises TopicAliasError or ProtocolViolationError.

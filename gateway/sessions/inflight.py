@@ -1,7 +1,7 @@
 """The QoS 1 messages that a client has not acknowledged yet, by packet identifier.
 
 Owns: the packet identifiers towards one client and how many may be in use. Must not touch: packets,
-clocks; what is remembered of a message is the caller's.
+clocks; the caller chooses what to keep of a message.
 Invariants (``_check``): at most ``limit`` in flight; no identifier is 0 or given twice.
 Spec: MQTT 5.0 sections 2.2.1, 4.4 and 4.9.
 """
@@ -19,8 +19,8 @@ PACKET_ID_MAX: Final = 65535
 class InflightWindow(Generic[M]):
     """Holds at most ``limit`` messages: the smaller of the client's Receive Maximum and ours.
 
-    An idle one is 56 bytes: the table exists only while something is in flight. A new connection
-    may bring a ``limit`` below what is in flight: then nothing is taken until there is room again.
+    An idle window is 56 bytes: the table exists only while messages are in flight. A new connection
+    may bring a ``limit`` below their number: then no message is taken until there is room again.
     """
 
     __slots__ = ("_last_packet_id", "_messages", "limit")
@@ -35,7 +35,7 @@ class InflightWindow(Generic[M]):
         return 0 if self._messages is None else len(self._messages)
 
     def allocate(self, message: M) -> int:
-        """Remember ``message`` under the next free packet identifier and return that.
+        """Remember ``message`` under the next free packet identifier; return the identifier.
 
         Return 0 when the window is full [MQTT-3.3.4-9]. Identifiers go round, so that one just
         acknowledged is the last to be used again. O(1) on average.

@@ -1,8 +1,8 @@
 """PUBLISH and its acknowledgements: what the gateway takes, and how it refuses the rest.
 
 Owns: which of them are offered, the answer to a publish that is not stored.
-Must not touch: connections, sessions, the log. The batches of ``publish.reactor_listener`` and of
-``deliver`` take the plain cases without asking here.
+Must not touch: connections, sessions, the log. ``publish.reactor_listener`` and ``deliver`` take
+the plain cases in batches and do not ask here.
 Spec: MQTT 5.0 and 3.1.1 sections 3.3 to 3.7.
 """
 
@@ -35,7 +35,7 @@ def refuse_publish(version: int, packet_id: int, reason_code: int) -> bytes | No
 
 
 def unexpected(first_byte: int) -> ProtocolViolationError:
-    """Return why a client that is connected may not send this packet now."""
+    """Return the error for a packet that a connected client may not send now."""
     packet_type = first_byte >> 4
     if packet_type == PacketType.CONNECT:  # [MQTT-3.1.0-2]
         return ProtocolViolationError("second CONNECT")

@@ -1,9 +1,9 @@
-"""What the gateway keeps for a client identifier: what it asked for, what it has not got yet.
+"""What the gateway keeps for a client identifier: its filters, and how far delivery to it has got.
 
-Owns: its topic filters' names, its inflight window, its cursors. Must not touch: connections'
-outputs, the subscription tree (which holds the options), the log.
+Owns: its topic filters, its inflight window, its cursors. Must not touch: the outputs of
+connections, the subscription tree (which holds the options), the log.
 Invariants: nothing here grows with the number of messages; the window is bounded by what was agreed
-at CONNECT. A session and its connection know each other, or neither knows one (``attach``,
+at CONNECT. A session and its connection refer to each other, or neither does (``attach``,
 ``detach``).
 Spec: MQTT 5.0 sections 3.1 and 4.1.
 """
@@ -20,7 +20,7 @@ _NONE: Final[tuple[str, ...]] = ()
 
 
 class Session:
-    """Small when idle, as a process holds a million: what most never use is made on demand.
+    """Small when idle, as a process holds a million: parts that few use are made on demand.
 
     ``connection`` is None while the client is away. Today a session ends with its connection
     (session expiry 0).
@@ -35,13 +35,13 @@ class Session:
         self.lagging: dict[Any, int] | None = None
         self._inflight_max = 1
         self._inflight: InflightWindow[Any] | None = None
-        # None, one filter, or several: a dict for one would double the session.
+        # None, one filter, or several: a dict for one filter would double the session's size.
         self._filters: str | dict[str, None] | None = None
 
     # --- connection ----------------------------------------------------------------------
 
     def attach(self, connection: Connection, *, inflight_max: int) -> None:
-        """Go on with ``connection``, whose client takes so many QoS 1 messages at once."""
+        """Go on with ``connection``, whose client takes ``inflight_max`` QoS 1 messages at once."""
         assert self.connection is None
         assert connection.session is None
         self.connection = connection
@@ -72,7 +72,7 @@ class Session:
         return 1 if isinstance(self._filters, str) else len(self._filters)
 
     def add_filter(self, topic_filter: str) -> None:
-        """Remember a topic filter; give the tree the same string object, it is then held once."""
+        """Remember a topic filter; give the tree the same str object, so that it is held once."""
         if self._filters is None:
             self._filters = topic_filter
         elif isinstance(self._filters, str):
@@ -108,7 +108,7 @@ class Session:
     def acknowledge(self, packet_id: int) -> bool:
         """Take a PUBACK; return whether that makes room for a receiver that lags.
 
-        An identifier that is not in flight is ignored: the client has nothing to be told.
+        An identifier that is not in flight is ignored: there is nothing to tell the client.
         """
         window = self._inflight
         return window is not None and window.ack(packet_id) and bool(self.lagging)

@@ -1,8 +1,7 @@
 """What SUBSCRIBE and UNSUBSCRIBE change: a packet and a session in, decisions and the answer out.
 
-Owns: which filters are granted, with which options, refusals and their codes.
-Must not touch: sessions (it reads them), the subscription tree; ``clients`` applies what is decided
-here.
+Owns: which filters are granted and with which options, refusals and their codes.
+Must not touch: sessions (it reads them), the subscription tree; ``clients`` applies the decisions.
 Spec: MQTT 5.0 and 3.1.1 sections 3.8 to 3.11.
 """
 

@@ -2,18 +2,18 @@
 
 Owns: the filters of all sessions of this process and their options. Must not touch: sessions; a
 subscriber is any hashable value. Not for shared subscriptions.
-Invariants (``_check``): a (filter, subscriber) pair stands once; no node and no table is empty.
+Invariants (``_check``): a (filter, subscriber) pair is there once; no node and no table is empty.
 Spec: MQTT 5.0 section 4.7; overlapping subscriptions 3.3.4.
 
     filter without "+":  options -> { filter: subscriber, or _Several when there are more }
-    filter with "+":     what ends in the first "+" -> a trie of the levels behind it, in which
+    filter with "+":     its text to the first "+" -> a trie of the levels behind it, in which
                          "+" and "#" are levels like others
 
 Nearly all filters of a fleet are exact, or one device's branch ("dev42/#"), and have one
-subscriber. Such a one costs its slot in a dict (some 50 bytes) and no object of its own: the
-options, of which a process sees a handful, choose the dict; a topic name is looked up there as it
-is and, for each of its branches, with "/#" behind it. The tries begin behind the first "+", so that
-one device's "dev42/+/set" does not cost a node for each level before.
+subscriber. Such a filter costs its slot in a dict (some 50 bytes) and no object of its own. There
+is a dict for each value of the options, of which a process sees a handful. A topic name is looked
+up there as it is, and each of its branches with "/#" behind it. The tries begin behind the first
+"+", so that one device's "dev42/+/set" does not cost a node for each level before.
 """
 
 from __future__ import annotations
@@ -75,15 +75,15 @@ class SubscriptionTree(Generic[S]):
         return removed
 
     def remove_all(self, subscriber: S, topic_filters: Iterable[str]) -> None:
-        """Remove what the subscriber has among ``topic_filters``."""
+        """Remove the subscriber's subscriptions to ``topic_filters``."""
         for topic_filter in topic_filters:
             self.remove(topic_filter, subscriber)
 
     def match(self, topic_name: str) -> dict[S, int]:
         """Return each subscriber that wants ``topic_name``, with the options to deliver by.
 
-        A subscriber with several matching filters is there once: its QoS is the highest of them
-        [MQTT-3.3.4-2], no local holds if it does for all of them, the other options if for one.
+        A subscriber with several matching filters is there once. Its QoS is the highest of them
+        [MQTT-3.3.4-2]. No local is set if it is set for all of them, another option if for one.
         """
         matched: dict[S, int] = {}
         keys = [topic_name]
@@ -101,7 +101,7 @@ class SubscriptionTree(Generic[S]):
         return matched
 
     def _matching_nodes(self, topic_name: str) -> Iterator[_Node[S]]:
-        # What is deeper than any filter stays together as one level, which matches nothing.
+        # Levels deeper than any filter stay together as one level, which matches nothing.
         levels = topic_name.split("/", FILTER_LEVELS_MAX)
         level_begin = 0
         for i, level in enumerate(levels):
@@ -199,7 +199,7 @@ class _Node(Generic[S]):
     __slots__ = ("children", "subscribers")
 
     def __init__(self) -> None:
-        # Most nodes have but one of the two, so both begin as one shared, never changed table.
+        # Most nodes need only one of the two, so both begin as a shared table that never changes.
         self.children: dict[str, _Node[S]] = _EMPTY
         self.subscribers: dict[S, int] = _EMPTY
 
@@ -225,7 +225,7 @@ class _Node(Generic[S]):
     def walk(self, levels: list[str]) -> Iterator[_Node[S]]:
         """Yield the nodes whose filters match, given the levels behind this node.
 
-        All branches level by level: a deep topic name costs time, never stack.
+        It walks all branches level by level: a deep topic name costs time, never stack.
         """
         nodes = [self]
         for level in levels:
