@@ -1,7 +1,7 @@
-"""May what was appended be acknowledged? One rule, and one queue of the answers that wait for it.
+"""Acknowledging what was appended: the rule that allows it, and the answers that wait for it.
 
-Owns: the rule (Acknowledge and its policies), AnswerQueue: answers by end offset, in the order of
-the log, and how long they may wait. Must not touch: an answer's bytes, connections, the disk.
+Owns: the rule (Acknowledge and its policies); AnswerQueue, the answers by end offset in the order
+of the log, and how long they may wait. Must not touch: an answer's bytes, connections, the disk.
 
     policy        acknowledged_offset
     Appended      the end of the log             (flush = "async")
@@ -12,8 +12,8 @@ the log, and how long they may wait. Must not touch: an answer's bytes, connecti
                                      -> the offset has grown: answered
                                      -> failure, or the time is over: refused, and why
 
-Invariants: an answer is given once; none that was refused is acknowledged later. Answers leave in
-the order in which they came. The clock is given; only ``run`` waits.
+Invariants: an answer is given once; a refused one is never acknowledged later. Answers leave in
+the order in which they came. The clock is an argument; only ``run`` waits.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ Answers = TypeVar("Answers")
 
 
 class Acknowledge(Protocol):
-    """How far a log may be acknowledged; a policy for each promise that a log can make."""
+    """How far a log may be acknowledged; there is one policy for each promise of a log."""
 
     @property
     def timeout_ms(self) -> int:
@@ -56,14 +56,14 @@ class Acknowledge(Protocol):
 
     @property
     def listeners(self) -> list[Callable[[], None]]:
-        """What is called when ``acknowledged_offset`` has grown, and when ``failure`` is set.
+        """Called when ``acknowledged_offset`` has grown, and when ``failure`` is set.
 
-        By the task that flushes: a listener must not append.
+        The task that flushes calls them: a listener must not append.
         """
         ...
 
     def want(self, end_offset: int) -> None:
-        """Have everything below ``end_offset`` made so that it may be acknowledged."""
+        """Start what lets everything below ``end_offset`` be acknowledged."""
         ...
 
 
@@ -84,7 +84,7 @@ class Appended:
         return _fence(self._store)
 
     def want(self, end_offset: int) -> None:
-        """Nothing is to be done: what was appended may be acknowledged."""
+        """Do nothing: what was appended may be acknowledged."""
 
 
 class Durable:
@@ -124,9 +124,9 @@ class _Entry(Generic[Answers]):
 
 
 class AnswerQueue(Generic[Answers]):
-    """Answers that wait until they may be given; what one append's answers are, its user says.
+    """Answers that wait until they may be given; the user chooses the type of one append's answers.
 
-    ``answer`` gets all that one growth has released, ``refuse`` all that share a reason.
+    ``answer`` gets all answers that one growth has released, ``refuse`` all that share a reason.
     """
 
     def __init__(
@@ -142,45 +142,48 @@ class AnswerQueue(Generic[Answers]):
         self._answer = answer
         self._refuse = refuse
         self._entries: deque[_Entry[Answers]] = deque()
-        # How many appends were too late since the log last kept up.
+        # Appends whose answers were too late since the log last kept up.
         self._late_count = 0
         acknowledge.listeners.append(self.release)
 
     def may_answer(self, end_offset: int) -> bool:
-        """Return whether what ends at ``end_offset`` may be answered at once, before nobody."""
+        """Return whether an append that ends at ``end_offset`` may be answered at once.
+
+        It may not overtake answers that wait.
+        """
         return not self._entries and self._acknowledge.acknowledged_offset >= end_offset
 
     def add(self, end_offset: int, answers: Answers) -> None:
-        """Have the answers to the append that ended at ``end_offset`` wait."""
+        """Queue the answers to the append that ended at ``end_offset``."""
         deadline_ms = self._clock.monotonic_ms() + self._acknowledge.timeout_ms
         self._entries.append(_Entry(end_offset, deadline_ms, answers))
 
     @property
     def is_waiting(self) -> bool:
-        """Whether anybody waits."""
+        """Whether any answer waits."""
         return bool(self._entries)
 
     def add_behind(self, answers: Answers) -> None:
-        """Have answers wait that need nothing of the log but their turn: behind the last ones."""
+        """Queue answers that need nothing of the log, behind the last ones that wait."""
         last = self._entries[-1]
         self._entries.append(_Entry(last.end_offset, last.deadline_ms, answers))
 
     def want(self) -> None:
-        """Have made so that it may be acknowledged what somebody waits for.
+        """Start what lets all waiting answers be given.
 
-        Not with each append: one sync is to serve all turns that a reactor has at hand.
+        It is not called with each append: one sync serves all turns that a reactor has at hand.
         """
         if self._entries:
             self._acknowledge.want(self._entries[-1].end_offset)
 
     def release(self) -> None:
-        """Answer all that may be answered now, and refuse the others if none will be any more."""
+        """Give all answers that may be given now; after a failure, refuse the others."""
         entries = self._entries
         if not entries:
             return
         failure = self._acknowledge.failure
         acknowledged_offset = self._acknowledge.acknowledged_offset
-        # Taken out before anybody is told: who is told may cause the next call.
+        # Entries leave the queue before anybody is told: the callee may cause the next call.
         released = []
         while entries and entries[0].end_offset <= acknowledged_offset:
             released.append(entries.popleft().answers)
@@ -197,7 +200,7 @@ class AnswerQueue(Generic[Answers]):
             self._refuse(refused, failure)
 
     def expire(self) -> int:
-        """Refuse those whose time is over; return for how many ms nobody's will be."""
+        """Refuse the answers whose time is over; return in how many ms to look again."""
         entries, now_ms = self._entries, self._clock.monotonic_ms()
         refused = []
         while entries and entries[0].deadline_ms <= now_ms:
@@ -215,11 +218,11 @@ class AnswerQueue(Generic[Answers]):
                 )  # fmt: skip
             self._late_count += len(refused)
             self._refuse(refused, error)
-        # Whoever comes now waits as long as anybody may.
+        # An answer that comes now waits for the whole timeout.
         return entries[0].deadline_ms - now_ms if entries else timeout_ms
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Refuse those whose time is over, until cancelled; then forget who waits."""
+        """Refuse the answers whose time is over, until cancelled; then forget all that wait."""
         task_status.started()
         try:
             while True:
@@ -229,7 +232,7 @@ class AnswerQueue(Generic[Answers]):
             self.close()
 
     def close(self) -> None:
-        """Forget who waits, and listen no more: the connections are about to end."""
+        """Forget all that wait, and stop listening: the connections are about to end."""
         self._entries.clear()
         if self.release in self._acknowledge.listeners:
             self._acknowledge.listeners.remove(self.release)

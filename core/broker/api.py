@@ -1,8 +1,8 @@
 """The broker's face for users in the same process: the gateway appends and reads here.
 
 Owns: nothing; it hands on to the topic table and the store. Must not touch: sockets, files.
-The system's topics and the consumer groups' retry topics cannot be reached from here: what a device
-sends must not land where the broker reads its own state from.
+The system's topics and the consumer groups' retry topics cannot be reached from here: a device's
+message must not land where the broker reads its own state from.
 """
 
 from __future__ import annotations
@@ -57,8 +57,8 @@ class BrokerApi:
         self._faults = LimitedLog(logger)
         self.store_host = store_host
         self.acknowledge = policy_of(store)
-        # The hot calls go straight to the store. The event loop may not wait for a file: who gets
-        # NextFileError has the batch wait in ``line``.
+        # The hot calls go straight to the store. The event loop may not wait for a file: a caller
+        # that gets NextFileError puts the batch into ``line``.
         self.append = partial(store.append, may_wait=False)
         self.read = store.reader.read
         self.queue_tail = store.queue_tail
@@ -113,7 +113,7 @@ class BrokerApi:
     def on_growth(self, listener: Callable[[list[QueueTail]], None]) -> None:
         """Call ``listener`` with the queues that have more to read; it must not append.
 
-        What it raises is logged: the message is in the log, whoever sent it hears so.
+        An exception of the listener is logged; the message is in the log all the same.
         """
 
         def hear(tails: list[QueueTail]) -> None:

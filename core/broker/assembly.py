@@ -1,4 +1,4 @@
-"""The parts of one broker, put together: what knows whom, and which request goes where.
+"""The parts of one broker, put together: which part knows which, and which takes which request.
 
 Owns: BrokerParts, the table of request codes with the gates before it, the broker's counters.
 Must not touch: tasks and the order of starting (server), what the parts do.
@@ -55,7 +55,7 @@ _FILTERING: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Processors:
-    """One broker's processors, made of what they share, and what is shown of their work."""
+    """One broker's processors, and what is shown of their work."""
 
     send: SendProcessor
     send_back: SendBackProcessor
@@ -91,7 +91,7 @@ class Processors:
         )
 
     def by_code(self) -> dict[int, Processor]:
-        """Return who takes which request."""
+        """Return which processor takes which request code."""
         return (
             self.send.processors()
             | self.send_back.processors()
@@ -101,7 +101,7 @@ class Processors:
         )
 
     def connection_closed(self, connection: Connection) -> None:
-        """Forget what was held for a connection, and who lived on it."""
+        """Forget the requests held for a connection, and the clients that used it."""
         self.pull.connection_closed(connection)
         self.consumer.connection_closed(connection)
 
@@ -164,7 +164,7 @@ def assemble(
     address: tuple[str, int],
     port: int,
 ) -> BrokerParts:
-    """Make a broker on an open store; it listens on ``port`` and is told as ``address``."""
+    """Make a broker on an open store; it listens on ``port`` and clients are told ``address``."""
     shared = make_shared(config, clock, store, tables, store_host=encode_host(*address))
     api, stats = shared.api, shared.stats
     processors = Processors.of(shared, schedule, port=port)

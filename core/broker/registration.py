@@ -3,8 +3,8 @@
 Owns: one connection per name server, the registration body. Must not touch: the topic table beyond
 reading it. Spec: RocketMQ BrokerOuterAPI.registerBrokerAll, RegisterBrokerBody.
 
-A name server that cannot be reached is tried again soon; it takes nothing from the others. At a
-stop the broker unregisters, so that clients look elsewhere at once.
+A name server that cannot be reached is tried again soon, and does not delay the others. At a stop
+the broker unregisters, so that clients look elsewhere at once.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _GOODBYE_S: Final = 1.0
 
 @dataclass(frozen=True, slots=True)
 class BrokerAddress:
-    """How this broker is told to the world."""
+    """The names and the address under which this broker registers."""
 
     cluster: str
     name: str
@@ -89,7 +89,7 @@ class Registrar:
 
     async def _serve(self, stream: trio.SocketStream) -> None:
         client = RemotingClient(stream, peer=self._namesrv)
-        # The connection outlives our end by one request.
+        # When the task is cancelled, the connection stays for one more request.
         scope = trio.CancelScope(shield=True)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._run_client, client, scope)
@@ -127,7 +127,7 @@ class Registrar:
         }
 
     async def _unregister(self, client: RemotingClient) -> None:
-        """Tell the name server that we stop, so that clients are sent here no longer."""
+        """Tell the name server that this broker stops, so that it sends no more clients here."""
         self._is_registered = False
         request = RemotingCommand(RequestCode.UNREGISTER_BROKER, ext=self._names())
         with contextlib.suppress(RemotingError):  # it will notice the end of the connection
@@ -140,7 +140,7 @@ class Registrar:
             RequestCode.REGISTER_BROKER,
             ext={
                 **self._names(),
-                # RocketMQ's name server wants the field; nothing of ours listens for a slave.
+                # RocketMQ's name server wants the field; no port for slaves exists here.
                 "haServerAddr": "",
                 "compressed": "false",
                 "bodyCrc32": str(zlib.crc32(body) & 0x7FFFFFFF),

@@ -1,7 +1,8 @@
 """The life of a broker: one store, its tables, and the remoting server in front of it.
 
 Owns: listening addresses, the order of starting and stopping, what happens at intervals.
-Must not touch: what the parts are and who knows whom (assembly), what a request does (processors).
+Must not touch: what the parts are and how they are connected (assembly), what a request does
+(processors).
 
     run: listen -> open the store, load the tables -> serve -> register -> started
     end: stop serving -> save what changed -> the store closes itself
@@ -52,7 +53,7 @@ class Broker:
         self._on_progress = on_progress
         self._clock = clock or SystemClock()
         self._address: tuple[str, int] | None = None
-        # What a start that takes long said last of itself.
+        # The last report of a start that takes long.
         self.start_progress: StartProgress | None = None
         self.tables = Tables.of(config)
         self._saved = SavedTables(config, self.tables)
@@ -67,7 +68,7 @@ class Broker:
 
     @property
     def parts(self) -> BrokerParts:
-        """What serves."""
+        """The parts of the running broker."""
         assert self._parts is not None, "the broker has not started"
         return self._parts
 
@@ -117,7 +118,7 @@ class Broker:
                 listener.close()
             raise
         async with trio.open_nursery() as nursery:
-            # The store outlives everybody who uses it, so its end is ours to choose.
+            # The store outlives all its users, so its end is chosen here.
             store_scope = trio.CancelScope(shield=True)
             await nursery.start(_run_in_scope, store.run, store_scope)
             try:
@@ -161,8 +162,8 @@ class Broker:
             nursery.start_soon(self._tick_regularly, parts)
             for registrar in parts.registrars:
                 nursery.start_soon(registrar.run)
-            # Clients that start after us should find our topics at once; a name server that is
-            # away must not keep us from starting.
+            # Clients that start after the broker should find its topics at once; a name server
+            # that is away must not keep the broker from starting.
             with trio.move_on_after(_FIRST_REGISTRATION_S_MAX):
                 for registrar in parts.registrars:
                     await registrar.first_round_over.wait()
@@ -193,7 +194,7 @@ class Broker:
         return parse_address(self._config.advertise) if self._config.advertise else self.address
 
     def _open(self, store: MessageStore, schedule: ScheduleService) -> None:
-        """Open the store and load what is saved beside it; blocking."""
+        """Open the store and load the tables that are saved beside it; blocks."""
         store.open(self._note_progress)
         try:
             self._saved.load(is_expected=store.end_offset > 0)

@@ -1,7 +1,7 @@
 r"""What a SQL92 filter expression means: its grammar, its checks, closures that evaluate it.
 
 Owns: the grammar, three-valued logic, how texts compare. Must not touch: sockets, files, clocks,
-how properties are found (filtered_reads). Imported with the first expression: lark takes time.
+how properties are found (filtered_reads). Imported with the first expression: lark loads slowly.
 Spec: RocketMQ's filter module (SelectorParser, ComparisonExpression, LogicExpression, ...).
 
     OR                                                    binds least
@@ -10,14 +10,16 @@ Spec: RocketMQ's filter module (SelectorParser, ComparisonExpression, LogicExpre
     > >= < <= [NOT] BETWEEN [NOT] IN [NOT] CONTAINS [NOT] STARTSWITH [NOT] ENDSWITH
     NOT + -                                               binds most
 
-Where RocketMQ has a result, it is the same here. So NOT a = 1 means (NOT a) = 1, and is refused;
-a = b is unknown without a, false without b alone; two properties are equal as texts, in order
-as numbers; NOT CONTAINS is false without the property; a property alone is never true.
-Where RocketMQ fails, that is where it gives up the message with an error in its log, texts that are
-numbers compare as such: 30.5 > 30, and a whole number beyond 32 bits with a small one. A text that
-is no decimal number, NaN, Infinity and hexadecimal ones among them, does not match there either,
-whatever the rest of the expression says. 0.0 may be written, and NOT a = 1 and what is left behind
-the end of an expression are errors instead of something else than it looks like.
+Where RocketMQ has a result, it is the same here. So NOT a = 1 means (NOT a) = 1, and is refused.
+a = b is unknown without a, and false if only b is missing. Two properties are compared as texts for
+equality, as numbers for order. NOT CONTAINS is false without the property; a property alone is
+never true.
+RocketMQ fails on some comparisons: it gives up the message with an error in its log. Here texts
+that are numbers are then compared as numbers: 30.5 > 30, or a whole number beyond 32 bits with a
+small one. With a text that is no decimal number (NaN, Infinity and hexadecimal ones are none) the
+message does not match here either, whatever the rest of the expression says. 0.0 may be written.
+NOT a = 1, and text behind the end of an expression, are errors here; in RocketMQ they mean
+something else than they look like.
 """
 
 from __future__ import annotations
@@ -113,19 +115,19 @@ _WHOLE_MAX: Final = (1 << 63) - 1
 _WHOLE_DIGITS_MAX: Final = 20
 _WORD: Final = re.compile(r"'(?:''|[^'])*'|[A-Za-z0-9_$.]+|<>|[<>]=|\S")
 _WHOLE_TEXT: Final = re.compile(r"[+-]?[0-9]+")
-# As Java's Double.valueOf: blanks around it, and f or d behind it.
+# As Java's Double.valueOf: with blanks around it, and f or d behind it.
 _NUMBER_TEXT: Final = re.compile(
     r"\s*([+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?)[fFdD]?\s*"
 )
-# A longer text is no number: it would take long to find out which one.
+# A longer text counts as no number: converting it would take long.
 _NUMBER_CHARACTERS_MAX: Final = 512
 _SHOWN_CHARACTERS: Final = 32
 
 
 def compile_expression(expression: str) -> tuple[tuple[str, ...], Evaluate]:
-    """Return the names of the properties it needs, and what evaluates it; SqlFilterError.
+    """Return the names of the properties it needs, and its evaluation; SqlFilterError.
 
-    The evaluation gets the values that there are, and may raise NotComparableError.
+    The evaluation gets the values that exist, and may raise NotComparableError.
     """
     _check_words(expression)
     try:
@@ -138,9 +140,9 @@ def compile_expression(expression: str) -> tuple[tuple[str, ...], Evaluate]:
 
 @dataclass(frozen=True, slots=True)
 class _Node:
-    """One part of an expression, and what the checks of the parts around it ask.
+    """One part of an expression, with what the checks of the parts around it need.
 
-    ``literal`` counts with ``is_literal`` only; ``name`` is that of a property alone.
+    ``literal`` counts only if ``is_literal``; ``name`` is set for a property alone.
     """
 
     evaluate: Evaluate
@@ -261,8 +263,8 @@ class _Builder(Transformer[Token, _Node]):
 
 @cache
 def _parser() -> Lark:
-    """Return the parser, made with the first expression."""
-    # The basic lexer: a keyword is no name wherever it stands, as in RocketMQ.
+    """Return the parser, which the first expression creates."""
+    # The basic lexer: as in RocketMQ, a keyword is never a name, wherever it stands.
     return Lark(
         GRAMMAR,
         parser="lalr",
@@ -303,7 +305,7 @@ def _column(token: Token) -> int:
 
 
 def _check_words(expression: str) -> None:
-    """Refuse what is too long before the parser takes some microseconds for each word."""
+    """Refuse too many words before the parser takes some microseconds for each."""
     excess = next(islice(_WORD.finditer(expression), SQL_WORDS_MAX, None), None)
     if excess is not None:
         reason = f"it has more than {SQL_WORDS_MAX} words and signs"
@@ -316,7 +318,7 @@ def _check_depth(depth: int, column: int) -> None:
 
 
 def _check_ordered(node: _Node) -> None:
-    """Refuse what is neither property nor number beside one of the signs of order."""
+    """Refuse an operand of an order comparison that is neither a property nor a number."""
     if node.is_boolean or (node.is_literal and isinstance(node.literal, str)):
         raise SqlFilterError(
             "only properties and numbers have an order; NOT belongs before brackets",
@@ -359,7 +361,7 @@ def _unquoted(token: str) -> str:
 
 
 def any_of(parts: Sequence[Evaluate]) -> Evaluate:
-    """Return what is true with one of ``parts``; those behind it are not evaluated then."""
+    """Return what is true if one of ``parts`` is; parts behind that one are not evaluated."""
 
     def evaluate(p: Properties) -> Value:
         result: Value = False
@@ -375,7 +377,7 @@ def any_of(parts: Sequence[Evaluate]) -> Evaluate:
 
 
 def all_of(parts: Sequence[Evaluate]) -> Evaluate:
-    """Return what is false with one of ``parts``; those behind it are not evaluated then."""
+    """Return what is false if one of ``parts`` is; parts behind that one are not evaluated."""
 
     def evaluate(p: Properties) -> Value:
         result: Value = True
@@ -403,7 +405,7 @@ def _property(name: str) -> Evaluate:
 
 
 def _negated(part: Evaluate) -> Evaluate:
-    """Return the negative number; unknown for anything else, properties among it."""
+    """Return the negative number; unknown for anything else, even for properties."""
 
     def evaluate(p: Properties) -> Value:
         value = part(p)
@@ -427,7 +429,7 @@ def _is_in(name: str, elements: frozenset[str]) -> Evaluate:
 def _search(
     part: Evaluate, found: Callable[[str, str], bool], text: str, *, wanted: bool
 ) -> Evaluate:
-    """Return what is never unknown: false without a value, or without a text to look for."""
+    """Return a search that is never unknown: false without a value or a text to look for."""
 
     def evaluate(p: Properties) -> Value:
         value = part(p)
@@ -451,7 +453,7 @@ def _equal(left: _Node, right: _Node) -> Evaluate:
 
 
 def _equals_literal(name: str, literal: Value) -> Evaluate:
-    """Return what most comparisons are, without the choice among types for each message."""
+    """Return the most usual comparison, without a choice among types for each message."""
     if isinstance(literal, str):
 
         def evaluate(p: Properties) -> Value:
@@ -510,7 +512,7 @@ def _ordered_to_literal(name: str, sign: Callable[[Any, Any], bool], literal: Va
 
 
 def _converter(like: Value) -> Callable[[str], bool | int | float]:
-    """Return what makes of texts that which they are compared with; NotComparableError."""
+    """Return the conversion of texts to the type of ``like``; it raises NotComparableError."""
     if isinstance(like, bool):
         return _boolean
     return _number if isinstance(like, int) else _decimal
@@ -521,7 +523,7 @@ def _boolean(text: str) -> bool:
 
 
 def _number(text: str) -> int | float:
-    # Nearly every text: four times as fast as a regular expression.
+    # True for nearly every text, and four times as fast as a regular expression.
     if text.isdecimal() and text.isascii() and len(text) <= _WHOLE_DIGITS_MAX:
         return int(text)
     if len(text) <= _NUMBER_CHARACTERS_MAX and _WHOLE_TEXT.fullmatch(text):

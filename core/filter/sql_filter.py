@@ -1,10 +1,11 @@
 """SQL92 filters: which messages a consumer wants, by their properties.
 
-Owns: SqlFilter, its limits, the memory of those in use. Must not touch: sockets, files, clocks;
+Owns: SqlFilter, its limits, the cache of filters in use. Must not touch: sockets, files, clocks;
 what an expression means (sql_compiler, imported with the first one: lark takes time to load).
 Spec: RocketMQ MessageSelector.bySql, SqlFilter, ExpressionMessageFilter.
 
-Invariant: what SqlFilters holds, refused expressions included, has EXPRESSIONS_CHARACTERS at most.
+Invariant: the expressions that SqlFilters holds, refused ones included, have at most
+EXPRESSIONS_CHARACTERS.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from motelog.core.errors import BrokerError
 from motelog.core.remoting.codes import SQL_EXPRESSION_TYPE, ResponseCode
 from motelog.core.topic_names import shown
 
-# What an expression may be; the worst of that size is refused or ready within some milliseconds.
+# Limits of an expression; the worst within them is refused or ready after some milliseconds.
 SQL_CHARACTERS_MAX: Final = 4096
 SQL_WORDS_MAX: Final = 512  # names, keywords, literals and signs
 SQL_DEPTH_MAX: Final = 32  # brackets, NOTs, signs and operators inside each other
@@ -37,15 +38,15 @@ class SqlFilterError(BrokerError):
 
 
 class NotComparableError(ValueError):
-    """A property that is compared with a number is none; the message does not match."""
+    """A property that is compared with a number is not a number; the message does not match."""
 
 
 class ParserNotLoadedError(Exception):
-    """A filter is needed before there is a parser, which the caller is to load."""
+    """A filter is needed before the parser is loaded; the caller has to load it."""
 
 
 class SqlFilter:
-    """One expression, ready to be asked about messages; ``names`` are the properties it needs."""
+    """One compiled expression; ``names`` are the properties that it needs."""
 
     __slots__ = ("_evaluate", "expression", "names")
 
@@ -55,9 +56,9 @@ class SqlFilter:
         self._evaluate = evaluate
 
     def matches(self, values: Properties) -> bool:
-        """Say whether a message is wanted that has ``values`` of the properties it needs.
+        """Say whether a message with ``values`` of the properties in ``names`` is wanted.
 
-        Unknown is not wanted.
+        A message is not wanted if the result is unknown.
         """
         try:
             return self._evaluate(values) is True
@@ -66,9 +67,9 @@ class SqlFilter:
 
 
 class SqlFilters:
-    """The filters in use by their expressions, those asked for longest ago first.
+    """The filters in use by their expressions, the least recently used first.
 
-    While it is not ``is_loaded``, nothing is parsed: see filter_gate.
+    Until ``is_loaded`` is true, nothing is parsed: see filter_gate.
     """
 
     def __init__(self, *, is_enabled: bool = True, is_loaded: bool = True) -> None:
@@ -87,7 +88,7 @@ class SqlFilters:
             kind = shown(expression_type or "")[1:-1]
             text = f"The broker does not support consumer to filter message by {kind}"
             raise BrokerError(ResponseCode.SYSTEM_ERROR, text)
-        # Refused here as well, so that no text of any length is kept for having been refused.
+        # Refused here as well: refused expressions are kept, and long ones must not be.
         check_length(expression)
         if not self.is_loaded:
             raise ParserNotLoadedError
@@ -121,7 +122,7 @@ def check_length(expression: str) -> None:
 def compile_sql(expression: str) -> SqlFilter:
     """Return the filter of ``expression``; SqlFilterError says what is wrong with it."""
     check_length(expression)
-    # Not before it is needed: few brokers and consumers ever see an expression.
+    # Imported only when needed: few brokers and consumers ever see an expression.
     from motelog.core.filter.sql_compiler import compile_expression
 
     return SqlFilter(expression, *compile_expression(expression))

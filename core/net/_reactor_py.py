@@ -2,9 +2,9 @@
 
 Owns: its sockets, their queued output and partial frames until shut_down(). Must not touch: what
 frames mean; policy, clocks (the second enters with poll() and sweep()), logging.
-Invariants: an id is given out again two polls after its connection ended at the earliest; a partial
-frame takes as much memory as was received of it; per connection a turn says opened, frames, faults,
-closed, in this order of time.
+Invariants: an id is given out again at the earliest two polls after its connection ended. A partial
+frame takes only as much memory as was received of it. For each connection a turn reports opened,
+frames, faults, closed, in this order of time.
 Spec: MQTT 5.0 section 2.1.4; RocketMQ's NettyDecoder (LengthFieldBasedFrameDecoder of 4 bytes).
 """
 
@@ -42,7 +42,7 @@ WOULD_BLOCK = (errno.EAGAIN, errno.EINTR)
 
 
 def frame_size(framing: Framing, data: bytes | bytearray, begin: int) -> int:
-    """Whole size of the frame at ``begin``; 0 while that takes more bytes, -1 if malformed."""
+    """Whole size of the frame at ``begin``; 0 if more bytes are needed to say, -1 if malformed."""
     if framing is Framing.REMOTING:
         if len(data) - begin < 4:
             return 0
@@ -60,7 +60,7 @@ class Turn:
     """One batch: what arrived and what happened; its buffers are valid until the next poll().
 
     ``drained`` has each connection that was above ``output_bytes_high`` when its output was to be
-    sent, if only for a moment, and is now below half of it.
+    sent, even if only for a moment, and is now below half of it.
     """
 
     __slots__ = ("closed", "data", "drained", "faults", "frames", "index", "more", "opened")
@@ -146,9 +146,9 @@ class _Connection:
         self.idle_s_max = idle_s_max
         self.listener = listener
         self.peer = peer
-        self.last_frame_s = now_s  # while connecting or lingering: when that began
+        self.last_frame_s = now_s  # while it connects or lingers: when that began
         self.variant = 0
-        self.is_deferred = False  # what it sent behind its first frame is cut in the next turn
+        self.is_deferred = False  # bytes behind its first frame are cut in the next turn
         self.rest = b""
         self.output: deque[memoryview] = deque()
         self.output_bytes = 0
@@ -159,7 +159,7 @@ class _Connection:
         self.is_paused = False
         self.is_full = False  # above output_bytes_high; not read until it has drained
         self.is_blocked = False  # the socket takes no more; waits for EPOLLOUT
-        self.is_broken = False  # sending failed; what the peer sent before is still read
+        self.is_broken = False  # sending failed; bytes that the peer sent before are still read
         self.is_lingering = False  # closed by Python: sends what is queued, discards input
         self.is_half_closed = False
         self.is_input_ended = False
@@ -170,7 +170,7 @@ class _Connection:
 
     @property
     def wanted_events(self) -> int:
-        """What epoll is asked for."""
+        """The events that epoll is asked for."""
         if self.is_connecting:
             return select.EPOLLOUT
         is_read = not self.is_input_ended if self.is_lingering else self.is_read
@@ -178,10 +178,10 @@ class _Connection:
 
 
 class Reactor:
-    """Sockets in batches: one poll() takes what all of them have and cuts it into frames.
+    """Sockets in batches: one poll() receives from all of them and cuts the bytes into frames.
 
     One thread owns it. Ids of connections are slot numbers below ``connections_max``. Calls that
-    name a connection which has ended do nothing: it may have ended before that is reported.
+    name an ended connection do nothing: a connection may end before a turn reports it.
     """
 
     def __init__(
@@ -239,7 +239,7 @@ class Reactor:
         """Accept from ``sock``, bound and listening, which the reactor now owns; returns its id.
 
         A connection that has not completed a frame within ``first_frame_s`` gets Fault.IDLE; 0
-        means no limit. After the first frame there is none until set_limits().
+        means no limit. After the first frame there is no limit until set_limits().
         """
         epoll = self._usable()
         if len(self._listeners) == LISTENERS_MAX:
@@ -273,7 +273,7 @@ class Reactor:
     ) -> int:
         """Begin to connect to a numeric address; a turn reports it in ``opened`` or ``closed``.
 
-        What is sent before it is open waits. ``source`` is the local address. OSError when there
+        Output queued before it is open waits. ``source`` is the local address. OSError when there
         is no descriptor or no slot left.
         """
         self._usable()
@@ -316,7 +316,7 @@ class Reactor:
         return slot
 
     def poll(self, now_s: int) -> Turn:
-        """Send what is queued, then take one batch from all sockets that are ready; never waits.
+        """Send queued output, then take one batch from all sockets that are ready; never waits.
 
         ``now_s`` is a clock that does not go back. The buffers of the turn before are released.
         """
@@ -342,8 +342,8 @@ class Reactor:
             assert self._epoll is not None
             self._ready.extend(self._epoll.poll(0, EVENTS_MAX))
             self._input_ready = len(self._ready) >= BUSY_EVENTS
-        # What a full turn leaves over is first in the next one; asking epoll again instead would
-        # serve the same sockets first each time.
+        # Sockets that a full turn leaves over come first in the next one. Asking epoll again
+        # instead would serve the same sockets first each time.
         while self._ready and self._has_turn_room():
             descriptor, events = self._ready.popleft()
             slot = self._by_descriptor.get(descriptor)
@@ -356,7 +356,7 @@ class Reactor:
         return self._report()
 
     def send(self, connection: int, data: bytes, body: bytes = b"") -> None:
-        """Queue a message, ``data`` and ``body`` behind it; flush() or the next poll() sends it.
+        """Queue a message, ``data`` then ``body``; flush() or the next poll() sends it.
 
         A connection that does not read and would exceed ``output_bytes_max`` is aborted with
         OUTPUT_FULL. While at most ``output_bytes_high`` wait, a message of any size is taken.
@@ -387,7 +387,7 @@ class Reactor:
     def send_numbered(
         self, data: bytes, number_at: int, receivers: list[tuple[int, int]]
     ) -> list[int]:
-        """fan_out() with a 16-bit number of each receiver's own put at ``data[number_at]``."""
+        """fan_out(), with a 16-bit number for each receiver put at ``data[number_at]``."""
         if not 0 <= number_at <= len(data) - 2:
             raise ValueError(f"no room for a number at byte {number_at} of {len(data)}")
         before, after = data[:number_at], data[number_at + 2 :]
@@ -397,7 +397,7 @@ class Reactor:
         )
 
     def flush(self) -> None:
-        """Send what is queued: one system call per connection that has output, normally."""
+        """Send queued output: normally one system call per connection that has any."""
         self._usable()
         dirty, self._dirty = self._dirty, {}
         for slot in dirty:
@@ -406,7 +406,7 @@ class Reactor:
                 self._flush_one(slot, c)
 
     def close(self, connection: int) -> None:
-        """Send what is queued, half-close, discard input for LINGER_S; not reported."""
+        """Send queued output, half-close, discard input for LINGER_S; not reported."""
         if self._closed.pop(connection, None) is not None:
             self._rest(connection)
             return
@@ -423,7 +423,7 @@ class Reactor:
         self._watch(c)
 
     def abort(self, connection: int) -> None:
-        """End it at once, with what is queued; not reported."""
+        """End it at once and drop its queued output; not reported."""
         if self._closed.pop(connection, None) is not None:
             self._rest(connection)
         elif connection in self._connections:
@@ -431,15 +431,15 @@ class Reactor:
             self._forget(connection)
 
     def set_variant(self, connection: int, variant: int) -> None:
-        """A number handed back with each frame cut from now on."""
+        """Set a number that is handed back with each frame cut from now on."""
         c = self._sendable(connection)
         if c is not None:
             c.variant = variant
 
     def set_limits(self, connection: int, *, frame_bytes_max: int, idle_s_max: int) -> None:
-        """Largest frame with header; seconds without a complete frame until Fault.IDLE, 0: never.
+        """Set the largest frame, header included, and the seconds without one until Fault.IDLE.
 
-        Time in which Python has paused the connection does not count.
+        0 seconds: never. Time in which Python has paused the connection does not count.
         """
         c = self._sendable(connection)
         if c is not None:
@@ -463,7 +463,7 @@ class Reactor:
             self._watch(c)
 
     def peer(self, connection: int) -> tuple[str, int]:
-        """Address and port of the other side, also after the end until the id is used again."""
+        """Address and port of the other side; after the end, too, until the id is used again."""
         if connection not in self._peers:
             raise ValueError(f"no connection {connection}")
         return self._peers[connection]
@@ -474,11 +474,11 @@ class Reactor:
         return 0 if c is None else c.output_bytes
 
     def sweep(self, now_s: int) -> None:
-        """Find what is overdue: idle connections, lingering ones, those that do not open."""
+        """Find overdue connections: idle ones, lingering ones, those that do not open."""
         self._usable()
         self._now_s = now_s
         for slot, c in list(self._connections.items()):
-            if not c.last_frame_s:  # it was opened before anything told the time
+            if not c.last_frame_s:  # it was opened before the first poll() gave a time
                 c.last_frame_s = now_s
             waited_s = now_s - c.last_frame_s
             if c.is_connecting:
@@ -492,7 +492,7 @@ class Reactor:
                 self._note_fault(slot, c, Fault.IDLE)
 
     def shut_down(self) -> None:
-        """Close all sockets after one attempt to send what is queued; it cannot be used again."""
+        """Try once to send queued output, then close all sockets; it cannot be used again."""
         for slot, c in list(self._connections.items()):
             if not c.is_connecting:
                 self._flush_one(slot, c)
@@ -541,12 +541,12 @@ class Reactor:
         c.sock.close()
 
     def _end(self, slot: int, reason: CloseReason) -> None:
-        """End a connection that Python has to hear about."""
+        """End a connection, and report that to Python."""
         self._release(slot)
         self._closed[slot] = reason
 
     def _forget(self, slot: int) -> None:
-        """End a connection that Python has closed."""
+        """End a connection without a report: Python has closed it."""
         self._release(slot)
         self._rest(slot)
 
@@ -609,8 +609,8 @@ class Reactor:
                     return
                 if exc.errno in (errno.ECONNABORTED, errno.EPROTO):
                     continue
-                # No descriptor or no memory: the pending connection stays ready, so that trying
-                # at once again would spin.
+                # No descriptor or no memory: the pending connection stays ready, so trying again
+                # at once would spin.
                 self.accept_errno = exc.errno or 0
                 self._pause_listener(listener)
                 return
@@ -650,7 +650,7 @@ class Reactor:
     # ------------------------------------------------------------------ input
 
     def _receive(self, slot: int, c: _Connection) -> None:
-        """Take what one socket has, at most its share of the turn; cut it into frames."""
+        """Receive from one socket, at most its share of the turn; cut the bytes into frames."""
         try:
             received = c.sock.recv(RECEIVE_BYTES_MAX)
         except OSError as exc:
@@ -710,7 +710,7 @@ class Reactor:
         self._watch(c)
 
     def _discard(self, slot: int, c: _Connection) -> None:
-        """Throw away what a closed connection still sends; let it go when the peer is done too."""
+        """Discard what a closed connection still sends; end it when the peer is done too."""
         try:
             received = c.sock.recv(RECEIVE_BYTES_MAX)
         except OSError as exc:
@@ -722,13 +722,13 @@ class Reactor:
         if c.is_half_closed or c.is_input_ended:
             self._forget(slot)
         else:
-            c.is_input_ended = True  # it may still read what is queued
+            c.is_input_ended = True  # the peer may still read queued output
             self._watch(c)
 
     # ------------------------------------------------------------------ output
 
     def _has_room(self, slot: int, c: _Connection) -> bool:
-        """Whether the connection is at or below its high-water mark, after trying to get it so."""
+        """Send if the connection is above its high-water mark; return False if it still is."""
         if c.is_broken:
             return False
         if c.output_bytes > self._output_bytes_high:
@@ -757,10 +757,10 @@ class Reactor:
         self._dirty[slot] = None
 
     def _flush_one(self, slot: int, c: _Connection) -> None:
-        """Send what is queued as far as the socket takes it; half-close if Python closed it."""
+        """Send queued output as far as the socket takes it; half-close if Python closed it."""
         if c.is_connecting:
             return
-        # Judged before sending too: who held something back because of it waits for ``drained``.
+        # Judged before sending too: a sender that held something back waits for ``drained``.
         if c.output_bytes > self._output_bytes_high:
             c.is_full = True
         if not c.is_blocked:
@@ -807,7 +807,7 @@ class Reactor:
     # ------------------------------------------------------------------ what Python sees
 
     def _report(self) -> Turn:
-        """The turn; what Python has closed since it was noted is left out."""
+        """The turn, without connections that Python has closed since they were noted."""
         turn = Turn(
             bytes(self._data),
             self._index,

@@ -34,13 +34,13 @@ async def drive(
 
     Output queued by ``handle_turn`` is sent before the next wait. A task that queues output at
     another time calls ``reactor.flush()``. Overdue connections are looked for once a second.
-    ``clock_s`` is a clock that does not go back. ``after_turns`` is called each time before other
-    tasks get to run: what is to be done once for all turns in a row.
+    ``clock_s`` is a clock that does not go back. ``after_turns`` does what is done once for all
+    turns in a row; it is called each time before other tasks get to run.
     """
     accepts = LimitedLog(logger, lines_max=1, period_s=ACCEPT_LINE_PERIOD_S)
     is_more = False
     while True:
-        # One scope for all waits of a second: one for each would cost half as much as the wait.
+        # One scope for all waits of a second: a scope for each costs half as much as the wait.
         with trio.move_on_after(SWEEP_INTERVAL_S):
             while True:
                 if is_more:
@@ -59,7 +59,7 @@ async def drive(
 def _take_turns(
     reactor: Reactor, handle_turn: Callable[[Turn], None], clock_s: Callable[[], int]
 ) -> bool:
-    """Take turns until there is nothing to do; False, or True if TURNS_MAX did not suffice."""
+    """Take turns until there is nothing to do; return whether TURNS_MAX did not suffice."""
     for _ in range(TURNS_MAX):
         # An empty poll costs one system call, a wait in trio fifty times that: wait only when the
         # answers to the last turn brought nothing new at once.
@@ -68,6 +68,6 @@ def _take_turns(
             handle_turn(turn)
         elif not turn.more:
             return False
-    # What a turn leaves over need not make epoll's descriptor readable: so this is not waited for.
+    # What a turn leaves over need not make epoll's descriptor readable: poll again without waiting.
     reactor.flush()
     return True

@@ -1,6 +1,6 @@
 """Listening sockets: the one way in which a role opens one.
 
-Owns: the socket's options and its backlog, what is said when accepting fails.
+Owns: the socket's options and its backlog, the log line when accepting fails.
 Must not touch: accepting (the reactor), which addresses are allowed (the configuration).
 """
 
@@ -11,8 +11,8 @@ from typing import Final
 
 from motelog.core.addresses import parse_address
 
-# Connections that the system completes before we accept them; devices come back all at once after
-# an outage. The system's own limit (net.core.somaxconn) may be lower.
+# Connections that the system completes before the reactor accepts them. After an outage all devices
+# come back at once. The system's own limit (net.core.somaxconn) may be lower.
 LISTEN_BACKLOG: Final = 4096
 ACCEPTING_RESTS: Final = (
     "new connections have to wait, those that are open are served; raise the limit of open files"

@@ -45,14 +45,14 @@ EVENTS_MAX: Final = 1024
 ACCEPTS_MAX: Final = 256
 """Most connections taken from one listener in a turn."""
 BUSY_EVENTS: Final = 8
-"""A turn that served this many sockets says ``more``: by now others are ready, and polling again is
-cheaper than waiting."""
+"""A turn that served this many sockets says ``more``: others are probably ready by now, and polling
+again is cheaper than waiting."""
 DIRECT_BYTES: Final = 4096
 """A partial frame of at least this size is received in place instead of being copied each turn."""
 COPIED_BYTES_MAX: Final = 256
 """A message up to this size is copied behind the queued output, a larger one is shared."""
 LINGER_S: Final = 1
-"""How long a closed connection may still take output and send what we discard."""
+"""How long a closed connection may still take output; what it sends meanwhile is discarded."""
 CONNECT_S_MAX: Final = 10
 """How long an outgoing connection may take to open."""
 ACCEPT_PAUSE_S: Final = 1

@@ -1,8 +1,8 @@
 """Reference of the append kernel: the same answers as _append.pyx in plain Python.
 
-Owns: how a record is written, said briefly. Must not touch: files, clocks, sockets. append.py has
+Owns: how a record is written, in short code. Must not touch: files, clocks, sockets. append.py has
 the docstrings, layout.py the drawing.
-Unlike the kernel it has no guard: a page of a mapped file that cannot be had ends the process.
+Unlike the kernel it has no guard: a page of a mapped file that cannot be read ends the process.
 Spec: RocketMQ MessageExtEncoder, CommitLog.
 """
 
@@ -113,7 +113,7 @@ def measure(messages: list[Any], begin: int, body_bytes_max: int) -> tuple[int, 
 
 
 def _check(message: Any, body_bytes_max: int) -> int:
-    """Return the bytes the record will take; TypeError, ValueError, RecordTooLargeError."""
+    """Return the size of the record in bytes; TypeError, ValueError, RecordTooLargeError."""
     if not isinstance(message, tuple) or len(message) != 10:
         raise TypeError("a message to append is a tuple of 10")
     tail, body, properties, code, born_ms, born_host, sys_flag, flag, reconsume, prepared = message
@@ -168,7 +168,7 @@ def encode_batch(
         size = _size(tail, body, properties, born, len(store_host))
         if position + size + BLANK_BYTES_MIN > limit:
             return index, position
-        # The host bits follow the hosts, so that no caller can make a record that misreads.
+        # The hosts set the host bits, so that no caller can make a record that is read wrongly.
         sys_flag &= ~HOST_FLAGS
         sys_flag |= SYS_FLAG_BORN_IPV6 * (len(born) == IPV6_BYTES)
         sys_flag |= SYS_FLAG_STORE_IPV6 * (len(store_host) == IPV6_BYTES)

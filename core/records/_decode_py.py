@@ -1,6 +1,6 @@
 """Reference of the decode kernel: the same answers as _decode.pyx in plain Python.
 
-Owns: the values taken from a record, said briefly. Must not touch: files, clocks, sockets.
+Owns: the values taken from a record, in short code. Must not touch: files, clocks, sockets.
 decode.py has the docstrings, layout.py the drawing. Spec: RocketMQ MessageDecoder.
 """
 

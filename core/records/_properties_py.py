@@ -11,7 +11,7 @@ NAMED_KEYS: Final = (b"UNIQ_KEY\x01", b"KEYS\x01")
 
 
 def find_property(properties: bytes, name: bytes) -> bytes | None:
-    """Return the last non-empty value of ``name``, as decode_properties would."""
+    """Return the last non-empty value of ``name``, as decode_properties does."""
     value = None
     for item in properties.split(b"\x02"):
         key, found, text = item.partition(b"\x01")
@@ -21,7 +21,7 @@ def find_property(properties: bytes, name: bytes) -> bytes | None:
 
 
 def has_keys(properties: bytes) -> bool:
-    """Say whether the text of some properties has a UNIQ_KEY or KEYS that is not empty."""
+    """Say whether a property text has a UNIQ_KEY or KEYS that is not empty."""
     return any(
         item.startswith(name) and len(item) > len(name)
         for item in properties.split(b"\x02")

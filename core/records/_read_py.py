@@ -1,8 +1,8 @@
 """Reference of the read kernel: the same answers as _read.pyx in plain Python.
 
-Owns: which units are read and what of the log they name, said briefly. Must not touch: files,
-clocks, sockets. read.py has the docstrings, layout.py the drawing.
-Unlike the kernel it has no guard: a page of a mapped file that cannot be had ends the process.
+Owns: which units are read and which bytes of the log they name, in short code. Must not touch:
+files, clocks, sockets. read.py has the docstrings, layout.py the drawing.
+Unlike the kernel it has no guard: a page of a mapped file that cannot be read ends the process.
 Spec: RocketMQ ConsumeQueue, DefaultMessageStore.getMessage.
 """
 

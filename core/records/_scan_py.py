@@ -1,8 +1,8 @@
 """Reference of the scan kernel: the same answers as _scan.pyx in plain Python.
 
-Owns: which bytes of a log are trusted, said briefly. Must not touch: files, clocks, sockets.
+Owns: which bytes of a log are trusted, in short code. Must not touch: files, clocks, sockets.
 scan.py has the docstrings, layout.py the drawing.
-Unlike the kernel it has no guard: a page of a mapped file that cannot be had ends the process.
+Unlike the kernel it has no guard: a page of a mapped file that cannot be read ends the process.
 Spec: RocketMQ CommitLog.
 """
 
@@ -28,7 +28,7 @@ SECTOR_BYTES: Final = 512  # a disk writes this much as a whole
 
 
 class UnitRun(NamedTuple):
-    """Units of one queue with consecutive queue offsets, the first of which is ``first_offset``."""
+    """Units of one queue with consecutive queue offsets that begin with ``first_offset``."""
 
     topic: bytes
     queue_id: int
@@ -65,9 +65,9 @@ def scan(
 
 
 def _is_torn(data: memoryview, record_end: int, end: int, topic: bytes, properties: bytes) -> bool:
-    """Say whether a crash has torn a record where no CRC covers it: in topic or properties.
+    """Say whether a crash has torn a record where no CRC covers it, in topic or properties.
 
-    A tear leaves zeros up to the end of a sector; neither text has any.
+    A torn write leaves zeros up to the end of a sector; neither text has zeros.
     """
     if b"\0" in topic:
         return True
@@ -116,7 +116,7 @@ def collect(
 def _take_keyed(
     found: list[tuple[Any, ...]], keyed: list[tuple[int, int, bytes, bytes]], bytes_max: int
 ) -> int | None:
-    """Add those with keys; if their texts have too many bytes, return which record was the last."""
+    """Add the records with keys; if the texts are too long, stop and return how many were seen."""
     for number, record in enumerate(found):
         topic, _, _, physical, _, _, sys_flag, ms, properties = record
         if has_keys(properties) and not is_rolled_back(sys_flag):

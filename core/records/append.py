@@ -1,4 +1,4 @@
-"""Append: decided messages become records in mapped bytes, and units of their queues.
+"""Append: checked messages become records in mapped bytes, and units of their queues.
 
 Picks the compiled kernel (_append.pyx) or, where the installation was built without kernels, the
 reference (_append_py.py); ``COMPILED`` says which.
@@ -32,8 +32,8 @@ __all__ = [
 
 # (tail, body, properties, tags_code, born_timestamp_ms, born_host, sys_flag, flag,
 #  reconsume_times, prepared_transaction_offset)
-# tags_code has to be the hash of the TAGS property (in SCHEDULE_TOPIC_XXXX the time it is due):
-# the unit is not part of the record, so a ConsumeQueue that is rebuilt will hold it too.
+# tags_code has to be the hash of the TAGS property (in SCHEDULE_TOPIC_XXXX the due time). It is in
+# the unit and not in the record: a rebuild of the ConsumeQueue computes it again, and must agree.
 AppendMessage: TypeAlias = "tuple[QueueTail, bytes, bytes, int, int, bytes, int, int, int, int]"
 
 QueueTail = _kernel.QueueTail

@@ -1,8 +1,8 @@
-"""Decode: concatenated records, as a pull answers with them, become messages for readers.
+"""Decode: concatenated records, as in a pull's answer, become messages for readers.
 
 Picks the compiled kernel (_decode.pyx) or, where the installation was built without kernels, the
 reference (_decode_py.py); ``COMPILED`` says which.
-Owns: which fields are handed out in which shape, and bodies inflated. Must not touch: files,
+Owns: which fields are handed out in which shape, and inflating bodies. Must not touch: files,
 clocks, sockets; the layout (layout). Spec: RocketMQ MessageDecoder.
 """
 
@@ -42,9 +42,9 @@ in_queue = _kernel.in_queue
 def decode_messages(records: Any, *, body_bytes_max: int = BODY_BYTES_MAX) -> list[StoredMessage]:
     """Return concatenated records as messages, bodies inflated to at most ``body_bytes_max``.
 
-    A body that cannot be inflated so comes as it is stored, and its message ``is_compressed``: one
-    producer's message must not keep a consumer from all that follow. Raises RecordError for bytes
-    that are no record.
+    A body that cannot be inflated within that size stays as it is stored, and its message
+    ``is_compressed``: one producer's message must not keep a consumer from the messages behind it.
+    Raises RecordError for bytes that are no record.
     """
     view = memoryview(records).cast("B")
     messages = []
@@ -57,10 +57,10 @@ def decode_messages(records: Any, *, body_bytes_max: int = BODY_BYTES_MAX) -> li
 
 
 def inflate(body: bytes, bytes_max: int) -> bytes | None:
-    """Return a compressed body as it was before, or None.
+    """Return a compressed body as it was before compression, or None.
 
     None for damaged bytes, for compression other than zlib (Java's producers have LZ4 and ZSTD),
-    and for what becomes larger than ``bytes_max``; memory for more is not taken.
+    and for a body that would be larger than ``bytes_max``; it takes no memory for more.
     """
     inflater = zlib.decompressobj()
     try:

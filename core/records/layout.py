@@ -1,9 +1,9 @@
-"""The layout of what the CommitLog holds and a pull answers with: records, and ConsumeQueue units.
+"""The byte layout of records, as in the CommitLog and in a pull's answer, and of queue units.
 
-Owns: the byte format of record, blank record and unit; the one parser of the kernels' references
-(that of the kernels is _layout.pxd, with the same names and answers). Must not touch: files,
+Owns: the byte format of record, blank record and unit; the one parser of the kernels' references.
+(The kernels' parser is _layout.pxd, with the same names and answers.) Must not touch: files,
 clocks, sockets.
-Invariants: parse looks at nothing beyond ``end``.
+Invariants: parse reads nothing beyond ``end``.
 Spec: RocketMQ MessageDecoder, MessageExtEncoder, CommitLog, ConsumeQueue. All integers big-endian.
 
     record, version 1                                     blank record, ends a file
@@ -26,7 +26,7 @@ Spec: RocketMQ MessageDecoder, MessageExtEncoder, CommitLog, ConsumeQueue. All i
      .  1+n  topic (version 2, for topics above 127 bytes: 2+n)
      .  2+n  properties, at most 32767
 
-Positions from the store timestamp on are those of two IPv4 hosts.
+Positions from the store timestamp on hold for two IPv4 hosts.
 """
 
 from __future__ import annotations
@@ -105,12 +105,12 @@ class Record(NamedTuple):
 
     @property
     def is_intact(self) -> bool:
-        # A record without a body carries whatever its writer thought the CRC of nothing is.
+        # Without a body the CRC is not checked: writers differ in the CRC of nothing.
         return not self.body or crc32_31(self.body) == self.crc
 
 
 def parse(view: memoryview, at: int, end: int) -> Record | ScanStop:
-    """Return the record at ``at``, or the fault that is there."""
+    """Return the record at ``at``, or why there is none."""
     if end - at < RECORD_BYTES_MIN:
         return ScanStop.BAD_SIZE
     size, magic, crc, queue_id, flag, queue_offset, physical, sys_flag, born_ms = FIRST.unpack_from(
@@ -153,7 +153,7 @@ def parse(view: memoryview, at: int, end: int) -> Record | ScanStop:
 
 
 def parse_in_log(view: memoryview, at: int, end: int, physical_base: int) -> Record | ScanStop:
-    """Return the record at ``at`` of a log file, which has to name this place, or what is there.
+    """Return the record at ``at`` of a log file if it names this place; else what is there.
 
     ``end`` is the file's end, which a blank record has to reach. No CRC is computed.
     """
@@ -171,13 +171,13 @@ def parse_in_log(view: memoryview, at: int, end: int, physical_base: int) -> Rec
 
 
 def names_itself(view: memoryview, at: int, size: int, physical_offset: int) -> bool:
-    """Say whether a record of this size and place begins here."""
+    """Say whether the record at ``at`` has this size and names this physical offset."""
     head = FIRST.unpack_from(view, at)
     return head[0] == size and head[1] in (MAGIC_V1, MAGIC_V2) and bool(head[6] == physical_offset)
 
 
 def has_unit(sys_flag: int) -> bool:
-    """Prepared and rolled-back records have no place in a queue."""
+    """Say whether the record gets a unit; prepared and rolled-back ones get none."""
     return sys_flag & TRANSACTION_MASK in (0, COMMIT)
 
 
@@ -186,5 +186,5 @@ def is_rolled_back(sys_flag: int) -> bool:
 
 
 def crc32_31(data: bytes) -> int:
-    """Return the CRC without its highest bit, as records hold it."""
+    """Return the CRC-32 without its highest bit, as records hold it."""
     return crc32(data) & 0x7FFFFFFF

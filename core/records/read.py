@@ -1,9 +1,9 @@
-"""Read: units chosen, and the records that they name copied out of mapped files.
+"""Read: chooses units, and copies the records that they name out of mapped files.
 
 Picks the compiled kernel (_read.pyx) or, where the installation was built without kernels, the
 reference (_read_py.py); ``COMPILED`` says which.
-Owns: which units one read takes and what of the log they may name. Must not touch: files, clocks,
-sockets; the layout (layout). Spec: RocketMQ ConsumeQueue, DefaultMessageStore.getMessage.
+Owns: which units one read takes and which bytes of the log they may name. Must not touch: files,
+clocks, sockets; the layout (layout). Spec: RocketMQ ConsumeQueue, DefaultMessageStore.getMessage.
 """
 
 from __future__ import annotations

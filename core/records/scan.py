@@ -1,4 +1,4 @@
-"""Scan: the records of a log file walked, checked and found, and the units that they make.
+"""Scan: walks and checks the records of a log file, finds them, and makes their units.
 
 Picks the compiled kernel (_scan.pyx) or, where the installation was built without kernels, the
 reference (_scan_py.py); ``COMPILED`` says which.

@@ -1,8 +1,8 @@
 """The client's end of one remoting connection: many requests in flight, each with its deadline.
 
-Owns: one stream, the request numbers on it, who waits for which answer, the output waiting to be
-written. Must not touch: addresses beyond ``connect``, routes, retries; a new connection is the
-caller's decision.
+Owns: one stream, the request numbers on it, which request waits for which answer, the output that
+waits to be written. Must not touch: addresses beyond ``connect``, routes, retries; a new
+connection is the caller's decision.
 Invariants: a frame is queued whole or not at all, so a cancelled request never leaves half a frame
 on the wire; the receive buffer grows with the bytes received, never with a claimed length; output
 above OUTPUT_BYTES_HIGH makes senders wait. State changes between two awaits, on trio's thread only.
@@ -35,7 +35,7 @@ CLOSE_GRACE_S: Final = 1.0
 _RECEIVE_BYTES: Final = 262_144
 _OPAQUE_MAX: Final = 2**31 - 1
 
-# Answers a request that the server sends us; None when it needs no answer. Must not raise or wait.
+# Answers a request of the server; None when it needs no answer. It must not raise or wait.
 RequestHandler = Callable[[RemotingCommand], RemotingCommand | None]
 
 
@@ -72,7 +72,7 @@ class RemotingClient:
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Read and write until the connection ends; started with ``nursery.start(client.run)``.
 
-        Returns when the peer closes, misbehaves, or ``aclose`` was called; whoever still waits for
+        Returns when the peer closes or misbehaves, or after ``aclose``; a task that still waits for
         an answer gets RemotingConnectionError.
         """
         try:
@@ -83,7 +83,7 @@ class RemotingClient:
                 nursery.cancel_scope.cancel()
         finally:
             self._end("closed")
-            # Forceful: there is nothing to say at this level, and it cannot block.
+            # Closed by force: the protocol has no goodbye, and this cannot block.
             with trio.CancelScope(shield=True):
                 await trio.aclose_forcefully(self._stream)
 
@@ -151,7 +151,7 @@ class RemotingClient:
             while True:
                 await self._output_wanted.wait()
                 self._output_wanted = trio.Event()
-                # Everything queued since the last write leaves in one system call.
+                # All output queued since the last write leaves in one system call.
                 data, self._output = b"".join(self._output), []
                 self._is_writing = True
                 await self._stream.send_all(data)
@@ -202,7 +202,7 @@ class RemotingClient:
         if command.is_response:
             waiting = self._waiting.pop(command.opaque, None)
             if waiting is None:
-                # Its request has missed its deadline; nobody waits for the answer any more.
+                # The request has missed its deadline; no task waits for this answer any more.
                 self.late_answers_count += 1
                 return
             waiting.answer = command
@@ -246,7 +246,7 @@ async def connect(address: str, *, timeout_s: float) -> trio.SocketStream:
 
 
 class _Waiting:
-    """One request's place to wait for its answer."""
+    """One request that waits for its answer."""
 
     __slots__ = ("answer", "done")
 
@@ -256,7 +256,7 @@ class _Waiting:
 
 
 def _cause(exc: BaseException) -> str:
-    """Return the operating system's words for ``exc`` where it has some."""
+    """Return the operating system's text for ``exc`` if there is one."""
     inner = exc.__cause__ if isinstance(exc.__cause__, BaseException) else exc
     if isinstance(inner, BaseExceptionGroup):
         inner = inner.exceptions[0]

@@ -15,12 +15,12 @@ FRAME_BYTES_MAX: Final = 16_777_216
 FLAG_RESPONSE: Final = 0x1
 FLAG_ONEWAY: Final = 0x2
 
-# The release whose wire behaviour we follow: 4.9.8. Peers choose the style of some bodies by it.
+# The release whose wire behaviour is followed: 4.9.8. Peers choose the style of some bodies by it.
 VERSION_CURRENT: Final = 409
 # Requests of this version or later get route bodies as standard JSON (4.9.4).
 VERSION_STANDARD_JSON: Final = 401
 
-# What the text of a subscription is; without one of these it is tags (ExpressionType).
+# The types of a subscription's text; without one of these it is tags (ExpressionType).
 TAG_EXPRESSION_TYPE: Final = "TAG"
 SQL_EXPRESSION_TYPE: Final = "SQL92"
 
@@ -33,7 +33,7 @@ class Serialize(IntEnum):
 
 
 class Language(IntEnum):
-    """What the sender is written in; a Java peer fails to decode a name it does not know."""
+    """The sender's language; a Java peer fails to decode a name that it does not know."""
 
     JAVA = 0
     CPP = 1
@@ -128,7 +128,7 @@ class RequestCode(IntEnum):
 
 
 class ResponseCode(IntEnum):
-    """How a request went; 10, 11 and 12 in answer to a send mean stored, with a warning."""
+    """How a request went; 10, 11 and 12 as answers to a send mean stored, with a warning."""
 
     SUCCESS = 0
     SYSTEM_ERROR = 1

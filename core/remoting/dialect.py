@@ -81,13 +81,13 @@ def _check_depth(text: bytes) -> None:
 def _standard(text: bytes) -> bytes:
     """Rewrite the dialect as standard JSON: quote the keys that are not strings.
 
-    Works token by token, so nothing recurses. It settles only where keys stand; whatever else is
-    wrong with the text is left in place for the JSON parser to find.
+    It works token by token, so nothing recurses. It only finds the keys; other faults of the text
+    stay for the JSON parser to find.
     """
     out: list[bytes] = []
     # One entry per open bracket: is it an object, and where in `out` it began if it is a key.
     open_brackets: list[tuple[bool, int | None]] = []
-    in_key = False  # an object key is open; a key inside a key would be quoted twice over
+    in_key = False  # an object key is open; a key inside a key would be quoted twice
     key_expected = False
     position = 0
     end = len(text.rstrip(b" \t\r\n"))
@@ -120,7 +120,7 @@ def _standard(text: bytes) -> bytes:
             _, key_begin = open_brackets.pop()
             if key_begin is not None:
                 key = b"".join(out[key_begin:])
-                # The key's own text must be JSON too; once quoted, nobody would look at it.
+                # The key's own text must be JSON too; once it is quoted, no parser checks it.
                 msgspec.json.decode(key)
                 del out[key_begin:]
                 out.append(msgspec.json.encode(key.decode()))

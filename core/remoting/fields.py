@@ -1,4 +1,4 @@
-"""The fields of requests as values; one that is missing or bad is refused by its name.
+"""The fields of requests as values; an error names the field that is missing or bad.
 
 Owns: reading one field of a header, the sizes that numbers have. Must not touch: sockets, what a
 field means.
@@ -17,7 +17,7 @@ from motelog.core.remoting.codes import ResponseCode
 INT32: Final = range(-(2**31), 2**31)
 INT64: Final = range(-(2**63), 2**63)
 
-# Members of JSON bodies; a number that is larger could be read and not be written again.
+# For members of JSON bodies: a larger number could be read, but not written again.
 Int32 = Annotated[int, msgspec.Meta(ge=INT32.start, le=INT32.stop - 1)]
 Int64 = Annotated[int, msgspec.Meta(ge=INT64.start, le=INT64.stop - 1)]
 

@@ -3,7 +3,7 @@
 Owns: RemotingCommand, the frame with its two header forms, the items of a batch send; hands on the
 codes (core.remoting.codes) and the JSON dialect of bodies (core.remoting.dialect).
 Must not touch: sockets, clocks, trio, the meaning of a request.
-Invariants: no length field is believed before it is compared with the bytes that are there.
+Invariants: no length field is trusted before it is compared with the bytes that are there.
 Spec: RocketMQ RemotingCommand, RocketMQSerializable, MessageDecoder.decodeMessages. Big-endian.
 
     frame     0  u32  bytes that follow: 4 + header + body
@@ -131,7 +131,7 @@ def encode(command: RemotingCommand) -> bytes:
 
 
 def encode_head(command: RemotingCommand) -> bytes:
-    """Return what stands before the body in the frame, whose length the body is counted in.
+    """Return the frame's bytes before the body; the length in them counts the body, too.
 
     ValueError if a number does not fit its field or the frame is larger than peers accept.
     """
@@ -149,16 +149,16 @@ def encode_head(command: RemotingCommand) -> bytes:
 
 
 def decode(frame: bytes | memoryview) -> RemotingCommand:
-    """Return the command of exactly one whole frame; RemotingDecodeError if it is anything else."""
+    """Return the command of exactly one whole frame; RemotingDecodeError for anything else."""
     command, body_begin = decode_head(frame)
     command.body = bytes(frame[body_begin:])
     return command
 
 
 def decode_head(frame: bytes | memoryview) -> tuple[RemotingCommand, int]:
-    """Return a whole frame's command without its body, and where in the frame that begins.
+    """Return a whole frame's command without its body, and where in the frame the body begins.
 
-    For large bodies that are used where they lie; errors as ``decode``.
+    It spares a copy of large bodies; errors as ``decode``.
     """
     if len(frame) < FRAME_BYTES_MIN:
         raise RemotingDecodeError(f"frame of {len(frame)} bytes, at least {FRAME_BYTES_MIN}")
@@ -180,7 +180,7 @@ def decode_head(frame: bytes | memoryview) -> tuple[RemotingCommand, int]:
 
 
 class _JsonHeader(msgspec.Struct, gc=False):
-    """The header as peers write it; keys we do not know are ignored."""
+    """The header as peers write it; unknown keys are ignored."""
 
     code: _Int32
     opaque: _Int32 = 0
@@ -192,7 +192,7 @@ class _JsonHeader(msgspec.Struct, gc=False):
 
 
 class _LooseJsonHeader(_JsonHeader, gc=False):
-    """The same with values that are not text, which some clients send (ali-ons)."""
+    """The same header with values that are not text; some clients send these (ali-ons)."""
 
     extFields: dict[str, str | bool | int | float | None] | None = None  # type: ignore[assignment]
 
@@ -223,7 +223,7 @@ def _decode_json(text: bytes) -> RemotingCommand:
             header = _json_header.decode(text)
             ext = header.extFields or {}
         except msgspec.ValidationError:
-            # Half as fast, so only for the few headers with values that are not text.
+            # Half as fast, so it is used only for the few headers with values that are not text.
             header = loose = _loose_json_header.decode(text)
             ext = _as_text(loose.extFields or {})
     except (msgspec.DecodeError, ValueError, RecursionError) as exc:
@@ -248,7 +248,7 @@ def _as_text(ext: Mapping[str, str | float | None]) -> dict[str, str]:
 
 
 def _plain_text(value: bool | float) -> str:
-    """Return a bare JSON value as text, as Java's string conversion would."""
+    """Return a bare JSON value as text, as Java's string conversion does."""
     if isinstance(value, bool):
         return "true" if value else "false"
     return str(value)
@@ -328,7 +328,7 @@ def encode_batch_items(items: Iterable[BatchItem]) -> bytes:
 
 
 def decode_batch_items(data: bytes) -> list[BatchItem]:
-    """Return the messages of a batch send's body; RemotingDecodeError if any of it is not one."""
+    """Return the messages of a batch send's body; RemotingDecodeError if a part is no message."""
     items: list[BatchItem] = []
     position = 0
     while position < len(data):

@@ -5,17 +5,18 @@ code, answers to requests that no processor takes, back pressure. Must not touch
 means.
 
 A processor returns the answer, or None when it answers later through ``connection.reply``.
-Processors that gather requests (one store append for a turn's sends) finish in ``end_turn``, which
-is called once after the last request of a turn, and by ``flush`` for what was processed later.
-``after_turns`` is called once for all turns at hand. A frame that cannot be parsed closes the
-connection it came on and no other.
+Processors that gather requests (one store append for a turn's sends) finish in ``end_turn``. It is
+called once after the last request of a turn, and by ``flush`` for requests processed later.
+``after_turns`` is called once for all turns at hand. A frame that cannot be parsed closes its own
+connection and no other.
 
-No request ends the process: a processor that fails is answered SYSTEM_ERROR and logged with the
-request's code and peer, and so is an answer that does not fit into a frame, whenever it is sent.
+No request ends the process. If a processor fails, the client gets SYSTEM_ERROR, and a log line has
+the request's code and peer. The same holds for an answer that does not fit into a frame, whenever
+it is sent.
 
-A client that asks for more than it reads is served no further: above OUTPUT_BYTES_HIGH the requests
-it has sent wait until the reactor reports it as drained. Meanwhile nothing is read from it, so they
-are one turn's at most.
+A client that asks for more than it reads has to wait: above OUTPUT_BYTES_HIGH its requests wait
+until the reactor reports it as drained. Meanwhile nothing is read from it, so at most the requests
+of one turn wait.
 """
 
 from __future__ import annotations
@@ -61,13 +62,13 @@ class Connection:
 
     @property
     def is_congested(self) -> bool:
-        """Whether the client has not read its answers; nothing large should be queued for it."""
+        """Whether the client is slow to read its answers; queue nothing large for it."""
         return self.is_open and self._reactor.output_bytes(self.connection_id) > OUTPUT_BYTES_HIGH
 
     def reply(self, command: RemotingCommand) -> None:
-        """Queue an answer or a request of our own; without effect once the connection is closed.
+        """Queue an answer or a request to the client; without effect once the connection is closed.
 
-        The body is sent from where it lies. An answer that does not fit into a frame is refused.
+        The body is sent without a copy into the frame. An answer that does not fit is refused.
         """
         try:
             head = encode_head(command)
@@ -91,8 +92,8 @@ class Connection:
             self.reply(request.answer(ResponseCode.SYSTEM_ERROR, text))
 
     def send(self, frame: bytes, body: bytes = b"") -> None:
-        """Queue one whole frame, ``body`` its end; without effect once the connection is closed."""
-        # The reactor gives the number to somebody else later, so a late answer must not reach it.
+        """Queue one whole frame that ends with ``body``; without effect on a closed connection."""
+        # The reactor gives the number to another connection later: a late answer must not reach it.
         if self.is_open:
             self._reactor.send(self.connection_id, frame, body)
 
@@ -158,9 +159,9 @@ class RemotingServer:
             self.reactor.shut_down()
 
     def flush(self) -> None:
-        """Finish what was processed outside a turn (woken pulls, requests that waited), and send.
+        """Finish requests processed outside a turn (woken pulls, those that waited), and send.
 
-        Without effect once the server has ended: those who call it may end a little later.
+        Without effect once the server has ended: its callers may end a little later.
         """
         if not self._has_ended:
             self._finish_turn()
@@ -187,7 +188,7 @@ class RemotingServer:
                 self._handle_deferred(drained)
         broken = self._handle_frames(turn) if turn.frames else {}
         self._finish_turn()
-        # Only now, so that requests before the malformed frame are answered.
+        # Closed only now, so that requests before the malformed frame are answered.
         for connection, reason in broken.items():
             self._close(connection, reason)
         for connection_id, fault in turn.faults:
@@ -225,17 +226,17 @@ class RemotingServer:
             self.process(connection.deferred.popleft(), connection)
 
     def process(self, request: RemotingCommand, connection: Connection) -> None:
-        """Process one request, and queue its answer if there is one by then."""
+        """Process one request, and queue its answer unless that comes later."""
         processor = self._processors.get(request.code, _not_supported)
         answer_with(processor, request, connection)
 
     def _finish_turn(self) -> None:
-        # Whoever gathers requests answers them itself, also when it fails.
+        # A processor that gathers requests answers them itself, even when it fails.
         with self._faults.boundary("the end of a turn failed, a fault of this server"):
             self._end_turn()
 
     def _close(self, connection: Connection, reason: str) -> None:
-        """End a connection from our side; output queued for it is still sent."""
+        """Close a connection; output queued for it is still sent."""
         host, port = connection.peer
         logger.info("connection refused peer=%s:%d reason=%s", host, port, ascii(reason))
         self.reactor.close(connection.connection_id)
@@ -251,7 +252,7 @@ class RemotingServer:
 
 
 def answer_with(processor: Processor, request: RemotingCommand, connection: Connection) -> None:
-    """Process a request, now or later; queue the answer, or what failed, if it waits for one."""
+    """Process a request, now or later; queue the answer, or the error, if one is expected."""
     try:
         answer = processor(request, connection)
     except BrokerError as exc:
@@ -259,8 +260,8 @@ def answer_with(processor: Processor, request: RemotingCommand, connection: Conn
     except (StoreError, RemotingDecodeError) as exc:
         answer = request.answer(ResponseCode.SYSTEM_ERROR, str(exc))
     except Exception:
-        # A failing request must not end the server, which serves others too.
-        # A store that cannot go on has fenced itself by then, and says so in each answer.
+        # A failing request must not end the server, which serves others too. A store that cannot
+        # go on has fenced itself by then, and each answer says so.
         connection.fail(request)
         return
     if answer is not None and not request.is_oneway:

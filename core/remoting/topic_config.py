@@ -1,7 +1,7 @@
-"""What a topic is to broker and name server alike: queues, permission, version of the table.
+"""A topic as broker and name server both know it: queues, permission, version of the table.
 
 Owns: TopicConfig and DataVersion in RocketMQ's JSON shapes. Must not touch: sockets, files, clocks.
-Spec: RocketMQ TopicConfig, DataVersion. Names are core.topic_names'.
+Spec: RocketMQ TopicConfig, DataVersion. Names belong to core.topic_names.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ class TopicConfig(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
 
     @property
     def is_inherited(self) -> bool:
-        """Whether unknown topics may be created after this one."""
+        """Whether unknown topics may be created with this one's settings."""
         return bool(self.perm & Permission.INHERIT)
 
 
 class DataVersion(msgspec.Struct, frozen=True, rename="camel"):
-    """Which state of a table this is; a new counter with each change."""
+    """The version of a table's state; each change gives a new counter."""
 
     timestamp: Int64 = 0
     counter: Int64 = 0

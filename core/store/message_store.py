@@ -135,7 +135,7 @@ class MessageStore:
             self._storage, config, self._queue_of, on_failure=self._fence
         )
         page_cache = PageCache(self._storage, self._clock)
-        # Held while files are synced or removed by name.
+        # Held while files are synced or removed by their names.
         self._files_lock = trio.Lock()
         self.quarantine = Quarantine(
             self._log,
@@ -192,7 +192,7 @@ class MessageStore:
     def open(self, on_progress: OnProgress = log_progress) -> RecoveryReport:
         """Lock the folder, recover what is in it and be ready to append; blocks.
 
-        ``on_progress`` hears every two seconds how far it is, in this thread.
+        ``on_progress`` is called in this thread every two seconds, with how far the start is.
         Raises StoreLockedError, StoreDamagedError, StoreFolderError, StoreFullError when there is
         no room for what a start has to write, and other OSErrors as they come.
         """
@@ -259,7 +259,7 @@ class MessageStore:
             queue.opened_at = queue.max_offset
         self._log.verified_from = report.scanned_from
         self._clock.not_before(last_ms)
-        # Without a note of it, the clock stopped at the last message.
+        # Without a clock note, the clock goes on from the last message.
         known = state.read_clock() or ClockNotes(last_ms or self._clock.now_ms(), [])
         self._clock.go_on_from(known.shown_ms, known.jumps, dated_ms=last_ms)
         self._queue_of.update((queue.tail, queue) for queue in self._queues.values())
@@ -267,10 +267,10 @@ class MessageStore:
         self.index.finish(meter)
         report.index_fault, report.index_from = self.index.fault, self.index.made_from
         self.disk_watch.check()
-        # Nothing that recovery wrote may be younger on disk than a checkpoint that speaks of it.
+        # What recovery wrote must be on disk before a checkpoint that covers it.
         self._storage.sync_directory(f"{self.config.directory}/commitlog")
         self._sync_log(report.scanned_from, self._log.end_offset + 1)
-        # Before the first append: the log may end below what the file said so far.
+        # Before the first append: the log may now end below the offset in the file.
         self._durable.reset(self._log.end_offset)
         self._flusher.start_at(self._log.end_offset)
         for queue in self._queues.values():
@@ -309,7 +309,7 @@ class MessageStore:
         if not self._is_open:
             return
         self._is_open = False
-        # Here, where nobody else has to wait for a file that takes long.
+        # Here nobody else has to wait for a file that takes long.
         self._log.queue.stop_making()
         if self._fence_reason is None:
             self._flush_log(self._flusher.durable_offset, self._log.end_offset)
@@ -317,19 +317,19 @@ class MessageStore:
             try:
                 self.unit_flusher.write_now()
             except OSError as exc:
-                # The records are on disk: the next start makes these units from them.
+                # The records are on disk; the next start rebuilds these units from them.
                 self._fence(f"writing units failed: {exc}")
                 return
             self._checkpointer.write_at_stop()
             self._state_files.remove_abort()
         else:
-            # No worse than before, and more than what a kill would leave of a write buffer.
+            # Whatever is written is more than a kill would leave of a write buffer.
             with suppress(OSError):
                 self._log.commit()
 
     def _release(self) -> None:
         with ExitStack() as stack:
-            # Last, and whatever else fails: a lock that stays would keep everybody out.
+            # Done last, whatever else fails: a lock that stays would keep everybody out.
             if self._lock is not None:
                 stack.callback(self._lock.release)
                 self._lock = None
@@ -357,7 +357,7 @@ class MessageStore:
                 try:
                     await trio.to_thread.run_sync(self._finish)
                 finally:
-                    # Not in the thread: nobody may be reading while the files are unmapped.
+                    # Not in the thread: nothing may read while the files are unmapped.
                     self._release()
 
     # -- append ----------------------------------------------------------------------------
@@ -390,14 +390,13 @@ class MessageStore:
     ) -> int:
         """Append a batch, all or nothing; return the physical offset behind it.
 
-        When it returns, the records can be read, up to ``readable_offset``, and the listeners have
-        been called; they are durable after ``wait_durable`` of that offset. ``placed`` gets
-        (physical offset, queue offset) per message. ``store_timestamp_ms`` is one that ``now_ms``
-        has returned, for those who derive a due time from it. ``even_if_full`` is for what makes
-        room by appending: the limits on the disk's use do not hold for it. Raises
-        RecordTooLargeError, StoreFullError or StoreFencedError; unless it ``may_wait`` for the next
-        CommitLog file to be made, also NextFileError where it would have to. The event loop may
-        not.
+        When it returns, the records below ``readable_offset`` can be read, and the listeners have
+        been called; the batch is durable after ``wait_durable`` of the returned offset. ``placed``
+        gets (physical offset, queue offset) per message. ``store_timestamp_ms`` is a value of
+        ``now_ms``, for callers that derive a due time from it. ``even_if_full`` is for appends that
+        make room: the limits on the disk's use do not apply to them. Raises RecordTooLargeError,
+        StoreFullError or StoreFencedError. If the next CommitLog file is not made yet, it waits
+        for it, or without ``may_wait`` raises NextFileError. The event loop may not wait.
         """
         if self._fence_reason is not None:
             raise StoreFencedError(self._fence_reason)
@@ -412,7 +411,7 @@ class MessageStore:
         fresh: list[QueueTail] = []
         has_keys = any_keyed(messages)
         try:
-            # All that can fail for want of space or descriptors comes before the first byte.
+            # Whatever can fail for lack of space or descriptors comes before the first byte.
             self._log.make_room(total, largest, may_wait=may_wait)
             self.unit_flusher.make_room(len(messages))
         except OSError as exc:
@@ -437,11 +436,11 @@ class MessageStore:
         return end_offset
 
     def now_ms(self) -> int:
-        """Return the time that a message appended now is dated with; it never goes back."""
+        """Return the time with which a message appended now is dated; it never goes back."""
         return max(self._clock.now_ms(), self._log.last_store_timestamp_ms)
 
     def jumped_ms(self, date_ms: int) -> int:
-        """Return how far the clock was set forward since ``now_ms`` was this, stops aside."""
+        """Return how far the clock was set forward since ``date_ms``; stops do not count."""
         return self._clock.jumped_ms(date_ms)
 
     def not_before(self, now_ms: int) -> None:
@@ -456,19 +455,19 @@ class MessageStore:
     async def wait_durable(self, physical_offset: int) -> None:
         """Return when the log is on disk up to ``physical_offset``; StoreFencedError if it fails.
 
-        All who wait share one fdatasync. ``run`` must be running.
+        All callers that wait share one fdatasync. ``run`` must be running.
         """
         await self._flusher.wait(physical_offset)
 
     def want_durable(self, physical_offset: int) -> None:
-        """Have the log brought to disk up to ``physical_offset``; ``on_durable`` tells when."""
+        """Request a flush of the log up to ``physical_offset``; ``on_durable`` tells its end."""
         self._flusher.want(physical_offset)
 
     @property
     def on_durable(self) -> list[Callable[[], None]]:
-        """What is called whenever ``durable_offset`` has grown, and when the store is fenced.
+        """Called whenever ``durable_offset`` has grown, and when the store is fenced.
 
-        By the task that flushes: a listener must not append.
+        The task that flushes calls them: a listener must not append.
         """
         return self._flusher.listeners
 
@@ -484,12 +483,12 @@ class MessageStore:
 
     @property
     def free_buffers_count(self) -> int | None:
-        """How many write buffers are not in use; None in the mode without."""
+        """How many write buffers are not in use; None in the mode without write buffers."""
         return self._log.queue.free_buffers_count
 
     @property
     def dispatch_behind_bytes(self) -> int:
-        """How much of the log no index file has yet; queues and readers have all of it."""
+        """Bytes of the log that no index file covers yet; queues and readers have all of it."""
         return self._log.end_offset - self.index.indexed_offset
 
     @property
@@ -504,7 +503,7 @@ class MessageStore:
 
     @property
     def on_growth(self) -> list[Callable[[list[QueueTail]], None]]:
-        """What is called with the queues that have more to read; a listener must not append."""
+        """Called with the queues that have more to read; a listener must not append."""
         return self.readable.listeners
 
     def sample(self) -> dict[str, int]:
@@ -559,11 +558,11 @@ class MessageStore:
         try:
             self._durable.note(end)
         except OSError as exc:
-            # A file system that writes in place elsewhere may have no room for that. What the file
-            # says is true all the same; the next note, or the one after, says more.
+            # A copy-on-write file system may have no room for this note. The offset in the file is
+            # still true; the next note, or the one after, brings a newer one.
             if exc.errno not in NO_ROOM:
                 raise
 
     async def checkpoint(self) -> None:
-        """Bring log and ConsumeQueues to disk and note how far they are."""
+        """Flush log and ConsumeQueues, and note how far they are on disk."""
         await self._checkpointer.checkpoint()

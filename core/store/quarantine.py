@@ -1,17 +1,17 @@
-"""ConsumeQueue files that are not what was written: put aside, and made again from the log.
+"""ConsumeQueue files that are not what was written: put aside, and rebuilt from the log.
 
-Owns: Quarantine: which files are aside, making them again, waking who waits. Must not touch: when a
-file is doubtful (consume_queue).
+Owns: Quarantine: which files are aside, rebuilding them, waking the reads that wait. Must not
+touch: when a file is doubtful (consume_queue).
 
     file before     file that is aside      file behind
     ... unit |  ?  ?  ?  ?  ?  ?  ?  ?  ?  | unit ...
           |                                   |
     --[record]---- all of it is walked ----[record]---   the log
 
-Invariants: a file is read again when each record that the log has for it has its unit, and fillers
-stand where there is none; all other files are read meanwhile. A crash before that leaves a file
-that differs from its CRC in queues.json: who reads it first after the next start puts it aside.
-Concurrency: runs in the trio thread, a slice at a time, over pages that a thread has loaded; a
+Invariants: a file is read again only when each of its records in the log has its unit, and all
+other places hold fillers; other files are read meanwhile. A crash before that leaves a file that
+differs from its CRC in queues.json: its first reader after the next start puts it aside.
+Concurrency: runs in the trio thread, a slice at a time, over places that a thread has paged in; a
 thread writes the file. The units of one file are in memory at a time.
 """
 
@@ -38,14 +38,14 @@ from motelog.core.store.start.recovery import find_next
 
 logger = logging.getLogger(__name__)
 
-# How much of the log is walked before the event loop has its turn.
+# Bytes of the log that are walked before other tasks get to run.
 SLICE_BYTES: Final = 1_048_576
 RETRY_S: Final = 10.0
 
 
 @dataclass(frozen=True, slots=True)
 class AsideFile:
-    """A file that is aside, by the queue offset of its first unit."""
+    """A file that is aside, named by the queue offset of its first unit."""
 
     queue: ConsumeQueue
     begin: int
@@ -62,7 +62,8 @@ class AsideFile:
 class UnitsAsideError(NotInMemoryError, StoreError):
     """Units are in a file that is aside: try again when it is back.
 
-    Also for who may wait for the disk, and a StoreError for who does not page in.
+    Reads that may wait for the disk raise it too; for callers that do not page in it is a
+    StoreError.
     """
 
     def __init__(self, file: AsideFile) -> None:
@@ -100,7 +101,7 @@ class Quarantine:
         return len(self._aside)
 
     def put_aside(self, queue: ConsumeQueue, begin: int) -> NoReturn:
-        """Have a file made again, and raise UnitsAsideError."""
+        """Put a file aside until ``run`` has rebuilt it, and raise UnitsAsideError."""
         file = self._aside.get((queue, begin))
         if file is None:
             file = self._aside[queue, begin] = AsideFile(queue, begin)
@@ -113,7 +114,7 @@ class Quarantine:
         raise UnitsAsideError(file)
 
     async def run(self) -> None:
-        """Make files again until cancelled."""
+        """Rebuild files until cancelled."""
         while True:
             await self._wanted.wait()
             self._wanted = trio.Event()
@@ -122,7 +123,7 @@ class Quarantine:
                 self._wanted.set()
 
     async def rebuild(self) -> bool:
-        """Make all files again that are aside now; return whether that could be done."""
+        """Rebuild all files that are aside now; return whether that could be done."""
         is_done = True
         for key, file in list(self._aside.items()):
             try:
@@ -142,7 +143,7 @@ class Quarantine:
     async def _rebuild(self, queue: ConsumeQueue, begin: int) -> None:
         end = queue.file_end(begin)
         units = await self._units(queue, begin, end)
-        # Under the lock: a file that cleaning has removed is not to come back.
+        # Under the lock: a file that cleaning has removed must not come back.
         async with self._files_lock:
             if begin >= queue.begin_offset:
                 await trio.to_thread.run_sync(queue.rewrite, begin, units)
@@ -155,7 +156,7 @@ class Quarantine:
         )  # fmt: skip
 
     async def _units(self, queue: ConsumeQueue, begin: int, end: int) -> bytes:
-        """Return what the log says units [begin, end) are, a filler where it says nothing."""
+        """Return units [begin, end) as the log has them, a filler where it has none."""
         log = self._log
         at, stop = log.begin_offset, log.end_offset
         is_behind_another = begin > queue.begin_offset and names_its_record(log, queue, begin - 1)
@@ -194,7 +195,7 @@ class Quarantine:
 
 
 def _put(units: bytearray, run: UnitRun, begin: int) -> int:
-    """Put a run's units where none are yet, return how many: the first has a queue offset."""
+    """Put a run's units where none are yet and return how many; the first of an offset counts."""
     count = 0
     at = (run.first_offset - begin) * UNIT_BYTES
     for here in range(max(at, 0), min(at + len(run.units), len(units)), UNIT_BYTES):
@@ -205,7 +206,7 @@ def _put(units: bytearray, run: UnitRun, begin: int) -> int:
 
 
 def _keep_removed(units: bytearray, old: bytes, log_begin: int) -> None:
-    """Keep the first units, if their records are removed: they say where the others begin."""
+    """Keep the first units if their records are removed: they say where the others begin."""
     for at in range(0, len(old), UNIT_BYTES):
         physical_offset, size, _ = UNIT.unpack_from(old, at)
         is_removed = physical_offset < log_begin and 0 < size < FILLER_SIZE

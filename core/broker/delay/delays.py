@@ -1,6 +1,6 @@
-"""What a message asks for when it is not to be delivered at once.
+"""Reads how long a message wants to be delayed, and says where it waits.
 
-Owns: reading the properties that ask for a delay, and what such a message is stored as meanwhile.
+Owns: the properties that ask for a delay, and how such a message is stored while it waits.
 Must not touch: the store, clocks, delivery (schedule).
 Spec: RocketMQ HookUtils.transformDelayLevelMessage, transformTimerMessage.
 
@@ -9,7 +9,7 @@ Spec: RocketMQ HookUtils.transformDelayLevelMessage, transformTimerMessage.
     TIMER_DELAY_MS, else
     TIMER_DELIVER_MS (a time)     -> rmq_sys_motelog_timer, queue of its slot, REAL_*, TIMER_OUT_MS
 
-A level goes before a time. A time that has passed, and level 0, mean at once.
+A level takes precedence over a time. A time that has passed, and level 0, mean at once.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ DELAY_PROPERTIES: Final = frozenset({DELAY, TIMER_DELAY_SEC, TIMER_DELAY_MS, TIM
 
 @dataclass(frozen=True, slots=True)
 class WaitingPlace:
-    """Where a message waits, until when, and its properties meanwhile."""
+    """Where a message waits, until when, and its properties while it waits."""
 
     topic: str
     queue_id: int
@@ -52,7 +52,7 @@ def find_waiting_place(
 
     BrokerError(MESSAGE_ILLEGAL) for a delay that is no number or too long.
     """
-    # What the sender says of these must not decide where the message ends up.
+    # The sender's own values of these must not decide where the message ends up.
     stored = {k: v for k, v in pairs.items() if k != TIMER_OUT_MS}
     stored[REAL_TOPIC] = topic
     stored[REAL_QID] = str(queue_id)

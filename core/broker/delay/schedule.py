@@ -1,20 +1,20 @@
 """Delivers messages that waited: those of a delay level, and those for a time of their own.
 
 Owns: what is due and in which order, how far delivery has got (delayOffset.json, timerOffset.json),
-and that cleaning the log loses no message that waits. Must not touch: which message waits
-(delays), the order of what waits for a time of its own (timer_queue), records
+and keeping messages that wait when the log is cleaned. Must not touch: which message waits
+(delays), the order of messages for a time of their own (timer_queue), records
 (core.records), files of the store.
 Spec: RocketMQ ScheduleMessageService; its delayOffset.json.
 
-    SCHEDULE_TOPIC_XXXX     one queue per level, in the order of due times: an offset each
+    SCHEDULE_TOPIC_XXXX     one queue per level, in the order of due times; one offset for each
     rmq_sys_motelog_timer   one queue per slot of ten minutes: timer_queue
 
 Invariants: a message is appended to its own topic before its progress is noted, and progress is
-saved only when that record is on disk: none is lost, and those delivered since the last save, one
-second, may come twice. What a message is, is decided by the topic it is stored in, never by its
-text: the text of a delivered one still asks for a delay.
+saved only when that record is on disk. So none is lost, and those delivered since the last save,
+one second ago, may come twice. The topic of a record says whether the message waits, never its
+text: the text of a delivered message still asks for a delay.
 Concurrency: ``_lock`` is held while messages are delivered, and while the log's cleaning saves
-those that wait.
+messages that wait.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ logger = logging.getLogger(__name__)
 
 BATCH_COUNT: Final = 256
 BATCH_BYTES: Final = 1 << 20
-# How late a step of the wall clock is noticed.
+# A step of the wall clock is noticed at most this late.
 WAIT_S_MAX: Final = 0.5
 RETRY_S: Final = 1.0
 FAULT_PERIOD_S: Final = 60.0
@@ -117,9 +117,9 @@ class ScheduleService:
         return {queue_id + 1: offset for queue_id, offset in self._levels.items()}
 
     def load(self) -> None:
-        """Take in how far delivery had got; blocks.
+        """Read how far delivery had got; blocks.
 
-        Without a file everything that is in the log is delivered, again where it already was.
+        Without a file everything in the log is delivered, even what was delivered before.
         StoreDamagedError for a file that cannot be understood.
         """
         waiting = {topic for topic, queue_id in self._store.queues() if topic in _WAITING}
@@ -171,7 +171,7 @@ class ScheduleService:
                 async with self._lock:
                     next_ms = min(await self._deliver_levels(), await self._deliver_timer())
             except StoreFencedError:
-                # The store has said so; only a restart helps.
+                # The store has logged why; only a restart helps.
                 return
             except StoreError as exc:
                 logger.warning(
@@ -182,7 +182,7 @@ class ScheduleService:
                 await trio.sleep(RETRY_S)
                 continue
             except Exception:
-                # What a message makes fail must not end a process that serves others.
+                # A failure that a message causes must not end a process that serves others.
                 self._faults.fault(
                     "delivery of delayed messages failed and is tried again, a fault of this broker"
                 )
@@ -193,7 +193,7 @@ class ScheduleService:
                 await self._grown.wait()
 
     async def _deliver_levels(self) -> int:
-        """Deliver what is due in each level; return when the next message is."""
+        """Deliver what is due in each level; return when the next message is due."""
         return min([await self._deliver_level(queue_id) for queue_id in self._levels])
 
     async def _deliver_level(self, queue_id: int) -> int:
@@ -214,7 +214,7 @@ class ScheduleService:
             await trio.lowlevel.checkpoint()
 
     def _level_offset(self, queue_id: int) -> int:
-        """Return where a level goes on; what was cleaned away is not there any more."""
+        """Return the next queue offset of a level; messages that were cleaned away are skipped."""
         low = self._reader.min_offset(SCHEDULE_TOPIC, queue_id)
         high = self._reader.max_offset(SCHEDULE_TOPIC, queue_id)
         offset = min(max(self._levels[queue_id], low), high)
@@ -222,14 +222,14 @@ class ScheduleService:
         return offset
 
     def _count_due(self, queue_id: int, units: bytes) -> tuple[int, int]:
-        """Return how many units are due, and when the first that is not will be."""
+        """Return how many units are due, and when the first of the others will be."""
         now_ms = self._store.now_ms()
         levels_ms = self._store.due_times.levels_ms
         level_ms = levels_ms[queue_id] if queue_id < len(levels_ms) else 0
-        # Nothing waits longer than its level: not for a clock that was ahead when it was stored.
+        # No message waits longer than its level, even if the clock was ahead when it was stored.
         latest_ms = now_ms + level_ms if level_ms else OFFSET_MAX
         for index, (_, _, due_ms) in enumerate(UNIT.iter_unpack(units)):
-            # Nor shorter, for a clock that was set forward since.
+            # Nor does it wait shorter if the clock was set forward since.
             due_ms += self._store.jumped_ms(due_ms - level_ms)
             if min(due_ms, latest_ms) > now_ms:
                 return index, min(due_ms, latest_ms)
@@ -253,7 +253,7 @@ class ScheduleService:
             await trio.lowlevel.checkpoint()
 
     def _append(self, records: bytes) -> None:
-        """Append waiting records to the queues they are for."""
+        """Append waiting records to the queues of their own topics."""
         messages = [message for fields in _decoded(records) for message in self._restored(fields)]
         self.delivered_count += self._append_all(messages)
 
@@ -307,7 +307,7 @@ class ScheduleService:
     # -- cleaning of the log ---------------------------------------------------------------
 
     async def _keep(self, _begin: int, end: int) -> None:
-        """Append again what waits below ``end``: its file is about to be removed."""
+        """Append messages that wait below ``end`` again: their file is about to be removed."""
         async with self._lock:
             for queue_id in self._levels:
                 await self._keep_level(queue_id, end)
@@ -342,12 +342,12 @@ class ScheduleService:
         self._append_all(again, even_if_full=True)
 
     async def _units(self, topic: str, queue_id: int, queue_offset: int) -> bytes:
-        """Return the next units of a queue that waits."""
+        """Return the next units of a queue of waiting messages."""
         units = partial(self._reader.units, topic, queue_id, queue_offset, BATCH_COUNT)
         return await self._reader.when_in_memory(units)
 
     def _moved(self, fields: tuple[Any, ...], due_ms: int) -> Iterator[AppendMessage]:
-        """Yield the message that keeps a waiting record waiting for the same time."""
+        """Yield the message that replaces a waiting record and waits for the same time."""
         _, _, _, _, flag, sys_flag, born_ms, born_host, _, _, reconsume, _, text, body = fields
         pairs = decode_properties(text)
         pairs.pop(DELAY, None)
@@ -355,7 +355,7 @@ class ScheduleService:
         try:
             text = encode_properties(pairs)
         except ValueError:
-            # There is no room for the time: too early is better than never.
+            # The properties have no room for the time: too early is better than never.
             logger.warning(
                 "a delayed message has no room for its due time: it is delivered early"
                 " properties_bytes_max=%d",
@@ -418,7 +418,7 @@ def _timer_progress(content: dict[str, Any]) -> _TimerProgress:
 
 
 def _decoded(records: bytes) -> list[tuple[Any, ...]]:
-    """Return the fields of records, without those that are damaged: a new CRC would hide it."""
+    """Return the fields of records that are intact; a new CRC would hide damage of the others."""
     try:
         return decode(records, verify=True)
     except RecordError:

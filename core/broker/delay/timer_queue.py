@@ -1,18 +1,18 @@
-"""Messages of a topic in the order of a time each: those of now in memory, all others in the log.
+"""Messages of a topic in the order of their due times: the next ones in memory, others in the log.
 
-Owns: TimerQueue: which messages are due and in which order, how far that is over, which messages
-have been appended again elsewhere. Must not touch: what becomes of a message whose time has come,
-where the mark is kept.
+Owns: TimerQueue: which messages are due and in which order, how far delivery has got, which
+messages have been appended again elsewhere. Must not touch: what becomes of a message whose time
+has come, where the mark is kept.
 
     one queue per slot of ten minutes (due_time.timer_queue), in the order of arrival
 
                slot before            slot of now                    slots to come
           ------ all over -------|--- mark ---> near ... horizon ---|--- only in the log ---
 
-``near`` has, sorted, the units of the current slot that are above the mark, at most ``near_max``
-of them: where there are more, the earliest; those beyond the horizon are found again when near is
-empty. All that is due up to the mark, (due time, queue offset), is over.
-Concurrency: one task at a time calls what waits (``fill``, ``records``, ``move``).
+``near`` holds, sorted, the units of the current slot that are above the mark. If there are more
+than ``near_max``, it holds the earliest; the units beyond the horizon are read again when near is
+empty. All units up to the mark, (due time, queue offset), are over.
+Concurrency: one task at a time calls the methods that wait (``fill``, ``records``, ``move``).
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ Unit = tuple[int, int]  # due time, queue offset
 
 
 class TimerQueue:
-    """A topic as a row of slots, of which one is looked at: the first that is not all over."""
+    """A topic as a row of slots; the current slot is the first that is not all over."""
 
     def __init__(self, store: MessageStore, topic: str, *, near_max: int) -> None:
         self._store = store
@@ -46,20 +46,20 @@ class TimerQueue:
         self._reader = store.reader
         self._near_max = near_max
         self.near: SortedList[Unit] = SortedList()
-        # Units above it are not in near, although they are in the slot; None if all are.
+        # Units of the slot above it are not in near; None if near has all of them.
         self._horizon: Unit | None = None
         # The queue offset up to which the slot's queue has been looked at; -1 before.
         self._seen_end = -1
         self._slot = 0
         self.mark = (0, OFFSET_MAX)
-        # Per queue, units below this have been appended again: not these are delivered.
+        # Per queue: units below this have been appended again, and are not delivered from here.
         self._void: dict[int, int] = {}
 
     def start(self, mark: tuple[int, int] | None) -> None:
-        """Begin behind ``mark``; without one, at the earliest message there is."""
+        """Begin behind ``mark``; without a mark, at the earliest message there is."""
         self.mark = mark or (self._earliest_ms() - 1, OFFSET_MAX)
         self._slot = self.mark[0] // TIMER_SLOT_MS
-        # A due time is after the time its message came: none may come below the mark.
+        # A due time is later than the time of its message: no new message may be below the mark.
         self._store.not_before(self.mark[0])
 
     def _earliest_ms(self) -> int:
@@ -81,7 +81,7 @@ class TimerQueue:
         return timer_queue(self._slot * TIMER_SLOT_MS)
 
     async def fill(self) -> None:
-        """Take in the units of the slot that have not been looked at."""
+        """Read the units of the slot that have not been looked at."""
         queue_id = self._queue_id
         offset = self._seen_end
         if offset < 0:
@@ -110,12 +110,12 @@ class TimerQueue:
         return list(self.near.irange(maximum=(now_ms, OFFSET_MAX)))
 
     def pass_over(self, units: list[Unit]) -> None:
-        """Note that these have been delivered: the first ones that were due."""
+        """Note that ``units`` have been delivered; they are the first of those that were due."""
         self.mark = units[-1]
         del self.near[: len(units)]
 
     def go_on(self, now_ms: int) -> bool:
-        """Go to where the next messages may be; False if there is nothing to do before next_ms."""
+        """Move to where the next messages may be; False if nothing is to be done before next_ms."""
         if self.near:
             return False
         if self._horizon is not None:
@@ -132,27 +132,27 @@ class TimerQueue:
 
     @property
     def next_ms(self) -> int:
-        """When the next message is due that is known, or the slot ends."""
+        """When the next known message is due, or else when the slot ends."""
         return self.near[0][0] if self.near else (self._slot + 1) * TIMER_SLOT_MS
 
     def _rescan(self) -> None:
-        """Look at the slot from its beginning again."""
+        """Begin again at the start of the slot."""
         self.near.clear()
         self._horizon = None
         self._seen_end = -1
 
     async def move(self, end: int, append: Callable[[list[tuple[int, bytes]]], None]) -> None:
-        """Have ``append`` append again what waits below the physical offset ``end``.
+        """Let ``append`` append messages again that wait below the physical offset ``end``.
 
-        It is given (due time, record) of some messages at a time. What it has appended counts from
-        then on, and these do not.
+        It is given (due time, record) of some messages at a time. The new records count from then
+        on, the old ones do not.
         """
         queue_ids = sorted(
             queue_id for topic, queue_id in self._store.queues() if topic == self._topic
         )
         for queue_id in queue_ids:
             offset = max(self._void_of(queue_id), self._reader.min_offset(self._topic, queue_id))
-            # What is appended below is behind this.
+            # The records that are appended below come behind this offset.
             last = self._reader.max_offset(self._topic, queue_id)
             while offset < last:
                 units = await self._units(queue_id, offset, MOVED_UNITS)
@@ -179,7 +179,7 @@ class TimerQueue:
         return await self._reader.when_in_memory(units)
 
     async def records(self, units: list[Unit]) -> list[bytes]:
-        """Return the records of units of the slot; empty for one that is lost."""
+        """Return the records of units of the slot; b"" for a lost one."""
         return await self._reader.when_in_memory(partial(self._records, units, self._queue_id))
 
     def _records(self, units: list[Unit], queue_id: int, *, may_wait: bool) -> list[bytes]:

@@ -3,7 +3,7 @@
 Owns: request codes 12, 17, 21, 26, 28, 33, 43, 45, 200 to 204, 207, 208, 300, 315, 351,
 352.
 Must not touch: how topics, groups and offsets are kept. Spec: RocketMQ AdminBrokerProcessor.
-Bodies keyed by a message queue need its JSON object as the key; ``dumps`` writes those.
+In bodies keyed by a message queue, the key is its JSON object; ``dumps`` writes these bodies.
 """
 
 from __future__ import annotations
@@ -216,7 +216,10 @@ class AdminProcessor:
         return request.answer(body=dumps({"consumeTps": consume_tps, "offsetTable": table}))
 
     def _consumed_topics(self, request: RemotingCommand) -> list[str]:
-        """Return the topics that the request's group consumes, of these the one it asks for."""
+        """Return the topics that the request's group consumes; its retry topic is always there.
+
+        If the request names a topic, the others are left out.
+        """
         name = text_field(request.ext, "consumerGroup")
         wanted = request.ext.get("topic")
         topics = {topic for topic, _ in self._offsets.topics_of(name)}
@@ -227,7 +230,7 @@ class AdminProcessor:
         return sorted(topics | {RETRY_PREFIX + name})
 
     def _consumed(self, name: str, topic: str) -> Iterator[tuple[MessageQueue, int]]:
-        """Yield a topic's queues and how far a group has consumed each."""
+        """Yield each queue of a topic and how far a group has consumed it."""
         config = self._topics.get(topic)
         for queue in () if config is None else self._queues(config):
             yield queue, self._offsets.query(name, topic, queue.queue_id) or 0
@@ -291,7 +294,7 @@ class AdminProcessor:
         return self._reader.max_offset(queue.topic, queue.queue_id)
 
     def _times(self, ends: Iterable[tuple[MessageQueue, int]], may_wait: bool) -> list[int]:
-        """Return when the message before each offset was stored, 0 where there is none."""
+        """Return when the message before each offset was stored; 0 if there is no such message."""
         return read_all(partial(self._time_before, may_wait=may_wait), ends)
 
     def _time_before(self, end: tuple[MessageQueue, int], *, may_wait: bool) -> int:

@@ -40,7 +40,7 @@ SUBSCRIPTIONS_PER_GROUP_MAX: Final = 1000
 
 
 class ConsumerProcessor:
-    """Answers what clients ask besides sends and pulls; state changes only within a turn."""
+    """Answers clients' requests besides sends and pulls; state changes only within a turn."""
 
     def __init__(self, shared: Shared) -> None:
         self._store = shared.store
@@ -72,12 +72,12 @@ class ConsumerProcessor:
         }
 
     def connection_closed(self, connection: Connection) -> None:
-        """Forget who lived on a connection, and tell the groups they left."""
+        """Forget the clients of a connection, and tell the groups that they left."""
         self._producers.close_owner(connection)
         self._notify(self._consumers.close_owner(connection))
 
     def expire(self, silence_ms_max: int) -> None:
-        """Forget the clients that were silent for too long, and locks nobody renewed."""
+        """Forget clients that were silent for too long, and locks that nobody renewed."""
         now_ms = self._clock.monotonic_ms()
         self._producers.expire(now_ms, silence_ms_max)
         gone = self._consumers.expire(now_ms, silence_ms_max)
@@ -98,8 +98,8 @@ class ConsumerProcessor:
         known = self._offsets.query(group, topic, queue_id)
         if known is not None and known >= 0:
             return request.answer(ext={"offset": str(known)})
-        # A new group on a young queue begins at its first message, whatever its clients would
-        # choose: they may have subscribed before it was sent.
+        # A new group on a young queue begins at the queue's first message, whatever its clients
+        # would choose: they may have subscribed before that message was sent.
         is_zero_wanted = request.ext.get("setZeroIfNotFound") != "false"
         if is_zero_wanted and self._is_young(topic, queue_id, may_wait=may_wait):
             return request.answer(ext={"offset": "0"})
@@ -170,7 +170,7 @@ class ConsumerProcessor:
         changed = []
         for consumer in beat.consumers:
             group = self._groups.find(consumer.group, now_ms)
-            # The group's members look for this topic's route at once: its creation also
+            # The group's members look for this topic's route at once, so its creation also
             # triggers a registration with the name servers.
             if group.retry_queue_nums > 0:
                 self._topics.create_retry_topic(consumer.group, now_ms, group.retry_queue_nums)
@@ -213,7 +213,7 @@ class ConsumerProcessor:
             raise RemotingDecodeError(f"lock request: {exc}") from exc
         queues = []
         for queue in value.mq_set:
-            # Only what exists can be locked, so the table cannot be filled with names.
+            # Only queues that exist can be locked, so the table cannot be filled with names.
             config = self._topics.get(queue.topic)
             if config is not None and 0 <= queue.queue_id < config.read_queue_nums:
                 queues.append(MessageQueue(queue.topic, queue.broker_name, queue.queue_id))
@@ -232,7 +232,7 @@ class ConsumerProcessor:
         return request.answer()
 
     def _notify(self, names: Iterable[str]) -> None:
-        """Tell the members of groups that the group changed, so that they share its queues anew."""
+        """Tell the members of groups that their group changed, so that they rebalance."""
         for name in dict.fromkeys(names):
             group = self._consumers.get(name)
             config = self._groups.get(name)

@@ -1,12 +1,11 @@
-"""Reads through a SQL92 filter: records in batches, and of these the ones that match.
+"""Reads through a SQL92 filter: reads records in batches and keeps those that match.
 
-Owns: how much one read looks at. Must not touch: sockets, files; what matches (sql_filter), what
-is held (the pull processor).
+Owns: how many records one read looks at. Must not touch: sockets, files; what matches (sql_filter),
+what is held (the pull processor).
 
 A read ends when the answer is full, at the queue's end, behind RECORDS_MAX records, when BUSY_MS
-have passed, or before records that are not in memory. Its result is what the store would have said
-of it: ``next_offset`` is behind the last record looked at, NO_MATCH says that there was none to
-return.
+have passed, or before records that are not in memory. Its result is like one of the store:
+``next_offset`` is behind the last record that was looked at; NO_MATCH means that no record matched.
 """
 
 from __future__ import annotations
@@ -19,12 +18,12 @@ from motelog.core.clock import Clock
 from motelog.core.filter.sql_filter import SqlFilter
 from motelog.core.records.decode import decode_values
 
-# As many as the store looks at for tags, or as many as are wanted when that is more.
+# The store looks at as many units for tags; a read that wants more records looks at more.
 RECORDS_MAX: Final = 800
 BUSY_MS: Final = 2
 _BATCH_COUNT_MAX: Final = 256
 _BATCH_BYTES_MAX: Final = 262_144
-# With how many records are read for one that is wanted, before it is known how many match.
+# Records read for each one that is wanted, while it is not known how many match.
 _READ_PER_WANTED: Final = 4
 
 _LOOKED_AT: Final = (ReadStatus.FOUND, ReadStatus.MESSAGE_WAS_REMOVED)
@@ -44,8 +43,8 @@ def read_matching(
 ) -> ReadResult:
     """Return records from ``queue_offset`` on that match, as ``BrokerApi.read`` does for tags.
 
-    At most ``count_max`` of them and ``bytes_max`` bytes, but always the first that matches. What
-    is not in memory behind the first batch is left to the next read.
+    At most ``count_max`` records and ``bytes_max`` bytes, but always the first that matches.
+    Records behind the first batch that are not in memory are left to the next read.
     """
     search = _Search(wanted, clock, count_max, bytes_max, queue_offset)
     end_offset = queue_offset + max(RECORDS_MAX, count_max)
@@ -115,7 +114,7 @@ class _Search:
         return min(_READ_PER_WANTED * (self._count_max - self.count), _BATCH_COUNT_MAX)
 
     def look_at(self, batch: ReadResult) -> bool:
-        """Take what matches out of a batch; return whether the read ends with it."""
+        """Keep the records of a batch that match; return whether the read ends with it."""
         matches, monotonic_ms = self._wanted.matches, self._clock.monotonic_ms
         view = memoryview(batch.records)
         at = 0
@@ -128,7 +127,7 @@ class _Search:
                 self.count += 1
                 self._found_bytes += size
             at += size
-            # Behind each record: a hostile filter over a hostile message takes its time.
+            # Checked behind each record: a hostile filter over a hostile message is slow.
             if self.count >= self._count_max or monotonic_ms() >= self._stop_ms:
                 self.next_offset = queue_offset + 1
                 return True

@@ -1,7 +1,7 @@
 """Pulls: stored records from an offset on, now or as soon as there are some.
 
 Owns: request codes 11 and 361, reading for a pull, holding it, its answer. Must not touch: what a
-pull may ask for (pull_request), how records are found (the store), who waits (long_poll).
+pull may ask for (pull_request), how records are found (the store), which pulls wait (long_poll).
 Spec: RocketMQ PullMessageProcessor, PullRequestHoldService.
 
     pull -> read -> not in memory            -> paged in by a thread -> read again (cold_reads)
@@ -55,7 +55,7 @@ class PullProcessor:
         self._clock = shared.clock
         self._hold_ms_max = config.hold_ms_max
         self._short_poll_ms = None if config.long_poll else config.short_poll_ms
-        # How much of the log's end is taken to be in memory; None: nobody is sent to a slave.
+        # So much of the log's end counts as in memory; None: no reader is sent to a slave.
         self._cached_bytes = shared.store.reader.cached_bytes if config.slave_read_enable else None
         self.held = HeldRequests(
             requests_max=config.held_pulls_max,
@@ -69,7 +69,7 @@ class PullProcessor:
         return {RequestCode.PULL_MESSAGE: self._pull, RequestCode.LITE_PULL_MESSAGE: self._pull}
 
     def queues_grew(self, tails: list[QueueTail]) -> None:
-        """Note which queues have new messages; pulls held for them are woken by ``run``."""
+        """Note which queues have new messages; ``run`` wakes the pulls that are held for them."""
         for tail in tails:
             queue = (tail.topic.decode(), tail.queue_id)
             if self.held.is_held(queue):
@@ -96,7 +96,7 @@ class PullProcessor:
             server.flush()
 
     def wake_grown(self) -> None:
-        """Read again for the pulls that wait for queues that grew, and for no others."""
+        """Read again for pulls that wait for a queue that grew, and for no others."""
         grown, self._grown = self._grown, {}
         for queue in grown:
             self.woken_count += self.held.wake(queue)
@@ -113,7 +113,7 @@ class PullProcessor:
         return self._cold.attempt(partial(self._read_first, pull), request, connection)
 
     def _read_first(self, pull: Pull, may_wait: bool) -> RemotingCommand | None:
-        """Read for a pull that has come: return its answer, or hold it."""
+        """Read for a new pull: return its answer, or hold it."""
         result = self._read(pull, may_wait=may_wait)
         may_hold = not result.count and pull.hold_ms > 0
         if may_hold and _code(pull, result) == ResponseCode.PULL_NOT_FOUND:
@@ -146,7 +146,7 @@ class PullProcessor:
         )
 
     def _hold_or_answer(self, pull: Pull, result: ReadResult) -> RemotingCommand | None:
-        """Hold a pull until its deadline; where there is no room for it, return its answer."""
+        """Hold a pull until its deadline; if there is no room for it, return its answer."""
         if self.held.is_full_for(pull.connection) or not pull.connection.is_open:
             return self._answer(pull, result)
         due_ms = self.held.next_due_ms()
@@ -165,11 +165,11 @@ class PullProcessor:
     def _try(self, pull: Pull, may_wait: bool) -> RemotingCommand | None:
         """Read for a held pull whose queue grew: return its answer, or hold it on."""
         if pull.connection.is_congested:
-            # It asks again, and that request waits until the client has read what is queued.
+            # The client asks again, and that request waits until it has read its queued output.
             return self._retry_later(pull)
         result = self._read(pull, may_wait=may_wait)
-        # Past messages that tags refuse, as long as there are some. A SQL92 filter takes so much
-        # longer that what is left is the client's next pull.
+        # Go on past messages that tags refuse, as long as there are some. A SQL92 filter takes so
+        # much longer that the rest is left to the client's next pull.
         while (
             result.status == ReadStatus.NO_MATCH
             and result.next_offset < result.max_offset

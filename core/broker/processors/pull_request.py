@@ -1,7 +1,7 @@
-"""What a pull asks for, and whether it may: its header's fields, checked where they enter.
+"""What a pull asks for, and whether it is allowed: the fields of its header, read and checked.
 
 Owns: Pull, PullRequests: the checks of a pull that do not need the store, the limits of an answer,
-which messages it wants. Must not touch: the store, who waits, how a pull is answered (pull).
+which messages it wants. Must not touch: the store, which pulls wait, their answers (pull).
 Spec: RocketMQ PullMessageProcessor.
 """
 
@@ -25,8 +25,8 @@ from motelog.core.remoting.server import Connection
 from motelog.core.topic_names import shown
 
 _EXPRESSIONS_MAX: Final = 10_000
-# For a request without maxMsgBytes, which clients send from 5.0 on: RocketMQ's own limits. Those
-# clients are written for small answers.
+# RocketMQ's own limits for a request without maxMsgBytes. Clients send that field from 5.0 on;
+# older ones are written for small answers.
 _UNSIZED_COUNT_MAX: Final = 32
 _UNSIZED_BYTES_MAX: Final = 262_144
 
@@ -46,11 +46,11 @@ class Pull:
     bytes_max: int
     tag_codes: frozenset[int] | None
     sql_filter: SqlFilter | None
-    # What the group has consumed, if it says so.
+    # Up to where the group has consumed, if the request says so.
     commit_offset: int | None
-    # For how long it would wait; 0: not at all.
+    # How long it is willing to wait; 0: not at all.
     hold_ms: int
-    # Until when it waits, once it does.
+    # Until when it waits, once it is held.
     deadline_ms: int = 0
 
 
@@ -125,9 +125,9 @@ class PullRequests:
     def _filter(
         self, ext: dict[str, str], group: SubscriptionGroup, topic: str, sys_flag: int
     ) -> tuple[frozenset[int] | None, SqlFilter | None]:
-        """Return the tag hashes the pull wants, None for all, and its SQL92 filter if it has one.
+        """Return the tag hashes that the pull wants, None for all, and its SQL92 filter if any.
 
-        Its own text says so, or else the heartbeat.
+        They come from the request's own expression, or else from the heartbeat.
         """
         if sys_flag & PullSysFlag.SUBSCRIPTION:
             return self._parsed(ext.get("expressionType"), ext.get("subscription", ""))

@@ -6,9 +6,9 @@ their wait for the disk (send_answers). Spec: RocketMQ SendMessageProcessor.
 
     request -> checks, staged ... end_turn: append all -> answers
 
-A message that asks for a delay is stored where it waits (delays); one that a consumer sends to its
-own retry topic once too often goes to the group's dead letters. Transactional messages are
-refused: to store them as ordinary ones would deliver them at once. Messages that say WAIT=false are
+A message that asks for a delay is stored where it waits (delays). A message that a consumer sends
+to its own retry topic once too often goes to the group's dead letters. Transactional messages are
+refused: stored as ordinary ones, they would be delivered at once. Messages that say WAIT=false are
 answered without waiting for the disk.
 """
 
@@ -53,8 +53,8 @@ from motelog.core.topic_names import (
 
 logger = logging.getLogger(__name__)
 
-# What a client may set of sysFlag: compressed, multi-tags, compression type. The host bits are the
-# record's own, the transaction bits would make the record invisible.
+# The bits of sysFlag that a client may set: compressed, multi-tags, compression type. The host bits
+# are the record's own; the transaction bits would make the record invisible.
 _SYS_FLAG_CLIENT: Final = 0x1 | 0x2 | 0x700
 _SYS_FLAG_TRANSACTION: Final = 0xC
 _MSG_REGION: Final = "MSG_REGION"
@@ -106,12 +106,12 @@ class SendProcessor:
         self._added_text = _join_properties(self._added)
         self._next_queue = 0
         self._messages: list[AppendMessage] = []
-        # What the turn's delayed messages are due from; their record is dated with it.
+        # The delays of the turn's messages begin at this time; their records are dated with it.
         self._stamp_ms: int | None = None
         self._staged: list[StagedSend] = []
-        # (topic, group) of those that consumers send back.
+        # (topic, group) of messages that consumers send back.
         self._sent_back: list[tuple[str, str]] = []
-        # (group, topic, message id) of those that consumers have given up.
+        # (group, topic, message id) of messages that consumers have given up.
         self._dead: list[tuple[str, str, str]] = []
         self._dead_log = LimitedLog(logger)
         self.messages_count = 0
@@ -125,7 +125,7 @@ class SendProcessor:
         }
 
     def end_turn(self) -> None:
-        """Append everything the turn staged and answer it."""
+        """Append the messages that the turn staged, and answer their sends."""
         stamp_ms, self._stamp_ms = self._stamp_ms, None
         if not self._staged:
             return
@@ -248,8 +248,8 @@ class SendProcessor:
     ) -> None:
         """Stage a message that was stored before: (body, born time and host, sysFlag, flag, times).
 
-        It is answered with the turn's sends, on disk under sync flush. ``sent_back``: the topic it
-        was first in, and the group that has sent it back.
+        It is answered with the turn's sends; under sync flush, when it is on disk. ``sent_back``:
+        the topic that it was first in, and the group that has sent it back.
         """
         body, born_ms, born_host, sys_flag, flag, reconsume_times = message
         topic, queue_id = queue
@@ -318,7 +318,7 @@ class SendProcessor:
         )
 
     def _target(self, ext: dict[str, str], names: _Names, numbers: _Numbers) -> tuple[str, int]:
-        """Return topic and queue of a send after the checks that concern them."""
+        """Check the topic and the queue of a send, and return them."""
         if self.answers.waiting_count >= self._waiting_answers_max:
             text = f"{self.answers.waiting_count} sends wait for the disk already"
             raise BrokerError(ResponseCode.SYSTEM_BUSY, text)
@@ -345,22 +345,22 @@ class SendProcessor:
     def _is_given_up(
         self, retry_topic: str, ext: dict[str, str], names: _Names, reconsume_times: int
     ) -> bool:
-        """Return whether a consumer that sends a message for itself has tried it often enough.
+        """Return whether a consumer sends a message to its retry topic once too often.
 
-        Clients do so where sending it back (code 36) fails, with the times counted on already.
+        Clients do so when sending it back (code 36) fails; they have counted this retry already.
         """
         group = self._groups.find(retry_topic.removeprefix(RETRY_PREFIX), self._clock.now_ms())
         times_max = int32_field(ext, names.reconsume_times_max, group.retry_max_times)
         return reconsume_times > (times_max if times_max >= 0 else group.retry_max_times)
 
     def _properties(self, text: str) -> tuple[bytes, dict[str, str]]:
-        """Return the text to store, with what the broker adds, and the client's pairs."""
+        """Return the property text to store, the broker's part included, and the client's pairs."""
         pairs = {}
         for item in text.split(VALUE_END):
             name, found, value = item.partition(NAME_END)
             if found and value:
                 pairs[name] = value
-        # A message that was consumed before and is sent again has the broker's properties already.
+        # A message that was consumed and is sent again has the broker's properties already.
         if _MSG_REGION in pairs or _TRACE_ON in pairs or _CLUSTER in pairs:
             text = _join_properties(pairs | self._added)
         elif text and not text.endswith(VALUE_END):
@@ -372,7 +372,7 @@ class SendProcessor:
         return _encode(text), pairs
 
     def _now_ms(self) -> int:
-        """Return the time that this turn's messages will be dated with."""
+        """Return the time with which this turn's messages will be dated."""
         if self._stamp_ms is None:
             self._stamp_ms = self._api.now_ms()
         return self._stamp_ms
@@ -416,7 +416,7 @@ def _numbers(ext: dict[str, str], names: _Names) -> _Numbers:
     except (KeyError, ValueError):
         return _check_fields(ext, names)
     is_named = names.topic in ext and names.group in ext and names.default_topic in ext
-    # One comparison for all: what fits 31 bits without sign is what clients send.
+    # One comparison for all fields: clients send numbers that fit into 31 bits without a sign.
     if (
         not is_named
         or min(numbers[2:]) < 0

@@ -1,4 +1,4 @@
-"""Messages that a consumer group could not deal with: later again, or to its dead letters.
+"""Messages that a consumer group could not process: delivered again later, or dead letters.
 
 Owns: request code 36, and when a retry becomes a dead letter. Must not touch: how a message waits
 (delays, schedule), how it is appended and answered (send).
@@ -48,7 +48,7 @@ class SendBackProcessor:
         self._next_queue = 0
 
     def processors(self) -> dict[int, Processor]:
-        # What comes back is often old: the consumer has tried for a while.
+        # A message that comes back is often old: the consumer has tried for a while.
         take_back = self._cold.guard(self._take_back)
         return {RequestCode.CONSUMER_SEND_MSG_BACK: take_back}
 
@@ -59,7 +59,7 @@ class SendBackProcessor:
         now_ms = self._clock.now_ms()
         group = self._groups.find(text_field(ext, "group"), now_ms)
         if group.retry_queue_nums <= 0:
-            # The group has said that it does not want failed messages again, as in RocketMQ.
+            # As in RocketMQ: the group does not want failed messages again.
             return request.answer()
         level = int32_field(ext, "delayLevel", 0)
         times_max = int32_field(ext, "maxReconsumeTimes", group.retry_max_times)
@@ -72,7 +72,7 @@ class SendBackProcessor:
         pairs = decode_properties(text)
         pairs.setdefault(RETRY_TOPIC, topic)
         pairs.setdefault(ORIGIN_MESSAGE_ID, encode_offset_id(store_host, physical))
-        # What it waited for before it was delivered is over.
+        # The delay that it had before it was delivered is over.
         for name in (*DELAY_PROPERTIES, REAL_TOPIC, REAL_QID, TIMER_OUT_MS):
             pairs.pop(name, None)
         if level < 0 or times >= times_max:

@@ -1,7 +1,7 @@
-"""What all processors of one broker share: each is made of this, and of what is its own alone.
+"""What all processors of one broker share.
 
 Owns: nothing; it is filled in one place (core.broker.assembly, or a test's stage). Must not touch:
-sockets, tasks. What only one processor needs is an argument of that one.
+sockets, tasks. What only one processor needs is an argument of that processor.
 """
 
 from __future__ import annotations

@@ -4,8 +4,8 @@ Owns: the keys and the texts of their values, the totals at the last two midnigh
 what is counted. Spec: RocketMQ AdminBrokerProcessor.prepareRuntimeInfo, StoreStatsService,
 BrokerStats; what `mqadmin brokerStatus` and `clusterList` read.
 
-Some keys speak of parts that this broker does not have: its requests wait in no queues and take no
-lock. They have the values of an idle RocketMQ broker, since the tools fail where one is missing.
+Some keys are about parts that this broker does not have: its requests wait in no queues and take no
+lock. They have the values of an idle RocketMQ broker, since the tools fail if a key is missing.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _ABSENT: Final = (
     "timerEnqueueTps",
     "timerDequeueTps",
 )
-# What RocketMQ says without a write buffer of its own.
+# The value that RocketMQ shows when it has no write buffer of its own.
 _NO_POOL: Final = 2**31 - 1
 
 
@@ -75,7 +75,7 @@ class RuntimeInfo:
         self._timers_near = timers_near
         self._started_ms = clock.now_ms()
         self._day = _day(self._started_ms)
-        # (in, out) at the last midnight and the one before; zeros before there was one.
+        # (in, out) at the last midnight and at the one before; zeros before the first midnight.
         self._today_morning = (0, 0)
         self._yesterday_morning = (0, 0)
 
@@ -126,7 +126,7 @@ class RuntimeInfo:
             "getFoundTps": _rates(stats.found_rates()),
             "getMissTps": _rates(stats.missed_rates()),
             "getTotalTps": _rates(total),
-            # RocketMQ 5 has mended the spelling.
+            # RocketMQ 5 has corrected the spelling.
             "getTransferedTps": got,
             "getTransferredTps": got,
             "putMessageTimesTotal": str(stats.put_messages),

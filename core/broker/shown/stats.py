@@ -1,7 +1,7 @@
 """Messages and bytes by topic and group, of the last minute, hour and day: request code 315.
 
 Owns: BrokerStats: the counters behind RocketMQ's names, when they are sampled, how many there may
-be. Must not touch: what is counted; it is told, once for a batch or an answer.
+be. Must not touch: what is counted; callers report it, once for a batch or an answer.
 Spec: RocketMQ BrokerStatsManager, StatsItemSet, StatsItem.
 
     TOPIC_PUT_NUMS   TOPIC_PUT_SIZE     topic         messages appended, bytes of their records
@@ -12,11 +12,11 @@ Spec: RocketMQ BrokerStatsManager, StatsItemSet, StatsItem.
     minute: a sample each 10 s, the last 7; hour: each 10 min, 7; day: each hour, 25
     sum = newest - oldest; tps = sum / the time between them; avgpt = sum / calls between them
 
-Appended messages are counted by their queue (QueueTail.take_put), whoever appends them, and fetched
-from there each second. RocketMQ's ``avgpt`` of puts is per send, here per message; its
-GROUP_GET_LATENCY, in whole milliseconds, would be 0 for nearly every read, and is left out.
-Invariants: an item whose counters have stood still for longer than its day is forgotten; of each
-kind there are at most ``items_max``, and what comes then is not counted by name.
+Each queue counts its appended messages (QueueTail.take_put); the counts are fetched from there each
+second. RocketMQ's ``avgpt`` of puts is per send, here it is per message. Its GROUP_GET_LATENCY, in
+whole milliseconds, would be 0 for nearly every read, and is left out.
+Invariants: an item whose counters have not changed for longer than its day is forgotten. There are
+at most ``items_max`` of each kind; further ones are not counted by name.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from motelog.core.clock import Clock
 from motelog.core.records.append import QueueTail
 
 ITEMS_MAX: Final = 10_000
-# Items are sampled in turn, so that no second has to do with all of them.
+# Items are sampled in turn, so that no second samples all of them.
 TURNS: Final = 10
 MINUTE_STEP_MS: Final = 10_000
 HOUR_STEP_MS: Final = 600_000
@@ -83,7 +83,7 @@ class BrokerStats:
         self._gets = _Items(items_max)
         self._backs = _Items(items_max)
         self._broker = _Items(2)
-        # Table, and which of its items' counters.
+        # The table, and the place of the counter in its items.
         self._names: dict[str, tuple[_Items, int]] = {
             "TOPIC_PUT_NUMS": (self._puts, MESSAGES),
             "TOPIC_PUT_SIZE": (self._puts, BYTES),
@@ -96,7 +96,7 @@ class BrokerStats:
         self._ticks = 0
 
     def queues_grew(self, tails: list[QueueTail]) -> None:
-        """Note which queues have got messages; how many is asked them later."""
+        """Note which queues have got messages; ``tick`` fetches how many."""
         self._grown.update(tails)
 
     def note_get(self, topic: str, group: str, messages: int, stored_bytes: int) -> None:
@@ -105,7 +105,7 @@ class BrokerStats:
         self._gets.add((topic, group), 1, messages, stored_bytes)
 
     def note_sent_back(self, topic: str, group: str) -> None:
-        """Count a message that a consumer has sent back, and that was appended."""
+        """Count a message that a consumer has sent back and that was appended."""
         self._backs.add((topic, group), 1, 1, 0)
 
     def tick(self) -> None:
@@ -122,7 +122,7 @@ class BrokerStats:
         self._ticks += 1
 
     def find(self, name: str, key: str) -> StatsData | None:
-        """Return what the tools ask for by RocketMQ's name and key; None if there is no such."""
+        """Return the counter of RocketMQ's name and key; None if there is none."""
         if name not in self._names:
             return None
         items, column = self._names[name]
@@ -160,13 +160,13 @@ class _Window:
         self._step_ms = step_ms
         self._size_max = count_max * FIELDS
         self.due_ms = 0
-        # FIELDS numbers each: of thousands of items, objects would take megabytes.
+        # FIELDS numbers for each sample; as objects, thousands of items would take megabytes.
         self._samples = array("q")
 
     def sample(self, now_ms: int, counters: list[int]) -> None:
         samples = self._samples
         if not samples:
-            # What was counted before the first sample came within the step that ends with it.
+            # The first sample's counts came within the step that ends with it.
             samples.extend((now_ms - self._step_ms, 0, 0, 0))
         samples.extend((now_ms, *counters))
         if len(samples) > self._size_max:
@@ -200,7 +200,7 @@ class _Item:
         )
 
     def sample(self, now_ms: int) -> bool:
-        """Take a sample; false once nothing was counted for as long as any window reaches."""
+        """Take a sample; return False once nothing was counted within the longest window."""
         counters = self.counters
         total = counters[0] + counters[1]
         if total != self.sampled_sum:

@@ -1,9 +1,9 @@
 """Who is connected: the members of each consumer and producer group, and what groups subscribe to.
 
 Owns: membership, subscriptions, expiry of silent members, and their limit. Must not touch: sockets,
-clocks, files; ``owner`` stands for the connection a member lives on, time enters as ``now_ms`` of a
-monotonic clock. Methods that change a group's members or subscriptions say so in what they return:
-the caller then notifies the members (rebalance). Spec: RocketMQ ConsumerManager, ProducerManager.
+clocks, files; ``owner`` stands for a member's connection, time enters as ``now_ms`` of a monotonic
+clock. The return value of a method says whether a group's members or subscriptions changed; the
+caller then notifies the members (rebalance). Spec: RocketMQ ConsumerManager, ProducerManager.
 
 Invariants: a group without members is not kept; each member is in the index of its owner.
 """
@@ -34,7 +34,7 @@ class Member(Generic[OwnerT]):
 
 @dataclass(slots=True)
 class Group(Generic[OwnerT]):
-    """One group with at least one member; what is below ``members`` is for consumers only."""
+    """One group with at least one member; fields below ``members`` are for consumers only."""
 
     name: str
     members: dict[str, Member[OwnerT]] = field(default_factory=dict)
@@ -64,9 +64,9 @@ class GroupMembers(Generic[OwnerT]):
         return self._members_count
 
     def beat(self, name: str, member: Member[OwnerT], consumer: ConsumerData | None = None) -> bool:
-        """Take in one heartbeat; return whether members or subscriptions changed.
+        """Note one heartbeat; return whether members or subscriptions changed.
 
-        BrokerError when the member would be one too many; then nothing changed.
+        BrokerError when the member would exceed the limit; then nothing changed.
         """
         group = self._groups.get(name)
         known = None if group is None else group.members.get(member.client_id)
@@ -87,7 +87,7 @@ class GroupMembers(Generic[OwnerT]):
         return is_changed
 
     def leave(self, name: str, client_id: str) -> bool:
-        """Take a client out of a group; return whether it was in."""
+        """Remove a client from a group; return whether it was in it."""
         group = self._groups.get(name)
         if group is None or client_id not in group.members:
             return False
@@ -95,14 +95,14 @@ class GroupMembers(Generic[OwnerT]):
         return True
 
     def close_owner(self, owner: OwnerT) -> list[str]:
-        """Take out who lived on a connection that closed; return the groups that changed."""
+        """Remove the members of a closed connection; return the groups that changed."""
         entries = list(self._by_owner.get(owner, ()))
         for name, client_id in entries:
             self._remove(self._groups[name], client_id)
         return [name for name, _ in entries]
 
     def expire(self, now_ms: int, silence_ms_max: int) -> list[str]:
-        """Take out the members that were silent for too long; return the groups that changed."""
+        """Remove the members that were silent for too long; return the groups that changed."""
         silent = [
             (group, member.client_id)
             for group in self._groups.values()
@@ -149,7 +149,7 @@ def _take_subscriptions(group: Group[OwnerT], consumer: ConsumerData) -> bool:
         known = group.subscriptions.get(topic)
         if known is None:
             is_changed = True
-        # Members may disagree for a while (a rolling update); the latest word counts for all.
+        # Members may disagree for a while (a rolling update); the newest version counts for all.
         if known is None or subscription.sub_version > known.sub_version:
             group.subscriptions[topic] = subscription
     for topic in group.subscriptions.keys() - consumer.subscriptions.keys():

@@ -5,7 +5,7 @@ Spec: RocketMQ ConsumerOffsetManager.
 
     consumerOffset.json   {"offsetTable": {"TOPIC@GROUP": {"QUEUE ID": OFFSET}}}
 
-RocketMQ writes the queue ids without quotes; it reads both, and so do we.
+RocketMQ writes the queue ids without quotes. It reads both forms, and so does this module.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class ConsumerOffsets:
         self.is_dirty = False
 
     def commit(self, group: str, topic: str, queue_id: int, queue_offset: int) -> None:
-        """Note where a group has got to; going back is allowed, it is how a group re-reads.
+        """Note where a group has got to; a group goes back to read again.
 
         BrokerError when the table is full and this would be a new entry.
         """
@@ -49,10 +49,10 @@ class ConsumerOffsets:
         self.is_dirty = True
 
     def lower_to(self, max_offset: Callable[[str, int], int]) -> int:
-        """Lower what lies beyond the end of its queue to that end; return how many did.
+        """Lower each offset beyond its queue's end to that end; return how many were lowered.
 
-        After a crash that took the end of a queue: its offsets are given out again, and a group
-        would not see the messages that get them.
+        A crash may take the end of a queue. Its offsets are then given out again, and a group that
+        is beyond them would not see the messages that get them.
         """
         lowered = 0
         for key, queues in self._table.items():
@@ -66,12 +66,12 @@ class ConsumerOffsets:
         return lowered
 
     def query(self, group: str, topic: str, queue_id: int) -> int | None:
-        """Return where a group has got to, or None if it never said."""
+        """Return where a group has got to, or None if it never committed."""
         queues = self._table.get(f"{topic}{_SEPARATOR}{group}")
         return None if queues is None else queues.get(queue_id)
 
     def topics_of(self, group: str) -> Iterator[tuple[str, Mapping[int, int]]]:
-        """Yield each topic that ``group`` has offsets in, with them by queue id."""
+        """Yield each topic in which ``group`` has offsets, and these by queue id."""
         for key, queues in self._table.items():
             topic, _, owner = key.partition(_SEPARATOR)
             if owner == group:
@@ -93,7 +93,7 @@ class ConsumerOffsets:
         return {"offsetTable": {key: dict(queues) for key, queues in self._table.items()}}
 
     def load(self, content: Mapping[str, Any]) -> None:
-        """Take in the content of consumerOffset.json; msgspec.ValidationError if it is not that."""
+        """Replace the table by the content of consumerOffset.json, or msgspec.ValidationError."""
         table = msgspec.convert(
             content.get("offsetTable", {}), dict[str, dict[int, int]], strict=False
         )

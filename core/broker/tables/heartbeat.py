@@ -2,7 +2,7 @@
 
 Owns: HeartbeatData as values, tag expressions as sets of hashes. Must not touch: groups, sockets.
 Spec: RocketMQ HeartbeatData, SubscriptionData, FilterAPI. C++ clients write the three enumerations
-as their ordinals, Java as names; both are taken.
+as ordinals, Java clients as names; both are accepted.
 """
 
 from __future__ import annotations
@@ -100,12 +100,12 @@ def decode_heartbeat(body: bytes) -> Heartbeat:
 
 
 def is_tag_type(expression_type: str | None) -> bool:
-    """Say whether an expression of this type is one of tags, as it is without a type."""
+    """Return whether an expression of this type is one of tags; without a type it is."""
     return expression_type in (None, "", TAG_EXPRESSION_TYPE)
 
 
 def decode_tag_expression(expression: str | None) -> frozenset[int] | None:
-    """Return the hashes of the tags in ``A || B``, or None for an expression that takes all."""
+    """Return the hashes of the tags in ``A || B``, or None for an expression that matches all."""
     if expression is None or expression in ("", "*"):
         return None
     tags = {tag.strip() for tag in expression.split("||")}

@@ -26,7 +26,7 @@ class QueueLocks:
     def lock(
         self, group: str, client_id: str, queues: list[MessageQueue], now_ms: int
     ) -> list[MessageQueue]:
-        """Lock what is free or ours for LOCK_MS; return the queues that ``client_id`` holds now."""
+        """Lock free queues and renew locks for LOCK_MS; return what ``client_id`` holds now."""
         held = []
         for queue in queues:
             holder, until_ms = self._locks.get((group, queue), (client_id, 0))

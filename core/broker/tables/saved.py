@@ -45,7 +45,7 @@ class SavedTables:
         )
 
     def load(self, *, is_expected: bool) -> None:
-        """Take in what was saved; StoreDamagedError if there is nothing good left of a table."""
+        """Load the saved tables; StoreDamagedError if nothing good is left of one."""
         for saved in (self._topics, self._groups, self._offsets):
             saved.load(is_expected=is_expected)
 
@@ -61,7 +61,7 @@ class SavedTables:
         await self._offsets.save_if_changed()
 
     async def run(self) -> None:
-        """Save what has changed at each interval, and a new or changed topic or group at once."""
+        """Save changes at each interval, and a new or changed topic or group at once."""
         changed = trio.Event()
         self._tables.topics.listeners.append(lambda _topic: changed.set())
         self._tables.groups.listeners.append(lambda: changed.set())

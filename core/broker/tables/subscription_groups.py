@@ -1,8 +1,8 @@
 """Subscription groups: what each consumer group may do and how often it retries.
 
 Owns: the group table, its version, creation at first use. Must not touch: files, sockets, clocks.
-Spec: RocketMQ SubscriptionGroupConfig, SubscriptionGroupManager. Who is connected right now is
-consumer_groups.py's.
+Spec: RocketMQ SubscriptionGroupConfig, SubscriptionGroupManager. The connected members are in
+consumer_groups.py.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class SubscriptionGroup(msgspec.Struct, frozen=True, rename="camel", kw_only=Tru
 
 
 class SubscriptionGroups:
-    """The groups of one broker; ``listeners`` hear that one is new, changed or gone."""
+    """The groups of one broker; ``listeners`` are called when one is new, changed or gone."""
 
     def __init__(self, *, auto_create: bool, groups_max: int) -> None:
         self._auto_create = auto_create
@@ -87,7 +87,7 @@ class SubscriptionGroups:
         return {"dataVersion": self.version, "subscriptionGroupTable": dict(self._groups)}
 
     def load(self, content: Mapping[str, Any]) -> None:
-        """Take in subscriptionGroup.json; msgspec.ValidationError if it is not that."""
+        """Load the content of subscriptionGroup.json; msgspec.ValidationError if it is not that."""
         version = msgspec.convert(content.get("dataVersion", {}), DataVersion)
         table = content.get("subscriptionGroupTable", {})
         groups = msgspec.convert(table, dict[str, SubscriptionGroup])

@@ -1,6 +1,6 @@
 """The tables of one broker: what it knows besides its messages.
 
-Owns: which tables there are, and the limits that the configuration sets them. Must not touch: what
+Owns: which tables there are, and their limits, which the configuration sets. Must not touch: what
 is in them, files (saved).
 """
 
@@ -18,7 +18,7 @@ from motelog.core.remoting.server import Connection
 
 @dataclass(frozen=True, slots=True)
 class Tables:
-    """The first three outlive the process (saved); the others are those who are connected."""
+    """The first three outlive the process (saved); the others are about connected clients."""
 
     topics: TopicTable
     groups: SubscriptionGroups

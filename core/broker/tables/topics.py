@@ -40,12 +40,12 @@ from motelog.core.topic_names import (
 _READ_WRITE = int(Permission.READ | Permission.WRITE)
 _TEMPLATE = _READ_WRITE | int(Permission.INHERIT)
 SCHEDULE_LEVELS = 18
-# What a folder of RocketMQ's may hold, which has no limit of its own: the store's queue ids.
+# The limit for a folder of RocketMQ, which has none of its own: as many as the store has queue ids.
 _KEPT_QUEUES_MAX = 65_536
 
 
 class TopicTable:
-    """The topics of one broker; ``listeners`` hear the name of each that is new or changed."""
+    """The topics of one broker; ``listeners`` get the name of each that is new or changed."""
 
     def __init__(
         self,
@@ -107,7 +107,7 @@ class TopicTable:
     def create_for_message(
         self, name: str, default_topic: str, client_queue_count: int, now_ms: int
     ) -> TopicConfig:
-        """Return the topic, created after ``default_topic`` if it is new.
+        """Return the topic; a new one is created with the settings of ``default_topic``.
 
         BrokerError(TOPIC_NOT_EXIST) when that is not allowed, MESSAGE_ILLEGAL for a bad name.
         """
@@ -148,7 +148,7 @@ class TopicTable:
         return self._put(config, now_ms)
 
     def create_dead_letter_topic(self, group: str, now_ms: int) -> TopicConfig:
-        """Return the topic of what a consumer group gave up, created if it is new."""
+        """Return the topic of a consumer group's dead letters, created if it is new."""
         name = DLQ_PREFIX + group
         known = self._topics.get(name)
         if known is not None:
@@ -165,7 +165,7 @@ class TopicTable:
         return {"dataVersion": self.version, "topicConfigTable": dict(self._topics)}
 
     def load(self, content: Mapping[str, Any]) -> None:
-        """Take in the content of topics.json; msgspec.ValidationError if it is not that."""
+        """Load the content of topics.json; msgspec.ValidationError if it is not that."""
         version = msgspec.convert(content.get("dataVersion", {}), DataVersion)
         table = msgspec.convert(content.get("topicConfigTable", {}), dict[str, TopicConfig])
         table = {name: config for name, config in table.items() if name not in self._system}
@@ -179,11 +179,11 @@ class TopicTable:
         self._topics.update({name: _in_bounds(config) for name, config in table.items()})
 
     def restore(self, queues: Iterable[tuple[str, int]], queue_count: int, now_ms: int) -> None:
-        """Make topics of queues that the store has and topics.json does not.
+        """Create topics for queues that the store has and topics.json does not.
 
-        A crash may come between a topic's first message and its place in the file; the message
-        was acknowledged, so its topic must be found again. Such a topic gets ``queue_count``
-        queues (a group's own topic one), or as many as the store shows it to have had.
+        A crash may come after a topic's first message and before the topic is in the file. The
+        message was acknowledged, so its topic must exist again. Such a topic gets ``queue_count``
+        queues (a group's own topic gets one), or as many as its queues in the store require.
         """
         lacking: dict[str, int] = {}
         for name, queue_id in queues:
@@ -191,7 +191,7 @@ class TopicTable:
                 least = 1 if is_group_topic(name) else queue_count
                 lacking[name] = max(lacking.get(name, least), queue_id + 1)
         for name, count in lacking.items():
-            # Beyond topics_max too: they exist.
+            # Even beyond topics_max: these topics exist.
             self._topics[name] = TopicConfig(
                 topic_name=name, read_queue_nums=count, write_queue_nums=count
             )
@@ -215,7 +215,7 @@ class TopicTable:
 
 
 def _in_bounds(config: TopicConfig) -> TopicConfig:
-    """Return what a file says of a topic, with what no request may set brought into bounds."""
+    """Return a file's settings of a topic, with values that no request may set put into bounds."""
     filter_type = config.topic_filter_type
     return msgspec.structs.replace(
         config,

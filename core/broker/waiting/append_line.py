@@ -1,17 +1,17 @@
-"""Appends that find no next CommitLog file: they wait for it in line, for a while.
+"""Appends that find no next CommitLog file wait for it in line, for a limited time.
 
 Owns: the line, how long and how much may wait in it. Must not touch: what a batch is, who is
-answered; each user says that when it has a batch wait.
+answered; each user says that when it puts a batch into the line.
 
     append -> the file is there                  -> appended at once, nothing waits
            -> NextFileError, or others wait      -> in line -> appended, in the order of the line
                                                             -> refused when the time is over
 
-Invariants: a batch is appended or refused once. While one waits, all that come later wait behind
-it, so that the messages of a publisher keep their order. The event loop does not wait: readers and
-all other requests are served meanwhile. A worker of the store makes the file.
+Invariants: a batch is appended or refused once. While one waits, all later batches wait behind it,
+so that the messages of a publisher keep their order. The event loop does not wait: reads and all
+other requests are served meanwhile. A worker of the store makes the file.
 Concurrency: state changes between two awaits of ``run``.
-Spec: RocketMQ AllocateMappedFileService, whose append waits 5 s for the next file, too.
+Spec: RocketMQ AllocateMappedFileService; an append there waits 5 s for the next file, too.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from motelog.core.records.append import AppendMessage
 
 logger = logging.getLogger(__name__)
 
-#: Bodies that may wait. A batch above it is refused when its turn comes.
+#: Bytes of bodies that may wait. A batch above the limit is refused when its turn comes.
 LINE_BYTES_MAX: Final = 67_108_864
 POLL_S: Final = 0.005
 
@@ -64,7 +64,7 @@ class AppendLine:
 
     @property
     def is_waiting(self) -> bool:
-        """Whether a batch waits, so that others have to wait behind it."""
+        """Whether a batch waits; then others have to wait behind it."""
         return bool(self._batches)
 
     def wait(
@@ -76,9 +76,9 @@ class AppendLine:
         appended: Callable[[int], None],
         refused: Callable[[StoreError], None],
     ) -> None:
-        """Have a batch wait; later ``appended`` gets its end offset, or ``refused`` the reason.
+        """Queue a batch; later ``appended`` gets its end offset, or ``refused`` the reason.
 
-        The list is the line's from now on. ``placed`` is filled as by an append.
+        The line owns the list from now on. ``placed`` is filled as by an append.
         """
         size = sum(len(message[1]) for message in messages)
         error = None
@@ -95,7 +95,7 @@ class AppendLine:
         self._wanted.set()
 
     def go_on(self) -> None:
-        """Append what can be appended, and refuse those whose time is over."""
+        """Append the batches that can be appended, and refuse those whose time is over."""
         while self._batches:
             batch = self._batches[0]
             end_offset, error = 0, batch.error
@@ -112,7 +112,7 @@ class AppendLine:
                     )
                 except StoreError as exc:
                     error = exc
-            # Before anybody is told: who is told may append.
+            # Removed before anybody is told: the callee may append.
             self._batches.popleft()
             self._bytes -= batch.bytes
             with self._faults.boundary("answering an append failed, a fault of this server"):
@@ -127,7 +127,7 @@ class AppendLine:
         *,
         task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
     ) -> None:
-        """Go on with what waits, until cancelled; ``after`` is called behind each attempt."""
+        """Append or refuse what waits until cancelled; ``after`` is called after each attempt."""
         task_status.started()
         while True:
             await self._wanted.wait()

@@ -1,7 +1,7 @@
-"""Reads of what is not in memory: paged in by threads, a few at a time, then tried again.
+"""Reads of what is not in memory: threads page it in, a few at a time, then the reads run again.
 
-Owns: the row of reads that wait for the disk, its limit, and the guard round what reads for a
-request. Must not touch: what is read, who reads; whoever waits is called back.
+Owns: the row of reads that wait for the disk, its limit, and the guard around processors that
+read. Must not touch: what is read, and who reads; a read that waits gives a callback.
 
     request -> read -> answer
                     -> NotInMemoryError -> row -> paged in by a thread -> read again
@@ -23,8 +23,8 @@ from motelog.core.store.disk.page_cache import NotInMemoryError, Pageable, PageI
 
 logger = logging.getLogger(__name__)
 
-# A processor that reads: its reads may wait for the disk if the last argument says so, else it
-# raises NotInMemoryError, before it has had any effect. Then it runs again from its beginning.
+# A processor that reads. If the last argument says so, its reads may wait for the disk; else it
+# raises NotInMemoryError before it has had any effect, and later runs again from its beginning.
 ReadingProcessor = Callable[[RemotingCommand, Connection, bool], RemotingCommand | None]
 
 
@@ -46,7 +46,7 @@ class ColdReads:
     def page_in(self, missing: Sequence[Pageable], then: Callable[[], None]) -> bool:
         """Call ``then`` when ``missing`` has been paged in; False if too many wait.
 
-        ``then`` reads again. It may miss the same again, when something else needed the memory.
+        ``then`` reads again. The same places may be missing again if others needed the memory.
         """
         if self.waiting_count == self._waiting_max:
             return False
@@ -69,10 +69,10 @@ class ColdReads:
         connection: Connection,
         page_ins: PageIns | None = None,
     ) -> RemotingCommand | None:
-        """Return the answer to ``request`` that ``read`` finds, None if it comes later.
+        """Return the answer to ``request`` that ``read`` finds, or None if it comes later.
 
-        ``read`` is called again whenever a thread has paged in what it missed. The request is
-        refused with BrokerError if too many wait.
+        ``read`` is called again whenever a thread has paged in what was missing. BrokerError
+        refuses the request if too many wait.
         """
         try:
             return read(page_ins is not None and page_ins.may_wait)
@@ -93,7 +93,7 @@ class ColdReads:
         page_ins: PageIns,
     ) -> None:
         if connection.is_congested:
-            # The server keeps what comes from such a client, and processes it from the beginning.
+            # The server keeps the requests of such a client, and processes them from the beginning.
             connection.deferred.append(request)
         elif connection.is_open:
             answer_with(partial(self.attempt, read, page_ins=page_ins), request, connection)
@@ -104,11 +104,11 @@ class ColdReads:
         *,
         task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
     ) -> None:
-        """Page in until cancelled; ``after`` is called behind each ``then``."""
+        """Page in until cancelled; ``after`` is called after each ``then``."""
         async with trio.open_nursery() as nursery:
             task_status.started()
             async for missing, then in self._receive:
-                # A task each: who waits for something that is made again holds nobody up.
+                # One task for each: a read that waits for a rebuild does not delay the others.
                 nursery.start_soon(self._page_in_one, missing, then, after)
 
     async def _page_in_one(

@@ -1,8 +1,8 @@
-"""Puts off the first requests that need a SQL92 filter until its parser is loaded.
+"""Delays the first requests that need a SQL92 filter until its parser is loaded.
 
 Owns: the requests that wait. Must not touch: what a request does, what a filter means.
-Loading takes some 0.2 s, in which nobody else is to wait: it happens in a thread, once, and not
-before a consumer filters. What waits is then processed as if it came now.
+Loading takes some 0.2 s, and no other request may wait for it. So it happens in a thread, once, and
+not before a consumer filters. The requests that wait are then processed as if they came now.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class FilterGate:
         self._wanted = trio.Event()
 
     def guard(self, process: Processor) -> Processor:
-        """Return ``process``, put off if it needs the parser."""
+        """Return ``process``; requests that need the parser wait for it."""
 
         def guarded(request: RemotingCommand, connection: Connection) -> RemotingCommand | None:
             try:
@@ -44,7 +44,7 @@ class FilterGate:
         return guarded
 
     async def run(self, server: RemotingServer) -> None:
-        """Return once the parser was needed and what waited for it is processed."""
+        """Return once the parser was needed and all requests that waited for it are processed."""
         await self._wanted.wait()
         await trio.to_thread.run_sync(compile_sql, "TRUE")
         self._filters.is_loaded = True

@@ -1,8 +1,8 @@
-"""Held requests: what found nothing and waits for its key to be woken or for its deadline.
+"""Held requests: they found nothing, and wait until their key is woken or their deadline comes.
 
-Owns: HeldRequests: who waits, by key, by owner and by deadline, and the limits. Must not touch:
+Owns: HeldRequests: the requests by key, by owner and by deadline, and the limits. Must not touch:
 what a request is, the store, sockets, clocks; time enters as ``now_ms`` of a monotonic clock.
-Whoever holds gives a callback; it is called once, and may hold again.
+The caller of ``hold`` gives a callback; it is called once, and may hold again.
 Spec: RocketMQ PullRequestHoldService.
 
 Deadlines fall into buckets of 100 ms, so holding and calling back cost the same for any number:
@@ -20,12 +20,12 @@ from typing import Final
 
 BUCKET_MS: Final = 100
 
-# It is told whether the deadline has come; else the key was woken.
+# The argument says whether the deadline has come; else the key was woken.
 Callback = Callable[[bool], None]
 
 
 class _Held:
-    """One request that waits; ``bucket`` is the first whose time is not before its deadline."""
+    """One request that waits; ``bucket`` is the first that comes no earlier than its deadline."""
 
     __slots__ = ("bucket", "callback", "key", "owner")
 
@@ -42,7 +42,7 @@ _Index = dict[Hashable, dict[_Held, None]]
 
 
 class HeldRequests:
-    """All that is held by one broker."""
+    """All held requests of one broker."""
 
     def __init__(self, *, requests_max: int, requests_per_owner_max: int) -> None:
         self._requests_max = requests_max
@@ -65,7 +65,7 @@ class HeldRequests:
     def hold(self, key: Hashable, deadline_ms: int, callback: Callback, *, owner: Hashable) -> None:
         """Keep ``callback`` until the key is woken or the deadline comes.
 
-        The caller has asked ``is_full_for``. ``owner`` is whom ``close_owner`` names.
+        The caller has asked ``is_full_for``. ``close_owner`` forgets all requests of an ``owner``.
         """
         held = _Held(key, deadline_ms, callback, owner)
         self._by_key.setdefault(key, {})[held] = None
@@ -81,7 +81,7 @@ class HeldRequests:
         return key in self._by_key
 
     def wake(self, key: Hashable) -> int:
-        """Call back all that wait for a key, in the order they came; return how many."""
+        """Call back all requests that wait for a key, in the order they came; return how many."""
         woken = list(self._by_key.get(key, ()))
         for held in woken:
             self._drop(held)
@@ -90,25 +90,25 @@ class HeldRequests:
         return len(woken)
 
     def end_due(self, now_ms: int) -> int:
-        """Call back all whose deadline has come; return how many."""
+        """Call back all requests whose deadline has come; return how many."""
         due: list[_Held] = []
         while self._buckets and self._buckets[0] * BUCKET_MS <= now_ms:
             number = heapq.heappop(self._buckets)
             due += self._by_bucket[number]
             for held in list(self._by_bucket[number]):
                 self._drop(held)
-            # Gone before anybody is called back, so that hold() can open it again.
+            # The bucket goes before anybody is called back, so that hold() can open it again.
             del self._by_bucket[number]
         for held in due:
             held.callback(True)
         return len(due)
 
     def next_due_ms(self) -> int | None:
-        """Return when ``end_due`` has something to do at the earliest, or None."""
+        """Return the earliest time when ``end_due`` has something to do, or None."""
         return self._buckets[0] * BUCKET_MS if self._buckets else None
 
     def close_owner(self, owner: Hashable) -> None:
-        """Forget what is held for an owner that is gone."""
+        """Forget the requests of an owner that is gone."""
         for held in list(self._by_owner.get(owner, ())):
             self._drop(held)
 

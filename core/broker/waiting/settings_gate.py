@@ -1,9 +1,9 @@
-"""Holds back answers to requests that changed topics or groups until that will last.
+"""Holds back answers to requests that changed topics or groups until the change is known to last.
 
 Owns: the held answers. Must not touch: saving, registering (``registration``), what a request does.
-A client that hears "yes" counts on it after a kill of the broker, so it is on the disk by then. And
-it asks a name server next: a consumer for the retry topic that its heartbeat has made, a tool for
-the topic it has created. RocketMQ's broker saves and registers before it answers too.
+A client that hears "yes" relies on it even after a kill of the broker, so the change is on the disk
+by then. Next the client asks a name server: a consumer for the retry topic that its heartbeat has
+created, a tool for its new topic. RocketMQ's broker, too, saves and registers before it answers.
 Bounded: a name server that is away or slow holds up an answer for ``HOLD_S_MAX`` at most.
 """
 
@@ -38,7 +38,7 @@ class _Held:
 class SettingsGate:
     """Answers in the order of the requests; state changes only between two awaits of ``run``.
 
-    ``save`` returns when every change so far is on the disk, or why it is not.
+    ``save`` returns None when every change so far is on the disk, or the reason why it is not.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class SettingsGate:
         self._holds = trio.Event()
 
     def guard(self, process: Processor) -> Processor:
-        """Return ``process`` with its answer held back if it changed a table."""
+        """Return ``process``; its answer is held back if it changed a table."""
 
         def guarded(request: RemotingCommand, connection: Connection) -> RemotingCommand | None:
             before = self._versions()
@@ -76,7 +76,7 @@ class SettingsGate:
         return self._topics.version, self._groups.version
 
     async def run(self, server: RemotingServer) -> None:
-        """Send the held answers when it is time, until cancelled."""
+        """Send each held answer when its change is saved and registered, until cancelled."""
         while True:
             await self._holds.wait()
             self._holds = trio.Event()

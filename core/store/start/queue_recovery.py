@@ -1,13 +1,13 @@
-"""The ConsumeQueues' half of a start: which units are believed, repaired, made anew or zeroed.
+"""The ConsumeQueues' half of a start: which units are trusted, corrected, rebuilt or zeroed.
 
 Owns: QueueRecovery. Must not touch: where the log begins and ends, how its records are walked
-(recovery), the running store. The log is the truth: no unit is believed that the log contradicts.
+(recovery), the running store. The log is the truth: a unit that the log contradicts is not trusted.
 
-Units that the walk finds collect in the queues' tails, and are compared with what is on file, and
-written where they differ, in batches.
+The walk collects units in the queues' tails. In batches they are compared with those on file, and
+written where they differ.
 
 Invariant when a start is done: each queue's units are exactly those of the log's records, with
-fillers for the ones that are lost, and no unit points into damage or beyond the end of the log.
+fillers for lost records, and no unit points into damage or beyond the end of the log.
 """
 
 from __future__ import annotations
@@ -52,23 +52,23 @@ class QueueRecovery:
         self._queues = queues
         self._make_queue = make_queue
         self.report = RecoveryReport()
-        # Queues to be made anew from the whole log, with the reason.
+        # Queues to be rebuilt from the whole log, with the reason.
         self._broken: dict[QueueKey, str] = {}
         self._only: set[QueueKey] | None = None
-        # Queues that the current walk has met; and whether it began at the log's first byte.
+        # Queues that the current walk has met, and whether it began at the log's first byte.
         self._met: set[QueueKey] = set()
         self._is_whole = False
-        # Whether the first walk did, of a log that no longer begins with its first record.
+        # Whether the first walk began there, in a log whose first record is already removed.
         self._is_cleaned = False
         # Queues with units in their tails, and how many these are.
         self._touched: dict[QueueKey, ConsumeQueue] = {}
         self._pending = 0
-        # How many units each queue is known to have had on file, and the CRCs of its files.
+        # The units that each queue is known to have had on file, and the CRCs of its files.
         self._known: dict[QueueKey, int] = {}
         self._crcs: dict[QueueKey, list[int]] = {}
 
     def load(self, begin: int, table: QueueTable | None) -> None:
-        """Believe of each queue what lies below ``begin`` and leads up to a record that agrees.
+        """Trust each queue's units below ``begin`` if the last one names a record that agrees.
 
         A walk of the log from ``begin`` on follows.
         """
@@ -93,7 +93,7 @@ class QueueRecovery:
     def _break(self, key: QueueKey, reason: str) -> None:
         self._broken[key] = reason
         if self._is_whole:
-            # The walk that is about to begin, or is going on, sees all of its records anyway.
+            # The walk that begins now, or goes on, sees all records of this queue anyway.
             self._wipe(key)
 
     def _wipe(self, key: QueueKey, begin_offset: int = 0) -> None:
@@ -102,7 +102,7 @@ class QueueRecovery:
         queue.wipe(begin_offset)
 
     def _contradiction(self, queue: ConsumeQueue) -> str | None:
-        """Compare the last unit believed with the record it names."""
+        """Compare the last trusted unit with the record that it names."""
         offset = queue.max_offset - 1
         while offset >= queue.begin_offset:
             physical_offset, size, _ = queue.unit(offset)
@@ -134,7 +134,7 @@ class QueueRecovery:
         if queue is None:
             queue = self._queues[key] = self._make_queue(*key)
         gap = first - queue.max_offset
-        # One more than is known to be lost: a record whose queue id has changed left a gap here.
+        # One more than is known to be lost: a record whose queue id was changed leaves a gap here.
         possible = self.report.lost_bytes // RECORD_BYTES_MIN + 1
         if gap and key not in self._met:
             if not self._is_whole:
@@ -150,7 +150,7 @@ class QueueRecovery:
             self._fill_holes(queue, first)
         self._met.add(key)
         if gap < 0:
-            # Only the records whose place is taken: those behind them may be in theirs.
+            # Only records whose place is taken; the places of those behind them may be free.
             taken = min(-gap, len(units) // UNIT_BYTES)
             self._refuse(
                 physical_offset, units[: taken * UNIT_BYTES], f"queue offset {first} is taken"
@@ -167,9 +167,9 @@ class QueueRecovery:
             self._put(key, FILLER * gap + units)
 
     def _fill_holes(self, queue: ConsumeQueue, end: int) -> None:
-        """Have no hole in the units of removed records, all those below ``end``.
+        """Fill holes in the units of removed records; these are all units below ``end``.
 
-        Where cleaning has gone beyond the last checkpoint, their units may not be on the disk.
+        If cleaning went beyond the last checkpoint, their units may not be on the disk.
         """
         if self._is_cleaned and queue.fill_holes(end):
             self.report.note_repaired((queue.tail.topic.decode(), queue.tail.queue_id))
@@ -184,7 +184,7 @@ class QueueRecovery:
             self._write()
 
     def _write(self) -> None:
-        """Bring all units that are in memory on file."""
+        """Write all units that are in memory to the files."""
         pieces: list[Piece] = []
         queues: list[ConsumeQueue] = []
 
@@ -216,7 +216,7 @@ class QueueRecovery:
         self._pending = 0
 
     def _was_wrong(self, key: QueueKey, first: int, units: bytes, there: bytes) -> bool:
-        """Say whether units on file were others than these; zeros are ones never written."""
+        """Say whether the units on file differ from these; zeros are units never written."""
         known = min((self._known.get(key, 0) - first) * UNIT_BYTES, len(units))
         written = -(-zeros_from(there, 0, len(there)) // UNIT_BYTES) * UNIT_BYTES
         end = max(known, written)
@@ -230,7 +230,7 @@ class QueueRecovery:
         return False
 
     def _refuse(self, physical_offset: int, units: bytes, reason: str) -> None:
-        """Records whose header contradicts the log before them get no units."""
+        """Give no units to records whose header contradicts the log before them."""
         sizes = [unit[1] for unit in UNIT.iter_unpack(units)]
         file = self._log.queue.find(physical_offset)
         assert file is not None
@@ -251,7 +251,7 @@ class QueueRecovery:
                 self._break(key, f"has {queue.max_offset} units, had {max_offset}")
 
     def rebuild(self, walk: Callable[[int], object]) -> None:
-        """Make the broken queues anew; ``walk`` places every record from an offset on."""
+        """Rebuild the broken queues; ``walk`` places every record from an offset on."""
         if not self._broken:
             return
         self.report.rebuilt_queues = sorted(self._broken)
@@ -259,7 +259,7 @@ class QueueRecovery:
             logger.warning("rebuilding a ConsumeQueue topic=%s queue_id=%d reason=%s", *key, reason)
         if self._is_whole:
             return
-        # A crash before all is rewritten must not have the next start believe half of it.
+        # After a crash before all is rewritten, the next start must not trust a part of it.
         StateFiles(self._storage, self._directory).forget_checkpoint()
         for key in self._broken:
             self._wipe(key)
@@ -278,7 +278,7 @@ class QueueRecovery:
             if queue is None:
                 continue
             if queue.max_offset == 0 < max_offset and self._log.begin_offset > 0:
-                # Its records have all been cleaned away, and then its files were lost.
+                # All its records have been cleaned away, and then its files were lost.
                 self._wipe((topic, queue_id), max_offset)
                 self._put((topic, queue_id), FILLER * (max_offset - queue.max_offset))
                 self.report.note_repaired((topic, queue_id))
@@ -288,7 +288,7 @@ class QueueRecovery:
                 self.report.note_repaired((topic, queue_id))
 
     def cut(self) -> None:
-        """Write what is in memory, zero the units that no record backs."""
+        """Write the units in memory, and zero those that no record backs."""
         self._write()
         for key, queue in self._queues.items():
             if key not in self._met:
@@ -298,7 +298,7 @@ class QueueRecovery:
             while self._is_lost(queue, queue.max_offset + count):
                 count += 1
             if count:
-                # Units into damage at the queue's end: their offsets stay used.
+                # Units that point into damage at the queue's end: their offsets stay used.
                 self._put(key, FILLER * count)
         self._write()
         for key, queue in self._queues.items():
@@ -320,7 +320,7 @@ class QueueRecovery:
 
 
 def names_its_record(log: CommitLog, queue: ConsumeQueue, offset: int) -> bool:
-    """Say whether a unit, or none, leads to the record that names its place in the queue."""
+    """Say whether the unit at ``offset`` leads to a record that names this place in the queue."""
     physical_offset, size, _ = queue.unit(offset)
     file = log.queue.find(physical_offset)
     if file is None:

@@ -4,22 +4,22 @@ Owns: Recovery: the walk of the log, its damage and its end. Must not touch: uni
 the running store; it works before anything is appended.
 
     1. Choose where to begin: at the last file after a clean stop; else where the checkpoint says
-       that all before is complete; else, as RocketMQ's checkpoint says times only, at the newest
-       file whose first record is older than that by 3 s; else at the first.
-    2. Walk the records from there to the end: layout, CRC, own physical offset. What a bad record
-       means depends on where it is, as the log was on disk up to the durable offset:
+       that all before is complete; else at the newest file whose first record is at least 3 s older
+       than the time in RocketMQ's checkpoint, which has only times; else at the first.
+    2. Walk the records from there to the end: layout, CRC, own physical offset. The log was on disk
+       up to the durable offset, so the place of a bad record says what it means:
 
          scanned_from               durable offset                   last byte written
               |  records   XX  records   |   records   X   records       |
                            damage                      the log ends here
 
-       Below, it is damage: the next intact record that names its own place is looked for, the
-       bytes between are reported and stay out of every queue. From there on it is what a crash
-       leaves, and the log ends: the rest is zeroed, and kept aside if records are in it, for the
-       kernel may have written later pages before earlier ones. After a clean stop, and in a
-       folder without that offset, all of the log counts as below.
+       Below that offset it is damage: the walk looks for the next intact record that names its own
+       place; the bytes between are reported and stay out of every queue. From that offset on it is
+       what a crash leaves, and the log ends. The rest is zeroed. If it holds records, it is
+       kept aside, since the kernel may have written later pages before earlier ones. After a
+       clean stop, and in a folder without that offset, all of the log counts as below it.
     3. Each record's unit goes where its queue offset says. A queue whose units below the starting
-       point do not lead up to that offset is made anew from the whole log.
+       point do not lead up to that offset is rebuilt from the whole log.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ from motelog.core.store.state.recovery_report import RecoveryReport
 logger = logging.getLogger(__name__)
 
 CHECKPOINT_MARGIN_MS: Final = 3_000
-# Many, so that a run of units of one queue is long even if there are thousands of queues; but a
-# step is to end while the next one is being read from the disk.
+# Many, so that a run of units of one queue is long even if there are thousands of queues; but few
+# enough that a step ends while the next one is being read from the disk.
 RECORDS_PER_STEP: Final = 262_144
 STEP_BYTES: Final = 67_108_864
 RECORDS_PER_STEP_MIN: Final = 4_096
@@ -60,7 +60,7 @@ IndexFeed = Callable[[list[IndexItem], int], None]
 
 
 class Recovery:
-    """One start; ``queues`` does, with the same report, what it means for the ConsumeQueues."""
+    """One start; ``queues`` does the ConsumeQueues' part of it, with the same report."""
 
     def __init__(
         self,
@@ -81,7 +81,8 @@ class Recovery:
         self.report = queues.report
         self._queues = queues
         self.last_store_timestamp_ms = 0
-        # Up to where the log is known to have been on disk, and from where on a bad record ends it.
+        # The log is known to have been on disk up to ``_known_end``; a bad record from
+        # ``_ends_from`` on ends the log.
         self._known_end = 0
         self._ends_from = OFFSET_MAX
 
@@ -122,8 +123,8 @@ class Recovery:
         if not files:
             return 0
         if was_clean:
-            # Behind it there may be files that were made ahead and never used: RocketMQ leaves
-            # them, and a power cut brings back those that a stop has removed.
+            # Files behind it may have been made ahead and never used: RocketMQ leaves such files,
+            # and a power cut brings back those that a stop has removed.
             return next(file.begin for file in reversed(files) if self._is_used(file))
         at = checkpoint.complete_offset
         if at is not None and files[0].begin <= at <= files[-1].end and self._may_begin(at):
@@ -139,7 +140,7 @@ class Recovery:
         return stop is not ScanStop.EMPTY or file is self._log.queue.files[0]
 
     def _may_begin(self, at: int) -> bool:
-        """Say whether a record may begin there; it does not in a folder put together by hand."""
+        """Say whether a record may begin at ``at``; in a folder put together by hand it may not."""
         file = self._log.queue.find(at)
         if file is None or at >= self._ends_from:
             return True
@@ -149,7 +150,7 @@ class Recovery:
     def _walk(self, begin: int, *, feed: IndexFeed | None) -> tuple[int, ScanStop]:
         """Take every intact record from ``begin`` on; return where the log ends, and why there.
 
-        ``feed`` gets those with keys, step by step, and where the step ended.
+        ``feed`` gets the records with keys, step by step, and where each step ended.
         """
         with ThreadPoolExecutor(1, thread_name_prefix="recovery-prefetch") as worker:
             return self._walk_ahead(begin, feed, worker)
@@ -201,7 +202,7 @@ class Recovery:
         return at, ScanStop.END
 
     def _prefetch(self, at: int, data_end: int) -> None:
-        """Have the bytes that are looked at from ``at`` on read from the disk meanwhile."""
+        """Start reading the bytes from ``at`` on from the disk, which are looked at next."""
         stop = min(at + STEP_BYTES, data_end)
         for file in self._log.queue.between(at, stop):
             begin = max(at - file.begin, 0)
@@ -220,14 +221,14 @@ class Recovery:
         good = find_next(self._log.queue, file, position)
         if good is None or good <= self._ends_from:
             return good
-        # The log was on disk up to here. A hole may follow, and nothing behind a hole is kept.
+        # The log was on disk up to here. A hole may follow; nothing behind a hole is kept.
         end = self._log.queue.find(self._ends_from)
         if end is not None and _begins_at(end, self._ends_from - end.begin):
             return self._ends_from
         return None
 
     def _cut_log(self, end: int, torn: ScanStop) -> None:
-        """Make the log end at ``end``; what lies behind it is no longer part of it."""
+        """Make the log end at ``end``; the bytes behind it are no longer part of it."""
         files = self._log.queue.files
         keep = [file for file in files if file.begin <= end]
         if files and self._known_end > end:
@@ -241,13 +242,13 @@ class Recovery:
             self._zero_behind(keep[-1], end - keep[-1].begin, torn)
 
     def _report_damage_at_end(self, end: int) -> None:
-        """The log was longer when it was last synced."""
+        """Report that the log was longer when it was last synced."""
         file = self._log.queue.find(end) or self._log.queue.files[-1]
         reason = f"no record here, but the log reached up to {self._known_end}"
         self.report.note_damage(file, end, self._known_end - end, reason)
 
     def _count_behind(self, end: int) -> None:
-        """Count the intact records that are given up because something before them is missing."""
+        """Count the intact records that are given up because bytes before them are lost."""
         report = self.report
         files, begin = self._log.queue, end
         while (good := next(_intact_from(files, begin), None)) is not None:
@@ -276,7 +277,7 @@ class Recovery:
         if not remains:
             return
         report = self.report
-        # After a crash a torn record is what one expects; anything else may be worth a look.
+        # A torn record is normal after a crash; anything else may be worth a look.
         if report.was_clean or report.damage or report.given_up_records:
             name = self._aside(f"{file.begin + position:020d}", ".cut")
             self._storage.replace_file(name, copy_out(file.view, position, position + remains))
@@ -288,7 +289,7 @@ class Recovery:
         )  # fmt: skip
 
     def _set_aside_or_remove(self, file: MappedFile) -> None:
-        """A file behind the end of the log: one with bytes in it is kept for a human to look at."""
+        """Remove a file behind the log's end; one with bytes in it is set aside for a human."""
         holds_bytes = any(
             zeros_from(file.view, start, stop) > start for start, stop in file.region.data_ranges(0)
         )
@@ -297,12 +298,12 @@ class Recovery:
             self._storage.remove_file(file.path)
             return
         aside = self._aside(f"{file.begin:020d}", "")
-        # A sync of the other directory must not make this file go before those behind it.
+        # A sync of the other directory must not remove this file before those behind it.
         self._storage.sync_directory(os.path.dirname(file.path))
         self._storage.rename(file.path, aside)
 
     def _aside(self, stem: str, suffix: str) -> str:
-        """Return a new name in ``damaged/``: what an earlier start put there stays."""
+        """Return a new name in ``damaged/``: files of earlier starts stay."""
         directory = f"{self._directory}/damaged"
         self._storage.make_directory(directory, durable=True)
         known = {entry.name for entry in self._storage.list_directory(directory)}
@@ -341,7 +342,7 @@ def find_next(files: MappedFileQueue, file: MappedFile, position: int) -> int | 
 
 
 def _begins_at(file: MappedFile, position: int) -> bool:
-    """Say whether an intact record or a blank one begins there."""
+    """Say whether an intact record or a blank one begins at ``position``."""
     found, _, stop = scan(file.view, position, file.size, file.begin, 1)
     return bool(found) or stop is ScanStop.BLANK
 
