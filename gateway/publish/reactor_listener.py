@@ -228,7 +228,7 @@ class ReactorListener:
             acks = self._acks.copy()
             self._acks.clear()
             self._append(acks)
-        # After the append, so that a PINGRESP also says that earlier publishes are in the log.
+        # After the append: a PINGRESP also says that the log has taken earlier publishes.
         for number in self._pings:
             self._output.send(number, PINGRESP)
         self._pings.clear()
