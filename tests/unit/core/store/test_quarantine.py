@@ -231,7 +231,7 @@ def sparse(tmp_path: Path) -> tuple[Path, list[bytes]]:
 async def test_readers_wait_and_are_woken_while_others_go_on(
     sparse: tuple[Path, list[bytes]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(quarantine, "SLICE_BYTES", 1_000)
+    monkeypatch.setattr(quarantine, "SLICE_BYTES", 200)
     folder, expected = sparse
     turns = appended = 0
     async with running(folder) as store, trio.open_nursery() as nursery:
