@@ -21,7 +21,7 @@ class Stage:
     def __init__(self) -> None:
         self.clock = ManualClock()
         self.has_file = False
-        self.error: StoreError | None = None
+        self.error: Exception | None = None
         self.log: list[bytes] = []
         self.told: list[tuple[bytes, Any]] = []
         self.line = AppendLine(self._append, clock=self.clock, timeout_ms=TIMEOUT_MS)
@@ -87,6 +87,20 @@ def test_another_error_refuses_its_batch_alone() -> None:
     stage.wait(b"b")
     stage.line.go_on()
     assert stage.told == [(b"a", StoreFencedError), (b"b", 1)]
+
+
+def test_an_append_that_fails_for_no_known_reason_is_refused_and_others_go_on(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    stage = Stage()
+    stage.wait(b"a")
+    stage.has_file, stage.error = True, RuntimeError("a fault")
+    stage.line.go_on()
+    stage.error = None
+    stage.wait(b"b")
+    stage.line.go_on()
+    assert stage.told == [(b"a", StoreError), (b"b", 1)]
+    assert "a fault of this server" in caplog.text
 
 
 def test_what_is_above_the_bound_is_refused_in_its_turn(monkeypatch: pytest.MonkeyPatch) -> None:
