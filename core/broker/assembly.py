@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from motelog.core.addresses import format_address
 from motelog.core.broker.api import BrokerApi
 from motelog.core.broker.config import BrokerConfig
 from motelog.core.broker.delay.schedule import ScheduleService
@@ -227,8 +228,7 @@ def _make_registrars(
     config: BrokerConfig, tables: Tables, address: tuple[str, int]
 ) -> list[Registrar]:
     host, port = address
-    shown_host = f"[{host}]" if ":" in host else host
-    broker = BrokerAddress(config.cluster, config.name, f"{shown_host}:{port}")
+    broker = BrokerAddress(config.cluster, config.name, format_address(host, port))
     return [
         Registrar(
             namesrv,

@@ -17,7 +17,7 @@ from typing import Any, Final
 
 import trio
 
-from motelog.core.addresses import parse_address
+from motelog.core.addresses import format_address, parse_address
 from motelog.core.broker.api import BrokerApi
 from motelog.core.broker.assembly import BrokerParts, assemble, make_schedule
 from motelog.core.broker.config import BrokerConfig
@@ -178,9 +178,8 @@ class Broker:
         vip_port = port - VIP_PORT_DISTANCE
         if not self._config.vip or vip_port <= 0:
             return [main]
-        shown_host = f"[{host}]" if ":" in host else host
         try:
-            return [main, open_listener(f"{shown_host}:{vip_port}")]
+            return [main, open_listener(format_address(host, vip_port))]
         except OSError as exc:
             logger.warning(
                 "the VIP port is taken: RocketMQ clients before 4.5 cannot send unless they turn it"
