@@ -1,0 +1,157 @@
+"""A session as the log keeps it: everything about a client that outlives its connection.
+
+Owns: the values that records of ``MQTT_SESSION`` and rows of the view hold.
+Must not touch: live sessions (``sessions``), the log, the view.
+Spec: MQTT 5.0 sections 3.1.2.11.2 and 4.1.
+
+Delivery progress is a cursor per queue and what is in flight. All that lies before the cursor, and
+is not in flight, has been delivered or was not wanted. Queues are named as ``LogPort.describe``
+names them.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import Final
+
+import msgspec
+
+#: Session Expiry Interval of a session that never ends (section 3.1.2.11.2).
+EXPIRY_NEVER: Final = 0xFFFFFFFF
+
+
+class FlightState(IntEnum):
+    """How far a message in flight to a client has got."""
+
+    SENT = 0
+    """Sent, and neither PUBACK nor PUBREC has come: it is sent again with DUP."""
+
+    RELEASED = 1
+    """PUBREC has come, PUBCOMP has not: only PUBREL is sent again. [MQTT-4.3.3-5]"""
+
+
+class StoredFilter(msgspec.Struct, frozen=True, array_like=True):
+    """One subscription; ``options`` is the subscription tree's byte.
+
+    ``since`` has the queues whose records before an offset are older than the subscription, though
+    the session's cursor is lower.
+    """
+
+    topic_filter: str
+    options: int
+    identifier: int = 0
+    since: dict[str, int] = {}
+
+
+class StoredFlight(msgspec.Struct, frozen=True, array_like=True):
+    """One message in flight to the client, by its place in the log."""
+
+    packet_id: int
+    queue: str
+    queue_offset: int
+    qos: int
+    state: int = FlightState.SENT
+
+
+class StoredWill(msgspec.Struct, frozen=True, array_like=True):
+    """The will that CONNECT brought; ``properties`` is the text of the record's own properties."""
+
+    topic: str
+    payload: bytes
+    qos: int
+    retain: bool
+    delay_s: int
+    properties: bytes
+    user_name: str
+    host: bytes
+
+
+class Received(msgspec.Struct, frozen=True, array_like=True):
+    """A QoS 2 message from the client that it has not released.
+
+    The record is in ``queue`` at ``queue_offset`` or behind, unless the gateway died between the
+    mark and the message.
+    """
+
+    packet_id: int
+    queue: str
+    queue_offset: int
+
+
+class StoredSession(msgspec.Struct, frozen=True, array_like=True):
+    """The whole state of one client identifier.
+
+    ``left_ms`` is when its connection ended, None while it has one. ``cursors`` has each queue that
+    its filters need; a queue that is not in it did not exist. ``delivered`` has places at or
+    behind a cursor that must not be sent again: QoS 2 messages that the client has.
+    """
+
+    client_id: str
+    expiry_s: int
+    left_ms: int | None = None
+    filters: tuple[StoredFilter, ...] = ()
+    cursors: dict[str, int] = {}
+    inflight: tuple[StoredFlight, ...] = ()
+    received: tuple[Received, ...] = ()
+    delivered: tuple[tuple[str, int], ...] = ()
+    will: StoredWill | None = None
+
+    @property
+    def expires_ms(self) -> int | None:
+        """When the session ends; None while it has a connection or if it never ends."""
+        if self.left_ms is None or self.expiry_s == EXPIRY_NEVER:
+            return None
+        return self.left_ms + self.expiry_s * 1000
+
+    @property
+    def will_due_ms(self) -> int | None:
+        """When the will is to be published; None while there is a connection or without a will."""
+        if self.left_ms is None or self.will is None:
+            return None
+        due_ms = self.left_ms + self.will.delay_s * 1000
+        expires_ms = self.expires_ms
+        return due_ms if expires_ms is None else min(due_ms, expires_ms)
+
+
+class Progress(msgspec.Struct, frozen=True, array_like=True):
+    """What a tick tells of one session that is connected: where it is not at the live position.
+
+    ``cursors`` has only the queues in which it lags. Without a cursor and without a flight, it has
+    everything up to the tick's positions.
+    """
+
+    client_id: str
+    cursors: dict[str, int]
+    inflight: tuple[StoredFlight, ...]
+
+
+class MarkKind(IntEnum):
+    """What a mark tells of one QoS 2 exchange."""
+
+    RECEIVED = 0
+    """The client's message is about to be appended at the place, or behind."""
+
+    FORGOTTEN = 1
+    """The client has sent PUBREL: its identifier may be used again."""
+
+    SENT = 2
+    """The message of the place is about to be sent to the client."""
+
+    UNSENT = 3
+    """It was not sent after all: it will be, perhaps under another identifier."""
+
+    RELEASED = 4
+    """The client has sent PUBREC."""
+
+    COMPLETED = 5
+    """The client has sent PUBCOMP."""
+
+
+class Mark(msgspec.Struct, frozen=True, array_like=True):
+    """One step of a QoS 2 exchange; the place is empty where the step does not need it."""
+
+    kind: int
+    client_id: str
+    packet_id: int
+    queue: str = ""
+    queue_offset: int = 0
