@@ -1,0 +1,166 @@
+"""Reading back: a topic's records of state, from where the view stands, into its rows.
+
+Owns: the reads of one topic's queue, which of them wait, whether view and log belong together.
+Must not touch: what a record means; the part that it is given applies it.
+Invariant: what is applied, and up to where, changes in one transaction.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import Any, Final, NamedTuple, Protocol
+from zlib import crc32
+
+from motelog.core.limited_log import LimitedLog
+from motelog.core.message import TAGS
+from motelog.core.records.decode import decode_brief
+from motelog.gateway.log.log_port import LogPort, LogRead, QueueHandle, Waiting
+from motelog.gateway.state.view import Applied, View, ViewError, ViewPart
+
+logger = logging.getLogger(__name__)
+
+_BYTES_MAX: Final = 262_144
+_TAGS: Final = TAGS.encode()
+
+
+class ReadBack(NamedTuple):
+    """One record of the topic, read back."""
+
+    queue_offset: int
+    properties: bytes
+    body: bytes
+    store_ms: int
+
+
+class FollowerPart(ViewPart, Protocol):
+    """Whoever has the rows of a topic."""
+
+    def apply(self, records: Sequence[ReadBack], *, begin_offset: int, limit: int) -> int:
+        """Bring the rows up to date; return how many records were taken, at least one.
+
+        In a transaction. It stops behind the record with which it has changed ``limit`` rows. All
+        records from ``begin_offset`` on have been applied before.
+        """
+        ...
+
+    def rolled_back(self) -> None:
+        """Forget what is held in memory of the transaction: it has failed."""
+        ...
+
+
+class Follower:
+    """Keeps one part of a view up to date with the one queue of ``topic``."""
+
+    def __init__(self, log: LogPort, view: View, topic: str, part: FollowerPart) -> None:
+        self._log_port = log
+        self._view = view
+        self._topic = topic
+        self._part = part
+        self._faults = LimitedLog(logger, lines_max=1, period_s=60.0)
+        self._waited: Waiting | None = None
+        self._is_waiting = False
+        self._is_checked = False
+        view.add(part)
+
+    def refresh(self, limit: int) -> bool:
+        """Apply about ``limit`` changes from the log; return whether there is more at hand."""
+        queues = self._log_port.queues(self._topic)
+        if not queues or self._is_waiting:
+            return False
+        try:
+            if self._view.fault is not None:
+                self._rebuild(self._view.fault)
+            if not self._is_checked and not self._check(queues[0]):
+                return False
+            return self._apply(queues[0], limit)
+        except ViewError as exc:
+            self._faults.warning("the view is not brought up to date: %s", exc)
+            return False
+
+    def _apply(self, queue: QueueHandle, limit: int) -> bool:
+        applied = self._view.applied(self._topic) or Applied(-1, 0, 0, 0)
+        read = self._read(queue, applied.next_offset, limit)
+        if read is None:
+            return False
+        if applied.begin_offset < 0:
+            applied = Applied(read.begin_offset, read.begin_offset, 0, 0)
+        elif read.begin_offset > applied.next_offset:
+            logger.warning(
+                "records of state were deleted before they were read: what they told is lost"
+                " topic=%s queue_offset=%d count=%d",
+                self._topic,
+                applied.next_offset,
+                read.begin_offset - applied.next_offset,
+            )
+        records = read_back(read.records)
+        taken = len(records)
+        try:
+            with self._view.transaction():
+                if records:
+                    taken = self._part.apply(
+                        records, begin_offset=applied.begin_offset, limit=limit
+                    )
+                    last = records[taken - 1]
+                    applied = Applied(
+                        applied.begin_offset, last.queue_offset + 1, last.store_ms, crc32(last.body)
+                    )
+                if taken == len(records) and read.next_offset > applied.next_offset:
+                    # Behind the last record there may be offsets without one.
+                    applied = Applied(applied.begin_offset, read.next_offset, 0, 0)
+                self._view.set_applied(self._topic, applied)
+        except BaseException:
+            self._part.rolled_back()
+            raise
+        return taken < len(records) or read.is_more
+
+    def _check(self, queue: QueueHandle) -> bool:
+        """Have the view rebuilt if it is not of this log; return False while that is not known."""
+        applied = self._view.applied(self._topic)
+        if applied is not None and applied.next_offset:
+            read = self._read(queue, applied.next_offset - 1, 1)
+            if read is None:
+                return False
+            if read.begin_offset < applied.next_offset and not _ends_with(read, applied):
+                self._rebuild(f"the log does not have its last record topic={self._topic}")
+        self._is_checked = True
+        return True
+
+    def _rebuild(self, reason: str) -> None:
+        self._view.rebuild(reason)
+        self._waited = None
+
+    def _read(self, queue: QueueHandle, queue_offset: int, count: int) -> LogRead | None:
+        """Return what there is from ``queue_offset`` on; None while it is not at hand."""
+        read = self._log_port.read(
+            queue, queue_offset, count_max=count, bytes_max=_BYTES_MAX, waited=self._waited
+        )
+        if isinstance(read, LogRead):
+            self._waited = None
+            return read
+        self._waited = read
+        self._is_waiting = self._log_port.when_at_hand(read, self._at_hand)
+        return None
+
+    def _at_hand(self) -> None:
+        self._is_waiting = False
+
+
+def read_back(records: bytes) -> list[ReadBack]:
+    """Return the records of a read."""
+    brief: list[tuple[Any, ...]] = decode_brief(records, _TAGS)
+    return [ReadBack(r[0], r[3], r[4], r[6]) for r in brief]
+
+
+def _ends_with(read: LogRead, applied: Applied) -> bool:
+    """Say whether the last record that was applied is the one that was read."""
+    found = read_back(read.records)
+    if not found:
+        # An offset without a record is as it was, unless the log ends before it.
+        return not applied.store_ms and read.next_offset >= applied.next_offset
+    last = found[0]
+    return (last.queue_offset + 1, last.store_ms, crc32(last.body)) == (
+        applied.next_offset,
+        applied.store_ms,
+        applied.crc,
+    )

@@ -1,0 +1,362 @@
+"""The journal of sessions: their changes become records of ``MQTT_SESSION``, and are found again.
+
+Owns: what this gateway has appended and not read back, what a tick still has to tell, the gateway's
+run. Must not touch: live sessions (the caller says what they are), rows (``session_rows``).
+
+    save, end, commit, tick --> log --> refresh --> view
+            '--> not read back yet -----------.       |
+    load  <-----------------------------------+-------'
+
+Invariants: the view changes by reading back alone, so it may be deleted. ``load`` waits for
+nothing: it lays what this gateway has appended since over the row. A record whose ticket has an
+error is left out; should it be in the log all the same, reading back finds it.
+
+A gateway that starts writes a ``started`` record. Reading it back, everybody takes the gateway's
+earlier runs for over: their sessions left when the run wrote last.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+from motelog.core.clock import Clock
+from motelog.gateway.log.log_port import SETTLED, LogPort, Ticket
+from motelog.gateway.state.follower import Follower
+from motelog.gateway.state.progress import AWAY, Position, SessionState, move, state_of
+from motelog.gateway.state.records import (
+    SESSION_TOPIC,
+    EndRecord,
+    MarksRecord,
+    Record,
+    SessionRecord,
+    StartedRecord,
+    TickRecord,
+    message_of,
+)
+from motelog.gateway.state.session_rows import SessionRows
+from motelog.gateway.state.stored import Mark, Progress, StoredSession
+from motelog.gateway.state.view import View, ViewError
+
+logger = logging.getLogger(__name__)
+
+#: Entries or marks in one record: what reading it back may cost without a pause.
+ENTRIES_MAX: Final = 100
+#: A tick that has nothing to tell is left out, but not for longer: after a crash, its time says how
+#: long sessions have been away.
+SILENCE_MS_MAX: Final = 10_000
+#: Stands for "behind everything in the view" in the places of records that are not read back.
+_NOT_READ: Final = 1 << 62
+
+
+class _Written(NamedTuple):
+    """One change of a session that has not been read back: a record, or an entry or mark of one."""
+
+    number: int
+    ticket: Ticket
+    change: SessionRecord | EndRecord | Progress | Mark
+
+
+class SessionJournal:
+    """The sessions of one gateway in the log, by client identifier.
+
+    ``refresh`` is called each second, and until ``is_current`` before the first client is let in.
+    """
+
+    def __init__(self, log: LogPort, view: View, clock: Clock, *, gateway: str) -> None:
+        self._log_port = log
+        self._clock = clock
+        self._gateway = gateway
+        self._run = secrets.randbits(48) + 1
+        self._number = 0
+        log.create_topic(SESSION_TOPIC, 1)
+        self._queue = log.queue_of(SESSION_TOPIC, "")
+        self._rows = SessionRows(view)
+        self._follower = Follower(log, view, SESSION_TOPIC, self._rows)
+        # The record that says so; the view is current once it has been read back.
+        self._started: tuple[int, Ticket] | None = None
+        self._view = view
+        self._life = view.life
+        self._marks: list[Mark] = []
+        # Not read back: the changes of each client, who has some by the record's number, positions.
+        self._written: dict[str, deque[_Written]] = {}
+        self._writers: deque[tuple[int, tuple[str, ...]]] = deque()
+        self._moves: deque[tuple[int, Ticket, Mapping[str, int]]] = deque()
+        # Ticks: what the log has been told, what it still has to be, what the last one has told.
+        self._told: dict[str, int] = {}
+        self._owed: dict[str, Progress] = {}
+        self._tick: tuple[Ticket, dict[str, Progress]] = (SETTLED, {})
+        self._appended_ms = 0
+        self._has_saved = False
+
+    # --- writing -------------------------------------------------------------------------
+
+    def save(self, session: StoredSession, *, lagging: Iterable[str] = ()) -> Ticket:
+        """Append the whole state; ``lagging`` names the queues in which it is not at the tail.
+
+        The next tick repeats what is not at the live positions, unless it gets a newer entry.
+        """
+        if session.left_ms is None:
+            cursors = {queue: session.cursors[queue] for queue in lagging}
+            if cursors or session.inflight:
+                self._owed[session.client_id] = Progress(
+                    session.client_id, cursors, session.inflight
+                )
+            else:
+                self._owed.pop(session.client_id, None)
+        else:
+            self._owed.pop(session.client_id, None)
+        self._tick[1].pop(session.client_id, None)
+        self._has_saved = True
+        return self._append_session(session, None)
+
+    def end(self, client_id: str) -> Ticket:
+        """Append that the session is no more."""
+        self._owed.pop(client_id, None)
+        self._tick[1].pop(client_id, None)
+        record = EndRecord(self._gateway, self._run, self._next_number(), client_id)
+        ticket = self._append([record])
+        self._note(record.number, ticket, ((client_id, record),))
+        return ticket
+
+    def received_marks(self, marks: Sequence[Mark]) -> tuple[Any, ...]:
+        """Return the message with ``marks`` that goes into the publishes' batch, before them."""
+        record = MarksRecord(self._gateway, self._run, self._next_number(), tuple(marks))
+        # If the batch fails, its publishes are not there: a mark that is left over finds nothing.
+        self._note(record.number, SETTLED, ((mark.client_id, mark) for mark in marks))
+        return message_of(record, self._queue, self._clock.now_ms())
+
+    def mark(self, mark: Mark) -> None:
+        """Collect a step of a QoS 2 exchange for ``commit``."""
+        self._marks.append(mark)
+
+    def commit(self) -> Ticket:
+        """Append the steps that were collected, as one batch."""
+        if not self._marks:
+            return SETTLED
+        marks, self._marks = self._marks, []
+        records = [
+            MarksRecord(self._gateway, self._run, self._next_number(), tuple(part))
+            for part in _parts(marks)
+        ]
+        ticket = self._append(records)
+        for record in records:
+            self._note(record.number, ticket, ((mark.client_id, mark) for mark in record.marks))
+        return ticket
+
+    def tick(self, positions: Mapping[str, int], progress: Sequence[Progress]) -> Ticket:
+        """Append how far delivery has got: live positions, and who is not at them.
+
+        ``progress`` has an entry for each session whose cursors behind the live positions, or whose
+        flights, are others than at the last tick that had one for it. Without an entry, a session
+        is where its last one says, and otherwise at ``positions``: a place whose message is not
+        sent yet must be in an entry. Nothing is lost by a tick that fails: the next one tells all
+        of it. While one waits to be settled, the next one waits too.
+        """
+        owed = self._owed
+        for entry in progress:
+            owed[entry.client_id] = entry
+        ticket, told = self._tick
+        if not ticket.is_settled:
+            return ticket
+        if ticket.error is not None:
+            for client_id, entry in told.items():
+                owed.setdefault(client_id, entry)
+            self._told.clear()
+        moved = {queue: at for queue, at in positions.items() if self._told.get(queue) != at}
+        now_ms = self._clock.now_ms()
+        is_silent = not moved and not owed
+        if is_silent and (not self._has_saved or now_ms - self._appended_ms < SILENCE_MS_MAX):
+            self._tick = (SETTLED, {})
+            return SETTLED
+        # The positions come last: without the entries they would tell too much.
+        parts = _parts(list(owed.values()))
+        records = [
+            TickRecord(self._gateway, self._run, self._next_number(), {}, tuple(part))
+            for part in parts
+        ]
+        records.append(TickRecord(self._gateway, self._run, self._next_number(), moved, ()))
+        ticket = self._append(records)
+        for record in records:
+            self._note(record.number, ticket, ((p.client_id, p) for p in record.progress))
+        self._moves.append((records[-1].number, ticket, moved))
+        self._told.update(moved)
+        self._tick = (ticket, owed)
+        self._owed = {}
+        return ticket
+
+    def _append_session(self, session: StoredSession, repeats: int | None) -> Ticket:
+        record = SessionRecord(self._gateway, self._run, self._next_number(), session, repeats)
+        ticket = self._append([record])
+        self._note(record.number, ticket, ((session.client_id, record),))
+        return ticket
+
+    def _next_number(self) -> int:
+        self._number += 1
+        return self._number
+
+    def _append(self, records: Sequence[Record]) -> Ticket:
+        now_ms = self._appended_ms = self._clock.now_ms()
+        return self._log_port.append([message_of(r, self._queue, now_ms) for r in records])
+
+    def _note(
+        self,
+        number: int,
+        ticket: Ticket,
+        changes: Iterable[tuple[str, SessionRecord | EndRecord | Progress | Mark]],
+    ) -> None:
+        """Keep the changes of a record until it has been read back."""
+        written = self._written
+        names = []
+        for client_id, change in changes:
+            known = written.get(client_id)
+            if known is None:
+                known = written[client_id] = deque()
+            known.append(_Written(number, ticket, change))
+            names.append(client_id)
+        if names:
+            self._writers.append((number, tuple(names)))
+
+    # --- reading -------------------------------------------------------------------------
+
+    def load(self, client_id: str) -> StoredSession | None:
+        """Return the session as it is now, with all that this gateway has appended.
+
+        ViewError while the view is not current or cannot be used.
+        """
+        if not self.is_current:
+            raise ViewError("the view is being brought up to date")
+        found = self._find(client_id)
+        return None if found is None else found[0]
+
+    def _find(self, client_id: str) -> tuple[StoredSession, SessionState] | None:
+        state = self._rows.state(client_id)
+        positions: Mapping[str, Position] | None = None
+        for number, ticket, change in self._written.get(client_id, ()):
+            if ticket.error is not None:
+                continue
+            if isinstance(change, SessionRecord):
+                state = state_of(change, _NOT_READ + number)
+            elif isinstance(change, EndRecord):
+                state = None
+            elif state is not None and state.run == self._run:
+                if positions is None or self._moves:
+                    positions = self._positions(number)
+                if isinstance(change, Progress):
+                    state = state.with_progress(change, positions)
+                else:
+                    state = state.with_mark(change, positions)
+        if state is None:
+            return None
+        own = self._positions() if state.run == self._run else None
+        return self._rows.as_of_now(state, own), state
+
+    def _positions(self, before: int = _NOT_READ) -> Mapping[str, Position]:
+        """Return this run's positions as the record ``before`` finds them."""
+        run = self._rows.runs.get(self._run)
+        positions = run.positions if run is not None else {}
+        if self._moves:
+            positions = positions.copy()
+            for number, ticket, moved in self._moves:
+                if number < before and ticket.error is None:
+                    move(positions, moved, _NOT_READ + number)
+        return positions
+
+    def due(self, now_ms: int, limit: int) -> list[StoredSession]:
+        """Return up to ``limit`` sessions without a connection whose expiry or will is due."""
+        due: list[StoredSession] = []
+        for client_id in self._rows.due(now_ms):
+            session = self.load(client_id)
+            if session is None:
+                continue
+            times = (session.expires_ms, session.will_due_ms)
+            if any(ms is not None and ms <= now_ms for ms in times):
+                due.append(session)
+                if len(due) == limit:
+                    break
+        return due
+
+    def count(self) -> int:
+        """Return how many sessions the view has, with and without a connection."""
+        return self._rows.count
+
+    def list_sessions(
+        self, prefix: str = "", *, after: str = "", limit: int = 100
+    ) -> list[StoredSession]:
+        """Return sessions in the order of their client identifiers, those behind ``after``."""
+        found = (self.load(name) for name in self._rows.named(prefix, after, limit))
+        return [session for session in found if session is not None]
+
+    # --- reading back --------------------------------------------------------------------
+
+    @property
+    def is_current(self) -> bool:
+        """Whether the view has all that the log had when this gateway started, or rebuilt it."""
+        is_same = self._life == self._view.life
+        return is_same and self._started is not None and self._last_number >= self._started[0]
+
+    @property
+    def _last_number(self) -> int:
+        """The number of this run's last record in the view."""
+        return self._rows.last_numbers.get(self._run, 0)
+
+    def refresh(self, limit: int) -> bool:
+        """Apply about ``limit`` changes from the log to the view; return whether there are more."""
+        is_more = self._follower.refresh(limit)
+        if self._life != self._view.life:
+            # What was read back before is not in the view any more, and comes before a new record.
+            self._life, self._started = self._view.life, None
+        if self._started is None or self._started[1].error is not None:
+            started = StartedRecord(self._gateway, self._run, self._next_number())
+            self._started = started.number, self._append([started])
+            is_more = True
+        self._forget_read()
+        return is_more
+
+    def _forget_read(self) -> None:
+        """Drop the changes that the view has."""
+        last = self._last_number
+        writers, written = self._writers, self._written
+        while writers and writers[0][0] <= last:
+            for client_id in writers.popleft()[1]:
+                changes = written.get(client_id)
+                while changes and changes[0].number <= last:
+                    changes.popleft()
+                if changes is not None and not changes:
+                    del written[client_id]
+        while self._moves and self._moves[0][0] <= last:
+            self._moves.popleft()
+
+    # --- keeping -------------------------------------------------------------------------
+
+    def rewrite_older(self, than_ms: int, limit: int) -> int:
+        """Append again up to ``limit`` sessions whose whole record is older; return how many.
+
+        So the log may delete what is older. A record that another gateway has replaced meanwhile is
+        not replaced by this one.
+        """
+        rewritten = 0
+        for at, client_id, store_ms in self._rows.oldest(limit):
+            if store_ms >= than_ms:
+                break
+            if client_id in self._written:
+                continue  # written just now, or not read back: there is time
+            found = self._find(client_id)
+            assert found is not None
+            session, state = found
+            if state.run not in (AWAY, self._run) and session.left_ms is None:
+                continue  # its own gateway does
+            if session.left_ms is None and (state.pinned or session.inflight):
+                self._owed.setdefault(
+                    client_id, Progress(client_id, state.pinned, session.inflight)
+                )
+            self._append_session(session, at)
+            rewritten += 1
+        return rewritten
+
+
+def _parts(entries: list[Any]) -> list[list[Any]]:
+    return [entries[at : at + ENTRIES_MAX] for at in range(0, len(entries), ENTRIES_MAX)]

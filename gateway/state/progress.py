@@ -1,0 +1,213 @@
+"""What the records of one session come to: its last whole record, and what was told since.
+
+Owns: SessionState and how each kind of record changes it; Positions.
+Must not touch: the log, the view; functions of values.
+
+A connected session has got everything up to its gateway's live positions, but for what its whole
+record, a later Progress entry, or marks say. One queue, as the records come:
+
+    session  cursor 10            tick: 20            tick: 30, lags at 25        tick: 40, no lag
+    ---|-----------------------------|----------------------|----------------------|----------->
+    cursor: 10                       20                     25 (pinned)            40
+
+    marks    SENT 3 = 31, COMPLETED 3            SENT 4 = 32                     RELEASED 4
+    ---|-----------|---------------------------------|-------------------------------|--------->
+    flights: 3     -                                 4 sent                          4 released
+    delivered: 31  31                                31, 32                          31, 32
+
+Rules:
+
+- A whole record replaces everything. Its cursors hold until a newer position or Progress entry.
+- A position counts if it was told behind the whole record, or if a Progress entry was: that says
+  that the session is at all positions of its gateway, the queues aside in which it lags.
+- A queue whose position was first told behind the whole record was made since: it is added.
+- A Progress entry replaces cursors that were pinned and all flights. Its tick's positions come with
+  it or behind it, never before it.
+- ``delivered`` has places that the cursor has not passed and that must not be read again. The
+  places of flights are among them. What the cursor has passed is dropped.
+- A cursor only ever is too low: then QoS 1 messages are sent again, and QoS 2 messages are not, as
+  their places are in ``delivered``. UNSENT of a place that the cursor has passed pins it there.
+- Entries of another run than the whole record's tell of a session that has moved: they are nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Final, NamedTuple
+
+import msgspec
+
+from motelog.gateway.state.records import SessionRecord
+from motelog.gateway.state.stored import (
+    FlightState,
+    Mark,
+    MarkKind,
+    Progress,
+    Received,
+    StoredFlight,
+    StoredSession,
+)
+
+#: Stands for the run of a session without a connection.
+AWAY: Final = 0
+
+
+class Position(NamedTuple):
+    """A live position, and the places in the topic of the ticks that told it last and first."""
+
+    queue_offset: int
+    at: int
+    first_at: int
+
+
+class SessionState(msgspec.Struct, frozen=True):
+    """One session, as its records have told so far.
+
+    ``session`` is the last whole record with later flights, received identifiers and delivered
+    places; its cursors are still those of the record. ``at`` is the record's place, ``run`` the run
+    that wrote it, or AWAY: then nothing more is told of it. ``pinned`` has the cursors that no
+    position moves. ``is_told``: whether a Progress entry has come since.
+    """
+
+    session: StoredSession
+    run: int
+    at: int
+    pinned: dict[str, int] = {}
+    is_told: bool = False
+
+    def cursor(self, queue: str, positions: Mapping[str, Position]) -> int:
+        """Return where the session goes on in one queue."""
+        pinned = self.pinned.get(queue)
+        if pinned is not None:
+            return pinned
+        cursor = self.session.cursors.get(queue, 0)
+        if self.session.left_ms is None:
+            position = positions.get(queue)
+            if position is not None and (self.is_told or position.at > self.at):
+                return max(cursor, position.queue_offset)
+        return cursor
+
+    def as_of_now(
+        self, positions: Mapping[str, Position], *, left_ms: int | None = None
+    ) -> StoredSession:
+        """Return the session with its cursors as they are; ``left_ms`` if its run is over."""
+        session = self.session
+        cursors = session.cursors
+        if session.left_ms is None:
+            names = dict.fromkeys(cursors)
+            names.update(dict.fromkeys(self.pinned))
+            names.update(dict.fromkeys(_made_since(self.at, positions)))
+            cursors = {name: self.cursor(name, positions) for name in names}
+        return msgspec.structs.replace(
+            session,
+            left_ms=session.left_ms if session.left_ms is not None else left_ms,
+            cursors=cursors,
+            delivered=self._delivered(positions),
+        )
+
+    def with_progress(self, entry: Progress, positions: Mapping[str, Position]) -> SessionState:
+        """Return the state after an entry of a tick."""
+        told = msgspec.structs.replace(
+            self,
+            session=msgspec.structs.replace(self.session, inflight=entry.inflight),
+            pinned=entry.cursors,
+            is_told=True,
+        )
+        return told._with_session(delivered=told._delivered(positions, self))
+
+    def with_mark(self, mark: Mark, positions: Mapping[str, Position]) -> SessionState:
+        """Return the state after one step of a QoS 2 exchange."""
+        session = self.session
+        match mark.kind:
+            case MarkKind.RECEIVED:
+                others = tuple(r for r in session.received if r.packet_id != mark.packet_id)
+                received = Received(mark.packet_id, mark.queue, mark.queue_offset)
+                return self._with_session(received=(*others, received))
+            case MarkKind.FORGOTTEN:
+                others = tuple(r for r in session.received if r.packet_id != mark.packet_id)
+                return self._with_session(received=others)
+            case MarkKind.SENT:
+                # The identifier was free: whatever it stood for before is at the client.
+                flights = self._flights_without(mark.packet_id)
+                flight = StoredFlight(mark.packet_id, mark.queue, mark.queue_offset, 2)
+                told = self._with_session(inflight=(*flights, flight))
+                return told._with_session(delivered=told._delivered(positions, self))
+            case MarkKind.UNSENT:
+                return self._unsent(mark, positions)
+            case MarkKind.RELEASED:
+                return self._with_session(
+                    inflight=tuple(
+                        msgspec.structs.replace(f, state=FlightState.RELEASED)
+                        if f.packet_id == mark.packet_id
+                        else f
+                        for f in session.inflight
+                    )
+                )
+            case MarkKind.COMPLETED:
+                told = self._with_session(inflight=self._flights_without(mark.packet_id))
+                return told._with_session(delivered=told._delivered(positions, self))
+        return self
+
+    def _unsent(self, mark: Mark, positions: Mapping[str, Position]) -> SessionState:
+        place = mark.queue, mark.queue_offset
+        told = self._with_session(
+            inflight=self._flights_without(mark.packet_id),
+            delivered=tuple(p for p in self.session.delivered if p != place),
+        )
+        if self.cursor(mark.queue, positions) <= mark.queue_offset:
+            return told
+        return msgspec.structs.replace(told, pinned=self.pinned | {mark.queue: mark.queue_offset})
+
+    def _flights_without(self, packet_id: int) -> tuple[StoredFlight, ...]:
+        return tuple(f for f in self.session.inflight if f.packet_id != packet_id)
+
+    def _delivered(
+        self, positions: Mapping[str, Position], before: SessionState | None = None
+    ) -> tuple[tuple[str, int], ...]:
+        """Return the delivered places, those of flights included, that the cursor has not passed.
+
+        ``before``: a state whose flights' places count as well.
+        """
+        places = dict.fromkeys(self.session.delivered)
+        places.update(((f.queue, f.queue_offset), None) for f in self.session.inflight)
+        if before is not None:
+            places.update(((f.queue, f.queue_offset), None) for f in before.session.inflight)
+        if not places:
+            return ()
+        cursors = {queue: self.cursor(queue, positions) for queue, _ in places}
+        return tuple(place for place in places if place[1] >= cursors[place[0]])
+
+    def _with_session(
+        self,
+        *,
+        inflight: tuple[StoredFlight, ...] | None = None,
+        received: tuple[Received, ...] | None = None,
+        delivered: tuple[tuple[str, int], ...] | None = None,
+    ) -> SessionState:
+        session = self.session
+        return msgspec.structs.replace(
+            self,
+            session=msgspec.structs.replace(
+                session,
+                inflight=session.inflight if inflight is None else inflight,
+                received=session.received if received is None else received,
+                delivered=session.delivered if delivered is None else delivered,
+            ),
+        )
+
+
+def state_of(record: SessionRecord, at: int) -> SessionState:
+    """Return the state after a whole record that lies at ``at``."""
+    is_connected = record.session.left_ms is None
+    return SessionState(record.session, record.run if is_connected else AWAY, at)
+
+
+def move(positions: dict[str, Position], told: Mapping[str, int], at: int) -> None:
+    """Note the live positions that the tick at ``at`` has told."""
+    for queue, queue_offset in told.items():
+        known = positions.get(queue)
+        positions[queue] = Position(queue_offset, at, known.first_at if known is not None else at)
+
+
+def _made_since(at: int, positions: Mapping[str, Position]) -> Iterator[str]:
+    return (queue for queue, position in positions.items() if position.first_at > at)

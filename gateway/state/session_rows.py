@@ -1,0 +1,430 @@
+"""The view's rows of sessions: what the records of ``MQTT_SESSION`` come to.
+
+Owns: the tables of sessions, runs and positions, and how records change them.
+Must not touch: the log (``follower`` reads it), what a gateway has appended and not read back
+(``journal``).
+
+    sessions   one row a session; ``at`` is the queue offset of its whole record, so that the
+               rows with the oldest records come first
+               ``run``, ``due``: without a connection 0, and the time at which something is due;
+               with one the run of its gateway, and how long after the end of that run
+    runs       one row for each life of a gateway that has sessions, and when it wrote last
+    positions  live positions of the runs
+    queues     numbers of queue names, so that a cursor takes a few bytes
+
+That a run has ended is one row: its sessions are away from then on without being written.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final
+
+import msgspec
+
+from motelog.core.limited_log import LimitedLog
+from motelog.gateway.state.follower import ReadBack
+from motelog.gateway.state.progress import AWAY, Position, SessionState, move, state_of
+from motelog.gateway.state.records import (
+    EndRecord,
+    MarksRecord,
+    Record,
+    SessionRecord,
+    StartedRecord,
+    TickRecord,
+    decode_record,
+)
+from motelog.gateway.state.stored import (
+    Received,
+    StoredFilter,
+    StoredFlight,
+    StoredSession,
+    StoredWill,
+)
+from motelog.gateway.state.view import View
+
+logger = logging.getLogger(__name__)
+
+_TABLES: Final = (
+    """CREATE TABLE IF NOT EXISTS sessions (
+        at INTEGER PRIMARY KEY, client_id TEXT NOT NULL UNIQUE, run INTEGER NOT NULL,
+        due INTEGER, store_ms INTEGER NOT NULL, state BLOB NOT NULL
+    )""",
+    "CREATE INDEX IF NOT EXISTS sessions_due ON sessions (run, due)",
+    """CREATE TABLE IF NOT EXISTS runs (
+        id INTEGER PRIMARY KEY, run INTEGER NOT NULL UNIQUE, gateway TEXT NOT NULL,
+        last_ms INTEGER NOT NULL, is_over INTEGER NOT NULL
+    )""",
+    """CREATE TABLE IF NOT EXISTS positions (
+        run INTEGER, queue INTEGER, queue_offset INTEGER, at INTEGER, first_at INTEGER,
+        PRIMARY KEY (run, queue)
+    ) WITHOUT ROWID""",
+    "CREATE TABLE IF NOT EXISTS queues (id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE)",
+)
+
+
+class Run:
+    """One life of a gateway's process: ``number`` is its row's, ``key`` the one in records."""
+
+    __slots__ = ("gateway", "is_over", "key", "last_ms", "number", "positions")
+
+    def __init__(self, number: int, key: int, gateway: str, last_ms: int, is_over: bool) -> None:
+        self.number = number
+        self.key = key
+        self.gateway = gateway
+        self.last_ms = last_ms
+        self.is_over = is_over
+        self.positions: dict[str, Position] = {}
+
+
+class SessionRows:
+    """The rows of sessions in ``view``; a part of it."""
+
+    def __init__(self, view: View) -> None:
+        self._view = view
+        self._faults = LimitedLog(logger)
+        #: The runs by the numbers in records.
+        self.runs: dict[int, Run] = {}
+        self._by_number: dict[int, Run] = {}
+        self.count = 0
+        #: Run -> the number of its last record that has been read back since the open.
+        self.last_numbers: dict[int, int] = {}
+        self._numbers_before: dict[int, int] = {}
+        self._queue_ids: dict[str, int] = {}
+        self._queue_names: dict[int, str] = {}
+        # Within one transaction: what sessions have become; None has ended.
+        self._changed: dict[str, SessionState | None] = {}
+        self._changed_ms: dict[str, int] = {}
+        self._changed_runs: set[int] = set()
+        self._begin_offset = 0
+
+    # --- a part of the view --------------------------------------------------------------
+
+    def open(self) -> None:
+        for statement in _TABLES:
+            self._view.execute(statement)
+        self.last_numbers = {}
+        self._load()
+
+    def rolled_back(self) -> None:
+        self.last_numbers = self._numbers_before
+        self._load()
+
+    def _load(self) -> None:
+        self._changed.clear()
+        self._changed_ms.clear()
+        self._changed_runs.clear()
+        execute = self._view.execute
+        self._queue_names = dict(execute("SELECT id, name FROM queues").fetchall())
+        self._queue_ids = {name: number for number, name in self._queue_names.items()}
+        self._by_number = by_number = {}
+        for number, key, gateway, last_ms, is_over in execute(
+            "SELECT id, run, gateway, last_ms, is_over FROM runs"
+        ):
+            by_number[number] = Run(number, key, gateway, last_ms, bool(is_over))
+        self.runs = {run.key: run for run in by_number.values()}
+        for number, queue, *position in execute(
+            "SELECT run, queue, queue_offset, at, first_at FROM positions"
+        ):
+            by_number[number].positions[self._queue_names[queue]] = Position(*position)
+        self.count = execute("SELECT count(*) FROM sessions").fetchone()[0]
+
+    def apply(self, records: Sequence[ReadBack], *, begin_offset: int, limit: int) -> int:
+        self._begin_offset = begin_offset
+        self._numbers_before = self.last_numbers.copy()
+        changes = taken = 0
+        for record in records:
+            if changes >= limit:
+                break
+            taken += 1
+            try:
+                changes += self._apply(record, decode_record(record.body))
+            except (msgspec.DecodeError, ValueError) as exc:
+                self._faults.warning(
+                    "a record of a session cannot be read and is left out queue_offset=%d error=%s",
+                    record.queue_offset,
+                    exc,
+                )
+        self._write()
+        return taken
+
+    # --- records to states ---------------------------------------------------------------
+
+    def _apply(self, read: ReadBack, record: Record) -> int:
+        """Apply one record; return how many rows it changes."""
+        run = self._run_of(record, read.store_ms)
+        self.last_numbers[record.run] = record.number
+        match record:
+            case SessionRecord():
+                self._save(read, record)
+                return 1
+            case EndRecord():
+                self._end(record)
+                return 1
+            case MarksRecord():
+                for mark in record.marks:
+                    state = self._current(mark.client_id)
+                    if state is not None and state.run == record.run:
+                        self._changed[mark.client_id] = state.with_mark(mark, run.positions)
+                return len(record.marks)
+            case TickRecord():
+                self._move(run, record.positions, read.queue_offset)
+                for entry in record.progress:
+                    state = self._current(entry.client_id)
+                    if state is not None and state.run == record.run:
+                        changed = state.with_progress(entry, run.positions)
+                        self._changed[entry.client_id] = changed
+                return 1 + len(record.progress)
+            case StartedRecord():
+                for other in self.runs.values():
+                    if other.gateway == record.gateway and other is not run and not other.is_over:
+                        other.is_over = True
+                        self._changed_runs.add(other.key)
+                return 1
+
+    def _save(self, read: ReadBack, record: SessionRecord) -> None:
+        client_id = record.session.client_id
+        if record.repeats is not None:
+            known = self._current(client_id)
+            if known is not None:
+                if known.at != record.repeats:
+                    return
+            elif record.repeats >= self._begin_offset:
+                # Its record would have been seen here: the session has ended since.
+                return
+        self._changed[client_id] = state_of(record, read.queue_offset)
+        self._changed_ms[client_id] = read.store_ms
+
+    def _end(self, record: EndRecord) -> None:
+        state = self._current(record.client_id)
+        if state is None:
+            return
+        if state.run != record.run and not self.is_away(state):
+            return  # the client has connected to another gateway meanwhile
+        self._changed[record.client_id] = None
+
+    def _run_of(self, record: Record, store_ms: int) -> Run:
+        run = self.runs.get(record.run)
+        if run is None:
+            cursor = self._view.execute(
+                "INSERT INTO runs (run, gateway, last_ms, is_over) VALUES (?, ?, ?, 0)",
+                (record.run, record.gateway, store_ms),
+            )
+            assert cursor.lastrowid is not None
+            run = Run(cursor.lastrowid, record.run, record.gateway, store_ms, False)
+            self.runs[record.run] = self._by_number[run.number] = run
+        elif not run.is_over:
+            run.last_ms = max(run.last_ms, store_ms)
+        self._changed_runs.add(record.run)
+        return run
+
+    def _move(self, run: Run, told: Mapping[str, int], at: int) -> None:
+        move(run.positions, told, at)
+        self._view.execute_many(
+            "INSERT OR REPLACE INTO positions VALUES (?, ?, ?, ?, ?)",
+            [(run.number, self._queue_id(queue), *run.positions[queue]) for queue in told],
+        )
+
+    def _current(self, client_id: str) -> SessionState | None:
+        if client_id in self._changed:
+            return self._changed[client_id]
+        return self.state(client_id)
+
+    # --- states to rows ------------------------------------------------------------------
+
+    def _write(self) -> None:
+        execute = self._view.execute
+        for client_id, state in self._changed.items():
+            if state is None:
+                self.count -= execute(
+                    "DELETE FROM sessions WHERE client_id = ?", (client_id,)
+                ).rowcount
+                continue
+            run, due = self._due_of(state)
+            row = (run, due, self._pack(state), client_id)
+            store_ms = self._changed_ms.get(client_id)
+            if store_ms is None:
+                execute("UPDATE sessions SET run = ?, due = ?, state = ? WHERE client_id = ?", row)
+                continue
+            if not execute(
+                "UPDATE sessions SET at = ?, store_ms = ?, run = ?, due = ?, state = ?"
+                " WHERE client_id = ?",
+                (state.at, store_ms, *row),
+            ).rowcount:
+                execute(
+                    "INSERT INTO sessions (at, store_ms, run, due, state, client_id)"
+                    " VALUES (?, ?, ?, ?, ?, ?)",
+                    (state.at, store_ms, *row),
+                )
+                self.count += 1
+        for key in self._changed_runs:
+            run_row = self.runs[key]
+            execute(
+                "UPDATE runs SET last_ms = ?, is_over = ? WHERE id = ?",
+                (run_row.last_ms, run_row.is_over, run_row.number),
+            )
+        self._changed.clear()
+        self._changed_ms.clear()
+        self._changed_runs.clear()
+        self._forget_runs()
+
+    def _forget_runs(self) -> None:
+        """Forget the runs that are over and have no sessions any more."""
+        execute = self._view.execute
+        for run in [run for run in self.runs.values() if run.is_over]:
+            number = (run.number,)
+            if execute("SELECT 1 FROM sessions WHERE run = ? LIMIT 1", number).fetchone() is None:
+                execute("DELETE FROM runs WHERE id = ?", number)
+                execute("DELETE FROM positions WHERE run = ?", number)
+                del self.runs[run.key], self._by_number[run.number]
+
+    def _due_of(self, state: SessionState) -> tuple[int, int | None]:
+        """Return (run, due) of a session's row."""
+        session = state.session
+        if session.left_ms is not None:
+            times = [ms for ms in (session.expires_ms, session.will_due_ms) if ms is not None]
+            return AWAY, min(times, default=None)
+        left = msgspec.structs.replace(session, left_ms=0)  # as long after the run's end
+        times = [ms for ms in (left.expires_ms, left.will_due_ms) if ms is not None]
+        return self.runs[state.run].number, min(times, default=None)
+
+    def is_away(self, state: SessionState) -> bool:
+        """Say whether the session has no connection, be it that its run is over."""
+        if state.session.left_ms is not None:
+            return True
+        run = self.runs.get(state.run)
+        return run is not None and run.is_over
+
+    # --- rows to sessions ----------------------------------------------------------------
+
+    def state(self, client_id: str) -> SessionState | None:
+        """Return the state of a session as far as the view is applied; ViewError."""
+        row = self._view.execute(
+            "SELECT at, run, state FROM sessions WHERE client_id = ?", (client_id,)
+        ).fetchone()
+        return None if row is None else self._unpack(client_id, *row)
+
+    def as_of_now(
+        self, state: SessionState, positions: Mapping[str, Position] | None = None
+    ) -> StoredSession:
+        """Return a state's session; ``positions`` are newer ones than those of its run here."""
+        run = self.runs.get(state.run)
+        if run is None:
+            return state.as_of_now(positions or {})
+        return state.as_of_now(
+            run.positions if positions is None else positions,
+            left_ms=run.last_ms if run.is_over else None,
+        )
+
+    def due(self, now_ms: int) -> Iterator[str]:
+        """Yield the client identifiers whose expiry or will is due, the earliest first."""
+        times = [(AWAY, now_ms)]
+        times += [(run.number, now_ms - run.last_ms) for run in self.runs.values() if run.is_over]
+        for number, due in times:
+            for (client_id,) in self._view.execute(
+                "SELECT client_id FROM sessions WHERE run = ? AND due <= ? ORDER BY due",
+                (number, due),
+            ):
+                yield client_id
+
+    def named(self, prefix: str, after: str, limit: int) -> list[str]:
+        """Return client identifiers that begin with ``prefix``, behind ``after``, in order."""
+        rows = self._view.execute(
+            "SELECT client_id FROM sessions WHERE client_id > ? AND client_id >= ?"
+            " ORDER BY client_id LIMIT ?",
+            (after, prefix, limit),
+        ).fetchall()
+        return [name for (name,) in rows if name.startswith(prefix)]
+
+    def oldest(self, limit: int) -> list[tuple[int, str, int]]:
+        """Return (queue offset, client identifier, store time) of the oldest whole records."""
+        return self._view.execute(
+            "SELECT at, client_id, store_ms FROM sessions ORDER BY at LIMIT ?", (limit,)
+        ).fetchall()
+
+    # --- bytes of a row ------------------------------------------------------------------
+
+    def _pack(self, state: SessionState) -> bytes:
+        session = state.session
+        queue_id = self._queue_id
+        return msgspec.msgpack.encode(
+            (
+                session.expiry_s,
+                session.left_ms,
+                [
+                    (f.topic_filter, f.options, f.identifier, self._numbered(f.since))
+                    for f in session.filters
+                ],
+                self._numbered(session.cursors),
+                [
+                    (f.packet_id, queue_id(f.queue), f.queue_offset, f.qos, f.state)
+                    for f in session.inflight
+                ],
+                [(r.packet_id, queue_id(r.queue), r.queue_offset) for r in session.received],
+                [(queue_id(queue), queue_offset) for queue, queue_offset in session.delivered],
+                session.will,
+                self._numbered(state.pinned),
+                state.is_told,
+            )
+        )
+
+    def _unpack(self, client_id: str, at: int, run: int, data: bytes) -> SessionState:
+        (
+            expiry_s,
+            left_ms,
+            filters,
+            cursors,
+            inflight,
+            received,
+            delivered,
+            will,
+            pinned,
+            is_told,
+        ) = _row_decoder.decode(data)
+        name = self._queue_names
+        session = StoredSession(
+            client_id,
+            expiry_s,
+            left_ms,
+            tuple(StoredFilter(f[0], f[1], f[2], self._named(f[3])) for f in filters),
+            self._named(cursors),
+            tuple(StoredFlight(f[0], name[f[1]], f[2], f[3], f[4]) for f in inflight),
+            tuple(Received(r[0], name[r[1]], r[2]) for r in received),
+            tuple((name[queue], queue_offset) for queue, queue_offset in delivered),
+            will,
+        )
+        key = self._by_number[run].key if run != AWAY else AWAY
+        return SessionState(session, key, at, self._named(pinned), is_told)
+
+    def _numbered(self, by_queue: Mapping[str, int]) -> dict[int, int]:
+        return {self._queue_id(queue): queue_offset for queue, queue_offset in by_queue.items()}
+
+    def _named(self, by_number: Mapping[int, int]) -> dict[str, int]:
+        name = self._queue_names
+        return {name[number]: queue_offset for number, queue_offset in by_number.items()}
+
+    def _queue_id(self, queue: str) -> int:
+        number = self._queue_ids.get(queue)
+        if number is None:
+            cursor = self._view.execute("INSERT INTO queues (name) VALUES (?)", (queue,))
+            assert cursor.lastrowid is not None
+            number = self._queue_ids[queue] = cursor.lastrowid
+            self._queue_names[number] = queue
+        return number
+
+
+_row_decoder: Final = msgspec.msgpack.Decoder(
+    tuple[
+        int,
+        int | None,
+        list[tuple[str, int, int, dict[int, int]]],
+        dict[int, int],
+        list[tuple[int, int, int, int, int]],
+        list[tuple[int, int, int]],
+        list[tuple[int, int]],
+        StoredWill | None,
+        dict[int, int],
+        bool,
+    ]
+)
