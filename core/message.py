@@ -42,6 +42,8 @@ MQTT_TOPIC: Final = "mqttRealTopic"
 MQTT_QOS: Final = "qosLevel"
 MQTT_CLIENT_ID: Final = "clientId"
 MQTT_PROPERTIES: Final = "mqttProperties"
+MQTT_RETAIN: Final = "mqttRetain"
+MQTT_PACKET_ID: Final = "mqttPacketId"
 
 SYS_FLAG_COMPRESSED: Final = 0x1
 SYS_FLAG_BORN_IPV6: Final = 0x10

@@ -20,12 +20,15 @@ from motelog.gateway.log.log_port import LogPort
 from motelog.gateway.mapping.topic_mapping import TopicMapping
 from motelog.gateway.metrics import GatewayMetrics
 from motelog.gateway.output import Output
-from motelog.gateway.publish.acknowledge import PublishAcks
+from motelog.gateway.publish.acknowledge import Answers
+from motelog.gateway.publish.exchanges import Exchanges
 from motelog.gateway.publish.reactor_listener import ReactorListener
 from motelog.gateway.publish.routes import Routes
+from motelog.gateway.publish.wills import Wills
 from motelog.gateway.sessions.connection import Connection
 from motelog.gateway.sessions.session import Session
 from motelog.gateway.sessions.subscriptions import SubscriptionTree
+from motelog.gateway.state.journal import SessionJournal
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,13 +38,15 @@ class GatewayParts:
     connections: list[Connection | None]
     delivery: Delivery
     clients: Clients
-    acks: PublishAcks
+    answers: Answers
+    journal: SessionJournal
     listener: ReactorListener
 
 
 def assemble(
     config: GatewayConfig,
     log: LogPort,
+    journal: SessionJournal,
     output: Output,
     metrics: GatewayMetrics,
     clock: Clock,
@@ -57,10 +62,6 @@ def assemble(
     mapping = TopicMapping(config.topic_map, default_topic=config.default_topic)
     connections: list[Connection | None] = [None] * connections_max
     subscriptions: SubscriptionTree[Session] = SubscriptionTree()
-    delivery = Delivery(log, mapping, subscriptions, metrics, wake=wake)
-    clients = Clients(
-        config, subscriptions, delivery, metrics, connections=connections, clock=clock
-    )
     routes = Routes(
         mapping,
         log,
@@ -69,14 +70,49 @@ def assemble(
         topic_queue_count=config.topic_queue_count,
         topic_bytes_max=config.topic_bytes_max,
     )
-    acks = PublishAcks(
+    wills = Wills(log, routes, metrics, clock=clock)
+
+    def disconnect(connection: Connection, reason_code: int, why: str) -> None:
+        clients.disconnect(connection, reason_code, why)
+
+    answers = Answers(
         output,
         metrics,
         connections=connections,
         receive_maximum=config.receive_maximum,
-        disconnect=clients.disconnect,
+        disconnect=disconnect,
     )
-    log.on_settled(acks.settled)
+    log.on_settled(answers.settled)
+    delivery = Delivery(
+        log,
+        mapping,
+        subscriptions,
+        journal,
+        metrics,
+        after=answers.after,
+        output_bytes_high=config.output_bytes_high,
+        wake=wake,
+    )
+    clients = Clients(
+        config,
+        subscriptions,
+        delivery,
+        journal,
+        metrics,
+        connections=connections,
+        clock=clock,
+        answer_after=answers.after,
+        publish_will=wills.publish,
+    )
+    exchanges = Exchanges(
+        log,
+        output,
+        journal,
+        delivery,
+        answers,
+        receive_maximum=config.receive_maximum,
+        disconnect=disconnect,
+    )
     listener = ReactorListener(
         config,
         output,
@@ -84,9 +120,10 @@ def assemble(
         routes,
         clients,
         delivery,
-        acks,
+        answers,
+        exchanges,
         metrics,
         connections=connections,
         clock=clock,
     )
-    return GatewayParts(connections, delivery, clients, acks, listener)
+    return GatewayParts(connections, delivery, clients, answers, journal, listener)

@@ -1,25 +1,34 @@
-"""The shell for all packets but PUBLISH and PUBACK: it applies what the rules decide.
+"""The shell for all packets but PUBLISH and its acknowledgements: it applies what the rules decide.
 
-Owns: the session of each connection and of each client identifier, the order in which a decision
-takes effect, its metrics and log lines.
+Owns: the session of each connection and of each client identifier, its life from CONNECT to expiry,
+when its will is published, the order in which a decision takes effect, metrics and log lines.
 Must not touch: what a client may ask for (``sessions.connect_rules``, ``subscribe_rules``),
 appends, delivery plans; it tells ``Delivery`` what subscriptions need.
 State changes between two awaits of its callers.
-Spec: MQTT 5.0 and 3.1.1 chapter 3.
+Spec: MQTT 5.0 and 3.1.1 chapter 3, 4.1.
+
+    CONNECT -> the stored session, or a new one -> Session in memory, filters in the tree
+                                                     |  connection ends
+    expiry 0: gone        else: one record, a row of the view  <-'      -> expires, or comes back
 """
 
 from __future__ import annotations
 
 import logging
 import secrets
+from collections.abc import Callable
 from typing import Final
 
+import msgspec
+
 from motelog.core.clock import Clock
+from motelog.core.errors import MotelogError
 from motelog.core.limited_log import LimitedLog
 from motelog.core.net.reactor_types import CloseReason, Fault
 from motelog.gateway.config import GatewayConfig
 from motelog.gateway.deliver.delivery import Delivery
-from motelog.gateway.errors import GatewayError, MalformedPacketError
+from motelog.gateway.errors import GatewayError, MalformedPacketError, ProtocolViolationError
+from motelog.gateway.log.log_port import Ticket
 from motelog.gateway.metrics import GatewayMetrics
 from motelog.gateway.mqtt.disconnect import decode_disconnect, encode_disconnect
 from motelog.gateway.mqtt.packet_types import PacketType, ReasonCode
@@ -40,6 +49,8 @@ from motelog.gateway.sessions.subscribe_rules import (
     unsubscribe,
 )
 from motelog.gateway.sessions.subscriptions import SubscriptionTree
+from motelog.gateway.state.journal import SessionJournal
+from motelog.gateway.state.stored import Received, StoredFilter, StoredSession, StoredWill
 
 logger = logging.getLogger(__name__)
 
@@ -48,6 +59,8 @@ _FAULT_CODES: Final = {
     Fault.MALFORMED_LENGTH: ReasonCode.MALFORMED_PACKET,
     Fault.IDLE: ReasonCode.KEEP_ALIVE_TIMEOUT,
 }
+#: Rows of the view that one tick looks at, so that many sessions that end together stall nobody.
+DUE_MAX: Final = 1000
 
 
 class Clients:
@@ -61,15 +74,22 @@ class Clients:
         config: GatewayConfig,
         subscriptions: SubscriptionTree[Session],
         delivery: Delivery,
+        journal: SessionJournal,
         metrics: GatewayMetrics,
         *,
         connections: list[Connection | None],
         clock: Clock,
+        answer_after: Callable[[Ticket, Callable[[MotelogError | None], None]], None],
+        publish_will: Callable[[str, StoredWill], None],
     ) -> None:
         self._config = config
         self._connect_rules = ConnectRules(config)
         self._subscriptions = subscriptions
         self._delivery = delivery
+        self._journal = journal
+        self._clock = clock
+        self._answer_after = answer_after
+        self._publish_will = publish_will
         self._metrics = metrics
         #: Number -> connection, None once it has ended; the hot path reads it too.
         self._connections = connections
@@ -126,21 +146,102 @@ class Clients:
         self._forget(connection)
 
     def _forget(self, connection: Connection) -> None:
-        """Drop a connection; its session ends with it (session expiry 0)."""
+        """Drop a connection; its session is stored, or ends with it (session expiry 0)."""
         self._metrics.connections_closed += 1
         self._connections[connection.number] = None
         session = connection.session
         if session is not None:
             session.detach()
-            self._end(session)
+            self._leave(session)
 
-    def _end(self, session: Session) -> None:
-        """Drop a session, its subscriptions and its cursors."""
+    # --- the life of a session -----------------------------------------------------------
+
+    def _leave(self, session: Session) -> None:
+        """Take a session out of memory, when its client has gone."""
+        will = session.particulars.will if session.has_particulars else None
+        if will is not None and (will.delay_s == 0 or session.expiry_s == 0):
+            session.particulars.will = None
+            self._publish_will(session.client_id, will)
+        if session.expiry_s:
+            self._journal.save(self._stored(session, left_ms=self._clock.now_ms()))
         self._metrics.sessions_now -= 1
         self._delivery.forget(session)
         for topic_filter in list(session.filters):
             self._remove_subscription(session, topic_filter)
         del self._by_client_id[session.client_id]
+
+    def _stored(self, session: Session, *, left_ms: int | None = None) -> StoredSession:
+        """Return the state of a session as the log keeps it."""
+        filters = tuple(self._stored_filter(session, text) for text in session.filters)
+        stored = StoredSession(
+            session.client_id,
+            session.expiry_s,
+            left_ms,
+            filters,
+            self._delivery.cursors(session),
+            self._delivery.inflight(session),
+        )
+        if not session.has_particulars:
+            return stored
+        particulars = session.particulars
+        return msgspec.structs.replace(
+            stored,
+            received=tuple(
+                known or Received(packet_id, "", 0)
+                for packet_id, known in particulars.received.items()
+            ),
+            delivered=tuple((queue.name, at) for queue, at in particulars.delivered),
+            will=particulars.will,
+        )
+
+    def _stored_filter(self, session: Session, topic_filter: str) -> StoredFilter:
+        options = self._subscriptions.options(topic_filter, session)
+        assert options is not None, "a session's filters are in the tree"
+        if not session.has_particulars:
+            return StoredFilter(topic_filter, options)
+        particulars = session.particulars
+        since = {queue.name: at for queue, at in particulars.since.get(topic_filter, {}).items()}
+        identifier = particulars.identifiers.get(topic_filter, 0)
+        return StoredFilter(topic_filter, options, identifier, since)
+
+    def _resume(self, session: Session, stored: StoredSession) -> None:
+        """Put a stored session into memory; it has its connection already."""
+        for one in stored.filters:
+            self._subscriptions.add(one.topic_filter, session, one.options)
+            session.add_filter(one.topic_filter)
+            if one.identifier:
+                session.particulars.identifiers[one.topic_filter] = one.identifier
+            self._metrics.subscriptions_now += 1
+            self._delivery.replan(one.topic_filter)
+        for received in stored.received:
+            known = received if received.queue else None
+            session.particulars.received[received.packet_id] = known
+        self._delivery.resume(session, stored)
+        self._metrics.sessions_resumed += 1
+
+    def _discard(self, stored: StoredSession) -> None:
+        """End a stored session; its will is due at the latest now. [MQTT-3.1.2-8]"""
+        if stored.will is not None:
+            self._publish_will(stored.client_id, stored.will)
+        self._journal.end(stored.client_id)
+
+    def tick(self) -> bool:
+        """Store how far delivery has got, end sessions and publish wills that are due.
+
+        Called each second. Return whether more is due already.
+        """
+        self._journal.tick(self._delivery.positions(), self._delivery.progress())
+        now_ms = self._clock.now_ms()
+        due = self._journal.due(now_ms, DUE_MAX)
+        for stored in due:
+            expires_ms = stored.expires_ms
+            if expires_ms is not None and expires_ms <= now_ms:
+                self._metrics.sessions_expired += 1
+                self._discard(stored)
+            elif stored.will is not None:
+                self._publish_will(stored.client_id, stored.will)
+                self._journal.save(msgspec.structs.replace(stored, will=None))
+        return len(due) == DUE_MAX
 
     # --- packets -------------------------------------------------------------------------
 
@@ -181,11 +282,26 @@ class Clients:
         elif packet_type == PacketType.UNSUBSCRIBE:
             self._unsubscribe(connection, session, first_byte, body)
         elif packet_type == PacketType.DISCONNECT:
-            decode_disconnect(connection.version, first_byte, body)
-            connection.output.close(connection.number)
-            self._forget(connection)
+            self._disconnected(connection, session, first_byte, body)
         else:
             raise unexpected(first_byte)
+
+    def _disconnected(
+        self, connection: Connection, session: Session, first_byte: int, body: bytes
+    ) -> None:
+        packet = decode_disconnect(connection.version, first_byte, body)
+        expiry_s = packet.properties.session_expiry_interval_s
+        if expiry_s is not None:
+            if expiry_s and not session.expiry_s:  # section 3.14.2.2.2
+                raise ProtocolViolationError("a session expiry interval after 0 in CONNECT")
+            was_stored = session.expiry_s > 0
+            session.expiry_s = min(expiry_s, self._config.session_expiry_max_s)
+            if was_stored and not session.expiry_s:
+                self._journal.end(session.client_id)
+        if packet.reason_code == ReasonCode.NORMAL_DISCONNECTION and session.has_particulars:
+            session.particulars.will = None  # [MQTT-3.14.4-3]
+        connection.output.close(connection.number)
+        self._forget(connection)
 
     # --- CONNECT -------------------------------------------------------------------------
 
@@ -197,13 +313,24 @@ class Clients:
             self._refuse(connection, decision)
 
     def _accept(self, connection: Connection, accepted: Accepted) -> None:
-        self._take_over(accepted.client_id)
+        client_id = accepted.client_id
+        self._take_over(client_id)
+        stored = self._journal.load(client_id)
+        if stored is not None:
+            expires_ms = stored.expires_ms
+            is_expired = expires_ms is not None and expires_ms <= self._clock.now_ms()
+            if accepted.clean_start or is_expired:  # [MQTT-3.1.2-4]
+                self._discard(stored)
+                stored = None
         connection.version = accepted.version
         connection.user_name = accepted.user_name
         connection.packet_bytes_max = accepted.packet_bytes_max
-        session = Session(accepted.client_id)
+        connection.topic_alias_max = accepted.topic_alias_max
+        session = Session(client_id, expiry_s=accepted.expiry_s)
+        if accepted.will is not None:
+            session.particulars.will = accepted.will
         session.attach(connection, inflight_max=accepted.inflight_max)
-        self._by_client_id[accepted.client_id] = session
+        self._by_client_id[client_id] = session
         self._metrics.sessions_now += 1
         output, number = connection.output, connection.number
         output.set_variant(number, accepted.version)
@@ -212,7 +339,20 @@ class Clients:
             frame_bytes_max=self._config.packet_bytes_max,
             idle_s_max=accepted.idle_s_max,
         )
-        output.send(number, accepted.connack)
+        is_present = stored is not None
+        output.send(number, self._connect_rules.connack(accepted, session_present=is_present))
+        if stored is not None:
+            self._resume(session, stored)
+        self._store(session, was_stored=is_present)
+
+    def _store(self, session: Session, *, was_stored: bool) -> Ticket | None:
+        """Put the state of a session into the log; None if it ends with its connection."""
+        if session.expiry_s:
+            lagging = [queue.name for queue in session.lagging or ()]
+            return self._journal.save(self._stored(session), lagging=lagging)
+        if was_stored:
+            self._journal.end(session.client_id)
+        return None
 
     def _take_over(self, client_id: str) -> None:
         """End the connection that has this client identifier. [MQTT-3.1.4-3]"""
@@ -247,14 +387,37 @@ class Clients:
                 self._add_subscription(session, decision)
             else:
                 self._log_refusal(session, decision)
-        connection.output.send(connection.number, subscribed.suback)
+        self._answer_stored(connection, session, subscribed.suback)
+
+    def _answer_stored(self, connection: Connection, session: Session, packet: bytes) -> None:
+        """Send an answer when the state that it promises is in the log."""
+        ticket = self._store(session, was_stored=False)
+        if ticket is None:
+            connection.output.send(connection.number, packet)
+            return
+
+        def stored(error: MotelogError | None) -> None:
+            if connection.session is not session:
+                return  # ended meanwhile
+            if error is None:
+                connection.output.send(connection.number, packet)
+            else:
+                code = ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR
+                self.disconnect(connection, code, f"the session cannot be stored: {error}")
+
+        self._answer_after(ticket, stored)
 
     def _add_subscription(self, session: Session, granted: Granted) -> None:
         topic_filter = granted.topic_filter
-        if self._subscriptions.add(topic_filter, session, granted.options):
+        is_new = self._subscriptions.add(topic_filter, session, granted.options)
+        if is_new:
             session.add_filter(topic_filter)
             self._metrics.subscriptions_now += 1
-            self._delivery.subscribe(topic_filter)
+            self._delivery.subscribe(session, topic_filter)
+        if granted.identifier:
+            session.particulars.identifiers[topic_filter] = granted.identifier
+        elif session.has_particulars:
+            session.particulars.identifiers.pop(topic_filter, None)
         self._delivery.replan(topic_filter)
 
     def _log_refusal(self, session: Session, refused: NotGranted) -> None:
@@ -272,13 +435,13 @@ class Clients:
         unsubscribed = unsubscribe(session, connection.version, first_byte, body)
         for topic_filter in unsubscribed.removed:
             self._remove_subscription(session, topic_filter)
-        connection.output.send(connection.number, unsubscribed.unsuback)
+        self._answer_stored(connection, session, unsubscribed.unsuback)
 
     def _remove_subscription(self, session: Session, topic_filter: str) -> None:
         self._subscriptions.remove(topic_filter, session)
         session.remove_filter(topic_filter)
         self._metrics.subscriptions_now -= 1
-        self._delivery.unsubscribe(topic_filter)
+        self._delivery.unsubscribe(session, topic_filter)
         self._delivery.replan(topic_filter)
 
 

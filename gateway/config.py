@@ -64,16 +64,20 @@ class GatewayConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     """Largest keep alive; it also binds a client that asks for none (0)."""
 
     receive_maximum: Annotated[int, msgspec.Meta(ge=1, le=65535)] = 1024
-    """QoS 1 messages from one client that may be unacknowledged (MQTT 5 Receive Maximum)."""
+    """QoS 1 and 2 messages from one client that may be unacknowledged (Receive Maximum)."""
 
     inflight_max: Annotated[int, msgspec.Meta(ge=1, le=65535)] = 64
-    """Most QoS 1 messages in flight to one client, whatever Receive Maximum the client gives."""
+    """Most messages in flight to one client, whatever Receive Maximum the client gives."""
 
     topic_alias_max: Annotated[int, msgspec.Meta(ge=0, le=65535)] = 32
     """Topic aliases that a client may set on one connection; 0 turns them off."""
 
     subscriptions_max: PositiveInt = 1000
     """Subscriptions of one session."""
+
+    session_expiry_max_s: Annotated[int, msgspec.Meta(ge=0, le=4_294_967_295)] = 2_592_000
+    """Longest time that a session outlives its connection, told to MQTT 5 clients; it also binds
+    MQTT 3 clients, which ask for ever. 4294967295 sets no limit, 0 offers no persistent session."""
 
     output_bytes_high: PositiveInt = 262_144
     """Output queued for one connection before it counts as slow. A slow connection gets no QoS 0
@@ -93,6 +97,10 @@ class GatewayConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
 
     topic_queue_count: Annotated[int, msgspec.Meta(ge=1, le=1024)] = 8
     """Queues of a queue topic that a publish creates."""
+
+    view_path: str = ""
+    """SQLite file with the state that the log has of sessions; it may be deleted while nothing
+    runs. Empty: gateway/view.db in the folder of the broker's store."""
 
     topic_map: tuple[TopicRule, ...] = ()
     """The operator's rules for where topic names go; the built-in rules come after them."""

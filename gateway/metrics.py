@@ -17,6 +17,9 @@ class GatewayMetrics:
     connections_refused: int = 0
     sessions_now: int = 0
     sessions_taken_over: int = 0
+    sessions_resumed: int = 0
+    sessions_expired: int = 0
+    wills_published: int = 0
     subscriptions_now: int = 0
     packets_malformed: int = 0
     publishes_received: int = 0

@@ -40,6 +40,10 @@ class Output(Protocol):
         """
         ...
 
+    def output_bytes(self, connection: int) -> int:
+        """Return how many bytes wait to be sent; 0 for a connection that has ended."""
+        ...
+
     def flush(self) -> None:
         """Send what is queued; needed after queueing outside the implementation's turns."""
         ...

@@ -22,11 +22,19 @@ from motelog.gateway.config import GatewayConfig
 from motelog.gateway.log.log_port import LogPort
 from motelog.gateway.metrics import GatewayMetrics
 from motelog.gateway.mqtt.packet_types import ReasonCode
+from motelog.gateway.state.journal import SessionJournal
+from motelog.gateway.state.view import IN_MEMORY, View
 
 logger = logging.getLogger(__name__)
 
 #: Descriptors that are not for MQTT connections: log files, listeners, native clients.
 DESCRIPTORS_KEPT: Final = 1024
+#: How often progress is stored: a crash costs repeated QoS 1 messages of this time.
+TICK_S: Final = 1.0
+#: Changes that are read back before others have their turn: some milliseconds.
+READ_BACK_MAX: Final = 1000
+#: Names this gateway in records of its sessions.
+GATEWAY_NAME: Final = "gateway"
 
 
 class Gateway:
@@ -36,6 +44,7 @@ class Gateway:
         self._config = config
         self._log_port = log
         self._clock = clock or SystemClock()
+        self._view = View(config.view_path or IN_MEMORY)
         self.metrics = GatewayMetrics()
         #: (host, port) that clients connect to, once started.
         self.address: tuple[str, int] = ("", 0)
@@ -46,6 +55,9 @@ class Gateway:
         Raises OSError when it cannot listen on the address.
         """
         config = self._config
+        self._view.open()
+        journal = SessionJournal(self._log_port, self._view, self._clock, gateway=GATEWAY_NAME)
+        await _read_back(journal)
         listener_socket = open_listener(config.listen)
         self.address = listener_socket.getsockname()[:2]
         connections_max = _connections_max(config.connections_max)
@@ -62,6 +74,7 @@ class Gateway:
         parts = assemble(
             config,
             self._log_port,
+            journal,
             reactor,
             self.metrics,
             self._clock,
@@ -80,6 +93,16 @@ class Gateway:
                     await trio.lowlevel.checkpoint()
                 reactor.flush()
 
+        async def tick() -> None:
+            # Stores how far delivery has got; ends sessions and publishes wills that are due.
+            while True:
+                await trio.sleep(TICK_S)
+                while parts.clients.tick():
+                    await trio.lowlevel.checkpoint()
+                while journal.refresh(READ_BACK_MAX):
+                    await trio.lowlevel.checkpoint()
+                reactor.flush()
+
         reactor.listen(
             listener_socket,
             Framing.MQTT,
@@ -91,6 +114,8 @@ class Gateway:
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(deliver)
+                nursery.start_soon(tick)
+                nursery.start_soon(self._view.run)
                 nursery.start_soon(self._log_port.run)
                 task_status.started()
                 await drive(
@@ -100,11 +125,19 @@ class Gateway:
                     after_turns=self._log_port.settle_soon,
                 )
         finally:
-            self._log_port.close()
+            # Sessions are stored and wills published as the connections end.
             parts.clients.disconnect_all(ReasonCode.SERVER_SHUTTING_DOWN)
+            self._log_port.close()
             reactor.flush()
             reactor.shut_down()
             listener_socket.close()
+            self._view.close()
+
+
+async def _read_back(journal: SessionJournal) -> None:
+    """Bring the view up to what the log has, before the first client is let in."""
+    while journal.refresh(READ_BACK_MAX) or not journal.is_current:
+        await trio.lowlevel.checkpoint()
 
 
 def _connections_max(configured: int) -> int:

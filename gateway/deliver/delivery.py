@@ -1,7 +1,8 @@
 """From the log to subscribers: the live path and the receivers that lag behind it.
 
-Owns: the live path. Its parts own the rest: who receives a topic name (``plans``), which queues are
-read (``watched``), receivers with a cursor (``catch_up``).
+Owns: the live path, from where on a subscription holds, how far delivery to a session has got. Its
+parts own the rest: who receives a topic name (``plans``), which queues are read (``watched``),
+receivers with a cursor (``catch_up``), one message to one receiver (``sender``).
 Must not touch: CONNECT and SUBSCRIBE (``clients``), appends (``routes``, ``reactor_listener``).
 Invariants: nothing is delivered that was not read from the log. A queue is read once for all its
 receivers. A receiver with a cursor for a queue gets nothing of that queue from the live path, so
@@ -24,30 +25,36 @@ from typing import Final
 from motelog.core.message import SYS_FLAG_COMPRESSED
 from motelog.core.records.decode import decode_brief, inflate
 from motelog.gateway.deliver.catch_up import CatchUp
-from motelog.gateway.deliver.plans import (
-    AT_MOST_ONCE,
+from motelog.gateway.deliver.outgoing import (
     INFLATED_BYTES_MAX,
     TOPIC_PROPERTY,
     V5_PROPERTIES,
     BriefRecord,
     OutgoingMessage,
-    Plan,
-    Plans,
     encode,
+    message_qos,
     native_topic_name,
 )
+from motelog.gateway.deliver.plans import Plan, Plans
+from motelog.gateway.deliver.sender import After, Sender
 from motelog.gateway.deliver.watched import WatchedQueue, WatchedQueues, count_lost
 from motelog.gateway.log.log_port import LogPort, LogRead, QueueHandle
 from motelog.gateway.mapping.message_properties import delivery_properties
 from motelog.gateway.mapping.topic_mapping import TopicMapping
 from motelog.gateway.metrics import GatewayMetrics
 from motelog.gateway.output import Output
+from motelog.gateway.sessions.inflight import flight_of, read_flight
 from motelog.gateway.sessions.session import Session
 from motelog.gateway.sessions.subscriptions import SubscriptionTree
+from motelog.gateway.state.journal import SessionJournal
+from motelog.gateway.state.stored import FlightState, Progress, StoredFlight, StoredSession
 
 #: Most records of one queue, and their bytes, that one turn of the live path takes.
 LIVE_COUNT_MAX: Final = 2048
 LIVE_BYTES_MAX: Final = 1_048_576
+
+#: In ``Particulars.since``: for all filters of the session.
+ALL_FILTERS: Final = ""
 
 
 class Delivery:
@@ -58,24 +65,157 @@ class Delivery:
         log: LogPort,
         mapping: TopicMapping,
         subscriptions: SubscriptionTree[Session],
+        journal: SessionJournal,
         metrics: GatewayMetrics,
         *,
+        after: After,
+        output_bytes_high: int,
         wake: Callable[[], None],
     ) -> None:
         self._log_port = log
         self._metrics = metrics
         self._wake = wake
-        self._queues = WatchedQueues(log, mapping, may_go_on=self._go_on)
+        self._queues = WatchedQueues(log, mapping, may_go_on=self._tail_known)
         self._plans = Plans(subscriptions, metrics)
-        self._catch_up = CatchUp(log, self._plans, metrics, wake=wake)
+        self._sender = Sender(
+            self._queues, journal, metrics, after=after, output_bytes_high=output_bytes_high
+        )
+        self._catch_up = CatchUp(
+            log, self._queues, self._plans, subscriptions, self._sender, metrics, wake=wake
+        )
         self._grown: dict[WatchedQueue, None] = {}
         # The parts hold the state that subscriptions and acknowledgements change.
-        self.subscribe = self._queues.subscribe
-        self.unsubscribe = self._queues.unsubscribe
         self.replan = self._plans.replan
         self.acknowledged = self._catch_up.acknowledged
-        self.forget = self._catch_up.forget
         log.on_growth(self._on_growth)
+
+    # --- sessions ------------------------------------------------------------------------
+
+    def subscribe(self, session: Session, topic_filter: str) -> None:
+        """Deliver what is published from now on and matches a filter that is new to ``session``."""
+        self._queues.subscribe(topic_filter)
+        for queue in self._queues.needed(topic_filter):
+            is_lagging = queue.lagging and session in queue.lagging
+            if not (is_lagging or queue.is_waiting or queue in self._grown):
+                continue
+            # The session has not got to the tail: what is before it is not for this filter.
+            # [MQTT-4.5.0-1]
+            tail = self._log_port.tail(queue.handle, _ignore)
+            if tail is None or (tail <= queue.next_offset and not is_lagging):
+                continue
+            session.particulars.since.setdefault(topic_filter, {})[queue] = tail
+            if not is_lagging:
+                self._catch_up.lag(session, queue, queue.next_offset)
+                self._catch_up.acknowledged(session)
+
+    def unsubscribe(self, session: Session, topic_filter: str) -> None:
+        """Stop delivery for a filter that ``session`` has had, and has no more."""
+        if session.lagging:
+            needed: set[WatchedQueue] = set()
+            for other in session.filters:
+                needed.update(self._queues.needed(other))
+            for queue in set(session.lagging) - needed:
+                self._catch_up.reached(session, queue)
+        self._queues.unsubscribe(topic_filter)
+
+    def resume(self, session: Session, stored: StoredSession) -> None:
+        """Go on with a session that was away, whose filters are in the tree again.
+
+        Its client gets the first message by ``deliver``, after CONNACK.
+        """
+        flights = []
+        for flight in stored.inflight:
+            number = self._queues.number_of(flight.queue)
+            if number is None:
+                count_lost(
+                    self._metrics, flight.queue, flight.queue_offset, flight.queue_offset + 1
+                )
+                continue
+            value = flight_of(number, flight.queue_offset, flight.qos)
+            is_released = flight.state == FlightState.RELEASED
+            flights.append((flight.packet_id, ~value if is_released else value))
+        if flights:
+            session.inflight.restore(flights)
+            session.particulars.resend = [packet_id for packet_id, _ in flights]
+        for topic_filter in stored.filters:
+            self._queues.subscribe(topic_filter.topic_filter)
+        by_name: dict[str, WatchedQueue] = {}
+        for topic_filter in stored.filters:
+            for queue in self._queues.needed(topic_filter.topic_filter):
+                by_name[queue.name] = queue
+        for queue in by_name.values():
+            # A queue that the session does not know is younger than its last connection.
+            cursor = stored.cursors.get(queue.name, 0)
+            if cursor == queue.next_offset and queue.is_known and not flights:
+                continue
+            if queue.is_known and cursor > queue.next_offset:
+                session.particulars.since.setdefault(ALL_FILTERS, {})[queue] = cursor
+                cursor = queue.next_offset
+            self._catch_up.lag(session, queue, cursor)
+        for topic_filter in stored.filters:
+            for name, queue_offset in topic_filter.since.items():
+                if name in by_name:
+                    offsets = session.particulars.since.setdefault(topic_filter.topic_filter, {})
+                    offsets[by_name[name]] = queue_offset
+        for name, queue_offset in stored.delivered:
+            if name in by_name:
+                session.particulars.delivered.add((by_name[name], queue_offset))
+        self._catch_up.acknowledged(session)
+        self._wake()
+
+    def forget(self, session: Session) -> None:
+        """Drop the cursors of a session that has lost its connection; its filters go after it."""
+        self._catch_up.forget(session)
+        self._sender.changed.pop(session, None)
+
+    # --- progress, as it is stored -------------------------------------------------------
+
+    def cursors(self, session: Session) -> dict[str, int]:
+        """Return where delivery to a session goes on, for each queue that its filters need."""
+        lagging = session.lagging or {}
+        cursors: dict[str, int] = {}
+        since = session.particulars.since.get(ALL_FILTERS, {}) if session.has_particulars else {}
+        for topic_filter in session.filters:
+            for queue in self._queues.needed(topic_filter):
+                if queue.is_known or queue in lagging:
+                    cursor = lagging.get(queue, queue.next_offset)
+                    cursors[queue.name] = max(cursor, since.get(queue, 0))
+        return cursors
+
+    def inflight(self, session: Session) -> tuple[StoredFlight, ...]:
+        """Return the messages in flight to a session, oldest first."""
+        if not session.has_inflight:
+            return ()
+        places = self._queues.places
+        stored = []
+        for packet_id, flight in session.inflight:
+            place = read_flight(flight)
+            state = FlightState.RELEASED if place.is_released else FlightState.SENT
+            name = places[place.queue_number][1]
+            stored.append(StoredFlight(packet_id, name, place.queue_offset, place.qos, state))
+        return tuple(stored)
+
+    def positions(self) -> dict[str, int]:
+        """Return the live position of each queue by name."""
+        queues = self._queues.by_handle.values()
+        return {queue.name: queue.next_offset for queue in queues if queue.is_known}
+
+    def progress(self) -> list[Progress]:
+        """Return what has changed since the last call, of sessions not at the live positions."""
+        changed = self._sender.changed
+        told = []
+        for session, before in list(changed.items()):
+            cursors = {queue.name: at for queue, at in (session.lagging or {}).items()}
+            now = Progress(session.client_id, cursors, self.inflight(session))
+            if now.cursors or now.inflight:
+                changed[session] = now
+            else:
+                del changed[session]
+            if now != before:
+                told.append(now)
+        return told
+
+    # --- the log has grown ---------------------------------------------------------------
 
     def _on_growth(self, handles: Sequence[QueueHandle]) -> None:
         queues = self._queues.by_handle
@@ -97,6 +237,7 @@ class Delivery:
         catch_up = self._catch_up
         if catch_up.returning:
             catch_up.serve(now_ms)
+        self._sender.send_held()
         is_more = bool(self._grown or catch_up.returning)
         if is_more:
             self._wake()  # the caller may not call again
@@ -118,7 +259,7 @@ class Delivery:
             return not queue.is_waiting
         queue.waited = None
         if read.begin_offset > queue.next_offset:
-            count_lost(self._metrics, queue, queue.next_offset, read.begin_offset)
+            count_lost(self._metrics, queue.name, queue.next_offset, read.begin_offset)
         plans = self._plans.by_name
         for record in decode_brief(read.records, TOPIC_PROPERTY):
             name = record[1] or native_topic_name(record)
@@ -137,6 +278,12 @@ class Delivery:
         self._grown[queue] = None
         self._wake()
 
+    def _tail_known(self, queue: WatchedQueue) -> None:
+        """Go on with a queue whose tail is known now: live, and for those that came back."""
+        for session in list(queue.lagging):
+            self._catch_up.acknowledged(session)
+        self._go_on(queue)
+
     def _send_live(
         self, plan: Plan, name: bytes, record: BriefRecord, queue: WatchedQueue, now_ms: int
     ) -> None:
@@ -154,30 +301,46 @@ class Delivery:
             if block is None:
                 self._metrics.messages_expired += 1
                 return
-        is_at_most_once = properties.find(AT_MOST_ONCE) >= 0
-        for output, version, numbers in plan.direct:
+        qos = message_qos(properties)
+        for output, version, sessions, numbers in plan.direct:
             packet, _ = encode(name, body, 0x30, version, block)
-            self._fan_out(output, packet, numbers)
-        for output, version, sessions, numbers in plan.windowed:
-            if is_at_most_once:
+            self._fan_out(output, packet, sessions, numbers, queue)
+        for output, version, granted, sessions, numbers in plan.windowed:
+            if not qos:
                 packet, _ = encode(name, body, 0x30, version, block)
-                live = [n for s, n in zip(sessions, numbers, strict=True) if not s.lagging]
-                self._fan_out(output, packet, live)
+                self._fan_out(output, packet, sessions, numbers, queue)
                 continue
-            packet, number_at = encode(name, body, 0x32, version, block)
-            self._send_windowed(output, packet, number_at, sessions, numbers, queue, queue_offset)
+            sent_qos = min(qos, granted)
+            packet, number_at = encode(name, body, 0x30 | sent_qos << 1, version, block)
+            flight = flight_of(queue.number, queue_offset, sent_qos)
+            self._send_windowed(
+                output, packet, number_at, sessions, numbers, queue, queue_offset, flight
+            )
         if plan.particular:
-            message = OutgoingMessage(record, name, body, now_ms)
+            message = OutgoingMessage(record, name, now_ms)
             for session in plan.particular:
-                if session.lagging and queue in session.lagging:
+                if session in queue.lagging:
                     continue
-                if not self._catch_up.send_one(session, plan.matches[session], message):
+                options = plan.matches[session]
+                if not self._sender.send_one(session, options, message, queue.number, queue_offset):
                     self._catch_up.lag(session, queue, queue_offset)
 
-    def _fan_out(self, output: Output, packet: bytes, connections: list[int]) -> None:
-        dropped = len(output.fan_out(packet, connections))
+    def _fan_out(
+        self,
+        output: Output,
+        packet: bytes,
+        sessions: list[Session],
+        numbers: list[int],
+        queue: WatchedQueue,
+    ) -> None:
+        """Send at QoS 0 to those that do not lag in this queue: these get it in its order."""
+        lagging = queue.lagging
+        if lagging:
+            pairs = zip(sessions, numbers, strict=True)
+            numbers = [number for session, number in pairs if session not in lagging]
+        dropped = len(output.fan_out(packet, numbers))
         self._metrics.messages_dropped_qos0 += dropped
-        self._metrics.messages_delivered += len(connections) - dropped
+        self._metrics.messages_delivered += len(numbers) - dropped
 
     def _send_windowed(
         self,
@@ -188,12 +351,21 @@ class Delivery:
         numbers: list[int],
         queue: WatchedQueue,
         queue_offset: int,
+        flight: int,
     ) -> None:
         receivers = []
+        is_exactly_once = flight & 3 == 2
+        lagging = queue.lagging
         for session, number in zip(sessions, numbers, strict=True):
-            if session.lagging and queue in session.lagging:
+            if lagging and session in lagging:
                 continue
-            packet_id = session.inflight.allocate(None)
+            if session.expiry_s:
+                if is_exactly_once:
+                    if not self._sender.hold(session, packet, number_at, flight):
+                        self._catch_up.lag(session, queue, queue_offset)
+                    continue
+                self._sender.note_change(session)
+            packet_id = session.inflight.allocate(flight)
             if packet_id:
                 receivers.append((number, packet_id))
             else:
@@ -206,3 +378,7 @@ class Delivery:
             for number in skipped:
                 by_number[number].inflight.ack(packet_ids[number])
                 self._catch_up.lag(by_number[number], queue, queue_offset)
+
+
+def _ignore(tail: int) -> None:
+    """Take a tail that came too late to be asked about."""

@@ -1,13 +1,14 @@
-"""Acknowledgements of publishes: when they are sent, and the answers sent instead of them.
+"""Answers that wait for the log: when they are sent, and what is sent instead of them.
 
-Owns: PUBACKs of appended publishes, those that wait for the log, refusals, Receive Maximum.
-Must not touch: appends (``reactor_listener``), when a ticket settles (the log's port).
-Invariants: a publish is acknowledged only after its ticket has settled without an error. A
-refused publish is never acknowledged later. An acknowledgement goes to the connection that
-published, and never to a later connection with the same number.
-Spec: MQTT 5.0 sections 3.4, 4.6 and 4.9; 3.1.1 likewise.
+Owns: PUBACKs and PUBRECs of appended publishes, PUBRELs and PUBCOMPs of marked ones, refusals,
+Receive Maximum. Must not touch: appends (``reactor_listener``), when a ticket settles (the log's
+port). Invariants: a publish is acknowledged only after its ticket has settled without an error. A
+refused publish is never acknowledged later. Answers of one kind leave in the order of what they
+answer. An answer goes to the connection that it is for, and never to a later connection with the
+same number.
+Spec: MQTT 5.0 sections 3.4 to 3.7, 4.3, 4.6 and 4.9; 3.1.1 likewise.
 
-A publish is a tuple (connection, packet identifier); the publishes of one append stay together.
+An answer is a tuple (connection, packet identifier); the answers of one append stay together.
 """
 
 from __future__ import annotations
@@ -21,36 +22,43 @@ from motelog.core.errors import MotelogError, StoreFullError
 from motelog.gateway.errors import GatewayError
 from motelog.gateway.log.log_port import Settled, Ticket
 from motelog.gateway.metrics import GatewayMetrics
-from motelog.gateway.mqtt.packet_types import ReasonCode
+from motelog.gateway.mqtt.packet_types import PacketType, ReasonCode
 from motelog.gateway.output import Output
 from motelog.gateway.sessions.connection import Connection
 from motelog.gateway.sessions.publish_rules import refuse_publish
 
 logger = logging.getLogger(__name__)
 
-#: PUBACK with reason "success", the same in every version; the packet identifier is
-#: at position 2.
-PUBACK: Final = b"\x40\x02\x00\x00"
-PUBACK_NUMBER_AT: Final = 2
+#: Packet type -> its packet with reason "success", the same in every version; the packet identifier
+#: is at position 2.
+_PACKETS: Final = {
+    PacketType.PUBACK: b"\x40\x02\x00\x00",
+    PacketType.PUBREC: b"\x50\x02\x00\x00",
+    PacketType.PUBREL: b"\x62\x02\x00\x00",
+    PacketType.PUBCOMP: b"\x70\x02\x00\x00",
+}
+_NUMBER_AT: Final = 2
 
 Acks = list[tuple[int, int]]
 
 
 @dataclass(frozen=True, slots=True)
-class WaitingAcks:
-    """The acknowledgements of one append whose ticket has not settled.
+class Owed:
+    """Answers of one kind that wait for a ticket.
 
-    ``connections`` has the publishing connection of each of ``acks``; ``counted`` has those among
-    them that Receive Maximum binds.
+    ``connections`` has the connection of each of ``acks``; ``counted`` has those among them that
+    Receive Maximum binds. ``error`` refuses the publishes, whatever becomes of the ticket.
     """
 
+    kind: PacketType
     acks: Acks
     connections: list[Connection | None]
     counted: list[Connection]
+    error: GatewayError | None = None
 
 
-class PublishAcks:
-    """Answers one gateway's publishes; state changes between two awaits of its callers."""
+class Answers:
+    """Answers one gateway's peers; state changes between two awaits of its callers."""
 
     def __init__(
         self,
@@ -66,28 +74,53 @@ class PublishAcks:
         self._connections = connections
         self._receive_maximum = receive_maximum
         self._disconnect = disconnect
-        self._waiting: dict[Ticket, WaitingAcks] = {}
+        #: Ticket -> what waits for it, in the order of the tickets.
+        self._waiting: dict[Ticket, list[Owed | Callable[[MotelogError | None], None]]] = {}
 
-    def appended(self, acks: Acks, ticket: Ticket) -> None:
-        """Answer the publishes of one append, now or when its ticket settles."""
+    # --- what waits ----------------------------------------------------------------------
+
+    def answer(self, kind: PacketType, acks: Acks, ticket: Ticket) -> None:
+        """Send the answers of one append or mark, now or when its ticket settles."""
         if ticket.is_settled:  # then no ticket waits: they settle in order
+            if not acks:
+                return
             if ticket.error is not None:
-                self.refuse(acks, ticket.error)
-            elif acks:
-                self._acknowledge(acks)
+                self.refuse(kind, acks, ticket.error)
+            else:
+                self._send(kind, acks)
             return
-        if not acks:
-            return
+        if acks:
+            self._wait(kind, acks, ticket)
+
+    def answer_behind(self, kind: PacketType, acks: Acks) -> None:
+        """Send answers behind all that wait, for what has been appended before."""
+        if self._waiting:
+            self._wait(kind, acks, next(reversed(self._waiting)))
+        else:
+            self._send(kind, acks)
+
+    def after(self, ticket: Ticket, then: Callable[[MotelogError | None], None]) -> None:
+        """Call ``then`` with the ticket's error, now or when it settles."""
+        if ticket.is_settled:
+            then(ticket.error)
+        else:
+            self._waiting.setdefault(ticket, []).append(then)
+
+    def _wait(self, kind: PacketType, acks: Acks, ticket: Ticket) -> None:
         connections = self._connections_of(acks)
-        counted = [c for c in connections if c is not None and c.version == 5]
-        self._waiting[ticket] = WaitingAcks(acks, connections, counted)
+        counted: list[Connection] = []
+        if kind is PacketType.PUBACK:
+            counted = [c for c in connections if c is not None and c.version == 5]
+        self._waiting.setdefault(ticket, []).append(Owed(kind, acks, connections, counted))
         for connection in counted:
             connection.unacknowledged += 1
             if connection.unacknowledged > self._receive_maximum:  # [MQTT-3.3.4-9]
                 code = ReasonCode.RECEIVE_MAXIMUM_EXCEEDED
                 self._disconnect(connection, code, "Receive Maximum exceeded")
 
-    def refuse(self, acks: Acks, error: MotelogError) -> None:
+    # --- refusals ------------------------------------------------------------------------
+
+    def refuse(self, kind: PacketType, acks: Acks, error: MotelogError) -> None:
         """Tell publishers that the log has not taken their messages, or cannot keep them."""
         logger.error(
             "the log refuses publishes, whose devices must send them again acks=%d reason=%s",
@@ -101,12 +134,30 @@ class PublishAcks:
             if connection is None:
                 self._metrics.publishes_refused += 1
             else:
-                self.refuse_one(connection, packet_id, refusal)
+                self._refuse(kind, connection, packet_id, refusal)
 
-    def refuse_one(self, connection: Connection, packet_id: int, error: GatewayError) -> None:
-        """Refuse one QoS 1 publish; MQTT 3 can do that only by ending the connection."""
-        self._metrics.publishes_refused += 1
-        packet = refuse_publish(connection.version, packet_id, error.reason_code)
+    def refuse_one(
+        self, kind: PacketType, connection: Connection, packet_id: int, error: GatewayError
+    ) -> None:
+        """Refuse one publish, behind the answers that wait. [MQTT-4.6.0-2]"""
+        if self._waiting:
+            owed = Owed(kind, [(connection.number, packet_id)], [connection], [], error)
+            self._waiting[next(reversed(self._waiting))].append(owed)
+        else:
+            self._refuse(kind, connection, packet_id, error)
+
+    def _refuse(
+        self, kind: PacketType, connection: Connection, packet_id: int, error: GatewayError
+    ) -> None:
+        """Refuse one publish; MQTT 3 can do that only by ending the connection."""
+        session = connection.session
+        if session is None:
+            return  # ended meanwhile
+        packet: bytes | None = None
+        if kind in (PacketType.PUBACK, PacketType.PUBREC):
+            self._metrics.publishes_refused += 1
+            session.particulars.received.pop(packet_id, None)
+            packet = refuse_publish(kind, connection.version, packet_id, error.reason_code)
         if packet is None:
             self._disconnect(connection, error.reason_code, str(error))
         else:
@@ -116,45 +167,55 @@ class PublishAcks:
         connections = self._connections
         return [connections[number] for number, _ in acks]
 
-    def _acknowledge(self, acks: Acks) -> None:
-        skipped = self._output.send_numbered(PUBACK, PUBACK_NUMBER_AT, acks)
+    def _send(self, kind: PacketType, acks: Acks) -> None:
+        packet = _PACKETS[kind]
+        skipped = self._output.send_numbered(packet, _NUMBER_AT, acks)
         if skipped:
             # A connection above its output mark takes no more messages, but it is owed its
             # acknowledgements. These are few, as such a connection is not read from either.
             for number, packet_id in acks:
                 if number in skipped:
-                    packet = PUBACK[:PUBACK_NUMBER_AT] + packet_id.to_bytes(2, "big")
-                    self._output.send(number, packet)
+                    data = packet[:_NUMBER_AT] + packet_id.to_bytes(2, "big")
+                    self._output.send(number, data)
 
     # --- tickets that have waited --------------------------------------------------------
 
     def settled(self, settled: Settled) -> None:
-        """Answer the publishes whose tickets have settled, in their order."""
-        acks: Acks = []
+        """Answer those whose tickets have settled, in their order."""
+        ready: dict[PacketType, Acks] = {}
         for ticket, error in settled:
-            waiting = self._waiting.pop(ticket, None)
-            if waiting is None:
-                continue  # a batch of publishes at QoS 0
-            if error is None:
-                acks += self._still_open(waiting)
-                continue
-            if acks:
-                self._acknowledge(acks)
-                acks = []
-            self.refuse(self._still_open(waiting), error)
-        if acks:
-            self._acknowledge(acks)
+            for owed in self._waiting.pop(ticket, ()):  # nothing waits for publishes at QoS 0
+                if not isinstance(owed, Owed):
+                    owed(error)
+                    continue
+                acks = self._still_open(owed)
+                if error is None and owed.error is None:
+                    ready.setdefault(owed.kind, []).extend(acks)
+                    continue
+                self._send_ready(ready)
+                if owed.error is None:
+                    assert error is not None
+                    self.refuse(owed.kind, acks, error)
+                elif acks and owed.connections[0] is not None:
+                    self._refuse(owed.kind, owed.connections[0], acks[0][1], owed.error)
+        self._send_ready(ready)
         self._output.flush()
 
-    def _still_open(self, waiting: WaitingAcks) -> Acks:
-        """Return the acknowledgements whose connection is still the one that published."""
-        for connection in waiting.counted:
+    def _send_ready(self, ready: dict[PacketType, Acks]) -> None:
+        for kind, acks in ready.items():
+            if acks:
+                self._send(kind, acks)
+        ready.clear()
+
+    def _still_open(self, owed: Owed) -> Acks:
+        """Return the answers whose connection is still the one that they are for."""
+        for connection in owed.counted:
             connection.unacknowledged -= 1
         # Nearly always all of them still are. Comparing lists of the same objects is quick.
-        if self._connections_of(waiting.acks) == waiting.connections:
-            return waiting.acks
+        if self._connections_of(owed.acks) == owed.connections:
+            return owed.acks
         return [
             ack
-            for ack, connection in zip(waiting.acks, waiting.connections, strict=True)
+            for ack, connection in zip(owed.acks, owed.connections, strict=True)
             if connection is not None and self._connections[ack[0]] is connection
         ]

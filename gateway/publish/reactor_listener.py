@@ -1,9 +1,9 @@
 """The plain TCP listener: turns of the reactor in, one append and one batch of answers out.
 
-Owns: the hot loop over a turn's packets, the turn's append. Must not touch: what other packets mean
-(``clients``), where messages go (``routes``), who receives them (``delivery``), when a publish is
-acknowledged (``acknowledge``). Invariant: the packets of one connection take effect in the order in
-which they came.
+Owns: the hot loop over a turn's packets, the turn's append.
+Must not touch: what other packets mean (``clients``, ``exchanges``), where messages go
+(``routes``), who receives them (``delivery``), when a publish is acknowledged (``acknowledge``).
+Invariant: the packets of one connection take effect in the order in which they came.
 Spec: MQTT 5.0 sections 3.3, 3.4 and 4.6; 3.1.1 likewise.
 """
 
@@ -26,7 +26,8 @@ from motelog.gateway.mqtt.frames import split, split_one
 from motelog.gateway.mqtt.packet_types import PacketType, ReasonCode
 from motelog.gateway.mqtt.properties import decode_properties
 from motelog.gateway.output import Output
-from motelog.gateway.publish.acknowledge import PublishAcks
+from motelog.gateway.publish.acknowledge import Acks, Answers
+from motelog.gateway.publish.exchanges import Exchanges
 from motelog.gateway.publish.routes import Routes
 from motelog.gateway.sessions.connection import Connection
 from motelog.gateway.sessions.publish_rules import check_publish
@@ -44,7 +45,8 @@ class ReactorListener:
         routes: Routes,
         clients: Clients,
         delivery: Delivery,
-        acks: PublishAcks,
+        answers: Answers,
+        exchanges: Exchanges,
         metrics: GatewayMetrics,
         *,
         connections: list[Connection | None],
@@ -56,13 +58,15 @@ class ReactorListener:
         self._routes = routes
         self._clients = clients
         self._delivery = delivery
-        self._publish_acks = acks
+        self._answers = answers
+        self._exchanges = exchanges
         self._metrics = metrics
         self._connections = connections
         self._clock = clock
         # Collected in this turn: messages, publishes to acknowledge, connections that ping.
         self._messages: list[tuple[Any, ...]] = []
-        self._acks: list[tuple[int, int]] = []
+        self._acks: Acks = []
+        self._recs: Acks = []
         self._pings: list[int] = []
 
     def handle_turn(self, turn: Turn) -> None:
@@ -93,7 +97,7 @@ class ReactorListener:
             number, first_byte, topic, payload, packet_id, extra = packet
             connection = connections[number]
             if connection is not None:
-                if first_byte & 0xF4 == 0x30:  # PUBLISH with QoS 0 or 1 (or the illegal 2 | 1 = 3)
+                if first_byte & 0xF0 == 0x30:  # PUBLISH
                     # A packet is split into a topic name only after CONNECT, so there is a session.
                     route = routes.get(topic)
                     if route is not None and extra is None and not first_byte & 1:
@@ -101,6 +105,12 @@ class ReactorListener:
                         if first_byte & 2:
                             properties = route.at_least_once + origin
                             acks.append((number, packet_id))
+                        elif first_byte & 4:
+                            told = self._exchanges.take(connection, packet_id, route.queue)
+                            if told is None:
+                                continue
+                            properties = route.exactly_once + origin + told
+                            self._recs.append((number, packet_id))
                         else:
                             properties = route.at_most_once + origin
                         messages.append(
@@ -118,13 +128,17 @@ class ReactorListener:
                             )
                         )
                         continue
-                elif first_byte == 0x40:  # PUBACK
+                elif first_byte == 0x40 and packet_id:  # PUBACK
                     session = connection.session
                     if session is not None and session.acknowledge(packet_id):
                         self._delivery.acknowledged(session)
                     continue
                 elif first_byte == 0xC0 and not payload:  # PINGREQ
                     self._pings.append(number)
+                    continue
+                elif 0x50 <= first_byte < 0x80 and connection.session is not None and packet_id:
+                    # PUBREC, PUBREL or PUBCOMP; not one that came in the turn of its CONNECT.
+                    self._exchanges.go_on(connection, first_byte >> 4, packet_id, extra)
                     continue
             self._handle_rare(packet, connection, now_ms)
 
@@ -133,8 +147,9 @@ class ReactorListener:
     ) -> None:
         number, first_byte, topic, payload, packet_id, extra = packet
         session = connection.session if connection is not None else None
-        if connection is not None and session is not None and first_byte >> 4 == PacketType.PUBLISH:
-            if topic is None:  # it came in the turn of its CONNECT, when no version was known
+        if connection is not None and session is not None and 0x30 <= first_byte < 0x80:
+            if payload is not None and topic is None:
+                # It came in the turn of its CONNECT, when no version was known.
                 packet = split_one(first_byte, payload, connection.version, number)
                 self._handle_packets([packet], now_ms)
                 return
@@ -187,7 +202,7 @@ class ReactorListener:
             self._refuse_publish(connection, qos, packet_id, exc)
             return
         origin = connection.origin or self._make_origin(connection)
-        text = (route.at_least_once if qos else route.at_most_once) + origin + extra
+        text = route.text(qos) + origin + extra
         if len(text) > PROPERTIES_BYTES_MAX:
             error = GatewayError(
                 f"topic name and properties take {len(text)} bytes in the log,"
@@ -196,8 +211,14 @@ class ReactorListener:
             )
             self._refuse_publish(connection, qos, packet_id, error)
             return
-        if qos:
+        if qos == 1:
             self._acks.append((connection.number, packet_id))
+        elif qos == 2:
+            told = self._exchanges.take(connection, packet_id, route.queue)
+            if told is None:
+                return
+            text += told
+            self._recs.append((connection.number, packet_id))
         self._messages.append(
             (route.queue, payload, text, route.tags_code, now_ms, connection.host, 0, 0, 0, 0)
         )
@@ -208,7 +229,8 @@ class ReactorListener:
         """Answer one publish that is not stored; it ends the connection only where it must."""
         if qos:
             self._commit()  # acknowledgements go out in the order of the publishes [MQTT-4.6.0-2]
-            self._publish_acks.refuse_one(connection, packet_id, error)
+            kind = PacketType.PUBACK if qos == 1 else PacketType.PUBREC
+            self._answers.refuse_one(kind, connection, packet_id, error)
         else:
             self._metrics.publishes_refused += 1
 
@@ -225,19 +247,26 @@ class ReactorListener:
         """Append the collected messages; publishers are answered when the ticket has settled."""
         # The lists are emptied in place: the hot loop keeps using them across a commit.
         if self._messages:
-            acks = self._acks.copy()
-            self._acks.clear()
-            self._append(acks)
+            self._append()
+        self._exchanges.commit()
         # After the append: a PINGRESP also says that the log has taken earlier publishes.
         for number in self._pings:
             self._output.send(number, PINGRESP)
         self._pings.clear()
 
-    def _append(self, acks: list[tuple[int, int]]) -> None:
+    def _append(self) -> None:
         messages = self._messages
-        self._metrics.publishes_received += len(messages)
+        count = len(messages)
+        self._metrics.publishes_received += count
+        if self._recs:
+            # What is received exactly once is marked before it, in the same append.
+            messages[:0] = self._exchanges.take_marks()
         ticket = self._log_port.append(messages)
         if ticket.error is None:
-            self._metrics.messages_appended += len(messages)
+            self._metrics.messages_appended += count
         messages.clear()
-        self._publish_acks.appended(acks, ticket)
+        acks, recs = self._acks.copy(), self._recs.copy()
+        self._acks.clear()
+        self._recs.clear()
+        self._answers.answer(PacketType.PUBACK, acks, ticket)
+        self._answers.answer(PacketType.PUBREC, recs, ticket)

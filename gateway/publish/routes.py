@@ -26,14 +26,19 @@ _Key = TypeVar("_Key")
 class Route:
     """Everything about a publish that its topic name decides."""
 
-    __slots__ = ("at_least_once", "at_most_once", "queue", "tags_code")
+    __slots__ = ("at_least_once", "at_most_once", "exactly_once", "queue", "tags_code")
 
     def __init__(self, queue: QueueHandle, properties: dict[str, str], tag: str) -> None:
         self.queue = queue
         self.tags_code = tags_code(tag)
-        #: Property text of a QoS 0 and of a QoS 1 publish, without the publisher's part.
+        #: Property text of a publish at QoS 0, 1 and 2, without the publisher's part.
         self.at_most_once = encode_properties({**properties, MQTT_QOS: "0"})
         self.at_least_once = encode_properties({**properties, MQTT_QOS: "1"})
+        self.exactly_once = encode_properties({**properties, MQTT_QOS: "2"})
+
+    def text(self, qos: int) -> bytes:
+        """Return the property text of a publish, without the publisher's part."""
+        return (self.at_most_once, self.at_least_once, self.exactly_once)[qos]
 
 
 class Routes:

@@ -3,21 +3,21 @@
 Owns: refusals and their codes, what CONNACK says of the gateway's limits.
 Must not touch: connections, sessions; ``clients`` applies the decisions.
 Spec: MQTT 5.0 and 3.1.1 sections 3.1 and 3.2. CONNACK says what this gateway does not offer yet:
-QoS 2, persistent sessions, retained and will messages, shared subscriptions, enhanced
-authentication. Requests for these are refused with the standard's own codes; none is accepted and
-then ignored.
+retained messages, shared subscriptions. Requests for these, and for enhanced authentication, are
+refused with the standard's own codes; none is accepted and then ignored.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final
 
 from motelog.gateway.config import GatewayConfig
 from motelog.gateway.errors import GatewayError
+from motelog.gateway.mapping.message_properties import publish_properties
 from motelog.gateway.mqtt.connect import claimed_version, decode_connect, encode_connack
 from motelog.gateway.mqtt.packet_types import (
+    NO_PROPERTIES,
     PROTOCOL_VERSIONS,
     Connect,
     PacketType,
@@ -26,22 +26,28 @@ from motelog.gateway.mqtt.packet_types import (
     ReasonCode,
 )
 from motelog.gateway.sessions.connection import PACKET_BYTES_LIMIT
-
-#: The highest QoS that the gateway takes and grants.
-QOS_MAX: Final = 1
+from motelog.gateway.state.stored import EXPIRY_NEVER, StoredWill
 
 
 @dataclass(frozen=True, slots=True)
 class Accepted:
-    """The terms of a connection; ``connack`` tells them to the client."""
+    """The terms of a connection; ``ConnectRules.connack`` tells them to the client.
+
+    ``expiry_s`` is how long the session outlives the connection. ``told`` has the properties that
+    differ from what the client asked for.
+    """
 
     version: int
     client_id: str
     user_name: str | None
+    clean_start: bool
+    expiry_s: int
+    will: StoredWill | None
     keep_alive_s: int
     inflight_max: int
     packet_bytes_max: int
-    connack: bytes
+    topic_alias_max: int
+    told: dict[PropertyId, PropertyValue]
 
     @property
     def idle_s_max(self) -> int:
@@ -67,17 +73,16 @@ class ConnectRules:
         #: Our limits, as CONNACK tells them to an MQTT 5 client (section 3.2.2.3).
         self._limits: dict[PropertyId, PropertyValue] = {
             PropertyId.RECEIVE_MAXIMUM: config.receive_maximum,
-            PropertyId.MAXIMUM_QOS: QOS_MAX,
             PropertyId.RETAIN_AVAILABLE: 0,
             PropertyId.MAXIMUM_PACKET_SIZE: config.packet_bytes_max,
             PropertyId.TOPIC_ALIAS_MAXIMUM: config.topic_alias_max,
-            PropertyId.SUBSCRIPTION_IDENTIFIER_AVAILABLE: 0,
             PropertyId.SHARED_SUBSCRIPTION_AVAILABLE: 0,
         }
-        #: Version -> the CONNACK of a client that gets what it asked for.
+        #: (version, session present) -> the CONNACK of a client that gets what it asked for.
         self._connacks = {
-            version: encode_connack(version, ReasonCode.SUCCESS, properties=self._limits)
+            (version, present): self._encode(version, present, {})
             for version in PROTOCOL_VERSIONS
+            for present in (False, True)
         }
 
     def decide(
@@ -100,11 +105,11 @@ class ConnectRules:
         if connect.properties.authentication_method is not None:
             code = ReasonCode.BAD_AUTHENTICATION_METHOD
             why = "enhanced authentication is not offered"
-        elif connect.will is not None:
-            code = ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR
-            why = "will messages are not offered yet"
-        elif connect.version < 5 and not connect.clean_start:
-            code, why = ReasonCode.NOT_AUTHORIZED, "persistent sessions are not offered yet"
+        elif connect.will is not None and connect.will.topic.startswith("$"):
+            code = ReasonCode.TOPIC_NAME_INVALID
+            why = "will topics that begin with '$' are the server's"
+        elif connect.will is not None and connect.will.retain:
+            code, why = ReasonCode.RETAIN_NOT_SUPPORTED, "retained wills are not offered yet"
         elif len(connect.client_id.encode()) > self._config.client_id_bytes_max:
             code = ReasonCode.CLIENT_IDENTIFIER_NOT_VALID
             why = f"client identifier longer than {self._config.client_id_bytes_max} bytes"
@@ -114,31 +119,62 @@ class ConnectRules:
 
     def _accept(self, connect: Connect, client_id: str) -> Accepted:
         config, asked = self._config, connect.properties
+        told: dict[PropertyId, PropertyValue] = {}
         keep_alive_s = min(connect.keep_alive_s or 65535, config.keep_alive_max_s)
+        if keep_alive_s != connect.keep_alive_s:
+            told[PropertyId.SERVER_KEEP_ALIVE] = keep_alive_s
+        if connect.version == 5:
+            asked_s = asked.session_expiry_interval_s or 0
+        else:
+            asked_s = 0 if connect.clean_start else EXPIRY_NEVER
+        expiry_s = min(asked_s, config.session_expiry_max_s)
+        if expiry_s != asked_s:
+            told[PropertyId.SESSION_EXPIRY_INTERVAL] = expiry_s
+        if not connect.client_id:
+            told[PropertyId.ASSIGNED_CLIENT_IDENTIFIER] = client_id
         return Accepted(
             version=connect.version,
             client_id=client_id,
             user_name=connect.user_name,
+            clean_start=connect.clean_start,
+            expiry_s=expiry_s,
+            will=_stored_will(connect),
             keep_alive_s=keep_alive_s,
             inflight_max=min(asked.receive_maximum or 65535, config.inflight_max),
             packet_bytes_max=asked.maximum_packet_bytes or PACKET_BYTES_LIMIT,
-            connack=self._connack(connect, client_id, keep_alive_s),
+            topic_alias_max=min(asked.topic_alias_maximum or 0, config.topic_alias_max),
+            told=told,
         )
 
-    def _connack(self, connect: Connect, client_id: str, keep_alive_s: int) -> bytes:
+    def connack(self, accepted: Accepted, *, session_present: bool) -> bytes:
         """Return the CONNACK that accepts; for MQTT 5 it tells what differs from the request."""
-        particular: dict[PropertyId, PropertyValue] = {}
-        if connect.properties.session_expiry_interval_s:
-            particular[PropertyId.SESSION_EXPIRY_INTERVAL] = 0
-        if not connect.client_id:
-            particular[PropertyId.ASSIGNED_CLIENT_IDENTIFIER] = client_id
-        if keep_alive_s != connect.keep_alive_s:
-            particular[PropertyId.SERVER_KEEP_ALIVE] = keep_alive_s
-        if not particular:
-            return self._connacks[connect.version]
+        if not accepted.told:
+            return self._connacks[accepted.version, session_present]
+        return self._encode(accepted.version, session_present, accepted.told)
+
+    def _encode(
+        self, version: int, session_present: bool, told: dict[PropertyId, PropertyValue]
+    ) -> bytes:
         return encode_connack(
-            connect.version, ReasonCode.SUCCESS, properties={**self._limits, **particular}
+            version, ReasonCode.SUCCESS, session_present, properties={**self._limits, **told}
         )
+
+
+def _stored_will(connect: Connect) -> StoredWill | None:
+    """Return the will of a CONNECT as the session keeps it."""
+    will = connect.will
+    if will is None:
+        return None
+    text = publish_properties(will.properties) if will.properties is not NO_PROPERTIES else b""
+    return StoredWill(
+        topic=will.topic,
+        payload=will.payload,
+        qos=will.qos,
+        retain=will.retain,
+        delay_s=will.properties.will_delay_interval_s or 0,
+        properties=text,
+        user_name=connect.user_name or "",
+    )
 
 
 def refuse_unread(reason_code: int, why: str) -> Refused:

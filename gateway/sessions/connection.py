@@ -26,17 +26,19 @@ class Connection:
 
     Its output knows it by ``number``; no other open connection of the gateway has the same.
     ``version`` is 3, 4 or 5, and 0 until CONNECT. ``packet_bytes_max`` is the largest packet that
-    the client takes.
+    the client takes, ``topic_alias_max`` how many topic aliases it lets the gateway set.
     """
 
     __slots__ = (
         "_aliases",
+        "_sent_aliases",
         "host",
         "number",
         "origin",
         "output",
         "packet_bytes_max",
         "session",
+        "topic_alias_max",
         "unacknowledged",
         "user_name",
         "version",
@@ -65,6 +67,28 @@ class Connection:
         #: Its QoS 1 publishes that wait for the log before they are acknowledged.
         self.unacknowledged = 0
         self._aliases: dict[int, bytes] | None = None
+        self.topic_alias_max = 0
+        self._sent_aliases: dict[bytes, int] | None = None
+
+    def alias_for(self, topic: bytes) -> tuple[int, bool]:
+        """Return the alias for a topic name, and whether the client knows it.
+
+        0 if all aliases are taken: the first names get them, as a device hears of few names. A new
+        one counts only after ``note_alias``, when the packet that tells it is on its way.
+        """
+        aliases = self._sent_aliases or {}
+        alias = aliases.get(topic)
+        if alias is not None:
+            return alias, True
+        has_room = len(aliases) < self.topic_alias_max  # [MQTT-3.1.2-26]
+        return (len(aliases) + 1 if has_room else 0), False
+
+    def note_alias(self, topic: bytes) -> None:
+        """Note that a packet with the topic name and its alias has been sent."""
+        if self._sent_aliases is None:
+            self._sent_aliases = {}
+        if topic not in self._sent_aliases and len(self._sent_aliases) < self.topic_alias_max:
+            self._sent_aliases[topic] = len(self._sent_aliases) + 1
 
     def resolve_alias(self, topic: bytes, alias: int, alias_max: int) -> bytes:
         """Return the topic name of a PUBLISH with a topic alias; a name that comes along is kept.

@@ -1,76 +1,125 @@
-"""The QoS 1 messages that a client has not acknowledged yet, by packet identifier.
+"""The messages that a client has not acknowledged yet, by packet identifier.
 
-Owns: the packet identifiers towards one client and how many may be in use. Must not touch: packets,
-clocks; the caller chooses what to keep of a message.
-Invariants (``_check``): at most ``limit`` in flight; no identifier is 0 or given twice.
-Spec: MQTT 5.0 sections 2.2.1, 4.4 and 4.9.
+Owns: the packet identifiers towards one client, how many may be in use, what a flight is.
+Must not touch: packets, clocks, the log.
+Invariants (``_check``): ``allocate`` never exceeds ``limit``; no identifier is 0 or given twice.
+Spec: MQTT 5.0 sections 2.2.1, 4.3, 4.4 and 4.9.
+
+A flight is one integer, so that a window of many messages is small and all receivers of one message
+share it: where the record is in the log, and its QoS towards the client.
+
+    queue number | queue offset, 48 bits | QoS, 2 bits        sent: neither PUBACK nor PUBREC yet
+    ~ of the same (negative)                                  released: PUBREC has come
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Final, Generic, TypeVar
-
-M = TypeVar("M")
+from collections.abc import Iterable, Iterator
+from typing import Final, NamedTuple
 
 PACKET_ID_MAX: Final = 65535
 
+_OFFSET_BITS: Final = 48
+_OFFSET_MASK: Final = (1 << _OFFSET_BITS) - 1
 
-class InflightWindow(Generic[M]):
+
+class Flight(NamedTuple):
+    """What a flight's integer says."""
+
+    queue_number: int
+    queue_offset: int
+    qos: int
+    is_released: bool
+
+
+def flight_of(queue_number: int, queue_offset: int, qos: int) -> int:
+    """Return the flight of a message that is sent."""
+    return (queue_number << _OFFSET_BITS | queue_offset) << 2 | qos
+
+
+def read_flight(flight: int) -> Flight:
+    is_released = flight < 0
+    place, qos = divmod(~flight if is_released else flight, 4)
+    return Flight(place >> _OFFSET_BITS, place & _OFFSET_MASK, qos, is_released)
+
+
+class InflightWindow:
     """Holds at most ``limit`` messages: the smaller of the client's Receive Maximum and ours.
 
     An idle window is 56 bytes: the table exists only while messages are in flight. A new connection
     may bring a ``limit`` below their number: then no message is taken until there is room again.
     """
 
-    __slots__ = ("_last_packet_id", "_messages", "limit")
+    __slots__ = ("_flights", "_last_packet_id", "limit")
 
     def __init__(self, limit: int) -> None:
         assert 1 <= limit <= PACKET_ID_MAX
         self.limit = limit
         self._last_packet_id = 0
-        self._messages: dict[int, M] | None = None
+        self._flights: dict[int, int] | None = None
 
     def __len__(self) -> int:
-        return 0 if self._messages is None else len(self._messages)
+        return 0 if self._flights is None else len(self._flights)
 
-    def allocate(self, message: M) -> int:
-        """Remember ``message`` under the next free packet identifier; return the identifier.
+    @property
+    def room(self) -> int:
+        """How many more messages it takes."""
+        return max(0, self.limit - len(self))
+
+    def allocate(self, flight: int) -> int:
+        """Remember ``flight`` under the next free packet identifier; return the identifier.
 
         Return 0 when the window is full [MQTT-3.3.4-9]. Identifiers go round, so that one just
         acknowledged is the last to be used again. O(1) on average.
         """
-        messages = self._messages
-        if messages is None:
-            messages = self._messages = {}
-        elif len(messages) >= self.limit:
+        flights = self._flights
+        if flights is None:
+            flights = self._flights = {}
+        elif len(flights) >= self.limit:
             return 0
         packet_id = self._last_packet_id
         while True:  # ends: fewer than ``limit`` of the identifiers are taken
             packet_id = packet_id + 1 if packet_id < PACKET_ID_MAX else 1
-            if packet_id not in messages:  # [MQTT-2.2.1-4]
+            if packet_id not in flights:  # [MQTT-2.2.1-4]
                 break
         self._last_packet_id = packet_id
-        messages[packet_id] = message
+        flights[packet_id] = flight
         return packet_id
+
+    def restore(self, flights: Iterable[tuple[int, int]]) -> None:
+        """Take over the flights of an earlier connection, oldest first, whatever the limit."""
+        restored = dict(flights)
+        if restored:
+            self._flights = restored
+            self._last_packet_id = next(reversed(restored))
+
+    def get(self, packet_id: int) -> int | None:
+        """Return the flight under the identifier, if there is one."""
+        return None if self._flights is None else self._flights.get(packet_id)
+
+    def release(self, packet_id: int) -> None:
+        """Note PUBREC for a flight that there is: from now on only PUBREL is sent for it."""
+        assert self._flights is not None
+        flight = self._flights[packet_id]
+        self._flights[packet_id] = flight if flight < 0 else ~flight
 
     def ack(self, packet_id: int) -> bool:
         """Forget the message; return False if none was in flight under that identifier."""
-        messages = self._messages
-        if messages is None or packet_id not in messages:
+        flights = self._flights
+        if flights is None or packet_id not in flights:
             return False
-        del messages[packet_id]
-        if not messages:
-            self._messages = None
+        del flights[packet_id]
+        if not flights:
+            self._flights = None
         return True
 
-    def __iter__(self) -> Iterator[tuple[int, M]]:
-        """Yield (packet identifier, message), oldest first [MQTT-4.6.0-1]: the redelivery order."""
-        return iter(()) if self._messages is None else iter(self._messages.items())
+    def __iter__(self) -> Iterator[tuple[int, int]]:
+        """Yield (packet identifier, flight), oldest first [MQTT-4.6.0-1]: the redelivery order."""
+        return iter(()) if self._flights is None else iter(self._flights.items())
 
     def _check(self) -> None:
         """Assert the invariants; for tests."""
-        if self._messages is None:
+        if self._flights is None:
             return
-        assert 1 <= len(self._messages) <= self.limit
-        assert all(1 <= packet_id <= PACKET_ID_MAX for packet_id in self._messages)
+        assert self._flights
+        assert all(1 <= packet_id <= PACKET_ID_MAX for packet_id in self._flights)

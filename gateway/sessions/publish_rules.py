@@ -9,16 +9,13 @@ Spec: MQTT 5.0 and 3.1.1 sections 3.3 to 3.7.
 from __future__ import annotations
 
 from motelog.gateway.errors import GatewayError, ProtocolViolationError
-from motelog.gateway.mqtt.acks import encode_puback
+from motelog.gateway.mqtt.acks import encode_ack
 from motelog.gateway.mqtt.packet_types import PacketType, ReasonCode
-from motelog.gateway.sessions.connect_rules import QOS_MAX
 
 
 def check_publish(first_byte: int) -> int:
     """Return the QoS of a PUBLISH; GatewayError if it asks for what CONNACK did not offer."""
     qos = first_byte >> 1 & 3
-    if qos > QOS_MAX:  # [MQTT-3.2.2-11]
-        raise GatewayError("QoS 2 is not offered yet", reason_code=ReasonCode.QOS_NOT_SUPPORTED)
     if first_byte & 1:  # [MQTT-3.2.2-14]
         raise GatewayError(
             "retained messages are not offered yet", reason_code=ReasonCode.RETAIN_NOT_SUPPORTED
@@ -26,12 +23,14 @@ def check_publish(first_byte: int) -> int:
     return qos
 
 
-def refuse_publish(version: int, packet_id: int, reason_code: int) -> bytes | None:
-    """Return the PUBACK for a publish at QoS 1 that is not stored.
+def refuse_publish(
+    kind: PacketType, version: int, packet_id: int, reason_code: int
+) -> bytes | None:
+    """Return the PUBACK or PUBREC for a publish that is not stored.
 
     None if the connection has to end: MQTT 3 can refuse a publish in no other way.
     """
-    return encode_puback(version, packet_id, reason_code) if version == 5 else None
+    return encode_ack(kind, version, packet_id, reason_code) if version == 5 else None
 
 
 def unexpected(first_byte: int) -> ProtocolViolationError:
@@ -39,6 +38,4 @@ def unexpected(first_byte: int) -> ProtocolViolationError:
     packet_type = first_byte >> 4
     if packet_type == PacketType.CONNECT:  # [MQTT-3.1.0-2]
         return ProtocolViolationError("second CONNECT")
-    if packet_type in (PacketType.PUBREC, PacketType.PUBREL, PacketType.PUBCOMP):
-        return ProtocolViolationError("QoS 2 acknowledgement without a QoS 2 message")
     return ProtocolViolationError(f"packet with first byte 0x{first_byte:02x}")

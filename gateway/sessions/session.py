@@ -1,10 +1,12 @@
 """What the gateway keeps for a client identifier: its filters, and how far delivery to it has got.
 
-Owns: its topic filters, its inflight window, its cursors. Must not touch: the outputs of
-connections, the subscription tree (which holds the options), the log.
+Owns: its topic filters, its inflight window, its cursors, the QoS 2 messages it has not released,
+its will. Must not touch: the outputs of connections, the subscription tree (which holds the
+options), the log.
 Invariants: nothing here grows with the number of messages; the window is bounded by what was agreed
 at CONNECT. A session and its connection refer to each other, or neither does (``attach``,
-``detach``).
+``detach``). There is a Session only while its client is connected: one that is away is a row of the
+view (``state``).
 Spec: MQTT 5.0 sections 3.1 and 4.1.
 """
 
@@ -15,33 +17,65 @@ from typing import Any, Final
 
 from motelog.gateway.sessions.connection import Connection
 from motelog.gateway.sessions.inflight import InflightWindow
+from motelog.gateway.state.stored import Received, StoredWill
 
 _NONE: Final[tuple[str, ...]] = ()
+
+
+class Particulars:
+    """The parts of a session that few sessions have."""
+
+    __slots__ = ("delivered", "identifiers", "received", "resend", "since", "will")
+
+    def __init__(self) -> None:
+        self.will: StoredWill | None = None
+        #: QoS 2 messages from the client that it has not released: packet identifier -> None, or
+        #: where to look for the message if an earlier process took it.
+        self.received: dict[int, Received | None] = {}
+        #: Topic filter -> subscription identifier, for the filters that have one.
+        self.identifiers: dict[str, int] = {}
+        #: Topic filter -> queue -> the queue offset from which on the subscription holds, for the
+        #: queues in which the session's cursor was lower when it was made. "": for all filters.
+        self.since: dict[str, dict[Any, int]] = {}
+        #: Places behind the cursors that must not be sent again: QoS 2 messages the client has.
+        self.delivered: set[tuple[Any, int]] = set()
+        #: Packet identifiers to be sent again before anything else, in order, after a reconnect.
+        self.resend: list[int] = []
 
 
 class Session:
     """Small when idle, as a process holds a million: parts that few use are made on demand.
 
-    ``connection`` is None while the client is away. Today a session ends with its connection
-    (session expiry 0).
+    ``expiry_s`` is how long it outlives its connection; 0: it ends with it and is never stored.
     """
 
-    __slots__ = ("_filters", "_inflight", "_inflight_max", "client_id", "connection", "lagging")
+    __slots__ = (
+        "_filters",
+        "_inflight",
+        "_inflight_max",
+        "_particulars",
+        "client_id",
+        "connection",
+        "expiry_s",
+        "lagging",
+    )
 
-    def __init__(self, client_id: str) -> None:
+    def __init__(self, client_id: str, *, expiry_s: int = 0) -> None:
         self.client_id = client_id
+        self.expiry_s = expiry_s
         self.connection: Connection | None = None
         #: Queue -> queue offset to go on from, for the queues in which this receiver lags.
         self.lagging: dict[Any, int] | None = None
         self._inflight_max = 1
-        self._inflight: InflightWindow[Any] | None = None
+        self._inflight: InflightWindow | None = None
         # None, one filter, or several: a dict for one filter would double the session's size.
         self._filters: str | dict[str, None] | None = None
+        self._particulars: Particulars | None = None
 
     # --- connection ----------------------------------------------------------------------
 
     def attach(self, connection: Connection, *, inflight_max: int) -> None:
-        """Go on with ``connection``, whose client takes ``inflight_max`` QoS 1 messages at once."""
+        """Go on with ``connection``, whose client takes ``inflight_max`` messages at once."""
         assert self.connection is None
         assert connection.session is None
         self.connection = connection
@@ -55,6 +89,20 @@ class Session:
         if self.connection is not None:
             self.connection.session = None
             self.connection = None
+
+    # --- parts that few have -------------------------------------------------------------
+
+    @property
+    def particulars(self) -> Particulars:
+        """The rare parts, made by the first use; ``has_particulars`` asks without making them."""
+        found = self._particulars
+        if found is None:
+            found = self._particulars = Particulars()
+        return found
+
+    @property
+    def has_particulars(self) -> bool:
+        return self._particulars is not None
 
     # --- topic filters -------------------------------------------------------------------
 
@@ -82,7 +130,10 @@ class Session:
             self._filters[topic_filter] = None
 
     def remove_filter(self, topic_filter: str) -> bool:
-        """Forget a topic filter; return whether it was there."""
+        """Forget a topic filter and what belongs to it; return whether it was there."""
+        if self._particulars is not None:
+            self._particulars.identifiers.pop(topic_filter, None)
+            self._particulars.since.pop(topic_filter, None)
         if isinstance(self._filters, dict):
             if topic_filter not in self._filters:
                 return False
@@ -98,12 +149,16 @@ class Session:
     # --- messages in flight --------------------------------------------------------------
 
     @property
-    def inflight(self) -> InflightWindow[Any]:
-        """The window of QoS 1 messages towards the client."""
+    def inflight(self) -> InflightWindow:
+        """The window of QoS 1 and 2 messages towards the client."""
         window = self._inflight
         if window is None:
             window = self._inflight = InflightWindow(self._inflight_max)
         return window
+
+    @property
+    def has_inflight(self) -> bool:
+        return self._inflight is not None and len(self._inflight) > 0
 
     def acknowledge(self, packet_id: int) -> bool:
         """Take a PUBACK; return whether that makes room for a receiver that lags.
@@ -111,4 +166,17 @@ class Session:
         An identifier that is not in flight is ignored: there is nothing to tell the client.
         """
         window = self._inflight
-        return window is not None and window.ack(packet_id) and bool(self.lagging)
+        if window is None:
+            return False
+        flight = window.get(packet_id)
+        # A QoS 2 message is not acknowledged in this way.
+        if flight is None or flight < 0 or flight & 3 == 2:
+            return False
+        return window.ack(packet_id) and bool(self.lagging)
+
+    # --- QoS 2 from the client -----------------------------------------------------------
+
+    @property
+    def received_count(self) -> int:
+        """How many QoS 2 messages of the client it has not released."""
+        return 0 if self._particulars is None else len(self._particulars.received)

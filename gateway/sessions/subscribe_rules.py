@@ -10,7 +10,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from motelog.gateway.config import GatewayConfig
-from motelog.gateway.errors import GatewayError
 from motelog.gateway.mqtt.packet_types import ReasonCode, SubscribeEntry
 from motelog.gateway.mqtt.subscribe import (
     decode_subscribe,
@@ -19,9 +18,8 @@ from motelog.gateway.mqtt.subscribe import (
     encode_unsuback,
 )
 from motelog.gateway.mqtt.topics import parse_shared
-from motelog.gateway.sessions.connect_rules import QOS_MAX
 from motelog.gateway.sessions.session import Session
-from motelog.gateway.sessions.subscriptions import NO_LOCAL
+from motelog.gateway.sessions.subscriptions import HAS_IDENTIFIER, NO_LOCAL, RETAIN_AS_PUBLISHED
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,11 +27,13 @@ class Granted:
     """A filter to be added, or one whose options are to be replaced [MQTT-3.8.4-3].
 
     ``options`` is the byte that the subscription tree keeps; ``qos`` is SUBACK's code.
+    ``identifier`` is 0 if the packet has none.
     """
 
     topic_filter: str
     options: int
     qos: int
+    identifier: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,18 +66,15 @@ def subscribe(
 ) -> Subscribed:
     """Decide about a SUBSCRIBE of ``session``; a GatewayError ends the connection."""
     packet = decode_subscribe(version, first_byte, body)
-    if packet.properties.subscription_identifiers:
-        raise GatewayError(
-            "subscription identifiers are not offered yet",
-            reason_code=ReasonCode.SUBSCRIPTION_IDENTIFIERS_NOT_SUPPORTED,
-        )
+    identifiers = packet.properties.subscription_identifiers
+    identifier = identifiers[0] if identifiers else 0
     added: set[str] = set()
     decisions: list[Granted | NotGranted] = []
     for entry in packet.entries:
         topic_filter = entry.topic_filter
         is_new = topic_filter not in session.filters and topic_filter not in added
         has_room = session.filters_count + len(added) < config.subscriptions_max
-        decision = _decide(config, entry, has_room=has_room or not is_new)
+        decision = _decide(config, entry, identifier, has_room=has_room or not is_new)
         if is_new and isinstance(decision, Granted):
             added.add(topic_filter)
         decisions.append(decision)
@@ -86,7 +83,7 @@ def subscribe(
 
 
 def _decide(
-    config: GatewayConfig, entry: SubscribeEntry, *, has_room: bool
+    config: GatewayConfig, entry: SubscribeEntry, identifier: int, *, has_room: bool
 ) -> Granted | NotGranted:
     """Decide about one entry (section 3.9.3)."""
     topic_filter = entry.topic_filter
@@ -100,8 +97,11 @@ def _decide(
     elif not has_room:
         code, why = ReasonCode.QUOTA_EXCEEDED, "the session has too many subscriptions"
     else:
-        qos = min(entry.qos, QOS_MAX)
-        return Granted(topic_filter, qos | (NO_LOCAL if entry.no_local else 0), qos)
+        options = entry.qos
+        options |= NO_LOCAL if entry.no_local else 0
+        options |= RETAIN_AS_PUBLISHED if entry.retain_as_published else 0
+        options |= HAS_IDENTIFIER if identifier else 0
+        return Granted(topic_filter, options, entry.qos, identifier)
     return NotGranted(topic_filter, code, why)
 
 

@@ -27,6 +27,9 @@ S = TypeVar("S", bound=Hashable)
 
 QOS_MASK: Final = 0x03
 NO_LOCAL: Final = 0x04
+RETAIN_AS_PUBLISHED: Final = 0x08
+#: Our own bit: the subscription has an identifier, which the session keeps.
+HAS_IDENTIFIER: Final = 0x40
 
 _EMPTY: Final[dict[Any, Any]] = {}
 
@@ -78,6 +81,24 @@ class SubscriptionTree(Generic[S]):
         """Remove the subscriber's subscriptions to ``topic_filters``."""
         for topic_filter in topic_filters:
             self.remove(topic_filter, subscriber)
+
+    def options(self, topic_filter: str, subscriber: S) -> int | None:
+        """Return the options of one subscription, None if there is none."""
+        if "+" in topic_filter:
+            head, levels = _head_and_levels(topic_filter)
+            node = self._tries.get(head)
+            for level in levels:
+                if node is None:
+                    break
+                node = node.children.get(level)
+            return None if node is None else node.subscribers.get(subscriber)
+        for options, filters in self._tables.items():
+            entry = filters.get(topic_filter)
+            if entry is not None and (
+                subscriber in entry if isinstance(entry, _Several) else entry == subscriber
+            ):
+                return options
+        return None
 
     def match(self, topic_name: str) -> dict[S, int]:
         """Return each subscriber that wants ``topic_name``, with the options to deliver by.
@@ -269,10 +290,11 @@ def _branches(topic_name: str) -> list[str]:
 def _merge(matched: dict[S, int], subscribers: Iterable[S], options: int) -> None:
     for subscriber in subscribers:
         other = matched.get(subscriber)
-        matched[subscriber] = options if other is None else _merged(options, other)
+        matched[subscriber] = options if other is None else merge_options(options, other)
 
 
-def _merged(one: int, other: int) -> int:
+def merge_options(one: int, other: int) -> int:
+    """Return the options for a message that two subscriptions of one session match."""
     qos = max(one & QOS_MASK, other & QOS_MASK)
     no_local = one & other & NO_LOCAL
     return qos | no_local | ((one | other) & ~(QOS_MASK | NO_LOCAL))

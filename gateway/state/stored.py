@@ -63,7 +63,6 @@ class StoredWill(msgspec.Struct, frozen=True, array_like=True):
     delay_s: int
     properties: bytes
     user_name: str
-    host: bytes
 
 
 class Received(msgspec.Struct, frozen=True, array_like=True):

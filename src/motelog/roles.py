@@ -32,6 +32,7 @@ from motelog.core.metrics import Registry
 from motelog.core.namesrv.server import NameServer
 from motelog.core.state_file import StateFile
 from motelog.core.store.state.progress import OnProgress, StartProgress, log_progress
+from motelog.gateway.config import GatewayConfig
 from motelog.gateway.log.local_log import LocalLog
 from motelog.gateway.server import Gateway
 
@@ -150,7 +151,7 @@ async def _start_all(
         _watch(broker, health)
     if "gateway" in config.roles:
         assert broker is not None, "checked by MotelogConfig"
-        gateway = Gateway(config.gateway, LocalLog(broker.api))
+        gateway = Gateway(_with_view(config), LocalLog(broker.api))
         registry.add_counters("motelog_gateway", gateway.metrics.sample)
         await start("gateway", config.gateway.listen, gateway)
 
@@ -202,6 +203,14 @@ def _with_namesrv(config: BrokerConfig, roles: Roles) -> BrokerConfig:
         return config
     host, port = roles.addresses["namesrv"]
     return msgspec.structs.replace(config, namesrv=(format_address(host, port),))
+
+
+def _with_view(config: MotelogConfig) -> GatewayConfig:
+    """Return the gateway's section; where it names no view, with one beside the store."""
+    if config.gateway.view_path or config.broker is None:
+        return config.gateway
+    path = Path(config.broker.store.directory) / "gateway" / "view.db"
+    return msgspec.structs.replace(config.gateway, view_path=str(path))
 
 
 def _kv_config_path(config: MotelogConfig) -> str:

@@ -12,7 +12,7 @@ from motelog.gateway.sessions.inflight import PACKET_ID_MAX, InflightWindow
 class WindowMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
-        self.window: InflightWindow[int] = InflightWindow(1)
+        self.window = InflightWindow(1)
         self.model: list[tuple[int, int]] = []
         self.given = 0
         self.released: list[int] = []

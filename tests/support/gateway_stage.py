@@ -18,6 +18,9 @@ from motelog.gateway.config import GatewayConfig
 from motelog.gateway.metrics import GatewayMetrics
 from motelog.gateway.mqtt.connect import encode_connect
 from motelog.gateway.mqtt.packet_types import Connect
+from motelog.gateway.state.journal import SessionJournal
+from motelog.gateway.state.records import SESSION_TOPIC
+from motelog.gateway.state.view import IN_MEMORY, View
 from tests.support.fake_log import FakeLog
 from tests.support.memory_output import MemoryOutput
 from tests.support.mqtt_wire import varint
@@ -37,16 +40,25 @@ class FakeTurn:
 
 
 class Stage:
-    """One listener with its surroundings; ``turn`` plays one turn of the reactor."""
+    """One listener with its surroundings; ``turn`` plays one turn of the reactor.
 
-    def __init__(self, config: GatewayConfig | None = None) -> None:
-        self.log = FakeLog()
+    A second stage on the same ``log`` is the gateway after a restart.
+    """
+
+    def __init__(self, config: GatewayConfig | None = None, *, log: FakeLog | None = None) -> None:
+        self.log = log or FakeLog()
         self.output = MemoryOutput()
         self.clock = ManualClock(self.log.now_ms)
         self.metrics = GatewayMetrics()
+        view = View(IN_MEMORY)
+        view.open()
+        self.journal = SessionJournal(self.log, view, self.clock, gateway="stage")
+        while self.journal.refresh(1000) or not self.journal.is_current:
+            pass
         parts = assemble(
             config or GatewayConfig(),
             self.log,
+            self.journal,
             self.output,
             self.metrics,
             self.clock,
@@ -54,7 +66,8 @@ class Stage:
             wake=lambda: None,
         )
         self.connections = parts.connections
-        self.acks = parts.acks
+        self.answers = parts.answers
+        self.delivery = parts.delivery
         self.clients = parts.clients
         self.listener = parts.listener
 
@@ -95,9 +108,11 @@ class Stage:
         return self.output.sent.pop(connection, [])
 
     def stored(self) -> list[tuple[Any, ...]]:
+        """Return the messages in the log, but for the gateway's own state."""
         return [
             decode(record)[0]
             for key in sorted(self.log.records)
+            if key[0] != SESSION_TOPIC
             for record in self.log.records[key]
         ]
 

@@ -86,6 +86,9 @@ class MemoryOutput:
             ]
         )
 
+    def output_bytes(self, connection: int) -> int:
+        return self._waiting_bytes.get(connection, 0)
+
     def flush(self) -> None:
         """Nothing is held back here."""
 

@@ -55,14 +55,14 @@ def test_refused_connection_is_answered_closed_and_counted(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     stage = Stage()
-    will = Will(topic="t", payload=b"", qos=0, retain=False)
-    stage.turn((1, connect("me", will=will)), (1, publish("a", b"x")), opened=[1])
-    assert stage.sent(1) == [b"\x20\x02\x00\x03"]
+    will = Will(topic="$SYS/t", payload=b"", qos=0, retain=False)
+    stage.turn((1, connect("me", 5, will=will)), (1, publish("a", b"x")), opened=[1])
+    assert stage.sent(1) == [b"\x20\x03\x00\x90\x00"]
     assert (stage.output.closed, stage.connections[1]) == ([1], None)
     assert stage.stored() == []
     assert (stage.metrics.connections_refused, stage.metrics.sessions_now) == (1, 0)
     [record] = caplog.records
-    assert "peer=127.0.0.1:4001 client_id='me' reason_code=0x83" in record.getMessage()
+    assert "peer=127.0.0.1:4001 client_id='me' reason_code=0x90" in record.getMessage()
 
 
 def test_fault_before_connect_ends_the_connection_without_an_answer() -> None:

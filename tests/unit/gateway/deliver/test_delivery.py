@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from motelog.core.clock import SystemClock
 from motelog.core.message import encode_properties, tags_code
 from motelog.gateway.deliver.delivery import Delivery
 from motelog.gateway.mapping.message_properties import publish_properties, publisher_properties
@@ -16,6 +17,8 @@ from motelog.gateway.mqtt.packet_types import Properties
 from motelog.gateway.sessions.connection import Connection
 from motelog.gateway.sessions.session import Session
 from motelog.gateway.sessions.subscriptions import NO_LOCAL, SubscriptionTree
+from motelog.gateway.state.journal import SessionJournal
+from motelog.gateway.state.view import IN_MEMORY, View
 from tests.support.fake_log import HOST, FakeLog
 from tests.support.memory_output import MemoryOutput
 from tests.support.mqtt_wire import published
@@ -30,13 +33,19 @@ class Stage:
         self.tree: SubscriptionTree[Session] = SubscriptionTree()
         self.metrics = GatewayMetrics()
         self.wakes = 0
+        view = View(IN_MEMORY)
+        view.open()
+        self.journal = SessionJournal(self.log, view, SystemClock(), gateway="stage")
         self.log.create_topic("MQTT_DEFAULT", 1)
         self.log.create_topic("t", 2)
         self.delivery = Delivery(
             self.log,
             TopicMapping((), default_topic="MQTT_DEFAULT"),
             self.tree,
+            self.journal,
             self.metrics,
+            after=lambda ticket, then: then(ticket.error),
+            output_bytes_high=262_144,
             wake=self._wake,
         )
 
@@ -61,13 +70,14 @@ class Stage:
         session.attach(connection, inflight_max=inflight_max)
         self.tree.add(topic_filter, session, options)
         session.add_filter(topic_filter)
-        self.delivery.subscribe(topic_filter)
+        self.delivery.subscribe(session, topic_filter)
         self.delivery.replan(topic_filter)
         return session
 
     def unsubscribe(self, session: Session, topic_filter: str) -> None:
         self.tree.remove(topic_filter, session)
-        self.delivery.unsubscribe(topic_filter)
+        session.remove_filter(topic_filter)
+        self.delivery.unsubscribe(session, topic_filter)
         self.delivery.replan(topic_filter)
 
     def publish(

@@ -9,14 +9,14 @@ import pytest
 
 from motelog.gateway.config import GatewayConfig
 from motelog.gateway.mqtt.connect import decode_connack, encode_connect
-from motelog.gateway.mqtt.packet_types import Connack, Connect, Properties, Will
+from motelog.gateway.mqtt.packet_types import NO_PROPERTIES, Connack, Connect, Properties, Will
 from motelog.gateway.sessions.connect_rules import Accepted, ConnectRules, Refused
 from motelog.gateway.sessions.connection import PACKET_BYTES_LIMIT
 from tests.support.mqtt import body_of
 
 CONFIG = GatewayConfig()
 VERSIONS = pytest.mark.parametrize("version", [3, 4, 5])
-WILL = Will(topic="t", payload=b"gone", qos=0, retain=False)
+SYSTEM_WILL = Will(topic="$SYS/x", payload=b"gone", qos=0, retain=False)
 
 
 def connect(version: int, **asked: Any) -> Connect:
@@ -33,7 +33,8 @@ def decide(packet: Connect | str, config: GatewayConfig = CONFIG) -> Accepted | 
 def accepted(packet: Connect, config: GatewayConfig = CONFIG) -> tuple[Accepted, Connack]:
     decision = decide(packet, config)
     assert isinstance(decision, Accepted)
-    connack = decode_connack(packet.version, body_of(decision.connack))
+    raw = ConnectRules(config).connack(decision, session_present=False)
+    connack = decode_connack(packet.version, body_of(raw))
     assert connack.reason_code == 0
     assert not connack.session_present
     return decision, connack
@@ -50,9 +51,9 @@ def test_plain_connect_is_accepted(version: int) -> None:
 def test_connack_tells_version_5_what_is_not_offered() -> None:
     _, connack = accepted(connect(5))
     granted = connack.properties
-    assert (granted.maximum_qos, granted.retain_available) == (1, 0)
+    assert (granted.maximum_qos, granted.retain_available) == (None, 0)
     assert granted.shared_subscription_available == 0
-    assert granted.subscription_identifier_available == 0
+    assert granted.subscription_identifier_available is None
     assert granted.receive_maximum == CONFIG.receive_maximum
     assert granted.maximum_packet_bytes == CONFIG.packet_bytes_max
     assert granted.topic_alias_maximum == CONFIG.topic_alias_max
@@ -92,21 +93,57 @@ def test_client_s_largest_packet_is_kept() -> None:
     assert terms.packet_bytes_max == 500
 
 
+@pytest.mark.parametrize(("asked_s", "given_s"), [(0, 0), (9, 9), (100, 100), (101, 100)])
 @pytest.mark.parametrize("is_clean", [True, False])
-def test_session_expiry_is_granted_as_0(is_clean: bool) -> None:
-    asked = connect(5, clean_start=is_clean, properties=Properties(session_expiry_interval_s=9))
-    _, connack = accepted(asked)
-    assert connack.properties.session_expiry_interval_s == 0
+def test_session_expiry_is_bounded(is_clean: bool, asked_s: int, given_s: int) -> None:
+    properties = Properties(session_expiry_interval_s=asked_s)
+    asked = connect(5, clean_start=is_clean, properties=properties)
+    terms, connack = accepted(asked, GatewayConfig(session_expiry_max_s=100))
+    assert (terms.clean_start, terms.expiry_s) == (is_clean, given_s)
+    told_s = connack.properties.session_expiry_interval_s
+    assert told_s == (given_s if given_s != asked_s else None)
+
+
+@pytest.mark.parametrize(("is_clean", "given_s"), [(True, 0), (False, 100)])
+@pytest.mark.parametrize("version", [3, 4])
+def test_session_of_mqtt_3_lives_as_long_as_allowed(
+    version: int, is_clean: bool, given_s: int
+) -> None:
+    packet = connect(version, clean_start=is_clean)
+    terms, _ = accepted(packet, GatewayConfig(session_expiry_max_s=100))
+    assert terms.expiry_s == given_s
+
+
+@pytest.mark.parametrize(("version", "present"), [(3, False), (4, True), (5, True)])
+def test_connack_says_that_there_is_a_session(version: int, present: bool) -> None:
+    terms, _ = accepted(connect(version, clean_start=False))
+    raw = ConnectRules(CONFIG).connack(terms, session_present=True)
+    assert decode_connack(version, body_of(raw)).session_present is present  # 3.1 has no flag
+
+
+@VERSIONS
+def test_will_is_kept_as_the_session_stores_it(version: int) -> None:
+    told = Properties(will_delay_interval_s=7, content_type="x") if version == 5 else NO_PROPERTIES
+    will = Will(topic="t/1", payload=b"gone", qos=2, retain=False, properties=told)
+    terms, _ = accepted(connect(version, will=will, user_name="u"))
+    assert terms.will is not None
+    assert (terms.will.topic, terms.will.payload, terms.will.qos) == ("t/1", b"gone", 2)
+    assert (terms.will.retain, terms.will.user_name) == (False, "u")
+    assert terms.will.delay_s == (7 if version == 5 else 0)
+    assert (b"contentType" in terms.will.properties) is (version == 5)
+
+
+@pytest.mark.parametrize(("asked", "given"), [(None, 0), (0, 0), (5, 5), (1000, 32)])
+def test_topic_aliases_towards_the_client_are_bounded(asked: int | None, given: int) -> None:
+    terms, _ = accepted(connect(5, properties=Properties(topic_alias_maximum=asked)))
+    assert terms.topic_alias_max == given
 
 
 @pytest.mark.parametrize(
     ("version", "asked", "reason_code", "connack"),
     [
-        (3, {"will": WILL}, 0x83, "20020003"),
-        (4, {"will": WILL}, 0x83, "20020003"),
-        (5, {"will": WILL}, 0x83, "2003008300"),
-        (3, {"clean_start": False}, 0x87, "20020005"),
-        (4, {"clean_start": False}, 0x87, "20020005"),
+        (4, {"will": SYSTEM_WILL}, 0x90, ""),
+        (5, {"will": SYSTEM_WILL}, 0x90, "2003009000"),
         (3, {"client_id": "c" * 9}, 0x85, "20020002"),
         (4, {"client_id": "c" * 9}, 0x85, "20020002"),
         (5, {"client_id": "c" * 9}, 0x85, "2003008500"),

@@ -5,17 +5,20 @@ from __future__ import annotations
 import pytest
 
 from motelog.gateway.errors import GatewayError
+from motelog.gateway.mqtt.packet_types import PacketType
 from motelog.gateway.sessions.publish_rules import check_publish, refuse_publish, unexpected
 
 
-@pytest.mark.parametrize(("first_byte", "qos"), [(0x30, 0), (0x32, 1), (0x3A, 1)])
-def test_qos_0_and_1_are_taken(first_byte: int, qos: int) -> None:
+@pytest.mark.parametrize(
+    ("first_byte", "qos"), [(0x30, 0), (0x32, 1), (0x3A, 1), (0x34, 2), (0x3C, 2)]
+)
+def test_every_qos_is_taken(first_byte: int, qos: int) -> None:
     assert check_publish(first_byte) == qos
 
 
 @pytest.mark.parametrize(
     ("first_byte", "reason_code"),
-    [(0x34, 0x9B), (0x3C, 0x9B), (0x35, 0x9B), (0x31, 0x9A), (0x33, 0x9A)],
+    [(0x35, 0x9A), (0x31, 0x9A), (0x33, 0x9A)],
 )
 def test_what_connack_did_not_offer_ends_the_connection(first_byte: int, reason_code: int) -> None:
     with pytest.raises(GatewayError) as caught:
@@ -23,11 +26,13 @@ def test_what_connack_did_not_offer_ends_the_connection(first_byte: int, reason_
     assert caught.value.reason_code == reason_code
 
 
-@pytest.mark.parametrize(
-    ("version", "answer"), [(3, None), (4, None), (5, b"\x40\x03\x00\x07\x97")]
-)
-def test_refused_publish_is_answered_as_its_version_can(version: int, answer: bytes | None) -> None:
-    assert refuse_publish(version, 7, 0x97) == answer
+@pytest.mark.parametrize("kind", [PacketType.PUBACK, PacketType.PUBREC])
+@pytest.mark.parametrize(("version", "is_answered"), [(3, False), (4, False), (5, True)])
+def test_refused_publish_is_answered_as_its_version_can(
+    kind: PacketType, version: int, is_answered: bool
+) -> None:
+    answer = refuse_publish(kind, version, 7, 0x97)
+    assert answer == (bytes((kind << 4, 3, 0, 7, 0x97)) if is_answered else None)
 
 
 @pytest.mark.parametrize("first_byte", [0x10, 0x50, 0x62, 0x70, 0x20, 0x90, 0xD0, 0xF0])

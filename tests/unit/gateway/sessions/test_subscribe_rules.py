@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from motelog.gateway.config import GatewayConfig
-from motelog.gateway.errors import GatewayError
 from motelog.gateway.mqtt.packet_types import Properties, Subscribe, SubscribeEntry, Unsubscribe
 from motelog.gateway.mqtt.subscribe import (
     decode_suback,
@@ -22,7 +21,7 @@ from motelog.gateway.sessions.subscribe_rules import (
     subscribe,
     unsubscribe,
 )
-from motelog.gateway.sessions.subscriptions import NO_LOCAL
+from motelog.gateway.sessions.subscriptions import HAS_IDENTIFIER, NO_LOCAL, RETAIN_AS_PUBLISHED
 from tests.support.mqtt import body_of
 
 CONFIG = GatewayConfig(subscriptions_max=3, topic_bytes_max=10)
@@ -47,18 +46,24 @@ def codes(version: int, subscribed: Subscribed) -> list[int]:
     return list(suback.reason_codes)
 
 
-@pytest.mark.parametrize(("qos", "granted"), [(0, 0), (1, 1), (2, 1)])
+@pytest.mark.parametrize("qos", [0, 1, 2])
 @VERSIONS
-def test_filter_is_granted_up_to_qos_1(version: int, qos: int, granted: int) -> None:
+def test_filter_is_granted_as_asked(version: int, qos: int) -> None:
     subscribed = asked(version, session_with(), SubscribeEntry("a/#", qos))
-    assert subscribed.decisions == (Granted("a/#", options=granted, qos=granted),)
-    assert codes(version, subscribed) == [granted]
+    assert subscribed.decisions == (Granted("a/#", options=qos, qos=qos, identifier=0),)
+    assert codes(version, subscribed) == [qos]
 
 
 def test_no_local_is_granted_to_version_5() -> None:
     subscribed = asked(5, session_with(), SubscribeEntry("a", 1, no_local=True))
-    assert subscribed.decisions == (Granted("a", options=1 | NO_LOCAL, qos=1),)
+    assert subscribed.decisions == (Granted("a", options=1 | NO_LOCAL, qos=1, identifier=0),)
     assert codes(5, subscribed) == [1]
+
+
+def test_retain_as_published_is_granted_to_version_5() -> None:
+    subscribed = asked(5, session_with(), SubscribeEntry("a", 2, retain_as_published=True))
+    options = 2 | RETAIN_AS_PUBLISHED
+    assert subscribed.decisions == (Granted("a", options=options, qos=2, identifier=0),)
 
 
 @pytest.mark.parametrize(
@@ -104,12 +109,15 @@ def test_rules_do_not_change_the_session() -> None:
     assert list(session.filters) == ["one"]
 
 
-def test_subscription_identifier_ends_the_connection() -> None:
-    properties = Properties(subscription_identifiers=(1,))
-    raw = encode_subscribe(5, Subscribe(7, (SubscribeEntry("a", 0),), properties))
-    with pytest.raises(GatewayError) as caught:
-        subscribe(CONFIG, session_with(), 5, raw[0], body_of(raw))
-    assert caught.value.reason_code == 0xA1
+def test_subscription_identifier_is_for_all_filters_of_the_packet() -> None:
+    properties = Properties(subscription_identifiers=(300,))
+    entries = (SubscribeEntry("a", 0), SubscribeEntry("b", 1))
+    raw = encode_subscribe(5, Subscribe(7, entries, properties))
+    subscribed = subscribe(CONFIG, session_with(), 5, raw[0], body_of(raw))
+    assert subscribed.decisions == (
+        Granted("a", options=HAS_IDENTIFIER, qos=0, identifier=300),
+        Granted("b", options=1 | HAS_IDENTIFIER, qos=1, identifier=300),
+    )
 
 
 def removed(version: int, session: Session, *filters: str) -> Unsubscribed:

@@ -28,7 +28,7 @@ from motelog.gateway.state.view import IN_MEMORY, View, ViewError
 from tests.support.fake_log import FakeLog
 
 QUEUE, OTHER = "telemetry/3", "commands/0"
-WILL = StoredWill("state/dev", b"gone", 1, True, 5, b"", "user", b"host")
+WILL = StoredWill("state/dev", b"gone", 1, True, 5, b"", "user")
 SESSION = StoredSession(
     "dev",
     3600,

@@ -1,0 +1,121 @@
+"""A record as a PUBLISH: what a message of the log says to MQTT receivers.
+
+Owns: OutgoingMessage, the encoding for one receiver. Must not touch: outputs, windows, plans.
+Spec: MQTT 5.0 section 3.3.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from motelog.core.message import (
+    MQTT_PROPERTIES,
+    MQTT_QOS,
+    MQTT_RETAIN,
+    MQTT_TOPIC,
+    SYS_FLAG_COMPRESSED,
+    TAGS,
+    decode_properties,
+)
+from motelog.core.records.decode import inflate
+from motelog.gateway.mapping.message_properties import client_id_property, delivery_properties
+from motelog.gateway.mqtt.frames import encode_publish
+from motelog.gateway.mqtt.packet_types import PropertyId
+from motelog.gateway.mqtt.topics import matches
+from motelog.gateway.mqtt.varint import encode_varint
+from motelog.gateway.sessions.connection import Connection
+from motelog.gateway.sessions.session import Session
+from motelog.gateway.sessions.subscriptions import HAS_IDENTIFIER
+
+#: A native producer's compressed body is inflated to at most this size for an MQTT client.
+INFLATED_BYTES_MAX: Final = 4_194_304
+
+TOPIC_PROPERTY: Final = MQTT_TOPIC.encode()
+V5_PROPERTIES: Final = f"{MQTT_PROPERTIES}\x01".encode()
+_AT_MOST_ONCE: Final = f"{MQTT_QOS}\x010\x02".encode()
+_EXACTLY_ONCE: Final = f"{MQTT_QOS}\x012\x02".encode()
+_RETAIN: Final = f"{MQTT_RETAIN}\x011\x02".encode()
+
+_IDENTIFIER: Final = bytes((PropertyId.SUBSCRIPTION_IDENTIFIER,))
+_ALIAS: Final = bytes((PropertyId.TOPIC_ALIAS,))
+
+#: (queue offset, MQTT topic or None, queue topic, properties, body, sys flag, store time ms, bytes)
+BriefRecord = tuple[int, bytes | None, bytes, bytes, bytes, int, int, int]
+
+
+def message_qos(properties: bytes) -> int:
+    """Return the QoS at which the message was published; a native producer's has 1."""
+    # find, because "in" raises and catches an exception inside whenever it looks for bytes.
+    if properties.find(_AT_MOST_ONCE) >= 0:
+        return 0
+    return 2 if properties.find(_EXACTLY_ONCE) >= 0 else 1
+
+
+class OutgoingMessage:
+    """One record as a message, for receivers that are served one by one.
+
+    ``body`` is None if it cannot be inflated. ``is_replayed`` says that a subscription is what made
+    the message be sent, not a publish. [MQTT-3.3.1-8]
+    """
+
+    __slots__ = ("body", "client_id", "is_expired", "is_retained", "name", "properties", "qos")
+
+    def __init__(self, record: BriefRecord, name: bytes, now_ms: int) -> None:
+        properties, body = record[3], record[4]
+        self.name = name
+        self.body: bytes | None = body
+        if record[5] & SYS_FLAG_COMPRESSED:
+            self.body = inflate(body, INFLATED_BYTES_MAX)
+        self.qos = message_qos(properties)
+        self.is_retained = properties.find(_RETAIN) >= 0
+        self.properties: bytes | None = None
+        self.is_expired = False
+        if properties.find(V5_PROPERTIES) >= 0:
+            block = delivery_properties(properties, store_ms=record[6], now_ms=now_ms)
+            self.is_expired = block is None
+            self.properties = block or None
+        self.client_id = client_id_property(properties)
+
+
+def encode(
+    name: bytes, body: bytes, first_byte: int, version: int, block: bytes | None
+) -> tuple[bytes, int]:
+    """Return a PUBLISH and where its packet identifier is; only MQTT 5 has properties."""
+    return encode_publish(name, body, first_byte, version, block if version == 5 else None)
+
+
+def encode_for(
+    session: Session,
+    connection: Connection,
+    message: OutgoingMessage,
+    first_byte: int,
+    options: int,
+    *,
+    with_alias: bool,
+) -> tuple[bytes, int]:
+    """Return a PUBLISH for one receiver, with its subscription identifiers and topic alias.
+
+    Once it is sent, ``connection.note_alias`` makes a new alias count.
+    """
+    assert message.body is not None
+    if connection.version != 5:
+        return encode_publish(message.name, message.body, first_byte, connection.version, None)
+    name, block = message.name, message.properties or b""
+    if options & HAS_IDENTIFIER:
+        topic_name = name.decode()
+        for topic_filter, identifier in session.particulars.identifiers.items():
+            if matches(topic_filter, topic_name):  # [MQTT-3.3.4-4] [MQTT-3.3.4-5]
+                block = _IDENTIFIER + encode_varint(identifier) + block
+    if with_alias and connection.topic_alias_max:
+        alias, is_known = connection.alias_for(name)
+        if alias:
+            block = _ALIAS + alias.to_bytes(2, "big") + block
+            if is_known:
+                name = b""
+    return encode_publish(name, message.body, first_byte, 5, block or None)
+
+
+def native_topic_name(record: BriefRecord) -> bytes:
+    """Return the topic name of a native producer's message: its queue topic and tag."""
+    tag = decode_properties(record[3]).get(TAGS)
+    return record[2] + b"/" + tag.encode() if tag else record[2]

@@ -1,0 +1,217 @@
+"""One message to one receiver: windows, packet identifiers, what is marked before it is sent.
+
+Owns: QoS 2 messages that wait for their marks, which sessions' progress is to be stored.
+Must not touch: queues and cursors: the caller keeps the place of a message that must wait.
+Invariants: nothing is sent beyond a window or an output's mark. A QoS 2 message to a session that
+outlives its connection is sent after its packet identifier is in the log, so that no crash gives
+it another one. [MQTT-4.3.3-1]
+Spec: MQTT 5.0 sections 3.3, 4.3, 4.4 and 4.9.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from motelog.core.errors import MotelogError
+from motelog.gateway.deliver.outgoing import OutgoingMessage, encode_for
+from motelog.gateway.deliver.watched import WatchedQueues
+from motelog.gateway.log.log_port import Ticket
+from motelog.gateway.metrics import GatewayMetrics
+from motelog.gateway.mqtt.packet_types import PacketType
+from motelog.gateway.sessions.connection import Connection
+from motelog.gateway.sessions.inflight import flight_of, read_flight
+from motelog.gateway.sessions.session import Session
+from motelog.gateway.sessions.subscriptions import (
+    NO_LOCAL,
+    QOS_MASK,
+    RETAIN_AS_PUBLISHED,
+)
+from motelog.gateway.state.journal import SessionJournal
+from motelog.gateway.state.stored import Mark, MarkKind, Progress
+
+_DUP = 0x08
+_RETAIN = 0x01
+
+#: ``after(ticket, then)``: call ``then`` with the ticket's error when it has settled.
+After = Callable[[Ticket, Callable[[MotelogError | None], None]], None]
+
+
+class Held(NamedTuple):
+    """A QoS 2 message whose mark is on its way to the log."""
+
+    connection: Connection
+    packet: bytes
+    number_at: int
+    packet_id: int
+
+
+class Sender:
+    """Sends one gateway's messages to single receivers."""
+
+    def __init__(
+        self,
+        queues: WatchedQueues,
+        journal: SessionJournal,
+        metrics: GatewayMetrics,
+        *,
+        after: After,
+        output_bytes_high: int,
+    ) -> None:
+        self._queues = queues
+        self._journal = journal
+        self._metrics = metrics
+        self._after = after
+        self._output_bytes_high = output_bytes_high
+        #: Sessions that outlive their connection and have changed since the last tick -> what the
+        #: last tick said of them, None if it said nothing.
+        self.changed: dict[Session, Progress | None] = {}
+        self._held: list[Held] = []
+        #: Connection -> bytes of ``_held`` for it.
+        self._held_bytes: dict[Connection, int] = {}
+
+    def send_one(
+        self,
+        session: Session,
+        options: int,
+        message: OutgoingMessage,
+        queue_number: int,
+        queue_offset: int,
+        *,
+        is_replay: bool = False,
+    ) -> bool:
+        """Send, or drop by a rule; return False if the message must wait for window or socket."""
+        if message.is_expired:
+            self._metrics.messages_expired += 1
+            return True
+        if message.body is None:
+            self._metrics.messages_undeliverable += 1
+            return True
+        if options & NO_LOCAL and message.client_id == session.client_id and not is_replay:
+            return True  # [MQTT-3.8.3-3]
+        connection = session.connection
+        assert connection is not None, "only receivers that are connected are served"
+        qos = min(message.qos, options & QOS_MASK)
+        first_byte = 0x30 | qos << 1
+        if is_replay or (message.is_retained and options & RETAIN_AS_PUBLISHED):
+            first_byte |= _RETAIN
+        is_held = qos == 2 and session.expiry_s > 0
+        # A held packet leaves after others, which may not use an alias that only it tells.
+        packet, number_at = encode_for(
+            session, connection, message, first_byte, options, with_alias=not is_held
+        )
+        if len(packet) > connection.packet_bytes_max:
+            self._metrics.messages_dropped_too_large += 1  # [MQTT-3.1.2-25]
+            return True
+        flight = flight_of(queue_number, queue_offset, qos)
+        if is_held:
+            return self.hold(session, packet, number_at, flight)
+        if qos:
+            is_sent = self._send_windowed(session, connection, packet, number_at, flight)
+        else:
+            is_sent = not connection.output.fan_out(packet, [connection.number])
+            self._metrics.messages_dropped_qos0 += not is_sent
+            self._metrics.messages_delivered += is_sent
+        if is_sent and connection.topic_alias_max:
+            connection.note_alias(message.name)
+        return is_sent or not qos
+
+    def _send_windowed(
+        self, session: Session, connection: Connection, packet: bytes, number_at: int, flight: int
+    ) -> bool:
+        packet_id = session.inflight.allocate(flight)
+        if not packet_id:
+            return False
+        if connection.output.send_numbered(packet, number_at, [(connection.number, packet_id)]):
+            session.inflight.ack(packet_id)
+            return False
+        if session.expiry_s:
+            self.note_change(session)
+        self._metrics.messages_delivered += 1
+        return True
+
+    # --- QoS 2 to sessions that outlive their connection ---------------------------------
+
+    def hold(self, session: Session, packet: bytes, number_at: int, flight: int) -> bool:
+        """Take a QoS 2 message, to be sent by ``send_held``; False if it must wait for room."""
+        connection = session.connection
+        assert connection is not None, "only receivers that are connected are served"
+        waiting_bytes = self._held_bytes.get(connection, 0)
+        if (
+            waiting_bytes + connection.output.output_bytes(connection.number)
+            > self._output_bytes_high
+        ):
+            return False
+        packet_id = session.inflight.allocate(flight)
+        if not packet_id:
+            return False
+        self.note_change(session)
+        place = read_flight(flight)
+        name = self._queues.places[place.queue_number][1]
+        self._journal.mark(
+            Mark(MarkKind.SENT, session.client_id, packet_id, name, place.queue_offset)
+        )
+        self._held.append(Held(connection, packet, number_at, packet_id))
+        self._held_bytes[connection] = waiting_bytes + len(packet)
+        return True
+
+    def send_held(self) -> None:
+        """Put the marks of this slice into the log, and send what they are for."""
+        if not self._held:
+            return
+        held, self._held = self._held, []
+        self._held_bytes = {}
+
+        def marked(error: MotelogError | None) -> None:
+            if error is None:
+                self._send_marked(held)
+            # Else the messages stay in flight: they are sent again after the next reconnect.
+
+        self._after(self._journal.commit(), marked)
+
+    def _send_marked(self, held: list[Held]) -> None:
+        for connection, packet, number_at, packet_id in held:
+            if connection.session is not None:
+                # ``hold`` has seen room for it: it is owed.
+                number = packet_id.to_bytes(2, "big")
+                data = packet[:number_at] + number + packet[number_at + 2 :]
+                connection.output.send(connection.number, data)
+                self._metrics.messages_delivered += 1
+
+    # --- again after a reconnect ---------------------------------------------------------
+
+    def send_again(
+        self, session: Session, packet_id: int, message: OutgoingMessage, qos: int
+    ) -> bool:
+        """Send a message in flight once more; return False if it must wait for the socket.
+
+        The flight is given up if the message cannot be sent at all. [MQTT-4.4.0-1]
+        """
+        connection = session.connection
+        assert connection is not None, "only receivers that are connected are served"
+        first_byte = 0x30 | qos << 1 | _DUP
+        packet, number_at = b"", 0
+        if message.body is not None and not message.is_expired:
+            packet, number_at = encode_for(
+                session, connection, message, first_byte, 0, with_alias=False
+            )
+        if not packet or len(packet) > connection.packet_bytes_max:
+            session.inflight.ack(packet_id)
+            self._metrics.messages_expired += message.is_expired
+            return True
+        if connection.output.send_numbered(packet, number_at, [(connection.number, packet_id)]):
+            return False
+        self._metrics.messages_delivered += 1
+        return True
+
+    def release_again(self, session: Session, packet_id: int) -> None:
+        """Send PUBREL once more for a message whose PUBREC has come. [MQTT-4.3.3-6]"""
+        connection = session.connection
+        assert connection is not None, "only receivers that are connected are served"
+        packet = bytes((PacketType.PUBREL << 4 | 2, 2)) + packet_id.to_bytes(2, "big")
+        connection.output.send(connection.number, packet)
+
+    def note_change(self, session: Session) -> None:
+        """Have the next tick tell how far delivery to this session has got."""
+        if session not in self.changed:
+            self.changed[session] = None

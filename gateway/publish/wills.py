@@ -1,0 +1,73 @@
+"""Will messages as publishes of the gateway.
+
+Owns: the append of a will. Must not touch: when a will is due (``clients``).
+Spec: MQTT 5.0 sections 3.1.2.5 and 3.1.3.2.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Final
+
+from motelog.core.clock import Clock
+from motelog.core.message import PROPERTIES_BYTES_MAX, encode_host
+from motelog.gateway.errors import TopicNameError
+from motelog.gateway.log.log_port import LogPort
+from motelog.gateway.mapping.message_properties import publisher_properties
+from motelog.gateway.metrics import GatewayMetrics
+from motelog.gateway.publish.routes import Routes
+from motelog.gateway.state.stored import StoredWill
+
+logger = logging.getLogger(__name__)
+
+#: The gateway publishes wills, often long after their client has gone.
+_HOST: Final = encode_host("127.0.0.1", 0)
+
+
+class Wills:
+    """Publishes the wills of one gateway's clients."""
+
+    def __init__(
+        self, log: LogPort, routes: Routes, metrics: GatewayMetrics, *, clock: Clock
+    ) -> None:
+        self._log_port = log
+        self._routes = routes
+        self._metrics = metrics
+        self._clock = clock
+
+    def publish(self, client_id: str, will: StoredWill) -> None:
+        """Append a will; one that the log refuses is lost, with a line in the log of the process.
+
+        The interval of a Message Expiry Interval begins now, as with a publish. [MQTT-3.1.3-9]
+        """
+        try:
+            route = self._routes.resolve(
+                will.topic.encode(), client_id=client_id, user_name=will.user_name
+            )
+        except TopicNameError as exc:
+            self._lost(client_id, will, str(exc))
+            return
+        text = route.text(will.qos) + publisher_properties(client_id) + will.properties
+        if len(text) > PROPERTIES_BYTES_MAX:
+            self._lost(client_id, will, "its topic name and properties are too long")
+            return
+        message = (
+            route.queue, will.payload, text, route.tags_code, self._clock.now_ms(), _HOST,
+            0, 0, 0, 0,
+        )  # fmt: skip
+        ticket = self._log_port.append([message])
+        if ticket.error is not None:
+            self._lost(client_id, will, str(ticket.error))
+        else:
+            self._metrics.wills_published += 1
+            self._metrics.messages_appended += 1
+
+    @staticmethod
+    def _lost(client_id: str, will: StoredWill, why: str) -> None:
+        logger.error(
+            "a will message is lost: its subscribers do not hear that the client has gone"
+            " client_id=%r topic=%r why=%s",
+            client_id,
+            will.topic,
+            why,
+        )

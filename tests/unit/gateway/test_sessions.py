@@ -1,0 +1,669 @@
+"""Sessions that outlive their connections, QoS 2 in both directions, wills."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import pytest
+
+from motelog.core.net.reactor import CloseReason
+from motelog.gateway.config import GatewayConfig
+from motelog.gateway.mqtt.connect import encode_connect
+from motelog.gateway.mqtt.disconnect import encode_disconnect
+from motelog.gateway.mqtt.frames import split_one
+from motelog.gateway.mqtt.packet_types import (
+    NO_PROPERTIES,
+    Connect,
+    Properties,
+    PropertyId,
+    Subscribe,
+    SubscribeEntry,
+    Unsubscribe,
+    Will,
+)
+from motelog.gateway.mqtt.subscribe import encode_subscribe, encode_unsubscribe
+from tests.support.gateway_stage import Stage
+from tests.support.mqtt import body_of
+
+
+class Message(NamedTuple):
+    """What a PUBLISH to an MQTT 5 client says."""
+
+    qos: int
+    topic: str
+    payload: bytes
+    packet_id: int
+    properties: bytes
+
+
+def published(packet: bytes) -> Message:
+    _, first_byte, topic, payload, packet_id, block = split_one(packet[0], body_of(packet), 5, 0)
+    return Message(first_byte >> 1 & 3, topic.decode(), payload, packet_id, block or b"")
+
+
+HOUR = Properties(session_expiry_interval_s=3600)
+
+
+def connect(
+    stage: Stage, number: int, client_id: str = "dev", *, version: int = 5, **how: Any
+) -> bool:
+    """Connect with a session of an hour; return session present."""
+    how.setdefault("clean_start", False)
+    how.setdefault("properties", HOUR if version == 5 else NO_PROPERTIES)
+    packet = Connect(version=version, keep_alive_s=60, client_id=client_id, **how)
+    stage.turn((number, encode_connect(packet)), opened=[number])
+    connack = stage.output.sent[number].pop(0)
+    assert connack[0] == 0x20
+    assert connack[3] == 0
+    return bool(connack[2])
+
+
+def subscribe(
+    stage: Stage, number: int, *filters: str, qos: int = 1, identifier: int = 0, **how: Any
+) -> None:
+    entries = tuple(SubscribeEntry(topic_filter, qos, **how) for topic_filter in filters)
+    told = Properties(subscription_identifiers=(identifier,)) if identifier else NO_PROPERTIES
+    stage.turn((number, encode_subscribe(5, Subscribe(7, entries, told))))
+    [suback] = [packet for packet in stage.output.sent[number] if packet[0] == 0x90]
+    stage.output.sent[number].remove(suback)
+
+
+def publish(stage: Stage, *payloads: bytes, qos: int = 1, topic: str = "t/1") -> None:
+    """Publish from another client, which is there for as long as that takes."""
+    connect(stage, 9, "publisher", properties=NO_PROPERTIES)
+    for number, payload in enumerate(payloads, 1):
+        name = topic.encode()
+        body = len(name).to_bytes(2, "big") + name
+        if qos:
+            body += number.to_bytes(2, "big")
+        body += b"\0" + payload
+        stage.turn((9, bytes((0x30 | qos << 1, len(body))) + body))
+        if qos == 2:
+            stage.turn((9, b"\x62\x02" + number.to_bytes(2, "big")))
+    stage.turn((9, encode_disconnect(5)))
+    stage.sent(9)
+
+
+def lose(stage: Stage, number: int) -> None:
+    stage.turn(closed=[(number, CloseReason.PEER)])
+
+
+def ack(stage: Stage, number: int, first_byte: int, *packet_ids: int) -> None:
+    for packet_id in packet_ids:
+        stage.turn((number, bytes((first_byte, 2)) + packet_id.to_bytes(2, "big")))
+
+
+def got(stage: Stage, number: int) -> list[tuple[int, int, bytes]]:
+    """Return (first byte, packet identifier, payload) of each PUBLISH, or of another packet."""
+    found = []
+    for packet in stage.sent(number):
+        if packet[0] >> 4 == 3:
+            message = published(packet)
+            found.append((packet[0], message.packet_id, message.payload))
+        else:
+            found.append((packet[0], int.from_bytes(packet[2:4], "big"), b""))
+    return found
+
+
+def settle(stage: Stage) -> None:
+    while stage.delivery.deliver(stage.clock.now_ms()):
+        pass
+
+
+def restart(stage: Stage) -> Stage:
+    """Return a gateway on the same log, after the other one was killed."""
+    return Stage(log=stage.log)
+
+
+# --- sessions --------------------------------------------------------------------------------
+
+
+def test_session_gets_what_was_published_while_its_client_was_away() -> None:
+    stage = Stage()
+    assert not connect(stage, 1)
+    subscribe(stage, 1, "t/#")
+    lose(stage, 1)
+    publish(stage, b"a", b"b")
+    assert connect(stage, 1)
+    settle(stage)
+    assert got(stage, 1) == [(0x32, 1, b"a"), (0x32, 2, b"b")]
+    publish(stage, b"c")
+    settle(stage)
+    assert got(stage, 1) == [(0x32, 3, b"c")]
+
+
+def test_session_survives_a_restart_of_the_gateway() -> None:
+    stage = Stage()
+    connect(stage, 1)
+    subscribe(stage, 1, "t/#", qos=2, identifier=5)
+    lose(stage, 1)
+    publish(stage, b"a")
+    stage = restart(stage)
+    assert connect(stage, 1)
+    settle(stage)
+    [packet] = stage.sent(1)
+    message = published(packet)
+    assert (message.qos, message.payload) == (1, b"a")
+    assert message.properties == b"\x0b\x05"
+
+
+def test_session_without_expiry_ends_with_its_connection() -> None:
+    stage = Stage()
+    connect(stage, 1, properties=NO_PROPERTIES)
+    subscribe(stage, 1, "t/#")
+    lose(stage, 1)
+    publish(stage, b"a")
+    assert not connect(stage, 1)
+    settle(stage)
+    assert got(stage, 1) == []
+    assert stage.metrics.subscriptions_now == 0
+
+
+def test_clean_start_ends_the_session_before() -> None:
+    stage = Stage()
+    connect(stage, 1)
+    subscribe(stage, 1, "t/#")
+    lose(stage, 1)
+    publish(stage, b"a")
+    assert not connect(stage, 1, clean_start=True)
+    settle(stage)
+    assert got(stage, 1) == []
+    lose(stage, 1)
+    assert not restart(stage).journal.load("dev").filters  # type: ignore[union-attr]
+
+
+def test_session_of_mqtt_3_is_resumed() -> None:
+    stage = Stage()
+    connect(stage, 1, version=4)
+    stage.turn((1, encode_subscribe(4, Subscribe(7, (SubscribeEntry("t/#", 1),)))))
+    stage.sent(1)
+    lose(stage, 1)
+    publish(stage, b"a")
+    assert connect(stage, 1, version=4)
+    settle(stage)
+    assert stage.sent(1) == [b"\x32\x08\x00\x03t/1\x00\x01a"]
+
+
+def test_session_expires() -> None:
+    stage = Stage()
+    connect(stage, 1)
+    subscribe(stage, 1, "t/#")
+    lose(stage, 1)
+    stage.clock.advance(3_599_000)
+    stage.clients.tick()
+    assert stage.metrics.sessions_expired == 0
+    stage.journal.refresh(1000)
+    stage.clock.advance(1_000)
+    stage.clients.tick()
+    assert stage.metrics.sessions_expired == 1
+    assert not connect(stage, 1)
+
+
+def test_expired_session_is_not_resumed_though_no_tick_has_ended_it() -> None:
+    stage = Stage()
+    connect(stage, 1)
+    lose(stage, 1)
+    stage.clock.advance(3_600_000)
+    assert not connect(stage, 1)
+
+
+def test_disconnect_sets_the_expiry() -> None:
+    stage = Stage()
+    connect(stage, 1)
+    told: dict[PropertyId, Any] = {PropertyId.SESSION_EXPIRY_INTERVAL: 0}
+    stage.turn((1, encode_disconnect(5, 0, told)))
+    assert not connect(stage, 1)
+
+
+def test_taken_over_session_goes_on_with_the_new_connection() -> None:
+    stage = Stage()
+    connect(stage, 1)
+    subscribe(stage, 1, "t/#")
+    publish(stage, b"a")
+    settle(stage)
+    assert got(stage, 1) == [(0x32, 1, b"a")]
+    assert connect(stage, 2)
+    assert stage.sent(1) == [b"\xe0\x01\x8e"]
+    settle(stage)
+    assert got(stage, 2) == [(0x3A, 1, b"a")]  # again, with DUP and its identifier
+
+
+def test_unacknowledged_messages_come_again_first_and_in_order() -> None:
+    stage = Stage()
+    connect(stage, 1)
+    subscribe(stage, 1, "t/#")
+    publish(stage, b"a", b"b", b"c")
+    settle(stage)
+    assert [payload for _, _, payload in got(stage, 1)] == [b"a", b"b", b"c"]
+    ack(stage, 1, 0x40, 2)
+    lose(stage, 1)
+    publish(stage, b"d")
+    stage = restart(stage)
+    assert connect(stage, 1)
+    publish(stage, b"e")
+    settle(stage)
+    assert got(stage, 1) == [
+        (0x3A, 1, b"a"),
+        (0x3A, 3, b"c"),
+        (0x32, 4, b"d"),
+        (0x32, 5, b"e"),
+    ]
+
+
+def test_session_that_was_connected_when_the_gateway_died_loses_nothing() -> None:
+    stage = Stage()
+    connect(stage, 1)
+    subscribe(stage, 1, "t/#")
+    publish(stage, b"a", b"b")
+    settle(stage)
+    ack(stage, 1, 0x40, 1)
+    stage.clients.tick()
+    publish(stage, b"c")
+    settle(stage)
+    stage = restart(stage)
+    assert connect(stage, 1)
+    settle(stage)
+    # "b" is in flight in the last tick, "c" came after it.
+    assert got(stage, 1) == [(0x3A, 2, b"b"), (0x32, 3, b"c")]
+
+
+def test_queue_that_was_made_while_the_client_was_away_is_read_from_its_beginning() -> None:
+    stage = Stage()
+    connect(stage, 1)
+    subscribe(stage, 1, "#")
+    lose(stage, 1)
+    publish(stage, b"a", topic="new/1")
+    connect(stage, 1)
+    settle(stage)
+    assert got(stage, 1) == [(0x32, 1, b"a")]
+
+
+def test_unsubscribed_filter_stays_away() -> None:
+    stage = Stage()
+    connect(stage, 1)
+    subscribe(stage, 1, "t/#", "u/#")
+    stage.turn((1, encode_unsubscribe(5, Unsubscribe(8, ("t/#",)))))
+    lose(stage, 1)
+    stage = restart(stage)
+    connect(stage, 1)
+    publish(stage, b"a")
+    publish(stage, b"b", topic="u/1")
+    settle(stage)
+    assert [payload for _, _, payload in got(stage, 1)] == [b"b"]
+
+
+def test_subscription_begins_with_what_is_published_after_it() -> None:
+    """Whatever the cursors of the queue are: another's live position, or the session's own."""
+    stage = Stage(GatewayConfig(inflight_max=1))
+    connect(stage, 1)
+    subscribe(stage, 1, "t/1")
+    publish(stage, b"one", b"two")
+    publish(stage, b"old", topic="t/2")
+    settle(stage)
+    subscribe(stage, 1, "t/2")  # the cursor stands before "two"
+    publish(stage, b"new", topic="t/2")
+    lose(stage, 1)
+    stage = restart(stage)
+    connect(stage, 1)
+    payloads = []
+    for _ in range(5):
+        settle(stage)
+        for _, packet_id, payload in got(stage, 1):
+            payloads.append(payload)
+            ack(stage, 1, 0x40, packet_id)
+    assert payloads == [b"one", b"two", b"new"]
+
+
+def test_subscription_in_the_turn_of_earlier_publishes_gets_none_of_them() -> None:
+    stage = Stage()
+    connect(stage, 2, "other")
+    subscribe(stage, 2, "race")
+    connect(stage, 1)
+    before = b"\x32\x0f\x00\x04race\x00\x01\x00before"
+    packet = encode_subscribe(5, Subscribe(7, (SubscribeEntry("race/#", 1),)))
+    stage.turn((1, before), (1, packet))
+    settle(stage)
+    assert [packet[0] for packet in stage.sent(1)] == [0x40, 0x90]
+    assert [payload for _, _, payload in got(stage, 2)] == [b"before"]
+
+
+def test_suback_waits_for_the_log() -> None:
+    stage = Stage()
+    connect(stage, 1)
+    stage.log.settles_at_once = False
+    packet = encode_subscribe(5, Subscribe(7, (SubscribeEntry("t", 1),)))
+    stage.turn((1, packet))
+    assert stage.sent(1) == []
+    stage.log.settle()
+    assert [packet[0] for packet in stage.sent(1)] == [0x90]
+
+
+# --- QoS 0 and receivers that lag ------------------------------------------------------------
+
+
+def test_qos_0_message_reaches_a_lagging_receiver_once() -> None:
+    stage = Stage(GatewayConfig(inflight_max=1))
+    connect(stage, 1)
+    subscribe(stage, 1, "lg/one", qos=1)
+    subscribe(stage, 1, "lg/zero", qos=0)
+    connect(stage, 8, "pub", properties=NO_PROPERTIES)
+    for topic, payload in (("lg/one", b"1"), ("lg/one", b"2"), ("lg/zero", b"z"), ("lg/one", b"3")):
+        frame = _publish_frame(topic, payload, qos=0 if payload == b"z" else 1)
+        stage.turn((8, frame))
+    payloads = []
+    for _ in range(6):
+        settle(stage)
+        for first_byte, packet_id, payload in got(stage, 1):
+            payloads.append(payload)
+            if first_byte & 6:
+                ack(stage, 1, 0x40, packet_id)
+    assert sorted(payloads) == [b"1", b"2", b"3", b"z"]
+
+
+def _publish_frame(topic: str, payload: bytes, *, qos: int, packet_id: int = 1) -> bytes:
+    name = topic.encode()
+    body = len(name).to_bytes(2, "big") + name
+    if qos:
+        body += packet_id.to_bytes(2, "big")
+    body += b"\0" + payload
+    return bytes((0x30 | qos << 1, len(body))) + body
+
+
+# --- QoS 2 from clients ----------------------------------------------------------------------
+
+
+def exactly_once(payload: bytes, packet_id: int, *, dup: bool = False) -> bytes:
+    frame = _publish_frame("t/1", payload, qos=2, packet_id=packet_id)
+    return bytes((frame[0] | 8 * dup,)) + frame[1:]
+
+
+@pytest.mark.parametrize("properties", [NO_PROPERTIES, HOUR])
+def test_qos_2_message_is_stored_once_however_often_it_is_sent(properties: Properties) -> None:
+    stage = Stage()
+    connect(stage, 1, properties=properties)
+    for _ in range(3):
+        stage.turn((1, exactly_once(b"a", 5, dup=True)))
+    stage.turn((1, exactly_once(b"a", 5)), (1, exactly_once(b"b", 6)))
+    assert stage.sent(1) == [b"\x50\x02\x00\x05"] * 3 + [b"\x50\x02\x00\x06", b"\x50\x02\x00\x05"]
+    assert len(stage.stored()) == 2
+    ack(stage, 1, 0x62, 5)
+    assert stage.sent(1) == [b"\x70\x02\x00\x05"]
+    stage.turn((1, exactly_once(b"c", 5)))
+    assert len(stage.stored()) == 3
+
+
+def test_qos_2_message_is_stored_once_over_reconnects_and_restarts() -> None:
+    stage = Stage()
+    connect(stage, 1)
+    stage.turn((1, exactly_once(b"a", 5)))
+    lose(stage, 1)
+    assert connect(stage, 1)
+    stage.turn((1, exactly_once(b"a", 5, dup=True)))
+    stage = restart(stage)
+    assert connect(stage, 1)
+    stage.turn((1, exactly_once(b"a", 5, dup=True)))
+    assert stage.sent(1) == [b"\x50\x02\x00\x05"]
+    assert len(stage.stored()) == 1
+    ack(stage, 1, 0x62, 5)
+    stage = restart(stage)
+    connect(stage, 1)
+    stage.turn((1, exactly_once(b"next", 5)))
+    assert len(stage.stored()) == 2
+
+
+def test_mark_without_its_message_does_not_lose_it() -> None:
+    """The gateway died between the two: nothing was answered, so the client sends it again."""
+    stage = Stage()
+    connect(stage, 1)
+    stage.turn((1, exactly_once(b"other", 4)))
+    append = stage.log.append
+
+    def dies_after_the_mark(messages: list[Any]) -> Any:
+        return append(messages[:1])
+
+    stage.log.append = dies_after_the_mark  # type: ignore[method-assign]
+    stage.turn((1, exactly_once(b"a", 5)))
+    stage.log.append = append  # type: ignore[method-assign]
+    assert len(stage.stored()) == 1
+    stage = restart(stage)
+    assert connect(stage, 1)
+    stage.turn((1, exactly_once(b"a", 5, dup=True)), (1, exactly_once(b"other", 4, dup=True)))
+    assert len(stage.stored()) == 2
+
+
+def test_refused_qos_2_message_frees_its_identifier() -> None:
+    stage = Stage()
+    connect(stage, 1)
+    stage.turn((1, _publish_frame("$x", b"a", qos=2, packet_id=5)))
+    assert stage.sent(1) == [b"\x50\x03\x00\x05\x90"]
+    stage.turn((1, exactly_once(b"b", 5)))
+    assert len(stage.stored()) == 1
+
+
+def test_release_of_an_unknown_message_is_answered() -> None:
+    stage = Stage()
+    connect(stage, 1)
+    ack(stage, 1, 0x62, 9)
+    assert stage.sent(1) == [b"\x70\x03\x00\x09\x92"]
+
+
+def test_receive_maximum_counts_messages_that_are_not_released() -> None:
+    stage = Stage(GatewayConfig(receive_maximum=2))
+    connect(stage, 1)
+    stage.turn(*[(1, exactly_once(b"a", packet_id)) for packet_id in (1, 2, 3)])
+    assert stage.sent(1)[-1] == b"\xe0\x01\x93"
+
+
+# --- QoS 2 to clients ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("properties", [NO_PROPERTIES, HOUR])
+def test_qos_2_exchange_towards_a_client(properties: Properties) -> None:
+    stage = Stage()
+    connect(stage, 1, properties=properties)
+    subscribe(stage, 1, "t/#", qos=2)
+    publish(stage, b"a", qos=2)
+    settle(stage)
+    assert got(stage, 1) == [(0x34, 1, b"a")]
+    ack(stage, 1, 0x50, 1)
+    ack(stage, 1, 0x50, 1)  # PUBREC may come twice
+    assert got(stage, 1) == [(0x62, 1, b""), (0x62, 1, b"")]
+    ack(stage, 1, 0x70, 1)
+    publish(stage, b"b", qos=2)
+    settle(stage)
+    assert got(stage, 1) == [(0x34, 2, b"b")]
+
+
+def test_after_pubrec_only_pubrel_is_sent_again() -> None:
+    stage = Stage()
+    connect(stage, 1)
+    subscribe(stage, 1, "t/#", qos=2)
+    publish(stage, b"a", b"b", qos=2)
+    settle(stage)
+    ack(stage, 1, 0x50, 1)
+    stage.sent(1)
+    stage = restart(stage)  # no tick has told anything
+    assert connect(stage, 1)
+    settle(stage)
+    assert got(stage, 1) == [(0x62, 1, b""), (0x3C, 2, b"b")]
+    ack(stage, 1, 0x70, 1)
+    ack(stage, 1, 0x50, 2)
+    ack(stage, 1, 0x70, 2)
+    stage.journal.commit()
+    stage.sent(1)
+    stage = restart(stage)
+    connect(stage, 1)
+    settle(stage)
+    assert got(stage, 1) == []
+
+
+def test_qos_2_message_is_marked_before_it_is_sent() -> None:
+    stage = Stage()
+    connect(stage, 1)
+    subscribe(stage, 1, "t/#", qos=2)
+    connect(stage, 2, "pub", properties=NO_PROPERTIES)
+    stage.log.settles_at_once = False
+    stage.turn((2, exactly_once(b"a", 1)))
+    settle(stage)
+    assert stage.sent(1) == []
+    stage.log.settle()
+    settle(stage)
+    stage.log.settle()
+    assert got(stage, 1) == [(0x34, 1, b"a")]
+
+
+def test_client_that_refuses_a_qos_2_message_is_not_sent_it_again() -> None:
+    stage = Stage()
+    connect(stage, 1)
+    subscribe(stage, 1, "t/#", qos=2)
+    publish(stage, b"a", qos=2)
+    settle(stage)
+    stage.turn((1, b"\x50\x03\x00\x01\x97"))
+    lose(stage, 1)
+    stage.sent(1)
+    connect(stage, 1)
+    settle(stage)
+    assert got(stage, 1) == []
+
+
+# --- wills -----------------------------------------------------------------------------------
+
+
+def will(delay_s: int = 0, *, qos: int = 1) -> Will:
+    told = Properties(will_delay_interval_s=delay_s, content_type="text/plain")
+    return Will(topic="w/dev", payload=b"gone", qos=qos, retain=False, properties=told)
+
+
+def wills(stage: Stage) -> int:
+    return sum(message[4] == b"gone" or b"gone" in message for message in stage.stored())
+
+
+@pytest.mark.parametrize("properties", [NO_PROPERTIES, HOUR])
+def test_will_is_published_when_the_connection_is_lost(properties: Properties) -> None:
+    stage = Stage()
+    connect(stage, 2, "watcher")
+    subscribe(stage, 2, "w/#")
+    connect(stage, 1, will=will(), properties=properties)
+    lose(stage, 1)
+    settle(stage)
+    [packet] = stage.sent(2)
+    message = published(packet)
+    assert (message.topic, message.payload, message.qos) == ("w/dev", b"gone", 1)
+    assert b"text/plain" in message.properties
+    assert stage.metrics.wills_published == 1
+
+
+@pytest.mark.parametrize(("reason_code", "count"), [(0, 0), (4, 1)])
+def test_disconnect_says_whether_the_will_is_published(reason_code: int, count: int) -> None:
+    stage = Stage()
+    connect(stage, 1, will=will())
+    stage.turn((1, encode_disconnect(5, reason_code)))
+    assert stage.metrics.wills_published == count
+
+
+def test_disconnect_that_breaks_the_protocol_does_not_cancel_the_will() -> None:
+    stage = Stage()
+    connect(stage, 1, will=will(), properties=NO_PROPERTIES)
+    told: dict[PropertyId, Any] = {PropertyId.SESSION_EXPIRY_INTERVAL: 9}
+    stage.turn((1, encode_disconnect(5, 0, told)))
+    assert stage.sent(1)[0][:3] == b"\xe0\x01\x82"
+    assert stage.metrics.wills_published == 1
+
+
+def test_delayed_will_is_published_when_its_time_has_come() -> None:
+    stage = Stage()
+    connect(stage, 1, will=will(30))
+    lose(stage, 1)
+    stage.journal.refresh(1000)
+    stage.clock.advance(29_000)
+    stage.clients.tick()
+    assert stage.metrics.wills_published == 0
+    stage.clock.advance(1_000)
+    stage.clients.tick()
+    stage.journal.refresh(1000)
+    stage.clients.tick()
+    assert stage.metrics.wills_published == 1
+    assert connect(stage, 1)
+
+
+def test_delayed_will_survives_a_restart() -> None:
+    stage = Stage()
+    connect(stage, 1, will=will(30))
+    stage.clients.tick()
+    stage = restart(stage)
+    stage.clock.advance(30_000)
+    stage.clients.tick()
+    assert stage.metrics.wills_published == 1
+
+
+def test_delayed_will_is_cancelled_by_a_resume() -> None:
+    stage = Stage()
+    connect(stage, 1, will=will(30))
+    lose(stage, 1)
+    assert connect(stage, 1)
+    stage.clock.advance(60_000)
+    stage.journal.refresh(1000)
+    stage.clients.tick()
+    assert stage.metrics.wills_published == 0
+
+
+def test_delayed_will_is_published_when_its_session_ends() -> None:
+    stage = Stage()
+    connect(stage, 1, will=will(30))
+    lose(stage, 1)
+    assert not connect(stage, 1, clean_start=True)
+    assert stage.metrics.wills_published == 1
+    connect(stage, 2, "short", will=will(30), properties=Properties(session_expiry_interval_s=5))
+    lose(stage, 2)
+    stage.journal.refresh(1000)
+    stage.clock.advance(5_000)
+    stage.clients.tick()
+    assert stage.metrics.wills_published == 2
+
+
+def test_take_over_publishes_a_will_without_delay() -> None:
+    stage = Stage()
+    connect(stage, 1, will=will())
+    connect(stage, 2, will=will())
+    assert stage.metrics.wills_published == 1
+
+
+def test_shutdown_publishes_wills() -> None:
+    stage = Stage()
+    connect(stage, 1, will=will(), properties=NO_PROPERTIES)
+    stage.clients.disconnect_all(0x8B)
+    assert stage.metrics.wills_published == 1
+
+
+# --- options of subscriptions ----------------------------------------------------------------
+
+
+def test_all_identifiers_of_matching_filters_are_told() -> None:
+    stage = Stage()
+    connect(stage, 1)
+    subscribe(stage, 1, "t/#", qos=0, identifier=3)
+    subscribe(stage, 1, "t/+", identifier=200)
+    subscribe(stage, 1, "t/1", qos=0)
+    publish(stage, b"a")
+    settle(stage)
+    [packet] = stage.sent(1)
+    message = published(packet)
+    assert message.qos == 1
+    assert sorted((b"\x0b\x03", b"\x0b\xc8\x01")) == sorted(
+        (message.properties[:2], message.properties[2:])
+        if message.properties[1] == 3
+        else (message.properties[3:], message.properties[:3])
+    )
+
+
+def test_topic_aliases_are_set_where_the_client_takes_them() -> None:
+    stage = Stage()
+    told = Properties(topic_alias_maximum=1)
+    connect(stage, 1, properties=told)
+    subscribe(stage, 1, "#", qos=0)
+    publish(stage, b"a", b"b")
+    publish(stage, b"c", topic="u/1")
+    settle(stage)
+    packets = stage.sent(1)
+    assert [published(packet).topic for packet in packets] == ["t/1", "", "u/1"]
+    assert [published(packet).properties for packet in packets] == [b"\x23\0\x01"] * 2 + [b""]
