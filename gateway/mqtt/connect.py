@@ -109,9 +109,10 @@ def decode_connect(body: bytes) -> Connect:
 def claimed_version(body: bytes) -> int:
     """Return the version in which to answer a CONNECT that ``decode_connect`` refused.
 
-    Level 5 and above is answered as MQTT 5, everything else as 3.1.1.
+    Every level but 5 is answered as 3.1.1. A bridge sets bit 7 of its level and tries again without
+    it, but only when the refusal has the form of 3.1.1. [MQTT-3.1.2-2 of 3.1.1]
     """
-    return 5 if body[:6] == b"\x00\x04MQTT" and len(body) > 6 and body[6] >= 5 else 4
+    return 5 if body[:7] == b"\x00\x04MQTT\x05" else 4
 
 
 def encode_connect(connect: Connect) -> bytes:
