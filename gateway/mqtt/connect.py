@@ -33,7 +33,7 @@ from motelog.gateway.mqtt.packet_types import (
     ReasonCode,
     Will,
 )
-from motelog.gateway.mqtt.packing import packet
+from motelog.gateway.mqtt.packing import check_flags, packet
 from motelog.gateway.mqtt.properties import WILL, length_and_properties, read_properties
 from motelog.gateway.mqtt.topics import check_topic_name
 
@@ -68,7 +68,7 @@ _RETURN_CODES: Final[dict[int, int]] = {
 }
 
 
-def decode_connect(body: bytes) -> Connect:
+def decode_connect(first_byte: int, body: bytes) -> Connect:
     """Return the CONNECT in a packet body (what follows the fixed header).
 
     Raises UnsupportedProtocolVersionError, MalformedPacketError, ProtocolViolationError,
@@ -77,6 +77,8 @@ def decode_connect(body: bytes) -> Connect:
     """
     reader = FieldReader(body)
     version = _read_version(reader, body)
+    if version != 3:  # 3.1 does not use the bits beside the packet type
+        check_flags(version, first_byte, 0)
     flags = reader.u8()
     _check_flags(version, flags)
     keep_alive_s = reader.u16()

@@ -87,10 +87,10 @@ class ConnectRules:
 
         ``new_client_id`` makes the identifier of a client that leaves it to the server.
         """
-        if first_byte != PacketType.CONNECT << 4:  # [MQTT-3.1.0-1]
+        if first_byte >> 4 != PacketType.CONNECT:  # [MQTT-3.1.0-1]
             return refuse_unread(ReasonCode.PROTOCOL_ERROR, "the first packet is not CONNECT")
         try:
-            connect = decode_connect(body)
+            connect = decode_connect(first_byte, body)
         except GatewayError as exc:
             return _refused(claimed_version(body), exc.reason_code, str(exc))
         return self._refusal(connect) or self._accept(connect, connect.client_id or new_client_id())

@@ -76,4 +76,4 @@ def test_refused_connect_is_answered_in_the_version_it_claims(body: str, version
 def test_unsupported_version_names_what_was_asked() -> None:
     body = body_of(encode_connect(Connect(5, True, 0, "c"))).replace(b"MQTT\x05", b"MQTT\x09")
     with pytest.raises(UnsupportedProtocolVersionError, match="level 9"):
-        decode_connect(body)
+        decode_connect(0x10, body)

@@ -136,6 +136,8 @@ def test_connect_that_cannot_be_served_is_refused(
         ("100d 00044d5154540202003c000161", 0x84, "20020001"),  # protocol level 2
         ("100d 00044d5154540403003c000161", 0x81, ""),  # reserved flag: 3.1.1 has no code for it
         ("100e 00044d5154540503003c00000161", 0x81, "2003008100"),
+        ("110d 00044d5154540402003c000161", 0x81, ""),  # flags in the first byte
+        ("1f0e 00044d5154540502003c00000161", 0x81, "2003008100"),
         ("c000", 0x82, ""),  # not a CONNECT: nobody knows the version
         ("8206 0001 0001 23 00", 0x82, ""),
         ("1000", 0x81, ""),
@@ -147,6 +149,12 @@ def test_first_packet_that_is_no_legal_connect_is_refused(
     refused = decide(packet)
     assert isinstance(refused, Refused)
     assert (refused.reason_code, refused.connack.hex()) == (reason_code, connack)
+
+
+@pytest.mark.parametrize("first_byte", range(0x11, 0x20))
+def test_flags_of_a_3_1_connect_are_not_used(first_byte: int) -> None:
+    packet = f"{first_byte:02x}0f 00064d51497364700302003c000163"
+    assert decide(packet) == decide(connect(3))
 
 
 @VERSIONS
