@@ -61,7 +61,8 @@ class GatewayConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     """Longest topic name or filter in bytes; it is stored with every message."""
 
     keep_alive_max_s: Annotated[int, msgspec.Meta(ge=1, le=65535)] = 3600
-    """Largest keep alive; it also binds a client that asks for none (0)."""
+    """Largest keep alive of an MQTT 5 client, also of one that asks for none (0). MQTT 3 cannot be
+    told a limit: its clients get what they ask for."""
 
     receive_maximum: Annotated[int, msgspec.Meta(ge=1, le=65535)] = 1024
     """QoS 1 messages from one client that may be unacknowledged (MQTT 5 Receive Maximum)."""

@@ -45,7 +45,10 @@ class Accepted:
 
     @property
     def idle_s_max(self) -> int:
-        """Seconds that the client may be silent before it counts as gone. [MQTT-3.1.2-22]"""
+        """Seconds that the client may be silent before it counts as gone, 0 if it always may.
+
+        [MQTT-3.1.2-22]
+        """
         return self.keep_alive_s + (self.keep_alive_s + 1) // 2
 
 
@@ -114,7 +117,10 @@ class ConnectRules:
 
     def _accept(self, connect: Connect, client_id: str) -> Accepted:
         config, asked = self._config, connect.properties
-        keep_alive_s = min(connect.keep_alive_s or 65535, config.keep_alive_max_s)
+        keep_alive_s = connect.keep_alive_s
+        if connect.version == 5:
+            # MQTT 3 cannot be told another keep alive, so its clients keep what they asked for.
+            keep_alive_s = min(keep_alive_s or 65535, config.keep_alive_max_s)
         return Accepted(
             version=connect.version,
             client_id=client_id,

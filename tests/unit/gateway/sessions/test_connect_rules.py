@@ -64,13 +64,20 @@ def test_connack_tells_version_5_what_is_not_offered() -> None:
 @pytest.mark.parametrize(
     ("asked_s", "given_s", "idle_s"), [(1, 1, 2), (60, 60, 90), (101, 100, 150), (0, 100, 150)]
 )
-@VERSIONS
-def test_keep_alive_is_bounded(version: int, asked_s: int, given_s: int, idle_s: int) -> None:
-    packet = connect(version, keep_alive_s=asked_s)
+def test_keep_alive_of_version_5_is_bounded(asked_s: int, given_s: int, idle_s: int) -> None:
+    packet = connect(5, keep_alive_s=asked_s)
     terms, connack = accepted(packet, GatewayConfig(keep_alive_max_s=100))
     assert (terms.keep_alive_s, terms.idle_s_max) == (given_s, idle_s)
-    told_s = connack.properties.server_keep_alive_s
-    assert told_s == (given_s if version == 5 and given_s != asked_s else None)
+    assert connack.properties.server_keep_alive_s == (given_s if given_s != asked_s else None)
+
+
+@pytest.mark.parametrize(("asked_s", "idle_s"), [(0, 0), (1, 2), (101, 152), (65535, 98303)])
+@pytest.mark.parametrize("version", [3, 4])
+def test_keep_alive_that_cannot_be_changed_is_kept(
+    version: int, asked_s: int, idle_s: int
+) -> None:
+    terms, _ = accepted(connect(version, keep_alive_s=asked_s), GatewayConfig(keep_alive_max_s=100))
+    assert (terms.keep_alive_s, terms.idle_s_max) == (asked_s, idle_s)
 
 
 @pytest.mark.parametrize("version", [4, 5])
