@@ -38,15 +38,17 @@ Acks = list[tuple[int, int]]
 
 @dataclass(frozen=True, slots=True)
 class WaitingAcks:
-    """The acknowledgements of one append whose ticket has not settled.
+    """The answers to one append whose ticket has not settled, or to a refused publish behind it.
 
     ``connections`` has the publishing connection of each of ``acks``; ``counted`` has those among
-    them that Receive Maximum binds.
+    them that Receive Maximum binds. ``refusal`` is why ``acks`` are refused whatever the ticket
+    says.
     """
 
     acks: Acks
     connections: list[Connection | None]
     counted: list[Connection]
+    refusal: GatewayError | None = None
 
 
 class PublishAcks:
@@ -66,7 +68,8 @@ class PublishAcks:
         self._connections = connections
         self._receive_maximum = receive_maximum
         self._disconnect = disconnect
-        self._waiting: dict[Ticket, WaitingAcks] = {}
+        #: Unsettled tickets in their order, each with the answers that it lets go.
+        self._waiting: dict[Ticket, list[WaitingAcks]] = {}
 
     def appended(self, acks: Acks, ticket: Ticket) -> None:
         """Answer the publishes of one append, now or when its ticket settles."""
@@ -76,16 +79,19 @@ class PublishAcks:
             elif acks:
                 self._acknowledge(acks)
             return
-        if not acks:
-            return
+        if acks:
+            self._waiting[ticket] = [self._wait(acks)]
+
+    def _wait(self, acks: Acks, refusal: GatewayError | None = None) -> WaitingAcks:
+        """Note who is owed ``acks`` when they may leave."""
         connections = self._connections_of(acks)
         counted = [c for c in connections if c is not None and c.version == 5]
-        self._waiting[ticket] = WaitingAcks(acks, connections, counted)
         for connection in counted:
             connection.unacknowledged += 1
             if connection.unacknowledged > self._receive_maximum:  # [MQTT-3.3.4-9]
                 code = ReasonCode.RECEIVE_MAXIMUM_EXCEEDED
                 self._disconnect(connection, code, "Receive Maximum exceeded")
+        return WaitingAcks(acks, connections, counted, refusal)
 
     def refuse(self, acks: Acks, error: MotelogError) -> None:
         """Tell publishers that the log has not taken their messages, or cannot keep them."""
@@ -95,17 +101,26 @@ class PublishAcks:
         )  # fmt: skip
         is_full = isinstance(error, StoreFullError)
         code = ReasonCode.QUOTA_EXCEEDED if is_full else ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR
-        refusal = GatewayError(str(error), reason_code=code)
-        for number, packet_id in acks:
-            connection = self._connections[number]
-            if connection is None:
-                self._metrics.publishes_refused += 1
-            else:
-                self.refuse_one(connection, packet_id, refusal)
+        self._send_refusals(acks, GatewayError(str(error), reason_code=code))
 
     def refuse_one(self, connection: Connection, packet_id: int, error: GatewayError) -> None:
+        """Refuse one QoS 1 publish, behind the answers that wait for the log. [MQTT-4.6.0-2]"""
+        acks = [(connection.number, packet_id)]
+        if self._waiting:
+            last = next(reversed(self._waiting.values()))
+            last.append(self._wait(acks, error))
+        else:
+            self._send_refusals(acks, error)
+
+    def _send_refusals(self, acks: Acks, error: GatewayError) -> None:
+        self._metrics.publishes_refused += len(acks)
+        for number, packet_id in acks:
+            connection = self._connections[number]
+            if connection is not None:
+                self._send_refusal(connection, packet_id, error)
+
+    def _send_refusal(self, connection: Connection, packet_id: int, error: GatewayError) -> None:
         """Refuse one QoS 1 publish; MQTT 3 can do that only by ending the connection."""
-        self._metrics.publishes_refused += 1
         packet = refuse_publish(connection.version, packet_id, error.reason_code)
         if packet is None:
             self._disconnect(connection, error.reason_code, str(error))
@@ -132,16 +147,19 @@ class PublishAcks:
         """Answer the publishes whose tickets have settled, in their order."""
         acks: Acks = []
         for ticket, error in settled:
-            waiting = self._waiting.pop(ticket, None)
-            if waiting is None:
-                continue  # a batch of publishes at QoS 0
-            if error is None:
-                acks += self._still_open(waiting)
-                continue
-            if acks:
-                self._acknowledge(acks)
-                acks = []
-            self.refuse(self._still_open(waiting), error)
+            # A ticket without answers is a batch of publishes at QoS 0.
+            for waiting in self._waiting.pop(ticket, ()):
+                still_open = self._still_open(waiting)
+                if error is None and waiting.refusal is None:
+                    acks += still_open
+                    continue
+                if acks:
+                    self._acknowledge(acks)
+                    acks = []
+                if waiting.refusal is not None:
+                    self._send_refusals(still_open, waiting.refusal)
+                elif error is not None:
+                    self.refuse(still_open, error)
         if acks:
             self._acknowledge(acks)
         self._output.flush()
