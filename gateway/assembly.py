@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from motelog.core.clock import Clock
-from motelog.gateway.clients import Clients
+from motelog.gateway.clients import CONNECTIONS_RESERVED, Clients
 from motelog.gateway.config import GatewayConfig
 from motelog.gateway.deliver.delivery import Delivery
 from motelog.gateway.log.log_port import LogPort
@@ -51,15 +51,23 @@ def assemble(
 ) -> GatewayParts:
     """Make a gateway on ``log`` that sends through ``output``.
 
+    ``connections_max`` clients may be connected at once; ``output`` may open CONNECTIONS_RESERVED
+    more connections.
     ``wake`` is called when ``delivery.deliver`` has something to do outside a turn.
     """
     log.create_topic(config.default_topic, config.topic_queue_count)
     mapping = TopicMapping(config.topic_map, default_topic=config.default_topic)
-    connections: list[Connection | None] = [None] * connections_max
+    connections: list[Connection | None] = [None] * (connections_max + CONNECTIONS_RESERVED)
     subscriptions: SubscriptionTree[Session] = SubscriptionTree()
     delivery = Delivery(log, mapping, subscriptions, metrics, wake=wake)
     clients = Clients(
-        config, subscriptions, delivery, metrics, connections=connections, clock=clock
+        config,
+        subscriptions,
+        delivery,
+        metrics,
+        connections=connections,
+        connections_max=connections_max,
+        clock=clock,
     )
     routes = Routes(
         mapping,

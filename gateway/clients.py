@@ -28,6 +28,7 @@ from motelog.gateway.sessions.connect_rules import (
     Accepted,
     ConnectRules,
     Refused,
+    refuse_above_limit,
     refuse_unread,
 )
 from motelog.gateway.sessions.connection import Connection
@@ -42,6 +43,12 @@ from motelog.gateway.sessions.subscribe_rules import (
 from motelog.gateway.sessions.subscriptions import SubscriptionTree
 
 logger = logging.getLogger(__name__)
+
+#: Connections beyond ``connections_max``, for peers that have not sent CONNECT. A gateway that is
+#: full can so answer a CONNECT: it refuses a new client, and a client whose old connection is
+#: half-open takes that over. When these are taken too, peers wait until one of them has sent CONNECT
+#: or its time is over.
+CONNECTIONS_RESERVED: Final = 256
 
 _FAULT_CODES: Final = {
     Fault.FRAME_TOO_LARGE: ReasonCode.PACKET_TOO_LARGE,
@@ -64,9 +71,11 @@ class Clients:
         metrics: GatewayMetrics,
         *,
         connections: list[Connection | None],
+        connections_max: int,
         clock: Clock,
     ) -> None:
         self._config = config
+        self._connections_max = connections_max
         self._connect_rules = ConnectRules(config)
         self._subscriptions = subscriptions
         self._delivery = delivery
@@ -191,10 +200,16 @@ class Clients:
 
     def _connect(self, connection: Connection, first_byte: int, body: bytes) -> None:
         decision = self._connect_rules.decide(first_byte, body, new_client_id=_new_client_id)
-        if isinstance(decision, Accepted):
+        if isinstance(decision, Refused):
+            self._refuse(connection, decision)
+        elif self._has_room(decision.client_id):
             self._accept(connection, decision)
         else:
-            self._refuse(connection, decision)
+            self._refuse(connection, refuse_above_limit(decision))
+
+    def _has_room(self, client_id: str) -> bool:
+        """Return whether the client may connect: it is new and there is room, or it takes over."""
+        return client_id in self._by_client_id or len(self._by_client_id) < self._connections_max
 
     def _accept(self, connection: Connection, accepted: Accepted) -> None:
         self._take_over(accepted.client_id)

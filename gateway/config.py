@@ -43,7 +43,8 @@ class GatewayConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     """HOST:PORT of the plain TCP listener; port 0 takes any free one."""
 
     connections_max: PositiveInt = 1_000_000
-    """Connections at once; the process's descriptor limit bounds it as well."""
+    """Clients connected at once, others are refused; the process's descriptor limit bounds it as
+    well."""
 
     connect_timeout_s: PositiveInt = 10
     """How long a new connection may take until its CONNECT is complete."""

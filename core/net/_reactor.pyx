@@ -31,7 +31,7 @@ a C loop of recv and send without Python 4.6 and 0.32.
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from cpython.buffer cimport PyBuffer_FillInfo
-from libc.errno cimport EAGAIN, ECONNABORTED, EINPROGRESS, EINTR, EMFILE, EPROTO, errno
+from libc.errno cimport EAGAIN, ECONNABORTED, EINPROGRESS, EINTR, EMFILE, EPROTO, EUSERS, errno
 from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, malloc, realloc
 from libc.string cimport memcpy, memset
@@ -220,7 +220,8 @@ cdef class Reactor:
     cdef uint32_t now_s
     cdef uint32_t turn
     cdef readonly uint32_t connections_count
-    cdef readonly int accept_errno  # why the last accept failed and paused its listener, 0 if not
+    # why the last accept failed and paused its listener, 0 if it did not; EUSERS: no free slot
+    cdef readonly int accept_errno
     cdef uint32_t output_bytes_high
     cdef uint32_t output_bytes_max
     # slots
@@ -824,7 +825,10 @@ cdef class Reactor:
                 return
             slot = self.take_slot()
             if slot < 0:
-                self.pause_listener(l, listener)
+                # Behind an accepted one nobody may wait; if somebody does, epoll says so again.
+                if i == 0:
+                    self.accept_errno = EUSERS
+                    self.pause_listener(l, listener)
                 return
             size = sizeof(peer)
             memset(&peer, 0, 4)
@@ -875,6 +879,7 @@ cdef class Reactor:
                 epoll_ctl(self.epoll_fd, EPOLL_CTL_MOD, l.fd, &event)
                 l.paused = 0
                 self.listeners_paused -= 1
+                self.accept_errno = 0
 
     # ------------------------------------------------------------------ input
 

@@ -214,7 +214,7 @@ class Reactor:
         self._output_bytes_max = output_bytes_max
         self._epoll: select.epoll | None = select.epoll()
         self._listeners: list[_Listener] = []
-        # Why the last accept failed and paused its listener, 0 if it did not.
+        # Why the last accept failed and paused its listener, 0 if it did not; EUSERS: no free slot.
         self.accept_errno = 0
         self._connections: dict[int, _Connection] = {}
         self._by_descriptor: dict[int, int] = {}
@@ -620,7 +620,10 @@ class Reactor:
                 return
             slot = self._take_slot()
             if slot is None:
-                self._pause_listener(listener)
+                # Behind an accepted one nobody may wait; if somebody does, epoll says so again.
+                if i == 0:
+                    self.accept_errno = errno.EUSERS
+                    self._pause_listener(listener)
                 return
             try:
                 sock, peer = listener.sock.accept()
@@ -666,6 +669,7 @@ class Reactor:
                 and self._now_s >= listener.resume_s
             ):
                 listener.resume_s = None
+                self.accept_errno = 0
                 self._usable().modify(listener.sock, select.EPOLLIN)
 
     # ------------------------------------------------------------------ input

@@ -155,5 +155,11 @@ def refuse_unread(reason_code: int, why: str) -> Refused:
     return Refused(reason_code, why, client_id="", connack=b"")
 
 
+def refuse_above_limit(accepted: Accepted) -> Refused:
+    """Refuse a client for which the gateway has no connection left."""
+    why = "as many clients are connected as connections_max allows"
+    return _refused(accepted.version, ReasonCode.SERVER_UNAVAILABLE, why, accepted.client_id)
+
+
 def _refused(version: int, reason_code: int, why: str, client_id: str = "") -> Refused:
     return Refused(reason_code, why, client_id, encode_connack(version, reason_code))

@@ -39,7 +39,7 @@ class FakeTurn:
 class Stage:
     """One listener with its surroundings; ``turn`` plays one turn of the reactor."""
 
-    def __init__(self, config: GatewayConfig | None = None) -> None:
+    def __init__(self, config: GatewayConfig | None = None, *, connections_max: int = 16) -> None:
         self.log = FakeLog()
         self.output = MemoryOutput()
         self.clock = ManualClock(self.log.now_ms)
@@ -50,7 +50,7 @@ class Stage:
             self.output,
             self.metrics,
             self.clock,
-            connections_max=16,
+            connections_max=connections_max,
             wake=lambda: None,
         )
         self.connections = parts.connections

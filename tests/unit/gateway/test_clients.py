@@ -65,6 +65,24 @@ def test_refused_connection_is_answered_closed_and_counted(
     assert "peer=127.0.0.1:4001 client_id='me' reason_code=0x83" in record.getMessage()
 
 
+def test_client_above_the_limit_is_answered_and_one_that_is_known_takes_over(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    stage = Stage(connections_max=2)
+    stage.turn((1, connect("one")), (2, connect("two", 5)), opened=[1, 2])
+    stage.turn((3, connect("three")), (4, connect("four", 5)), opened=[3, 4])
+    assert (stage.sent(3), stage.sent(4)) == ([b"\x20\x02\x00\x03"], [b"\x20\x03\x00\x88\x00"])
+    assert stage.output.closed == [3, 4]
+    assert stage.metrics.connections_refused == 2
+    assert "client_id='three' reason_code=0x88 why=as many clients" in caplog.text
+    stage.turn((5, connect("one")), opened=[5])  # its first connection is half-open
+    assert stage.sent(5) == [b"\x20\x02\x00\x00"]
+    assert (stage.output.closed, stage.connections[1]) == ([3, 4, 1], None)
+    stage.turn((5, b"\xe0\x00"))
+    stage.turn((6, connect("three")), opened=[6])
+    assert stage.sent(6) == [b"\x20\x02\x00\x00"]
+
+
 def test_fault_before_connect_ends_the_connection_without_an_answer() -> None:
     stage = Stage()
     stage.turn(opened=[1], faults=[(1, Fault.IDLE)])

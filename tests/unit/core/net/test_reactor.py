@@ -731,6 +731,20 @@ def test_accepting_rests_while_all_slots_are_taken(reactor_class: type[Reactor])
         assert len(loop.opened) == 3
 
 
+def test_who_waits_for_a_slot_is_told_of(reactor_class: type[Reactor]) -> None:
+    with reactor_loop(reactor_class(connections_max=1)) as loop:
+        _first, first_peer = loop.open()
+        assert loop.reactor.accept_errno == 0  # all are taken, and nobody waits
+        loop.begin()
+        loop.settle()
+        assert loop.reactor.accept_errno == errno.EUSERS
+        first_peer.close()
+        loop.settle()
+        loop.now_s += 1
+        loop.until(lambda: len(loop.opened) == 2)
+        assert loop.reactor.accept_errno == 0
+
+
 def test_the_buffers_of_a_turn_end_with_the_next_poll(loop: ReactorLoop) -> None:
     connection, peer = loop.open()
     peer.sendall(mqtt_frame(b"first"))
