@@ -129,8 +129,7 @@ class Clients:
 
     def _close(self, connection: Connection, reason_code: int) -> None:
         if connection.version == 5:
-            packet = encode_disconnect(5, reason_code)
-            connection.output.send(connection.number, packet)
+            connection.send(encode_disconnect(5, reason_code))
         connection.output.close(connection.number)
         self._forget(connection)
 
@@ -227,7 +226,7 @@ class Clients:
             frame_bytes_max=self._config.packet_bytes_max,
             idle_s_max=accepted.idle_s_max,
         )
-        output.send(number, accepted.connack)
+        connection.send(accepted.connack)
 
     def _take_over(self, client_id: str) -> None:
         """End the connection that has this client identifier. [MQTT-3.1.4-3]"""
@@ -257,12 +256,12 @@ class Clients:
         self, connection: Connection, session: Session, first_byte: int, body: bytes
     ) -> None:
         subscribed = subscribe(self._config, session, connection.version, first_byte, body)
+        connection.send(subscribed.suback)  # a client that cannot be answered gets nothing
         for decision in subscribed.decisions:
             if isinstance(decision, Granted):
                 self._add_subscription(session, decision)
             else:
                 self._log_refusal(session, decision)
-        connection.output.send(connection.number, subscribed.suback)
 
     def _add_subscription(self, session: Session, granted: Granted) -> None:
         topic_filter = granted.topic_filter
@@ -285,9 +284,9 @@ class Clients:
         self, connection: Connection, session: Session, first_byte: int, body: bytes
     ) -> None:
         unsubscribed = unsubscribe(session, connection.version, first_byte, body)
+        connection.send(unsubscribed.unsuback)
         for topic_filter in unsubscribed.removed:
             self._remove_subscription(session, topic_filter)
-        connection.output.send(connection.number, unsubscribed.unsuback)
 
     def _remove_subscription(self, session: Session, topic_filter: str) -> None:
         self._subscriptions.remove(topic_filter, session)

@@ -95,7 +95,8 @@ class ConnectRules:
         try:
             connect = decode_connect(first_byte, body)
         except GatewayError as exc:
-            return _refused(claimed_version(body), exc.reason_code, str(exc))
+            connack = encode_connack(claimed_version(body), exc.reason_code)
+            return Refused(exc.reason_code, str(exc), client_id="", connack=connack)
         return self._refusal(connect) or self._accept(connect, connect.client_id or new_client_id())
 
     def _refusal(self, connect: Connect) -> Refused | None:
@@ -113,22 +114,27 @@ class ConnectRules:
             why = f"client identifier longer than {self._config.client_id_bytes_max} bytes"
         else:
             return None
-        return _refused(connect.version, code, why, connect.client_id)
+        return _refusal_of(connect, code, why)
 
-    def _accept(self, connect: Connect, client_id: str) -> Accepted:
+    def _accept(self, connect: Connect, client_id: str) -> Accepted | Refused:
         config, asked = self._config, connect.properties
         keep_alive_s = connect.keep_alive_s
         if connect.version == 5:
             # MQTT 3 cannot be told another keep alive, so its clients keep what they asked for.
             keep_alive_s = min(keep_alive_s or 65535, config.keep_alive_max_s)
+        packet_bytes_max = asked.maximum_packet_bytes or PACKET_BYTES_LIMIT
+        connack = self._connack(connect, client_id, keep_alive_s)
+        if len(connack) > packet_bytes_max:  # nothing in it may be left out
+            why = f"the client takes packets of {packet_bytes_max} bytes, too few for CONNACK"
+            return _refusal_of(connect, ReasonCode.PACKET_TOO_LARGE, why)
         return Accepted(
             version=connect.version,
             client_id=client_id,
             user_name=connect.user_name,
             keep_alive_s=keep_alive_s,
             inflight_max=min(asked.receive_maximum or 65535, config.inflight_max),
-            packet_bytes_max=asked.maximum_packet_bytes or PACKET_BYTES_LIMIT,
-            connack=self._connack(connect, client_id, keep_alive_s),
+            packet_bytes_max=packet_bytes_max,
+            connack=connack,
         )
 
     def _connack(self, connect: Connect, client_id: str, keep_alive_s: int) -> bytes:
@@ -158,8 +164,13 @@ def refuse_unread(reason_code: int, why: str) -> Refused:
 def refuse_above_limit(accepted: Accepted) -> Refused:
     """Refuse a client for which the gateway has no connection left."""
     why = "as many clients are connected as connections_max allows"
-    return _refused(accepted.version, ReasonCode.SERVER_UNAVAILABLE, why, accepted.client_id)
+    code = ReasonCode.SERVER_UNAVAILABLE
+    connack = encode_connack(accepted.version, code)  # shorter than the one that accepts
+    return Refused(code, why, accepted.client_id, connack)
 
 
-def _refused(version: int, reason_code: int, why: str, client_id: str = "") -> Refused:
-    return Refused(reason_code, why, client_id, encode_connack(version, reason_code))
+def _refusal_of(connect: Connect, reason_code: int, why: str) -> Refused:
+    connack = encode_connack(connect.version, reason_code)
+    if len(connack) > (connect.properties.maximum_packet_bytes or PACKET_BYTES_LIMIT):
+        connack = b""  # [MQTT-3.1.2-24]
+    return Refused(reason_code, why, connect.client_id, connack)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from motelog.gateway.errors import ProtocolViolationError, TopicAliasError
+from motelog.gateway.errors import PacketTooLargeError, ProtocolViolationError, TopicAliasError
 from motelog.gateway.output import Output
 
 if TYPE_CHECKING:
@@ -65,6 +65,17 @@ class Connection:
         #: Its QoS 1 publishes that wait for the log before they are acknowledged.
         self.unacknowledged = 0
         self._aliases: dict[int, bytes] | None = None
+
+    def send(self, packet: bytes) -> None:
+        """Send a packet that the client is owed; PacketTooLargeError if it takes none so large.
+
+        [MQTT-3.1.2-24]. No packet has a Reason String or User Property that could be left out.
+        PUBACK, PINGRESP and DISCONNECT need no check: they are not longer than the CONNACK that the
+        client of version 5 has taken. Messages for subscribers are checked in ``deliver``.
+        """
+        if len(packet) > self.packet_bytes_max:
+            raise PacketTooLargeError(len(packet), self.packet_bytes_max)
+        self.output.send(self.number, packet)
 
     def resolve_alias(self, topic: bytes, alias: int, alias_max: int) -> bytes:
         """Return the topic name of a PUBLISH with a topic alias; a name that comes along is kept.

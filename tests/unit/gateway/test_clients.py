@@ -9,7 +9,16 @@ import pytest
 from motelog.core.net.reactor_types import CloseReason, Fault
 from motelog.gateway.config import GatewayConfig
 from motelog.gateway.mqtt.connect import encode_connect
-from motelog.gateway.mqtt.packet_types import Connect, ReasonCode, Will
+from motelog.gateway.mqtt.packet_types import (
+    Connect,
+    Properties,
+    ReasonCode,
+    Subscribe,
+    SubscribeEntry,
+    Unsubscribe,
+    Will,
+)
+from motelog.gateway.mqtt.subscribe import encode_subscribe, encode_unsubscribe
 from tests.support.gateway_stage import Stage, publish
 
 SUBSCRIBE = bytes.fromhex("8206 0001 0001 61 01")  # "a", QoS 1
@@ -136,6 +145,26 @@ def test_unsubscribe_ends_delivery() -> None:
     assert stage.metrics.subscriptions_now == 0
     stage.turn((1, publish("a", b"x")))
     assert stage.sent(1) == []
+
+
+def test_answer_that_the_client_does_not_take_ends_the_connection_instead() -> None:
+    stage = Stage()
+    properties = Properties(maximum_packet_bytes=40)
+    connect = Connect(5, clean_start=True, keep_alive_s=60, client_id="c", properties=properties)
+    for number, answer_bytes in ((1, 40), (2, 41)):
+        stage.turn((number, encode_connect(connect)), opened=[number])
+        stage.sent(number)
+        filters = [SubscribeEntry(f"f{i}", 0) for i in range(answer_bytes - 5)]
+        stage.turn((number, encode_subscribe(5, Subscribe(1, tuple(filters)))))
+        [answer] = stage.sent(number)
+        if answer_bytes == 40:
+            assert (answer[0], len(answer)) == (0x90, 40)
+            names = tuple(f"g{i}" for i in range(36))
+            stage.turn((number, encode_unsubscribe(5, Unsubscribe(1, names))))
+            [answer] = stage.sent(number)
+        assert answer == b"\xe0\x01\x95"
+        assert stage.output.closed.pop() == number
+    assert stage.metrics.subscriptions_now == 0
 
 
 def test_options_are_replaced_and_counted_once() -> None:

@@ -99,6 +99,30 @@ def test_client_s_largest_packet_is_kept() -> None:
     assert terms.packet_bytes_max == 500
 
 
+@pytest.mark.parametrize(
+    ("asked", "shorter"), [({}, "2003009500"), ({"client_id": ""}, "2003009500")]
+)
+def test_client_that_does_not_take_its_connack_is_refused(
+    asked: dict[str, Any], shorter: str
+) -> None:
+    connack_bytes = len(accepted(connect(5, **asked))[0].connack)
+    for packet_bytes_max, told in ((connack_bytes - 1, shorter), (5, shorter), (4, ""), (1, "")):
+        properties = Properties(maximum_packet_bytes=packet_bytes_max)
+        refused = decide(connect(5, properties=properties, **asked))
+        assert isinstance(refused, Refused)
+        assert (refused.reason_code, refused.connack.hex()) == (0x95, told)
+    properties = Properties(maximum_packet_bytes=connack_bytes)
+    terms, _ = accepted(connect(5, properties=properties, **asked))
+    assert len(terms.connack) == terms.packet_bytes_max
+
+
+def test_refusal_is_not_sent_to_a_client_that_does_not_take_it() -> None:
+    properties = Properties(maximum_packet_bytes=4, authentication_method="SCRAM")
+    refused = decide(connect(5, properties=properties))
+    assert isinstance(refused, Refused)
+    assert (refused.reason_code, refused.connack) == (0x8C, b"")
+
+
 @pytest.mark.parametrize("is_clean", [True, False])
 def test_session_expiry_is_granted_as_0(is_clean: bool) -> None:
     asked = connect(5, clean_start=is_clean, properties=Properties(session_expiry_interval_s=9))
