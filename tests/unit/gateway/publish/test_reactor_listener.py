@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from motelog.core.errors import BrokerError, FlushTimeoutError, StoreFencedError, StoreFullError
 from motelog.core.net.reactor import CloseReason, Fault
 from motelog.gateway.config import GatewayConfig, TopicRule
@@ -260,6 +262,32 @@ def test_properties_that_do_not_fit_a_record_are_refused() -> None:
     stage.turn((1, b"\x32" + varint(len(body)) + body))
     assert stage.sent(1)[0][:5] == b"\x40\x03\x00\x05\x97"
     assert stage.stored() == []
+
+
+def with_correlation_data(size: int, packet_id: int) -> bytes:
+    block = b"\x09" + size.to_bytes(2, "big") + bytes(size)
+    head = b"\x00\x03t/a" + (packet_id.to_bytes(2, "big") if packet_id else b"")
+    body = head + varint(len(block)) + block + b"body"
+    return (b"\x32" if packet_id else b"\x30") + varint(len(body)) + body
+
+
+def test_correlation_data_that_does_not_fit_is_refused_counted_and_logged(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    stage = Stage()
+    stage.connect(1, version=5)
+    stage.turn((1, with_correlation_data(24_000, 1)), (1, with_correlation_data(65_535, 2)))
+    assert answers(stage.sent(1)) == [(1, 0), (2, 0x97)]
+    stage.turn((1, with_correlation_data(24_000, 0)), (1, with_correlation_data(65_535, 0)))
+    assert (stage.sent(1), stage.output.closed) == ([], [])
+    assert [record[13] for record in stage.stored()] == [b"body"] * 2
+    assert stage.metrics.publishes_refused == 2
+    lines = [record.getMessage() for record in caplog.records]
+    assert [line.partition(" why=")[0] for line in lines] == [
+        "the gateway refuses a publish client_id='c1' qos=1 reason_code=0x97",
+        "the gateway refuses a publish client_id='c1' qos=0 reason_code=0x97",
+    ]
+    assert "bytes in the log, at most 32767 fit" in lines[1]
 
 
 def test_an_error_is_its_own_batch_s_and_is_told_in_order() -> None:
