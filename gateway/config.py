@@ -49,11 +49,14 @@ class GatewayConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     connect_timeout_s: PositiveInt = 10
     """How long a new connection may take until its CONNECT is complete."""
 
-    connect_bytes_max: PositiveInt = 4096
-    """Largest CONNECT; an unknown peer can make us hold no more than this (docs: threat 1)."""
+    connect_bytes_max: PositiveInt = 69_632
+    """Largest CONNECT: room for the largest password (a token) or will payload, and 4 KiB beside it.
+    An unknown peer can make us hold no more than this, and no more than it has sent (docs: threat
+    1)."""
 
-    packet_bytes_max: Annotated[int, msgspec.Meta(ge=64, le=4_000_000)] = 1_048_576
-    """Largest MQTT packet, told to clients as Maximum Packet Size; EMQX uses the same 1 MiB."""
+    packet_bytes_max: Annotated[int, msgspec.Meta(ge=64, le=4_000_000)] = 1_114_112
+    """Largest MQTT packet, told to clients as Maximum Packet Size: 1 MiB of payload, and 64 KiB for
+    topic name and properties."""
 
     client_id_bytes_max: PositiveInt = 256
     """Longest client identifier in bytes."""

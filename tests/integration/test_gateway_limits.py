@@ -14,6 +14,7 @@ from motelog.gateway.mqtt.connect import encode_connect
 from motelog.gateway.mqtt.packet_types import Connect
 from motelog.gateway.server import Gateway
 from tests.support.fake_log import FakeLog
+from tests.support.gateway_stage import publish
 
 CONNECTED = b"\x20\x02\x00\x00"
 SERVER_UNAVAILABLE = b"\x20\x02\x00\x03"
@@ -52,6 +53,19 @@ async def test_keep_alive_0_of_version_4_is_looked_after_by_the_system(gateway: 
     [timer] = [t[5] for t in timers if t[2] == _hex_address(ours) and t[3] == "01"]
     assert timer.startswith("02:"), "the keep-alive timer of the gateway's socket does not run"
     await stream.aclose()
+
+
+@pytest.mark.parametrize("version", [4, 5])
+async def test_largest_password_and_payload_pass(gateway: Gateway, version: int) -> None:
+    payload = bytes(1 << 20)
+    connect = Connect(version, True, 60, "c", user_name="u", password=bytes(65_535))
+    with trio.fail_after(20):
+        stream = await trio.open_tcp_stream(*gateway.address)
+        await stream.send_all(encode_connect(connect))
+        assert (await stream.receive_some())[3] == 0
+        await stream.send_all(publish("t/" + "x" * 1000, payload, 7, version=version))
+        assert await stream.receive_some() == b"\x40\x02\x00\x07"
+        await stream.aclose()
 
 
 def _sockets() -> list[str]:

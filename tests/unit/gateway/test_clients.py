@@ -41,7 +41,7 @@ def test_connection_has_a_session_from_connect_on() -> None:
     session = connection.session
     assert session is not None
     assert (session.client_id, session.connection) == ("me", connection)
-    assert (stage.output.variants[1], stage.output.limits[1]) == (5, (1_048_576, 90))
+    assert (stage.output.variants[1], stage.output.limits[1]) == (5, (1_114_112, 90))
     assert stage.metrics.sessions_now == 1
 
 
