@@ -28,6 +28,7 @@ from motelog.gateway.sessions.connect_rules import (
     Accepted,
     ConnectRules,
     Refused,
+    check_disconnect,
     refuse_above_limit,
     refuse_unread,
 )
@@ -44,10 +45,10 @@ from motelog.gateway.sessions.subscriptions import SubscriptionTree
 
 logger = logging.getLogger(__name__)
 
-#: Connections beyond ``connections_max``, for peers that have not sent CONNECT. A gateway that is
-#: full can so answer a CONNECT: it refuses a new client, and a client whose old connection is
-#: half-open takes that over. When these are taken too, peers wait until one of them has sent CONNECT
-#: or its time is over.
+#: Connections beyond ``connections_max``, for peers that have not sent CONNECT. So a full gateway
+#: can answer a CONNECT: it refuses a new client, and a client whose old connection is half-open
+#: takes that over. When these are taken too, peers wait until one of them has sent CONNECT or its
+#: time is over.
 CONNECTIONS_RESERVED: Final = 256
 
 _FAULT_CODES: Final = {
@@ -83,6 +84,8 @@ class Clients:
         #: Number -> connection, None once it has ended; the hot path reads it too.
         self._connections = connections
         self._by_client_id: dict[str, Session] = {}
+        #: Connections whose CONNECT had a Session Expiry Interval above 0.
+        self._asked_for_expiry: set[Connection] = set()
         self._peer_log = LimitedLog(logger, monotonic_s=lambda: clock.monotonic_ms() / 1000)
 
     # --- connections ---------------------------------------------------------------------
@@ -137,6 +140,7 @@ class Clients:
         """Drop a connection; its session ends with it (session expiry 0)."""
         self._metrics.connections_closed += 1
         self._connections[connection.number] = None
+        self._asked_for_expiry.discard(connection)
         session = connection.session
         if session is not None:
             session.detach()
@@ -189,7 +193,8 @@ class Clients:
         elif packet_type == PacketType.UNSUBSCRIBE:
             self._unsubscribe(connection, session, first_byte, body)
         elif packet_type == PacketType.DISCONNECT:
-            decode_disconnect(connection.version, first_byte, body)
+            disconnect = decode_disconnect(connection.version, first_byte, body)
+            check_disconnect(disconnect, asked_for_expiry=connection in self._asked_for_expiry)
             connection.output.close(connection.number)
             self._forget(connection)
         else:
@@ -215,6 +220,8 @@ class Clients:
         connection.version = accepted.version
         connection.user_name = accepted.user_name
         connection.packet_bytes_max = accepted.packet_bytes_max
+        if accepted.asks_for_expiry:
+            self._asked_for_expiry.add(connection)
         session = Session(accepted.client_id)
         session.attach(connection, inflight_max=accepted.inflight_max)
         self._by_client_id[accepted.client_id] = session

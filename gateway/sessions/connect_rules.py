@@ -1,6 +1,7 @@
 """Who may connect, and on which terms: CONNECT in, a decision with its CONNACK out.
 
-Owns: refusals and their codes, what CONNACK says of the gateway's limits.
+Owns: refusals and their codes, what CONNACK says of the gateway's limits, which DISCONNECT is valid
+after it.
 Must not touch: connections, sessions; ``clients`` applies the decisions.
 Spec: MQTT 5.0 and 3.1.1 sections 3.1 and 3.2. CONNACK says what this gateway does not offer yet:
 QoS 2, persistent sessions, retained and will messages, shared subscriptions, enhanced
@@ -15,11 +16,12 @@ from dataclasses import dataclass
 from typing import Final
 
 from motelog.gateway.config import GatewayConfig
-from motelog.gateway.errors import GatewayError
+from motelog.gateway.errors import GatewayError, ProtocolViolationError
 from motelog.gateway.mqtt.connect import claimed_version, decode_connect, encode_connack
 from motelog.gateway.mqtt.packet_types import (
     PROTOCOL_VERSIONS,
     Connect,
+    Disconnect,
     PacketType,
     PropertyId,
     PropertyValue,
@@ -41,6 +43,7 @@ class Accepted:
     keep_alive_s: int
     inflight_max: int
     packet_bytes_max: int
+    asks_for_expiry: bool
     connack: bytes
 
     @property
@@ -134,6 +137,7 @@ class ConnectRules:
             keep_alive_s=keep_alive_s,
             inflight_max=min(asked.receive_maximum or 65535, config.inflight_max),
             packet_bytes_max=packet_bytes_max,
+            asks_for_expiry=bool(asked.session_expiry_interval_s),
             connack=connack,
         )
 
@@ -151,6 +155,16 @@ class ConnectRules:
         return encode_connack(
             connect.version, ReasonCode.SUCCESS, properties={**self._limits, **particular}
         )
+
+
+def check_disconnect(disconnect: Disconnect, *, asked_for_expiry: bool) -> None:
+    """Raise ProtocolViolationError if the DISCONNECT of a client is not valid.
+
+    ``asked_for_expiry``: its CONNECT had a Session Expiry Interval above 0.
+    """
+    if disconnect.properties.session_expiry_interval_s and not asked_for_expiry:
+        # Section 3.14.2.2.2: it is no DISCONNECT, so that a will is not dropped.
+        raise ProtocolViolationError("a session expiry interval in DISCONNECT, after 0 in CONNECT")
 
 
 def refuse_unread(reason_code: int, why: str) -> Refused:

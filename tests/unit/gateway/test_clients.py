@@ -9,9 +9,12 @@ import pytest
 from motelog.core.net.reactor_types import CloseReason, Fault
 from motelog.gateway.config import GatewayConfig
 from motelog.gateway.mqtt.connect import encode_connect
+from motelog.gateway.mqtt.disconnect import encode_disconnect
 from motelog.gateway.mqtt.packet_types import (
     Connect,
     Properties,
+    PropertyId,
+    PropertyValue,
     ReasonCode,
     Subscribe,
     SubscribeEntry,
@@ -165,6 +168,24 @@ def test_answer_that_the_client_does_not_take_ends_the_connection_instead() -> N
         assert answer == b"\xe0\x01\x95"
         assert stage.output.closed.pop() == number
     assert stage.metrics.subscriptions_now == 0
+
+
+@pytest.mark.parametrize(
+    ("asked_s", "then_s", "answer"),
+    [(0, 9, [b"\xe0\x01\x82"]), (None, 9, [b"\xe0\x01\x82"]), (0, 0, []), (9, 9, []), (9, 0, [])],
+)
+def test_session_expiry_in_disconnect_needs_one_in_connect(
+    asked_s: int | None, then_s: int, answer: list[bytes]
+) -> None:
+    stage = Stage()
+    properties = Properties(session_expiry_interval_s=asked_s)
+    connect = Connect(5, clean_start=True, keep_alive_s=60, client_id="c", properties=properties)
+    stage.turn((1, encode_connect(connect)), opened=[1])
+    stage.sent(1)
+    expiry: dict[PropertyId, PropertyValue] = {PropertyId.SESSION_EXPIRY_INTERVAL: then_s}
+    stage.turn((1, encode_disconnect(5, 0, expiry)))
+    assert (stage.sent(1), stage.output.closed) == (answer, [1])
+    assert stage.metrics.connections_closed == 1
 
 
 def test_options_are_replaced_and_counted_once() -> None:
