@@ -50,8 +50,8 @@ class GatewayConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     """How long a new connection may take until its CONNECT is complete."""
 
     connect_bytes_max: PositiveInt = 69_632
-    """Largest CONNECT: room for the largest password (a token) or will payload, and 4 KiB beside it.
-    An unknown peer can make us hold no more than this, and no more than it has sent (docs: threat
+    """Largest CONNECT: room for the largest password (a token) or will payload, and 4 KiB more. An
+    unknown peer can make us hold no more than this, and no more than it has sent (docs: threat
     1)."""
 
     packet_bytes_max: Annotated[int, msgspec.Meta(ge=64, le=4_000_000)] = 1_114_112

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -21,10 +20,10 @@ SERVER_UNAVAILABLE = b"\x20\x02\x00\x03"
 
 
 @pytest.fixture
-async def gateway(nursery: trio.Nursery) -> AsyncIterator[Gateway]:
+async def gateway(nursery: trio.Nursery) -> Gateway:
     gateway = Gateway(GatewayConfig(listen="127.0.0.1:0", connections_max=2), FakeLog())
     await nursery.start(gateway.run)
-    yield gateway
+    return gateway
 
 
 async def test_full_gateway_answers_and_lets_a_known_client_take_over(gateway: Gateway) -> None:

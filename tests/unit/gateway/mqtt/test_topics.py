@@ -54,7 +54,19 @@ def test_matching_of_the_standards_examples(topic_filter: str, name: str, expect
 
 @pytest.mark.parametrize(
     "topic_filter",
-    ["#", "+", "/", "a//b", "+/a/+", "a/#", "$share/g/#", "$share/g//", "$shared/+", "ä", "/" * 65_535],
+    [
+        "#",
+        "+",
+        "/",
+        "a//b",
+        "+/a/+",
+        "a/#",
+        "$share/g/#",
+        "$share/g//",
+        "$shared/+",
+        "ä",
+        "/" * 200,
+    ],
 )
 def test_legal_filters(topic_filter: str) -> None:
     check_topic_filter(topic_filter)

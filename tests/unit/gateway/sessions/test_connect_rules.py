@@ -73,9 +73,7 @@ def test_keep_alive_of_version_5_is_bounded(asked_s: int, given_s: int, idle_s: 
 
 @pytest.mark.parametrize(("asked_s", "idle_s"), [(0, 0), (1, 2), (101, 152), (65535, 98303)])
 @pytest.mark.parametrize("version", [3, 4])
-def test_keep_alive_that_cannot_be_changed_is_kept(
-    version: int, asked_s: int, idle_s: int
-) -> None:
+def test_keep_alive_that_cannot_be_changed_is_kept(version: int, asked_s: int, idle_s: int) -> None:
     terms, _ = accepted(connect(version, keep_alive_s=asked_s), GatewayConfig(keep_alive_max_s=100))
     assert (terms.keep_alive_s, terms.idle_s_max) == (asked_s, idle_s)
 
