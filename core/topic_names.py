@@ -21,9 +21,15 @@ SCHEDULE_TOPIC: Final = "SCHEDULE_TOPIC_XXXX"
 TIMER_TOPIC: Final = "rmq_sys_motelog_timer"
 HALF_TOPIC: Final = "RMQ_SYS_TRANS_HALF_TOPIC"
 OP_HALF_TOPIC: Final = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
+# The state of MQTT gateways: sessions, and the retained message of each topic name.
+MQTT_SESSION_TOPIC: Final = "MQTT_SESSION"
+MQTT_RETAINED_TOPIC: Final = "MQTT_RETAINED"
 
-# Only the broker itself appends to these.
-TOPICS_CLOSED_TO_SENDERS: Final = frozenset(
+# A gateway creates these and appends to them; nobody else does.
+GATEWAY_TOPICS: Final = frozenset({MQTT_SESSION_TOPIC, MQTT_RETAINED_TOPIC})
+
+# Only the broker itself, or a gateway in its process, appends to these.
+TOPICS_CLOSED_TO_SENDERS: Final = GATEWAY_TOPICS | frozenset(
     {
         SCHEDULE_TOPIC,
         TIMER_TOPIC,

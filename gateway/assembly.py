@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from motelog.core.clock import Clock
-from motelog.gateway.clients import Clients
+from motelog.gateway.clients import CONNECTIONS_RESERVED, Clients
 from motelog.gateway.config import GatewayConfig
 from motelog.gateway.deliver.delivery import Delivery
 from motelog.gateway.log.log_port import LogPort
@@ -56,11 +56,13 @@ def assemble(
 ) -> GatewayParts:
     """Make a gateway on ``log`` that sends through ``output``.
 
+    ``connections_max`` clients may be connected at once; ``output`` may open CONNECTIONS_RESERVED
+    more connections.
     ``wake`` is called when ``delivery.deliver`` has something to do outside a turn.
     """
     log.create_topic(config.default_topic, config.topic_queue_count)
     mapping = TopicMapping(config.topic_map, default_topic=config.default_topic)
-    connections: list[Connection | None] = [None] * connections_max
+    connections: list[Connection | None] = [None] * (connections_max + CONNECTIONS_RESERVED)
     subscriptions: SubscriptionTree[Session] = SubscriptionTree()
     routes = Routes(
         mapping,
@@ -100,6 +102,7 @@ def assemble(
         journal,
         metrics,
         connections=connections,
+        connections_max=connections_max,
         clock=clock,
         answer_after=answers.after,
         publish_will=wills.publish,

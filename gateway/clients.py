@@ -27,7 +27,7 @@ from motelog.core.limited_log import LimitedLog
 from motelog.core.net.reactor_types import CloseReason, Fault
 from motelog.gateway.config import GatewayConfig
 from motelog.gateway.deliver.delivery import Delivery
-from motelog.gateway.errors import GatewayError, MalformedPacketError, ProtocolViolationError
+from motelog.gateway.errors import GatewayError, MalformedPacketError
 from motelog.gateway.log.log_port import Ticket
 from motelog.gateway.metrics import GatewayMetrics
 from motelog.gateway.mqtt.disconnect import decode_disconnect, encode_disconnect
@@ -37,6 +37,8 @@ from motelog.gateway.sessions.connect_rules import (
     Accepted,
     ConnectRules,
     Refused,
+    check_disconnect,
+    refuse_above_limit,
     refuse_unread,
 )
 from motelog.gateway.sessions.connection import Connection
@@ -53,6 +55,12 @@ from motelog.gateway.state.journal import SessionJournal
 from motelog.gateway.state.stored import Received, StoredFilter, StoredSession, StoredWill
 
 logger = logging.getLogger(__name__)
+
+#: Connections beyond ``connections_max``, for peers that have not sent CONNECT. So a full gateway
+#: can answer a CONNECT: it refuses a new client, and a client whose old connection is half-open
+#: takes that over. When these are taken too, peers wait until one of them has sent CONNECT or its
+#: time is over.
+CONNECTIONS_RESERVED: Final = 256
 
 _FAULT_CODES: Final = {
     Fault.FRAME_TOO_LARGE: ReasonCode.PACKET_TOO_LARGE,
@@ -78,11 +86,13 @@ class Clients:
         metrics: GatewayMetrics,
         *,
         connections: list[Connection | None],
+        connections_max: int,
         clock: Clock,
         answer_after: Callable[[Ticket, Callable[[MotelogError | None], None]], None],
         publish_will: Callable[[str, StoredWill], None],
     ) -> None:
         self._config = config
+        self._connections_max = connections_max
         self._connect_rules = ConnectRules(config)
         self._subscriptions = subscriptions
         self._delivery = delivery
@@ -140,8 +150,7 @@ class Clients:
 
     def _close(self, connection: Connection, reason_code: int) -> None:
         if connection.version == 5:
-            packet = encode_disconnect(5, reason_code)
-            connection.output.send(connection.number, packet)
+            connection.send(encode_disconnect(5, reason_code))
         connection.output.close(connection.number)
         self._forget(connection)
 
@@ -290,10 +299,11 @@ class Clients:
         self, connection: Connection, session: Session, first_byte: int, body: bytes
     ) -> None:
         packet = decode_disconnect(connection.version, first_byte, body)
+        # A gateway that grants no expiry cannot tell who has asked for one.
+        may_set = session.expiry_s > 0 or self._config.session_expiry_max_s == 0
+        check_disconnect(packet, asked_for_expiry=may_set)
         expiry_s = packet.properties.session_expiry_interval_s
         if expiry_s is not None:
-            if expiry_s and not session.expiry_s:  # section 3.14.2.2.2
-                raise ProtocolViolationError("a session expiry interval after 0 in CONNECT")
             was_stored = session.expiry_s > 0
             session.expiry_s = min(expiry_s, self._config.session_expiry_max_s)
             if was_stored and not session.expiry_s:
@@ -307,10 +317,16 @@ class Clients:
 
     def _connect(self, connection: Connection, first_byte: int, body: bytes) -> None:
         decision = self._connect_rules.decide(first_byte, body, new_client_id=_new_client_id)
-        if isinstance(decision, Accepted):
+        if isinstance(decision, Refused):
+            self._refuse(connection, decision)
+        elif self._has_room(decision.client_id):
             self._accept(connection, decision)
         else:
-            self._refuse(connection, decision)
+            self._refuse(connection, refuse_above_limit(decision))
+
+    def _has_room(self, client_id: str) -> bool:
+        """Return whether the client may connect: it is new and there is room, or it takes over."""
+        return client_id in self._by_client_id or len(self._by_client_id) < self._connections_max
 
     def _accept(self, connection: Connection, accepted: Accepted) -> None:
         client_id = accepted.client_id
@@ -340,7 +356,7 @@ class Clients:
             idle_s_max=accepted.idle_s_max,
         )
         is_present = stored is not None
-        output.send(number, self._connect_rules.connack(accepted, session_present=is_present))
+        connection.send(self._connect_rules.connack(accepted, session_present=is_present))
         if stored is not None:
             self._resume(session, stored)
         self._store(session, was_stored=is_present)
@@ -382,6 +398,7 @@ class Clients:
         self, connection: Connection, session: Session, first_byte: int, body: bytes
     ) -> None:
         subscribed = subscribe(self._config, session, connection.version, first_byte, body)
+        connection.check_size(subscribed.suback)  # a client that cannot be answered gets nothing
         for decision in subscribed.decisions:
             if isinstance(decision, Granted):
                 self._add_subscription(session, decision)
@@ -393,14 +410,14 @@ class Clients:
         """Send an answer when the state that it promises is in the log."""
         ticket = self._store(session, was_stored=False)
         if ticket is None:
-            connection.output.send(connection.number, packet)
+            connection.send(packet)
             return
 
         def stored(error: MotelogError | None) -> None:
             if connection.session is not session:
                 return  # ended meanwhile
             if error is None:
-                connection.output.send(connection.number, packet)
+                connection.send(packet)
             else:
                 code = ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR
                 self.disconnect(connection, code, f"the session cannot be stored: {error}")
@@ -433,6 +450,7 @@ class Clients:
         self, connection: Connection, session: Session, first_byte: int, body: bytes
     ) -> None:
         unsubscribed = unsubscribe(session, connection.version, first_byte, body)
+        connection.check_size(unsubscribed.unsuback)
         for topic_filter in unsubscribed.removed:
             self._remove_subscription(session, topic_filter)
         self._answer_stored(connection, session, unsubscribed.unsuback)

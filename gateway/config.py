@@ -43,16 +43,20 @@ class GatewayConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     """HOST:PORT of the plain TCP listener; port 0 takes any free one."""
 
     connections_max: PositiveInt = 1_000_000
-    """Connections at once; the process's descriptor limit bounds it as well."""
+    """Clients connected at once, others are refused; the process's descriptor limit bounds it as
+    well."""
 
     connect_timeout_s: PositiveInt = 10
     """How long a new connection may take until its CONNECT is complete."""
 
-    connect_bytes_max: PositiveInt = 4096
-    """Largest CONNECT; an unknown peer can make us hold no more than this (docs: threat 1)."""
+    connect_bytes_max: PositiveInt = 69_632
+    """Largest CONNECT: room for the largest password (a token) or will payload, and 4 KiB more. An
+    unknown peer can make us hold no more than this, and no more than it has sent (docs: threat
+    1)."""
 
-    packet_bytes_max: Annotated[int, msgspec.Meta(ge=64, le=4_000_000)] = 1_048_576
-    """Largest MQTT packet, told to clients as Maximum Packet Size; EMQX uses the same 1 MiB."""
+    packet_bytes_max: Annotated[int, msgspec.Meta(ge=64, le=4_000_000)] = 1_114_112
+    """Largest MQTT packet, told to clients as Maximum Packet Size: 1 MiB of payload, and 64 KiB for
+    topic name and properties."""
 
     client_id_bytes_max: PositiveInt = 256
     """Longest client identifier in bytes."""
@@ -61,7 +65,8 @@ class GatewayConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     """Longest topic name or filter in bytes; it is stored with every message."""
 
     keep_alive_max_s: Annotated[int, msgspec.Meta(ge=1, le=65535)] = 3600
-    """Largest keep alive; it also binds a client that asks for none (0)."""
+    """Largest keep alive of an MQTT 5 client, also of one that asks for none (0). MQTT 3 cannot be
+    told a limit: its clients get what they ask for."""
 
     receive_maximum: Annotated[int, msgspec.Meta(ge=1, le=65535)] = 1024
     """QoS 1 and 2 messages from one client that may be unacknowledged (Receive Maximum)."""

@@ -60,6 +60,17 @@ class TopicNameError(GatewayError):
     reason_code = 0x90
 
 
+class PacketTooLargeError(GatewayError):
+    """The client is owed a packet that is larger than it takes."""
+
+    reason_code = 0x95
+
+    def __init__(self, packet_bytes: int, packet_bytes_max: int) -> None:
+        super().__init__(
+            f"a packet of {packet_bytes} bytes, the client takes at most {packet_bytes_max}"
+        )
+
+
 class TopicAliasError(GatewayError):
     """A topic alias is 0 or above the maximum that the server granted."""
 

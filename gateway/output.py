@@ -57,7 +57,11 @@ class Output(Protocol):
         ...
 
     def set_limits(self, connection: int, *, frame_bytes_max: int, idle_s_max: int) -> None:
-        """Set the largest packet, and how many seconds without a packet are reported as a fault."""
+        """Set the largest packet, and how many seconds without a packet are reported as a fault.
+
+        0 seconds: silence is no fault. A peer above the lower mark is silent only if it takes no
+        output either.
+        """
         ...
 
     def peer(self, connection: int) -> tuple[str, int]:

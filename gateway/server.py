@@ -18,6 +18,7 @@ from motelog.core.net.driver import drive
 from motelog.core.net.listen import open_listener
 from motelog.core.net.reactor import Framing, Reactor
 from motelog.gateway.assembly import assemble
+from motelog.gateway.clients import CONNECTIONS_RESERVED
 from motelog.gateway.config import GatewayConfig
 from motelog.gateway.log.log_port import LogPort
 from motelog.gateway.metrics import GatewayMetrics
@@ -62,7 +63,7 @@ class Gateway:
         self.address = listener_socket.getsockname()[:2]
         connections_max = _connections_max(config.connections_max)
         reactor = Reactor(
-            connections_max=connections_max,
+            connections_max=connections_max + CONNECTIONS_RESERVED,
             output_bytes_high=config.output_bytes_high,
             output_bytes_max=config.output_bytes_max,
         )
@@ -145,7 +146,7 @@ def _connections_max(configured: int) -> int:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft < hard:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    allowed = max(64, hard - DESCRIPTORS_KEPT)
+    allowed = max(64, hard - DESCRIPTORS_KEPT - CONNECTIONS_RESERVED)
     if configured > allowed:
         logger.info(
             "the descriptor limit allows fewer connections than configured: raise it to serve them"

@@ -24,7 +24,7 @@ from motelog.core.remoting.topic_config import TopicConfig
 from motelog.core.store.disk.page_cache import NotInMemoryError, Pageable, PageIns
 from motelog.core.store.message_store import MessageStore
 from motelog.core.store.store_reader import ReadResult, ReadStatus
-from motelog.core.topic_names import is_group_topic
+from motelog.core.topic_names import GATEWAY_TOPICS, is_group_topic
 
 __all__ = [
     "BrokerApi",
@@ -81,9 +81,14 @@ class BrokerApi:
         return self._store.fence_reason
 
     def topic_queue_count(self, topic: str) -> int | None:
-        """Return how many queues may be written to; None if there is no such topic for users."""
+        """Return how many queues may be written to; None if there is no such topic.
+
+        Of the system's topics only those of gateways count.
+        """
         config = self._topics.get(topic)
-        if config is None or not config.is_writable or self._is_closed(topic):
+        if config is None or not config.is_writable:
+            return None
+        if self._is_closed(topic) and topic not in GATEWAY_TOPICS:
             return None
         return config.write_queue_nums
 
@@ -92,6 +97,9 @@ class BrokerApi:
 
         BrokerError if the name or the count is refused or the broker has too many topics.
         """
+        if topic in GATEWAY_TOPICS:
+            created = self._topics.create_gateway_topic(topic, queue_count, self.clock.now_ms())
+            return created.write_queue_nums
         if self._is_closed(topic):
             text = f"the topic {ascii(topic)[1:-1]} belongs to the system"
             raise BrokerError(ResponseCode.NO_PERMISSION, text)

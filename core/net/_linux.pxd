@@ -30,7 +30,7 @@ cdef extern from "sys/socket.h" nogil:
     int setsockopt(int, int, int, const void *, socklen_t)
     int getsockopt(int, int, int, void *, socklen_t *)
     int AF_INET, AF_INET6, SOCK_STREAM, SOCK_NONBLOCK, SOCK_CLOEXEC
-    int SOL_SOCKET, SO_ERROR, SO_LINGER, SHUT_WR, MSG_NOSIGNAL, MSG_DONTWAIT
+    int SOL_SOCKET, SO_ERROR, SO_KEEPALIVE, SO_LINGER, SHUT_WR, MSG_NOSIGNAL, MSG_DONTWAIT
 
 cdef extern from "netinet/in.h" nogil:
     cdef struct in_addr:
@@ -67,6 +67,10 @@ cdef extern from "sys/epoll.h" nogil:
     int epoll_wait(int, epoll_event *, int, int)
     int EPOLL_CLOEXEC, EPOLL_CTL_ADD, EPOLL_CTL_DEL, EPOLL_CTL_MOD
     uint32_t EPOLLIN, EPOLLOUT, EPOLLERR, EPOLLHUP
+
+cdef extern from "sys/ioctl.h" nogil:
+    int ioctl(int, unsigned long, ...)
+    int TIOCOUTQ
 
 cdef extern from "unistd.h" nogil:
     int close_descriptor "close"(int)

@@ -31,7 +31,7 @@ a C loop of recv and send without Python 4.6 and 0.32.
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from cpython.buffer cimport PyBuffer_FillInfo
-from libc.errno cimport EAGAIN, ECONNABORTED, EINPROGRESS, EINTR, EMFILE, EPROTO, errno
+from libc.errno cimport EAGAIN, ECONNABORTED, EINPROGRESS, EINTR, EMFILE, EPROTO, EUSERS, errno
 from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, malloc, realloc
 from libc.string cimport memcpy, memset
@@ -39,9 +39,9 @@ from libc.string cimport memcpy, memset
 from motelog.core.net._linux cimport (
     AF_INET, AF_INET6, EPOLLERR, EPOLLHUP, EPOLLIN, EPOLLOUT, EPOLL_CLOEXEC, EPOLL_CTL_ADD,
     EPOLL_CTL_DEL, EPOLL_CTL_MOD, IPPROTO_IP, IPPROTO_TCP, IP_BIND_ADDRESS_NO_PORT, SHUT_WR,
-    SOCK_CLOEXEC, SOCK_NONBLOCK, SOCK_STREAM, SOL_SOCKET, SO_ERROR, SO_LINGER, TCP_NODELAY,
-    accept4, bind, close_descriptor, connect, epoll_create1, epoll_ctl, epoll_event, epoll_wait,
-    getsockopt, htons, inet_ntop, inet_pton, linger, ntohs, recv, setsockopt, shutdown, sockaddr,
+    SOCK_CLOEXEC, SOCK_NONBLOCK, SOCK_STREAM, SOL_SOCKET, SO_ERROR, SO_KEEPALIVE, SO_LINGER,
+    TCP_NODELAY, TIOCOUTQ, accept4, bind, close_descriptor, connect, epoll_create1, epoll_ctl,
+    epoll_event, epoll_wait, getsockopt, htons, inet_ntop, inet_pton, ioctl, linger, ntohs, recv, setsockopt, shutdown, sockaddr,
     sockaddr_in, sockaddr_in6, sockaddr_storage, socket, socklen_t,
 )
 from motelog.core.net._output cimport (
@@ -89,6 +89,10 @@ cdef enum:
     CLOSE_OUTPUT_FULL = 3
     CLOSE_CONNECT_FAILED = 4
 
+cdef union Since:
+    uint32_t resting_until           # of RESTING: first turn that may give the id out again
+    uint32_t socket_bytes            # of FULL: what the peer had yet to take at the last sweep
+
 cdef struct Connection:
     uint8_t *rest                    # partial frame, or NULL
     Output output
@@ -99,7 +103,7 @@ cdef struct Connection:
     uint32_t last_frame_s            # of CONNECTING and LINGERING: when that began
     uint32_t idle_s_max
     uint32_t events                  # what epoll is asked for
-    uint32_t resting_until           # first turn that may give the id out again
+    Since since
     int fd
     uint16_t generation
     uint16_t flags
@@ -216,7 +220,8 @@ cdef class Reactor:
     cdef uint32_t now_s
     cdef uint32_t turn
     cdef readonly uint32_t connections_count
-    cdef readonly int accept_errno  # why the last accept failed and paused its listener, 0 if not
+    # why the last accept failed and paused its listener, 0 if it did not; EUSERS: no free slot
+    cdef readonly int accept_errno
     cdef uint32_t output_bytes_high
     cdef uint32_t output_bytes_max
     # slots
@@ -522,7 +527,10 @@ cdef class Reactor:
 
     def set_limits(self, Py_ssize_t connection, *, uint32_t frame_bytes_max, uint32_t idle_s_max):
         cdef Connection *c = self.existing(connection)
+        cdef int one = 1
         if c != NULL:
+            if not idle_s_max:
+                setsockopt(c.fd, SOL_SOCKET, SO_KEEPALIVE, &one, sizeof(one))
             c.frame_bytes_max = min(frame_bytes_max, <uint32_t>MESSAGE_BYTES_MAX)
             c.idle_s_max = min(idle_s_max, <uint32_t>MESSAGE_BYTES_MAX)
             c.flags &= ~FIRST_FRAME
@@ -605,7 +613,7 @@ cdef class Reactor:
 
     cdef void rest_slot(self, uint32_t slot) noexcept nogil:
         self.slots[slot].state = RESTING
-        self.slots[slot].resting_until = self.turn + 2
+        self.slots[slot].since.resting_until = self.turn + 2
         self.resting[(self.resting_begin + self.resting_count) % self.slots_max] = slot
         self.resting_count += 1
 
@@ -613,7 +621,7 @@ cdef class Reactor:
         cdef uint32_t slot
         while self.resting_count:
             slot = self.resting[self.resting_begin]
-            if <int32_t>(self.slots[slot].resting_until - self.turn) > 0:
+            if <int32_t>(self.slots[slot].since.resting_until - self.turn) > 0:
                 return
             self.resting_begin = (self.resting_begin + 1) % self.slots_max
             self.resting_count -= 1
@@ -817,7 +825,10 @@ cdef class Reactor:
                 return
             slot = self.take_slot()
             if slot < 0:
-                self.pause_listener(l, listener)
+                # Behind an accepted one nobody may wait; if somebody does, epoll says so again.
+                if i == 0:
+                    self.accept_errno = EUSERS
+                    self.pause_listener(l, listener)
                 return
             size = sizeof(peer)
             memset(&peer, 0, 4)
@@ -868,6 +879,7 @@ cdef class Reactor:
                 epoll_ctl(self.epoll_fd, EPOLL_CTL_MOD, l.fd, &event)
                 l.paused = 0
                 self.listeners_paused -= 1
+                self.accept_errno = 0
 
     # ------------------------------------------------------------------ input
 
@@ -1172,6 +1184,8 @@ cdef class Reactor:
             c = &self.slots[slot]
             if c.last_frame_s == 0:          # it was opened before anything told the time
                 c.last_frame_s = self.now_s
+            if c.state == OPEN and c.flags & FULL and takes_output(c):
+                c.last_frame_s = self.now_s
             waited_s = <int32_t>(self.now_s - c.last_frame_s)
             if c.state == OPEN:
                 if (
@@ -1258,6 +1272,19 @@ cdef class Reactor:
         turn.more = self.input_ready or self.ready_begin < self.ready_count
         self.last = turn
         return turn
+
+
+cdef bint takes_output(Connection *c) noexcept nogil:
+    """Whether a full connection's peer has taken output since the last sweep.
+
+    The connection is not read, so its frames cannot show that the peer is there.
+    """
+    cdef uint32_t before = c.since.socket_bytes
+    cdef int now = 0
+    if ioctl(c.fd, TIOCOUTQ, &now) != 0:
+        return False
+    c.since.socket_bytes = <uint32_t>now
+    return c.since.socket_bytes != before
 
 
 cdef uint32_t message_bytes(bytes data) except? 0xFFFFFFFF:

@@ -12,10 +12,12 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import ipaddress
 import select
 import socket
 import struct
+import termios
 from array import array
 from collections import deque
 from collections.abc import Iterable, Sequence
@@ -54,6 +56,16 @@ def frame_size(framing: Framing, data: bytes | bytearray, begin: int) -> int:
         if byte < 128:
             return length + i + 2
     return MALFORMED if len(data) - begin >= 5 else 0
+
+
+def _takes_output(c: _Connection) -> bool:
+    """Whether a full connection's peer has taken output since the last sweep.
+
+    The connection is not read, so its frames cannot show that the peer is there.
+    """
+    before = c.socket_bytes
+    [c.socket_bytes] = struct.unpack("i", fcntl.ioctl(c.sock, termios.TIOCOUTQ, bytes(4)))
+    return c.socket_bytes != before
 
 
 class Turn:
@@ -126,6 +138,7 @@ class _Connection:
         "peer",
         "rest",
         "sock",
+        "socket_bytes",
         "variant",
     )
 
@@ -158,6 +171,7 @@ class _Connection:
         self.is_connecting = listener < 0
         self.is_paused = False
         self.is_full = False  # above output_bytes_high; not read until it has drained
+        self.socket_bytes = 0  # while it is full: what the peer had yet to take at the last sweep
         self.is_blocked = False  # the socket takes no more; waits for EPOLLOUT
         self.is_broken = False  # sending failed; bytes that the peer sent before are still read
         self.is_lingering = False  # closed by Python: sends what is queued, discards input
@@ -200,7 +214,7 @@ class Reactor:
         self._output_bytes_max = output_bytes_max
         self._epoll: select.epoll | None = select.epoll()
         self._listeners: list[_Listener] = []
-        # Why the last accept failed and paused its listener, 0 if it did not.
+        # Why the last accept failed and paused its listener, 0 if it did not; EUSERS: no free slot.
         self.accept_errno = 0
         self._connections: dict[int, _Connection] = {}
         self._by_descriptor: dict[int, int] = {}
@@ -439,10 +453,14 @@ class Reactor:
     def set_limits(self, connection: int, *, frame_bytes_max: int, idle_s_max: int) -> None:
         """Set the largest frame, header included, and the seconds without one until Fault.IDLE.
 
-        0 seconds: never. Time in which Python has paused the connection does not count.
+        0 seconds: never, but the system looks after a silent peer by TCP keep-alive. Time in which
+        Python has paused the connection does not count. While its output holds reading back, what
+        counts is whether the peer takes output.
         """
         c = self._sendable(connection)
         if c is not None:
+            if not idle_s_max:
+                c.sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
             c.frame_bytes_max = frame_bytes_max
             c.idle_s_max = idle_s_max
             c.awaits_first_frame = False
@@ -479,6 +497,9 @@ class Reactor:
         self._now_s = now_s
         for slot, c in list(self._connections.items()):
             if not c.last_frame_s:  # it was opened before the first poll() gave a time
+                c.last_frame_s = now_s
+            is_open = not (c.is_connecting or c.is_lingering)
+            if is_open and c.is_full and _takes_output(c):
                 c.last_frame_s = now_s
             waited_s = now_s - c.last_frame_s
             if c.is_connecting:
@@ -594,12 +615,15 @@ class Reactor:
 
     def _accept(self, number: int) -> None:
         listener = self._listeners[number]
-        for _ in range(ACCEPTS_MAX):
+        for i in range(ACCEPTS_MAX):
             if listener.sock is None or listener.resume_s is not None:
                 return
             slot = self._take_slot()
             if slot is None:
-                self._pause_listener(listener)
+                # Behind an accepted one nobody may wait; if somebody does, epoll says so again.
+                if i == 0:
+                    self.accept_errno = errno.EUSERS
+                    self._pause_listener(listener)
                 return
             try:
                 sock, peer = listener.sock.accept()
@@ -645,6 +669,7 @@ class Reactor:
                 and self._now_s >= listener.resume_s
             ):
                 listener.resume_s = None
+                self.accept_errno = 0
                 self._usable().modify(listener.sock, select.EPOLLIN)
 
     # ------------------------------------------------------------------ input

@@ -15,8 +15,8 @@ from motelog.core.addresses import parse_address
 # come back at once. The system's own limit (net.core.somaxconn) may be lower.
 LISTEN_BACKLOG: Final = 4096
 ACCEPTING_RESTS: Final = (
-    "new connections have to wait, those that are open are served; raise the limit of open files"
-    " (ulimit -n, LimitNOFILE) or the machine's memory error=%s"
+    "new connections have to wait, those that are open are served; raise connections_max, the limit"
+    " of open files (ulimit -n, LimitNOFILE) or the machine's memory error=%s"
 )
 ACCEPT_LINE_PERIOD_S: Final = 60.0
 

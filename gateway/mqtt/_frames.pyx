@@ -175,11 +175,8 @@ cdef list _split_all(
             continue
         if connecting is None:
             connecting = set()
-        if first_byte == CONNECT << 4:
+        if first_byte >> 4 == CONNECT:  # its flags are judged with its version, by decode_connect
             connecting.add(entry[0])
-        elif first_byte >> 4 == CONNECT:  # [MQTT-2.1.3-1]
-            frames.append(_fault(entry[0], MALFORMED_PACKET, 0))
-            continue
         elif entry[0] not in connecting:  # [MQTT-3.1.0-1]
             frames.append(_fault(entry[0], PROTOCOL_ERROR, 0))
             continue

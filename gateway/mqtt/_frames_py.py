@@ -24,7 +24,6 @@ _ACKS: Final = frozenset(
     {PacketType.PUBACK, PacketType.PUBREC, PacketType.PUBREL, PacketType.PUBCOMP}
 )
 _FLAGS_2: Final = frozenset({PacketType.PUBREL, PacketType.SUBSCRIBE, PacketType.UNSUBSCRIBE})
-_CONNECT: Final = PacketType.CONNECT << 4
 
 Frame = tuple[int, int, Any, Any, int, Any]
 
@@ -88,10 +87,8 @@ def _split_frame(connection: int, version: int, frame: bytes, connecting: set[in
     first_byte, body = frame[0], frame[body_begin:]
     if version != 0:
         return split_one(first_byte, body, version, connection)
-    if first_byte == _CONNECT:
-        connecting.add(connection)
-    elif first_byte >> 4 == PacketType.CONNECT:  # [MQTT-2.1.3-1]
-        return _fault(connection, ReasonCode.MALFORMED_PACKET, 0)
+    if first_byte >> 4 == PacketType.CONNECT:
+        connecting.add(connection)  # its flags are judged with its version, by decode_connect
     elif connection not in connecting:  # [MQTT-3.1.0-1]
         return _fault(connection, ReasonCode.PROTOCOL_ERROR, 0)
     return (connection, first_byte, None, body, 0, None)

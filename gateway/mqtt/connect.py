@@ -33,7 +33,7 @@ from motelog.gateway.mqtt.packet_types import (
     ReasonCode,
     Will,
 )
-from motelog.gateway.mqtt.packing import packet
+from motelog.gateway.mqtt.packing import check_flags, packet
 from motelog.gateway.mqtt.properties import WILL, length_and_properties, read_properties
 from motelog.gateway.mqtt.topics import check_topic_name
 
@@ -68,7 +68,7 @@ _RETURN_CODES: Final[dict[int, int]] = {
 }
 
 
-def decode_connect(body: bytes) -> Connect:
+def decode_connect(first_byte: int, body: bytes) -> Connect:
     """Return the CONNECT in a packet body (what follows the fixed header).
 
     Raises UnsupportedProtocolVersionError, MalformedPacketError, ProtocolViolationError,
@@ -77,6 +77,8 @@ def decode_connect(body: bytes) -> Connect:
     """
     reader = FieldReader(body)
     version = _read_version(reader, body)
+    if version != 3:  # 3.1 does not use the bits beside the packet type
+        check_flags(version, first_byte, 0)
     flags = reader.u8()
     _check_flags(version, flags)
     keep_alive_s = reader.u16()
@@ -109,9 +111,10 @@ def decode_connect(body: bytes) -> Connect:
 def claimed_version(body: bytes) -> int:
     """Return the version in which to answer a CONNECT that ``decode_connect`` refused.
 
-    Level 5 and above is answered as MQTT 5, everything else as 3.1.1.
+    Every level but 5 is answered as 3.1.1. A bridge sets bit 7 of its level and tries again without
+    it, but only when the refusal has the form of 3.1.1. [MQTT-3.1.2-2 of 3.1.1]
     """
-    return 5 if body[:6] == b"\x00\x04MQTT" and len(body) > 6 and body[6] >= 5 else 4
+    return 5 if body[:7] == b"\x00\x04MQTT\x05" else 4
 
 
 def encode_connect(connect: Connect) -> bytes:

@@ -178,8 +178,8 @@ def _is_0(value: int) -> bool:
     return value == 0
 
 
-def _has_wildcard(topic: str) -> bool:
-    return "+" in topic or "#" in topic
+def _is_no_name(topic: str) -> bool:
+    return not topic or "+" in topic or "#" in topic
 
 
 _P = PacketType
@@ -198,7 +198,7 @@ _RULES: Final[dict[int, _Rule]] = {
         "response_topic",
         _Kind.STRING,
         _MESSAGE,
-        fault=_has_wildcard,  # [MQTT-3.3.2-14]
+        fault=_is_no_name,  # [MQTT-3.3.2-14] [MQTT-4.7.3-1]
     ),
     PropertyId.CORRELATION_DATA: _Rule("correlation_data", _Kind.BINARY, _MESSAGE),
     PropertyId.SUBSCRIPTION_IDENTIFIER: _Rule(

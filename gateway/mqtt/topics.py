@@ -15,7 +15,8 @@ from motelog.gateway.errors import MalformedPacketError, TopicFilterError, Topic
 from motelog.gateway.mqtt.fields import STRING_BYTES_MAX
 
 SHARED_PREFIX: Final = "$share/"
-# More levels than any fleet uses, and few enough that matching one topic name stays cheap.
+# More levels than any fleet uses, and few enough that matching one topic name stays cheap. A filter
+# of more levels is legal; SUBACK refuses it.
 FILTER_LEVELS_MAX: Final = 128
 
 _CONTROL: Final = "\x00-\x1f\x7f-\x9f"
@@ -51,11 +52,9 @@ def check_topic_filter(topic_filter: str) -> None:
     shared = parse_shared(topic_filter)
     if shared is not None:
         topic_filter = shared[1]
-    levels = topic_filter.split("/")
-    if len(levels) > FILTER_LEVELS_MAX:
-        raise TopicFilterError(f"topic filter has more than {FILTER_LEVELS_MAX} levels")
     if not has_wildcard(topic_filter):
         return
+    levels = topic_filter.split("/")
     last = len(levels) - 1
     for i, level in enumerate(levels):
         if "#" in level and (level != "#" or i != last):  # [MQTT-4.7.1-1]

@@ -106,12 +106,14 @@ class Answers:
         else:
             self._waiting.setdefault(ticket, []).append(then)
 
-    def _wait(self, kind: PacketType, acks: Acks, ticket: Ticket) -> None:
+    def _wait(
+        self, kind: PacketType, acks: Acks, ticket: Ticket, error: GatewayError | None = None
+    ) -> None:
         connections = self._connections_of(acks)
         counted: list[Connection] = []
         if kind is PacketType.PUBACK:
             counted = [c for c in connections if c is not None and c.version == 5]
-        self._waiting.setdefault(ticket, []).append(Owed(kind, acks, connections, counted))
+        self._waiting.setdefault(ticket, []).append(Owed(kind, acks, connections, counted, error))
         for connection in counted:
             connection.unacknowledged += 1
             if connection.unacknowledged > self._receive_maximum:  # [MQTT-3.3.4-9]
@@ -141,8 +143,8 @@ class Answers:
     ) -> None:
         """Refuse one publish, behind the answers that wait. [MQTT-4.6.0-2]"""
         if self._waiting:
-            owed = Owed(kind, [(connection.number, packet_id)], [connection], [], error)
-            self._waiting[next(reversed(self._waiting))].append(owed)
+            last = next(reversed(self._waiting))
+            self._wait(kind, [(connection.number, packet_id)], last, error)
         else:
             self._refuse(kind, connection, packet_id, error)
 
@@ -156,7 +158,8 @@ class Answers:
         packet: bytes | None = None
         if kind in (PacketType.PUBACK, PacketType.PUBREC):
             self._metrics.publishes_refused += 1
-            session.particulars.received.pop(packet_id, None)
+            if kind is PacketType.PUBREC:
+                session.particulars.received.pop(packet_id, None)
             packet = refuse_publish(kind, connection.version, packet_id, error.reason_code)
         if packet is None:
             self._disconnect(connection, error.reason_code, str(error))

@@ -9,9 +9,11 @@ Spec: MQTT 5.0 sections 3.3, 3.4 and 4.6; 3.1.1 likewise.
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 from motelog.core.clock import Clock
+from motelog.core.limited_log import LimitedLog
 from motelog.core.message import PROPERTIES_BYTES_MAX, encode_host
 from motelog.core.net.reactor import Turn
 from motelog.gateway.clients import Clients
@@ -32,6 +34,8 @@ from motelog.gateway.publish.routes import Routes
 from motelog.gateway.sessions.connection import Connection
 from motelog.gateway.sessions.publish_rules import check_publish
 from motelog.gateway.sessions.session import Session
+
+logger = logging.getLogger(__name__)
 
 
 class ReactorListener:
@@ -63,6 +67,7 @@ class ReactorListener:
         self._metrics = metrics
         self._connections = connections
         self._clock = clock
+        self._peer_log = LimitedLog(logger, monotonic_s=lambda: clock.monotonic_ms() / 1000)
         # Collected in this turn: messages, publishes to acknowledge, connections that ping.
         self._messages: list[tuple[Any, ...]] = []
         self._acks: Acks = []
@@ -226,7 +231,17 @@ class ReactorListener:
     def _refuse_publish(
         self, connection: Connection, qos: int, packet_id: int, error: GatewayError
     ) -> None:
-        """Answer one publish that is not stored; it ends the connection only where it must."""
+        """Answer one publish that is not stored; it ends the connection only where it must.
+
+        At QoS 0 there is no answer, so that the log line and the counter are all that tells of it.
+        """
+        self._peer_log.warning(
+            "the gateway refuses a publish client_id=%r qos=%d reason_code=0x%02x why=%s",
+            connection.session.client_id if connection.session is not None else "",
+            qos,
+            error.reason_code,
+            error,
+        )
         if qos:
             self._commit()  # acknowledgements go out in the order of the publishes [MQTT-4.6.0-2]
             kind = PacketType.PUBACK if qos == 1 else PacketType.PUBREC

@@ -1,6 +1,7 @@
 """Who may connect, and on which terms: CONNECT in, a decision with its CONNACK out.
 
-Owns: refusals and their codes, what CONNACK says of the gateway's limits.
+Owns: refusals and their codes, what CONNACK says of the gateway's limits, which DISCONNECT is valid
+after it.
 Must not touch: connections, sessions; ``clients`` applies the decisions.
 Spec: MQTT 5.0 and 3.1.1 sections 3.1 and 3.2. CONNACK says what this gateway does not offer yet:
 retained messages, shared subscriptions. Requests for these, and for enhanced authentication, are
@@ -13,13 +14,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from motelog.gateway.config import GatewayConfig
-from motelog.gateway.errors import GatewayError
+from motelog.gateway.errors import GatewayError, ProtocolViolationError
 from motelog.gateway.mapping.message_properties import publish_properties
 from motelog.gateway.mqtt.connect import claimed_version, decode_connect, encode_connack
 from motelog.gateway.mqtt.packet_types import (
     NO_PROPERTIES,
     PROTOCOL_VERSIONS,
     Connect,
+    Disconnect,
     PacketType,
     PropertyId,
     PropertyValue,
@@ -51,7 +53,10 @@ class Accepted:
 
     @property
     def idle_s_max(self) -> int:
-        """Seconds that the client may be silent before it counts as gone. [MQTT-3.1.2-22]"""
+        """Seconds that the client may be silent before it counts as gone, 0 if it always may.
+
+        [MQTT-3.1.2-22]
+        """
         return self.keep_alive_s + (self.keep_alive_s + 1) // 2
 
 
@@ -92,12 +97,13 @@ class ConnectRules:
 
         ``new_client_id`` makes the identifier of a client that leaves it to the server.
         """
-        if first_byte != PacketType.CONNECT << 4:  # [MQTT-3.1.0-1]
+        if first_byte >> 4 != PacketType.CONNECT:  # [MQTT-3.1.0-1]
             return refuse_unread(ReasonCode.PROTOCOL_ERROR, "the first packet is not CONNECT")
         try:
-            connect = decode_connect(body)
+            connect = decode_connect(first_byte, body)
         except GatewayError as exc:
-            return _refused(claimed_version(body), exc.reason_code, str(exc))
+            connack = encode_connack(claimed_version(body), exc.reason_code)
+            return Refused(exc.reason_code, str(exc), client_id="", connack=connack)
         return self._refusal(connect) or self._accept(connect, connect.client_id or new_client_id())
 
     def _refusal(self, connect: Connect) -> Refused | None:
@@ -115,12 +121,15 @@ class ConnectRules:
             why = f"client identifier longer than {self._config.client_id_bytes_max} bytes"
         else:
             return None
-        return _refused(connect.version, code, why, connect.client_id)
+        return _refusal_of(connect, code, why)
 
-    def _accept(self, connect: Connect, client_id: str) -> Accepted:
+    def _accept(self, connect: Connect, client_id: str) -> Accepted | Refused:
         config, asked = self._config, connect.properties
         told: dict[PropertyId, PropertyValue] = {}
-        keep_alive_s = min(connect.keep_alive_s or 65535, config.keep_alive_max_s)
+        keep_alive_s = connect.keep_alive_s
+        if connect.version == 5:
+            # MQTT 3 cannot be told another keep alive, so its clients keep what they asked for.
+            keep_alive_s = min(keep_alive_s or 65535, config.keep_alive_max_s)
         if keep_alive_s != connect.keep_alive_s:
             told[PropertyId.SERVER_KEEP_ALIVE] = keep_alive_s
         if connect.version == 5:
@@ -132,7 +141,7 @@ class ConnectRules:
             told[PropertyId.SESSION_EXPIRY_INTERVAL] = expiry_s
         if not connect.client_id:
             told[PropertyId.ASSIGNED_CLIENT_IDENTIFIER] = client_id
-        return Accepted(
+        accepted = Accepted(
             version=connect.version,
             client_id=client_id,
             user_name=connect.user_name,
@@ -145,6 +154,11 @@ class ConnectRules:
             topic_alias_max=min(asked.topic_alias_maximum or 0, config.topic_alias_max),
             told=told,
         )
+        if len(self.connack(accepted, session_present=False)) > accepted.packet_bytes_max:
+            # Nothing in it may be left out.
+            why = f"CONNACK is larger than the {accepted.packet_bytes_max} bytes the client takes"
+            return _refusal_of(connect, ReasonCode.PACKET_TOO_LARGE, why)
+        return accepted
 
     def connack(self, accepted: Accepted, *, session_present: bool) -> bytes:
         """Return the CONNACK that accepts; for MQTT 5 it tells what differs from the request."""
@@ -177,6 +191,16 @@ def _stored_will(connect: Connect) -> StoredWill | None:
     )
 
 
+def check_disconnect(disconnect: Disconnect, *, asked_for_expiry: bool) -> None:
+    """Raise ProtocolViolationError if the DISCONNECT of a client is not valid.
+
+    ``asked_for_expiry``: its CONNECT had a Session Expiry Interval above 0.
+    """
+    if disconnect.properties.session_expiry_interval_s and not asked_for_expiry:
+        # Section 3.14.2.2.2: it is no DISCONNECT, so that a will is not dropped.
+        raise ProtocolViolationError("a session expiry interval in DISCONNECT, after 0 in CONNECT")
+
+
 def refuse_unread(reason_code: int, why: str) -> Refused:
     """Refuse a connection from which no CONNECT could be read.
 
@@ -185,5 +209,16 @@ def refuse_unread(reason_code: int, why: str) -> Refused:
     return Refused(reason_code, why, client_id="", connack=b"")
 
 
-def _refused(version: int, reason_code: int, why: str, client_id: str = "") -> Refused:
-    return Refused(reason_code, why, client_id, encode_connack(version, reason_code))
+def refuse_above_limit(accepted: Accepted) -> Refused:
+    """Refuse a client for which the gateway has no connection left."""
+    why = "as many clients are connected as connections_max allows"
+    code = ReasonCode.SERVER_UNAVAILABLE
+    connack = encode_connack(accepted.version, code)  # shorter than the one that accepts
+    return Refused(code, why, accepted.client_id, connack)
+
+
+def _refusal_of(connect: Connect, reason_code: int, why: str) -> Refused:
+    connack = encode_connack(connect.version, reason_code)
+    if len(connack) > (connect.properties.maximum_packet_bytes or PACKET_BYTES_LIMIT):
+        connack = b""  # [MQTT-3.1.2-24]
+    return Refused(reason_code, why, connect.client_id, connack)

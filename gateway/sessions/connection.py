@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from motelog.gateway.errors import ProtocolViolationError, TopicAliasError
+from motelog.gateway.errors import PacketTooLargeError, ProtocolViolationError, TopicAliasError
 from motelog.gateway.output import Output
 
 if TYPE_CHECKING:
@@ -89,6 +89,21 @@ class Connection:
             self._sent_aliases = {}
         if topic not in self._sent_aliases and len(self._sent_aliases) < self.topic_alias_max:
             self._sent_aliases[topic] = len(self._sent_aliases) + 1
+
+    def send(self, packet: bytes) -> None:
+        """Send a packet that the client is owed; PacketTooLargeError if it takes none so large.
+
+        [MQTT-3.1.2-24]. No packet has a Reason String or User Property that could be left out.
+        PUBACK, PINGRESP and DISCONNECT need no check: they are not longer than the CONNACK that the
+        client of version 5 has taken. Messages for subscribers are checked in ``deliver``.
+        """
+        self.check_size(packet)
+        self.output.send(self.number, packet)
+
+    def check_size(self, packet: bytes) -> None:
+        """Raise PacketTooLargeError if the client takes no packet so large."""
+        if len(packet) > self.packet_bytes_max:
+            raise PacketTooLargeError(len(packet), self.packet_bytes_max)
 
     def resolve_alias(self, topic: bytes, alias: int, alias_max: int) -> bytes:
         """Return the topic name of a PUBLISH with a topic alias; a name that comes along is kept.

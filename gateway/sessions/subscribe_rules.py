@@ -17,7 +17,7 @@ from motelog.gateway.mqtt.subscribe import (
     encode_suback,
     encode_unsuback,
 )
-from motelog.gateway.mqtt.topics import parse_shared
+from motelog.gateway.mqtt.topics import FILTER_LEVELS_MAX, parse_shared
 from motelog.gateway.sessions.session import Session
 from motelog.gateway.sessions.subscriptions import HAS_IDENTIFIER, NO_LOCAL, RETAIN_AS_PUBLISHED
 
@@ -94,6 +94,8 @@ def _decide(
         code, why = ReasonCode.NOT_AUTHORIZED, "filters that begin with '$' are the server's"
     elif len(topic_filter.encode()) > config.topic_bytes_max:
         code, why = ReasonCode.TOPIC_FILTER_INVALID, "the filter is too long"
+    elif topic_filter.count("/") >= FILTER_LEVELS_MAX:
+        code, why = ReasonCode.TOPIC_FILTER_INVALID, "the filter has too many levels"
     elif not has_room:
         code, why = ReasonCode.QUOTA_EXCEEDED, "the session has too many subscriptions"
     else:

@@ -45,7 +45,13 @@ class Stage:
     A second stage on the same ``log`` is the gateway after a restart.
     """
 
-    def __init__(self, config: GatewayConfig | None = None, *, log: FakeLog | None = None) -> None:
+    def __init__(
+        self,
+        config: GatewayConfig | None = None,
+        *,
+        log: FakeLog | None = None,
+        connections_max: int = 16,
+    ) -> None:
         self.log = log or FakeLog()
         self.output = MemoryOutput()
         self.clock = ManualClock(self.log.now_ms)
@@ -62,7 +68,7 @@ class Stage:
             self.output,
             self.metrics,
             self.clock,
-            connections_max=16,
+            connections_max=connections_max,
             wake=lambda: None,
         )
         self.connections = parts.connections

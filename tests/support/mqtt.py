@@ -69,7 +69,7 @@ def decode_packet(version: int, packet: bytes) -> object:
     packet_type = PacketType(packet[0] >> 4)
     match packet_type:
         case PacketType.CONNECT:
-            return decode_connect(body)
+            return decode_connect(packet[0], body)
         case PacketType.CONNACK:
             return decode_connack(version, body)
         case PacketType.PUBACK | PacketType.PUBREC | PacketType.PUBREL | PacketType.PUBCOMP:

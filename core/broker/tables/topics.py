@@ -25,6 +25,7 @@ from motelog.core.remoting.topic_config import (
 from motelog.core.topic_names import (
     DEFAULT_TOPIC,
     DLQ_PREFIX,
+    GATEWAY_TOPICS,
     HALF_TOPIC,
     OP_HALF_TOPIC,
     RETRY_PREFIX,
@@ -160,6 +161,17 @@ class TopicTable:
             TopicConfig(topic_name=name, read_queue_nums=1, write_queue_nums=1), now_ms
         )
 
+    def create_gateway_topic(self, name: str, queue_count: int, now_ms: int) -> TopicConfig:
+        """Return a topic of gateways' state, created if it is new; no request can change it."""
+        assert name in GATEWAY_TOPICS
+        known = self._topics.get(name)
+        if known is not None:
+            return known
+        return self._put(
+            TopicConfig(topic_name=name, read_queue_nums=queue_count, write_queue_nums=queue_count),
+            now_ms,
+        )
+
     def snapshot(self) -> dict[str, Any]:
         """Return the content of topics.json; a copy, fit to be encoded in a thread."""
         return {"dataVersion": self.version, "topicConfigTable": dict(self._topics)}
@@ -183,12 +195,13 @@ class TopicTable:
 
         A crash may come after a topic's first message and before the topic is in the file. The
         message was acknowledged, so its topic must exist again. Such a topic gets ``queue_count``
-        queues (a group's own topic gets one), or as many as its queues in the store require.
+        queues (one if it is a group's or the gateways' own), or as many as its queues in the store
+        require.
         """
         lacking: dict[str, int] = {}
         for name, queue_id in queues:
             if name not in self._topics and topic_name_fault(name) is None:
-                least = 1 if is_group_topic(name) else queue_count
+                least = 1 if is_group_topic(name) or name in GATEWAY_TOPICS else queue_count
                 lacking[name] = max(lacking.get(name, least), queue_id + 1)
         for name, count in lacking.items():
             # Even beyond topics_max: these topics exist.

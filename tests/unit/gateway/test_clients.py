@@ -9,7 +9,19 @@ import pytest
 from motelog.core.net.reactor_types import CloseReason, Fault
 from motelog.gateway.config import GatewayConfig
 from motelog.gateway.mqtt.connect import encode_connect
-from motelog.gateway.mqtt.packet_types import Connect, ReasonCode, Will
+from motelog.gateway.mqtt.disconnect import encode_disconnect
+from motelog.gateway.mqtt.packet_types import (
+    Connect,
+    Properties,
+    PropertyId,
+    PropertyValue,
+    ReasonCode,
+    Subscribe,
+    SubscribeEntry,
+    Unsubscribe,
+    Will,
+)
+from motelog.gateway.mqtt.subscribe import encode_subscribe, encode_unsubscribe
 from tests.support.gateway_stage import Stage, publish
 
 SUBSCRIBE = bytes.fromhex("8206 0001 0001 61 01")  # "a", QoS 1
@@ -32,7 +44,7 @@ def test_connection_has_a_session_from_connect_on() -> None:
     session = connection.session
     assert session is not None
     assert (session.client_id, session.connection) == ("me", connection)
-    assert (stage.output.variants[1], stage.output.limits[1]) == (5, (1_048_576, 90))
+    assert (stage.output.variants[1], stage.output.limits[1]) == (5, (1_114_112, 90))
     assert stage.metrics.sessions_now == 1
 
 
@@ -63,6 +75,24 @@ def test_refused_connection_is_answered_closed_and_counted(
     assert (stage.metrics.connections_refused, stage.metrics.sessions_now) == (1, 0)
     [record] = caplog.records
     assert "peer=127.0.0.1:4001 client_id='me' reason_code=0x90" in record.getMessage()
+
+
+def test_client_above_the_limit_is_answered_and_one_that_is_known_takes_over(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    stage = Stage(connections_max=2)
+    stage.turn((1, connect("one")), (2, connect("two", 5)), opened=[1, 2])
+    stage.turn((3, connect("three")), (4, connect("four", 5)), opened=[3, 4])
+    assert (stage.sent(3), stage.sent(4)) == ([b"\x20\x02\x00\x03"], [b"\x20\x03\x00\x88\x00"])
+    assert stage.output.closed == [3, 4]
+    assert stage.metrics.connections_refused == 2
+    assert "client_id='three' reason_code=0x88 why=as many clients" in caplog.text
+    stage.turn((5, connect("one")), opened=[5])  # its first connection is half-open
+    assert stage.sent(5) == [b"\x20\x02\x00\x00"]
+    assert (stage.output.closed, stage.connections[1]) == ([3, 4, 1], None)
+    stage.turn((5, b"\xe0\x00"))
+    stage.turn((6, connect("three")), opened=[6])
+    assert stage.sent(6) == [b"\x20\x02\x00\x00"]
 
 
 def test_fault_before_connect_ends_the_connection_without_an_answer() -> None:
@@ -118,6 +148,44 @@ def test_unsubscribe_ends_delivery() -> None:
     assert stage.metrics.subscriptions_now == 0
     stage.turn((1, publish("a", b"x")))
     assert stage.sent(1) == []
+
+
+def test_answer_that_the_client_does_not_take_ends_the_connection_instead() -> None:
+    stage = Stage()
+    properties = Properties(maximum_packet_bytes=40)
+    connect = Connect(5, clean_start=True, keep_alive_s=60, client_id="c", properties=properties)
+    for number, answer_bytes in ((1, 40), (2, 41)):
+        stage.turn((number, encode_connect(connect)), opened=[number])
+        stage.sent(number)
+        filters = [SubscribeEntry(f"f{i}", 0) for i in range(answer_bytes - 5)]
+        stage.turn((number, encode_subscribe(5, Subscribe(1, tuple(filters)))))
+        [answer] = stage.sent(number)
+        if answer_bytes == 40:
+            assert (answer[0], len(answer)) == (0x90, 40)
+            names = tuple(f"g{i}" for i in range(36))
+            stage.turn((number, encode_unsubscribe(5, Unsubscribe(1, names))))
+            [answer] = stage.sent(number)
+        assert answer == b"\xe0\x01\x95"
+        assert stage.output.closed.pop() == number
+    assert stage.metrics.subscriptions_now == 0
+
+
+@pytest.mark.parametrize(
+    ("asked_s", "then_s", "answer"),
+    [(0, 9, [b"\xe0\x01\x82"]), (None, 9, [b"\xe0\x01\x82"]), (0, 0, []), (9, 9, []), (9, 0, [])],
+)
+def test_session_expiry_in_disconnect_needs_one_in_connect(
+    asked_s: int | None, then_s: int, answer: list[bytes]
+) -> None:
+    stage = Stage()
+    properties = Properties(session_expiry_interval_s=asked_s)
+    connect = Connect(5, clean_start=True, keep_alive_s=60, client_id="c", properties=properties)
+    stage.turn((1, encode_connect(connect)), opened=[1])
+    stage.sent(1)
+    expiry: dict[PropertyId, PropertyValue] = {PropertyId.SESSION_EXPIRY_INTERVAL: then_s}
+    stage.turn((1, encode_disconnect(5, 0, expiry)))
+    assert (stage.sent(1), stage.output.closed) == (answer, [1])
+    assert stage.metrics.connections_closed == 1
 
 
 def test_options_are_replaced_and_counted_once() -> None:

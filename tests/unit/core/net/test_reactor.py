@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
+import os
 import socket
+import stat
 from collections.abc import Iterator
 
 import pytest
@@ -257,6 +261,41 @@ def test_idle_time_counts_complete_frames_and_not_bytes(loop: ReactorLoop) -> No
     assert loop.faults == [(connection, Fault.IDLE)]
 
 
+def test_a_peer_that_may_always_be_silent_is_looked_after_by_the_system(
+    loop: ReactorLoop,
+) -> None:
+    connection, _peer = loop.open()
+    accepted = socket.socket(fileno=_descriptor_of_peer(loop.reactor.peer(connection)))
+    try:
+        assert not accepted.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+        loop.reactor.set_limits(connection, frame_bytes_max=FRAME_BYTES_MAX, idle_s_max=3)
+        assert not accepted.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+        loop.reactor.set_limits(connection, frame_bytes_max=FRAME_BYTES_MAX, idle_s_max=0)
+        assert accepted.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+    finally:
+        accepted.detach()
+    loop.now_s += 1_000_000
+    loop.reactor.sweep(loop.now_s)
+    loop.settle()
+    assert not loop.faults
+
+
+def _descriptor_of_peer(address: tuple[str, int]) -> int:
+    """Return this process's descriptor of the connection to ``address``."""
+    for name in os.listdir("/proc/self/fd"):
+        descriptor = int(name)
+        try:
+            if not stat.S_ISSOCK(os.fstat(descriptor).st_mode):
+                continue
+            sock = socket.socket(fileno=os.dup(descriptor))
+        except OSError:
+            continue
+        with sock, contextlib.suppress(OSError):
+            if sock.getpeername() == address:
+                return descriptor
+    raise AssertionError(f"no connection to {address}")
+
+
 def test_paused_time_is_not_idle_time(loop: ReactorLoop) -> None:
     connection, peer = loop.open()
     loop.reactor.set_limits(connection, frame_bytes_max=FRAME_BYTES_MAX, idle_s_max=3)
@@ -400,6 +439,46 @@ def test_output_above_its_mark_that_leaves_at_once_is_reported_as_drained(
         reactor.send(connection, bytes(1_001))
         loop.settle()
         assert loop.drained == [connection]
+
+
+def test_a_slow_reader_is_not_idle_while_it_takes_output(reactor_class: type[Reactor]) -> None:
+    reactor = reactor_class(output_bytes_high=10_000, output_bytes_max=10_000_000)
+    with reactor_loop(reactor, sock=listening(buffer_bytes=65_536), buffer_bytes=4096) as loop:
+        connection, peer = loop.open()
+        reactor.set_limits(connection, frame_bytes_max=FRAME_BYTES_MAX, idle_s_max=3)
+        reactor.send(connection, bytes(1_000_000))
+        loop.settle()
+        for _ in range(30):
+            peer.sendall(PING)
+            receive_exactly_while(loop, peer, 8_000)
+            loop.now_s += 1
+            reactor.sweep(loop.now_s)
+            loop.settle()
+        assert not loop.faults
+        assert not loop.frames[connection]  # its pings wait: nothing is read from it
+        for _ in range(6):  # it stops reading: pings alone do not keep it
+            peer.sendall(PING)
+            loop.now_s += 1
+            reactor.sweep(loop.now_s)
+            loop.settle()
+        assert loop.faults == [(connection, Fault.IDLE)]
+
+
+def test_a_closed_connection_that_still_takes_output_lingers_only_so_long(
+    reactor_class: type[Reactor],
+) -> None:
+    reactor = reactor_class(output_bytes_high=10_000, output_bytes_max=10_000_000)
+    with reactor_loop(reactor, sock=listening(buffer_bytes=65_536), buffer_bytes=4096) as loop:
+        connection, peer = loop.open()
+        reactor.send(connection, bytes(1_000_000))
+        loop.settle()
+        reactor.close(connection)
+        for _ in range(2):
+            receive_exactly_while(loop, peer, 8_000)
+            loop.now_s += 1
+            reactor.sweep(loop.now_s)
+        with pytest.raises(ConnectionResetError):
+            receive_exactly(peer, 1_000_000)
 
 
 def receive_exactly_while(loop: ReactorLoop, peer: socket.socket, size: int) -> None:
@@ -650,6 +729,20 @@ def test_accepting_rests_while_all_slots_are_taken(reactor_class: type[Reactor])
         loop.now_s += 1
         loop.settle()
         assert len(loop.opened) == 3
+
+
+def test_who_waits_for_a_slot_is_told_of(reactor_class: type[Reactor]) -> None:
+    with reactor_loop(reactor_class(connections_max=1)) as loop:
+        _first, first_peer = loop.open()
+        assert loop.reactor.accept_errno == 0  # all are taken, and nobody waits
+        loop.begin()
+        loop.settle()
+        assert loop.reactor.accept_errno == errno.EUSERS
+        first_peer.close()
+        loop.settle()
+        loop.now_s += 1
+        loop.until(lambda: len(loop.opened) == 2)
+        assert loop.reactor.accept_errno == 0
 
 
 def test_the_buffers_of_a_turn_end_with_the_next_poll(loop: ReactorLoop) -> None:

@@ -20,8 +20,9 @@ from motelog.core.store.cleanup import HOUR_MS
 from motelog.core.store.disk.files import OsStorage
 from motelog.core.store.disk.page_cache import KNOWN_MS
 from motelog.core.store.message_store import MessageStore
+from motelog.core.topic_names import MQTT_RETAINED_TOPIC, MQTT_SESSION_TOPIC
 from motelog.gateway.log.local_log import LocalLog
-from motelog.gateway.log.log_port import SETTLED, QueueHandle, Ticket
+from motelog.gateway.log.log_port import SETTLED, LogRead, QueueHandle, Ticket
 from tests.support.broker_stack import eventually
 from tests.support.fake_log import FakeLog
 from tests.support.log_port_check import check_log_port, message
@@ -164,6 +165,25 @@ async def test_the_log_of_a_broker_in_this_process(
 @pytest.mark.parametrize("settles_late", [False, True])
 async def test_the_log_of_the_tests(settles_late: bool) -> None:
     await check_log_port(FakeStage(settles_late=settles_late))
+
+
+async def test_the_gateway_appends_to_its_own_topics_and_users_do_not_see_them(
+    tmp_path: Path,
+) -> None:
+    async with local(tmp_path, "async") as stage:
+        log, created = stage.log, list[str]()
+        log.on_topic_created(created.append)
+        for topic in (MQTT_SESSION_TOPIC, MQTT_RETAINED_TOPIC):
+            assert not log.has_topic(topic)
+            log.create_topic(topic, 1)
+            assert log.has_topic(topic)
+            queue = log.queue_of(topic, "any")
+            assert log.queues(topic) == [queue]
+            assert log.append([message(queue, b"state")]) is SETTLED
+            read = log.read(queue, 0, count_max=9, bytes_max=9_999)
+            assert isinstance(read, LogRead)
+            assert read.next_offset == 1
+        assert (log.topics(), created) == ([], [])
 
 
 async def test_without_syncs_no_ticket_is_made(tmp_path: Path) -> None:

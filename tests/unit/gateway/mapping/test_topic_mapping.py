@@ -33,7 +33,18 @@ def test_topic_without_second_level_has_no_tag_and_hashes_its_name() -> None:
 
 @pytest.mark.parametrize(
     "name",
-    ["", "/a", "sp ace/x", "%RETRY%g/x", "TBW102/x", "RMQ_SYS_TRANS_HALF_TOPIC/x", "ü/x", "a.b"],
+    [
+        "",
+        "/a",
+        "MQTT_SESSION/x",
+        "MQTT_RETAINED",
+        "sp ace/x",
+        "%RETRY%g/x",
+        "TBW102/x",
+        "RMQ_SYS_TRANS_HALF_TOPIC/x",
+        "ü/x",
+        "a.b",
+    ],
 )
 def test_illegal_first_level_goes_to_the_default_topic(name: str) -> None:
     assert mapping().map_name(name, client_id="c", user_name="").queue_topic is None
@@ -105,4 +116,5 @@ def test_a_filter_names_the_queue_topic_of_every_name_it_matches(
 def test_device_topics_are_what_devices_may_name() -> None:
     assert is_device_topic("telemetry")
     assert not is_device_topic("%DLQ%x")
+    assert not is_device_topic("MQTT_SESSION")
     assert not is_device_topic("x" * 128)

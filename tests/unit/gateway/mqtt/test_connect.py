@@ -58,7 +58,9 @@ def test_properties_are_sent_to_version_5_alone() -> None:
     ("body", "version"),
     [
         ("0004 4d515454 05 02", 5),
-        ("0004 4d515454 06 02", 5),
+        ("0004 4d515454 06 02", 4),
+        ("0004 4d515454 84 02", 4),  # a bridge
+        ("0006 4d5149736470 83 02", 4),
         ("0004 4d515454 04 02", 4),
         ("0004 4d515454 03 02", 4),
         ("0004 4d515454", 4),
@@ -74,4 +76,4 @@ def test_refused_connect_is_answered_in_the_version_it_claims(body: str, version
 def test_unsupported_version_names_what_was_asked() -> None:
     body = body_of(encode_connect(Connect(5, True, 0, "c"))).replace(b"MQTT\x05", b"MQTT\x09")
     with pytest.raises(UnsupportedProtocolVersionError, match="level 9"):
-        decode_connect(body)
+        decode_connect(0x10, body)

@@ -38,9 +38,12 @@ def test_packet_before_connect_is_a_protocol_error(kernel: Any) -> None:
 
 
 @KERNELS
-def test_connect_with_flags_is_malformed_and_admits_nothing(kernel: Any) -> None:
-    data, index = batch([(1, 0, b"\x11" + CONNECT[1:]), (1, 0, PING)])
-    assert [frame[4] for frame in kernel.split(data, index)] == [0x81, 0x82]
+def test_connect_with_flags_is_handed_over_to_be_judged_with_its_version(kernel: Any) -> None:
+    data, index = batch([(1, 0, b"\x1f" + CONNECT[1:]), (1, 0, PING)])
+    assert kernel.split(data, index) == [
+        (1, 0x1F, None, CONNECT[2:], 0, None),
+        (1, 0xC0, None, b"", 0, None),
+    ]
 
 
 @KERNELS

@@ -102,6 +102,8 @@ def test_only_user_properties_and_identifiers_of_a_publish_repeat(property_id: P
     [
         ("01 02", P.PUBLISH, 0x82),
         ("08 0001 2b", P.PUBLISH, 0x82),
+        ("08 0000", P.PUBLISH, 0x82),
+        ("08 0000", WILL, 0x82),
         ("08 0003 612f23", WILL, 0x82),
         ("0b 00", P.SUBSCRIBE, 0x82),
         ("0b 01", P.PUBLISH, 0x82),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from motelog.core.errors import BrokerError, FlushTimeoutError, StoreFencedError, StoreFullError
 from motelog.core.net.reactor import CloseReason, Fault
 from motelog.gateway.config import GatewayConfig, TopicRule
@@ -149,6 +151,59 @@ def test_refusal_between_publishes_keeps_the_order_of_acknowledgements() -> None
     assert len(stage.stored()) == 3
 
 
+def answers(sent: list[bytes]) -> list[tuple[int, int]]:
+    """Return (packet identifier, reason code) of PUBACKs."""
+    return [(p[3], p[4] if p[1] > 2 else 0) for p in sent]
+
+
+def test_refusal_waits_behind_publishes_that_wait_for_the_disk() -> None:
+    stage = Stage()
+    stage.log.settles_at_once = False
+    stage.connect(1, version=5)
+    stage.connect(2)
+    stage.turn((1, publish("t/a", b"x", 1, version=5)))
+    stage.turn((1, publish("$SYS/x", b"x", 2, version=5)), (2, publish("t/a", b"x", 1)))
+    stage.turn((2, publish("$SYS/x", b"x", 2)), (1, publish("t/a", b"x", 3, version=5)))
+    assert (stage.sent(1), stage.sent(2), stage.output.closed) == ([], [], [])
+    stage.log.settle(1)
+    assert answers(stage.sent(1)) == [(1, 0), (2, 0x90)]
+    assert stage.metrics.publishes_refused == 1
+    stage.log.settle(1)
+    # MQTT 3 is refused by the end of the connection, behind its acknowledgement.
+    assert answers(stage.sent(2)) == [(1, 0)]
+    assert stage.output.closed == [2]
+    stage.log.settle()
+    assert answers(stage.sent(1)) == [(3, 0)]
+    assert stage.metrics.publishes_refused == 2
+
+
+def test_refusal_behind_a_failed_append_keeps_its_own_reason() -> None:
+    stage = Stage()
+    stage.log.settles_at_once = False
+    stage.connect(1, version=5)
+    stage.turn((1, publish("t/a", b"x", 1, version=5)), (1, publish("$SYS/x", b"x", 2, version=5)))
+    stage.log.settle(error=StoreFullError("disk 91 % full"))
+    assert answers(stage.sent(1)) == [(1, 0x97), (2, 0x90)]
+
+
+def test_refusal_that_waits_is_its_connection_s_and_counts_for_receive_maximum() -> None:
+    stage = Stage(GatewayConfig(receive_maximum=2))
+    stage.log.settles_at_once = False
+    stage.connect(1, version=5)
+    stage.connect(2, version=5)
+    for number in (1, 2):
+        stage.turn((number, publish("t/a", b"x", 1, version=5)))
+        stage.turn((number, publish("$SYS/x", b"x", 2, version=5)))
+    stage.turn((1, publish("$SYS/x", b"x", 3, version=5)), closed=[(2, CloseReason.PEER)])
+    assert stage.sent(1) == [b"\xe0\x01\x93"]
+    stage.connect(2, version=5)  # another client in the same slot
+    stage.log.settle()
+    assert stage.sent(2) == []
+    stage.turn((2, publish("t/a", b"x", 1, version=5)), (2, publish("t/a", b"x", 2, version=5)))
+    stage.log.settle()
+    assert answers(stage.sent(2)) == [(1, 0), (2, 0)]
+
+
 def test_subscription_takes_effect_after_the_publishes_before_it() -> None:
     stage = Stage()
     stage.connect(1)
@@ -207,6 +262,32 @@ def test_properties_that_do_not_fit_a_record_are_refused() -> None:
     stage.turn((1, b"\x32" + varint(len(body)) + body))
     assert stage.sent(1)[0][:5] == b"\x40\x03\x00\x05\x97"
     assert stage.stored() == []
+
+
+def with_correlation_data(size: int, packet_id: int) -> bytes:
+    block = b"\x09" + size.to_bytes(2, "big") + bytes(size)
+    head = b"\x00\x03t/a" + (packet_id.to_bytes(2, "big") if packet_id else b"")
+    body = head + varint(len(block)) + block + b"body"
+    return (b"\x32" if packet_id else b"\x30") + varint(len(body)) + body
+
+
+def test_correlation_data_that_does_not_fit_is_refused_counted_and_logged(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    stage = Stage()
+    stage.connect(1, version=5)
+    stage.turn((1, with_correlation_data(24_000, 1)), (1, with_correlation_data(65_535, 2)))
+    assert answers(stage.sent(1)) == [(1, 0), (2, 0x97)]
+    stage.turn((1, with_correlation_data(24_000, 0)), (1, with_correlation_data(65_535, 0)))
+    assert (stage.sent(1), stage.output.closed) == ([], [])
+    assert [record[13] for record in stage.stored()] == [b"body"] * 2
+    assert stage.metrics.publishes_refused == 2
+    lines = [record.getMessage() for record in caplog.records]
+    assert [line.partition(" why=")[0] for line in lines] == [
+        "the gateway refuses a publish client_id='c1' qos=1 reason_code=0x97",
+        "the gateway refuses a publish client_id='c1' qos=0 reason_code=0x97",
+    ]
+    assert "bytes in the log, at most 32767 fit" in lines[1]
 
 
 def test_an_error_is_its_own_batch_s_and_is_told_in_order() -> None:

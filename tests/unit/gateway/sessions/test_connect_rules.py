@@ -30,11 +30,14 @@ def decide(packet: Connect | str, config: GatewayConfig = CONFIG) -> Accepted | 
     return ConnectRules(config).decide(raw[0], body_of(raw), new_client_id=lambda: "assigned")
 
 
+def connack_of(terms: Accepted, config: GatewayConfig = CONFIG) -> bytes:
+    return ConnectRules(config).connack(terms, session_present=False)
+
+
 def accepted(packet: Connect, config: GatewayConfig = CONFIG) -> tuple[Accepted, Connack]:
     decision = decide(packet, config)
     assert isinstance(decision, Accepted)
-    raw = ConnectRules(config).connack(decision, session_present=False)
-    connack = decode_connack(packet.version, body_of(raw))
+    connack = decode_connack(packet.version, body_of(connack_of(decision, config)))
     assert connack.reason_code == 0
     assert not connack.session_present
     return decision, connack
@@ -65,13 +68,18 @@ def test_connack_tells_version_5_what_is_not_offered() -> None:
 @pytest.mark.parametrize(
     ("asked_s", "given_s", "idle_s"), [(1, 1, 2), (60, 60, 90), (101, 100, 150), (0, 100, 150)]
 )
-@VERSIONS
-def test_keep_alive_is_bounded(version: int, asked_s: int, given_s: int, idle_s: int) -> None:
-    packet = connect(version, keep_alive_s=asked_s)
+def test_keep_alive_of_version_5_is_bounded(asked_s: int, given_s: int, idle_s: int) -> None:
+    packet = connect(5, keep_alive_s=asked_s)
     terms, connack = accepted(packet, GatewayConfig(keep_alive_max_s=100))
     assert (terms.keep_alive_s, terms.idle_s_max) == (given_s, idle_s)
-    told_s = connack.properties.server_keep_alive_s
-    assert told_s == (given_s if version == 5 and given_s != asked_s else None)
+    assert connack.properties.server_keep_alive_s == (given_s if given_s != asked_s else None)
+
+
+@pytest.mark.parametrize(("asked_s", "idle_s"), [(0, 0), (1, 2), (101, 152), (65535, 98303)])
+@pytest.mark.parametrize("version", [3, 4])
+def test_keep_alive_that_cannot_be_changed_is_kept(version: int, asked_s: int, idle_s: int) -> None:
+    terms, _ = accepted(connect(version, keep_alive_s=asked_s), GatewayConfig(keep_alive_max_s=100))
+    assert (terms.keep_alive_s, terms.idle_s_max) == (asked_s, idle_s)
 
 
 @pytest.mark.parametrize("version", [4, 5])
@@ -91,6 +99,30 @@ def test_window_is_the_smaller_of_the_client_s_and_ours(asked: int | None, given
 def test_client_s_largest_packet_is_kept() -> None:
     terms, _ = accepted(connect(5, properties=Properties(maximum_packet_bytes=500)))
     assert terms.packet_bytes_max == 500
+
+
+@pytest.mark.parametrize(
+    ("asked", "shorter"), [({}, "2003009500"), ({"client_id": ""}, "2003009500")]
+)
+def test_client_that_does_not_take_its_connack_is_refused(
+    asked: dict[str, Any], shorter: str
+) -> None:
+    connack_bytes = len(connack_of(accepted(connect(5, **asked))[0]))
+    for packet_bytes_max, told in ((connack_bytes - 1, shorter), (5, shorter), (4, ""), (1, "")):
+        properties = Properties(maximum_packet_bytes=packet_bytes_max)
+        refused = decide(connect(5, properties=properties, **asked))
+        assert isinstance(refused, Refused)
+        assert (refused.reason_code, refused.connack.hex()) == (0x95, told)
+    properties = Properties(maximum_packet_bytes=connack_bytes)
+    terms, _ = accepted(connect(5, properties=properties, **asked))
+    assert len(connack_of(terms)) == terms.packet_bytes_max
+
+
+def test_refusal_is_not_sent_to_a_client_that_does_not_take_it() -> None:
+    properties = Properties(maximum_packet_bytes=4, authentication_method="SCRAM")
+    refused = decide(connect(5, properties=properties))
+    assert isinstance(refused, Refused)
+    assert (refused.reason_code, refused.connack) == (0x8C, b"")
 
 
 @pytest.mark.parametrize(("asked_s", "given_s"), [(0, 0), (9, 9), (100, 100), (101, 100)])
@@ -167,10 +199,14 @@ def test_connect_that_cannot_be_served_is_refused(
     [
         ("100c 00044d5154540400003c0000", 0x85, "20020002"),  # 3.1.1, clean session 0, empty id
         ("100e 00064d5149736470030200 3c0000", 0x85, "20020002"),  # 3.1 with an empty client id
-        ("100d 00044d5154540602003c000161", 0x84, "2003008400"),  # protocol level 6
+        ("100d 00044d5154540602003c000161", 0x84, "20020001"),  # protocol level 6
+        ("100d 00044d5154548402003c000161", 0x84, "20020001"),  # 3.1.1 of a bridge
+        ("100f 00064d51497364708302003c000161", 0x84, "20020001"),  # 3.1 of a bridge
         ("100d 00044d5154540202003c000161", 0x84, "20020001"),  # protocol level 2
         ("100d 00044d5154540403003c000161", 0x81, ""),  # reserved flag: 3.1.1 has no code for it
         ("100e 00044d5154540503003c00000161", 0x81, "2003008100"),
+        ("110d 00044d5154540402003c000161", 0x81, ""),  # flags in the first byte
+        ("1f0e 00044d5154540502003c00000161", 0x81, "2003008100"),
         ("c000", 0x82, ""),  # not a CONNECT: nobody knows the version
         ("8206 0001 0001 23 00", 0x82, ""),
         ("1000", 0x81, ""),
@@ -182,6 +218,12 @@ def test_first_packet_that_is_no_legal_connect_is_refused(
     refused = decide(packet)
     assert isinstance(refused, Refused)
     assert (refused.reason_code, refused.connack.hex()) == (reason_code, connack)
+
+
+@pytest.mark.parametrize("first_byte", range(0x11, 0x20))
+def test_flags_of_a_3_1_connect_are_not_used(first_byte: int) -> None:
+    packet = f"{first_byte:02x}0f 00064d51497364700302003c000163"
+    assert decide(packet) == decide(connect(3))
 
 
 @VERSIONS

@@ -24,7 +24,7 @@ from motelog.gateway.sessions.subscribe_rules import (
 from motelog.gateway.sessions.subscriptions import HAS_IDENTIFIER, NO_LOCAL, RETAIN_AS_PUBLISHED
 from tests.support.mqtt import body_of
 
-CONFIG = GatewayConfig(subscriptions_max=3, topic_bytes_max=10)
+CONFIG = GatewayConfig(subscriptions_max=3, topic_bytes_max=300)
 VERSIONS = pytest.mark.parametrize("version", [3, 4, 5])
 
 
@@ -72,8 +72,10 @@ def test_retain_as_published_is_granted_to_version_5() -> None:
         ("$share/g/a", 0x9E),
         ("$SYS/#", 0x87),
         ("$", 0x87),
-        ("a" * 11, 0x8F),
-        ("ü" * 6, 0x8F),  # bytes count
+        ("a" * 301, 0x8F),
+        ("ü" * 151, 0x8F),  # bytes count
+        ("/" * 128, 0x8F),  # 129 levels
+        ("/" * 127 + "/#", 0x8F),
     ],
 )
 @VERSIONS
@@ -87,6 +89,13 @@ def test_refused_filter_has_its_code(version: int, topic_filter: str, reason_cod
     assert [type(decision) for decision in subscribed.decisions] == [Granted, NotGranted, Granted]
 
 
+def test_filter_of_many_levels_is_granted_and_removed() -> None:
+    deepest = "/+" * 127
+    assert codes(4, asked(4, session_with(), SubscribeEntry(deepest, 1))) == [1]
+    too_deep = removed(5, session_with("a"), deepest + "/+", "a")
+    assert decode_unsuback(5, body_of(too_deep.unsuback)).reason_codes == (0x11, 0)
+
+
 @VERSIONS
 def test_subscriptions_of_a_session_are_bounded(version: int) -> None:
     # Two are there, one is new, one is replaced, one is asked for twice; then it is full.
@@ -97,7 +106,7 @@ def test_subscriptions_of_a_session_are_bounded(version: int) -> None:
 
 
 def test_refused_filter_takes_no_room() -> None:
-    entries = [SubscribeEntry(name, 0) for name in ("$SYS/x", "a" * 11, "x")]
+    entries = [SubscribeEntry(name, 0) for name in ("$SYS/x", "a" * 301, "x")]
     subscribed = asked(5, session_with("one", "two"), *entries)
     assert codes(5, subscribed) == [0x87, 0x8F, 0]
 

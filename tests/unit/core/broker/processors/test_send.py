@@ -60,6 +60,8 @@ def stored(stage: BrokerStage, topic: str, queue_id: int = 0) -> list[StoredMess
         (send_ext("bad name"), ILLEGAL),
         (send_ext("R"), DENIED),
         (send_ext("SCHEDULE_TOPIC_XXXX"), DENIED),
+        (send_ext("MQTT_SESSION"), DENIED),
+        (send_ext("MQTT_RETAINED"), DENIED),
         (send_ext("rmq_sys_motelog_timer"), DENIED),
         (send_ext("%DLQ%G"), ResponseCode.TOPIC_NOT_EXIST),
         (send_ext("T", f=4), DENIED),  # transactional by sysFlag

@@ -101,6 +101,20 @@ def test_listeners_hear_of_changes_only() -> None:
     assert table.version.counter == 1
 
 
+@pytest.mark.parametrize("name", ["MQTT_SESSION", "MQTT_RETAINED"])
+def test_topics_of_gateways_are_theirs_alone(name: str) -> None:
+    table = make_table()
+    with pytest.raises(BrokerError, match="belongs to the system"):
+        table.put(TopicConfig(topic_name=name, read_queue_nums=4, write_queue_nums=4), NOW_MS)
+    config = table.create_gateway_topic(name, 1, NOW_MS)
+    assert (config.read_queue_nums, config.write_queue_nums) == (1, 1)
+    assert table.create_gateway_topic(name, 8, NOW_MS) is config
+    assert table.user_topics() == []
+    other = make_table()
+    other.load(msgspec.json.decode(msgspec.json.encode(table.snapshot())))
+    assert other.get(name) == config
+
+
 def test_the_number_of_topics_is_bounded() -> None:
     system = len(make_table())
     table = make_table(topics_max=system + 1)
@@ -147,10 +161,11 @@ def test_queues_of_the_store_bring_back_topics_that_the_file_lacks() -> None:
         ("small", 0),
         ("bad name", 0),
         ("%RETRY%g", 0),
+        ("MQTT_SESSION", 0),
     ]
     table.restore(queues, 8, NOW_MS)
     counts = {name: config.write_queue_nums for name, config in table.table().items()}
     assert (counts["known"], counts["lost"], counts["small"]) == (4, 12, 8)
-    assert counts["%RETRY%g"] == 1
+    assert counts["%RETRY%g"] == counts["MQTT_SESSION"] == 1
     assert "bad name" not in counts
     assert table.is_dirty

@@ -1,0 +1,76 @@
+"""A gateway of its own on real sockets, filled up to its limits."""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+
+import pytest
+import trio
+
+from motelog.gateway.config import GatewayConfig
+from motelog.gateway.mqtt.connect import encode_connect
+from motelog.gateway.mqtt.packet_types import Connect
+from motelog.gateway.server import Gateway
+from tests.support.fake_log import FakeLog
+from tests.support.gateway_stage import publish
+
+CONNECTED = b"\x20\x02\x00\x00"
+SERVER_UNAVAILABLE = b"\x20\x02\x00\x03"
+
+
+@pytest.fixture
+async def gateway(nursery: trio.Nursery) -> Gateway:
+    gateway = Gateway(GatewayConfig(listen="127.0.0.1:0", connections_max=2), FakeLog())
+    await nursery.start(gateway.run)
+    return gateway
+
+
+async def test_full_gateway_answers_and_lets_a_known_client_take_over(gateway: Gateway) -> None:
+    with trio.fail_after(20):
+        streams = [await trio.open_tcp_stream(*gateway.address) for _ in range(4)]
+        answers = []
+        for stream, client_id in zip(streams, ("one", "two", "three", "one"), strict=True):
+            await stream.send_all(encode_connect(Connect(4, True, 60, client_id)))
+            answers.append(await stream.receive_some())
+        assert answers == [CONNECTED, CONNECTED, SERVER_UNAVAILABLE, CONNECTED]
+        assert await streams[2].receive_some() == b""
+        assert await streams[0].receive_some() == b""
+        await streams[3].send_all(b"\xc0\x00")
+        assert await streams[3].receive_some() == b"\xd0\x00"
+        for stream in streams:
+            await stream.aclose()
+
+
+async def test_keep_alive_0_of_version_4_is_looked_after_by_the_system(gateway: Gateway) -> None:
+    with trio.fail_after(20):
+        stream = await trio.open_tcp_stream(*gateway.address)
+        await stream.send_all(encode_connect(Connect(4, True, 0, "silent")))
+        assert await stream.receive_some() == CONNECTED
+        ours = stream.socket.getsockname()
+        timers = [line.split() for line in await trio.to_thread.run_sync(_sockets)]
+    [timer] = [t[5] for t in timers if t[2] == _hex_address(ours) and t[3] == "01"]
+    assert timer.startswith("02:"), "the keep-alive timer of the gateway's socket does not run"
+    await stream.aclose()
+
+
+@pytest.mark.parametrize("version", [4, 5])
+async def test_largest_password_and_payload_pass(gateway: Gateway, version: int) -> None:
+    payload = bytes(1 << 20)
+    connect = Connect(version, True, 60, "c", user_name="u", password=bytes(65_535))
+    with trio.fail_after(20):
+        stream = await trio.open_tcp_stream(*gateway.address)
+        await stream.send_all(encode_connect(connect))
+        assert (await stream.receive_some())[3] == 0
+        await stream.send_all(publish("t/" + "x" * 1000, payload, 7, version=version))
+        assert await stream.receive_some() == b"\x40\x02\x00\x07"
+        await stream.aclose()
+
+
+def _sockets() -> list[str]:
+    return Path("/proc/net/tcp").read_text().splitlines()[1:]
+
+
+def _hex_address(address: tuple[str, int]) -> str:
+    host = int.from_bytes(socket.inet_aton(address[0]), "little")
+    return f"{host:08X}:{address[1]:04X}"
