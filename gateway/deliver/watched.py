@@ -178,8 +178,9 @@ class WatchedQueues:
     def _chosen(self, topic: str, buckets: Collection[int]) -> Sequence[QueueHandle]:
         """Return the queues of ``topic`` that can hold messages of these buckets."""
         queues = self._log_port.queues(topic)
-        count = len(queues)
-        if ALL in buckets or topic in self._changed or not count or BUCKETS % count:
+        count = len(self._log_port.append_queues(topic))
+        is_certain = count == len(queues) and count > 0 and BUCKETS % count == 0
+        if ALL in buckets or topic in self._changed or not is_certain:
             return queues
         return [queues[queue_id] for queue_id in {bucket % count for bucket in buckets}]
 

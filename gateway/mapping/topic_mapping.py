@@ -63,6 +63,9 @@ class TopicMapping:
             for rule in rules
             for text in (rule.queue_topic, rule.tag, rule.keys)
         )
+        first_levels = frozenset(rule.filter.partition("/")[0] for rule in rules)
+        #: First levels of the names that rules can match; None if these can be any.
+        self.rule_levels = None if first_levels & {"+", "#"} else first_levels
 
     def map_name(self, topic_name: str, *, client_id: str, user_name: str) -> MappedName:
         """Return where a message published under ``topic_name`` goes."""
