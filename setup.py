@@ -24,6 +24,7 @@ KERNELS = (
     "core/store/disk/_file_batch.pyx",
     "core/store/index/_index.pyx",
     "gateway/mqtt/_frames.pyx",
+    "gateway/publish/_router.pyx",
     "spark/_arrow.pyx",
 )
 PURE = os.environ.get("MOTELOG_PURE") == "1"

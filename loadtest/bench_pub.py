@@ -5,6 +5,7 @@ Owns: windows of unacknowledged messages. Must not touch: connections and phases
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Final
 
 from motelog.gateway.mqtt.frames import encode_publish
@@ -22,10 +23,11 @@ FAILED: Final = 0x80
 class Publisher:
     """One client's window: when each packet identifier in flight was sent."""
 
-    __slots__ = ("batches", "connection", "id_at", "in_flight", "packet")
+    __slots__ = ("batches", "connection", "id_at", "in_flight", "name_number", "packet")
 
-    def __init__(self, connection: int, packet: bytes, id_at: int) -> None:
+    def __init__(self, connection: int, number: int, packet: bytes, id_at: int) -> None:
         self.connection = connection
+        self.name_number = number  # of the next message, where there are many names
         self.packet = packet
         self.id_at = id_at
         self.in_flight: dict[int, int] = {}
@@ -36,7 +38,7 @@ class PubBench(Bench):
     """Keeps every window full; a message counts when it is acknowledged."""
 
     def __init__(self, options: BenchOptions) -> None:
-        packet, _ = publish_packet(options, options.connections)
+        packet, _ = publish_packet(options, max(options.connections, options.names))
         super().__init__(options, output_bytes=BATCHES_IN_FLIGHT * options.window * len(packet))
         self.publishers_count = options.connections
         self._publishing = False
@@ -48,7 +50,7 @@ class PubBench(Bench):
     def begin(self) -> None:
         self._publishing = True
         for i, client in enumerate(self.clients):
-            publisher = Publisher(client.connection, *publish_packet(self.options, i))
+            publisher = Publisher(client.connection, i, *publish_packet(self.options, i))
             self._publishers[client.connection] = publisher
             if self.options.qos == 0:
                 self._send_batches(publisher)
@@ -112,14 +114,32 @@ class PubBench(Bench):
         if self._publishing:
             connection, now_ns = publisher.connection, self.now_ns
             publisher.in_flight.update(dict.fromkeys(packet_ids, now_ns))
+            if self.options.names:
+                self.reactor.send(connection, self._under_next_names(publisher, packet_ids))
+                return
             receivers = [(connection, packet_id) for packet_id in packet_ids]
             self.reactor.send_numbered(publisher.packet, publisher.id_at, receivers)
 
+    def _under_next_names(self, publisher: Publisher, packet_ids: Iterable[int]) -> bytes:
+        """Return messages under the publisher's next topic names, one for each identifier."""
+        packets = []
+        for packet_id in packet_ids:
+            number = publisher.name_number % self.options.names
+            packet, id_at = publish_packet(self.options, number)
+            if id_at:
+                packet = packet[:id_at] + packet_id.to_bytes(2, "big") + packet[id_at + 2 :]
+            packets.append(packet)
+            publisher.name_number += self.options.connections
+        return b"".join(packets)
+
     def _send_batches(self, publisher: Publisher) -> None:
-        batch = publisher.packet * self.options.window + PINGREQ
+        window = self.options.window
+        batch = publisher.packet * window
         while len(publisher.batches) < BATCHES_IN_FLIGHT:
             publisher.batches.append(self.now_ns)
-            self.reactor.send(publisher.connection, batch)
+            if self.options.names:
+                batch = self._under_next_names(publisher, range(window))
+            self.reactor.send(publisher.connection, batch + PINGREQ)
 
     def _handle_pings(self, frames: list[Frame]) -> None:
         for connection, first_byte, *_ in frames:
@@ -137,7 +157,7 @@ class PubBench(Bench):
 
 
 def publish_packet(options: BenchOptions, number: int) -> tuple[bytes, int]:
-    """The PUBLISH of one publisher, and where its packet identifier stands."""
+    """The PUBLISH of one publisher or topic name, and where its packet identifier stands."""
     topic = f"{options.topic_prefix}/{number}/telemetry".encode()
     payload = b"x" * options.payload_bytes
     return encode_publish(topic, payload, 0x30 | options.qos << 1, options.version, None)

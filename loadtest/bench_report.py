@@ -31,6 +31,8 @@ class BenchOptions:
     """Of ``fanout``; ``pipe`` has one per publisher."""
     window: int = 20
     """Messages in flight per publisher."""
+    names: int = 0
+    """Topic names that the publishers of ``pub`` go through together; 0 is one for each."""
     qos: int = 1
     payload_bytes: int = 64
     duration_s: float = 5.0
@@ -56,6 +58,7 @@ class BenchOptions:
                 ("connections", 1, 1_000_000),
                 ("subscribers", 1, 1_000_000),
                 ("window", 1, WINDOW_MAX),
+                ("names", 0, 100_000_000),
                 ("qos", 0, 2),
                 ("payload_bytes", PAYLOAD_BYTES_MIN, 1 << 20),
                 ("duration_s", 0, 86_400),

@@ -1,22 +1,30 @@
 """The queues that subscriptions need: which are read, and from where the live path goes on.
 
-Owns: WatchedQueue, how many subscriptions want which queue topic.
+Owns: WatchedQueue, how many subscriptions want which queues.
 Must not touch: records, receivers.
-Invariants: a queue is watched from its tail on, once for all subscriptions that want it.
+Invariants: a queue is watched from its tail on, once for all subscriptions that want it. What is
+counted is bounded by the number of topics, not of subscriptions.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import partial
+from typing import Final
 
-from motelog.gateway.log.log_port import LogPort, QueueHandle, Waiting
-from motelog.gateway.mapping.topic_mapping import TopicMapping, is_device_topic
+from motelog.gateway.log.log_port import LogPort, QueueHandle, Waiting, choose_queue
+from motelog.gateway.mapping.topic_mapping import QueueChoice, TopicMapping, is_device_topic
 from motelog.gateway.metrics import GatewayMetrics
 from motelog.gateway.sessions.session import Session
 
 logger = logging.getLogger(__name__)
+
+#: Selectors are counted by their hash modulo this. It decides the queue of a topic whose number of
+#: queues divides it; of any other topic all queues are watched.
+BUCKETS: Final = 64
+#: In place of a bucket: all queues of the topic.
+ALL: Final = -1
 
 
 class WatchedQueue:
@@ -68,20 +76,24 @@ class WatchedQueues:
         #: Number -> (handle, name) of every queue that flights may refer to, watched or not.
         self.places: list[tuple[QueueHandle, str]] = []
         self._numbers: dict[str, int] = {}
-        #: Queue topic -> how many subscriptions name it. Below: how many may match any.
-        self._wanted: dict[str, int] = {}
+        #: Queue topic -> bucket or ALL -> how many subscriptions want it. Below: how many may match
+        #: any topic.
+        self._wanted: dict[str, dict[int, int]] = {}
         self._wanted_any = 0
+        #: Topics that have got another number of queues: a selector does not tell the queue of a
+        #: message that was there before. This is rare.
+        self._changed: set[str] = set()
         log.on_topic_created(self._on_topic_created)
 
     def needed(self, topic_filter: str) -> Iterable[WatchedQueue]:
         """Return the watched queues that can hold matches of a filter."""
-        topics = self._mapping.queue_topics(topic_filter)
-        if topics is None:
+        choices = self._mapping.queue_choices(topic_filter)
+        if choices is None:
             return list(self.by_handle.values())
         return [
             self.by_handle[handle]
-            for topic in topics
-            for handle in self._log_port.queues(topic)
+            for topic, bucket in map(_bucket, choices)
+            for handle in self._chosen(topic, (bucket,))
             if handle in self.by_handle
         ]
 
@@ -104,37 +116,44 @@ class WatchedQueues:
 
     def subscribe(self, topic_filter: str) -> None:
         """Read all queues that ``topic_filter`` needs, from the tail on, until ``unsubscribe``."""
-        topics = self._mapping.queue_topics(topic_filter)
-        if topics is None:
+        choices = self._mapping.queue_choices(topic_filter)
+        if choices is None:
             self._wanted_any += 1
-            topics = frozenset(self._log_port.topics()) if self._wanted_any == 1 else frozenset()
-        else:
-            for topic in topics:
-                self._wanted[topic] = self._wanted.get(topic, 0) + 1
-        for topic in topics:
-            self._watch(topic)
+            if self._wanted_any == 1:
+                for topic in self._log_port.topics():
+                    self._watch(topic)
+            return
+        for choice in choices:
+            topic, bucket = _bucket(choice)
+            buckets = self._wanted.setdefault(topic, {})
+            buckets[bucket] = buckets.get(bucket, 0) + 1
+            if buckets[bucket] == 1:
+                self._watch(topic)
 
     def unsubscribe(self, topic_filter: str) -> None:
         """Stop reading the queues that only ``topic_filter`` needed."""
-        topics = self._mapping.queue_topics(topic_filter)
-        if topics is None:
+        choices = self._mapping.queue_choices(topic_filter)
+        if choices is None:
             self._wanted_any -= 1
-        else:
-            for topic in topics:
-                self._wanted[topic] -= 1
-                if not self._wanted[topic]:
+            if not self._wanted_any:
+                for topic in {queue.topic for queue in self.by_handle.values()}:
+                    self._unwatch(topic)
+            return
+        for choice in choices:
+            topic, bucket = _bucket(choice)
+            buckets = self._wanted[topic]
+            buckets[bucket] -= 1
+            if not buckets[bucket]:
+                del buckets[bucket]
+                if not buckets:
                     del self._wanted[topic]
-        if not self._wanted_any and (topics is None or not topics <= self._wanted.keys()):
-            self.by_handle = {
-                handle: queue
-                for handle, queue in self.by_handle.items()
-                if queue.topic in self._wanted
-            }
+                self._unwatch(topic)
 
     def _watch(self, topic: str) -> None:
+        """Begin to read the queues of ``topic`` that are needed and not read yet."""
         if not is_device_topic(topic):
             return
-        for handle in self._log_port.queues(topic):
+        for handle in self._wanted_of(topic):
             if handle not in self.by_handle:
                 name = self._log_port.describe(handle)
                 queue = WatchedQueue(topic, handle, name, self._number(handle, name))
@@ -146,14 +165,39 @@ class WatchedQueues:
                 else:
                     queue.next_offset = tail
 
+    def _unwatch(self, topic: str) -> None:
+        """Stop reading the queues of ``topic`` that are not needed any more."""
+        unneeded = set(self._log_port.queues(topic)).difference(self._wanted_of(topic))
+        for handle in unneeded:
+            self.by_handle.pop(handle, None)
+
+    def _wanted_of(self, topic: str) -> Sequence[QueueHandle]:
+        buckets: Collection[int] = (ALL,) if self._wanted_any else self._wanted.get(topic, ())
+        return self._chosen(topic, buckets) if buckets else ()
+
+    def _chosen(self, topic: str, buckets: Collection[int]) -> Sequence[QueueHandle]:
+        """Return the queues of ``topic`` that can hold messages of these buckets."""
+        queues = self._log_port.queues(topic)
+        count = len(self._log_port.append_queues(topic))
+        is_certain = count == len(queues) and count > 0 and BUCKETS % count == 0
+        if ALL in buckets or topic in self._changed or not is_certain:
+            return queues
+        return [queues[queue_id] for queue_id in {bucket % count for bucket in buckets}]
+
     def _begin(self, queue: WatchedQueue, tail: int) -> None:
         queue.next_offset = tail
         queue.is_known = True
         self._may_go_on(queue)
 
     def _on_topic_created(self, topic: str) -> None:
-        if self._wanted_any or topic in self._wanted:
-            self._watch(topic)
+        if any(queue.topic == topic for queue in self.by_handle.values()):
+            self._changed.add(topic)
+        self._watch(topic)
+
+
+def _bucket(choice: QueueChoice) -> tuple[str, int]:
+    topic, selector = choice
+    return topic, ALL if selector is None else choose_queue(selector, BUCKETS)
 
 
 def count_lost(metrics: GatewayMetrics, queue_name: str, begin: int, end: int) -> None:

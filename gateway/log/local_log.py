@@ -69,6 +69,9 @@ class LocalLog:
         assert queue_count is not None, "the topic exists"
         return self._api.queue_tail(topic, choose_queue(selector, queue_count))
 
+    def append_queues(self, topic: str) -> Sequence[QueueHandle]:
+        return self.queues(topic)
+
     def queues(self, topic: str) -> Sequence[QueueHandle]:
         queue_count = self._api.topic_queue_count(topic) or 0
         return [self._api.queue_tail(topic, queue_id) for queue_id in range(queue_count)]

@@ -100,6 +100,14 @@ class LogPort(Protocol):
         """
         ...
 
+    def append_queues(self, topic: str) -> Sequence[QueueHandle]:
+        """Return the handles that ``queue_of`` returns, in the order of ``choose_queue``'s ids.
+
+        None while the topic is not known to exist or cannot be written to. When that or their
+        number changes, the listener of ``on_topic_created`` is called.
+        """
+        ...
+
     def queues(self, topic: str) -> Sequence[QueueHandle]:
         """Return the topic's queues for reading, none while the topic is not known to exist."""
         ...
@@ -109,7 +117,10 @@ class LogPort(Protocol):
         ...
 
     def on_topic_created(self, listener: Callable[[str], None]) -> None:
-        """Call ``listener`` with each topic that gets queues, before their growth is told."""
+        """Call ``listener`` with each topic that gets queues, before their growth is told.
+
+        Also when it gets another number of them.
+        """
         ...
 
     def on_topic_refused(self, listener: Callable[[str], None]) -> None:

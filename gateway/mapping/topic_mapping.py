@@ -1,11 +1,16 @@
-"""Where an MQTT topic name goes in the log, and which queue topics a filter can match.
+"""Where an MQTT topic name goes in the log, and which queues a filter can match.
 
 Owns: the rules (configured ones first, then the built-in ones) and their templates.
 Must not touch: the log, sessions, clocks. Invariant: a message mapped by ``map_name`` lies in one
-of the topics that ``queue_topics`` names for every filter that matches its topic name.
+of the topics that ``queue_choices`` names for every filter that matches its topic name, and in the
+queue of the selector that stands there with it.
 
 Built-in rules: the first level is the queue topic and the second level is the tag. A message goes
 to the default topic if its first level is no legal queue topic, or one that may not be created.
+
+A native producer sends a message for devices to any queue of the queue topic that the rules give
+its name. So a filter needs all queues of such a topic. Only where the default topic stands in for
+another one is every message a publish, and the selector decides its queue.
 """
 
 from __future__ import annotations
@@ -13,6 +18,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from motelog.core.errors import ConfigError
 from motelog.core.topic_names import SYSTEM_TOPICS, is_topic_name
@@ -35,6 +41,12 @@ class MappedName:
     selector: str
 
 
+_BUILT_IN = TopicRule(filter="#", queue_topic="{1}")
+
+#: A queue topic, and the selector of the one queue that is meant, or None for all its queues.
+QueueChoice: TypeAlias = tuple[str, str | None]
+
+
 class TopicMapping:
     """The rules of one gateway, compiled."""
 
@@ -51,6 +63,9 @@ class TopicMapping:
             for rule in rules
             for text in (rule.queue_topic, rule.tag, rule.keys)
         )
+        first_levels = frozenset(rule.filter.partition("/")[0] for rule in rules)
+        #: First levels of the names that rules can match; None if these can be any.
+        self.rule_levels = None if first_levels & {"+", "#"} else first_levels
 
     def map_name(self, topic_name: str, *, client_id: str, user_name: str) -> MappedName:
         """Return where a message published under ``topic_name`` goes."""
@@ -72,21 +87,21 @@ class TopicMapping:
         first_level = levels[0] if is_device_topic(levels[0]) else None
         return MappedName(first_level, tag, "", tag or topic_name)
 
-    def queue_topics(self, topic_filter: str) -> frozenset[str] | None:
-        """Return the queue topics that can hold matches of ``topic_filter``; None means any."""
+    def queue_choices(self, topic_filter: str) -> set[QueueChoice] | None:
+        """Return where matches of ``topic_filter`` can lie; None means in any topic."""
         levels = topic_filter.split("/")
-        if levels[0] in ("#", "+"):
-            return None
-        topics = {self.default_topic}
-        if is_device_topic(levels[0]):
-            topics.add(levels[0])
-        for rule in self._rules:
-            if _may_overlap(rule.filter.split("/"), levels):
-                named = _fill_from_filter(rule.queue_topic, levels)
-                if named is None:
-                    return None
-                topics.add(named)
-        return frozenset(topics)
+        choices: set[QueueChoice] = set()
+        for rule in (*self._rules, _BUILT_IN):
+            if not _may_overlap(rule.filter.split("/"), levels):
+                continue
+            queue_topic = _fill_from_filter(rule.queue_topic, levels)
+            if queue_topic is None:
+                return None
+            if is_device_topic(queue_topic) and queue_topic != self.default_topic:
+                choices |= {(queue_topic, None), (self.default_topic, _selector(rule, levels))}
+            else:
+                choices.add((self.default_topic, None))
+        return choices
 
 
 def is_device_topic(queue_topic: str) -> bool:
@@ -113,17 +128,32 @@ def _fill(template: str, levels: Sequence[str], values: dict[str, str]) -> str:
     return _PLACEHOLDER.sub(value, template)
 
 
+def _selector(rule: TopicRule, levels: Sequence[str]) -> str | None:
+    """Return the selector of all names that the filter matches, None if they differ in it."""
+    if rule.queue_by == "client_id":
+        return None
+    if rule.queue_by == "tag":
+        tag = _fill_from_filter(rule.tag, levels)
+        if tag is None or tag:
+            return tag
+    return "/".join(levels) if _is_exact(levels) else None
+
+
 def _fill_from_filter(template: str, levels: Sequence[str]) -> str | None:
-    """Return the queue topic if the filter's literal levels decide it, else None."""
+    """Return the text that all names get which the filter matches, None if they differ in it."""
     for match in _PLACEHOLDER.finditer(template):
         name = match.group(1)
         if not name.isdigit():
             return None
-        level = int(name) - 1
-        before = levels[: level + 1]
-        if len(before) <= level or "#" in before or before[level] == "+":
+        # A level behind the end of a filter without "#" is empty in all names.
+        before = levels[: int(name)]
+        if "#" in before or (len(before) == int(name) and before[-1] == "+"):
             return None
     return _fill(template, levels, {})
+
+
+def _is_exact(levels: Sequence[str]) -> bool:
+    return "+" not in levels and "#" not in levels
 
 
 def _may_overlap(one: Sequence[str], other: Sequence[str]) -> bool:

@@ -30,7 +30,7 @@ from motelog.gateway.mqtt.properties import decode_properties
 from motelog.gateway.output import Output
 from motelog.gateway.publish.acknowledge import Acks, Answers
 from motelog.gateway.publish.exchanges import Exchanges
-from motelog.gateway.publish.routes import Routes
+from motelog.gateway.publish.routes import QOS_TEXTS, Routes
 from motelog.gateway.sessions.connection import Connection
 from motelog.gateway.sessions.publish_rules import check_publish
 from motelog.gateway.sessions.session import Session
@@ -95,7 +95,7 @@ class ReactorListener:
     def _handle_packets(self, packets: list[tuple[Any, ...]], now_ms: int) -> None:
         # The hot loop runs once per PUBLISH and PUBACK, so it avoids calls where it can.
         connections = self._connections
-        routes = self._routes.by_topic
+        make_message = self._routes.message
         messages = self._messages
         acks = self._acks
         for packet in packets:
@@ -104,35 +104,24 @@ class ReactorListener:
             if connection is not None:
                 if first_byte & 0xF0 == 0x30:  # PUBLISH
                     # A packet is split into a topic name only after CONNECT, so there is a session.
-                    route = routes.get(topic)
-                    if route is not None and extra is None and not first_byte & 1:
-                        origin = connection.origin or self._make_origin(connection)
-                        if first_byte & 2:
-                            properties = route.at_least_once + origin
-                            acks.append((number, packet_id))
-                        elif first_byte & 4:
-                            told = self._exchanges.take(connection, packet_id, route.queue)
-                            if told is None:
-                                continue
-                            properties = route.exactly_once + origin + told
-                            self._recs.append((number, packet_id))
-                        else:
-                            properties = route.at_most_once + origin
-                        messages.append(
-                            (
-                                route.queue,
-                                payload,
-                                properties,
-                                route.tags_code,
-                                now_ms,
-                                connection.host,
-                                0,
-                                0,
-                                0,
-                                0,
-                            )
+                    if topic and extra is None and not first_byte & 1:
+                        message = make_message(
+                            topic,
+                            payload,
+                            QOS_TEXTS[first_byte >> 1 & 3],
+                            connection.origin or self._make_origin(connection),
+                            now_ms,
+                            connection.host,
                         )
-                        continue
+                        if message is not None:
+                            if first_byte & 2:
+                                acks.append((number, packet_id))
+                            elif first_byte & 4:
+                                message = self._receive(connection, packet_id, message)
+                                if message is None:
+                                    continue
+                            messages.append(message)
+                            continue
                 elif first_byte == 0x40 and packet_id:  # PUBACK
                     session = connection.session
                     if session is not None and session.acknowledge(packet_id):
@@ -199,18 +188,23 @@ class ReactorListener:
             extra = publish_properties(properties)
         if not topic:
             raise ProtocolViolationError("PUBLISH with neither topic name nor topic alias")
-        try:
-            route = self._routes.resolve(
-                topic, client_id=session.client_id, user_name=connection.user_name or ""
-            )
-        except TopicNameError as exc:
-            self._refuse_publish(connection, qos, packet_id, exc)
-            return
-        origin = connection.origin or self._make_origin(connection)
-        text = route.text(qos) + origin + extra
-        if len(text) > PROPERTIES_BYTES_MAX:
+        text = QOS_TEXTS[qos]
+        origin = (connection.origin or self._make_origin(connection)) + extra
+        host = connection.host
+        message = self._routes.message(topic, payload, text, origin, now_ms, host)
+        if message is None:
+            try:
+                route = self._routes.resolve(
+                    topic, client_id=session.client_id, user_name=connection.user_name or ""
+                )
+            except TopicNameError as exc:
+                self._refuse_publish(connection, qos, packet_id, exc)
+                return
+            text = route.text + text + origin
+            message = (route.queue, payload, text, route.tags_code, now_ms, host, 0, 0, 0, 0)
+        if len(message[2]) > PROPERTIES_BYTES_MAX:
             error = GatewayError(
-                f"topic name and properties take {len(text)} bytes in the log,"
+                f"topic name and properties take {len(message[2])} bytes in the log,"
                 f" at most {PROPERTIES_BYTES_MAX} fit",
                 reason_code=ReasonCode.QUOTA_EXCEEDED,
             )
@@ -219,14 +213,19 @@ class ReactorListener:
         if qos == 1:
             self._acks.append((connection.number, packet_id))
         elif qos == 2:
-            told = self._exchanges.take(connection, packet_id, route.queue)
-            if told is None:
-                return
-            text += told
-            self._recs.append((connection.number, packet_id))
-        self._messages.append(
-            (route.queue, payload, text, route.tags_code, now_ms, connection.host, 0, 0, 0, 0)
-        )
+            message = self._receive(connection, packet_id, message)
+        if message is not None:
+            self._messages.append(message)
+
+    def _receive(
+        self, connection: Connection, packet_id: int, message: tuple[Any, ...]
+    ) -> tuple[Any, ...] | None:
+        """Return a QoS 2 publish with its exchange in the property text; None if it was taken."""
+        told = self._exchanges.take(connection, packet_id, message[0])
+        if told is None:
+            return None
+        self._recs.append((connection.number, packet_id))
+        return (*message[:2], message[2] + told, *message[3:])
 
     def _refuse_publish(
         self, connection: Connection, qos: int, packet_id: int, error: GatewayError

@@ -1,48 +1,44 @@
-"""Where publishes go, cached per topic name: queue, property text and tag hash.
+"""Where publishes go: the topic names' routes, and the queue topics that are made for them.
 
-Owns: Route and the bounded cache of routes; creates queue topics within the configured limit.
+Owns: which queues the router uses for a first level, the bounded cache of routes by topic name that
+rules of an operator need; creates queue topics within the configured limit.
 Must not touch: sockets, sessions.
+Invariants: nothing is kept by topic name where the built-in rule alone decides. What is kept by
+first level is bounded by the log's topics and ``REFUSALS_MAX``.
 """
 
 from __future__ import annotations
 
 import logging
-from typing import Final, TypeVar
+from collections import deque
+from typing import Final, Generic, TypeVar
 
 from motelog.core.errors import BrokerError
 from motelog.core.message import KEYS, MQTT_QOS, MQTT_TOPIC, TAGS, encode_properties, tags_code
+from motelog.core.topic_names import TOPIC_BYTES_MAX
 from motelog.gateway.errors import TopicNameError
 from motelog.gateway.log.log_port import LogPort, QueueHandle
-from motelog.gateway.mapping.topic_mapping import MappedName, TopicMapping
+from motelog.gateway.mapping.topic_mapping import MappedName, TopicMapping, is_device_topic
 from motelog.gateway.mqtt.topics import check_topic_name
+from motelog.gateway.publish.router import Route, Router
 
 logger = logging.getLogger(__name__)
 
+#: Routes kept by topic name, for names that a rule of the operator may match.
 ROUTES_MAX: Final = 100_000
+#: So many routes that were used since they were last looked at may a new one pass over.
+SECOND_CHANCES_MAX: Final = 8
+#: After so many topics that the log refused, it is asked for no more of them.
+REFUSALS_MAX: Final = 1000
+
+#: By QoS: the part of a property text that depends on it.
+QOS_TEXTS: Final = tuple(encode_properties({MQTT_QOS: str(qos)}) for qos in range(3))
 
 _Key = TypeVar("_Key")
 
 
-class Route:
-    """Everything about a publish that its topic name decides."""
-
-    __slots__ = ("at_least_once", "at_most_once", "exactly_once", "queue", "tags_code")
-
-    def __init__(self, queue: QueueHandle, properties: dict[str, str], tag: str) -> None:
-        self.queue = queue
-        self.tags_code = tags_code(tag)
-        #: Property text of a publish at QoS 0, 1 and 2, without the publisher's part.
-        self.at_most_once = encode_properties({**properties, MQTT_QOS: "0"})
-        self.at_least_once = encode_properties({**properties, MQTT_QOS: "1"})
-        self.exactly_once = encode_properties({**properties, MQTT_QOS: "2"})
-
-    def text(self, qos: int) -> bytes:
-        """Return the property text of a publish, without the publisher's part."""
-        return (self.at_most_once, self.at_least_once, self.exactly_once)[qos]
-
-
 class Routes:
-    """Topic name -> Route, for one gateway."""
+    """Where the topic names of one gateway lead; ``message`` is the way, ``resolve`` finds it."""
 
     def __init__(
         self,
@@ -58,37 +54,64 @@ class Routes:
         self._log_port = log
         self._create_topics = create_topics
         self._topics_max = self._topics_left = topics_max
+        #: Topics that the log has refused to create, or that cannot be written to.
+        self._refused: set[str] = set()
         self._topic_queue_count = topic_queue_count
         self._topic_bytes_max = topic_bytes_max
-        #: Read by the hot path; ``resolve`` answers a miss.
-        self.by_topic: dict[bytes, Route] = {}
-        self._by_publisher: dict[tuple[bytes, str, str], Route] = {}
-        self.depends_on_publisher = mapping.depends_on_publisher
+        self._by_name: RouteCache[bytes] = RouteCache()
+        self._by_publisher: RouteCache[tuple[bytes, str, str]] = RouteCache()
+        #: One list for all that leads to the default topic, changed in place.
+        self._default_queues: list[QueueHandle] = []
+        self._router = Router(
+            bytes(is_device_topic("t" + chr(octet)) for octet in range(256)),
+            level_bytes_max=TOPIC_BYTES_MAX,
+            topic_bytes_max=topic_bytes_max,
+        )
+        self._levels = self._router.levels
+        #: The hot path; after None ``resolve`` says where the name goes.
+        self.message = self._router.message
+        self._begin()
+        log.on_topic_created(self._on_topic_created)
         log.on_topic_refused(self._on_topic_refused)
+
+    def _begin(self) -> None:
+        rule_levels = self._mapping.rule_levels
+        if rule_levels is None:
+            self._router.others = self._router.unnameable = self._by_name.routes
+            return
+        self._levels.update((level.encode(), self._by_name.routes) for level in rule_levels)
+        self._router.unnameable = self._default_queues
+        self._decide_others()
+        for topic in self._log_port.topics():
+            self._on_topic_created(topic)
 
     def resolve(self, topic: bytes, *, client_id: str, user_name: str) -> Route:
         """Return the route of a topic name; TopicNameError if nobody may publish to it."""
-        if not self.depends_on_publisher:
-            route = self.by_topic.get(topic)
-            if route is None:
-                route = self._make(topic, client_id, user_name)
-                _remember(self.by_topic, topic, route)
-            return route
-        key = (topic, client_id, user_name)
-        route = self._by_publisher.get(key)
-        if route is None:
-            route = self._make(topic, client_id, user_name)
-            _remember(self._by_publisher, key, route)
-        return route
-
-    def _make(self, topic: bytes, client_id: str, user_name: str) -> Route:
         if len(topic) > self._topic_bytes_max:
             raise TopicNameError(
                 f"topic name of {len(topic)} bytes, at most {self._topic_bytes_max} are allowed"
             )
-        check_topic_name(topic)
         if topic.startswith(b"$"):
             raise TopicNameError("topic names that begin with '$' are the server's")
+        level = topic.partition(b"/")[0]
+        if self._levels.get(level, self._router.others) is not self._by_name.routes:
+            return self._make(topic, client_id, user_name)
+        if not self._mapping.depends_on_publisher:
+            route = self._by_name.routes.get(topic)
+            if route is None:
+                route = self._make(topic, client_id, user_name)
+                self._by_name.add(topic, route)
+            return route
+        key = (topic, client_id, user_name)
+        route = self._by_publisher.routes.get(key)
+        if route is None:
+            route = self._make(topic, client_id, user_name)
+            self._by_publisher.add(key, route)
+        route.is_used = True
+        return route
+
+    def _make(self, topic: bytes, client_id: str, user_name: str) -> Route:
+        check_topic_name(topic)
         name = topic.decode()
         mapped = self._mapping.map_name(name, client_id=client_id, user_name=user_name)
         properties = {MQTT_TOPIC: name}
@@ -97,7 +120,7 @@ class Routes:
         if mapped.keys:
             properties[KEYS] = mapped.keys
         queue = self._log_port.queue_of(self._queue_topic(mapped), mapped.selector)
-        return Route(queue, properties, mapped.tag)
+        return Route(queue, encode_properties(properties), tags_code(mapped.tag))
 
     def _queue_topic(self, mapped: MappedName) -> str:
         topic = mapped.queue_topic
@@ -109,7 +132,7 @@ class Routes:
 
     def _create(self, topic: str) -> bool:
         """Create a queue topic if that is allowed; return whether it can be used."""
-        if not self._create_topics or self._topics_left == 0:
+        if not self._may_create or topic in self._refused:
             return False
         try:
             self._log_port.create_topic(topic, self._topic_queue_count)
@@ -119,7 +142,13 @@ class Routes:
                 " topic=%s default_topic=%s remark=%r",
                 topic, self._mapping.default_topic, exc.remark,
             )  # fmt: skip
+            self._use_default(topic)
             return False
+        if not self._log_port.has_topic(topic):  # it is there and cannot be written to
+            self._use_default(topic)
+            return False
+        if topic.encode() not in self._levels:  # it is being created
+            self._learn(topic, [])
         self._topics_left -= 1
         if self._topics_left == 0:
             logger.warning(
@@ -127,24 +156,87 @@ class Routes:
                 " first level go to the default topic default_topic=%s",
                 self._mapping.default_topic,
             )
+            self._decide_others()
         return True
 
+    # --- what the router knows -----------------------------------------------------------
+
+    @property
+    def _may_create(self) -> bool:
+        return self._create_topics and self._topics_left > 0 and len(self._refused) < REFUSALS_MAX
+
+    def _decide_others(self) -> None:
+        """Say where first levels go that are no topic: to the default topic if none is created."""
+        if self._mapping.rule_levels is not None:
+            self._router.others = None if self._may_create else self._default_queues
+
+    def _learn(self, topic: str, queues: list[QueueHandle]) -> None:
+        """Send the names whose first level is ``topic`` to ``queues`` unless rules may match."""
+        level = topic.encode()
+        if self._mapping.rule_levels is not None and topic not in self._mapping.rule_levels:
+            self._levels[level] = queues
+
+    def _use_default(self, topic: str) -> None:
+        """Send a topic's names to the default topic without asking for it again."""
+        self._learn(topic, self._default_queues)
+        self._refused.add(topic)
+        if len(self._refused) == REFUSALS_MAX:
+            logger.warning(
+                "the log has refused so many queue topics that it is asked for no more:"
+                " publishes with a new first level go to the default topic"
+                " count=%d default_topic=%s",
+                len(self._refused), self._mapping.default_topic,
+            )  # fmt: skip
+        self._decide_others()
+
+    def _on_topic_created(self, topic: str) -> None:
+        """Use the queues of a topic that is new or has another number of them."""
+        queues = list(self._log_port.append_queues(topic))
+        if topic == self._mapping.default_topic:
+            self._default_queues[:] = queues
+            queues = self._default_queues
+        if is_device_topic(topic):
+            self._learn(topic, queues)
+        self._refused.discard(topic)
+        self._decide_others()
+        self._by_name.clear()
+        self._by_publisher.clear()
+
     def _on_topic_refused(self, topic: str) -> None:
-        """Forget all routes, so that those to ``topic`` lead to the default topic; this is rare."""
+        """Send names that went to ``topic``, as it was being created, to the default topic."""
         logger.warning(
             "the log could not create a queue topic, its publishes go to the default topic"
             " topic=%s default_topic=%s",
             topic, self._mapping.default_topic,
         )  # fmt: skip
         self._topics_left = min(self._topics_left + 1, self._topics_max)
-        # In place, as the hot loop keeps using the same dict.
-        self.by_topic.clear()
+        self._use_default(topic)
+        self._by_name.clear()
         self._by_publisher.clear()
 
 
-def _remember(cache: dict[_Key, Route], key: _Key, route: Route) -> None:
-    """Keep ``route``; a full cache first forgets its oldest quarter."""
-    if len(cache) >= ROUTES_MAX:
-        for old in list(cache)[: ROUTES_MAX // 4]:
-            del cache[old]
-    cache[key] = route
+class RouteCache(Generic[_Key]):
+    """At most ROUTES_MAX routes; the oldest goes first, unless it was used since last looked at."""
+
+    def __init__(self) -> None:
+        #: The router keeps this dict, so it is only changed in place.
+        self.routes: dict[_Key, Route] = {}
+        self._ring: deque[_Key] = deque()
+
+    def add(self, key: _Key, route: Route) -> None:
+        """Keep a route that is not there yet."""
+        ring = self._ring
+        if len(ring) >= ROUTES_MAX:
+            for _ in range(SECOND_CHANCES_MAX):
+                oldest = self.routes[ring[0]]
+                if not oldest.is_used:
+                    break
+                oldest.is_used = False
+                ring.rotate(-1)
+            del self.routes[ring.popleft()]
+        self.routes[key] = route
+        ring.append(key)
+
+    def clear(self) -> None:
+        self.routes.clear()
+        self._ring.clear()

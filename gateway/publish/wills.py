@@ -15,7 +15,7 @@ from motelog.gateway.errors import TopicNameError
 from motelog.gateway.log.log_port import LogPort
 from motelog.gateway.mapping.message_properties import publisher_properties
 from motelog.gateway.metrics import GatewayMetrics
-from motelog.gateway.publish.routes import Routes
+from motelog.gateway.publish.routes import QOS_TEXTS, Routes
 from motelog.gateway.state.stored import StoredWill
 
 logger = logging.getLogger(__name__)
@@ -47,7 +47,7 @@ class Wills:
         except TopicNameError as exc:
             self._lost(client_id, will, str(exc))
             return
-        text = route.text(will.qos) + publisher_properties(client_id) + will.properties
+        text = route.text + QOS_TEXTS[will.qos] + publisher_properties(client_id) + will.properties
         if len(text) > PROPERTIES_BYTES_MAX:
             self._lost(client_id, will, "its topic name and properties are too long")
             return

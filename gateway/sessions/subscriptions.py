@@ -5,21 +5,25 @@ subscriber is any hashable value. Not for shared subscriptions.
 Invariants (``_check``): a (filter, subscriber) pair is there once; no node and no table is empty.
 Spec: MQTT 5.0 section 4.7; overlapping subscriptions 3.3.4.
 
-    filter without "+":  options -> { filter: subscriber, or _Several when there are more }
-    filter with "+":     its text to the first "+" -> a trie of the levels behind it, in which
+    nearly all filters:  options -> { filter: subscriber, or _Several when there are more }
+    of rare shapes:      text to the first "+" -> a trie of the levels behind it, in which
                          "+" and "#" are levels like others
 
-Nearly all filters of a fleet are exact, or one device's branch ("dev42/#"), and have one
+Nearly all filters of a fleet are exact, or one device's ("dev42/#", "dev/42/+/set"), and have one
 subscriber. Such a filter costs its slot in a dict (some 50 bytes) and no object of its own. There
 is a dict for each value of the options, of which a process sees a handful. A topic name is looked
-up there as it is, and each of its branches with "/#" behind it. The tries begin behind the first
-"+", so that one device's "dev42/+/set" does not cost a node for each level before.
+up there as it is, and as each filter that it could match: its branches with "/#" behind them, and
+one text for each shape of filters with "+". A shape is where the "+" are and how many levels there
+are; the million filters "dev/{id}/+/set" have one. Who invents shapes must not make each match
+dearer, so there are at most SHAPES_MAX. Filters of further shapes are in tries: these cost more
+memory, and time only where they match.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Hashable, Iterable, Iterator
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, Final, Generic, TypeAlias, TypeVar
 
 from motelog.gateway.mqtt.topics import FILTER_LEVELS_MAX
 
@@ -31,17 +35,24 @@ RETAIN_AS_PUBLISHED: Final = 0x08
 #: Our own bit: the subscription has an identifier, which the session keeps.
 HAS_IDENTIFIER: Final = 0x40
 
+#: Shapes of filters with "+" that are looked up like exact filters.
+SHAPES_MAX: Final = 16
+
+#: Levels of a filter before its "#" if it has one, positions of "+", whether it has a "#".
+Shape: TypeAlias = tuple[int, tuple[int, ...], bool]
+
 _EMPTY: Final[dict[Any, Any]] = {}
 
 
 class SubscriptionTree(Generic[S]):
     """Topic filters with their subscribers; a subscriber is any hashable value."""
 
-    __slots__ = ("_branches_count", "_count", "_tables", "_tries")
+    __slots__ = ("_branches_count", "_count", "_shapes", "_tables", "_tries")
 
     def __init__(self) -> None:
         self._tables: dict[int, dict[str, S | _Several[S]]] = {}
-        self._branches_count = 0  # pairs in the tables whose filter ends in "#"
+        self._branches_count = 0  # pairs in the tables whose filter has a "#" and no "+"
+        self._shapes: dict[Shape, int] = {}  # pairs in the tables whose filter has a "+"
         self._tries: dict[str, _Node[S]] = {}
         self._count = 0
 
@@ -55,26 +66,18 @@ class SubscriptionTree(Generic[S]):
         ``topic_filter`` has passed ``topics.check_topic_filter``; ``options`` is the byte of
         SUBSCRIBE, the QoS in its bits 0 and 1.
         """
-        if "+" in topic_filter:
-            head, levels = _head_and_levels(topic_filter)
-            node = self._tries.setdefault(head, _Node())
-            for level in levels:
-                node = node.child(level)
-            is_new = node.subscribe(subscriber, options)
+        is_new = not self._take_out(topic_filter, subscriber)
+        if "+" in topic_filter and not self._has_room_for(_shape(topic_filter)):
+            self._add_to_trie(topic_filter, subscriber, options)
         else:
-            is_new = not self._remove_from_tables(topic_filter, subscriber)
             self._add_to_table(topic_filter, subscriber, options)
         self._count += is_new
         return is_new
 
     def remove(self, topic_filter: str, subscriber: S) -> bool:
         """Unsubscribe; return whether there was such a subscription."""
-        if "+" in topic_filter:
-            removed = self._remove_from_trie(topic_filter, subscriber)
-        else:
-            removed = self._remove_from_tables(topic_filter, subscriber)
-        if removed:
-            self._count -= 1
+        removed = self._take_out(topic_filter, subscriber)
+        self._count -= removed
         return removed
 
     def remove_all(self, subscriber: S, topic_filters: Iterable[str]) -> None:
@@ -110,6 +113,8 @@ class SubscriptionTree(Generic[S]):
         keys = [topic_name]
         if self._branches_count:
             keys += _branches(topic_name)
+        if self._shapes:
+            keys += _of_shapes(topic_name, self._shapes)
         for options, filters in self._tables.items():
             for key in keys:
                 entry = filters.get(key)
@@ -132,8 +137,17 @@ class SubscriptionTree(Generic[S]):
                 yield from trie.walk(levels[i + 1 :])
             level_begin += len(level) + 1
 
+    def _has_room_for(self, shape: Shape) -> bool:
+        return shape in self._shapes or len(self._shapes) < SHAPES_MAX
+
+    def _take_out(self, topic_filter: str, subscriber: S) -> bool:
+        if self._remove_from_tables(topic_filter, subscriber):
+            return True
+        # Also where its shape has room: that may have come later than the filter.
+        return "+" in topic_filter and self._remove_from_trie(topic_filter, subscriber)
+
     def _add_to_table(self, topic_filter: str, subscriber: S, options: int) -> None:
-        self._branches_count += topic_filter.endswith("#")
+        self._count_in_tables(topic_filter, 1)
         filters = self._tables.setdefault(options, {})
         entry = filters.get(topic_filter)
         if entry is None:
@@ -158,9 +172,27 @@ class SubscriptionTree(Generic[S]):
                     del self._tables[options]
             else:
                 continue
-            self._branches_count -= topic_filter.endswith("#")
+            self._count_in_tables(topic_filter, -1)
             return True
         return False
+
+    def _count_in_tables(self, topic_filter: str, change: int) -> None:
+        if "+" in topic_filter:
+            shape = _shape(topic_filter)
+            count = self._shapes.get(shape, 0) + change
+            if count:
+                self._shapes[shape] = count
+            else:
+                del self._shapes[shape]
+        elif topic_filter.endswith("#"):
+            self._branches_count += change
+
+    def _add_to_trie(self, topic_filter: str, subscriber: S, options: int) -> None:
+        head, levels = _head_and_levels(topic_filter)
+        node = self._tries.setdefault(head, _Node())
+        for level in levels:
+            node = node.child(level)
+        node.subscribe(subscriber, options)
 
     def _remove_from_trie(self, topic_filter: str, subscriber: S) -> bool:
         head, levels = _head_and_levels(topic_filter)
@@ -187,16 +219,21 @@ class SubscriptionTree(Generic[S]):
         """Assert the invariants; for tests."""
         pairs = set()
         count = branches_count = 0
+        shapes: Counter[Shape] = Counter()
         for filters in self._tables.values():
             assert filters
             for topic_filter, entry in filters.items():
-                assert "+" not in topic_filter
                 subscribers = list(entry) if isinstance(entry, _Several) else [entry]
                 assert not isinstance(entry, _Several) or len(entry) > 1
                 pairs |= {(topic_filter, subscriber) for subscriber in subscribers}
                 count += len(subscribers)
-                branches_count += len(subscribers) * topic_filter.endswith("#")
+                if "+" in topic_filter:
+                    shapes[_shape(topic_filter)] += len(subscribers)
+                else:
+                    branches_count += len(subscribers) * topic_filter.endswith("#")
         assert branches_count == self._branches_count
+        assert shapes == self._shapes
+        assert len(shapes) <= SHAPES_MAX
         nodes = list(self._tries.items())
         while nodes:
             path, node = nodes.pop()
@@ -236,12 +273,10 @@ class _Node(Generic[S]):
             node = self.children[level] = _Node()
         return node
 
-    def subscribe(self, subscriber: S, options: int) -> bool:
+    def subscribe(self, subscriber: S, options: int) -> None:
         if self.subscribers is _EMPTY:
             self.subscribers = {}
-        is_new = subscriber not in self.subscribers
         self.subscribers[subscriber] = options
-        return is_new
 
     def walk(self, levels: list[str]) -> Iterator[_Node[S]]:
         """Yield the nodes whose filters match, given the levels behind this node.
@@ -284,6 +319,34 @@ def _branches(topic_name: str) -> list[str]:
         end = topic_name.find("/", end + 1)
     if end < 0:
         found.append(topic_name + "/#")
+    return found
+
+
+def _shape(topic_filter: str) -> Shape:
+    levels = topic_filter.split("/")
+    is_branch = levels[-1] == "#"
+    positions = tuple([i for i, level in enumerate(levels) if level == "+"])
+    return len(levels) - is_branch, positions, is_branch
+
+
+def _of_shapes(topic_name: str, shapes: Iterable[Shape]) -> list[str]:
+    """Return the one filter of each shape that matches the topic name, if one can."""
+    # Levels deeper than any filter stay together as one level, which no filter reaches.
+    levels = topic_name.split("/", FILTER_LEVELS_MAX)
+    is_system = topic_name.startswith("$")
+    found = []
+    for count, positions, is_branch in shapes:
+        # "#" matches the parent level too (section 4.7.1.2).
+        if len(levels) < count or (len(levels) > count and not is_branch):
+            continue
+        if is_system and positions[0] == 0:  # [MQTT-4.7.2-1]
+            continue
+        key = levels[:count]
+        for position in positions:
+            key[position] = "+"
+        if is_branch:
+            key.append("#")
+        found.append("/".join(key))
     return found
 
 

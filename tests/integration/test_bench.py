@@ -53,6 +53,16 @@ def test_a_faultless_server_gives_a_clean_report(kind: str, qos: int, version: i
         assert (report.publishers, report.subscribers) == (1, 3)
 
 
+@pytest.mark.parametrize("names", [2, 37])
+@pytest.mark.parametrize("qos", [0, 1, 2])
+def test_publishers_go_through_all_topic_names_together(qos: int, names: int) -> None:
+    with bench_server() as server:
+        report = run("pub", options(server.port, qos=qos, names=names))
+    assert is_clean(report), report
+    assert report.messages > names
+    assert server.topic_names == {b"bench/%d/telemetry" % number for number in range(names)}
+
+
 def test_missing_acknowledgements_are_lost() -> None:
     with bench_server(faults=Faults(acknowledgement_lost=50)) as server:
         report = run("pub", options(server.port))

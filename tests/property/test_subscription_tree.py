@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from motelog.gateway.mqtt.topics import matches
+from motelog.gateway.sessions import subscriptions
 from motelog.gateway.sessions.subscriptions import SubscriptionTree
 
 LEVELS = st.sampled_from(["a", "b", "", "$S"])
@@ -21,8 +22,11 @@ OPTIONS = st.sampled_from([0, 1, 2, 0x04, 0x05, 0x09, 0x21])
 
 
 class TreeMachine(RuleBasedStateMachine):
+    SHAPES_MAX = 16
+
     def __init__(self) -> None:
         super().__init__()
+        subscriptions.SHAPES_MAX = self.SHAPES_MAX  # type: ignore[misc]  # a constant otherwise
         self.tree: SubscriptionTree[int] = SubscriptionTree()
         self.model: dict[tuple[str, int], int] = {}
 
@@ -48,14 +52,25 @@ class TreeMachine(RuleBasedStateMachine):
     def match(self, name: str) -> None:
         assert self.tree.match(name) == brute_force(self.model, name)
 
+    def teardown(self) -> None:
+        subscriptions.SHAPES_MAX = TreeMachine.SHAPES_MAX  # type: ignore[misc]
+
     @invariant()
     def is_consistent(self) -> None:
         self.tree._check()
         assert len(self.tree) == len(self.model)
 
 
+class FewShapesMachine(TreeMachine):
+    """Filters come into tables and tries, and from these into tables."""
+
+    SHAPES_MAX = 2
+
+
 TestTree = TreeMachine.TestCase
 TestTree.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestTreeOfFewShapes = FewShapesMachine.TestCase
+TestTreeOfFewShapes.settings = TestTree.settings
 
 
 @settings(max_examples=200)

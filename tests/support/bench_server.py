@@ -45,6 +45,7 @@ class BenchServer:
         self.version = version
         self.faults = faults
         self.publishes = 0
+        self.topic_names: set[bytes] = set()
         self._deliveries = 0
         self._subscriptions: list[tuple[int, str, int]] = []
         self._next_id: dict[int, int] = {}
@@ -105,6 +106,7 @@ class BenchServer:
         self, connection: int, first_byte: int, topic: bytes, payload: bytes, packet_id: int
     ) -> None:
         self.publishes += 1
+        self.topic_names.add(topic)
         if self.publishes == self.faults.closes_after:
             self._reactor.abort(connection)
         qos = first_byte >> 1 & 3

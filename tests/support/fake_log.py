@@ -113,6 +113,9 @@ class FakeLog:
         assert topic in self.creating
         return Address(topic, selector)
 
+    def append_queues(self, topic: str) -> Sequence[QueueHandle]:
+        return self.queues(topic)
+
     def queues(self, topic: str) -> Sequence[QueueHandle]:
         return [self.queue_tail(topic, n) for n in range(self.queue_counts.get(topic, 0))]
 

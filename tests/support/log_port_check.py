@@ -16,7 +16,14 @@ import trio.testing
 from motelog.core.errors import BrokerError, MotelogError
 from motelog.core.message import encode_host
 from motelog.core.records.decode import decode_messages
-from motelog.gateway.log.log_port import LogPort, LogRead, QueueHandle, Settled, Ticket
+from motelog.gateway.log.log_port import (
+    LogPort,
+    LogRead,
+    QueueHandle,
+    Settled,
+    Ticket,
+    choose_queue,
+)
 
 HOST = encode_host("127.0.0.1", 1883)
 QUEUE_COUNT = 4
@@ -175,6 +182,7 @@ def _check_topics_and_handles(stage: LogStage, listener: _Listener) -> None:
     log = stage.log
     assert not log.has_topic("many")
     assert log.queues("many") == []
+    assert list(log.append_queues("many")) == []
     log.create_topic("many", QUEUE_COUNT)
     log.create_topic("many", QUEUE_COUNT + 1)  # it exists
     log.create_topic("one", 1)
@@ -189,6 +197,9 @@ def _check_topics_and_handles(stage: LogStage, listener: _Listener) -> None:
     chosen = [log.queue_of("many", selector) for selector in selectors]
     assert chosen == [log.queue_of("many", selector) for selector in selectors]
     assert len(set(chosen)) == QUEUE_COUNT
+    handles = log.append_queues("many")
+    assert len(handles) == QUEUE_COUNT
+    assert chosen == [handles[choose_queue(selector, QUEUE_COUNT)] for selector in selectors]
 
 
 async def _check_order_and_growth(stage: LogStage, listener: _Listener) -> None:
@@ -275,6 +286,7 @@ async def _check_created_while_messages_wait(stage: LogStage, listener: _Listene
     appends.append((log.queue_of("slow", "x"), b"known"))
     appends.append((queue, b"old handle"))
     await appends.check()
+    assert log.append_queues("slow") == [log.queue_of("slow", "x")]
     bodies = [b"waits", b"too", b"known", b"old handle"]
     assert _all_bodies(log, _only(log, "slow")) == bodies
     if is_slow:

@@ -42,6 +42,9 @@ def bench(
     connections: Annotated[int, typer.Option(min=1, help="Publishers, or sessions.")] = 100,
     subscribers: Annotated[int, typer.Option(min=1, help="Subscribers of fanout.")] = 100,
     window: Annotated[int, typer.Option(min=1, help="Messages in flight per publisher.")] = 20,
+    names: Annotated[
+        int, typer.Option(min=0, help="Topic names of pub in all. [default: one each]")
+    ] = 0,
     qos: Annotated[int, typer.Option("--qos", "-q", min=0, max=2, help="0, 1 or 2.")] = 1,
     payload_bytes: Annotated[int, typer.Option("--bytes", min=16, help="Payload bytes.")] = 64,
     seconds: Annotated[float, typer.Option(min=0.1, help="How long to measure.")] = 5.0,
@@ -68,6 +71,7 @@ def bench(
             connections=connections,
             subscribers=subscribers,
             window=window,
+            names=names,
             qos=qos,
             payload_bytes=payload_bytes,
             duration_s=seconds,

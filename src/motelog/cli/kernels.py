@@ -18,6 +18,7 @@ KERNELS: Final = {
     "motelog.core.store.disk.file_batch": None,
     "motelog.core.store.index.index": None,
     "motelog.gateway.mqtt.frames": None,
+    "motelog.gateway.publish.router": None,
     "motelog.spark.arrow": "spark",
 }
 COMPILED: Final = "compiled"

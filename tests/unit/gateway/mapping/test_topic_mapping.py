@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from motelog.core.errors import ConfigError
@@ -66,19 +68,62 @@ def test_template_cannot_reach_a_system_topic() -> None:
 
 
 def test_filter_with_literal_first_level_needs_its_topic_and_the_default() -> None:
-    assert mapping().queue_topics("telemetry/+/temp") == frozenset({"telemetry", "MQTT_DEFAULT"})
+    assert mapping().queue_choices("telemetry/+/temp") == {
+        ("telemetry", None),
+        ("MQTT_DEFAULT", None),
+    }
+
+
+@pytest.mark.parametrize(
+    ("topic_filter", "selector"),
+    [
+        ("t/dev", "dev"),
+        ("t/dev/#", "dev"),
+        ("t/dev/+/set", "dev"),
+        ("t", "t"),
+        ("t//x", "t//x"),
+        ("t//#", None),
+        ("t/#", None),
+        ("t/+/x", None),
+    ],
+)
+def test_a_literal_tag_decides_the_queue_of_publishes_that_went_to_the_default_topic(
+    topic_filter: str, selector: str | None
+) -> None:
+    assert mapping().queue_choices(topic_filter) == {("t", None), ("MQTT_DEFAULT", selector)}
+
+
+@pytest.mark.parametrize("topic_filter", ["no good/x", "/x", "MQTT_DEFAULT/x"])
+def test_names_that_belong_into_the_default_topic_may_be_in_all_its_queues(
+    topic_filter: str,
+) -> None:
+    assert mapping().queue_choices(topic_filter) == {("MQTT_DEFAULT", None)}
+
+
+@pytest.mark.parametrize(
+    ("queue_by", "selector"), [("tag", "x"), ("topic", "r/x"), ("client_id", None)]
+)
+def test_a_rule_says_what_decides_the_queue(
+    queue_by: Literal["tag", "topic", "client_id"], selector: str | None
+) -> None:
+    rule = TopicRule(filter="r/#", queue_topic="rest", queue_by=queue_by)
+    choices = {("rest", None), ("r", None), ("MQTT_DEFAULT", "x"), ("MQTT_DEFAULT", selector)}
+    assert mapping(rule).queue_choices("r/x") == choices
 
 
 @pytest.mark.parametrize("topic_filter", ["#", "+/a", "+"])
 def test_filter_with_wildcard_first_level_needs_any(topic_filter: str) -> None:
-    assert mapping().queue_topics(topic_filter) is None
+    assert mapping().queue_choices(topic_filter) is None
 
 
 def test_filter_that_leaves_a_template_level_open_needs_any() -> None:
-    assert mapping(*RULES).queue_topics("fleet/+/truck9") is None
-    assert mapping(*RULES).queue_topics("fleet/eu/#") == frozenset(
-        {"fleet", "fleet_eu", "MQTT_DEFAULT"}
-    )
+    assert mapping(*RULES).queue_choices("fleet/+/truck9") is None
+    assert mapping(*RULES).queue_choices("fleet/eu/#") == {
+        ("fleet", None),
+        ("fleet_eu", None),
+        ("MQTT_DEFAULT", "eu"),
+        ("MQTT_DEFAULT", None),
+    }
 
 
 @pytest.mark.parametrize(
@@ -102,15 +147,33 @@ FILTER = st.tuples(
 ).map(lambda parts: "/".join(parts[0] + ["#"] * parts[1]))
 
 
-@given(name=NAME, topic_filter=FILTER, with_rules=st.booleans())
-def test_a_filter_names_the_queue_topic_of_every_name_it_matches(
-    name: str, topic_filter: str, with_rules: bool
+TEMPLATE = st.sampled_from(["", "fixed", "{1}", "{2}", "{3}", "t_{2}", "{client_id}"])
+RULE = st.builds(
+    TopicRule,
+    filter=FILTER.filter(bool),
+    queue_topic=TEMPLATE.filter(bool),
+    tag=TEMPLATE,
+    queue_by=st.sampled_from(["tag", "topic", "client_id"]),
+)
+
+
+@settings(max_examples=300)
+@given(
+    names=st.lists(NAME, min_size=5, max_size=10),
+    topic_filter=FILTER,
+    rules=st.lists(RULE, max_size=3) | st.just(list(RULES)),
+)
+def test_a_filter_names_the_queue_of_every_name_it_matches(
+    names: list[str], topic_filter: str, rules: list[TopicRule]
 ) -> None:
-    topic_mapping = mapping(*RULES) if with_rules else mapping()
-    if matches(topic_filter, name):
-        mapped = topic_mapping.map_name(name, client_id="c", user_name="")
-        topics = topic_mapping.queue_topics(topic_filter)
-        assert topics is None or (mapped.queue_topic or "MQTT_DEFAULT") in topics
+    topic_mapping = mapping(*rules)
+    choices = topic_mapping.queue_choices(topic_filter)
+    for name in names:
+        if choices is not None and matches(topic_filter, name):
+            mapped = topic_mapping.map_name(name, client_id="c", user_name="")
+            # The default topic takes the message if the topic may not be created.
+            for topic in (mapped.queue_topic or "MQTT_DEFAULT", "MQTT_DEFAULT"):
+                assert (topic, None) in choices or (topic, mapped.selector) in choices
 
 
 def test_device_topics_are_what_devices_may_name() -> None:

@@ -70,3 +70,23 @@ def test_deepest_filters_match() -> None:
 def test_a_name_of_levels_alone_is_matched() -> None:
     tree = tree_of(("#", "all", 0), ("+/#", "plus", 0), ("/#", "root", 0), ("a/+", "no", 0))
     assert tree.match("/" * 65535) == {"all": 0, "plus": 0, "root": 0}
+
+
+def test_filters_of_more_shapes_than_are_looked_up_match_too() -> None:
+    name = "/".join("abcdef")
+    filters = [
+        "/".join("+" if 1 << i & number else level for i, level in enumerate("abcdef")) + tail
+        for number in range(1, 64)
+        for tail in ("", "/#")
+    ]
+    tree = tree_of(*((topic_filter, topic_filter, 1) for topic_filter in filters))
+    assert set(tree.match(name)) == set(filters)
+    assert set(tree.match(name + "/g")) == {each for each in filters if each.endswith("#")}
+    for topic_filter in filters[:-1]:
+        assert tree.remove(topic_filter, topic_filter)
+        tree._check()
+    # The last one was of a rare shape; now its shape has room.
+    assert not tree.add(filters[-1], filters[-1], 2)
+    tree._check()
+    assert tree.match(name) == {filters[-1]: 2}
+    assert not tree._tries
