@@ -87,21 +87,21 @@ class SubscriptionTree(Generic[S]):
 
     def options(self, topic_filter: str, subscriber: S) -> int | None:
         """Return the options of one subscription, None if there is none."""
-        if "+" in topic_filter:
-            head, levels = _head_and_levels(topic_filter)
-            node = self._tries.get(head)
-            for level in levels:
-                if node is None:
-                    break
-                node = node.children.get(level)
-            return None if node is None else node.subscribers.get(subscriber)
         for options, filters in self._tables.items():
             entry = filters.get(topic_filter)
             if entry is not None and (
                 subscriber in entry if isinstance(entry, _Several) else entry == subscriber
             ):
                 return options
-        return None
+        if "+" not in topic_filter:
+            return None
+        head, levels = _head_and_levels(topic_filter)
+        node = self._tries.get(head)
+        for level in levels:
+            if node is None:
+                break
+            node = node.children.get(level)
+        return None if node is None else node.subscribers.get(subscriber)
 
     def match(self, topic_name: str) -> dict[S, int]:
         """Return each subscriber that wants ``topic_name``, with the options to deliver by.
