@@ -23,7 +23,7 @@ help:  ## show this list
 run: .make/run  ## build and start the whole stack on loopback (motelog dev)
 	@$(BIN)/motelog dev $(DEV_ARGS)
 
-check: .make/test  ## lint, types, unit and repository tests, at once: a minute on two cores
+check: .make/test  ## lint, types, unit, conformance and repository tests, at once: a minute on two cores
 	@$(MAKE) --no-print-directory --jobs --output-sync=target lint types unit
 
 test: lint types suite  ## lint, types and every test
@@ -36,8 +36,8 @@ lint: .make/test  ## ruff and the import contracts
 types: .make/test  ## mypy --strict
 	@$(BIN)/mypy
 
-unit: .make/test  ## unit and repository tests alone
-	@$(PYTEST) --quiet tests/unit tests/repo
+unit: .make/test  ## unit, conformance and repository tests alone
+	@$(PYTEST) --quiet tests/unit tests/conformance tests/repo
 
 suite: .make/test  ## the tests alone; TEST_ARGS='-k store' selects
 	@.ci/java-note

@@ -1,0 +1,82 @@
+"""Writes ``docs/mqtt-conformance.md`` from the statements and their tests.
+
+Owns: that page. Must not touch: whether tests pass; the test run shows that.
+
+    python -m tests.conformance.page
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from importlib import import_module
+from pathlib import Path
+from typing import Final
+
+from tests.conformance.statements import (
+    FOLDER,
+    STANDARDS,
+    STATEMENTS,
+    Statement,
+    is_proved,
+    is_tested,
+)
+
+PAGE: Final = FOLDER.parent.parent / "docs" / "mqtt-conformance.md"
+
+_HEAD: Final = """\
+# MQTT conformance
+
+Each numbered statement of the two OASIS standards, in our own words, and what the gateway makes
+of it. **pass**: there are tests in `tests/conformance` with the statement's number in their names,
+and they pass. Everything else has its reason. Statements that bind clients have a test where it
+matters what the server does with a client that ignores them.
+
+This page is written by `python -m tests.conformance.page`.
+"""
+
+
+def main() -> None:
+    Path(PAGE).write_text(page(), encoding="utf-8")
+
+
+def page() -> str:
+    """Return the page as the tests have it now."""
+    for path in sorted(FOLDER.glob("test_*.py")):
+        import_module(f"tests.conformance.{path.stem}")
+    return "\n".join([_HEAD, *(line for version in STANDARDS for line in _standard(version))])
+
+
+def untested() -> list[str]:
+    """Return the statements that bind a server and have neither a test nor a reason; after page."""
+    return [
+        statement.name
+        for statement in STATEMENTS.values()
+        if statement.binds != "client" and not statement.absent and not is_tested(statement)
+    ]
+
+
+def answer(statement: Statement) -> str:
+    """Return what the page says of a statement."""
+    if is_proved(statement):
+        return "pass"
+    if is_tested(statement):
+        return "not offered yet"
+    return statement.absent or ("binds clients" if statement.binds == "client" else "no test")
+
+
+def _standard(version: int) -> Iterator[str]:
+    statements = [s for s in STATEMENTS.values() if s.version == version]
+    passed = sum(answer(statement) == "pass" for statement in statements)
+    yield f"## MQTT {STANDARDS[version]}"
+    yield ""
+    yield f"{len(statements)} statements, {passed} pass."
+    yield ""
+    yield "| statement | says | here |"
+    yield "|---|---|---|"
+    for statement in statements:
+        yield f"| MQTT-{statement.number} | {statement.text} | {answer(statement)} |"
+    yield ""
+
+
+if __name__ == "__main__":
+    main()
