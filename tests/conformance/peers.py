@@ -182,10 +182,22 @@ class Peer:
         self.send(encode_unsubscribe(self.version, packet))
 
     def publish(self, topic: str, payload: bytes = b"hi", qos: int = 0, **more: Any) -> None:
-        """Send a PUBLISH; ``more`` as with ``publish_packet``."""
-        if qos and "packet_id" not in more:
-            more["packet_id"] = next(self._packet_ids)
-        self.send(publish_packet(self.version, topic, payload, qos, **more))
+        """Send a PUBLISH and see it through; ``more`` as with ``publish_packet``.
+
+        The acknowledgements of QoS 2 are taken, as a server may deliver at the PUBREL.
+        """
+        packet_id = self.put(topic, payload, qos, **more)
+        if qos == 2:
+            pubrec = self._take(PacketType.PUBREC)
+            assert decode_ack(self.version, pubrec.first_byte, pubrec.body) == Ack(packet_id, 0)
+            self.answer(PacketType.PUBREL, packet_id)
+            self._take(PacketType.PUBCOMP)
+
+    def put(self, topic: str, payload: bytes = b"hi", qos: int = 0, **more: Any) -> int:
+        """Send a PUBLISH and return its packet identifier, 0 if it has none."""
+        packet_id: int = more.pop("packet_id", 0) or (next(self._packet_ids) if qos else 0)
+        self.send(publish_packet(self.version, topic, payload, qos, packet_id=packet_id, **more))
+        return packet_id
 
     def answer(self, packet_type: PacketType, packet_id: int, reason_code: int = 0) -> None:
         """Send PUBACK, PUBREC, PUBREL or PUBCOMP."""

@@ -45,7 +45,7 @@ def test_a_publish_at_qos_2_is_acknowledged_in_two_steps(gateway: Gateway, versi
     assert peer.connack.properties.maximum_qos is None
     reader.subscribe("two/a", qos=0)
     for packet_id in (1, 300, 65535):
-        peer.publish("two/a", b"%d" % packet_id, qos=2, packet_id=packet_id)
+        peer.put("two/a", b"%d" % packet_id, qos=2, packet_id=packet_id)
         assert is_acknowledged(peer, PUBREC, packet_id)
         peer.answer(PUBREL, packet_id)
         assert is_acknowledged(peer, PUBCOMP, packet_id)
@@ -58,7 +58,7 @@ def test_a_repeated_publish_is_not_delivered_again(gateway: Gateway, version: in
     reader, peer = gateway.connect(version), gateway.connect(version)
     reader.subscribe("two/a", qos=0)
     for dup in (False, True, True):
-        peer.publish("two/a", b"once", qos=2, packet_id=7, dup=dup)
+        peer.put("two/a", b"once", qos=2, packet_id=7, dup=dup)
         assert is_acknowledged(peer, PUBREC, 7)
     peer.answer(PUBREL, 7)
     assert is_acknowledged(peer, PUBCOMP, 7)
@@ -72,10 +72,10 @@ def test_a_publish_that_is_repeated_over_a_new_connection_is_not_delivered_again
 ) -> None:
     reader, peer = gateway.connect(version), gateway.connect_persistent(version, "puts")
     reader.subscribe("two/a", qos=0)
-    peer.publish("two/a", b"once", qos=2, packet_id=7)
+    peer.put("two/a", b"once", qos=2, packet_id=7)
     peer.drop()
     peer = gateway.connect_persistent(version, "puts")
-    peer.publish("two/a", b"once", qos=2, packet_id=7, dup=True)
+    peer.put("two/a", b"once", qos=2, packet_id=7, dup=True)
     assert is_acknowledged(peer, PUBREC, 7)
     peer.answer(PUBREL, 7)
     assert is_acknowledged(peer, PUBCOMP, 7)
@@ -88,7 +88,7 @@ def test_after_pubcomp_the_identifier_begins_a_new_message(gateway: Gateway, ver
     reader, peer = gateway.connect(version), gateway.connect(version)
     reader.subscribe("two/a", qos=0)
     for payload, dup in ((b"1", False), (b"2", True), (b"3", False)):
-        peer.publish("two/a", payload, qos=2, packet_id=7, dup=dup)
+        peer.put("two/a", payload, qos=2, packet_id=7, dup=dup)
         assert is_acknowledged(peer, PUBREC, 7)
         peer.answer(PUBREL, 7)
         assert is_acknowledged(peer, PUBCOMP, 7)
@@ -103,14 +103,14 @@ def test_after_a_refusal_the_identifier_begins_a_new_message(
     reader = gateway.connect(version)
     peer = gateway.connect(version, maximum_packet_bytes=60)
     reader.subscribe("two/a", qos=0)
-    peer.publish("$SYS/refused", qos=2, packet_id=7)
+    peer.put("$SYS/refused", qos=2, packet_id=7)
     packet = peer.packet()
     assert packet.type == PUBREC
     assert packet.bytes_count <= 60
     assert packet.body[:2] == b"\0\x07"
     assert packet.body[2] >= 0x80
     assert packet.body[2] in PUBREC_CODES
-    peer.publish("two/a", b"new", qos=2, packet_id=7, dup=True)
+    peer.put("two/a", b"new", qos=2, packet_id=7, dup=True)
     assert is_acknowledged(peer, PUBREC, 7)
     assert reader.payloads() == [b"new"]
 
@@ -141,10 +141,10 @@ def test_the_acknowledgements_go_on_where_the_message_has_expired(
     gateway: Gateway, version: int
 ) -> None:
     peer = gateway.connect(version)
-    peer.publish("two/a", qos=2, packet_id=7, message_expiry_interval_s=1)
+    peer.put("two/a", qos=2, packet_id=7, message_expiry_interval_s=1)
     assert is_acknowledged(peer, PUBREC, 7)
     gateway.pass_s(10)
-    peer.publish("two/a", qos=2, packet_id=7, message_expiry_interval_s=1, dup=True)
+    peer.put("two/a", qos=2, packet_id=7, message_expiry_interval_s=1, dup=True)
     assert is_acknowledged(peer, PUBREC, 7)
     peer.answer(PUBREL, 7)
     assert is_acknowledged(peer, PUBCOMP, 7)
@@ -278,9 +278,11 @@ def test_the_quota_holds_until_pubcomp(gateway: Gateway, version: int) -> None:
 def test_messages_at_qos_2_come_in_order(gateway: Gateway, version: int) -> None:
     peer, publisher = receiver(gateway, version), gateway.connect(version)
     for n in range(30):
-        publisher.publish("two/a", b"%d" % n, qos=2, packet_id=n + 1)
+        publisher.put("two/a", b"%d" % n, qos=2, packet_id=n + 1)
     pubrecs = [publisher.read_ack(PUBREC).packet_id for _ in range(30)]
     assert pubrecs == list(range(1, 31))
+    for packet_id in pubrecs:
+        publisher.answer(PUBREL, packet_id)
     messages = peer.messages()
     assert [int(message.payload) for message in messages] == list(range(30))
     for message in messages:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from motelog.gateway.mqtt.packet_types import PacketType
-from tests.conformance.peers import Gateway
+from tests.conformance.peers import Gateway, Peer
 from tests.conformance.statements import not_offered_yet, proves
 
 
@@ -16,8 +16,8 @@ def test_a_session_goes_on_with_the_next_connection(gateway: Gateway, version: i
     peer = gateway.connect_persistent(version, "stays")
     assert not peer.connack.session_present
     peer.subscribe("session/#", "other")
-    for end in (peer.disconnect, peer.drop):
-        end()
+    for end in (Peer.disconnect, Peer.drop):
+        end(peer)
         gateway.pass_s(60)
         peer = gateway.connect_persistent(version, "stays")
         assert peer.connack.session_present
