@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.conformance.peers import Gateway, Message
-from tests.conformance.statements import not_offered_yet, proves
+from tests.conformance.statements import proves
 
 
 def names(messages: list[Message], maximum: int) -> list[str]:
@@ -44,7 +44,6 @@ def test_no_alias_is_0_or_above_the_clients_maximum(gateway: Gateway, version: i
     assert names(peer.messages(), 3) == topics
 
 
-@not_offered_yet
 @proves(mqtt5="MQTT-3.3.2-11")
 def test_a_client_that_allows_aliases_gets_some(gateway: Gateway, version: int) -> None:
     peer, publisher = gateway.connect(version, topic_alias_maximum=3), gateway.connect(version)

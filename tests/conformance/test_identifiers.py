@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from tests.conformance.peers import Gateway
-from tests.conformance.statements import not_offered_yet, proves
+from tests.conformance.statements import proves
 
 
-@not_offered_yet
 @proves(mqtt5="MQTT-3.3.4-3 MQTT-3.3.4-4")
 def test_one_copy_has_the_identifiers_of_all_that_match(gateway: Gateway, version: int) -> None:
     peer = gateway.connect(version)
@@ -19,7 +18,6 @@ def test_one_copy_has_the_identifiers_of_all_that_match(gateway: Gateway, versio
     assert sorted(message.properties.subscription_identifiers) == [1, 268_435_455]
 
 
-@not_offered_yet
 @proves(mqtt5="MQTT-3.3.4-3 MQTT-3.8.4-3")
 def test_a_replaced_subscription_has_its_new_identifier(gateway: Gateway, version: int) -> None:
     peer, publisher = gateway.connect(version), gateway.connect(version)
@@ -30,7 +28,6 @@ def test_a_replaced_subscription_has_its_new_identifier(gateway: Gateway, versio
         assert peer.message().properties.subscription_identifiers == expected
 
 
-@not_offered_yet
 @proves(mqtt5="MQTT-3.3.4-3")
 def test_others_do_not_get_a_clients_identifiers(gateway: Gateway, version: int) -> None:
     peers = [gateway.connect(version) for _ in range(3)]

@@ -32,7 +32,6 @@ def complete(peer: Peer, message: Message) -> None:
 # --- towards the gateway -----------------------------------------------------------------------
 
 
-@not_offered_yet
 @proves(
     mqtt3="MQTT-4.3.3-2 MQTT-2.3.1-6 MQTT-3.3.4-1",
     mqtt5=(
@@ -52,7 +51,6 @@ def test_a_publish_at_qos_2_is_acknowledged_in_two_steps(gateway: Gateway, versi
     assert reader.payloads() == [b"1", b"300", b"65535"]
 
 
-@not_offered_yet
 @proves(mqtt3="MQTT-4.3.3-2", mqtt5="MQTT-4.3.3-10")
 def test_a_repeated_publish_is_not_delivered_again(gateway: Gateway, version: int) -> None:
     reader, peer = gateway.connect(version), gateway.connect(version)
@@ -65,7 +63,6 @@ def test_a_repeated_publish_is_not_delivered_again(gateway: Gateway, version: in
     assert reader.payloads() == [b"once"]
 
 
-@not_offered_yet
 @proves(mqtt3="MQTT-4.3.3-2", mqtt5="MQTT-4.3.3-10")
 def test_a_publish_that_is_repeated_over_a_new_connection_is_not_delivered_again(
     gateway: Gateway, version: int
@@ -82,7 +79,6 @@ def test_a_publish_that_is_repeated_over_a_new_connection_is_not_delivered_again
     assert reader.payloads() == [b"once"]
 
 
-@not_offered_yet
 @proves(mqtt3="MQTT-4.3.3-2", mqtt5="MQTT-4.3.3-12")
 def test_after_pubcomp_the_identifier_begins_a_new_message(gateway: Gateway, version: int) -> None:
     reader, peer = gateway.connect(version), gateway.connect(version)
@@ -95,7 +91,6 @@ def test_after_pubcomp_the_identifier_begins_a_new_message(gateway: Gateway, ver
     assert reader.payloads() == [b"1", b"2", b"3"]
 
 
-@not_offered_yet
 @proves(mqtt5="MQTT-4.3.3-9 MQTT-3.5.2-1 MQTT-3.5.2-2")
 def test_after_a_refusal_the_identifier_begins_a_new_message(
     gateway: Gateway, version: int
@@ -115,7 +110,6 @@ def test_after_a_refusal_the_identifier_begins_a_new_message(
     assert reader.payloads() == [b"new"]
 
 
-@not_offered_yet
 @proves(mqtt5="MQTT-3.7.2-1 MQTT-3.7.2-2 MQTT-4.3.3-11")
 def test_a_pubrel_for_nothing_is_answered_with_its_code(gateway: Gateway, version: int) -> None:
     peer = gateway.connect(version, maximum_packet_bytes=60)
@@ -127,7 +121,6 @@ def test_a_pubrel_for_nothing_is_answered_with_its_code(gateway: Gateway, versio
     peer.assert_open()
 
 
-@not_offered_yet
 @proves(mqtt3="MQTT-4.3.3-2")
 def test_a_pubrel_for_nothing_is_answered(gateway: Gateway, version: int) -> None:
     peer = gateway.connect(version)
@@ -135,7 +128,6 @@ def test_a_pubrel_for_nothing_is_answered(gateway: Gateway, version: int) -> Non
     assert is_acknowledged(peer, PUBCOMP, 99)
 
 
-@not_offered_yet
 @proves(mqtt5="MQTT-4.3.3-13")
 def test_the_acknowledgements_go_on_where_the_message_has_expired(
     gateway: Gateway, version: int
@@ -153,7 +145,6 @@ def test_the_acknowledgements_go_on_where_the_message_has_expired(
 # --- towards subscribers -----------------------------------------------------------------------
 
 
-@not_offered_yet
 @proves(
     mqtt3="MQTT-4.3.3-1 MQTT-2.2.2-1 MQTT-2.3.1-6 MQTT-2.3.1-4",
     mqtt5=(
@@ -180,7 +171,6 @@ def test_a_message_at_qos_2_is_sent_and_released(gateway: Gateway, version: int)
     peer.assert_open()
 
 
-@not_offered_yet
 @proves(
     mqtt3="MQTT-4.3.3-1 MQTT-4.4.0-1 MQTT-3.3.1-1 MQTT-2.3.1-4",
     mqtt5="MQTT-4.3.3-3 MQTT-4.4.0-1 MQTT-3.3.1-1",
@@ -199,7 +189,6 @@ def test_until_pubrec_the_publish_comes_again(gateway: Gateway, version: int) ->
     complete(peer, first)
 
 
-@not_offered_yet
 @proves(
     mqtt3="MQTT-4.3.3-1 MQTT-4.4.0-1",
     mqtt5="MQTT-4.3.3-5 MQTT-4.3.3-6 MQTT-4.4.0-1",
@@ -220,7 +209,6 @@ def test_after_pubrec_only_the_pubrel_comes_again(gateway: Gateway, version: int
     assert gateway.connect_persistent(version, "gets").packets() == []
 
 
-@not_offered_yet
 @proves(mqtt5="MQTT-4.4.0-2 MQTT-4.3.3-4")
 def test_a_refusal_ends_the_exchange(gateway: Gateway, version: int) -> None:
     peer = receiver(gateway, version)
@@ -243,7 +231,6 @@ def test_a_message_that_was_sent_does_not_expire(gateway: Gateway, version: int)
     assert (again.packet_id, again.payload, again.dup) == (first.packet_id, b"m", True)
 
 
-@not_offered_yet
 @proves(mqtt5="MQTT-3.6.2-1 MQTT-3.6.2-2")
 def test_a_pubrec_for_nothing_is_answered_with_its_code(gateway: Gateway, version: int) -> None:
     peer = gateway.connect(version, maximum_packet_bytes=60)
@@ -254,7 +241,6 @@ def test_a_pubrec_for_nothing_is_answered_with_its_code(gateway: Gateway, versio
     assert packet.body[:3] == bytes([0, 99, NOT_FOUND])
 
 
-@not_offered_yet
 @proves(mqtt5="MQTT-3.3.4-9 MQTT-4.9.0-2")
 def test_the_quota_holds_until_pubcomp(gateway: Gateway, version: int) -> None:
     peer = gateway.connect(version, receive_maximum=1)
@@ -273,7 +259,6 @@ def test_the_quota_holds_until_pubcomp(gateway: Gateway, version: int) -> None:
     assert peer.payloads() == [b"3"]
 
 
-@not_offered_yet
 @proves(mqtt3="MQTT-4.6.0-6 MQTT-4.6.0-3", mqtt5="MQTT-4.6.0-5 MQTT-4.6.0-6 MQTT-4.6.0-3")
 def test_messages_at_qos_2_come_in_order(gateway: Gateway, version: int) -> None:
     peer, publisher = receiver(gateway, version), gateway.connect(version)
@@ -291,7 +276,6 @@ def test_messages_at_qos_2_come_in_order(gateway: Gateway, version: int) -> None
     assert released == [message.packet_id for message in messages]
 
 
-@not_offered_yet
 @proves(mqtt3="MQTT-4.6.0-1 MQTT-4.6.0-4", mqtt5="MQTT-4.6.0-1 MQTT-4.6.0-4")
 def test_repetitions_come_in_the_order_of_the_first_time(gateway: Gateway, version: int) -> None:
     peer, publisher = receiver(gateway, version), gateway.connect(version)
@@ -303,7 +287,6 @@ def test_repetitions_come_in_the_order_of_the_first_time(gateway: Gateway, versi
     assert [message.packet_id for message in again] == first
 
 
-@not_offered_yet
 @proves(
     mqtt3="MQTT-3.8.4-5 MQTT-3.8.4-6 MQTT-3.3.5-1",
     mqtt5="MQTT-3.8.4-7 MQTT-3.8.4-8 MQTT-3.3.4-2",
@@ -321,7 +304,6 @@ def test_qos_2_is_granted_and_kept(gateway: Gateway, version: int) -> None:
     assert [message.qos for message in peer.messages()] == [2]
 
 
-@not_offered_yet
 @proves(mqtt3="MQTT-3.10.4-3", mqtt5="MQTT-3.10.4-3")
 def test_an_exchange_goes_on_behind_unsubscribe(gateway: Gateway, version: int) -> None:
     peer = receiver(gateway, version)

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from motelog.gateway.mqtt.packet_types import PacketType
 from tests.conformance.peers import Gateway, Peer
-from tests.conformance.statements import not_offered_yet, proves
+from tests.conformance.statements import proves
 
 
-@not_offered_yet
 @proves(
     mqtt3="MQTT-3.1.2-4 MQTT-3.1.4-3 MQTT-3.2.2-2 MQTT-4.1.0-1",
     mqtt5="MQTT-3.1.2-5 MQTT-3.1.4-4 MQTT-3.2.2-3 MQTT-4.1.0-1",
@@ -27,7 +26,6 @@ def test_a_session_goes_on_with_the_next_connection(gateway: Gateway, version: i
         peer.answer(PacketType.PUBACK, message.packet_id)
 
 
-@not_offered_yet
 @proves(mqtt3="MQTT-3.1.2-5 MQTT-4.5.0-1", mqtt5="MQTT-3.1.2-23 MQTT-4.5.0-1")
 def test_messages_are_kept_while_a_client_is_away(gateway: Gateway, version: int) -> None:
     peer = gateway.connect_persistent(version, "away")
@@ -44,7 +42,6 @@ def test_messages_are_kept_while_a_client_is_away(gateway: Gateway, version: int
     assert peer.payloads() == [b"2", b"3", b"4", b"5"]
 
 
-@not_offered_yet
 @proves(
     mqtt3="MQTT-3.1.2-6 MQTT-3.2.2-1 MQTT-3.1.4-3",
     mqtt5="MQTT-3.1.2-4 MQTT-3.2.2-2 MQTT-3.1.4-4",
@@ -78,7 +75,6 @@ def test_a_clean_session_ends_with_its_connection(gateway: Gateway, version: int
     assert peer.packets() == []
 
 
-@not_offered_yet
 @proves(mqtt3="MQTT-3.2.2-3 MQTT-3.1.2-4", mqtt5="MQTT-3.1.2-6 MQTT-3.2.2-3")
 def test_without_a_session_a_new_one_begins(gateway: Gateway, version: int) -> None:
     peer = gateway.connect_persistent(version, "first")
@@ -86,7 +82,6 @@ def test_without_a_session_a_new_one_begins(gateway: Gateway, version: int) -> N
     peer.assert_open()
 
 
-@not_offered_yet
 @proves(mqtt3="MQTT-3.1.3-2", mqtt5="MQTT-3.1.3-2")
 def test_a_session_is_found_by_its_client_identifier_alone(gateway: Gateway, version: int) -> None:
     peer = gateway.connect_persistent(version, "mine", user_name="one")
@@ -97,7 +92,6 @@ def test_a_session_is_found_by_its_client_identifier_alone(gateway: Gateway, ver
     assert gateway.connect_persistent(version, "mine", user_name="two").connack.session_present
 
 
-@not_offered_yet
 @proves(mqtt5="MQTT-4.1.0-2 MQTT-3.1.2-23 MQTT-3.2.2-3")
 def test_a_session_ends_when_its_expiry_has_passed(gateway: Gateway, version: int) -> None:
     peer = gateway.connect_persistent(version, "expires", session_expiry_interval_s=10)
@@ -112,7 +106,6 @@ def test_a_session_ends_when_its_expiry_has_passed(gateway: Gateway, version: in
     assert not peer.connack.session_present
 
 
-@not_offered_yet
 @proves(mqtt5="MQTT-4.1.0-2")
 def test_disconnect_may_change_the_expiry(gateway: Gateway, version: int) -> None:
     peer = gateway.connect_persistent(version, "changed", session_expiry_interval_s=3600)
@@ -124,7 +117,6 @@ def test_disconnect_may_change_the_expiry(gateway: Gateway, version: int) -> Non
     assert not gateway.connect_persistent(version, "changed").connack.session_present
 
 
-@not_offered_yet
 @proves(
     mqtt3="MQTT-4.4.0-1 MQTT-3.3.1-1 MQTT-2.3.1-4 MQTT-3.3.1-3 MQTT-4.3.2-1",
     mqtt5="MQTT-4.4.0-1 MQTT-3.3.1-1 MQTT-3.3.1-3 MQTT-4.3.2-3",
@@ -157,7 +149,6 @@ def test_what_was_not_acknowledged_comes_again_and_nothing_else(
     assert gateway.connect_persistent(version, "again").packets() == []
 
 
-@not_offered_yet
 @proves(mqtt5="MQTT-4.4.0-2")
 def test_what_was_refused_does_not_come_again(gateway: Gateway, version: int) -> None:
     peer = gateway.connect_persistent(version, "refuses")
@@ -170,7 +161,6 @@ def test_what_was_refused_does_not_come_again(gateway: Gateway, version: int) ->
     assert peer.packets() == []
 
 
-@not_offered_yet
 @proves(mqtt3="MQTT-3.2.0-1", mqtt5="MQTT-3.2.0-1")
 def test_connack_comes_before_the_messages_that_waited(gateway: Gateway, version: int) -> None:
     peer = gateway.connect_persistent(version, "waits")
@@ -181,7 +171,6 @@ def test_connack_comes_before_the_messages_that_waited(gateway: Gateway, version
     assert len(gateway.connect_persistent(version, "waits").messages()) == 1
 
 
-@not_offered_yet
 @proves(mqtt3="MQTT-3.1.4-2", mqtt5="MQTT-3.1.4-3")
 def test_a_session_is_taken_over_from_a_connection_that_is_there(
     gateway: Gateway, version: int
@@ -196,7 +185,6 @@ def test_a_session_is_taken_over_from_a_connection_that_is_there(
     assert old.packets() == []
 
 
-@not_offered_yet
 @proves(mqtt3="MQTT-3.10.4-3", mqtt5="MQTT-3.10.4-3")
 def test_what_was_sent_before_unsubscribe_comes_again(gateway: Gateway, version: int) -> None:
     peer = gateway.connect_persistent(version, "leaves")
@@ -211,7 +199,6 @@ def test_what_was_sent_before_unsubscribe_comes_again(gateway: Gateway, version:
     assert (again.payload, again.packet_id, again.dup) == (b"begun", begun.packet_id, True)
 
 
-@not_offered_yet
 @proves(mqtt5="MQTT-3.3.2-5 MQTT-3.3.2-6")
 def test_messages_expire_while_a_client_is_away(gateway: Gateway, version: int) -> None:
     peer = gateway.connect_persistent(version, "late")

@@ -37,7 +37,6 @@ def is_taken_over(peer: Peer) -> None:
 
 
 @pytest.mark.parametrize("end", [Peer.drop, protocol_error, keep_alive_passes, is_taken_over])
-@not_offered_yet
 @proves(mqtt3="MQTT-3.1.2-8", mqtt5="MQTT-3.1.2-7 MQTT-3.1.2-8")
 def test_a_will_is_published_when_the_connection_ends_without_disconnect(
     gateway: Gateway, version: int, end: Any
@@ -51,7 +50,6 @@ def test_a_will_is_published_when_the_connection_ends_without_disconnect(
     assert listener.packets() == []
 
 
-@not_offered_yet
 @proves(
     mqtt3="MQTT-3.1.2-10 MQTT-3.14.4-3 MQTT-3.1.2-8",
     mqtt5="MQTT-3.1.2-10 MQTT-3.14.4-3 MQTT-3.1.2-8",
@@ -65,7 +63,6 @@ def test_a_disconnect_discards_the_will(gateway: Gateway, version: int) -> None:
     assert listener.packets() == []
 
 
-@not_offered_yet
 @proves(mqtt3="MQTT-3.1.2-10", mqtt5="MQTT-3.1.2-10")
 def test_a_will_is_published_once(gateway: Gateway, version: int) -> None:
     listener = reader(gateway, version)
@@ -76,7 +73,6 @@ def test_a_will_is_published_once(gateway: Gateway, version: int) -> None:
     assert listener.packets() == []
 
 
-@not_offered_yet
 @proves(mqtt5="MQTT-3.1.2-8 MQTT-3.14.4-3")
 def test_a_disconnect_with_another_code_publishes_the_will(gateway: Gateway, version: int) -> None:
     listener = reader(gateway, version)
@@ -95,7 +91,6 @@ def test_without_a_will_nothing_is_published(gateway: Gateway, version: int) -> 
 
 
 @pytest.mark.parametrize("qos", [0, 1, 2])
-@not_offered_yet
 @proves(mqtt3="MQTT-3.1.2-9 MQTT-3.1.2-14", mqtt5="MQTT-3.1.2-9 MQTT-3.1.2-12")
 def test_a_will_has_the_qos_of_connect(gateway: Gateway, version: int, qos: int) -> None:
     listener = reader(gateway, version)
@@ -103,7 +98,6 @@ def test_a_will_has_the_qos_of_connect(gateway: Gateway, version: int, qos: int)
     assert [message.qos for message in listener.messages()] == [qos]
 
 
-@not_offered_yet
 @proves(mqtt3="MQTT-3.1.2-16", mqtt5="MQTT-3.1.2-14")
 def test_a_will_without_retain_is_not_retained(gateway: Gateway, version: int) -> None:
     gateway.connect(version, "dies", will=will()).drop()
@@ -150,7 +144,6 @@ def test_a_will_comes_before_its_delay_when_the_session_ends(
     assert listener.payloads() == [b"gone"]
 
 
-@not_offered_yet
 @proves(mqtt5="MQTT-3.1.3-9 MQTT-3.1.2-8")
 def test_a_new_connection_within_the_delay_cancels_the_will(gateway: Gateway, version: int) -> None:
     listener = reader(gateway, version)
@@ -162,7 +155,6 @@ def test_a_new_connection_within_the_delay_cancels_the_will(gateway: Gateway, ve
     assert listener.packets() == []
 
 
-@not_offered_yet
 @proves(mqtt5="MQTT-3.1.3-10")
 def test_a_will_has_its_properties(gateway: Gateway, version: int) -> None:
     pairs = (("b", "1"), ("a", "2"), ("b", "0"))
@@ -181,7 +173,6 @@ def test_a_will_has_its_properties(gateway: Gateway, version: int) -> None:
     assert properties == sent.properties
 
 
-@not_offered_yet
 @proves(mqtt3="MQTT-3.1.3-1", mqtt5="MQTT-3.1.3-1")
 def test_a_will_stands_between_identifier_and_user_name(gateway: Gateway, version: int) -> None:
     listener = reader(gateway, version)
