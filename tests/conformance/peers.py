@@ -117,6 +117,8 @@ class Gateway:
         ms = int(seconds * 1000)
         self.stage.clock.advance(ms)
         self.stage.log.now_ms += ms
+        while self.stage.clients.tick():
+            pass
         self.stage.turn()
 
 

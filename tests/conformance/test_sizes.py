@@ -5,7 +5,7 @@ from __future__ import annotations
 from motelog.core.errors import BrokerError
 from motelog.gateway.mqtt.packet_types import PacketType
 from tests.conformance.peers import Gateway, Peer, connect_packet
-from tests.conformance.statements import not_offered_yet, proves
+from tests.conformance.statements import proves
 
 
 def limited(gateway: Gateway, size: int) -> Peer:
@@ -27,7 +27,6 @@ def test_a_message_that_is_too_large_counts_as_delivered(gateway: Gateway, versi
     assert peer.payloads() == [b"fits"]
 
 
-@not_offered_yet
 @proves(mqtt5="MQTT-3.1.2-24 MQTT-3.2.2-19")
 def test_connack_keeps_to_the_clients_maximum(gateway: Gateway, version: int) -> None:
     for size in (2, 8, 20, 24, 40, 60):
@@ -50,7 +49,6 @@ def test_puback_keeps_to_the_clients_maximum(gateway: Gateway, version: int) -> 
     assert packet.body[:3] == b"\x00\x07\x83"
 
 
-@not_offered_yet
 @proves(mqtt5="MQTT-3.1.2-24 MQTT-3.9.2-1")
 def test_suback_keeps_to_the_clients_maximum(gateway: Gateway, version: int) -> None:
     peer = limited(gateway, 40)
@@ -61,7 +59,6 @@ def test_suback_keeps_to_the_clients_maximum(gateway: Gateway, version: int) -> 
     assert peer.is_closed
 
 
-@not_offered_yet
 @proves(mqtt5="MQTT-3.1.2-24 MQTT-3.11.2-1")
 def test_unsuback_keeps_to_the_clients_maximum(gateway: Gateway, version: int) -> None:
     peer = limited(gateway, 40)
