@@ -115,11 +115,18 @@ class Gateway:
     def pass_s(self, seconds: float) -> None:
         """Let time pass, and the gateway notice it."""
         ms = int(seconds * 1000)
+        self._tick()
         self.stage.clock.advance(ms)
         self.stage.log.now_ms += ms
+        self._tick()
+        self.stage.turn()
+
+    def _tick(self) -> None:
+        """Do what the gateway does each second."""
         while self.stage.clients.tick():
             pass
-        self.stage.turn()
+        while self.stage.journal.refresh(1000):
+            pass
 
 
 @dataclass
