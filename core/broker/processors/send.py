@@ -167,8 +167,8 @@ class SendProcessor:
         self.dead_letters_count += len(dead)
         for letter in dead:
             self._dead_log.warning(
-                "a consumer group has given up a message and does not get it again; it lies in the"
-                " group's %%DLQ%% topic: find out why it fails, then send it once more"
+                "a consumer group has given up a message and does not get it again; it is now in"
+                " the group's %%DLQ%% topic: find out why it fails, then send it once more"
                 " group=%s topic=%s message_id=%s",
                 *map(ascii, letter),
             )

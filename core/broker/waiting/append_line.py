@@ -113,7 +113,7 @@ class AppendLine:
                 except StoreError as exc:
                     error = exc
                 except Exception:
-                    # What one batch makes fail must not end what serves the others.
+                    # A failure of one batch must not end the task that serves the others.
                     self._faults.fault("an append failed, a fault of this server; it is refused")
                     error = StoreError("the append failed, the broker's log says how")
             # Removed before anybody is told: the callee may append.

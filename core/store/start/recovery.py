@@ -163,7 +163,7 @@ class Recovery:
         data_end = self._data_end()
         coming = worker.submit(self._prefetch, at, data_end)
         self._meter.begin(
-            "reading the log" if feed is not None else "making ConsumeQueues anew",
+            "reading the log" if feed is not None else "rebuilding ConsumeQueues",
             data_end - begin,
         )
         while (file := self._log.queue.find(at)) is not None:
@@ -202,7 +202,7 @@ class Recovery:
         return at, ScanStop.END
 
     def _prefetch(self, at: int, data_end: int) -> None:
-        """Start reading the bytes from ``at`` on from the disk, which are looked at next."""
+        """Have the disk begin to read the bytes from ``at`` on, which are examined next."""
         stop = min(at + STEP_BYTES, data_end)
         for file in self._log.queue.between(at, stop):
             begin = max(at - file.begin, 0)
@@ -234,7 +234,7 @@ class Recovery:
         if files and self._known_end > end:
             self._report_damage_at_end(end)
         self._count_behind(end)
-        # The last one first: a crash between two must not leave a gap in the row.
+        # The last file goes first: a crash between two must not leave a gap in the row.
         for file in reversed(files[len(keep) :]):
             self._set_aside_or_remove(file)
         self._log.queue.drop_from(len(keep))
@@ -263,8 +263,8 @@ class Recovery:
             report.given_up_bytes += begin - good
         if report.given_up_records:
             logger.warning(
-                "the log ends at offset=%d: what follows was not on disk yet when the crash came; "
-                "given up records=%d bytes=%d",
+                "the log ends at offset=%d: what follows was not on disk yet when the crash came, "
+                "and is given up records=%d bytes=%d",
                 end, report.given_up_records, report.given_up_bytes,
             )  # fmt: skip
 

@@ -114,7 +114,7 @@ def test_what_is_above_the_bound_is_refused_in_its_turn(monkeypatch: pytest.Monk
     stage.has_file = True
     stage.line.go_on()
     assert stage.told == [(b"12345", 1), (b"123456", StoreFullError), (b"1234", 2)]
-    # The bytes of those that have gone do not count any more.
+    # The bytes of batches that have gone do not count any more.
     stage.wait(b"1234567890")
     stage.line.go_on()
     assert stage.told[3:] == [(b"1234567890", 3)]
