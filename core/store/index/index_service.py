@@ -158,7 +158,7 @@ class IndexService:
         while self._missing_from is not None and self._trouble is None:
             self.catch_up(CATCH_UP_BYTES)
             meter.advance(self.indexed_offset - begin)
-        logger.info("index ready files=%d from=%d end=%d", len(self._files), begin, end)
+        logger.info("the index is ready files=%d from=%d end=%d", len(self._files), begin, end)
 
     def catch_up(self, bytes_max: int = OFFSET_MAX) -> None:
         """Index the log from where the index ends, at most ``bytes_max`` of it."""

@@ -256,7 +256,11 @@ class QueueRecovery:
             return
         self.report.rebuilt_queues = sorted(self._broken)
         for key, reason in self._broken.items():
-            logger.warning("rebuilding a ConsumeQueue topic=%s queue_id=%d reason=%s", *key, reason)
+            logger.warning(
+                "a ConsumeQueue does not agree with the log and is rebuilt from it; this start "
+                "takes longer and no message is lost by that topic=%s queue_id=%d reason=%s",
+                *key, reason,
+            )  # fmt: skip
         if self._is_whole:
             return
         # If a crash comes before all is rewritten, the next start must not trust a part of it.

@@ -284,7 +284,8 @@ class Recovery:
         copy_in(file.writable().view, position, bytes(remains))
         report.cut_bytes = remains
         logger.warning(
-            "cut the end of the log path=%s offset=%d bytes=%d reason=%s",
+            "the bytes behind the log's last intact record were zeroed; after a crash that is "
+            "normal path=%s offset=%d bytes=%d reason=%s",
             file.path, position, remains, torn.name,
         )  # fmt: skip
 
@@ -319,13 +320,17 @@ class Recovery:
         report = self.report
         for damage in report.damage:
             logger.error(
-                "damage in the log path=%s offset=%d bytes=%d reason=%s",
+                "the log is damaged: the messages in these bytes are lost, all others can be read; "
+                "check the disk path=%s offset=%d bytes=%d reason=%s",
                 damage.path, damage.offset_bytes, damage.size, damage.reason,
             )  # fmt: skip
         for name in report.moved_aside:
-            logger.warning("kept bytes that are no longer part of the log path=%s", name)
+            logger.warning(
+                "bytes that are no longer part of the log are kept in a file; remove it if nobody "
+                "needs it path=%s", name,
+            )  # fmt: skip
         logger.info(
-            "store recovered clean=%s from=%d end=%d records=%d repaired=%d rebuilt=%d",
+            "the store is recovered clean=%s from=%d end=%d records=%d repaired=%d rebuilt=%d",
             report.was_clean, report.scanned_from, report.end_offset, report.records,
             len(report.repaired_queues), len(report.rebuilt_queues),
         )  # fmt: skip
