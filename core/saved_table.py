@@ -75,7 +75,9 @@ class SavedTable:
             return None
 
     def _say_unsaved(self, exc: Exception) -> None:
-        text = "a table is not saved, a kill would lose what changed; tried again path=%s lost=%s"
+        text = (
+            "a table is not saved: a kill would lose its changes; it is tried again path=%s lost=%s"
+        )
         if isinstance(exc, OSError):
             self._unsaved.warning(text + " error=%s", self._file.path, self._file.holds, exc)
         else:

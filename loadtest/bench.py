@@ -8,10 +8,10 @@ Owns: the choice of the bench and the report. Must not touch: sockets and packet
     fanout   one publisher, many subscribers; each delivered copy counts
     connect  opens sessions and holds them; a session counts
 
-At QoS 0 nothing is acknowledged, so in ``pub`` a PINGREQ follows each window of messages, two such
-batches are in flight, and a batch counts at its PINGRESP: what is parked in socket buffers does
-not. In ``pipe`` and ``fanout`` at most a window of messages per publisher is undelivered; when
-nothing arrives for a second the window is opened again, and what stays missing counts as lost.
+At QoS 0 nothing is acknowledged. So in ``pub`` a PINGREQ follows each window of messages, two such
+batches are in flight, and a batch counts at its PINGRESP; messages in socket buffers do not count.
+In ``pipe`` and ``fanout`` at most a window of messages per publisher is undelivered. When nothing
+arrives for a second, the window opens again, and messages that stay missing count as lost.
 """
 
 from __future__ import annotations

@@ -51,7 +51,7 @@ class Latency:
         self._steps[nanoseconds >> 10] += times
 
     def percentiles_us(self, quantiles: Sequence[float]) -> list[float]:
-        """The latency that this share of the messages did not exceed; 0 without any."""
+        """Return, for each share of the messages, the latency it did not exceed; 0 without any."""
         if not self._steps:
             return [0.0] * len(quantiles)
         steps = sorted(self._steps)
@@ -113,23 +113,23 @@ class Bench:
         return Client(f"bench-{self.run_id:08x}-{role}-{number}", topic_filter)
 
     def make_clients(self) -> list[Client]:
-        """Every connection the bench needs, in the order they are opened."""
+        """Return every connection that the bench needs, in the order of opening."""
         raise NotImplementedError
 
     def begin(self) -> None:
-        """All clients are up: publish the first window."""
+        """Publish the first window: all clients are up."""
 
     def handle(self, frames: list[Frame]) -> None:
-        """Packets that arrived, save CONNACK and SUBACK."""
+        """Take the packets that arrived, except CONNACK and SUBACK."""
 
     def stalled(self) -> None:
-        """Nothing has counted for a second."""
+        """React to a second in which nothing has counted."""
 
     def finish(self) -> None:
-        """Publishing has ended and late answers had their time: say what is lost."""
+        """Say what is lost: publishing has ended, and late answers had their time."""
 
     def unfinished(self) -> bool:
-        """Whether answers are still to come once publishing has ended."""
+        """Say whether answers are still to come after publishing has ended."""
         return False
 
     # ------------------------------------------------------------------ phases
@@ -186,7 +186,7 @@ class Bench:
                 self.reactor.fan_out(PINGREQ, list(self._by_connection))
 
     def drain(self) -> None:
-        """Let answers come in that are still to come, for a bounded time."""
+        """Wait for the answers that are still to come, for a bounded time."""
         end_ns = time.monotonic_ns() + int(self.options.drain_s * NS)
         while self.unfinished() and self.now_ns < end_ns:
             self.turn()
@@ -251,7 +251,7 @@ class Bench:
             self.reactor.send(connection, encode_connect(connect))
 
     def _set_up(self, frames: list[Frame]) -> list[Frame]:
-        """Take CONNACK and SUBACK; returns the other frames."""
+        """Take CONNACK and SUBACK; return the other frames."""
         others = []
         version = self.options.version
         for frame in frames:
@@ -286,7 +286,7 @@ class Bench:
         self.opened(client)
 
     def opened(self, client: Client) -> None:
-        """A client has been answered (and subscribed)."""
+        """Count a client that has been answered (and subscribed)."""
 
     def _ended(self, connection: int, reason: CloseReason) -> None:
         client = self._by_connection.pop(connection)
@@ -304,7 +304,7 @@ def allow_descriptors(count: int) -> None:
 
 
 def resolve(host: str, port: int) -> tuple[str, int]:
-    """A numeric address for the reactor; BenchError if there is none."""
+    """Return a numeric address for the reactor; BenchError if there is none."""
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     except OSError as exc:

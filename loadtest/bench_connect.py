@@ -1,6 +1,6 @@
 """``connect``: how fast sessions open, and what an idle one costs the server.
 
-Owns: that count. Must not touch: connections and phases (Bench).
+Owns: the count of sessions. Must not touch: connections and phases (Bench).
 """
 
 from __future__ import annotations

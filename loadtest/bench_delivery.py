@@ -59,7 +59,7 @@ class DeliveryBench(Bench):
         self._publishing = False
         self._publishers: dict[int, Publisher] = {}
         self._subscribers: dict[int, Subscriber] = {}
-        # What stands behind the topic: packet identifier (QoS > 0), no properties (v5), payload.
+        # Behind the topic: packet identifier (QoS > 0), empty properties (v5), payload.
         between = ("H" if options.qos else "") + ("x" if options.version == 5 else "")
         self._tail = Struct(f">{between}QII")
         self._filler = b"x" * (options.payload_bytes - STAMP.size)
@@ -141,7 +141,7 @@ class DeliveryBench(Bench):
                 self._fill(publisher)
 
     def stalled(self) -> None:
-        """What has not arrived by now is not waited for; a gap in the sequence shows it."""
+        """Stop waiting for what has not arrived by now; a gap in the sequence shows it later."""
         for publisher in self._publishers.values():
             publisher.undelivered = 0
             self._fill(publisher)

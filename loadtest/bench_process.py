@@ -42,7 +42,7 @@ class UsageMeter:
 
 
 def cpu_seconds(pid: int | None) -> float | None:
-    """User and system time a process has used; None if it is not there."""
+    """Return the user and system time that a process has used; None if it is not there."""
     if pid is None:
         return None
     try:
@@ -54,7 +54,7 @@ def cpu_seconds(pid: int | None) -> float | None:
 
 
 def rss_bytes(pid: int | None) -> int | None:
-    """Resident memory of a process; None if it is not there."""
+    """Return the resident memory of a process; None if it is not there."""
     if pid is None:
         return None
     try:

@@ -65,8 +65,8 @@ class PubBench(Bench):
         now_ns = self.now_ns
         waited_ns: list[int] = []
         releases: list[tuple[int, int]] = []
-        # A turn holds the frames of a connection one after the other, so what is acknowledged is
-        # gathered and sent anew in one call per connection.
+        # A turn has the frames of one connection in a row. So the acknowledged identifiers are
+        # gathered, and the next messages go out under them in one call per connection.
         publisher = None
         acknowledged: list[int] = []
         for connection, first_byte, _, _, packet_id, reason_code in frames:
@@ -157,7 +157,7 @@ class PubBench(Bench):
 
 
 def publish_packet(options: BenchOptions, number: int) -> tuple[bytes, int]:
-    """The PUBLISH of one publisher or topic name, and where its packet identifier stands."""
+    """Return the PUBLISH of one publisher or topic name, and its packet identifier's place."""
     topic = f"{options.topic_prefix}/{number}/telemetry".encode()
     payload = b"x" * options.payload_bytes
     return encode_publish(topic, payload, 0x30 | options.qos << 1, options.version, None)

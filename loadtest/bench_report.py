@@ -21,7 +21,7 @@ class BenchError(MotelogError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BenchOptions:
-    """What to run; everything ends after connecting, warm-up, duration and drain."""
+    """What to run; a run is connecting, warm-up, duration and drain."""
 
     host: str = "127.0.0.1"
     port: int = 1883
@@ -50,7 +50,7 @@ class BenchOptions:
     """Called with a line about once a second."""
 
     def __post_init__(self) -> None:
-        """Raise BenchError naming every option that cannot be."""
+        """Raise BenchError, which names every option that cannot be."""
         faults = [
             f"{name} is {getattr(self, name)}, not in {low} .. {high}"
             for name, low, high in (
@@ -74,7 +74,7 @@ class BenchOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BenchReport:
-    """What came out; times in microseconds are of single messages."""
+    """The results; times in microseconds are of single messages."""
 
     kind: str
     version: int

@@ -49,9 +49,9 @@ class MqttLoadClient(MqttClient):
         return super().reconnect()
 
     def loop_read(self, max_packets: int = 1) -> MQTTErrorCode:
-        """Read what is there, up to PACKETS_PER_TURN, before other users have their turn.
+        """Read up to PACKETS_PER_TURN waiting packets before other users have their turn.
 
-        paho reads one packet per turn of its loop; in a process with hundreds of users a subscriber
+        paho reads one packet per turn of its loop. In a process with hundreds of users a subscriber
         would fall behind by seconds, and its delivery times would be those of the load generator.
         """
         for _ in range(PACKETS_PER_TURN):

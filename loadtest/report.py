@@ -1,4 +1,4 @@
-"""What a load run was and what came of it: one table, with machine, commit and kernels.
+"""What a load run was and its results: one table, with machine, commit and kernels.
 
 Owns: Row, the text of the summary. Must not touch: locust's own report files, the load itself.
 """

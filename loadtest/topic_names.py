@@ -1,8 +1,8 @@
 """Request names that do not grow with the fleet: a topic is reported under its template.
 
 Owns: TopicNames. Must not touch: locust, sockets.
-A load of 10,000 devices publishes to 10,000 topics; reported one by one they would be 10,000 rows,
-and percentiles of a handful of requests each.
+A load of 10,000 devices publishes to 10,000 topics. Reported one by one, they would be 10,000 rows
+with percentiles of a handful of requests each.
 """
 
 from __future__ import annotations

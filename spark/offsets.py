@@ -109,7 +109,7 @@ def _offset(value: object) -> int | None:
 def ranges_between(start: QueueOffsets, end: QueueOffsets) -> list[OffsetRange]:
     """Return the ranges between two offsets, in the order of queues, without empty ones.
 
-    A queue that ``start`` does not know begins at its beginning. So does one whose end lies before
+    A queue that ``start`` does not know begins at its beginning. So does one whose end is before
     its start: the broker has created it again, and the query accepted that when it planned the end.
     """
     ranges = []

@@ -1,8 +1,8 @@
 """A Spark session with the settings that Motelog's jobs and tests need.
 
 Owns: start_session, the check for Java. Must not touch: the source, brokers.
-Workers run the interpreter that runs us: anything else lacks our packages. A session on this
-machine keeps to loopback and opens no web interface.
+Workers run the interpreter of this process, because no other one has our packages. A session on
+this machine keeps to loopback and opens no web interface.
 """
 
 from __future__ import annotations

@@ -122,14 +122,14 @@ class TopicView:
     def planned_begin(self, start: QueueOffsets, latest: QueueOffsets) -> QueueOffsets:
         """Return where a batch from ``start`` towards ``latest`` really begins in each queue.
 
-        A queue that is new to the query begins where its log does. A queue whose end lies before
+        A queue that is new to the query begins where its log does. A queue whose end is before
         ``start`` was created again: that is a DataLossError, or it begins where its log does.
         """
         options = self._options
-        anew = []
+        from_begin = []
         for queue, end in latest.items():
             if queue not in start:
-                anew.append(queue)
+                from_begin.append(queue)
             elif end < start[queue]:
                 if options.fail_on_data_loss:
                     raise DataLossError(
@@ -139,12 +139,12 @@ class TopicView:
                         offset_end=start[queue],
                         why=f"the queue ends at {end}, the query had read up to {start[queue]}",
                     )
-                anew.append(queue)
+                from_begin.append(queue)
         # Where loss is allowed, offsets that retention took must not use up a batch's limit.
-        asked = anew if options.fail_on_data_loss else list(latest)
+        asked = from_begin if options.fail_on_data_loss else list(latest)
         begins = self.begins(asked) if asked else {}
         return {
-            queue: begins[queue] if queue in anew else max(start[queue], begins.get(queue, 0))
+            queue: begins[queue] if queue in from_begin else max(start[queue], begins.get(queue, 0))
             for queue in latest
         }
 

@@ -57,19 +57,16 @@ class BrokerApi:
         self._faults = LimitedLog(logger)
         self.store_host = store_host
         self.acknowledge = policy_of(store)
-        # The hot calls go straight to the store. The event loop may not wait for a file: a caller
-        # that gets NextFileError puts the batch into ``line``.
-        self.append = partial(store.append, may_wait=False)
+        # The hot calls go straight to the store.
         self.read = store.reader.read
         self.queue_tail = store.queue_tail
         self.now_ms = store.now_ms
         self.due_times = store.due_times
         self.max_offset = store.reader.max_offset
         self.min_offset = store.reader.min_offset
+        # The event loop may not wait for a file.
         self.line = AppendLine(
-            lambda messages, placed, stamp_ms: self.append(
-                messages, placed, store_timestamp_ms=stamp_ms
-            ),
+            partial(store.append, may_wait=False),
             clock=clock,
             timeout_ms=store.config.flush_timeout_ms,
         )

@@ -204,8 +204,8 @@ class Broker:
             lowered = self.tables.offsets.lower_to(store.reader.max_offset)
             if lowered:
                 logger.warning(
-                    "consumer groups had consumed more than the log still has, it lost its end;"
-                    " they go on at the ends of their queues offsets_lowered=%d",
+                    "the log has lost its end, and consumer groups had consumed some of it; they"
+                    " go on at the ends of their queues offsets_lowered=%d",
                     lowered,
                 )
         except BaseException:

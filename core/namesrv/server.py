@@ -318,7 +318,11 @@ def _shown(identity: BrokerIdentity) -> str:
 
 def _log_dropped(reason: str, identities: Iterable[BrokerIdentity]) -> None:
     for identity in identities:
-        logger.warning("broker dropped, it %s %s", reason, _shown(identity))
+        logger.warning(
+            "a broker %s and is dropped: clients find its queues again when it has registered %s",
+            reason,
+            _shown(identity),
+        )
 
 
 def _now_ms() -> int:

@@ -1,7 +1,7 @@
 """What waits to be sent on one connection; inlined into the reactor kernel.
 
 Owns: nodes, references to payloads, the system calls that send. Must not touch: connections, epoll,
-turns. Invariant: ``Output.bytes`` is the sum over its nodes. Who calls keeps messages and sums
+turns. Invariant: ``Output.bytes`` is the sum over its nodes. The caller keeps messages and sums
 below 2 GiB.
 
     Output.head -> Node -> Node ... <- Output.tail
@@ -52,7 +52,7 @@ cdef struct Output:
 
 
 cdef inline uint8_t *append_copy(Output *output, const uint8_t *data, uint32_t size) except NULL:
-    """Copy a message behind what is queued; returns where it lies."""
+    """Copy a message behind what is queued; return where the copy is."""
     cdef Node *node = output.tail
     cdef uint8_t *copied
     cdef uint32_t room = NODE_BYTES_MIN

@@ -20,9 +20,9 @@ connection's limit and the bytes present, before memory is taken: input takes me
 in, never as a length claims. Generations in epoll's data tell stale events from new ones.
 Not checked: that a descriptor handed to listen() stays open until stop_listening().
 
-Longer than other modules: accepting, reading, flushing and ending all change the same flags of a
-connection, and a call between extensions for each message would cost what the kernel saves. What
-has its own state, the output queues, is in _output.pxd.
+This module is longer than others: accepting, reading, flushing and ending all change the same flags
+of a connection, and a call between extensions for each message would cost what the kernel saves.
+The output queues have a state of their own and are in _output.pxd.
 
 Measured (tests/bench/bench_reactor.py, November 2026, busy 2-core x86-64 VM, 100 connections):
 server CPU per message 5.5 us with one in flight, 0.46 us with 20; the reference takes 14.5 and 9.8,
@@ -760,8 +760,8 @@ cdef class Reactor:
             self.ready_count = count if count > 0 else 0
             if self.ready_count >= BUSY_EVENTS:
                 self.input_ready = True
-        # What a full turn leaves over is first in the next one; asking epoll again instead would
-        # serve the same sockets first each time.
+        # The events that a full turn leaves come first in the next one. Asking epoll again instead
+        # would serve the same sockets first each time.
         while self.ready_begin < self.ready_count and self.has_turn_room():
             data = self.ready[self.ready_begin].data.u64
             events = self.ready[self.ready_begin].events
@@ -913,7 +913,7 @@ cdef class Reactor:
             self.end(slot, CLOSE_RESET)
 
     cdef uint32_t cut(self, uint32_t slot, uint32_t begin, uint32_t end) noexcept nogil:
-        """Index the whole frames in data[begin:end]; returns where the partial tail begins."""
+        """Index the whole frames in data[begin:end]; return where the partial tail begins."""
         cdef Connection *c = &self.slots[slot]
         cdef const uint8_t *data = self.data.bytes
         cdef uint32_t *entry
@@ -991,7 +991,7 @@ cdef class Reactor:
             if c.rest != NULL:
                 self.drop_input(c)
             return True
-        # Given back too: the few bytes that wait now may follow a large tail.
+        # A large block is given back as well: a few bytes may follow a large tail.
         if size > c.rest_room or size < c.rest_room // 4:
             rest = <uint8_t *>realloc(c.rest, size)
             if rest == NULL:
@@ -1109,7 +1109,7 @@ cdef class Reactor:
         return 0
 
     cdef uint8_t *copy(self, uint32_t slot, const uint8_t *data, uint32_t size) except NULL:
-        """Queue a copy of a message; returns where it lies."""
+        """Queue a copy of a message; return where the copy is."""
         cdef uint8_t *copied = append_copy(&self.slots[slot].output, data, size)
         self.mark_dirty(slot)
         return copied
@@ -1141,7 +1141,7 @@ cdef class Reactor:
         cdef Connection *c = &self.slots[slot]
         if c.state != OPEN and c.state != LINGERING:
             return
-        # Judged before sending too: who held something back because of it waits for ``drained``.
+        # Judged before sending as well: a sender that held something back waits for ``drained``.
         if c.output.bytes > self.output_bytes_high:
             c.flags |= FULL
         if not c.flags & BLOCKED:

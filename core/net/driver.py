@@ -68,6 +68,6 @@ def _take_turns(
             handle_turn(turn)
         elif not turn.more:
             return False
-    # What a turn leaves over need not make epoll's descriptor readable: poll again without waiting.
+    # The rest of a full turn need not make epoll's descriptor readable: poll again without waiting.
     reactor.flush()
     return True

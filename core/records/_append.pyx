@@ -35,12 +35,12 @@ crc_init()
 
 cdef enum:
     FEW_UNITS = 8  # what a queue keeps memory for while it is idle
-    MESSAGES_AHEAD = 4  # what they lead to comes from memory in the meantime
+    MESSAGES_AHEAD = 4  # what they point to is fetched from memory meanwhile
     CACHE_LINE = 64
 
 
 cdef class QueueTail:
-    """Where the next record of one queue goes, and the newest units of it: those not on file yet."""
+    """Where the next record of one queue goes, and its newest units: those not on file yet."""
 
     cdef readonly bytes topic
     cdef readonly int32_t queue_id
@@ -126,7 +126,7 @@ cdef class QueueTail:
         return put
 
     cdef void _shrink(self) noexcept:
-        """A burst must not hold its memory for as long as the queue lives."""
+        """Give back the memory of a burst: the queue must not hold it for as long as it lives."""
         cdef Py_ssize_t wanted = self._used if self._used > FEW_UNITS else FEW_UNITS
         cdef void *smaller
         if self._capacity > 4 * wanted:
@@ -152,7 +152,7 @@ cdef class QueueTail:
         return 0
 
     cdef void add(self, int64_t physical_offset, int32_t size, int64_t code) noexcept:
-        """Note a record in the room reserved."""
+        """Note a record in the reserved room."""
         put_unit(self._units + self._used * UNIT, physical_offset, size, code)
         self._used += 1
         self.next_offset += 1
@@ -246,7 +246,7 @@ cdef int _unpack(object message, Py_ssize_t body_bytes_max, Fields *out) except 
 cdef inline void _fetch_message(list messages, Py_ssize_t i) noexcept:
     """Have the processor fetch what ``_unpack`` looks at a little later.
 
-    Where there are thousands of queues, each message's is not in its caches.
+    With thousands of queues, the queue of a message is not in the processor's caches.
     """
     cdef PyObject *ahead
     if i + 2 * MESSAGES_AHEAD < PyList_GET_SIZE(messages):
@@ -382,7 +382,8 @@ def encode_batch(
             if size + BLANK_MIN > limit - position:
                 break
             tail = <QueueTail> f.tail
-            # The host bits follow the hosts, so that no caller can make a record that misreads.
+            # The host bits are set from the hosts, so that no caller can write a record that is
+            # read wrongly.
             f.sys_flag &= ~(BORN_IPV6 | STORE_IPV6)
             if f.born_bytes == IPV6_BYTES:
                 f.sys_flag |= BORN_IPV6

@@ -3,9 +3,9 @@
 #
 # A file that somebody cuts, or a disk that fails while a page is read, is a SIGBUS at the access,
 # which ends a process. guarded() makes it a value. Owns: this process's handler for SIGBUS; each
-# kernel that cimports this puts its own before the one that was there, and hands on what is not
-# its own. Must not touch: Python, but for the OSError of touch(). A guarded body is C that holds
-# nothing to be given back: the fault jumps out of it from wherever it is.
+# kernel that cimports this installs its own handler before the one that was there, and passes on
+# the faults that are not its own. Must not touch: Python, except for the OSError of touch(). A
+# guarded body is C that holds nothing that must be released: a fault may jump out of any line.
 
 from libc.errno cimport EIO
 from libc.string cimport memcpy
@@ -46,7 +46,7 @@ cdef extern from *:
                    && map_guard_before.sa_handler != SIG_IGN) {
             map_guard_before.sa_handler(number);
         } else {
-            /* The access is made again on return, and then ends the process as it should. */
+            /* On return the access is repeated. Then it ends the process, as it should. */
             signal(number, SIG_DFL);
             if (info->si_code <= 0) raise(number);
         }

@@ -2,12 +2,12 @@
 """The layout of records and ConsumeQueue units: one parser for all kernels that read them.
 
 The drawing is in core/records/layout.py, whose functions of the same names give the same answers.
-Owns: where each field lies, the limits of its length, what a record must be to be one.
-Must not touch: Python, but for the two functions that cut bytes out; the map guard (who parses a
-mapped file does so in a guarded body).
-Invariants: parse reads nothing beyond the bytes that it is told are there, and after OKAY every
-pointer and length of the Record lies inside its ``size`` bytes. Functions that take a Record rely
-on that and check nothing again. Nothing holds the GIL or allocates.
+Owns: where each field is, the limits of its length, what makes bytes a record.
+Must not touch: Python, except in the two functions that cut bytes out; the map guard (a caller
+that parses a mapped file does so in a guarded body).
+Invariants: parse reads nothing beyond the bytes that it is told are there. After OKAY every
+pointer and length of the Record is inside its ``size`` bytes. Functions that take a Record rely on
+that and check nothing again. No function holds the GIL or allocates.
 """
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
@@ -39,7 +39,7 @@ cdef enum:
     TRANSACTION = 0xC
     COMMIT = 0x8
     ROLLBACK = 0xC
-    # Where the fields lie that have a place of their own: all are below RECORD_MIN.
+    # Where the fields with a fixed place are: all are below RECORD_MIN.
     MAGIC_AT = 4
     CRC_AT = 8
     QUEUE_ID_AT = 12
@@ -59,7 +59,7 @@ cdef enum:
     UNIT_SIZE_AT = 8
     UNIT_CODE_AT = 12
     FILLER = 0x7FFFFFFF  # size of a unit that names no record
-    # The values of ScanStop; OKAY is what is said of a whole record.
+    # The values of ScanStop; OKAY is the answer for a whole record.
     OKAY = -1
     END = 0
     COUNT = 1
@@ -73,7 +73,7 @@ cdef enum:
 
 
 cdef struct Record:
-    # Where the parts of a parsed record lie: pointers go into the buffer it was parsed from.
+    # Where the parts of a parsed record are: pointers into the buffer it was parsed from.
     const uint8_t *at
     const uint8_t *store  # the store timestamp, and the store host behind it
     const uint8_t *body
@@ -140,7 +140,7 @@ cdef inline int parse(const uint8_t *at, Py_ssize_t there, Record *r) noexcept n
 cdef inline int parse_in_log(
     const uint8_t *data, Py_ssize_t at, Py_ssize_t end, int64_t physical_base, Record *r
 ) noexcept nogil:
-    """Say what lies at ``at`` of a log file: OKAY for a record that names this place.
+    """Say what is at ``at`` of a log file: OKAY for a record that names this place.
 
     ``end`` is the file's end, which a blank record has to reach. No CRC is computed.
     """

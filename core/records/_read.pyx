@@ -3,13 +3,14 @@
 
 Schema: the drawing in core/records/layout.py. Mirrors: core/records/_read_py.py, answer for answer.
 Preconditions: none; what a unit names is compared with the bytes that are there before it is read
-or allocated. What is not checked: unless asked for, the lengths inside of records and the CRC of
-their bodies (recovery has, and a reader that lets bytes out asks core.store.store_reader for it).
-What may be a mapped file is accessed in guarded bodies: a page that cannot be had is OSError (EIO).
-Not so the units of select_units, which are in memory. The GIL is held.
-Looking ahead and copying records that lie in a row at once, gather reads 11 to 35 % more bytes a
-second when records of 8 or 64 queues alternate, 0 to 21 % more in a row (2026-11-21, busy 2-core
-x86-64).
+or allocated. What is not checked, unless the caller asks for it: the lengths inside of records and
+the CRC of their bodies (recovery has checked them; a reader that hands bytes to others asks
+core.store.store_reader for it).
+Buffers that may be mapped files are accessed in guarded bodies: a page that cannot be had is
+OSError (EIO). The units of select_units are in memory and need no guard. The GIL is held.
+gather looks ahead, and copies neighbouring records at once. That reads 11 to 35 % more bytes a
+second when records of 8 or 64 queues alternate, 0 to 21 % more when they are in a row (2026-11-21,
+busy 2-core x86-64).
 """
 
 from cpython.buffer cimport PyBUF_CONTIG_RO, PyBuffer_Release, PyObject_GetBuffer
@@ -32,7 +33,7 @@ crc_init()
 cdef enum:
     GATHER_OUTSIDE = -2
     GATHER_OTHER = -3
-    AHEAD = 8  # units; where records of other queues lie between, each is a wait for memory
+    AHEAD = 8  # units; with records of other queues between them, each is a wait for memory
     AHEAD_LINES = 8  # of 64 bytes; behind that the processor has seen where this goes
 
 

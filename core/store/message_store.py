@@ -283,7 +283,10 @@ class MessageStore:
         self._storage.make_directory(root)
         for topic in self._storage.list_directory(root):
             if not topic.is_directory or not is_topic_name(topic.name):
-                logger.warning("not a topic's directory path=%s/%s", root, topic.name)
+                logger.warning(
+                    "an entry of the ConsumeQueue folder is not a topic's directory and is left "
+                    "alone; remove it if nobody needs it path=%s/%s", root, topic.name,
+                )  # fmt: skip
                 continue
             for queue in self._storage.list_directory(f"{root}/{topic.name}"):
                 if queue.name.isdecimal() and queue.is_directory:
@@ -417,7 +420,9 @@ class MessageStore:
         except OSError as exc:
             if exc.errno in NO_ROOM:
                 text = no_room_text(exc)
-                self._refusals.warning("messages are refused, there is no room reason=%s", text)
+                self._refusals.warning(
+                    "messages are refused until there is room; reads go on reason=%s", text
+                )
                 raise StoreFullError(f"no room for a batch: {text}") from exc
             self._fence(f"making room for a batch failed: {exc}")
             raise StoreFencedError(f"making room for a batch failed: {exc}") from exc
@@ -543,7 +548,10 @@ class MessageStore:
     def _fence(self, reason: str) -> None:
         if self._fence_reason is None:
             self._fence_reason = reason
-            logger.critical("the store is fenced until a restart reason=%s", reason)
+            logger.critical(
+                "the store is fenced until a restart: it acknowledges nothing more, and reads go "
+                "on; look at the disk, then restart reason=%s", reason,
+            )  # fmt: skip
             self._flusher.fence(reason)
 
     def _sync_log(self, begin: int, end: int) -> None:

@@ -56,7 +56,7 @@ class AsideFile:
         return self.queue.directory, self.begin
 
     def page_in(self, storage: Storage) -> None:
-        """Do nothing: only Quarantine brings it back."""
+        """Do nothing: only Quarantine can bring the file back."""
 
 
 class UnitsAsideError(NotInMemoryError, StoreError):
@@ -70,7 +70,7 @@ class UnitsAsideError(NotInMemoryError, StoreError):
         super().__init__([file])
 
     def __str__(self) -> str:
-        return "units of {} from {} on are made again: try again later".format(
+        return "units of {} from {} on are being rebuilt: try again later".format(
             *self.missing[0].where
         )
 
@@ -107,8 +107,8 @@ class Quarantine:
             file = self._aside[queue, begin] = AsideFile(queue, begin)
             self._wanted.set()
             logger.warning(
-                "a ConsumeQueue file has changed on the disk and is made again from the log; its "
-                "messages wait for that, none is lost; if it happens again, check the disk "
+                "a ConsumeQueue file has changed on the disk; it is rebuilt from the log, and its "
+                "messages wait for that, none is lost; if this happens again, check the disk "
                 "directory=%s offset=%d", queue.directory, begin,
             )  # fmt: skip
         raise UnitsAsideError(file)
@@ -131,9 +131,9 @@ class Quarantine:
             except (OSError, StoreError) as exc:
                 is_done = False
                 logger.error(
-                    "a ConsumeQueue file cannot be made again, and its messages wait; it is tried "
-                    "again soon, mend what the reason says directory=%s offset=%d reason=%s",
-                    file.queue.directory, file.begin, exc,
+                    "rebuilding a ConsumeQueue file failed, and its messages wait; the store tries "
+                    "again in %d s: mend what the reason says directory=%s offset=%d reason=%s",
+                    RETRY_S, file.queue.directory, file.begin, exc,
                 )  # fmt: skip
             else:
                 del self._aside[key]
@@ -151,7 +151,7 @@ class Quarantine:
                 self._unit_flusher.note_unsynced([queue])
         self.rebuilt_files += 1
         logger.warning(
-            "a ConsumeQueue file is what the log says again, and its messages are read on "
+            "a ConsumeQueue file has been rebuilt from the log, and its messages can be read again "
             "directory=%s offset=%d units=%d", queue.directory, begin, end - begin,
         )  # fmt: skip
 

@@ -138,9 +138,9 @@ class StoreStats:
 
 
 def percentile(histogram: Histogram, share: float) -> float:
-    """Return the bound below which ``share`` of the values lie; 0 without values.
+    """Return the bound below which ``share`` of the values are; 0 without values.
 
-    The last bound for what lies above it.
+    For values above the last bound it returns that bound.
     """
     wanted = sum(histogram.counts) * share
     seen = 0

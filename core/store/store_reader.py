@@ -230,7 +230,7 @@ class StoreReader:
             raise StoreError(f"a ConsumeQueue file cannot be read: {exc}") from exc
 
     def _is_odd(self, units: bytes) -> bool:
-        """Say whether one of them lies below the log's begin, though none of min_offset on may."""
+        """Say whether a unit names a place below the log's begin; none from min_offset on may."""
         begin = self._log.begin_offset
         return any(at < begin and size != FILLER_SIZE for at, size, _ in UNIT.iter_unpack(units))
 

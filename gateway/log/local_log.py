@@ -14,7 +14,7 @@ from typing import Any
 
 from motelog.core.broker.acknowledge import AnswerQueue
 from motelog.core.broker.api import BrokerApi, NotInMemoryError, Pageable, PageIns, ReadStatus
-from motelog.core.errors import NextFileError, StoreError
+from motelog.core.errors import StoreError
 from motelog.core.records.append import QueueTail
 from motelog.gateway.log.log_port import (
     SETTLED,
@@ -43,8 +43,8 @@ class LocalLog:
     def __init__(self, api: BrokerApi) -> None:
         self._api = api
         # The hot calls go straight to the broker.
-        self._append = api.append
-        self._line = api.line
+        self._append = api.line.append
+        self._wait = api.line.wait
         self._read = api.read
         self.topics = api.topics
         self.on_topic_created = api.on_topic_created
@@ -85,18 +85,13 @@ class LocalLog:
     # --- append --------------------------------------------------------------------------
 
     def append(self, messages: list[Any]) -> Ticket:
-        if self._line.is_waiting:
-            return self._wait_in_line(messages)
         answers = self._answers
         try:
             end_offset = self._append(messages)
-        except NextFileError:
-            return self._wait_in_line(messages)
         except StoreError as exc:
-            ticket = Ticket(exc, is_settled=not answers.is_waiting)
-            if answers.is_waiting:
-                answers.add_behind(ticket)
-            return ticket
+            return self._failed(Ticket(), exc)
+        if end_offset is None:
+            return self._wait_in_line(messages)
         if answers.may_answer(end_offset):
             return SETTLED
         ticket = Ticket()
@@ -105,7 +100,7 @@ class LocalLog:
 
     def _wait_in_line(self, messages: list[Any]) -> Ticket:
         ticket = Ticket()
-        self._line.wait(
+        self._wait(
             messages.copy(),
             appended=partial(self._appended_late, ticket),
             refused=partial(self._refused_late, ticket),
@@ -120,11 +115,17 @@ class LocalLog:
             self._answers.want()
 
     def _refused_late(self, ticket: Ticket, error: StoreError) -> None:
+        if self._failed(ticket, error).is_settled:
+            self._tell_settled([(ticket, error)])
+
+    def _failed(self, ticket: Ticket, error: StoreError) -> Ticket:
+        """Return the ticket of an append that failed: settled, or behind those that wait."""
+        ticket.error = error
         if self._answers.is_waiting:
-            ticket.error = error
             self._answers.add_behind(ticket)
         else:
-            self._settle([ticket], error)
+            ticket.is_settled = True
+        return ticket
 
     def on_settled(self, listener: Callable[[Settled], None]) -> None:
         self._tell_settled = listener

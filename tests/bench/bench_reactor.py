@@ -61,7 +61,7 @@ def main() -> None:
     environment = os.environ | ({"MOTELOG_PURE": "1"} if options.pure else {})
     for window in options.window:
         results: dict[str, list[tuple[float, float]]] = {name: [] for name in servers}
-        for _ in range(options.runs):  # in turns, so that a busy machine is busy for all
+        for _ in range(options.runs):  # they take turns, so that a busy machine is busy for all
             for name, command in servers.items():
                 results[name].append(
                     measure(command, environment, options.connections, window, options.seconds)
@@ -103,7 +103,7 @@ def waiter(reactor: Reactor) -> Callable[[int], object]:
 def measure(
     command: list[str], environment: dict[str, str], connections: int, window: int, seconds: float
 ) -> tuple[float, float]:
-    """Messages a second and the server's CPU microseconds per message."""
+    """Return messages a second and the server's CPU microseconds per message."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
@@ -170,7 +170,7 @@ def wait_for(port: int) -> None:
 
 
 def cpu_seconds(pid: int) -> float:
-    """User and system time that a process has used."""
+    """Return the user and system time that a process has used."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 

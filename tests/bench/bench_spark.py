@@ -1,8 +1,8 @@
 """How much does reading from a broker cost in Spark, against a source that has nothing to do?
 
-Both sources give the same columns in as many rows, batches and partitions to Spark's noop sink, in
-turn, in one session. The idle source returns one prepared Arrow batch over and over, so it is what
-Spark itself costs. CPU is that of Spark's JVM and Python workers; the broker is another process.
+Both sources give the same columns, rows, batches and partitions to Spark's noop sink, in turn, in
+one session. The idle source returns one prepared Arrow batch over and over, so it shows what Spark
+itself costs. CPU is that of Spark's JVM and Python workers; the broker is another process.
 
 Usage: python -m tests.bench.bench_spark [--rows N] [--rounds N]. Prints JSON.
 """

@@ -59,7 +59,7 @@ def fill(folder: str, log_bytes: int, queues: int, keyed_percent: int) -> None:
         number += 1
         store.append(batch)
         if store.end_offset - flushed > FLUSH_BYTES:
-            # What a running store does each 500 ms: the start is not to pay for it.
+            # A running store does this each 500 ms; the start must not pay for it.
             trio.run(store._flusher.flush)
             flushed = store.end_offset
     os.kill(os.getpid(), signal.SIGKILL)
@@ -129,7 +129,7 @@ def measure(folder: str, args: argparse.Namespace) -> dict[str, Any]:
             for path in first:
                 shutil.copy(f"{folder}/{path.name}", path)
             drop_from_cache(store)
-        # Read once more: what the fill has written last is not all in the cache of a small machine.
+        # Read the log again: not all that the fill wrote last is in the cache of a small machine.
         end = int(args.gb * GB)
         read_s = read_seconds(store, end)
         if state == "cold":

@@ -119,7 +119,7 @@ def _batch(tails: list[QueueTail]) -> list[Any]:
 
 
 def _floor(batches: int) -> Measured:
-    """The same batches into memory whose pages are there."""
+    """Encode the same batches into memory whose pages are there."""
     tails = [QueueTail(b"telemetry", queue_id, 0) for queue_id in range(8)]
     batch = _batch(tails)
     memory = mmap.mmap(-1, (batches + 1) * BATCH * RECORD_BYTES + os.sysconf("SC_PAGE_SIZE"))

@@ -13,7 +13,7 @@ Promised at a moment, and checked:
 - what is lost is a suffix of the log: of what was appended, all below some physical offset is there
   and nothing above it; a crash alone is never reported as damage;
 - of what is there besides, each was appended once, is unchanged, in order and in its place.
-What a start has shown to readers is promised from then on, what it has not never comes back.
+What a start has shown to readers is promised from then on; what it has not shown never comes back.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ Expected = tuple[bytes, int, int, int, bytes, bytes]
 
 
 class CrashStateError(AssertionError):
-    """A crash state that recovered to something else than what was promised."""
+    """A crash state did not recover to what was promised."""
 
 
 @dataclass(slots=True)
@@ -64,7 +64,7 @@ class Promises:
     opened_at: int = sys.maxsize
     possible_before: frozenset[int] = frozenset()
     required_before: frozenset[int] = frozenset()
-    # After a kill what was not synced is still there for the start, but not after a power cut.
+    # After a kill the start still finds what was not synced; after a power cut it may not.
     durable_before: frozenset[int] = frozenset()
     opened_with: frozenset[int] = frozenset()
 
@@ -255,7 +255,7 @@ class Scenario:
     def _crash_states(
         self, model: CrashModel, disk: SimulatedDisk, promises: Promises
     ) -> Iterator[tuple[Image, frozenset[int], frozenset[int], frozenset[int], bool]]:
-        """Yield states, what must and may be there, what of it power may be cut on, if by kill.
+        """Yield states: what must and may be there, what a later power cut may take, if by kill.
 
         The model goes along: it is at the moment of the state just yielded.
         """

@@ -16,7 +16,7 @@ Promised, and checked:
 - a failed write or sync fences the store before anything else is done (one of a file made ahead
   when that is needed): it takes and acknowledges nothing more, shows the error as its reason, and
   leaves the mark that has the next start look at everything;
-- a want of space in making room refuses the batch, and the store goes on when there is room;
+- a lack of space while making room refuses the batch, and the store goes on when there is room;
 - nothing waits for ever; what was appended can be read until the stop;
 - a start without the fault finds all that was acknowledged, and nothing changed, doubled, invented
   or out of order, also when the pages of files whose sync failed are partly the old ones;
@@ -74,12 +74,12 @@ WANTS_ROOM = frozenset({errno.ENOSPC, errno.EMFILE, errno.ENOMEM})
 DEADLINE_S = 60
 NEVER_MS = 1 << 40
 HOUR_MS = 3_600_000
-# Where a want of space harms nothing: the call comes before anything relies on it.
+# Calls for which a lack of space harms nothing: they come before anything relies on them.
 MAKES_ROOM = frozenset({"open", "fallocate", "ftruncate", "mkdir", "mmap"})
 
 
 class FailingCallError(AssertionError):
-    """A fault after which the store broke one of its promises."""
+    """The store broke one of its promises after a fault."""
 
 
 class _LifeEndedError(Exception):
@@ -100,7 +100,7 @@ class Script:
         self._state = StateFile(str(folder / "config" / "offsets.json"), holds="offsets")
         self._saved = [0]
         self._hit_state_file = False
-        # What of the appended outlived the last life.
+        # The appended messages that outlived the last life.
         self._kept: set[int] = set()
         # No start may show a log that begins behind this.
         self._begin_max = 0
@@ -317,7 +317,7 @@ class Script:
                 self.calls.lift()
 
     async def _settle(self, store: MessageStore) -> None:
-        """Take what the kill left for what there is; of the write buffer that is not all."""
+        """Take what the kill left as the content; it is not all that was in the write buffer."""
         for _ in range(2):
             try:
                 found = await self._check_all(store, self._ledger.appended & self._kept)
@@ -369,7 +369,7 @@ class Script:
             raise FailingCallError(f"refused without a fault: {exc}") from exc
         # A disk whose use cannot be told counts as full.
         if fault.code not in WANTS_ROOM and fault.kind != "statvfs":
-            raise FailingCallError(f"refused for want of space: {exc}") from exc
+            raise FailingCallError(f"refused as if there were no space: {exc}") from exc
         if store.fence_reason is not None:
             raise FailingCallError(f"refused and fenced: {store.fence_reason}") from exc
         self.outcome = "a batch was refused"
@@ -384,7 +384,7 @@ class Script:
             raise FailingCallError(f"the reason does not name the error: {reason}") from exc
         is_harmless = fault.kind in MAKES_ROOM or all(".tmp" in hit for hit in self.calls.hits)
         if fault.code in WANTS_ROOM and is_harmless:
-            raise FailingCallError(f"fenced for want of space: {reason}") from exc
+            raise FailingCallError(f"fenced though only space was missing: {reason}") from exc
         self.outcome = "fenced"
         for _ in range(2):
             try:
@@ -407,7 +407,7 @@ class Script:
         await self._check_all(store, self._ledger.appended)
 
     async def _check_all(self, store: MessageStore, required: set[int]) -> set[int]:
-        """Check as the ledger does; wait for units that are made again."""
+        """Check as the ledger does; wait for units that are being rebuilt."""
         with trio.fail_after(60):
             while True:
                 try:
@@ -417,12 +417,12 @@ class Script:
                     await store.reader.page_in(aside.missing)
 
     def _check_not_ignored(self, store: MessageStore) -> None:
-        """Fail if a write or sync of the store's failed and it is not fenced."""
+        """Fail if a write or sync of the store failed and the store is not fenced."""
         hit = self.calls.hit
         fault = self._fault
         if fault is None or hit is None or store.fence_reason is not None:
             return
-        # State files belong to the broker, and the index is made again from the log.
+        # State files belong to the broker, and the index is rebuilt from the log.
         if self._hit_state_file or "/index/" in hit:
             return
         # A half-made file is nobody's yet.

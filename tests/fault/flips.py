@@ -6,8 +6,8 @@ Promised for a folder in which one byte differs, and checked, after a clean stop
 - the store opens; no body is delivered that was not appended, or under another queue offset;
 - in the small files, the index and the ConsumeQueues it costs no message, neither to those who read
   all nor to those who filter by tag;
-- in the CommitLog it costs at most the record that it lies in, and where that one's queue id, queue
-  offset or topic, which no CRC covers, come to name the place of another one, that one.
+- in the CommitLog it costs at most the record that the byte is in. No CRC covers queue id, queue
+  offset and topic; if they come to name the place of another record, it costs that one as well.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ Records = dict[tuple[str, int, int], tuple[int, bytes]]
 
 
 class FlipError(AssertionError):
-    """A flipped byte that did more than it may."""
+    """A flipped byte did more than it may."""
 
 
 def build(*, was_clean: bool) -> tuple[Image, Records]:
@@ -98,7 +98,7 @@ def check(image: Image, expected: Records, path: str, at: int) -> None:
     """Open a folder with one changed byte and compare what is read with what was appended."""
     store = make_store(DIRECTORY, storage=SimulatedDisk(image), **CONFIG)
     store.open()
-    # Who comes first finds a unit as it is on the disk; it is asked for by tag, or not.
+    # The first reader finds a unit as it is on the disk; it asks by tag, or for all.
     ways = (None, frozenset({TAGS_CODE}))
     for codes in ways if at % 2 else ways[::-1]:
         found = {}
@@ -143,7 +143,7 @@ def _compare(expected: Records, found: Records, path: str, at: int) -> None:
 
 
 def _record_at(expected: Records, path: str, at: int) -> tuple[str, int, int]:
-    """Return the record that a byte of the log lies in, or behind."""
+    """Return the record that a byte of the log is in, or behind."""
     place = int(path.rpartition("/")[2]) + at
     return max((r[0], key) for key, r in expected.items() if r[0] <= place)[1]
 

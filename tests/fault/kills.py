@@ -2,11 +2,11 @@
 
 Usage: python -m tests.fault.kills [--rounds 200] [--seed N] [--pause-s 0.3] [--json]
 
-All rounds use one folder, which grows, and is cleaned so that it does not grow for ever.
+All rounds use one folder; cleaning keeps it from growing for ever.
 
     load      sync or async appends, killed some time after the first acknowledgement
-    opening   killed while the store opens, by chance with its derived files gone, so that it has
-              to make them anew; the next start may be killed as well
+    opening   killed while the store opens, by chance with its derived files gone, so that it must
+              rebuild them; the next start may be killed as well
     cleaning  as load, while the oldest files are removed
     two       two processes for one folder: one gets it, the other says that it is locked
     paused    stopped under load for a while, then going on, then killed
@@ -48,7 +48,7 @@ CONFIG: dict[str, Any] = {
     "cleanup_oldest_percent": 100,
     "cleanup_expired_percent": 100,
 }
-# Where files go although they are young.
+# With these settings files go although they are young.
 CLEANING = {"cleanup_oldest_percent": 1, "cleanup_files_max": 4}
 # A folder with more files than this is cleaned by the next round that loads it.
 FILES_MAX = 100

@@ -29,7 +29,7 @@ SIZE = PAGES * mmap.PAGESIZE
 
 
 def cut_map(folder: str) -> memoryview:
-    """A mapped file of which only the first page is still there."""
+    """Return a mapped file of which only the first page is still there."""
     path = f"{folder}/cut"
     Path(path).write_bytes(bytes(SIZE))
     with open(path, "r+b") as file:
@@ -74,7 +74,7 @@ def kernels(folder: str) -> dict[str, str]:
         "gather": lambda: gather(view, 0, unit, 0, 1),
         "gather verifying": lambda: gather(view, 0, unit, 0, 1, True),
         "put_records": lambda: put_records(bytearray(84), 1, 2, view, 0, SIZE, 0, 0, 10),
-        # The slot of the key lies in a page that is gone.
+        # The slot of the key is in a page that is gone.
         "put": lambda: put(
             index_of(view, slots), slots, entries, [(0, 0, b"T", b"KEYS\x01a\x02")], 0, 0
         ),

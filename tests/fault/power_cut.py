@@ -1,4 +1,4 @@
-"""Power cuts: the file system of a writer loses all that it had not been made to keep.
+"""Power cuts: the file system of a writer loses all that was not synced.
 
 Usage: python -m tests.fault.power_cut [--rounds 20] [--seed N] [--window-ms 5500] [--json]
 
@@ -50,7 +50,7 @@ CONFIG: dict[str, Any] = {
 # A folder with more files than this is left for a new one.
 FILES_MAX = 100
 LOAD_S_MAX = 1.5
-# For the writer to meet the errors.
+# Time for the writer to meet the errors.
 AFTERMATH_S = 0.1
 EXIT_NOT_PERMITTED = 3
 

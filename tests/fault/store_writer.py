@@ -38,7 +38,7 @@ BATCH_MAX = 40
 
 
 class HalfFullDisk(OsStorage):
-    """Whatever the machine's disk is like, half of it is used: a limit below has files removed."""
+    """A disk that is always half used: a limit below that has files removed."""
 
     def disk_usage(self, path: str) -> DiskUsage:
         return DiskUsage(50.0, 1 << 40)
@@ -111,7 +111,7 @@ class Writer:
 
 
 if __name__ == "__main__":
-    # Files go before their time, indexes are rebuilt: nothing here that a human should read.
+    # Files go before their time and indexes are rebuilt: nobody has to read these log lines.
     logging.disable(logging.CRITICAL)
     folder, notes, flush, round_ = sys.argv[1:5]
     config = json.loads(sys.argv[5]) if len(sys.argv) > 5 else {}

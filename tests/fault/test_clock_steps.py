@@ -135,7 +135,7 @@ class Life:
         assert names == list(range(names[0], names[-1] + 1, 4_096))
 
     async def _grow_old(self, store: MessageStore) -> None:
-        """Without further doings, everything before now goes when its time has passed."""
+        """Wait until everything before now has gone; it goes when its time has passed."""
         end = store.end_offset
         for _ in range(10):
             self._append(store)

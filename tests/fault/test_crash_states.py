@@ -60,7 +60,7 @@ def forget_syncs_of_units(patch: pytest.MonkeyPatch) -> None:
 
 
 def forget_the_durable_offset(patch: pytest.MonkeyPatch) -> None:
-    """A hole that a power cut left is then taken for damage, and what lies behind it is kept."""
+    """A hole that a power cut left is then taken for damage, and what is behind it is kept."""
     patch.setattr("motelog.core.store.state.durable_file.DurableFile.read", lambda self: None)
 
 
@@ -90,7 +90,7 @@ def test_a_store_that_forgets_something_is_found_out(
 
 @pytest.mark.parametrize("body_bytes", [0, 300, 400, 409, 415, 416, 417])
 def test_a_record_torn_in_its_properties_is_none(body_bytes: int) -> None:
-    """No CRC covers properties: zeros up to the end of a sector give a tear away."""
+    """No CRC covers properties: zeros up to the end of a sector reveal a tear."""
     properties = b"k\x01" + b"v" * 1_500 + b"\x02"
     log = bytearray(8_192)
     tail = QueueTail(b"T", 0, 0)

@@ -29,7 +29,7 @@ def test_a_flipped_byte_does_no_more_than_it_may() -> None:
 
 @pytest.mark.parametrize("at", [13, 15, 23, 27, 138])
 def test_a_changed_queue_id_or_offset_costs_no_other_queue(at: int) -> None:
-    """A record that left its queue makes a gap there, one that came takes a place."""
+    """A record that left its queue leaves a gap there; one that came takes a place."""
     image, expected = build(was_clean=False)
     path = f"{DIRECTORY}/commitlog/{0:020d}"
     check(flipped(image, path, at, 0x01), expected, path, at)

@@ -1,6 +1,6 @@
 """CommitLog files that are not what their place says: stale, exchanged, cut, gone.
 
-Each record names its own place, so one that lies elsewhere is no message, whole as it is.
+Each record names its own place, so a whole record in another place is no message.
 """
 
 from __future__ import annotations

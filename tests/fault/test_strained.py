@@ -121,7 +121,7 @@ def test_without_memory_for_a_map_appends_are_refused_and_nothing_is_fenced(
     store = make_store(tmp_path, commitlog_file_bytes=64 * MEGABYTE, commitlog_touch_ahead_bytes=0)
     store.open()
     ledger.append(store, 10)
-    # As if the file were nearly full: what lies between is a blank record.
+    # As if the file were nearly full: a blank record is between.
     tail = store.queue_tail("a", 0)
     with limited(resource.RLIMIT_AS, address_space() + 40 * MEGABYTE):
         refused = None

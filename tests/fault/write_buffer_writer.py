@@ -1,8 +1,8 @@
 """The process that test_write_buffer_kill kills: appends without end and says what it knows.
 
 Usage: python write_buffer_writer.py FOLDER ROUND. A line ``a COUNT`` on standard output says that
-so many messages of this round have been appended; ``c COUNT`` that so many of them have been
-committed, before it was written.
+COUNT messages of this round have been appended; ``c COUNT`` says that COUNT of them were committed
+before the line was written.
 """
 
 from __future__ import annotations

@@ -238,7 +238,7 @@ FILTERS = (
     "a = 'x' OR a = 'y' AND b = 'y'", "a BETWEEN 5 AND b", "d = 3 OR e = 'z'",
     "c BETWEEN 0.1 AND 1.", "c < 0.5 OR c > 0.5", "c = '0.5'", "c <> '.5'",
 )  # fmt: skip
-# RocketMQ compares with a whole number what is a whole number of its bits, and gives up the rest.
+# RocketMQ compares a whole number with whole numbers alone; these filters match in our broker only.
 WIDER = ("c > 0", "c < 5", "NOT (c = 5)", "a IS NULL AND c >= 0 AND b = 'x'", "3000000000 > c")
 FILTERS_OF_5_3 = ("a CONTAINS 't'", "a NOT CONTAINS 't'", "NOT (a CONTAINS 't')", "a CONTAINS ''")
 REFUSED = (
@@ -280,7 +280,7 @@ async def send_with_properties(namesrv: str) -> None:
 
 
 async def refused(address: str, sql: str) -> bool:
-    """Say whether a broker takes a filter for none (code 46)."""
+    """Say whether a broker refuses a text as no filter (code 46)."""
     subscription = {"topic": "Sql", "subString": sql, "expressionType": "SQL92"}
     body = {"clientId": "c", "group": "Sql", "subscriptionData": subscription}
     async with connected(address) as peer:

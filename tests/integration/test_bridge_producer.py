@@ -154,7 +154,7 @@ async def test_stuck_broker_leaves_time_for_another_one() -> None:
             results = [await producer.send(Message("T", b"%d" % i)) for i in range(2)]
         assert {result.queue.broker_name for result in results} == {"b"}
         ids = {request.ext["i"] for broker in cluster.brokers for request in sends(broker)}
-    assert len(ids) == 2  # an attempt again carries the same unique id
+    assert len(ids) == 2  # a repeated attempt carries the same unique id
 
 
 async def test_silent_connection_is_given_up_for_a_new_one() -> None:
@@ -295,7 +295,7 @@ async def test_closed_producer_says_so() -> None:
 async def test_many_tasks_share_one_producer() -> None:
     async with (
         fake_cluster("a", "b") as cluster,
-        # No attempt is to end early on a machine that is slow: it would be made again.
+        # No attempt must end early on a slow machine: the producer would repeat it.
         Producer(namesrv=cluster.namesrv, timeout_s=60) as producer,
     ):
         ids: set[str] = set()

@@ -76,7 +76,7 @@ async def test_it_registers_with_every_name_server_and_leaves_them_when_it_stops
         assert all(server.routes.route("TBW102") for server in servers)
         inner.cancel_scope.cancel()
     await eventually(lambda: not any(server.routes.topics() for server in servers))
-    # Said, not found out: an operator sees warnings of brokers that vanish alone.
+    # The broker said so: an operator sees warnings only of brokers that vanish.
     assert not [record for record in caplog.records if "dropped" in record.message]
 
 

@@ -619,7 +619,7 @@ async def test_a_held_pull_is_woken_by_the_next_message_of_its_queue(tmp_path: P
         # An append from this process wakes too.
         api = stack.broker.api
         host = api.store_host
-        api.append([(api.queue_tail("T", 1), b"own", b"", 0, 0, host, 0, 0, 0, 0)])
+        api.line.append([(api.queue_tail("T", 1), b"own", b"", 0, 0, host, 0, 0, 0, 0)])
         assert bodies(await other.wait()) == [b"own"]
 
 

@@ -235,7 +235,7 @@ async def test_an_append_that_fails_unexpectedly_refuses_the_turn_s_sends(
         raise KeyError("a fault of ours")
 
     async with started_stack(tmp_path) as stack, connected(stack.broker_address) as peer:
-        monkeypatch.setattr(stack.broker.api, "append", fail)
+        monkeypatch.setattr(stack.broker.api.line, "append", fail)
         answer = await peer.ask(RequestCode.SEND_MESSAGE_V2, send_ext("T"))
         assert answer.code == REFUSED
         monkeypatch.undo()

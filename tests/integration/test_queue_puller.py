@@ -166,7 +166,7 @@ def test_cancelled_pulls_and_notices_are_passed_over() -> None:
             first.result()
 
 
-def test_no_answer_in_time_fails_everything_in_flight_and_the_next_pull_connects_anew() -> None:
+def test_no_answer_in_time_fails_everything_in_flight_and_the_next_pull_reconnects() -> None:
     def silent(peer: Peer) -> None:
         peer.request()
         peer.connection.sendall(b"\0\0")  # a part of an answer does not help

@@ -111,7 +111,7 @@ async def test_a_long_way_to_a_match_takes_several_pulls(tmp_path: Path) -> None
         api = stack.broker.api
         text = b"kind\x01room\x02degrees\x011\x02"
         tail = api.queue_tail("T", 0)
-        api.append([(tail, b"1", text, 0, 0, api.store_host, 0, 0, 0, 0)] * 3000)
+        api.line.append([(tail, b"1", text, 0, 0, api.store_host, 0, 0, 0, 0)] * 3000)
         await send(peer, 50)
         offset, pulls = 0, 0
         while True:
@@ -183,7 +183,7 @@ async def test_more_than_one_look_takes_sends_a_held_pull_on(tmp_path: Path) -> 
         await until_held(stack, 1)
         api = stack.broker.api
         row = (api.queue_tail("T", 0), b"1", b"", 0, 0, api.store_host, 0, 0, 0, 0)
-        api.append([row] * 2000)
+        api.line.append([row] * 2000)
         code, bodies, offset = await held.answer()
         assert (code, bodies) == (20, [])
         assert 1 < offset <= 801

@@ -40,7 +40,7 @@ def test_every_case_gives_figures_beside_floors(tmp_path: Path) -> None:
     assert list(report["cases"]) == names
     figures = [figure for case in report["cases"].values() for figure in case]
     # The difference of two times may come out as nothing, in sizes as small as here.
-    differences = ("a key's share", "index made anew")
+    differences = ("a key's share", "index rebuilt")
     for figure in figures:
         assert figure["value"] > 0 or figure["name"].startswith(differences), figure
         assert figure["floor"] is None or figure["floor"] > 0, figure

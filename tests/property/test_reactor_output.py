@@ -1,8 +1,8 @@
 """Output: kernel and reference answer any calls alike, whatever the peer reads and when.
 
-How much a socket takes differs with how a reactor hands it over. So messages are either far larger
-than that or negligible, the peer reads everything or nothing, and the marks lie between: then both
-must report the same frames, drained connections and ends after each step.
+How much a socket takes depends on how a reactor hands it over. So messages are either far larger
+than that or negligible, the peer reads everything or nothing, and the marks are in between. Then
+both must report the same frames, drained connections and ends after each step.
 """
 
 from __future__ import annotations

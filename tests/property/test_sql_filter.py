@@ -1,4 +1,4 @@
-"""SQL92 filters evaluate like an interpreter of their own, and refuse whatever is no filter."""
+"""SQL92 filters evaluate as a plain interpreter does, and refuse whatever is no filter."""
 
 from __future__ import annotations
 

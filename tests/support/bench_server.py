@@ -131,7 +131,7 @@ class BenchServer:
 
 
 def times(count: int, faults: Faults, what: str) -> int:
-    """How often the ``count``-th acknowledgement or delivery is sent."""
+    """Return how often the ``count``-th acknowledgement or delivery is sent."""
     lost: int = getattr(faults, f"{what}_lost")
     doubled: int = getattr(faults, f"{what}_doubled")
     if lost and count % lost == 0:

@@ -5,9 +5,9 @@ and of the kernel that writes many files.
 Must not touch: Storage; what is above it is the real one.
 
 A call that fails does nothing. After a failed fsync or fdatasync the kernel may have dropped what
-had been written since the last one and show it all the same until the page leaves memory:
-``drop_unsynced`` makes a folder what a reader would find then. Syncs that succeed are not carried
-out, for nothing here cuts the power.
+was written since the last sync, and still show it until the page leaves memory. ``drop_unsynced``
+turns a folder into what a reader would find then. Syncs that succeed are not carried out, because
+nothing here cuts the power.
 """
 
 from __future__ import annotations
@@ -140,7 +140,7 @@ class FailingOs:
         self._synced[state.st_ino] = Path(path).read_bytes()
 
     def sync_all(self, descriptor: int) -> int:
-        """Sync the file system of a directory; here what is below that is all there is."""
+        """Sync the file system of a directory; here that is what is below the directory."""
         root = os.readlink(f"/proc/self/fd/{descriptor}")
         paths = [path for path in Path(root).rglob("*") if path.is_file()]
         try:
@@ -235,7 +235,7 @@ class _Os:
 
 
 class _File:
-    """A file object of which only reading is asked, which can fail."""
+    """A file object that is only read; reading can fail."""
 
     def __init__(self, calls: FailingOs, file: Any) -> None:
         self._calls = calls

@@ -3,8 +3,8 @@
 Owns: one list of records per queue, encoded by the real record kernel. Must not touch:
 expectations.
 
-All is at once until a test says otherwise: ``settles_at_once``, ``creates_at_once``,
-``knows_tails`` and ``cold`` (queue offsets that are not at hand) make the parts of it wait for
+Everything happens at once until a test says otherwise. ``settles_at_once``, ``creates_at_once``,
+``knows_tails`` and ``cold`` (queue offsets that are not at hand) make parts of it wait for
 ``settle``, ``created``, ``tell_tails`` and ``paged_in``; ``error`` refuses the next appends.
 """
 
@@ -29,7 +29,7 @@ from motelog.gateway.log.log_port import (
 )
 
 HOST = bytes([127, 0, 0, 1, 0, 0, 0x2A, 0x9F])
-#: So often a read waits for the same; then it is answered all the same.
+#: A read waits this often for the same place; then it is answered in any case.
 TRIES_MAX: Final = 3
 
 

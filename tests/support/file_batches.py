@@ -20,7 +20,7 @@ Piece = tuple[str, int, bytes]
 
 
 def run_both(before: dict[str, bytes], pieces: list[Piece]) -> tuple[Any, Any]:
-    """Write pieces into a folder with some files in it; all that can be seen of it, twice."""
+    """Write pieces into a folder with some files in it; return all that shows, from both."""
     return _run(_file_batch, before, pieces), _run(_file_batch_py, before, pieces)
 
 

@@ -28,7 +28,7 @@ def new_file(shape: tuple[int, int]) -> bytearray:
 def build(
     kernel: Any, shape: tuple[int, int], items: list[Any], item: int, key: int
 ) -> tuple[Any, bytes]:
-    """Put items into a new file; where it ended and the file's bytes."""
+    """Put items into a new file; return where it ended and the file's bytes."""
     data = new_file(shape)
     at = answer(kernel.put, data, *shape, items, item, key)
     return at, bytes(data)
@@ -38,7 +38,7 @@ def read(
     kernel: Any, data: Any, shape: tuple[int, int], hashed: int, number: int, begin_ms: int,
     end_ms: int, cut: int,
 ) -> list[Any]:  # fmt: skip
-    """Walk a chain, make chains anew, and put something more; as plain values."""
+    """Walk a chain, rebuild chains, and put something more; return plain values."""
     relinked, grown = bytearray(data), bytearray(data)
     return [
         answer(kernel.select, data, *shape, hashed, number, begin_ms, end_ms, 3),
@@ -74,7 +74,7 @@ def log(records: list[tuple[bytes, int, bool]], changes: list[tuple[int, int]]) 
 def walk(
     kernel: Any, shape: tuple[int, int], data: Any, begin: int, end: int, key: int, count_max: int
 ) -> tuple[Any, bytes]:
-    """Put the records of a log into a new file; where it ended and the file's bytes."""
+    """Put the records of a log into a new file; return where it ended and the file's bytes."""
     file = new_file(shape)
     at = answer(kernel.put_records, file, *shape, data, begin, end, 1_000, key, count_max)
     return at, bytes(file)

@@ -21,7 +21,7 @@ QUEUES = (("a", 0), ("a", 1), ("b", 0), ("%RETRY%c", 0))
 
 
 class LedgerError(AssertionError):
-    """The store shows something else than what was appended."""
+    """The store does not show what was appended."""
 
 
 class Known(NamedTuple):
@@ -77,7 +77,7 @@ class Ledger:
         return end
 
     def note_durable(self, physical_offset: int) -> None:
-        """Take everything below this offset for promised."""
+        """Count everything below this offset as promised."""
         for number in self.appended - self.durable:
             if self._ends[number] <= physical_offset:
                 self.durable.add(number)
@@ -87,7 +87,7 @@ class Ledger:
         return {number for number in self.appended if self._ends[number] <= physical_offset}
 
     def forget_below(self, physical_offset: int) -> None:
-        """Expect no message any more that lies below: it was cleaned away."""
+        """Expect no message below this offset any more: cleaning has removed them."""
         for number in list(self.appended):
             place = self.known[number].physical_offset
             if place is not None and place < physical_offset:
@@ -113,14 +113,14 @@ class Ledger:
         return found
 
     def check_suffix(self, found: set[int]) -> None:
-        """LedgerError unless what was appended and is not found lies behind all that is."""
+        """Raise LedgerError unless the missing messages are behind all that are found."""
         lost = self.appended - found
         last = max(self.appended & found, default=-1)
         if lost and min(lost) < last:
             raise LedgerError(f"record {min(lost)} is lost, but {last} behind it is not")
 
     def adopt(self, store: MessageStore, found: set[int]) -> None:
-        """Take what a start has found for what there is: none of it may go, the rest not come."""
+        """Take what a start has found as the content: none of it may go, nothing else may come."""
         for number, fields in self._records(store):
             self.known[number] = self.known[number]._replace(
                 queue_offset=fields[2], physical_offset=fields[3]

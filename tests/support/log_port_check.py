@@ -40,7 +40,7 @@ class LogStage(Protocol):
 
     @property
     def settles_late(self) -> bool:
-        """Whether tickets wait for ``settle``, or else for no more than their topic."""
+        """Whether tickets wait for ``settle``; if not, they wait at most for their topic."""
         ...
 
     async def settle(self) -> None:
@@ -60,7 +60,7 @@ class LogStage(Protocol):
         ...
 
     def put_away(self) -> None:
-        """Have nothing at hand that is in the log."""
+        """Let reads find nothing of the log at hand."""
         ...
 
     async def bring(self, *, keeps: bool = True) -> None:

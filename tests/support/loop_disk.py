@@ -1,7 +1,7 @@
 """A small file system of its own: ext4 in an image that is loop-mounted, or tmpfs.
 
-Owns: LoopDisk (make, mount, cut the power, unmount), small_tmpfs, and why they are not to be had
-here. Must not touch: what is put on them. Both need root and mount; nothing of them stays behind.
+Owns: LoopDisk (make, mount, cut the power, unmount), small_tmpfs, and the reason when a machine
+cannot have them. Must not touch: what is put on them. Both need root and mount; they leave nothing.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Packages from npm for tests with real JavaScript clients.
 
 Owns: a folder below ``build/node`` for each package, filled once. Skips the test visibly, with the
-reason, where Node.js or the package is not to be had.
+reason, where Node.js or the package is not available.
 """
 
 from __future__ import annotations

@@ -38,7 +38,7 @@ def run_streams(
     *,
     frame_bytes_max: int,
 ) -> list[Outcome]:
-    """One connection per stream, their pieces sent in turns, then closed; in that order."""
+    """Open a connection per stream, send the pieces in turns, then close; return the outcomes."""
     with reactor_loop(
         reactor_class(), framing=framing, frame_bytes_max=frame_bytes_max, sock=listening_unix()
     ) as loop:

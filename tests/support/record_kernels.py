@@ -29,7 +29,7 @@ def due(properties: bytes, store_timestamp_ms: int) -> int:
 def encode(
     kernel: Any, queues: list[tuple[bytes, int, int]], messages: list[Any], limit: int, base: int
 ) -> Any:
-    """Encode messages, whose first item is an index into queues; all that can be seen of it."""
+    """Encode messages, whose first item is an index into queues; return all that shows."""
     tails = [answer(kernel.QueueTail, *queue) for queue in queues]
     batch = [(tails[m[0]], *m[1:]) if isinstance(m[0], int) else m for m in messages]
     dirty: list[Any] = []

@@ -5,9 +5,9 @@ legal disk contents. Must not touch: records, the store.
 
 A page written but not synced may be on disk as any of its versions since the last sync, whole or
 torn at sectors, or cut anywhere (a page can be written out while a process copies into it). A file
-that has grown may have its old size, whatever was written into the new part. A name
-made, moved or removed without a sync of its directory may or may not be there; of the changes of
-one directory always the first ones are. Nothing else is lost.
+that has grown may have its old size, whatever was written into the new part. A name made, moved or
+removed without a sync of its directory may or may not be there; the changes of one directory reach
+the disk in their order. Nothing else is lost.
 """
 
 from __future__ import annotations
@@ -406,14 +406,14 @@ class CrashModel:
     def kill(self) -> tuple[Image, CrashModel]:
         """Return what a killed process leaves, and a model for the next life.
 
-        In that one what has not been synced is still in memory alone, and goes with the power.
+        In the next life, what has not been synced is still only in memory and goes with the power.
         """
         image = self.after_kill()
         latest = dict(self._names)
         for change in self._pending:
             _change(change, set(), latest)
         numbers = {latest[path]: number for number, (path, _) in enumerate(image.files)}
-        # What has lost its name is no file of the next life; some had lost it in an earlier one.
+        # A file without a name is no file of the next life; some lost theirs in an earlier one.
         for index, number in enumerate(sorted(self._durable.keys() - numbers.keys())):
             numbers[number] = -1 - index
         model = CrashModel(

@@ -54,7 +54,7 @@ def message(
 
 
 def encoded(*messages: AppendMessage, base: int = 0, store_host: bytes = STORE_HOST) -> bytes:
-    """The records of messages, one behind the other; the first is at physical offset ``base``."""
+    """Return the records of messages in a row; the first is at physical offset ``base``."""
     target = bytearray(1 << 18)
     index, position = encode_batch(
         target, 0, len(target), base, list(messages), 0, 2_000, store_host, [], None
@@ -109,7 +109,7 @@ def abandon(store: MessageStore) -> None:
 
 
 def when_back(store: MessageStore, read: Callable[[], ResultT]) -> ResultT:
-    """Return what ``read`` does when the files that it wants have been made again, in few tries."""
+    """Return what ``read`` does once the files that it needs are rebuilt, within a few tries."""
     for _ in range(REBUILDS_MAX):
         try:
             return read()

@@ -27,7 +27,7 @@ _INF = 1 << 62
 
 
 class WrittenError(AssertionError):
-    """A folder shows something else than what was put into it."""
+    """A folder does not show what was put into it."""
 
 
 def queue_of(number: int) -> tuple[str, int]:
@@ -138,7 +138,7 @@ class Written:
             raise WrittenError(f"not of round {round_}: {[i for i in new if i[1] != round_][:3]}")
         numbers = [item[2] for item in new]
         first = numbers[0] if numbers else 0
-        # What the same round has cleaned away again is missing at the log's beginning.
+        # The messages that the same round cleaned away are missing at the log's beginning.
         if first and (kept or begin == self.begin_offset):
             raise WrittenError(f"round {round_} begins with number {first}")
         if numbers != list(range(first, first + len(numbers))):

@@ -385,8 +385,8 @@ class ScheduleService:
             return
         except OSError as exc:
             self._unsaved.warning(
-                "progress of delayed messages not saved, after a kill those delivered since come"
-                " again; tried again each %g s error=%s",
+                "the progress of delayed messages is not saved: after a kill, those delivered since"
+                " then come again; it is tried again each %g s error=%s",
                 self._save_interval_s,
                 exc,
             )
@@ -431,7 +431,9 @@ def _decoded(records: bytes) -> list[tuple[Any, ...]]:
             found += decode(records[at : at + size], verify=True)
         except RecordError as exc:
             logger.error(
-                "the disk has changed a delayed message: it is not delivered reason=%s", exc
+                "the disk has changed a delayed message, and it is not delivered: check the disk"
+                " reason=%s",
+                exc,
             )
         at += max(size, 1)
     return found

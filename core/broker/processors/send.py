@@ -22,7 +22,7 @@ from typing import Final
 from motelog.core.broker.delay.delays import DELAY_PROPERTIES, find_waiting_place
 from motelog.core.broker.processors.send_answers import SendAnswers, StagedSend
 from motelog.core.broker.processors.shared import Shared
-from motelog.core.errors import BrokerError, NextFileError, StoreError
+from motelog.core.errors import BrokerError, StoreError
 from motelog.core.limited_log import LimitedLog
 from motelog.core.message import (
     NAME_END,
@@ -142,21 +142,18 @@ class SendProcessor:
 
         refused = partial(self._refuse, staged)
         line = self._api.line
-        if line.is_waiting:
-            line.wait(messages, placed, stamp_ms, appended=appended, refused=refused)
-            return
         try:
-            end_offset = self._api.append(messages, placed, store_timestamp_ms=stamp_ms)
-        except NextFileError:
-            line.wait(messages, placed, stamp_ms, appended=appended, refused=refused)
-            return
+            end_offset = line.append(messages, placed, stamp_ms)
         except StoreError as exc:
-            self._refuse(staged, exc)
+            refused(exc)
             return
         except Exception:
-            self._refuse(staged, StoreError("the append failed, the broker's log says how"))
+            refused(StoreError("the append failed, the broker's log says how"))
             raise
-        appended(end_offset)
+        if end_offset is None:
+            line.wait(messages, placed, stamp_ms, appended=appended, refused=refused)
+        else:
+            appended(end_offset)
 
     def _note_appended(
         self, count: int, sent_back: list[tuple[str, str]], dead: list[tuple[str, str, str]]
@@ -167,8 +164,8 @@ class SendProcessor:
         self.dead_letters_count += len(dead)
         for letter in dead:
             self._dead_log.warning(
-                "a consumer group has given up a message and does not get it again; it lies in the"
-                " group's %%DLQ%% topic: find out why it fails, then send it once more"
+                "a consumer group has given up a message and does not get it again; it is now in"
+                " the group's %%DLQ%% topic: find out why it fails, then send it once more"
                 " group=%s topic=%s message_id=%s",
                 *map(ascii, letter),
             )

@@ -37,7 +37,7 @@ HOUR_STEP_MS: Final = 600_000
 DAY_STEP_MS: Final = 3_600_000
 IDLE_MS_MAX: Final = 25 * DAY_STEP_MS
 
-# Of one sample: its time, then the counters.
+# One sample: its time, then the counters.
 FIELDS: Final = 4
 CALLS, MESSAGES, BYTES = 1, 2, 3
 

@@ -198,17 +198,17 @@ class TopicTable:
         queues (one if it is a group's or the gateways' own), or as many as its queues in the store
         require.
         """
-        lacking: dict[str, int] = {}
+        missing: dict[str, int] = {}
         for name, queue_id in queues:
             if name not in self._topics and topic_name_fault(name) is None:
                 least = 1 if is_group_topic(name) or name in GATEWAY_TOPICS else queue_count
-                lacking[name] = max(lacking.get(name, least), queue_id + 1)
-        for name, count in lacking.items():
+                missing[name] = max(missing.get(name, least), queue_id + 1)
+        for name, count in missing.items():
             # Even beyond topics_max: these topics exist.
             self._topics[name] = TopicConfig(
                 topic_name=name, read_queue_nums=count, write_queue_nums=count
             )
-        if lacking:
+        if missing:
             self.version = self.version.next(now_ms)
             self.is_dirty = True
 

@@ -1,11 +1,12 @@
-"""Appends that find no next CommitLog file wait for it in line, for a limited time.
+"""The appends of one broker: at once, or in line while the next CommitLog file is not there.
 
 Owns: the line, how long and how much may wait in it. Must not touch: what a batch is, who is
 answered; each user says that when it puts a batch into the line.
 
     append -> the file is there                  -> appended at once, nothing waits
-           -> NextFileError, or others wait      -> in line -> appended, in the order of the line
-                                                            -> refused when the time is over
+           -> no file yet, or others wait        -> None
+    wait   -> in line                            -> appended, in the order of the line
+                                                 -> refused when the time is over
 
 Invariants: a batch is appended or refused once. While one waits, all later batches wait behind it,
 so that the messages of a publisher keep their order. The event loop does not wait: reads and all
@@ -20,7 +21,7 @@ import logging
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Protocol
 
 import trio
 
@@ -35,7 +36,17 @@ logger = logging.getLogger(__name__)
 LINE_BYTES_MAX: Final = 67_108_864
 POLL_S: Final = 0.005
 
-Append = Callable[[list[AppendMessage], list[tuple[int, int]] | None, int | None], int]
+
+class Append(Protocol):
+    """MessageStore.append that raises NextFileError instead of waiting."""
+
+    def __call__(
+        self,
+        messages: list[AppendMessage],
+        placed: list[tuple[int, int]] | None,
+        *,
+        store_timestamp_ms: int | None,
+    ) -> int: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +62,7 @@ class _Batch:
 
 
 class AppendLine:
-    """The batches of one broker that wait; ``append`` raises NextFileError instead of waiting."""
+    """What a broker appends with, and the batches that wait."""
 
     def __init__(self, append: Append, *, clock: Clock, timeout_ms: int) -> None:
         self._append = append
@@ -67,6 +78,23 @@ class AppendLine:
         """Whether a batch waits; then others have to wait behind it."""
         return bool(self._batches)
 
+    def append(
+        self,
+        messages: list[AppendMessage],
+        placed: list[tuple[int, int]] | None = None,
+        store_timestamp_ms: int | None = None,
+    ) -> int | None:
+        """Append a batch and return its end offset; None if it has to ``wait`` in line.
+
+        Raises what MessageStore.append raises.
+        """
+        if self._batches:
+            return None
+        try:
+            return self._append(messages, placed, store_timestamp_ms=store_timestamp_ms)
+        except NextFileError:
+            return None
+
     def wait(
         self,
         messages: list[AppendMessage],
@@ -76,7 +104,7 @@ class AppendLine:
         appended: Callable[[int], None],
         refused: Callable[[StoreError], None],
     ) -> None:
-        """Queue a batch; later ``appended`` gets its end offset, or ``refused`` the reason.
+        """Put a batch into the line; ``appended`` gets its end offset, or ``refused`` an error.
 
         The line owns the list from now on. ``placed`` is filled as by an append.
         """
@@ -102,7 +130,9 @@ class AppendLine:
             if error is None:
                 try:
                     end_offset = self._append(
-                        batch.messages, batch.placed, batch.store_timestamp_ms
+                        batch.messages,
+                        batch.placed,
+                        store_timestamp_ms=batch.store_timestamp_ms,
                     )
                 except NextFileError:
                     if self._clock.monotonic_ms() < batch.deadline_ms:
@@ -113,7 +143,7 @@ class AppendLine:
                 except StoreError as exc:
                     error = exc
                 except Exception:
-                    # What one batch makes fail must not end what serves the others.
+                    # A failure of one batch must not end the task that serves the others.
                     self._faults.fault("an append failed, a fault of this server; it is refused")
                     error = StoreError("the append failed, the broker's log says how")
             # Removed before anybody is told: the callee may append.

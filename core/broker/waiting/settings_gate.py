@@ -2,8 +2,8 @@
 
 Owns: the held answers. Must not touch: saving, registering (``registration``), what a request does.
 A client that hears "yes" relies on it even after a kill of the broker, so the change is on the disk
-by then. Next the client asks a name server: a consumer for the retry topic that its heartbeat has
-created, a tool for its new topic. RocketMQ's broker, too, saves and registers before it answers.
+by then. Next the client asks a name server: a consumer asks for the retry topic that its heartbeat
+has created, a tool for its new topic. RocketMQ's broker also saves and registers before it answers.
 Bounded: a name server that is away or slow holds up an answer for ``HOLD_S_MAX`` at most.
 """
 

@@ -87,7 +87,7 @@ def sync(paths: list[str]) -> tuple[int, int]:
         try:
             os.fsync(fd)
         except OSError:
-            # Whatever the reason is, these bytes may not be on the disk, and never will be.
+            # Whatever the reason is, these bytes may not be on the disk, and never get there.
             return done, errno.EIO
         finally:
             os.close(fd)

@@ -35,7 +35,7 @@ Ranges = Sequence[tuple[int, int]]
 MADV_POPULATE_WRITE = 23
 SYNCFS_TELLS = (5, 8)  # the Linux since which syncfs reports errors
 _libc = ctypes.CDLL(None, use_errno=True)
-# Error of a call that finds no room -> what an operator does about it.
+# Error of a call that finds no room -> what an operator can do about it.
 _REMEDIES = {
     errno.ENOSPC: "free space on the disk",
     errno.EDQUOT: "free space or raise the quota",
@@ -46,7 +46,7 @@ _REMEDIES = {
     errno.ENOBUFS: "free memory",
 }
 NO_ROOM = frozenset(_REMEDIES)
-# A folder that cannot be made or written to, whatever is done again.
+# A folder with one of these cannot be made or written to; trying again does not help.
 NOT_USABLE = frozenset(
     {
         errno.EACCES,
@@ -106,7 +106,7 @@ class Region(Protocol):
         ...
 
     def prepare(self, begin: int, end: int) -> None:
-        """Have the pages of [begin, end) ready to be written to, as far as that can be; blocks."""
+        """Make the pages of [begin, end) ready to be written to, as far as possible; blocks."""
         ...
 
     def close(self) -> None:
@@ -146,7 +146,7 @@ class FileSystem(Protocol):
     """All that is on one disk. Its sync reports every write that failed since it was opened."""
 
     def sync(self) -> None:
-        """Block until everything written, made or renamed so far is on the disk."""
+        """Block until all that was written, made or renamed so far is on the disk."""
         ...
 
     def close(self) -> None: ...
@@ -160,7 +160,7 @@ class Storage(Protocol):
     """The calls of a file system that the store makes."""
 
     def make_directory(self, path: str, *, durable: bool = False) -> None:
-        """Have a directory; ``durable`` syncs the names that lead to it."""
+        """Make a directory unless it exists; ``durable`` syncs the names that lead to it."""
         ...
 
     def list_directory(self, path: str) -> list[Entry]:
@@ -194,9 +194,9 @@ class Storage(Protocol):
     def write_files(self, pieces: list[Piece], file_bytes: int) -> None:
         """Write pieces of files that have ``file_bytes`` each, in this order; nothing is synced.
 
-        A file that is missing is made under its name with its size, its directories too; one that
-        is shorter gets zeros. OSError names the first path that failed; those behind it are not
-        written.
+        A missing file appears under its name with its whole size, and its directories are made;
+        a shorter file is extended with zeros. OSError names the first path that failed; the pieces
+        behind it are not written.
         """
         ...
 
@@ -209,7 +209,7 @@ class Storage(Protocol):
         ...
 
     def prefetch(self, path: str, begin: int, end: int) -> None:
-        """Have the disk begin to read [begin, end): somebody will look at it soon."""
+        """Tell the disk to begin to read [begin, end), which will be needed soon."""
         ...
 
     def sync_file(self, path: str) -> None:
@@ -352,7 +352,7 @@ class OsStorage:
         except BlockingIOError:
             return False
         except OSError:
-            # A file system that cannot tell, or a fault that the read will meet.
+            # The file system cannot tell, or the read will meet the same fault.
             return True
         return True
 
@@ -367,7 +367,7 @@ class OsStorage:
 
 
 class OsReadFile:
-    """A descriptor for reading; where it is in the file does not matter."""
+    """A descriptor for reading; its position in the file is not used."""
 
     def __init__(self, path: str) -> None:
         self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
@@ -383,10 +383,10 @@ class OsReadFile:
 
 
 class OsFileSystem:
-    """The file system that a directory lies in, by a descriptor that stays open.
+    """The file system of a directory, through a descriptor that stays open.
 
-    syncfs reports an error that occurred since the descriptor was opened, whoever was told of it
-    meanwhile.
+    syncfs reports every error since the descriptor was opened, even if another process was told of
+    it meanwhile.
     """
 
     _syncfs = _libc.syncfs
@@ -423,7 +423,7 @@ class OsRegion:
         os.posix_fallocate(self._fd, begin, end - begin)
 
     def sync(self) -> None:
-        # Not mmap.flush: in Python 3.11 it holds the interpreter's lock while the disk works.
+        # mmap.flush of Python 3.11 would hold the interpreter's lock while the disk works.
         _sync(os.fdatasync, self._fd)
 
     def data_ranges(self, begin: int) -> Iterator[tuple[int, int]]:
@@ -441,8 +441,8 @@ class OsRegion:
         os.close(fd)
 
     def __del__(self) -> None:
-        # A region is not always closed but let go of, so that nobody who still reads it is left
-        # with an unmapped view: the map goes with the last of them.
+        # Not every region is closed: it may only be let go of, so that nobody who still reads it
+        # has an unmapped view. The map goes with the last reader.
         if getattr(self, "_fd", -1) >= 0:
             with suppress(OSError):
                 os.close(self._fd)
@@ -481,7 +481,7 @@ class ReadOnlyRegion:
 
 
 class PrivateRegion(ReadOnlyRegion):
-    """A mapped file that does not change: what is written to the view goes with the process."""
+    """A mapped file that does not change: writes to the view are lost with the process."""
 
     _access = mmap.ACCESS_COPY
 
@@ -537,7 +537,7 @@ class _OsInPlaceFile:
         self._fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
 
     def write(self, at: int, data: bytes | memoryview) -> None:
-        # Not a mapped store: its page fault may wait for the disk while the interpreter is locked.
+        # A mapped store could fault and wait for the disk while the interpreter is locked.
         if os.pwrite(self._fd, data, at) != len(data):
             raise OSError(errno.EIO, "not all of it was written", self._path)
 
@@ -557,8 +557,8 @@ class _OsLock:
 
 
 def _data_ranges(fd: int, begin: int, size: int) -> Iterator[tuple[int, int]]:
-    # All before the first is looked at: reading one has the kernel read ahead, and pages of zeros
-    # that are in memory count as data.
+    # All ranges are found before the first is read: a read makes the kernel read ahead, and pages
+    # of zeros that are in memory count as data.
     found = []
     at = begin
     while at < size:
@@ -602,7 +602,7 @@ def _entry(found: os.DirEntry[str]) -> Entry | None:
 
 @contextmanager
 def _made(path: str) -> Iterator[int]:
-    """Have a new file written, synced and renamed to ``path``, or nothing left of it."""
+    """Write, sync and rename a new file to ``path``; leave nothing of it after a failure."""
     temporary = path + TEMPORARY
     try:
         with _opened(temporary, os.O_RDWR | os.O_CREAT | os.O_TRUNC) as fd:
@@ -618,7 +618,7 @@ def _made(path: str) -> Iterator[int]:
 
 
 def _sync(call: Callable[[int], None], fd: int) -> None:
-    """Sync. A disk that has no space for bytes it had taken has lost them, so that is EIO."""
+    """Sync; EIO also for a disk that has no space for bytes it had taken: they are lost."""
     try:
         call(fd)
     except OSError as exc:
@@ -626,17 +626,17 @@ def _sync(call: Callable[[int], None], fd: int) -> None:
 
 
 def _map(fd: int, path: str, size: int, access: int) -> mmap.mmap:
-    # Access beyond the end of a file is SIGBUS, so the size is looked at before each map.
+    # Access beyond the end of a file is SIGBUS, so the size is checked before each map.
     if os.fstat(fd).st_size < size:
         raise OSError(errno.EIO, f"the file is shorter than {size} bytes", path)
     return mmap.mmap(fd, size, access=access)
 
 
 def _populate(mapped: mmap.mmap, begin: int, size: int) -> None:
-    """Fault pages in to be written to; what is in them stays.
+    """Fault pages in to be written to; their content stays.
 
-    Not the map's own madvise, which holds the interpreter's lock meanwhile. Where Linux is older
-    than 5.14, or a page cannot be had, the first store to it takes the fault.
+    The map's own madvise would hold the interpreter's lock meanwhile. On a Linux older than 5.14,
+    or for a page that cannot be had, the first store to the page takes the fault.
     """
     first = ctypes.c_char.from_buffer(mapped, begin)  # held, the map cannot be closed
     address = ctypes.c_void_p(ctypes.addressof(first))

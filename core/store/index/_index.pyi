@@ -56,7 +56,7 @@ def select(
     """
 
 def relink(view: Any, slots: int, entries: int, count: int, physical_end: int) -> tuple[int, int]:
-    """Make all slots and chains anew from entries [1, count); the header is left alone.
+    """Rebuild all slots and chains from entries [1, count); the header is not changed.
 
     Stops at the first entry that no put has written or that names a place at or behind
     ``physical_end``. Returns (number of that entry, slots in use).

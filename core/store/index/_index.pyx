@@ -6,13 +6,13 @@ Preconditions: none; every slot and entry number is checked against the file's l
 followed, and records are parsed by core/records/_layout.pxd. What is not checked: that
 an entry names a record with the wanted key (core.store.index.index_service reads the record) and the CRC
 of records (they were just written, or recovery has seen them).
-What is mapped is accessed in guarded bodies: a page that cannot be had is OSError (EIO).
-The GIL is held, except while chains are made anew.
+Mapped files are accessed in guarded bodies: a page that cannot be had is OSError (EIO).
+The GIL is held, except while chains are rebuilt.
 
-Keys are taken up to KEYS_MAX at a time and then put: one guarded body for all of them, and the
-processor fetches each one's slot, somewhere in 20 MB, while the next keys are hashed. Measured
-2026-11-21, x86_64, 2 busy processors: an append takes 90 to 130 ns more for a key, half of that
-page faults; it took 540 to 720 with a tuple and a guarded body for each.
+Keys are taken up to KEYS_MAX at a time and then put, all in one guarded body. The processor fetches
+the slot of each key, somewhere in 20 MB, while the next keys are hashed. Measured 2026-11-21,
+x86_64, 2 busy processors: an append takes 90 to 130 ns more for a key, half of it for page faults;
+it took 540 to 720 with a tuple and a guarded body for each key.
 """
 
 from cpython.buffer cimport PyBUF_CONTIG, PyBUF_CONTIG_RO, PyBuffer_Release, PyObject_GetBuffer
@@ -108,7 +108,7 @@ cdef enum:
     ENTRY = 20
     INT_MAX = 0x7FFFFFFF
     KEYS_MAX = 128
-    AHEAD = 16  # entries; their slots come from memory in the meantime
+    AHEAD = 16  # entries; their slots are fetched from memory meanwhile
 
 cdef tuple _STOPS = tuple(ScanStop)
 
@@ -265,9 +265,9 @@ cdef inline bint _put_one(
     if count == 1:
         put64(data, key.ms)
         put64(data + 16, key.physical)
-    # In this order every state in between can be read: an entry that no slot names, then a slot
-    # whose entry the count does not cover yet. For that the header is written with each key and
-    # not with each batch: it is one cache line.
+    # This order makes every state in between readable: an entry that no slot names, then a slot
+    # whose entry the count does not cover yet. So the header is written with each key, not with
+    # each batch; it is one cache line.
     put32(entry, key.hashed)
     put64(entry + 4, key.physical)
     put32(entry + 12, seconds_since(<int64_t> get64(data), key.ms))
@@ -353,7 +353,7 @@ def select(
     try:
         _check(&buffer, slots, entries)
         if not 0 <= hashed <= INT_MAX:
-            raise ValueError("a hash lies in [0, 2147483647]")
+            raise ValueError("a hash is in [0, 2147483647]")
         data = <const uint8_t *> buffer.buf
         guarded_copy(header, data, HEADER, &buffer)
         first_ms = <int64_t> get64(header)
@@ -403,7 +403,7 @@ cdef void _relink(void *context) noexcept nogil:
     while r.number < r.count:
         entry = slots + r.slots * SLOT + r.number * ENTRY
         if r.number + AHEAD < r.count:
-            # A damaged entry's slot may lie anywhere: that is fetched too, or ignored.
+            # The slot of a damaged entry may be anywhere; the hint fetches it or ignores it.
             prefetch_for_write(
                 slots + <int64_t> (get32(entry + AHEAD * ENTRY) % <uint32_t> r.slots) * SLOT
             )
@@ -459,7 +459,7 @@ cdef struct Walk:
 
 
 cdef void _walk(void *context) noexcept nogil:
-    """Take the keys of records until the walk stops; OKAY if that is for want of a place."""
+    """Take the keys of records until the walk stops; OKAY if there was no place for a key."""
     cdef Walk *w = <Walk *> context
     cdef Record record
     cdef Texts texts
@@ -530,7 +530,7 @@ def put_records(
                     return batch.keys[batch.put].owner, batch.keys[batch.put].number, None
                 batch.count = 0
                 if is_gone:
-                    # Who is told of what is in already does not put it again.
+                    # The caller goes on behind what is returned, so no key is put twice.
                     if walk.at == begin:
                         raise_fault()
                     walk.stop = COUNT

@@ -143,7 +143,7 @@ def select(
 ) -> tuple[list[int], int]:  # fmt: skip
     data = _checked(view, slots, entries)
     if not 0 <= hashed <= INT_MAX:
-        raise ValueError("a hash lies in [0, 2147483647]")
+        raise ValueError("a hash is in [0, 2147483647]")
     first_ms, _, _, _, _, count = HEADER.unpack_from(data)
     count = min(count, entries - 1)
     if number == 0:

@@ -158,7 +158,7 @@ class IndexService:
         while self._missing_from is not None and self._trouble is None:
             self.catch_up(CATCH_UP_BYTES)
             meter.advance(self.indexed_offset - begin)
-        logger.info("index ready files=%d from=%d end=%d", len(self._files), begin, end)
+        logger.info("the index is ready files=%d from=%d end=%d", len(self._files), begin, end)
 
     def catch_up(self, bytes_max: int = OFFSET_MAX) -> None:
         """Index the log from where the index ends, at most ``bytes_max`` of it."""
@@ -214,7 +214,7 @@ class IndexService:
     # -- append ----------------------------------------------------------------------------
 
     def note(self, begin: int, count: int) -> None:
-        """Of ``count`` records appended at the physical offset ``begin``, some have keys."""
+        """Note ``count`` records appended at the physical offset ``begin``; some have keys."""
         if self._is_behind:
             return  # others come first
         if self._missing_from is None:
@@ -257,7 +257,7 @@ class IndexService:
         """Begin the next file; waits for it if it is being made, makes it if nobody did."""
         last = self._files[-1] if self._files else None
         making, self._making = self._making, None
-        # A failed attempt is made again here, where its error stops the index.
+        # A failed attempt is repeated here, where its error stops the index.
         file = making.result() if making is not None and making.exception() is None else None
         if file is None:
             file = IndexFile.create(self._storage, self._next_path(), self._slots, self._entries)

@@ -153,7 +153,7 @@ class GroupFlusher:
             os.close(heard)
             while self._done:
                 self._finished(*self._done.popleft())
-            # What was asked for behind the stop will not be done.
+            # Requests behind the stop are not carried out.
             self._jobs = SimpleQueue()
             self._is_syncing = False
 

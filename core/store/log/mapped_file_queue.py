@@ -119,7 +119,7 @@ class MappedFile:
         return self._region is not None and not self.is_buffered
 
     def commit(self, begin: int, end: int) -> None:
-        """Copy what lies in [begin, end) of the log from the buffer, if there is one; blocks."""
+        """Copy [begin, end) of the log out of the buffer, if there is one; blocks."""
         if isinstance(self._region, BufferedFile):
             self._region.commit(
                 max(begin, self.begin) - self.begin, min(end, self.end) - self.begin

@@ -13,7 +13,7 @@ the CommitLog.
 
 For each file there is the CRC-32C of the units on it. It is kept over a stop (queues.json), and
 compared when the file is read for the first time after a start. A file that has changed since is
-doubtful: nobody reads it until it has been made again from the log (quarantine).
+doubtful: nobody reads it until it has been rebuilt from the log (quarantine).
 
 Invariants: each unit below max_offset is on file or in the tail, and leaves the tail only when it
 is on file; files are contiguous, and one that is there has its full size.
@@ -102,7 +102,7 @@ class ConsumeQueue:
         self._has_new_file = False
         # Units from here on were written since the start.
         self.opened_at = 0
-        # Of each file from the first one on, of its units below _crc_end.
+        # One CRC for each file from the first one on, over its units below _crc_end.
         self._crcs: list[int] = []
         self._crc_end = 0
         # Sets of file numbers (queue offset / units of a file), as bits.
@@ -408,7 +408,7 @@ class ConsumeQueue:
                 self._unproven |= 1 << number
             elif found != self._crcs[index]:
                 self._doubtful |= 1 << number
-        # Not where it could not be read: it is compared when it can be.
+        # Only now: a file that could not be read above is compared when it can be read.
         self._unchecked &= ~(1 << number)
 
     def file_end(self, begin: int) -> int:
@@ -450,7 +450,7 @@ class ConsumeQueue:
             size = here * UNIT_BYTES
             file = self._files.get(self._path(index))
             at = unit * UNIT_BYTES
-            # Not read behind what was ever written: the system would fill its cache with zeros.
+            # Nothing is read behind the last written unit: that would fill the cache with zeros.
             ends = [stop for start, stop in file.data_ranges(at) if start < at + size]
             data = file.read(at, min(size, max(ends, default=at) - at))
             parts.append(data if len(data) == size else data.ljust(size, b"\0"))

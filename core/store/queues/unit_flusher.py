@@ -13,7 +13,7 @@ Spec: RocketMQ DefaultMessageStore.FlushConsumeQueueService.
 The log has the content of every unit: after a crash the next start rebuilds unwritten ones.
 
 Invariants: units leave memory only when they are on file; no checkpoint speaks of a record whose
-unit is not. A write that fails for want of room is tried again; after any other failure the store
+unit is not. A write that finds no room is tried again; after any other failure the store
 is fenced.
 Concurrency: everything runs in the trio thread, except ``write_now`` before and after ``run``. The
 worker thread gets copies of units and hands back nothing; one ``write`` is under way at a time. A

@@ -216,7 +216,7 @@ class QueueRecovery:
         self._pending = 0
 
     def _was_wrong(self, key: QueueKey, first: int, units: bytes, there: bytes) -> bool:
-        """Say whether the units on file differ from these; zeros are units never written."""
+        """Say whether the units on file differ from these; zeros are units that nobody wrote."""
         known = min((self._known.get(key, 0) - first) * UNIT_BYTES, len(units))
         written = -(-zeros_from(there, 0, len(there)) // UNIT_BYTES) * UNIT_BYTES
         end = max(known, written)
@@ -256,10 +256,14 @@ class QueueRecovery:
             return
         self.report.rebuilt_queues = sorted(self._broken)
         for key, reason in self._broken.items():
-            logger.warning("rebuilding a ConsumeQueue topic=%s queue_id=%d reason=%s", *key, reason)
+            logger.warning(
+                "a ConsumeQueue does not agree with the log and is rebuilt from it; this start "
+                "takes longer and no message is lost by that topic=%s queue_id=%d reason=%s",
+                *key, reason,
+            )  # fmt: skip
         if self._is_whole:
             return
-        # After a crash before all is rewritten, the next start must not trust a part of it.
+        # If a crash comes before all is rewritten, the next start must not trust a part of it.
         StateFiles(self._storage, self._directory).forget_checkpoint()
         for key in self._broken:
             self._wipe(key)
@@ -282,9 +286,9 @@ class QueueRecovery:
                 self._wipe((topic, queue_id), max_offset)
                 self._put((topic, queue_id), FILLER * (max_offset - queue.max_offset))
                 self.report.note_repaired((topic, queue_id))
-            lacking = max_offset - queue.max_offset
-            if 0 < lacking <= self.report.lost_bytes // RECORD_BYTES_MIN:
-                self._put((topic, queue_id), FILLER * lacking)
+            missing = max_offset - queue.max_offset
+            if 0 < missing <= self.report.lost_bytes // RECORD_BYTES_MIN:
+                self._put((topic, queue_id), FILLER * missing)
                 self.report.note_repaired((topic, queue_id))
 
     def cut(self) -> None:

@@ -163,7 +163,7 @@ class Recovery:
         data_end = self._data_end()
         coming = worker.submit(self._prefetch, at, data_end)
         self._meter.begin(
-            "reading the log" if feed is not None else "making ConsumeQueues anew",
+            "reading the log" if feed is not None else "rebuilding ConsumeQueues",
             data_end - begin,
         )
         while (file := self._log.queue.find(at)) is not None:
@@ -202,7 +202,7 @@ class Recovery:
         return at, ScanStop.END
 
     def _prefetch(self, at: int, data_end: int) -> None:
-        """Start reading the bytes from ``at`` on from the disk, which are looked at next."""
+        """Have the disk begin to read the bytes from ``at`` on, which are examined next."""
         stop = min(at + STEP_BYTES, data_end)
         for file in self._log.queue.between(at, stop):
             begin = max(at - file.begin, 0)
@@ -234,7 +234,7 @@ class Recovery:
         if files and self._known_end > end:
             self._report_damage_at_end(end)
         self._count_behind(end)
-        # The last one first: a crash between two must not leave a gap in the row.
+        # The last file goes first: a crash between two must not leave a gap in the row.
         for file in reversed(files[len(keep) :]):
             self._set_aside_or_remove(file)
         self._log.queue.drop_from(len(keep))
@@ -263,8 +263,8 @@ class Recovery:
             report.given_up_bytes += begin - good
         if report.given_up_records:
             logger.warning(
-                "the log ends at offset=%d: what follows was not on disk yet when the crash came; "
-                "given up records=%d bytes=%d",
+                "the log ends at offset=%d: what follows was not on disk yet when the crash came, "
+                "and is given up records=%d bytes=%d",
                 end, report.given_up_records, report.given_up_bytes,
             )  # fmt: skip
 
@@ -284,7 +284,8 @@ class Recovery:
         copy_in(file.writable().view, position, bytes(remains))
         report.cut_bytes = remains
         logger.warning(
-            "cut the end of the log path=%s offset=%d bytes=%d reason=%s",
+            "the bytes behind the log's last intact record were zeroed; after a crash that is "
+            "normal path=%s offset=%d bytes=%d reason=%s",
             file.path, position, remains, torn.name,
         )  # fmt: skip
 
@@ -319,13 +320,17 @@ class Recovery:
         report = self.report
         for damage in report.damage:
             logger.error(
-                "damage in the log path=%s offset=%d bytes=%d reason=%s",
+                "the log is damaged: the messages in these bytes are lost, all others can be read; "
+                "check the disk path=%s offset=%d bytes=%d reason=%s",
                 damage.path, damage.offset_bytes, damage.size, damage.reason,
             )  # fmt: skip
         for name in report.moved_aside:
-            logger.warning("kept bytes that are no longer part of the log path=%s", name)
+            logger.warning(
+                "bytes that are no longer part of the log are kept in a file; remove it if nobody "
+                "needs it path=%s", name,
+            )  # fmt: skip
         logger.info(
-            "store recovered clean=%s from=%d end=%d records=%d repaired=%d rebuilt=%d",
+            "the store is recovered clean=%s from=%d end=%d records=%d repaired=%d rebuilt=%d",
             report.was_clean, report.scanned_from, report.end_offset, report.records,
             len(report.repaired_queues), len(report.rebuilt_queues),
         )  # fmt: skip

@@ -32,7 +32,7 @@ class RecoveryReport:
     scanned_from: int = 0
     end_offset: int = 0
     records: int = 0
-    cut_bytes: int = 0  # zeroed behind the end, in the file that it lies in
+    cut_bytes: int = 0  # zeroed behind the log's end, in the file of that end
     given_up_records: int = 0  # intact ones behind the end: a crash left a hole before them
     given_up_bytes: int = 0
     lost_bytes: int = 0  # in all of ``damage``

@@ -80,7 +80,7 @@ class IndexCheck:
         self._scratch = memoryview(bytearray(file_bytes(1, SCRATCH_ENTRIES)))
         self._entries = self._walk_entries()
         self._next: tuple[int, int] | None = next(self._entries, None)
-        # Of the files by number: keys of records that are not in it, entries without a record.
+        # By the number of a file: keys of records that are not in it, entries without a record.
         self._missing: dict[int, int] = {}
         self._stray: dict[int, int] = {}
         self._at_file = 0

@@ -2,7 +2,8 @@
 
 Dispatch happens inside the append, so its time is what an append takes beyond writing the same
 batches to a log alone, the floor. It is as fast as appending while the whole is at least half as
-fast as the floor. Beside it: how far a reader that is woken by appends is behind them.
+fast as the floor. Beside it: how far a reader that is woken by appends is behind them. The best
+round counts here too: on a shared machine one round alone may take half as long again as another.
 """
 
 from __future__ import annotations
@@ -170,9 +171,12 @@ class Reader:
 def _lag(options: Options) -> Figure:
     """Return how long a task that appends have woken takes to have read what is new."""
     records = 2_000 if options.quick else RECORDS // 4
-    with one_processor(), store_folder(options) as folder:
-        store = open_store(folder, commitlog_file_bytes=log_file_bytes(options))
-        lags_us = sorted(trio.run(_follow, store, records))
+    rounds: list[list[float]] = []
+    for _ in range(options.rounds):
+        with one_processor(), store_folder(options) as folder:
+            store = open_store(folder, commitlog_file_bytes=log_file_bytes(options))
+            rounds.append(sorted(trio.run(_follow, store, records)))
+    lags_us = min(rounds, key=lambda lags_us: percentile(lags_us, 99))
     return Figure(
         "dispatch, woken reader behind the append, p99",
         percentile(lags_us, 99),

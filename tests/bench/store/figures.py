@@ -59,7 +59,7 @@ class Figure:
 
     @property
     def ratio(self) -> float | None:
-        """How many times the floor this is."""
+        """Return how many times the floor this is."""
         return self.value / self.floor if self.floor else None
 
     @property
@@ -78,7 +78,7 @@ class Spent:
 
 
 def timed(work: Callable[[], object], times: int = 1) -> Spent:
-    """Return what so many calls take."""
+    """Return what ``times`` calls take."""
     wall, cpu = time.perf_counter(), time.thread_time()
     for _ in range(times):
         work()

@@ -1,4 +1,4 @@
-"""What do keys cost an append, how long does a query by key take, and making the index anew?
+"""What do keys cost an append, how long does a query by key take, and a rebuild of the index?
 
 Ten million messages with a unique key are appended in batches of 100, beside some without a key.
 Then random keys are queried, each record read and compared; then the store is opened without its
@@ -85,7 +85,7 @@ def run(options: Options) -> list[Figure]:
             },
         ),
         Figure(
-            f"index made anew, {count:,} keys",
+            f"index rebuilt, {count:,} keys",
             max(rebuild_s, 0.0),
             "s",
             floor=floor_read_s,

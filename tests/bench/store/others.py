@@ -32,7 +32,7 @@ def start(found: dict[str, Any], name: str) -> Figure:
         name,
         found["start_s"],
         "s",
-        # A few megabytes may take no time that shows in the two digits that are printed.
+        # A few megabytes may take less time than the two printed digits show.
         floor=found["read_s"] or None,
         floor_name="read() of the log",
         goal=RECOVERY_S + RECOVERY_S_PER_GB * found["bytes"] / 1e9,

@@ -5,7 +5,7 @@
 Each round appends one message of 100 bytes to every queue, in batches of 100, while the store
 flushes, writes units and checkpoints. The rate is compared with the same batches over 8 queues in
 the same run. Descriptors, maps and memory are those of the process at their worst, memory without
-the pages of mapped files. Starts follow a clean stop, and one at which the process is gone.
+the pages of mapped files. One start follows a clean stop, another one the end of the process.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def _batches(store: MessageStore, count: int, messages: int) -> Iterator[list[Me
 
 
 async def _append(store: MessageStore, count: int, messages: int, worst: Worst) -> dict[str, float]:
-    """Append under a running store; what a record took, and a checkpoint at the end."""
+    """Append under a running store; return what a record took, and a checkpoint at the end."""
     spent = longest = 0.0
     async with trio.open_nursery() as nursery:
         await nursery.start(store.run)

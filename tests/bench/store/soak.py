@@ -4,16 +4,16 @@
                                      [--disk-gb 6] [--folder DIRECTORY] [--json]
 
 Batches of 100 messages of 100 bytes, each for another queue, while the store flushes, writes
-checkpoints and removes old files: it is told that the disk has ``--disk-gb`` and that the log is
-all there is on it. Where appends are refused until cleaning has made room, they wait. Says for each
-twentieth of the messages what it took, memory, descriptors and how far flush, checkpoint and index
-are behind; the verdict compares the last tenth with the first. Exit status 1 when the last takes
-over 10 % more CPU time of the thread that appends, per message.
+checkpoints and removes old files. The store is told that the disk has ``--disk-gb`` and holds only
+the log. Appends that are refused until cleaning has made room wait. For each twentieth of the
+messages a line says its time, memory, descriptors and how far flush, checkpoint and index are
+behind. The verdict compares the last tenth with the first. Exit status 1 when the last takes over
+10 % more CPU time of the appending thread per message.
 
-The warm-up comes before these and has a line of its own: a store that has just begun leaves out
-what it does from time to time, so it is faster. The first 1.6 million messages write no unit, the
-next ones make the queues' files, the first checkpoint comes after 10 s, and files are removed once
-the log has its size, after 23 million. Its line says what this was worth.
+The warm-up comes before these and has a line of its own. A new store is faster, because it does not
+yet do its periodic work: the first 1.6 million messages write no unit, the next ones make the
+queues' files, the first checkpoint comes after 10 s, and files are removed once the log has its
+size, after 23 million.
 """
 
 from __future__ import annotations
@@ -61,8 +61,8 @@ class SmallDisk(OsStorage):
 class Part:
     """How it went with one twentieth of the messages, or the warm-up; sizes at its end.
 
-    CPU time is that of the thread that appends, unless it says otherwise. What it does between
-    appends is to hand units and checkpoints to other threads.
+    CPU time is that of the thread that appends, unless it says otherwise. Between appends that
+    thread hands units and checkpoints to other threads.
     """
 
     messages: int
@@ -135,7 +135,7 @@ def judge(parts: list[Part]) -> dict[str, Any]:
     """Compare the last tenth of the messages with the first tenth after the warm-up."""
     first, last = parts[: PARTS // 10], parts[-(PARTS // 10) :]
 
-    # Of parts of one size the times add up, not the rates.
+    # The times of parts of one size add up; their rates do not.
     cpu_ratio = sum(1 / part.records_per_cpu_s for part in last) / sum(
         1 / part.records_per_cpu_s for part in first
     )

@@ -20,7 +20,7 @@ def test_id_holds_address_process_time_and_counter(address: bytes) -> None:
     assert data[-2:] == b"\0\1"
 
 
-def test_new_month_begins_anew() -> None:
+def test_new_month_begins_again() -> None:
     ids = UniqueIds(address=bytes(4), process_id=1)
     for now in (datetime(2026, 12, 31, 23), datetime(2027, 1, 1, 0, 0, 1)):
         data = bytes.fromhex(ids.next(int(now.timestamp() * 1000)))

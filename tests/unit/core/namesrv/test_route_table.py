@@ -114,7 +114,7 @@ def test_a_closed_connection_drops_what_it_registered() -> None:
     table = make_table()
     table.register(broker("a"), topics("T"), V1, owner=1, now_ms=0)
     table.register(broker("b"), topics("U"), V1, owner=1, now_ms=0)
-    table.register(broker("a"), topics("T"), V1, owner=2, now_ms=1)  # a has connected anew
+    table.register(broker("a"), topics("T"), V1, owner=2, now_ms=1)  # a has reconnected
     assert table.close_owner(1) == [broker("b")]
     assert table.topics() == ["T"]
     table._check()

@@ -1,4 +1,4 @@
-"""ConsumeQueue files that a disk has changed: put aside, made again from the log, read again."""
+"""ConsumeQueue files that a disk has changed: put aside, rebuilt from the log, read again."""
 
 from __future__ import annotations
 
@@ -205,7 +205,7 @@ async def running(folder: Path, **config: Any) -> AsyncIterator[MessageStore]:
 
 
 async def read_as_readers_do(store: MessageStore) -> list[bytes]:
-    """Read queue T/0 as who has a task of its own does."""
+    """Read queue T/0 as a reader with a task of its own does."""
     found, offset = [], 0
     with trio.fail_after(10):
         while offset < store.reader.max_offset("T", 0):
@@ -295,7 +295,11 @@ async def test_what_fails_is_tried_again(
         assert await read_as_readers_do(store) == expected
         assert (fails, storage.fail_at) == ([], {})
         assert store.fence_reason is None
-    reasons = [text.partition("reason=")[2] for text in caplog.messages if "cannot be made" in text]
+    reasons = [
+        text.partition("reason=")[2]
+        for text in caplog.messages
+        if "rebuilding a ConsumeQueue file failed" in text
+    ]
     assert [reason.partition("] ")[2] or reason for reason in reasons] == [
         "not mapped",
         "bad page",
@@ -306,7 +310,7 @@ async def test_what_fails_is_tried_again(
 async def test_a_file_that_is_removed_meanwhile_does_not_come_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # So that who looks for the queue's begin does not come across the file.
+    # Then the search for the queue's begin does not meet the file.
     monkeypatch.setattr(consume_queue, "BLOCK_UNITS", 4)
     with opened(tmp_path, **LOG) as store:
         fill(store, 60)

@@ -23,7 +23,7 @@ def test_a_store_counts_what_it_appends_and_reads(tmp_path: Path) -> None:
     assert sample["store_got_messages"] == 2
     assert sample["store_got_bytes"] == len(found.records)
     stats = store.stats
-    # What is not even looked for takes no time that is worth counting.
+    # A read at the queue's end looks for nothing, so its time is not counted.
     counted = [sum(histogram.counts) for histogram in stats.histograms()]
     assert counted == [1, 2, sum(stats.sync_us.counts), 2]
     assert stats.record_bytes.total == end

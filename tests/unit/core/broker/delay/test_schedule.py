@@ -380,7 +380,7 @@ async def test_a_clock_set_between_stop_and_start_loses_none(
         await stage.pass_ms(1_000)
     manual.step_wall(step_ms)
     async with staged(tmp_path, manual) as stage:
-        # What has passed by the clock has passed; where it went back, all wait twice as long.
+        # Time that the clock showed has passed; after it was set back, all wait twice as long.
         await stage.pass_ms(120_010)
         assert sorted(names(stage.delivered())) == [1, 2]
 
@@ -410,7 +410,7 @@ async def act(folder: Path, actions: list[tuple[str, int]], near_max: int) -> No
     dues: list[int] = []
     rest = [*actions, ("pass", 8 * 3_600_000), ("restart", 0)]
     while rest:
-        # The system notes progress in threads, which no test waits for: at the end it is surely.
+        # The system notes progress in threads, which no test waits for: at the end it is noted.
         async with staged(folder, manual, near_max=near_max) as stage:
             while rest:
                 kind, value = rest.pop(0)

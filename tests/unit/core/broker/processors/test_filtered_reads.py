@@ -30,7 +30,7 @@ class Filtered:
         self.batches: list[int] = []
         tail = api.queue_tail("A", 0)
         for first in range(0, count, 100):
-            api.append([self.numbered(tail, n) for n in range(first, min(first + 100, count))])
+            api.line.append([self.numbered(tail, n) for n in range(first, min(first + 100, count))])
 
     def numbered(self, tail: Any, number: int) -> Any:
         kind = "even" if number % 2 == 0 else "odd"

@@ -171,7 +171,7 @@ def test_only_so_many_sends_wait_for_the_disk(tmp_path: Path) -> None:
             stage.process(RemotingCommand(V2, opaque, ext=texts), client)
         assert [(a.opaque, a.code) for a in client.answers] == [(2, ResponseCode.SYSTEM_BUSY)]
         assert stage.processors.send.answers.waiting_count == 2
-        # Who does not wait for the disk is not among them, and the limit holds for all.
+        # A send that does not wait for the disk is not counted, but the limit holds for it too.
         assert stage.code(V2, send_ext("A", properties=prop("WAIT", "false"))) == (
             ResponseCode.SYSTEM_BUSY
         )

@@ -1,4 +1,4 @@
-"""What consumers are answered that send a message back: codes, where it goes, and when no more."""
+"""What consumers that send a message back are answered: codes, its new place, and the last time."""
 
 from __future__ import annotations
 

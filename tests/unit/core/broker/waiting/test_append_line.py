@@ -30,6 +30,7 @@ class Stage:
         self,
         messages: list[AppendMessage],
         placed: list[tuple[int, int]] | None,
+        *,
         store_timestamp_ms: int | None,
     ) -> int:
         if not self.has_file:
@@ -47,6 +48,24 @@ class Stage:
             appended=lambda end_offset: self.told.append((name, end_offset)),
             refused=lambda error: self.told.append((name, type(error))),
         )
+
+
+def test_a_batch_is_appended_at_once_unless_no_file_is_there_or_others_wait() -> None:
+    stage = Stage()
+    tail: Any = None
+    row = (tail, b"", b"", 0, 0, b"", 0, 0, 0, 0)
+    assert stage.line.append([row]) is None
+    assert not stage.line.is_waiting
+    stage.wait(b"a")
+    stage.has_file = True
+    assert stage.line.append([row]) is None
+    stage.line.go_on()
+    assert (stage.log, stage.told) == ([b"a"], [(b"a", 1)])
+    assert stage.line.append([row]) == 2
+    stage.error = StoreFencedError("the disk is gone")
+    with pytest.raises(StoreFencedError):
+        stage.line.append([row])
+    assert not stage.line.is_waiting
 
 
 def test_batches_are_appended_in_their_order_once_the_file_is_there() -> None:
@@ -114,7 +133,7 @@ def test_what_is_above_the_bound_is_refused_in_its_turn(monkeypatch: pytest.Monk
     stage.has_file = True
     stage.line.go_on()
     assert stage.told == [(b"12345", 1), (b"123456", StoreFullError), (b"1234", 2)]
-    # The bytes of those that have gone do not count any more.
+    # The bytes of batches that have gone do not count any more.
     stage.wait(b"1234567890")
     stage.line.go_on()
     assert stage.told[3:] == [(b"1234567890", 3)]

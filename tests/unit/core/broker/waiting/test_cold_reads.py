@@ -1,4 +1,4 @@
-"""The guard round what reads for a request: run again when paged in, refused, forgotten."""
+"""The guard round reads for a request: run again when paged in, refused, forgotten."""
 
 from __future__ import annotations
 

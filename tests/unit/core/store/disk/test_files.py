@@ -1,4 +1,4 @@
-"""OsStorage: what the store relies on of the file system."""
+"""OsStorage: the properties of the file system that the store relies on."""
 
 from __future__ import annotations
 

@@ -109,7 +109,7 @@ async def test_what_was_appended_since_the_start_is_in_memory(tmp_path: Path) ->
         end = store.reader.max_offset("T", 0)
         assert store.reader.read("T", 0, end - 1, may_wait=False).status is ReadStatus.FOUND
         assert missing_of(read_at_hand(store, "T", 0, end - 2))
-        # As long as it is not more than memory is taken to hold.
+        # Only as long as it is not more than the memory is assumed to hold.
         store.reader.cached_bytes = 10
         assert missing_of(read_at_hand(store, "T", 0, end - 1))
 

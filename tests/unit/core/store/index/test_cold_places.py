@@ -75,7 +75,7 @@ def store(tmp_path: Path, storage: ColdStorage) -> Iterator[MessageStore]:
 
 
 def places(store: MessageStore, key: str) -> list[tuple[int, int]]:
-    """Where the records with a key lie, and their sizes."""
+    """Return where the records with a key are, and their sizes."""
     found = store.reader.query("T", key, begin_ms=0, end_ms=LATEST).records
     return [(decode(record)[0][3], len(record)) for record in found]
 
@@ -102,7 +102,7 @@ async def test_a_record_of_which_only_the_head_is_in_memory_is_paged_in(tmp_path
     store.open()
     try:
         path = store._log.queue.files[0].path
-        # The system reads ahead by so much: who finds one byte of a step has them all.
+        # The system reads ahead by this much: where one byte of a step is in memory, all are.
         storage.load(path, [(0, STEP_BYTES)])
         await store.reader.page_in(missing_of(partial(store.reader.record_at, 0)))
         assert {(path, at) for at in range(end)} <= storage.loaded
@@ -149,7 +149,7 @@ async def test_index_files_that_are_cut_or_gone_do_no_harm(
 ) -> None:
     missing = missing_of(query(store, "every42"))
     for number, path in enumerate(sorted((tmp_path / "index").iterdir())):
-        # The size that it had is what tells its shape; so it is the bytes that are short.
+        # A file's size tells its shape, so all but the first keep it and lose their content.
         path.write_bytes(bytes(path.stat().st_size if number else 0))
     await store.reader.page_in(missing)
     assert not storage.loaded
@@ -174,7 +174,7 @@ async def test_a_search_by_time_says_step_by_step_what_it_misses(
         while missing := missing_of(search):
             await store.reader.page_in(missing)
             steps += 1
-        # Each halves what is left: a unit and its record, some of them in memory by then.
+        # Each step halves what is left: a unit and its record, some of them in memory by then.
         assert 1 <= steps <= 2 * (end + 1).bit_length()
         assert search(may_wait=False) == search(may_wait=True) == expected
     assert not missing_of(partial(store.reader.offset_by_time, "no such topic", 0, 0))

@@ -322,7 +322,7 @@ def test_damaged_index_files_cost_nothing(
 
 
 @pytest.mark.parametrize("number", [0, 1])
-def test_an_index_file_that_cannot_be_read_is_made_anew(
+def test_an_index_file_that_cannot_be_read_is_rebuilt(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
 ) -> None:
     with opened(tmp_path, **SHAPE) as store:

@@ -81,7 +81,7 @@ async def test_half_of_what_memory_holds_is_written_at_once(tmp_path: Path) -> N
         fill(store, 1, 1)
         await until(lambda: written(store) == {0: 50, 1: 1})
         nursery.cancel_scope.cancel()
-    # Without anybody who writes, the append does.
+    # When nobody else writes units, the append does.
     fill(store, 0, 90)
     fill(store, 0, 20)
     assert written(store) == {0: 140, 1: 1}
@@ -112,7 +112,7 @@ async def test_an_append_that_writes_units_waits_for_the_worker_that_does(tmp_pa
     async with trio.open_nursery() as nursery:
         nursery.start_soon(store.unit_flusher.write)
         await until(storage.is_writing.is_set)
-        # There is no room for so many more: before the append these 90 have to be on file.
+        # There is no room for 20 more: before the append these 90 must be on file.
         fill(store, 0, 20)
     assert (storage.calls_at_once_max, written(store)) == (1, {0: 90})
     fill(store, 0, 100)
@@ -154,7 +154,7 @@ async def test_many_files_are_synced_as_one_file_system(
     await store.checkpoint()
     each = [path for call, path in storage.calls if call == "sync_files"]
     assert (len(each) >= 64, len(synced)) == (queues == 64, int(queues == 65))
-    # What could not be written down for want of room is synced again with what is new.
+    # What could not be noted because there was no room is synced again with what is new.
     fill(store, 0, 1)
     storage.fail_at["replace_file"] = (0, OSError(errno.ENOSPC, "full"))
     await store.checkpoint()

@@ -80,7 +80,7 @@ def damages(data: bytes) -> Iterator[bytes | None]:
     places = [at for at in range(len(data)) if data[at] or at < 64]
     for at in places:
         yield data[:at]
-        # What lies before its extension is RocketMQ's to change.
+        # RocketMQ may change what is before our extension.
         if at >= 2048 or len(data) != 4096:
             yield data[:at] + bytes([data[at] ^ 0x10]) + data[at + 1 :]
 

@@ -55,12 +55,12 @@ def test_a_start_tells_of_the_log_the_queues_and_the_index(
     doing = [p.doing for p in told]
     assert sorted(set(doing), key=doing.index) == [
         "reading the log",
-        "making ConsumeQueues anew",
+        "rebuilding ConsumeQueues",
         "rebuilding the index",
     ]
     for step in told:
         assert 0 <= step.done_bytes <= step.total_bytes
-    # After a clean stop the last file is read; a queue made anew takes the whole log.
+    # After a clean stop only the last file is read; rebuilding a queue takes the whole log.
     totals = {p.doing: p.total_bytes for p in told}
-    assert 0 < totals["reading the log"] <= 16_384 < totals["making ConsumeQueues anew"]
+    assert 0 < totals["reading the log"] <= 16_384 < totals["rebuilding ConsumeQueues"]
     abandon(again)
