@@ -32,6 +32,7 @@ from motelog.gateway.log.log_port import Ticket
 from motelog.gateway.metrics import GatewayMetrics
 from motelog.gateway.mqtt.disconnect import decode_disconnect, encode_disconnect
 from motelog.gateway.mqtt.packet_types import PacketType, ReasonCode
+from motelog.gateway.mqtt.properties import reason_string
 from motelog.gateway.output import Output
 from motelog.gateway.sessions.connect_rules import (
     Accepted,
@@ -62,10 +63,10 @@ logger = logging.getLogger(__name__)
 #: time is over.
 CONNECTIONS_RESERVED: Final = 256
 
-_FAULT_CODES: Final = {
-    Fault.FRAME_TOO_LARGE: ReasonCode.PACKET_TOO_LARGE,
-    Fault.MALFORMED_LENGTH: ReasonCode.MALFORMED_PACKET,
-    Fault.IDLE: ReasonCode.KEEP_ALIVE_TIMEOUT,
+_FAULTS: Final = {
+    Fault.FRAME_TOO_LARGE: (ReasonCode.PACKET_TOO_LARGE, "packet above Maximum Packet Size"),
+    Fault.MALFORMED_LENGTH: (ReasonCode.MALFORMED_PACKET, "remaining length of five bytes"),
+    Fault.IDLE: (ReasonCode.KEEP_ALIVE_TIMEOUT, "no packet within the keep alive and a half"),
 }
 #: Rows of the view that one tick looks at, so that many sessions that end together stall nobody.
 DUE_MAX: Final = 1000
@@ -114,7 +115,7 @@ class Clients:
 
     def faulted(self, number: int, fault: Fault) -> None:
         """Answer a peer whose stream has a fault; no more is read from this connection."""
-        self._end_faulty(number, _FAULT_CODES[fault], fault.name)
+        self._end_faulty(number, *_FAULTS[fault])
 
     def closed(self, number: int, reason: CloseReason) -> None:
         """Note that the connection is gone."""
@@ -140,17 +141,18 @@ class Clients:
             reason_code,
             why,
         )
-        self._close(connection, reason_code)
+        self._close(connection, reason_code, why)
 
-    def disconnect_all(self, reason_code: int) -> None:
+    def disconnect_all(self, reason_code: int, why: str) -> None:
         """End every connection, for a shutdown."""
         for session in list(self._by_client_id.values()):
             if session.connection is not None:
-                self._close(session.connection, reason_code)
+                self._close(session.connection, reason_code, why)
 
-    def _close(self, connection: Connection, reason_code: int) -> None:
+    def _close(self, connection: Connection, reason_code: int, why: str) -> None:
         if connection.version == 5:
-            connection.send(encode_disconnect(5, reason_code))
+            reasoned = encode_disconnect(5, reason_code, reason_string(why))
+            connection.send(connection.choose(reasoned, encode_disconnect(5, reason_code)))
         connection.output.close(connection.number)
         self._forget(connection)
 
@@ -342,6 +344,7 @@ class Clients:
         connection.user_name = accepted.user_name
         connection.packet_bytes_max = accepted.packet_bytes_max
         connection.topic_alias_max = accepted.topic_alias_max
+        connection.wants_reasons = accepted.wants_reasons
         session = Session(client_id, expiry_s=accepted.expiry_s)
         if accepted.will is not None:
             session.particulars.will = accepted.will
@@ -398,13 +401,14 @@ class Clients:
         self, connection: Connection, session: Session, first_byte: int, body: bytes
     ) -> None:
         subscribed = subscribe(self._config, session, connection.version, first_byte, body)
-        connection.check_size(subscribed.suback)  # a client that cannot be answered gets nothing
+        suback = connection.choose(subscribed.reasoned, subscribed.suback)
+        connection.check_size(suback)  # a client that cannot be answered gets nothing
         for decision in subscribed.decisions:
             if isinstance(decision, Granted):
                 self._add_subscription(session, decision)
             else:
                 self._log_refusal(session, decision)
-        self._answer_stored(connection, session, subscribed.suback)
+        self._answer_stored(connection, session, suback)
 
     def _answer_stored(self, connection: Connection, session: Session, packet: bytes) -> None:
         """Send an answer when the state that it promises is in the log."""

@@ -127,7 +127,9 @@ class Gateway:
                 )
         finally:
             # Sessions are stored and wills published as the connections end.
-            parts.clients.disconnect_all(ReasonCode.SERVER_SHUTTING_DOWN)
+            parts.clients.disconnect_all(
+                ReasonCode.SERVER_SHUTTING_DOWN, "the server is shutting down"
+            )
             self._log_port.close()
             reactor.flush()
             reactor.shut_down()

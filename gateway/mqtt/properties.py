@@ -28,6 +28,9 @@ from motelog.gateway.mqtt.varint import encode_varint
 
 # The standard sets no limit; ours keeps a packet from costing more time than its bytes are worth.
 REPEATED_MAX: Final = 1024
+#: Longest Reason String: it is for people, who read one line.
+REASON_CHARACTERS_MAX: Final = 1000
+
 WILL: Final = 0  # stands for a CONNECT's will properties, which have their own column in table 2-4
 
 
@@ -69,6 +72,11 @@ def encode_properties(properties: Mapping[PropertyId, PropertyValue] | None) -> 
             except (OverflowError, AttributeError, TypeError, IndexError) as exc:
                 raise ValueError(f"{rule.attribute} cannot be {item!r}") from exc
     return b"".join(parts)
+
+
+def reason_string(why: str) -> dict[PropertyId, PropertyValue]:
+    """Return a Reason String as the property of an answer, of at most REASON_CHARACTERS_MAX."""
+    return {PropertyId.REASON_STRING: why[:REASON_CHARACTERS_MAX]}
 
 
 def length_and_properties(properties: Mapping[PropertyId, PropertyValue] | None) -> bytes:

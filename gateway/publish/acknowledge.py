@@ -160,7 +160,7 @@ class Answers:
             self._metrics.publishes_refused += 1
             if kind is PacketType.PUBREC:
                 session.particulars.received.pop(packet_id, None)
-            packet = refuse_publish(kind, connection.version, packet_id, error.reason_code)
+            packet = refuse_publish(connection, kind, packet_id, error.reason_code, str(error))
         if packet is None:
             self._disconnect(connection, error.reason_code, str(error))
         else:

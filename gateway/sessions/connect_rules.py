@@ -27,6 +27,7 @@ from motelog.gateway.mqtt.packet_types import (
     PropertyValue,
     ReasonCode,
 )
+from motelog.gateway.mqtt.properties import reason_string
 from motelog.gateway.sessions.connection import PACKET_BYTES_LIMIT
 from motelog.gateway.state.stored import EXPIRY_NEVER, StoredWill
 
@@ -49,6 +50,7 @@ class Accepted:
     inflight_max: int
     packet_bytes_max: int
     topic_alias_max: int
+    wants_reasons: bool
     told: dict[PropertyId, PropertyValue]
 
     @property
@@ -102,7 +104,9 @@ class ConnectRules:
         try:
             connect = decode_connect(first_byte, body)
         except GatewayError as exc:
-            connack = encode_connack(claimed_version(body), exc.reason_code)
+            version = claimed_version(body)
+            told = reason_string(str(exc))
+            connack = encode_connack(version, exc.reason_code, properties=told)
             return Refused(exc.reason_code, str(exc), client_id="", connack=connack)
         return self._refusal(connect) or self._accept(connect, connect.client_id or new_client_id())
 
@@ -152,6 +156,7 @@ class ConnectRules:
             inflight_max=min(asked.receive_maximum or 65535, config.inflight_max),
             packet_bytes_max=asked.maximum_packet_bytes or PACKET_BYTES_LIMIT,
             topic_alias_max=min(asked.topic_alias_maximum or 0, config.topic_alias_max),
+            wants_reasons=asked.request_problem_information != 0,
             told=told,
         )
         if len(self.connack(accepted, session_present=False)) > accepted.packet_bytes_max:
@@ -213,12 +218,24 @@ def refuse_above_limit(accepted: Accepted) -> Refused:
     """Refuse a client for which the gateway has no connection left."""
     why = "as many clients are connected as connections_max allows"
     code = ReasonCode.SERVER_UNAVAILABLE
-    connack = encode_connack(accepted.version, code)  # shorter than the one that accepts
-    return Refused(code, why, accepted.client_id, connack)
+    terms = accepted.version, accepted.packet_bytes_max, accepted.wants_reasons
+    return Refused(code, why, accepted.client_id, _refusing_connack(*terms, code, why))
 
 
 def _refusal_of(connect: Connect, reason_code: int, why: str) -> Refused:
-    connack = encode_connack(connect.version, reason_code)
-    if len(connack) > (connect.properties.maximum_packet_bytes or PACKET_BYTES_LIMIT):
-        connack = b""  # [MQTT-3.1.2-24]
+    bytes_max = connect.properties.maximum_packet_bytes or PACKET_BYTES_LIMIT
+    wants_reasons = connect.properties.request_problem_information != 0
+    connack = _refusing_connack(connect.version, bytes_max, wants_reasons, reason_code, why)
     return Refused(reason_code, why, connect.client_id, connack)
+
+
+def _refusing_connack(
+    version: int, bytes_max: int, wants_reasons: bool, reason_code: int, why: str
+) -> bytes:
+    """Return the CONNACK that refuses, empty if the client takes none so large. [MQTT-3.1.2-24]"""
+    if wants_reasons:
+        connack = encode_connack(version, reason_code, properties=reason_string(why))
+        if len(connack) <= bytes_max:
+            return connack
+    connack = encode_connack(version, reason_code)
+    return connack if len(connack) <= bytes_max else b""

@@ -27,6 +27,7 @@ class Connection:
     Its output knows it by ``number``; no other open connection of the gateway has the same.
     ``version`` is 3, 4 or 5, and 0 until CONNECT. ``packet_bytes_max`` is the largest packet that
     the client takes, ``topic_alias_max`` how many topic aliases it lets the gateway set.
+    ``wants_reasons``: it has not asked to be spared Reason Strings (Request Problem Information).
     """
 
     __slots__ = (
@@ -42,6 +43,7 @@ class Connection:
         "unacknowledged",
         "user_name",
         "version",
+        "wants_reasons",
     )
 
     def __init__(
@@ -57,6 +59,7 @@ class Connection:
         self.number = number
         self.version = version
         self.user_name = user_name
+        self.wants_reasons = True
         self.packet_bytes_max = packet_bytes_max
         #: Set by ``Session.attach`` and ``Session.detach`` alone.
         self.session: Session | None = None
@@ -93,12 +96,20 @@ class Connection:
     def send(self, packet: bytes) -> None:
         """Send a packet that the client is owed; PacketTooLargeError if it takes none so large.
 
-        [MQTT-3.1.2-24]. No packet has a Reason String or User Property that could be left out.
+        [MQTT-3.1.2-24]. ``choose`` leaves the Reason String out where that is what is too large.
         PUBACK, PINGRESP and DISCONNECT need no check: they are not longer than the CONNACK that the
         client of version 5 has taken. Messages for subscribers are checked in ``deliver``.
         """
         self.check_size(packet)
         self.output.send(self.number, packet)
+
+    def choose(self, reasoned: bytes, plain: bytes) -> bytes:
+        """Return the packet with a Reason String, if the client wants it and takes one so large.
+
+        [MQTT-3.1.2-29]
+        """
+        fits = len(reasoned) <= self.packet_bytes_max
+        return reasoned if self.wants_reasons and fits else plain
 
     def check_size(self, packet: bytes) -> None:
         """Raise PacketTooLargeError if the client takes no packet so large."""

@@ -11,6 +11,8 @@ from __future__ import annotations
 from motelog.gateway.errors import GatewayError, ProtocolViolationError
 from motelog.gateway.mqtt.acks import encode_ack
 from motelog.gateway.mqtt.packet_types import PacketType, ReasonCode
+from motelog.gateway.mqtt.properties import reason_string
+from motelog.gateway.sessions.connection import Connection
 
 
 def check_publish(first_byte: int) -> int:
@@ -24,13 +26,16 @@ def check_publish(first_byte: int) -> int:
 
 
 def refuse_publish(
-    kind: PacketType, version: int, packet_id: int, reason_code: int
+    connection: Connection, kind: PacketType, packet_id: int, reason_code: int, why: str
 ) -> bytes | None:
     """Return the PUBACK or PUBREC for a publish that is not stored.
 
     None if the connection has to end: MQTT 3 can refuse a publish in no other way.
     """
-    return encode_ack(kind, version, packet_id, reason_code) if version == 5 else None
+    if connection.version != 5:
+        return None
+    reasoned = encode_ack(kind, 5, packet_id, reason_code, reason_string(why))
+    return connection.choose(reasoned, encode_ack(kind, 5, packet_id, reason_code))
 
 
 def unexpected(first_byte: int) -> ProtocolViolationError:

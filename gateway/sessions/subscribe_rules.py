@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from motelog.gateway.config import GatewayConfig
 from motelog.gateway.mqtt.packet_types import ReasonCode, SubscribeEntry
+from motelog.gateway.mqtt.properties import reason_string
 from motelog.gateway.mqtt.subscribe import (
     decode_subscribe,
     decode_unsubscribe,
@@ -47,10 +48,14 @@ class NotGranted:
 
 @dataclass(frozen=True, slots=True)
 class Subscribed:
-    """One decision per filter, in the packet's order, and the SUBACK that tells them."""
+    """One decision per filter, in the packet's order, and the SUBACK that tells them.
+
+    ``reasoned`` is the SUBACK with a Reason String, where there is something to explain.
+    """
 
     decisions: tuple[Granted | NotGranted, ...]
     suback: bytes
+    reasoned: bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +84,12 @@ def subscribe(
             added.add(topic_filter)
         decisions.append(decision)
     codes = [d.qos if isinstance(d, Granted) else d.reason_code for d in decisions]
-    return Subscribed(tuple(decisions), encode_suback(version, packet.packet_id, codes))
+    suback = reasoned = encode_suback(version, packet.packet_id, codes)
+    reasons = [f"{d.topic_filter}: {d.why}" for d in decisions if isinstance(d, NotGranted)]
+    if reasons:
+        told = reason_string("; ".join(reasons))
+        reasoned = encode_suback(version, packet.packet_id, codes, told)
+    return Subscribed(tuple(decisions), suback, reasoned)
 
 
 def _decide(

@@ -50,7 +50,7 @@ def test_a_silent_client_is_closed_after_its_keep_alive(
             except ConnectionError:
                 break
             else:
-                assert (version, packet) == (5, (0xE0, b"\x8d"))
+                assert (version, packet[0], packet[1][:1]) == (5, 0xE0, b"\x8d")
         assert time.monotonic() - began_s >= 1.5
         pings.send(PINGREQ)
         assert pings.packet() == (0xD0, b"")
@@ -64,5 +64,6 @@ def test_a_remaining_length_with_more_bytes_than_it_needs_ends_the_connection(
     with Wire(motelog_stack.mqtt) as wire:
         wire.connect(version=version)
         wire.send(bytes.fromhex(packet))
-        assert wire.packet() == (0xE0, b"\x81")
+        first_byte, body = wire.packet()
+        assert (first_byte, body[:1]) == (0xE0, b"\x81")
         assert wire.closed()

@@ -24,6 +24,7 @@ from motelog.gateway.state.view import IN_MEMORY, View
 from tests.support.fake_log import FakeLog
 from tests.support.memory_output import MemoryOutput
 from tests.support.mqtt_wire import varint
+from tests.support.reasons import without_reason
 
 
 @dataclass
@@ -54,6 +55,8 @@ class Stage:
     ) -> None:
         self.log = log or FakeLog()
         self.output = MemoryOutput()
+        #: The Reason Strings that ``sent`` has taken out of answers.
+        self.reasons: list[str] = []
         self.clock = ManualClock(self.log.now_ms)
         self.metrics = GatewayMetrics()
         view = View(IN_MEMORY)
@@ -111,7 +114,15 @@ class Stage:
         assert self.sent(connection)[0][0] == 0x20
 
     def sent(self, connection: int) -> list[bytes]:
-        return self.output.sent.pop(connection, [])
+        """Return what a client was sent; Reason Strings are taken out, into ``reasons``."""
+        packets = []
+        for packet in self.output.sent.pop(connection, []):
+            if self.output.variants.get(connection) == 5 or packet[0] == 0x20:
+                packet, reason = without_reason(packet)
+                if reason:
+                    self.reasons.append(reason)
+            packets.append(packet)
+        return packets
 
     def stored(self) -> list[tuple[Any, ...]]:
         """Return the messages in the log, but for the gateway's own state."""

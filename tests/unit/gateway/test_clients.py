@@ -202,7 +202,7 @@ def test_shutdown_ends_every_session() -> None:
     stage = Stage()
     stage.connect(1, version=5)
     stage.connect(2)
-    stage.clients.disconnect_all(ReasonCode.SERVER_SHUTTING_DOWN)
+    stage.clients.disconnect_all(ReasonCode.SERVER_SHUTTING_DOWN, "end")
     assert (stage.sent(1), stage.sent(2)) == ([b"\xe0\x01\x8b"], [])
     assert stage.output.closed == [1, 2]
     assert stage.metrics.sessions_now == 0

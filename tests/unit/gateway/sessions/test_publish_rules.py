@@ -6,7 +6,10 @@ import pytest
 
 from motelog.gateway.errors import GatewayError
 from motelog.gateway.mqtt.packet_types import PacketType
+from motelog.gateway.sessions.connection import Connection
 from motelog.gateway.sessions.publish_rules import check_publish, refuse_publish, unexpected
+from tests.support.memory_output import MemoryOutput
+from tests.support.reasons import without_reason
 
 
 @pytest.mark.parametrize(
@@ -31,8 +34,19 @@ def test_what_connack_did_not_offer_ends_the_connection(first_byte: int, reason_
 def test_refused_publish_is_answered_as_its_version_can(
     kind: PacketType, version: int, is_answered: bool
 ) -> None:
-    answer = refuse_publish(kind, version, 7, 0x97)
-    assert answer == (bytes((kind << 4, 3, 0, 7, 0x97)) if is_answered else None)
+    connection = Connection(MemoryOutput(), 1, version=version)
+    answer = refuse_publish(connection, kind, 7, 0x97, "full")
+    if not is_answered:
+        assert answer is None
+        return
+    assert answer is not None
+    plain = bytes((kind << 4, 3, 0, 7, 0x97))
+    assert without_reason(answer) == (plain, "full")
+    connection.wants_reasons = False
+    assert refuse_publish(connection, kind, 7, 0x97, "full") == plain
+    connection.wants_reasons = True
+    connection.packet_bytes_max = len(answer) - 1
+    assert refuse_publish(connection, kind, 7, 0x97, "full") == plain
 
 
 @pytest.mark.parametrize("first_byte", [0x10, 0x50, 0x62, 0x70, 0x20, 0x90, 0xD0, 0xF0])
