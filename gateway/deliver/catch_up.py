@@ -251,5 +251,6 @@ class CatchUp:
             session.inflight.ack(packet_id)
             return True
         record = records[0]
-        message = OutgoingMessage(record, record[1] or native_topic_name(record), now_ms)
+        name = record[1] or native_topic_name(record)
+        message = OutgoingMessage(record, name, now_ms, was_sent=True)
         return self._sender.send_again(session, packet_id, message, place.qos)

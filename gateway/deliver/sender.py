@@ -191,13 +191,12 @@ class Sender:
         assert connection is not None, "only receivers that are connected are served"
         first_byte = 0x30 | qos << 1 | _DUP
         packet, number_at = b"", 0
-        if message.body is not None and not message.is_expired:
+        if message.body is not None:
             packet, number_at = encode_for(
                 session, connection, message, first_byte, 0, with_alias=False
             )
         if not packet or len(packet) > connection.packet_bytes_max:
             session.inflight.ack(packet_id)
-            self._metrics.messages_expired += message.is_expired
             return True
         if connection.output.send_numbered(packet, number_at, [(connection.number, packet_id)]):
             return False
