@@ -106,6 +106,15 @@ def test_a_session_ends_when_its_expiry_has_passed(gateway: Gateway, version: in
     assert not peer.connack.session_present
 
 
+@proves(mqtt5="MQTT-3.1.2-23")
+def test_a_session_with_the_largest_expiry_does_not_end(version: int) -> None:
+    gateway = Gateway(session_expiry_max_s=0xFFFFFFFF)
+    peer = gateway.connect_persistent(version, "for-ever", session_expiry_interval_s=0xFFFFFFFF)
+    peer.drop()
+    gateway.pass_s(5_000_000_000)
+    assert gateway.connect_persistent(version, "for-ever").connack.session_present
+
+
 @proves(mqtt5="MQTT-4.1.0-2")
 def test_disconnect_may_change_the_expiry(gateway: Gateway, version: int) -> None:
     peer = gateway.connect_persistent(version, "changed", session_expiry_interval_s=3600)
