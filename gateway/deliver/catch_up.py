@@ -164,6 +164,9 @@ class CatchUp:
                 return None
             if particulars.since:
                 return self._options_since(session, name, queue, queue_offset)
+        return self._planned_options(session, name)
+
+    def _planned_options(self, session: Session, name: bytes) -> int | None:
         plans = self._plans.by_name
         plan = plans[name] if name in plans else self._plans.make(name)
         return plan.matches.get(session) if plan is not None else None
@@ -253,4 +256,5 @@ class CatchUp:
         record = records[0]
         name = record[1] or native_topic_name(record)
         message = OutgoingMessage(record, name, now_ms, was_sent=True)
-        return self._sender.send_again(session, packet_id, message, place.qos)
+        options = self._planned_options(session, name) or 0
+        return self._sender.send_again(session, packet_id, options, message, place.qos)
