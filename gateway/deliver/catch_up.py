@@ -164,6 +164,9 @@ class CatchUp:
                 return None
             if particulars.since:
                 return self._options_since(session, name, queue, queue_offset)
+        return self._planned_options(session, name)
+
+    def _planned_options(self, session: Session, name: bytes) -> int | None:
         plans = self._plans.by_name
         plan = plans[name] if name in plans else self._plans.make(name)
         return plan.matches.get(session) if plan is not None else None
@@ -251,5 +254,7 @@ class CatchUp:
             session.inflight.ack(packet_id)
             return True
         record = records[0]
-        message = OutgoingMessage(record, record[1] or native_topic_name(record), now_ms)
-        return self._sender.send_again(session, packet_id, message, place.qos)
+        name = record[1] or native_topic_name(record)
+        message = OutgoingMessage(record, name, now_ms, was_sent=True)
+        options = self._planned_options(session, name) or 0
+        return self._sender.send_again(session, packet_id, options, message, place.qos)

@@ -54,13 +54,16 @@ def message_qos(properties: bytes) -> int:
 class OutgoingMessage:
     """One record as a message, for receivers that are served one by one.
 
-    ``body`` is None if it cannot be inflated. ``is_replayed`` says that a subscription is what made
-    the message be sent, not a publish. [MQTT-3.3.1-8]
+    ``body`` is None if it cannot be inflated. A message that ``was_sent`` before does not expire.
+    ``is_replayed`` says that a subscription is what made the message be sent, not a publish.
+    [MQTT-3.3.1-8]
     """
 
     __slots__ = ("body", "client_id", "is_expired", "is_retained", "name", "properties", "qos")
 
-    def __init__(self, record: BriefRecord, name: bytes, now_ms: int) -> None:
+    def __init__(
+        self, record: BriefRecord, name: bytes, now_ms: int, *, was_sent: bool = False
+    ) -> None:
         properties, body = record[3], record[4]
         self.name = name
         self.body: bytes | None = body
@@ -71,7 +74,9 @@ class OutgoingMessage:
         self.properties: bytes | None = None
         self.is_expired = False
         if properties.find(V5_PROPERTIES) >= 0:
-            block = delivery_properties(properties, store_ms=record[6], now_ms=now_ms)
+            block = delivery_properties(
+                properties, store_ms=record[6], now_ms=now_ms, was_sent=was_sent
+            )
             self.is_expired = block is None
             self.properties = block or None
         self.client_id = client_id_property(properties)

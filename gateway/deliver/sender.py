@@ -181,23 +181,25 @@ class Sender:
     # --- again after a reconnect ---------------------------------------------------------
 
     def send_again(
-        self, session: Session, packet_id: int, message: OutgoingMessage, qos: int
+        self, session: Session, packet_id: int, options: int, message: OutgoingMessage, qos: int
     ) -> bool:
         """Send a message in flight once more; return False if it must wait for the socket.
 
+        ``options`` are those of the subscriptions that want it now, 0 if none does any more.
         The flight is given up if the message cannot be sent at all. [MQTT-4.4.0-1]
         """
         connection = session.connection
         assert connection is not None, "only receivers that are connected are served"
         first_byte = 0x30 | qos << 1 | _DUP
+        if message.is_retained and options & RETAIN_AS_PUBLISHED:
+            first_byte |= _RETAIN
         packet, number_at = b"", 0
-        if message.body is not None and not message.is_expired:
+        if message.body is not None:
             packet, number_at = encode_for(
-                session, connection, message, first_byte, 0, with_alias=False
+                session, connection, message, first_byte, options, with_alias=False
             )
         if not packet or len(packet) > connection.packet_bytes_max:
             session.inflight.ack(packet_id)
-            self._metrics.messages_expired += message.is_expired
             return True
         if connection.output.send_numbered(packet, number_at, [(connection.number, packet_id)]):
             return False

@@ -66,10 +66,13 @@ def publish_properties(properties: Properties) -> bytes:
     return _PROPERTIES + _encoder.encode(stored) + _END
 
 
-def delivery_properties(text: bytes, *, store_ms: int, now_ms: int) -> bytes | None:
+def delivery_properties(
+    text: bytes, *, store_ms: int, now_ms: int, was_sent: bool = False
+) -> bytes | None:
     """Return the property block for MQTT 5 receivers, b"" if empty; None if the message expired.
 
-    A receiver gets the rest of the expiry interval. [MQTT-3.3.2-6]
+    A receiver gets the rest of the expiry interval. [MQTT-3.3.2-6] A message that ``was_sent``
+    before does not expire any more; nothing is left of its interval then. [MQTT-4.3.3-7]
     """
     value = _value(text, _PROPERTIES)
     if value is None:
@@ -83,9 +86,9 @@ def delivery_properties(text: bytes, *, store_ms: int, now_ms: int) -> bytes | N
         block[PropertyId.PAYLOAD_FORMAT_INDICATOR] = stored.payload_format
     if stored.expiry_s is not None:
         left_s = stored.expiry_s - max(0, now_ms - store_ms) // 1000
-        if left_s <= 0:
+        if left_s <= 0 and not was_sent:
             return None  # [MQTT-3.3.2-5]
-        block[PropertyId.MESSAGE_EXPIRY_INTERVAL] = left_s
+        block[PropertyId.MESSAGE_EXPIRY_INTERVAL] = max(0, left_s)
     if stored.content_type is not None:
         block[PropertyId.CONTENT_TYPE] = stored.content_type
     if stored.response_topic is not None:

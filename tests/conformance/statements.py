@@ -63,14 +63,9 @@ def proves(*, mqtt3: str = "", mqtt5: str = "") -> Callable[[Test], Test]:
     return decorate
 
 
-def is_tested(statement: Statement) -> bool:
-    return statement.name in _tests
-
-
-def is_proved(statement: Statement) -> bool:
-    """Whether a statement has tests, all of which have to pass."""
-    tests = _tests.get(statement.name, {}).values()
-    return bool(tests) and not any(_is_expected_to_fail(test) for test in tests)
+def passing(statement: Statement) -> set[bool]:
+    """Return whether a statement's tests have to pass; empty if it has none."""
+    return {not _is_expected_to_fail(test) for test in _tests.get(statement.name, {}).values()}
 
 
 def read(version: int) -> Iterator[Statement]:

@@ -87,7 +87,7 @@ def test_another_protocol_name_is_not_served(gateway: Gateway, version: int, nam
     assert all(packet.body[:2] in (b"\0\x01", b"\0\x84") for packet in packets)
 
 
-@pytest.mark.parametrize("level", [1, 2])
+@pytest.mark.parametrize("level", [1, 2, 6, 0x83, 0x84, 0xFF])
 @proves(mqtt3="MQTT-3.1.2-2")
 def test_another_protocol_level_is_answered_with_its_return_code(
     gateway: Gateway, version: int, level: int

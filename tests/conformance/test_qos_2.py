@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from motelog.gateway.mqtt.packet_types import PacketType
 from tests.conformance.peers import Gateway, Message, Peer
-from tests.conformance.statements import not_offered_yet, proves
+from tests.conformance.statements import proves
 
 PUBREC, PUBREL, PUBCOMP = PacketType.PUBREC, PacketType.PUBREL, PacketType.PUBCOMP
 PUBREC_CODES = {0x00, 0x10, 0x80, 0x83, 0x87, 0x90, 0x91, 0x97, 0x99}
@@ -219,7 +219,6 @@ def test_a_refusal_ends_the_exchange(gateway: Gateway, version: int) -> None:
     assert gateway.connect_persistent(version, "gets").packets() == []
 
 
-@not_offered_yet
 @proves(mqtt5="MQTT-4.3.3-7")
 def test_a_message_that_was_sent_does_not_expire(gateway: Gateway, version: int) -> None:
     peer = receiver(gateway, version)

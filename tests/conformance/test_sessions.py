@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from motelog.gateway.mqtt.packet_types import PacketType
 from tests.conformance.peers import Gateway, Peer
 from tests.conformance.statements import proves
@@ -106,6 +108,15 @@ def test_a_session_ends_when_its_expiry_has_passed(gateway: Gateway, version: in
     assert not peer.connack.session_present
 
 
+@proves(mqtt5="MQTT-3.1.2-23")
+def test_a_session_with_the_largest_expiry_does_not_end(version: int) -> None:
+    gateway = Gateway(session_expiry_max_s=0xFFFFFFFF)
+    peer = gateway.connect_persistent(version, "for-ever", session_expiry_interval_s=0xFFFFFFFF)
+    peer.drop()
+    gateway.pass_s(5_000_000_000)
+    assert gateway.connect_persistent(version, "for-ever").connack.session_present
+
+
 @proves(mqtt5="MQTT-4.1.0-2")
 def test_disconnect_may_change_the_expiry(gateway: Gateway, version: int) -> None:
     peer = gateway.connect_persistent(version, "changed", session_expiry_interval_s=3600)
@@ -147,6 +158,20 @@ def test_what_was_not_acknowledged_comes_again_and_nothing_else(
         peer.answer(PacketType.PUBACK, message.packet_id)
     peer.drop()
     assert gateway.connect_persistent(version, "again").packets() == []
+
+
+@proves(mqtt5="MQTT-4.4.0-1 MQTT-3.3.4-3 MQTT-3.3.2-17")
+def test_a_repetition_says_what_the_first_time_said(gateway: Gateway, version: int) -> None:
+    peer = gateway.connect_persistent(version, "same")
+    peer.subscribe("same/+", qos=2, identifier=7)
+    publisher = gateway.connect(version)
+    for qos in (1, 2):
+        publisher.publish("same/a", qos=qos, user_properties=(("a", "b"),), content_type="text")
+    first = peer.messages()
+    assert [message.properties.subscription_identifiers for message in first] == [(7,), (7,)]
+    peer.drop()
+    again = gateway.connect_persistent(version, "same").messages()
+    assert again == [replace(message, dup=True) for message in first]
 
 
 @proves(mqtt5="MQTT-4.4.0-2")

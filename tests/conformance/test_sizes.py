@@ -16,13 +16,14 @@ def limited(gateway: Gateway, size: int) -> Peer:
 def test_a_message_that_is_too_large_counts_as_delivered(gateway: Gateway, version: int) -> None:
     peer, publisher = limited(gateway, 100), gateway.connect(version)
     assert peer.version == version
-    peer.subscribe("size")
-    for n in range(200):
-        publisher.publish("size", b"x" * n, qos=n % 2)
+    peer.subscribe("size", qos=2)
+    for n in range(300):
+        publisher.publish("size", b"x" * (n // 3), qos=n % 3)
         for packet in peer.packets():
             assert packet.bytes_count <= 100
             if packet.first_byte & 6:
-                peer.answer(PacketType.PUBACK, int.from_bytes(packet.body[6:8], "big"))
+                answer = (PacketType.PUBACK, PacketType.PUBREC)[packet.first_byte >> 2 & 1]
+                peer.answer(answer, int.from_bytes(packet.body[6:8], "big"), 0x80)
     publisher.publish("size", b"fits", qos=1)
     assert peer.payloads() == [b"fits"]
 

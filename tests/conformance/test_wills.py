@@ -115,7 +115,6 @@ def test_a_will_with_retain_is_retained(gateway: Gateway, version: int) -> None:
     assert (message.payload, message.retain) == (b"gone", True)
 
 
-@not_offered_yet
 @proves(mqtt5="MQTT-3.1.2-8")
 def test_a_will_waits_for_its_delay(gateway: Gateway, version: int) -> None:
     listener = reader(gateway, version)
@@ -127,7 +126,6 @@ def test_a_will_waits_for_its_delay(gateway: Gateway, version: int) -> None:
     assert listener.payloads() == [b"gone"]
 
 
-@not_offered_yet
 @proves(mqtt5="MQTT-3.1.2-8")
 def test_a_will_comes_before_its_delay_when_the_session_ends(
     gateway: Gateway, version: int

@@ -52,6 +52,14 @@ def test_expiry_counts_down_from_the_store_time() -> None:
     assert delivery_properties(text, store_ms=1_000, now_ms=11_000) is None
 
 
+def test_message_that_was_sent_does_not_expire() -> None:
+    text = publish_properties(Properties(message_expiry_interval_s=10, content_type="kept"))
+    for now_ms, left_s in ((4_500, 7), (11_000, 0), (99_000, 0)):
+        block = delivery_properties(text, store_ms=1_000, now_ms=now_ms, was_sent=True)
+        properties = decode_properties(block, PacketType.PUBLISH)
+        assert (properties.message_expiry_interval_s, properties.content_type) == (left_s, "kept")
+
+
 def test_clock_going_back_does_not_lengthen_or_expire() -> None:
     text = publish_properties(Properties(message_expiry_interval_s=10))
     block = delivery_properties(text, store_ms=50_000, now_ms=1_000)
