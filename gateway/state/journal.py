@@ -17,11 +17,10 @@ earlier runs for over: their sessions left when the run wrote last.
 
 from __future__ import annotations
 
-import logging
 import secrets
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 
 from motelog.core.clock import Clock
 from motelog.gateway.log.log_port import SETTLED, LogPort, Ticket
@@ -41,7 +40,7 @@ from motelog.gateway.state.session_rows import SessionRows
 from motelog.gateway.state.stored import Mark, Progress, StoredSession
 from motelog.gateway.state.view import View, ViewError
 
-logger = logging.getLogger(__name__)
+_T = TypeVar("_T")
 
 #: Entries or marks in one record: what reading it back may cost without a pause.
 ENTRIES_MAX: Final = 100
@@ -52,12 +51,16 @@ SILENCE_MS_MAX: Final = 10_000
 _NOT_READ: Final = 1 << 62
 
 
+#: What changes one session: a record, or an entry or mark of one.
+_Change: TypeAlias = SessionRecord | EndRecord | Progress | Mark
+
+
 class _Written(NamedTuple):
-    """One change of a session that has not been read back: a record, or an entry or mark of one."""
+    """One change that has not been read back, and the number of its record."""
 
     number: int
     ticket: Ticket
-    change: SessionRecord | EndRecord | Progress | Mark
+    change: _Change
 
 
 class SessionJournal:
@@ -117,35 +120,25 @@ class SessionJournal:
         """Append that the session is no more."""
         self._owed.pop(client_id, None)
         self._tick[1].pop(client_id, None)
-        record = EndRecord(self._gateway, self._run, self._next_number(), client_id)
-        ticket = self._append([record])
-        self._note(record.number, ticket, ((client_id, record),))
-        return ticket
+        return self._append([*self._collected(), EndRecord(*self._head(), client_id)])
 
     def received_marks(self, marks: Sequence[Mark]) -> tuple[Any, ...]:
-        """Return the message with ``marks`` that goes into the publishes' batch, before them."""
-        record = MarksRecord(self._gateway, self._run, self._next_number(), tuple(marks))
+        """Return the message with ``marks`` that goes into the publishes' batch, before them.
+
+        To be appended before anything else is. The steps collected so far are not in it.
+        """
+        record = MarksRecord(*self._head(), tuple(marks))
         # If the batch fails, its publishes are not there: a mark that is left over finds nothing.
-        self._note(record.number, SETTLED, ((mark.client_id, mark) for mark in marks))
+        self._note(record, SETTLED)
         return message_of(record, self._queue, self._clock.now_ms())
 
     def mark(self, mark: Mark) -> None:
-        """Collect a step of a QoS 2 exchange for ``commit``."""
+        """Collect a step of a QoS 2 exchange; it is appended by ``commit``, or before others."""
         self._marks.append(mark)
 
     def commit(self) -> Ticket:
         """Append the steps that were collected, as one batch."""
-        if not self._marks:
-            return SETTLED
-        marks, self._marks = self._marks, []
-        records = [
-            MarksRecord(self._gateway, self._run, self._next_number(), tuple(part))
-            for part in _parts(marks)
-        ]
-        ticket = self._append(records)
-        for record in records:
-            self._note(record.number, ticket, ((mark.client_id, mark) for mark in record.marks))
-        return ticket
+        return self._append(self._collected()) if self._marks else SETTLED
 
     def tick(self, positions: Mapping[str, int], progress: Sequence[Progress]) -> Ticket:
         """Append how far delivery has got: live positions, and who is not at them.
@@ -173,52 +166,58 @@ class SessionJournal:
             self._tick = (SETTLED, {})
             return SETTLED
         # The positions come last: without the entries they would tell too much.
-        parts = _parts(list(owed.values()))
-        records = [
-            TickRecord(self._gateway, self._run, self._next_number(), {}, tuple(part))
-            for part in parts
-        ]
-        records.append(TickRecord(self._gateway, self._run, self._next_number(), moved, ()))
+        records: list[Record] = self._collected()
+        records += [TickRecord(*self._head(), {}, part) for part in _parts(list(owed.values()))]
+        records.append(TickRecord(*self._head(), moved, ()))
         ticket = self._append(records)
-        for record in records:
-            self._note(record.number, ticket, ((p.client_id, p) for p in record.progress))
-        self._moves.append((records[-1].number, ticket, moved))
         self._told.update(moved)
         self._tick = (ticket, owed)
         self._owed = {}
         return ticket
 
     def _append_session(self, session: StoredSession, repeats: int | None) -> Ticket:
-        record = SessionRecord(self._gateway, self._run, self._next_number(), session, repeats)
-        ticket = self._append([record])
-        self._note(record.number, ticket, ((session.client_id, record),))
-        return ticket
+        return self._append([*self._collected(), SessionRecord(*self._head(), session, repeats)])
 
-    def _next_number(self) -> int:
+    def _collected(self) -> list[Record]:
+        """Return the records of the steps collected so far: they come before what comes now."""
+        marks, self._marks = self._marks, []
+        return [MarksRecord(*self._head(), part) for part in _parts(marks)]
+
+    def _head(self) -> tuple[str, int, int]:
         self._number += 1
-        return self._number
+        return self._gateway, self._run, self._number
 
     def _append(self, records: Sequence[Record]) -> Ticket:
         now_ms = self._appended_ms = self._clock.now_ms()
-        return self._log_port.append([message_of(r, self._queue, now_ms) for r in records])
+        ticket = self._log_port.append([message_of(r, self._queue, now_ms) for r in records])
+        for record in records:
+            self._note(record, ticket)
+        return ticket
 
-    def _note(
-        self,
-        number: int,
-        ticket: Ticket,
-        changes: Iterable[tuple[str, SessionRecord | EndRecord | Progress | Mark]],
-    ) -> None:
-        """Keep the changes of a record until it has been read back."""
+    def _note(self, record: Record, ticket: Ticket) -> None:
+        """Keep what a record changes until it has been read back."""
+        changes: Iterable[tuple[str, _Change]] = ()
+        match record:
+            case SessionRecord():
+                changes = ((record.session.client_id, record),)
+            case EndRecord():
+                changes = ((record.client_id, record),)
+            case MarksRecord():
+                changes = ((mark.client_id, mark) for mark in record.marks)
+            case TickRecord():
+                changes = ((entry.client_id, entry) for entry in record.progress)
+                if record.positions:
+                    self._moves.append((record.number, ticket, record.positions))
         written = self._written
         names = []
         for client_id, change in changes:
             known = written.get(client_id)
             if known is None:
                 known = written[client_id] = deque()
-            known.append(_Written(number, ticket, change))
+            known.append(_Written(record.number, ticket, change))
             names.append(client_id)
         if names:
-            self._writers.append((number, tuple(names)))
+            self._writers.append((record.number, tuple(names)))
 
     # --- reading -------------------------------------------------------------------------
 
@@ -310,7 +309,7 @@ class SessionJournal:
             # What was read back before is not in the view any more, and comes before a new record.
             self._life, self._started = self._view.life, None
         if self._started is None or self._started[1].error is not None:
-            started = StartedRecord(self._gateway, self._run, self._next_number())
+            started = StartedRecord(*self._head())
             self._started = started.number, self._append([started])
             is_more = True
         self._forget_read()
@@ -358,5 +357,5 @@ class SessionJournal:
         return rewritten
 
 
-def _parts(entries: list[Any]) -> list[list[Any]]:
-    return [entries[at : at + ENTRIES_MAX] for at in range(0, len(entries), ENTRIES_MAX)]
+def _parts(entries: list[_T]) -> list[tuple[_T, ...]]:
+    return [tuple(entries[at : at + ENTRIES_MAX]) for at in range(0, len(entries), ENTRIES_MAX)]

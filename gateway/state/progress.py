@@ -113,7 +113,7 @@ class SessionState(msgspec.Struct, frozen=True):
             pinned=entry.cursors,
             is_told=True,
         )
-        return told._with_session(delivered=told._delivered(positions, self))
+        return told._with_session(delivered=told._delivered(positions))
 
     def with_mark(self, mark: Mark, positions: Mapping[str, Position]) -> SessionState:
         """Return the state after one step of a QoS 2 exchange."""
@@ -131,7 +131,7 @@ class SessionState(msgspec.Struct, frozen=True):
                 flights = self._flights_without(mark.packet_id)
                 flight = StoredFlight(mark.packet_id, mark.queue, mark.queue_offset, 2)
                 told = self._with_session(inflight=(*flights, flight))
-                return told._with_session(delivered=told._delivered(positions, self))
+                return told._with_session(delivered=told._delivered(positions))
             case MarkKind.UNSENT:
                 return self._unsent(mark, positions)
             case MarkKind.RELEASED:
@@ -145,7 +145,7 @@ class SessionState(msgspec.Struct, frozen=True):
                 )
             case MarkKind.COMPLETED:
                 told = self._with_session(inflight=self._flights_without(mark.packet_id))
-                return told._with_session(delivered=told._delivered(positions, self))
+                return told._with_session(delivered=told._delivered(positions))
         return self
 
     def _unsent(self, mark: Mark, positions: Mapping[str, Position]) -> SessionState:
@@ -161,17 +161,10 @@ class SessionState(msgspec.Struct, frozen=True):
     def _flights_without(self, packet_id: int) -> tuple[StoredFlight, ...]:
         return tuple(f for f in self.session.inflight if f.packet_id != packet_id)
 
-    def _delivered(
-        self, positions: Mapping[str, Position], before: SessionState | None = None
-    ) -> tuple[tuple[str, int], ...]:
-        """Return the delivered places, those of flights included, that the cursor has not passed.
-
-        ``before``: a state whose flights' places count as well.
-        """
+    def _delivered(self, positions: Mapping[str, Position]) -> tuple[tuple[str, int], ...]:
+        """Return the delivered places, those of flights too, that the cursor has not passed."""
         places = dict.fromkeys(self.session.delivered)
         places.update(((f.queue, f.queue_offset), None) for f in self.session.inflight)
-        if before is not None:
-            places.update(((f.queue, f.queue_offset), None) for f in before.session.inflight)
         if not places:
             return ()
         cursors = {queue: self.cursor(queue, positions) for queue, _ in places}
