@@ -16,7 +16,7 @@ from motelog.core.limited_log import LimitedLog
 from motelog.core.message import TAGS
 from motelog.core.records.decode import decode_brief
 from motelog.gateway.log.log_port import LogPort, LogRead, QueueHandle, Waiting
-from motelog.gateway.state.view import Applied, View, ViewError, ViewPart
+from motelog.gateway.state.view import Applied, View, ViewBusyError, ViewError, ViewPart
 
 logger = logging.getLogger(__name__)
 
@@ -74,6 +74,8 @@ class Follower:
             if not self._is_checked and not self._check(queues[0]):
                 return False
             return self._apply(queues[0], limit)
+        except ViewBusyError:
+            return False
         except ViewError as exc:
             self._faults.warning("the view is not brought up to date: %s", exc)
             return False

@@ -23,11 +23,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 
 from motelog.core.clock import Clock
+from motelog.core.topic_names import MQTT_SESSION_TOPIC
 from motelog.gateway.log.log_port import SETTLED, LogPort, Ticket
 from motelog.gateway.state.follower import Follower
 from motelog.gateway.state.progress import AWAY, Position, SessionState, move, state_of
 from motelog.gateway.state.records import (
-    SESSION_TOPIC,
     EndRecord,
     MarksRecord,
     Record,
@@ -75,10 +75,10 @@ class SessionJournal:
         self._gateway = gateway
         self._run = secrets.randbits(48) + 1
         self._number = 0
-        log.create_topic(SESSION_TOPIC, 1)
-        self._queue = log.queue_of(SESSION_TOPIC, "")
+        log.create_topic(MQTT_SESSION_TOPIC, 1)
+        self._queue = log.queue_of(MQTT_SESSION_TOPIC, "")
         self._rows = SessionRows(view)
-        self._follower = Follower(log, view, SESSION_TOPIC, self._rows)
+        self._follower = Follower(log, view, MQTT_SESSION_TOPIC, self._rows)
         # The record that says so; the view is current once it has been read back.
         self._started: tuple[int, Ticket] | None = None
         self._view = view

@@ -20,8 +20,6 @@ from motelog.core.message import KEYS, TAGS, encode_host, encode_properties, tag
 from motelog.gateway.log.log_port import QueueHandle
 from motelog.gateway.state.stored import Mark, Progress, StoredSession
 
-SESSION_TOPIC: Final = "MQTT_SESSION"
-
 _HOST: Final = encode_host("127.0.0.1", 0)
 
 

@@ -49,6 +49,10 @@ class ViewError(MotelogError):
     """The view cannot be used for the moment: it is in use, damaged, or has no room."""
 
 
+class ViewBusyError(ViewError):
+    """A checkpoint has the view for a moment."""
+
+
 class ViewPart(Protocol):
     """The tables of one topic, and what is held of them in memory."""
 
@@ -217,7 +221,9 @@ class View:
         try:
             yield
         except sqlite3.OperationalError as exc:
-            # In use by a checkpoint, or no room: it will pass.
+            # In use, or no room: it will pass.
+            if exc.sqlite_errorcode == sqlite3.SQLITE_BUSY:
+                raise ViewBusyError(str(exc)) from exc
             raise ViewError(f"the view cannot be used: {exc}") from exc
         except sqlite3.DatabaseError as exc:
             self.fault = self.fault or str(exc)

@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 
 from motelog.core.clock import ManualClock
 from motelog.core.records.append import QueueTail
+from motelog.core.topic_names import MQTT_SESSION_TOPIC
 from motelog.gateway.log.log_port import choose_queue
 from motelog.gateway.state.journal import SessionJournal
-from motelog.gateway.state.records import SESSION_TOPIC
 from motelog.gateway.state.stored import (
     FlightState,
     Mark,
@@ -31,7 +31,7 @@ from tests.support.fake_log import FakeLog
 
 QUEUES = ("a/0", "b/1")
 WINDOW = 3
-KEY = (SESSION_TOPIC, 0)
+KEY = (MQTT_SESSION_TOPIC, 0)
 
 Place = tuple[str, int]
 
@@ -201,9 +201,9 @@ def read_all(journal: SessionJournal) -> None:
 def reloaded(gateway: Gateway, length: int) -> StoredSession:
     """Return the session as the gateway's next run finds it on the first records of the log."""
     log = FakeLog()
-    log.create_topic(SESSION_TOPIC, 1)
+    log.create_topic(MQTT_SESSION_TOPIC, 1)
     assert choose_queue("", 1) == 0
-    log._tails[KEY] = QueueTail(SESSION_TOPIC.encode(), 0, length)
+    log._tails[KEY] = QueueTail(MQTT_SESSION_TOPIC.encode(), 0, length)
     log.records[KEY] = gateway.log.records[KEY][:length]
     view = View(IN_MEMORY)
     view.open()

@@ -13,13 +13,13 @@ from typing import Any, cast
 from motelog.core.clock import ManualClock
 from motelog.core.net.reactor import CloseReason, Fault, Turn
 from motelog.core.records.decode import decode
+from motelog.core.topic_names import MQTT_SESSION_TOPIC
 from motelog.gateway.assembly import assemble
 from motelog.gateway.config import GatewayConfig
 from motelog.gateway.metrics import GatewayMetrics
 from motelog.gateway.mqtt.connect import encode_connect
 from motelog.gateway.mqtt.packet_types import Connect
 from motelog.gateway.state.journal import SessionJournal
-from motelog.gateway.state.records import SESSION_TOPIC
 from motelog.gateway.state.view import IN_MEMORY, View
 from tests.support.fake_log import FakeLog
 from tests.support.memory_output import MemoryOutput
@@ -129,7 +129,7 @@ class Stage:
         return [
             decode(record)[0]
             for key in sorted(self.log.records)
-            if key[0] != SESSION_TOPIC
+            if key[0] != MQTT_SESSION_TOPIC
             for record in self.log.records[key]
         ]
 

@@ -9,9 +9,9 @@ import pytest
 
 from motelog.core.clock import ManualClock
 from motelog.core.errors import StoreFullError
+from motelog.core.topic_names import MQTT_SESSION_TOPIC
 from motelog.gateway.log.log_port import SETTLED
 from motelog.gateway.state.journal import SessionJournal
-from motelog.gateway.state.records import SESSION_TOPIC
 from motelog.gateway.state.stored import (
     EXPIRY_NEVER,
     FlightState,
@@ -220,14 +220,14 @@ def test_exchange_from_the_client_is_remembered_until_pubrel() -> None:
 
 def test_turn_without_marks_appends_nothing() -> None:
     stage = Stage()
-    before = len(stage.log.records[SESSION_TOPIC, 0])
+    before = len(stage.log.records[MQTT_SESSION_TOPIC, 0])
     assert stage.journal.commit() is SETTLED
-    assert len(stage.log.records[SESSION_TOPIC, 0]) == before
+    assert len(stage.log.records[MQTT_SESSION_TOPIC, 0]) == before
 
 
 def test_tick_with_nothing_new_is_left_out_but_not_for_long() -> None:
     stage = Stage()
-    records = stage.log.records[SESSION_TOPIC, 0]
+    records = stage.log.records[MQTT_SESSION_TOPIC, 0]
     before = len(records)
     stage.later(60_000)
     stage.journal.tick({}, [])
@@ -348,7 +348,9 @@ def test_old_records_are_written_again_with_all_that_was_told() -> None:
     journal.tick({QUEUE: 40}, [])
     assert stage.load().cursors[QUEUE] == 15
     # Retention deletes what was written again; the rest is enough.
-    stage.log.begin_offsets[SESSION_TOPIC, 0] = len(stage.log.records[SESSION_TOPIC, 0]) - 4
+    stage.log.begin_offsets[MQTT_SESSION_TOPIC, 0] = (
+        len(stage.log.records[MQTT_SESSION_TOPIC, 0]) - 4
+    )
     stage.start()
     assert stage.journal.load("away") == expected["away"]
     found = stage.journal.load("dev")
@@ -413,7 +415,7 @@ def test_view_goes_on_where_it_was(tmp_path: Path, caplog: pytest.LogCaptureFixt
     stage.journal.save(left(SESSION, 5))
     stage.read()
     caplog.clear()
-    stage.log.begin_offsets[SESSION_TOPIC, 0] = len(stage.log.records[SESSION_TOPIC, 0])
+    stage.log.begin_offsets[MQTT_SESSION_TOPIC, 0] = len(stage.log.records[MQTT_SESSION_TOPIC, 0])
     stage.start(keeps_view=True)
     assert stage.journal.load("dev") == left(SESSION, 5)
     assert caplog.messages == []
@@ -481,7 +483,7 @@ def test_view_that_turns_out_damaged_is_rebuilt_by_the_next_refresh(tmp_path: Pa
 
 def test_foreign_record_is_left_out(caplog: pytest.LogCaptureFixture) -> None:
     stage = Stage()
-    queue = stage.log.queue_of(SESSION_TOPIC, "")
+    queue = stage.log.queue_of(MQTT_SESSION_TOPIC, "")
     stage.log.append([(queue, b"\xc1 no msgpack", b"", 0, 1, bytes(8), 0, 0, 0, 0)])
     stage.journal.save(SESSION)
     assert stage.load() == SESSION

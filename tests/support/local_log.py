@@ -1,0 +1,39 @@
+"""A LocalLog on a store that runs, without a broker's sockets.
+
+Owns: ``local_log``. Must not touch: what is appended.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import trio
+
+from motelog.core.broker.api import BrokerApi
+from motelog.core.broker.tables.topics import TopicTable
+from motelog.core.clock import SystemClock
+from motelog.gateway.log.local_log import LocalLog
+from tests.support.stores import STORE_HOST, make_store
+
+
+@asynccontextmanager
+async def local_log(folder: Path, **config: Any) -> AsyncIterator[LocalLog]:
+    """Open the store in ``folder`` and run what a log needs of a broker."""
+    clock = SystemClock()
+    store = make_store(folder, clock=clock, **config)
+    topics = TopicTable(
+        broker_name="b", cluster="c", default_queue_count=4, auto_create=True, topics_max=100
+    )
+    await trio.to_thread.run_sync(store.open)
+    api = BrokerApi(store, topics, clock=clock, store_host=STORE_HOST, cold_reads_max=10)
+    log = LocalLog(api)
+    async with trio.open_nursery() as nursery:
+        await nursery.start(store.run)
+        await nursery.start(api.cold_reads.run, lambda: None)
+        await nursery.start(api.line.run, lambda: None)
+        nursery.start_soon(log.run)
+        yield log
+        nursery.cancel_scope.cancel()
