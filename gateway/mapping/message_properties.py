@@ -103,6 +103,18 @@ def delivery_properties(
         return b""
 
 
+def expires_ms(text: bytes, store_ms: int) -> int | None:
+    """Return when a message that was stored at ``store_ms`` expires; None if it does not."""
+    value = _value(text, _PROPERTIES)
+    if value is None:
+        return None
+    try:
+        expiry_s = _decoder.decode(value).expiry_s
+    except msgspec.DecodeError:
+        return None
+    return None if expiry_s is None else store_ms + expiry_s * 1000
+
+
 def client_id_property(text: bytes) -> str:
     """Return the client identifier of the publisher, "" for a native producer's message."""
     value = _value(text, _CLIENT_ID)

@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple, Protocol
 from zlib import crc32
 
 from motelog.core.limited_log import LimitedLog
-from motelog.core.message import TAGS
+from motelog.core.message import MQTT_TOPIC
 from motelog.core.records.decode import decode_brief
 from motelog.gateway.log.log_port import LogPort, LogRead, QueueHandle, Waiting
 from motelog.gateway.state.view import Applied, View, ViewBusyError, ViewError, ViewPart
@@ -21,13 +21,14 @@ from motelog.gateway.state.view import Applied, View, ViewBusyError, ViewError, 
 logger = logging.getLogger(__name__)
 
 _BYTES_MAX: Final = 262_144
-_TAGS: Final = TAGS.encode()
+_NAME: Final = MQTT_TOPIC.encode()
 
 
 class ReadBack(NamedTuple):
-    """One record of the topic, read back."""
+    """One record of the topic, read back; ``topic_name`` is that of an MQTT message."""
 
     queue_offset: int
+    topic_name: str | None
     properties: bytes
     body: bytes
     store_ms: int
@@ -61,7 +62,17 @@ class Follower:
         self._waited: Waiting | None = None
         self._is_waiting = False
         self._is_checked = False
+        # What the log had when the view was opened or rebuilt; None while it is not known.
+        self._target: int | None = None
+        self._target_life = -1
+        self.next_offset = 0
         view.add(part)
+
+    @property
+    def is_current(self) -> bool:
+        """Whether the view has all that the log had when it was opened, or rebuilt."""
+        is_known = self._target is not None and self._target_life == self._view.life
+        return is_known and self.next_offset >= (self._target or 0)
 
     def refresh(self, limit: int) -> bool:
         """Apply about ``limit`` changes from the log; return whether there is more at hand."""
@@ -73,12 +84,27 @@ class Follower:
                 self._rebuild(self._view.fault)
             if not self._is_checked and not self._check(queues[0]):
                 return False
+            self._aim(queues[0])
             return self._apply(queues[0], limit)
         except ViewBusyError:
             return False
         except ViewError as exc:
             self._faults.warning("the view is not brought up to date: %s", exc)
             return False
+
+    def _aim(self, queue: QueueHandle) -> None:
+        """Ask once in the view's life where the log ends."""
+        life = self._view.life
+        if self._target_life == life:
+            return
+
+        def known(tail: int) -> None:
+            if life == self._view.life:
+                self._target = tail
+
+        self._target_life = life
+        self.next_offset = 0
+        self._target = self._log_port.tail(queue, known)
 
     def _apply(self, queue: QueueHandle, limit: int) -> bool:
         applied = self._view.applied(self._topic) or Applied(-1, 0, 0, 0)
@@ -95,6 +121,7 @@ class Follower:
                 applied.next_offset,
                 read.begin_offset - applied.next_offset,
             )
+        self.next_offset = applied.next_offset
         records = read_back(read.records)
         taken = len(records)
         try:
@@ -114,6 +141,7 @@ class Follower:
         except BaseException:
             self._part.rolled_back()
             raise
+        self.next_offset = applied.next_offset
         return taken < len(records) or read.is_more
 
     def _check(self, queue: QueueHandle) -> bool:
@@ -150,8 +178,11 @@ class Follower:
 
 def read_back(records: bytes) -> list[ReadBack]:
     """Return the records of a read."""
-    brief: list[tuple[Any, ...]] = decode_brief(records, _TAGS)
-    return [ReadBack(r[0], r[3], r[4], r[6]) for r in brief]
+    brief: list[tuple[Any, ...]] = decode_brief(records, _NAME)
+    return [
+        ReadBack(r[0], None if r[1] is None else r[1].decode(errors="replace"), r[3], r[4], r[6])
+        for r in brief
+    ]
 
 
 def _ends_with(read: LogRead, applied: Applied) -> bool:

@@ -1,0 +1,256 @@
+"""Retained messages: the last one of each topic name, in the log and found by name or filter.
+
+Owns: what this gateway has appended and not read back, the slices of a scan.
+Must not touch: the publish itself, subscriptions, rows (``retained_rows``).
+
+    message --> the publish's own batch --> log --> refresh --> view
+        '--> not read back yet ---------------.                  |
+    get, scan  <------------------------------+------------------'
+
+A retained publish is two records of one batch, so that there is never one without the other. The
+view changes by reading back alone, and what this gateway has appended is laid over it.
+Spec: MQTT 5.0 section 3.3.1.3.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+from typing import Any, Final, NamedTuple
+
+from sortedcontainers import SortedDict
+
+from motelog.core.clock import Clock
+from motelog.core.message import PROPERTIES_BYTES_MAX, encode_host
+from motelog.core.topic_names import MQTT_RETAINED_TOPIC
+from motelog.gateway.log.log_port import LogPort, Ticket
+from motelog.gateway.mapping.message_properties import expires_ms
+from motelog.gateway.mqtt.topics import has_wildcard, matches
+from motelog.gateway.state.follower import Follower
+from motelog.gateway.state.retained_rows import Retained, RetainedRows, kept_property
+from motelog.gateway.state.view import View, ViewError
+
+#: Topic names that one slice of a scan looks at, whether they match or not.
+NAMES_MAX: Final = 1000
+#: Stands for "behind everything in the view" in the places of records that are not read back.
+_NOT_READ: Final = 1 << 62
+_HIGHEST: Final = "\U0010ffff"
+_HOST: Final = encode_host("127.0.0.1", 0)
+
+
+class Slice(NamedTuple):
+    """A part of a scan; ``after`` is what the next one begins behind, None at the end."""
+
+    messages: list[Retained]
+    after: str | None
+
+
+class Before(NamedTuple):
+    """A moment: all messages in the view below a place, and those that this gateway had written."""
+
+    queue_offset: int
+    written: int
+
+
+class _Written:
+    """One message that has not been read back; ``message`` is None if it removes the last one."""
+
+    __slots__ = ("body", "message", "number", "ticket")
+
+    def __init__(self, number: int, body: bytes, message: Retained | None) -> None:
+        self.number = number
+        self.body = body
+        self.message = message
+        self.ticket: Ticket | None = None
+
+    @property
+    def is_refused(self) -> bool:
+        return self.ticket is not None and self.ticket.error is not None
+
+
+class RetainedStore:
+    """The retained messages of all gateways; ``refresh`` is called each second."""
+
+    def __init__(self, log: LogPort, view: View, clock: Clock) -> None:
+        self._log_port = log
+        self._clock = clock
+        log.create_topic(MQTT_RETAINED_TOPIC, 1)
+        self._queue = log.queue_of(MQTT_RETAINED_TOPIC, "")
+        self._rows = RetainedRows(view)
+        self._follower = Follower(log, view, MQTT_RETAINED_TOPIC, self._rows)
+        self._number = 0
+        # Not read back, by topic name; those of the batch whose ticket is not known yet.
+        self._written: SortedDict[str, deque[_Written]] = SortedDict()
+        self._batch: list[_Written] = []
+
+    # --- writing -------------------------------------------------------------------------
+
+    def message(self, name: str, published: tuple[Any, ...]) -> tuple[Any, ...]:
+        """Return the message that goes into the batch of ``published``, whose copy it is.
+
+        ``published`` is what is appended for the publish itself, under topic name ``name``. An
+        empty payload removes the retained message. After the append, ``appended`` is called.
+        """
+        _, payload, properties, _, now_ms, *_ = published
+        self._number += 1
+        retained = None
+        if payload:
+            place = _NOT_READ + self._number
+            expiry_ms = expires_ms(properties, now_ms)
+            retained = Retained(name, payload, properties, now_ms, place, expiry_ms)
+        written = _Written(self._number, payload, retained)
+        self._written.setdefault(name, deque()).append(written)
+        self._batch.append(written)
+        return (self._queue, *published[1:])
+
+    def appended(self, ticket: Ticket) -> None:
+        """Take the ticket of the batch that the last messages went into."""
+        for written in self._batch:
+            written.ticket = ticket
+        self._batch.clear()
+
+    def rewrite_older(self, than_ms: int, limit: int) -> int:
+        """Append again up to ``limit`` messages whose record is older; return how many.
+
+        So the log may delete what is older. A message that was replaced meanwhile stays replaced.
+        """
+        now_ms = self._clock.now_ms()
+        batch = []
+        for message in self._rows.oldest(than_ms, limit):
+            text = message.properties + kept_property(message)
+            is_expired = message.expires_ms is not None and message.expires_ms <= now_ms
+            if message.name in self._written or is_expired or len(text) > PROPERTIES_BYTES_MAX:
+                continue
+            batch.append((self._queue, message.payload, text, 0, now_ms, _HOST, 0, 0, 0, 0))
+        if batch:
+            self._log_port.append(batch)
+        return len(batch)
+
+    # --- reading -------------------------------------------------------------------------
+
+    @property
+    def count(self) -> int:
+        """How many messages there are at most: those not read back may replace others."""
+        return self._rows.count + len(self._written)
+
+    @property
+    def size_bytes(self) -> int:
+        """How many bytes their names, payloads and properties have in the view."""
+        return self._rows.size_bytes
+
+    def get(self, name: str) -> Retained | None:
+        """Return the message of a topic name, None without one; ViewError."""
+        self._check()
+        written = self._last(name)
+        message = self._rows.get(name) if written is None else written.message
+        return None if message is None or self._is_expired(message) else message
+
+    def now(self) -> Before:
+        """Return the moment before which messages are older than a subscription made now."""
+        tail = self._log_port.tail(self._queue, _ignore)
+        if tail is None:
+            tail = self._follower.next_offset + sum(map(len, self._written.values()))
+        return Before(tail, self._number)
+
+    def scan(self, topic_filter: str, after: str, limit: int, before: Before) -> Slice:
+        """Return up to ``limit`` messages that match and are older than ``before``, by name.
+
+        Those behind topic name ``after``, "" at first. A slice looks at NAMES_MAX names at most:
+        it may have few messages, or none, though more follow. ViewError.
+        """
+        self._check()
+        messages: list[Retained] = []
+        if not has_wildcard(topic_filter):
+            self._add(messages, topic_filter, before)
+            return Slice(messages, None)
+        lowest, parent = _literal_prefix(topic_filter)
+        if after < parent:
+            after = parent
+            self._add(messages, parent, before)
+        highest = lowest + _HIGHEST
+        names = self._rows.named(lowest, after, highest, NAMES_MAX)
+        end = names[-1][0] if len(names) == NAMES_MAX else None
+        places = dict(names)
+        for name in self._written.irange(max(lowest, after), end or highest):
+            if name != after:
+                places[name] = -1
+        for name in sorted(places) if len(places) > len(names) else places:
+            if places[name] < before.queue_offset and matches(topic_filter, name):
+                self._add(messages, name, before)
+                if len(messages) >= limit:
+                    return Slice(messages, name)
+        return Slice(messages, end)
+
+    def _add(self, messages: list[Retained], name: str, before: Before) -> None:
+        """Add the message of a topic name, if there is one that is old enough."""
+        message = self.get(name)
+        if message is None:
+            return
+        if message.queue_offset > _NOT_READ:
+            is_older = message.queue_offset <= _NOT_READ + before.written
+        else:
+            is_older = message.queue_offset < before.queue_offset
+        if is_older:
+            messages.append(message)
+
+    def _last(self, name: str) -> _Written | None:
+        all_written: Iterable[_Written] = reversed(self._written.get(name, ()))
+        return next((written for written in all_written if not written.is_refused), None)
+
+    def _is_expired(self, message: Retained) -> bool:
+        return message.expires_ms is not None and message.expires_ms <= self._clock.now_ms()
+
+    def _check(self) -> None:
+        if not self.is_current:
+            raise ViewError("the view is being brought up to date")
+
+    # --- reading back --------------------------------------------------------------------
+
+    @property
+    def is_current(self) -> bool:
+        """Whether the view has all that the log had when it was opened, or rebuilt."""
+        return self._follower.is_current
+
+    def refresh(self, limit: int) -> bool:
+        """Apply about ``limit`` changes to the view; return whether there are more.
+
+        Messages that have expired are removed from it too.
+        """
+        is_more = self._follower.refresh(limit)
+        for name, body in self._rows.read:
+            self._forget(name, body)
+        self._rows.read.clear()
+        if is_more:
+            return True
+        try:
+            return self._rows.expire(self._clock.now_ms(), limit) == limit
+        except ViewError:
+            return False
+
+    def _forget(self, name: str, body: bytes) -> None:
+        """Drop a message that has been read back, and those that were refused before it."""
+        written = self._written.get(name)
+        if written is None:
+            return
+        for position, one in enumerate(written):
+            if one.body == body and not one.is_refused:
+                for _ in range(position + 1):
+                    written.popleft()
+                break
+        while written and written[0].is_refused:
+            written.popleft()
+        if not written:
+            del self._written[name]
+
+
+def _literal_prefix(topic_filter: str) -> tuple[str, str]:
+    """Return what topic names that match begin with, and the one that does not, or "".
+
+    "a/#" matches "a" too.
+    """
+    literal = topic_filter[: min(at for at in map(topic_filter.find, "+#") if at >= 0)]
+    return literal, literal[:-1] if topic_filter == literal + "#" else ""
+
+
+def _ignore(tail: int) -> None:
+    """Take no notice of a tail that becomes known later."""

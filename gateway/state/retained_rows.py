@@ -1,0 +1,192 @@
+"""The view's rows of retained messages: what the records of ``MQTT_RETAINED`` come to.
+
+Owns: the table of retained messages, and how records change it; Retained.
+Must not touch: the log (``follower`` reads it), what a gateway has appended and not read back
+(``retained``).
+
+    record     a copy of the published record, in this topic's queue: the last one of a topic name
+               counts; one with an empty payload removes the message [MQTT-3.3.1-6]
+    mqttKept   "queue offset:store time", a property of a record that repeats an older one, which
+               counts only where that one still does
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+from motelog.core.limited_log import LimitedLog
+from motelog.core.message import NAME_END, VALUE_END
+from motelog.gateway.mapping.message_properties import expires_ms
+from motelog.gateway.state.follower import ReadBack
+from motelog.gateway.state.view import View
+
+logger = logging.getLogger(__name__)
+
+_TABLES: Final = (
+    """CREATE TABLE IF NOT EXISTS retained (
+        at INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE, payload BLOB NOT NULL,
+        properties BLOB NOT NULL, store_ms INTEGER NOT NULL, expires_ms INTEGER,
+        record_ms INTEGER NOT NULL
+    )""",
+    "CREATE INDEX IF NOT EXISTS retained_expiry ON retained (expires_ms)"
+    " WHERE expires_ms IS NOT NULL",
+)
+_KEPT: Final = f"mqttKept{NAME_END}".encode()
+_END: Final = VALUE_END.encode()
+
+
+class Retained(NamedTuple):
+    """One retained message, as it was published; ``expires_ms`` is None if it does not expire.
+
+    ``queue_offset`` is its place in ``MQTT_RETAINED``.
+    """
+
+    name: str
+    payload: bytes
+    properties: bytes
+    store_ms: int
+    queue_offset: int
+    expires_ms: int | None
+
+    @property
+    def size_bytes(self) -> int:
+        return len(self.name.encode()) + len(self.payload) + len(self.properties)
+
+
+_COLUMNS: Final = "name, payload, properties, store_ms, at, expires_ms"
+
+
+class RetainedRows:
+    """The rows of retained messages in ``view``; a part of it."""
+
+    def __init__(self, view: View) -> None:
+        self._view = view
+        self._faults = LimitedLog(logger)
+        self.count = 0
+        self.size_bytes = 0
+        #: The records of the last transaction by topic name, for whoever waits for its own.
+        self.read: list[tuple[str, bytes]] = []
+
+    # --- a part of the view --------------------------------------------------------------
+
+    def open(self) -> None:
+        for statement in _TABLES:
+            self._view.execute(statement)
+        self._count()
+
+    def rolled_back(self) -> None:
+        self.read.clear()
+        self._count()
+
+    def _count(self) -> None:
+        self.count, self.size_bytes = self._view.execute(
+            "SELECT count(*), ifnull(sum(length(CAST(name AS BLOB)) + length(payload)"
+            " + length(properties)), 0) FROM retained"
+        ).fetchone()
+
+    def apply(self, records: Sequence[ReadBack], *, begin_offset: int, limit: int) -> int:
+        taken = 0
+        for record in records[:limit]:
+            taken += 1
+            if record.topic_name is None:
+                self._faults.warning(
+                    "a record of a retained message has no topic name and is left out"
+                    " queue_offset=%d",
+                    record.queue_offset,
+                )
+                continue
+            self.read.append((record.topic_name, record.body))
+            self._apply(record, record.topic_name, begin_offset)
+        return taken
+
+    def _apply(self, record: ReadBack, name: str, begin_offset: int) -> None:
+        properties, store_ms = record.properties, record.store_ms
+        known = self.get(name)
+        kept = _kept(properties)
+        if kept is not None:
+            properties, repeated, store_ms = kept
+            if known is not None:
+                if known.queue_offset != repeated:
+                    return
+            elif repeated >= begin_offset:
+                return  # it has been removed since
+        if known is not None:
+            self._remove(known)
+        if record.body:
+            message = Retained(
+                name, record.body, properties, store_ms, record.queue_offset,
+                expires_ms(properties, store_ms),
+            )  # fmt: skip
+            self._view.execute(
+                f"INSERT INTO retained ({_COLUMNS}, record_ms) VALUES (?, ?, ?, ?, ?, ?, ?)",
+                (*message, record.store_ms),
+            )
+            self._add(message, 1)
+
+    def _remove(self, message: Retained) -> None:
+        self._view.execute("DELETE FROM retained WHERE at = ?", (message.queue_offset,))
+        self._add(message, -1)
+
+    def _add(self, message: Retained, sign: int) -> None:
+        self.count += sign
+        self.size_bytes += sign * message.size_bytes
+
+    # --- rows ----------------------------------------------------------------------------
+
+    def get(self, name: str) -> Retained | None:
+        """Return the message of a topic name; ViewError."""
+        row = self._view.execute(
+            f"SELECT {_COLUMNS} FROM retained WHERE name = ?", (name,)
+        ).fetchone()
+        return None if row is None else Retained(*row)
+
+    def named(self, lowest: str, after: str, highest: str, limit: int) -> list[tuple[str, int]]:
+        """Return (topic name, place) from ``lowest`` on, behind ``after``, before ``highest``."""
+        return self._view.execute(
+            "SELECT name, at FROM retained WHERE name >= ? AND name > ? AND name < ?"
+            " ORDER BY name LIMIT ?",
+            (lowest, after, highest, limit),
+        ).fetchall()
+
+    def expire(self, now_ms: int, limit: int) -> int:
+        """Remove up to ``limit`` messages that have expired; return how many.
+
+        The log need not say so: their records do.
+        """
+        rows = self._view.execute(
+            f"SELECT {_COLUMNS} FROM retained WHERE expires_ms <= ? ORDER BY expires_ms LIMIT ?",
+            (now_ms, limit),
+        ).fetchall()
+        if rows:
+            with self._view.transaction():
+                for row in rows:
+                    self._view.execute("DELETE FROM retained WHERE at = ?", (row[4],))
+            for row in rows:
+                self._add(Retained(*row), -1)
+        return len(rows)
+
+    def oldest(self, than_ms: int, limit: int) -> list[Retained]:
+        """Return the messages whose record is the oldest, and older than ``than_ms``."""
+        rows = self._view.execute(
+            f"SELECT {_COLUMNS}, record_ms FROM retained ORDER BY at LIMIT ?", (limit,)
+        ).fetchall()
+        return [Retained(*row[:6]) for row in rows if row[6] < than_ms]
+
+
+def kept_property(message: Retained) -> bytes:
+    """Return the property of a record that repeats a message."""
+    return _KEPT + b"%d:%d" % (message.queue_offset, message.store_ms) + _END
+
+
+def _kept(properties: bytes) -> tuple[bytes, int, int] | None:
+    """Return the properties without that of a repeated record, and its two values."""
+    begin = properties.rfind(_KEPT)
+    if begin < 0:
+        return None
+    value = properties[begin + len(_KEPT) :].rstrip(_END)
+    place, _, store_ms = value.partition(b":")
+    if not (place.isdigit() and store_ms.isdigit()):
+        return None
+    return properties[:begin], int(place), int(store_ms)
