@@ -48,6 +48,11 @@ class TreeMachine(RuleBasedStateMachine):
         for topic_filter in filters:
             del self.model[topic_filter, subscriber]
 
+    @rule(topic_filter=FILTERS, subscriber=SUBSCRIBERS)
+    def options(self, topic_filter: str, subscriber: int) -> None:
+        expected = self.model.get((topic_filter, subscriber))
+        assert self.tree.options(topic_filter, subscriber) == expected
+
     @rule(name=NAMES)
     def match(self, name: str) -> None:
         assert self.tree.match(name) == brute_force(self.model, name)
@@ -58,6 +63,8 @@ class TreeMachine(RuleBasedStateMachine):
     @invariant()
     def is_consistent(self) -> None:
         self.tree._check()
+        for (topic_filter, subscriber), options in self.model.items():
+            assert self.tree.options(topic_filter, subscriber) == options
         assert len(self.tree) == len(self.model)
 
 
