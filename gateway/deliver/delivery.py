@@ -139,10 +139,12 @@ class Delivery:
             session.particulars.resend = [packet_id for packet_id, _ in flights]
         for topic_filter in stored.filters:
             self._queues.subscribe(topic_filter.topic_filter)
-        by_name: dict[str, WatchedQueue] = {}
-        for topic_filter in stored.filters:
-            for queue in self._queues.needed(topic_filter.topic_filter):
-                by_name[queue.name] = queue
+        by_name = self._needed_by_name(stored)
+        strange = stored.cursors.keys() - by_name.keys()
+        if strange:
+            for name in strange:
+                self._queues.read_whole(name)
+            by_name = self._needed_by_name(stored)
         for queue in by_name.values():
             # A queue that the session does not know is younger than its last connection.
             cursor = stored.cursors.get(queue.name, 0)
@@ -162,6 +164,13 @@ class Delivery:
                 session.particulars.delivered.add((by_name[name], queue_offset))
         self._catch_up.acknowledged(session)
         self._wake()
+
+    def _needed_by_name(self, stored: StoredSession) -> dict[str, WatchedQueue]:
+        return {
+            queue.name: queue
+            for topic_filter in stored.filters
+            for queue in self._queues.needed(topic_filter.topic_filter)
+        }
 
     def forget(self, session: Session) -> None:
         """Drop the cursors of a session that has lost its connection; its filters go after it."""

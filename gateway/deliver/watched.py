@@ -80,7 +80,9 @@ class WatchedQueues:
         #: any topic.
         self._wanted: dict[str, dict[int, int]] = {}
         self._wanted_any = 0
-        #: Topics that have got another number of queues: a selector does not tell the queue of a
+        #: Queue topic -> its queues, and whether a bucket decides which of them it is.
+        self._queues: dict[str, tuple[Sequence[QueueHandle], bool]] = {}
+        #: Topics that have got another number of queues: a bucket does not tell the queue of a
         #: message that was there before. This is rare.
         self._changed: set[str] = set()
         log.on_topic_created(self._on_topic_created)
@@ -149,6 +151,12 @@ class WatchedQueues:
                     del self._wanted[topic]
                 self._unwatch(topic)
 
+    def read_whole(self, name: str) -> None:
+        """Take it that the topic of the queue with this name had another number of queues."""
+        if self.number_of(name) is not None:
+            topic, _, _ = name.partition("/")
+            self._topic_changed(topic)
+
     def _watch(self, topic: str) -> None:
         """Begin to read the queues of ``topic`` that are needed and not read yet."""
         if not is_device_topic(topic):
@@ -167,8 +175,7 @@ class WatchedQueues:
 
     def _unwatch(self, topic: str) -> None:
         """Stop reading the queues of ``topic`` that are not needed any more."""
-        unneeded = set(self._log_port.queues(topic)).difference(self._wanted_of(topic))
-        for handle in unneeded:
+        for handle in set(self._queues_of(topic)[0]).difference(self._wanted_of(topic)):
             self.by_handle.pop(handle, None)
 
     def _wanted_of(self, topic: str) -> Sequence[QueueHandle]:
@@ -177,12 +184,21 @@ class WatchedQueues:
 
     def _chosen(self, topic: str, buckets: Collection[int]) -> Sequence[QueueHandle]:
         """Return the queues of ``topic`` that can hold messages of these buckets."""
-        queues = self._log_port.queues(topic)
-        count = len(self._log_port.append_queues(topic))
-        is_certain = count == len(queues) and count > 0 and BUCKETS % count == 0
-        if ALL in buckets or topic in self._changed or not is_certain:
+        queues, is_decided = self._queues_of(topic)
+        if ALL in buckets or not is_decided:
             return queues
-        return [queues[queue_id] for queue_id in {bucket % count for bucket in buckets}]
+        return [queues[queue_id] for queue_id in {bucket % len(queues) for bucket in buckets}]
+
+    def _queues_of(self, topic: str) -> tuple[Sequence[QueueHandle], bool]:
+        known = self._queues.get(topic)
+        if known is None:
+            queues = self._log_port.queues(topic)
+            if not queues:
+                return queues, False
+            count = len(self._log_port.append_queues(topic))
+            is_decided = count == len(queues) and BUCKETS % count == 0
+            known = self._queues[topic] = (queues, is_decided and topic not in self._changed)
+        return known
 
     def _begin(self, queue: WatchedQueue, tail: int) -> None:
         queue.next_offset = tail
@@ -191,7 +207,14 @@ class WatchedQueues:
 
     def _on_topic_created(self, topic: str) -> None:
         if any(queue.topic == topic for queue in self.by_handle.values()):
-            self._changed.add(topic)
+            self._topic_changed(topic)
+        else:
+            self._queues.pop(topic, None)
+            self._watch(topic)
+
+    def _topic_changed(self, topic: str) -> None:
+        self._changed.add(topic)
+        self._queues.pop(topic, None)
         self._watch(topic)
 
 

@@ -63,6 +63,8 @@ class TreeMachine(RuleBasedStateMachine):
     @invariant()
     def is_consistent(self) -> None:
         self.tree._check()
+        for (topic_filter, subscriber), options in self.model.items():
+            assert self.tree.options(topic_filter, subscriber) == options
         assert len(self.tree) == len(self.model)
         for (topic_filter, subscriber), options in self.model.items():
             assert self.tree.options(topic_filter, subscriber) == options

@@ -278,6 +278,35 @@ def test_queue_that_was_made_while_the_client_was_away_is_read_from_its_beginnin
     assert got(stage, 1) == [(0x32, 1, b"a")]
 
 
+@pytest.mark.parametrize("is_restarted", [False, True])
+@pytest.mark.parametrize("is_present", [False, True])
+def test_message_in_the_default_topic_is_found_though_its_queues_become_more(
+    is_restarted: bool, is_present: bool
+) -> None:
+    config = GatewayConfig(create_topics=False)
+    names = [f"t/{number}" for number in range(16)]
+    stage = Stage(config)
+    connect(stage, 1)
+    subscribe(stage, 1, *names)
+    if not is_present:
+        lose(stage, 1)
+    for name in names:
+        publish(stage, b"before", topic=name)
+    stage.log.creating["MQTT_DEFAULT"] = 16
+    stage.log.created("MQTT_DEFAULT")
+    for name in names:
+        publish(stage, b"after", topic=name)
+    if is_present:
+        settle(stage)
+        lose(stage, 1)
+    if is_restarted:
+        stage = Stage(config, log=stage.log)
+    connect(stage, 1)
+    settle(stage)
+    payloads = [payload for _, _, payload in got(stage, 1)]
+    assert sorted(payloads) == [b"after"] * 16 + [b"before"] * 16
+
+
 def test_unsubscribed_filter_stays_away() -> None:
     stage = Stage()
     connect(stage, 1)

@@ -67,6 +67,34 @@ def test_a_topic_that_gets_more_queues_is_read_as_a_whole() -> None:
     assert watched(queues) == set()
     queues.subscribe("t/dev7")
     assert watched(queues) == all_of(DEFAULT, 16)
+    assert {queue.handle for queue in queues.needed("t/dev7")} == set(queues.by_handle)
+    queues.unsubscribe("t/dev7")
+    assert watched(queues) == set()
+
+
+def test_the_topic_of_a_strange_queue_is_read_as_a_whole() -> None:
+    log, queues = make()
+    queues.subscribe("t/dev7")
+    [queue] = queues.needed("t/dev7")
+    queues.read_whole(f"{DEFAULT}/99")  # no such queue
+    queues.read_whole("nothing/0")
+    assert list(queues.needed("t/dev7")) == [queue]
+    other = next(handle for handle in log.queues(DEFAULT) if handle != queue.handle)
+    queues.read_whole(log.describe(other))
+    assert len(list(queues.needed("t/dev7"))) == 8
+    assert queue in queues.by_handle.values()
+
+
+@pytest.mark.parametrize("topic_filter", ["t/dev7", "t/+", "u/a", "no good/x"])
+def test_needed_is_what_is_watched_for_a_filter(topic_filter: str) -> None:
+    log, queues = make()
+    queues.subscribe(topic_filter)
+    log.create_topic("t", 4)
+    assert set(queues.needed(topic_filter)) == set(queues.by_handle.values())
+    queues.subscribe("#")
+    needed = {(queue.topic, queue.name) for queue in queues.needed(topic_filter)}
+    queues.unsubscribe("#")
+    assert needed == {(queue.topic, queue.name) for queue in queues.by_handle.values()}
 
 
 FILTERS = st.sampled_from(["t/a", "t/b", "t/b/#", "t/+", "u/a", "u/c/+", "no good/a", "#", "+/a"])
