@@ -1,8 +1,8 @@
-"""Receivers that lag: each is served from the log at its own cursor until it is at the tail.
+"""Receivers that lag: they are served from the log, from their cursors to the tail.
 
-Owns: how cursors advance, which receiver is served next, what is sent again after a reconnect.
-Must not touch: the live positions (``watched``), subscriptions, how one message is sent
-(``sender``).
+Owns: cursors, who has room again, what a receiver wants of a record, what is sent again after a
+reconnect. Must not touch: the live positions (``watched``), subscriptions, how the log is read for
+many (``elevator``), how one message is sent (``sender``).
 Invariants: a receiver with a cursor for a queue gets nothing of that queue from the live path, so
 that it receives in the queue's order. What was in flight before a reconnect is sent again before
 anything else. Nothing is sent beyond its window or its output's mark.
@@ -15,21 +15,25 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final
 
+from motelog.core.message import tags_code
 from motelog.core.records.decode import decode_brief
+from motelog.gateway.deliver.elevator import Elevator
 from motelog.gateway.deliver.outgoing import TOPIC_PROPERTY, OutgoingMessage, native_topic_name
-from motelog.gateway.deliver.plans import Plans
 from motelog.gateway.deliver.sender import Sender
 from motelog.gateway.deliver.watched import WatchedQueue, WatchedQueues, count_lost
+from motelog.gateway.errors import MalformedPacketError, TopicNameError
 from motelog.gateway.log.log_port import LogPort, LogRead, QueueHandle, Waiting
+from motelog.gateway.mapping.topic_mapping import TopicMapping
 from motelog.gateway.metrics import GatewayMetrics
-from motelog.gateway.mqtt.topics import matches
+from motelog.gateway.mqtt.topics import check_topic_name, matches
 from motelog.gateway.sessions.inflight import read_flight
 from motelog.gateway.sessions.session import Session
 from motelog.gateway.sessions.subscriptions import SubscriptionTree, merge_options
 
-#: Most records, and their bytes, that one lagging receiver is served before the next one.
-CATCH_UP_COUNT_MAX: Final = 128
-CATCH_UP_BYTES_MAX: Final = 262_144
+#: Most bytes of a message that is sent again.
+RESEND_BYTES_MAX: Final = 262_144
+#: A session that can want more tags than these is read for whole.
+TAGS_MAX: Final = 64
 
 
 class CatchUp:
@@ -39,7 +43,7 @@ class CatchUp:
         self,
         log: LogPort,
         queues: WatchedQueues,
-        plans: Plans,
+        mapping: TopicMapping,
         subscriptions: SubscriptionTree[Session],
         sender: Sender,
         metrics: GatewayMetrics,
@@ -48,28 +52,36 @@ class CatchUp:
     ) -> None:
         self._log_port = log
         self._queues = queues
-        self._plans = plans
+        self._mapping = mapping
         self._subscriptions = subscriptions
         self._sender = sender
         self._metrics = metrics
         self._wake = wake
         #: Receivers that have room again and wait for ``serve``.
         self.returning: dict[Session, None] = {}
+        self._elevators: dict[WatchedQueue, Elevator] = {}
+        #: Topic name -> who wants it, within one ``serve``.
+        self._matches: dict[bytes, dict[Session, int]] = {}
         #: (session, queue) -> what the log returned for its last read, which is tried again.
         self._waited: dict[tuple[Session, QueueHandle], Waiting] = {}
         #: Reads that wait for the log now.
         self._waiting: set[tuple[Session, QueueHandle]] = set()
 
     def serve(self, now_ms: int) -> None:
-        """Serve one slice to each of ``returning``; receivers that can go on return to it."""
+        """Have ``returning`` picked up, and each elevator pass over one slice."""
         returning, self.returning = self.returning, {}
         for session in returning:
             if session.connection is None:
                 continue
             if session.has_particulars and session.particulars.resend:
                 self._send_again(session, now_ms)
-            elif session.lagging:
-                self._serve_lagging(session, now_ms)
+            else:
+                self._board(session)
+        for queue, elevator in list(self._elevators.items()):
+            elevator.run(now_ms)
+            if elevator.is_idle:
+                del self._elevators[queue]
+        self._matches.clear()
 
     def acknowledged(self, session: Session) -> None:
         """Note that ``session`` has room in its window or socket again."""
@@ -97,7 +109,9 @@ class CatchUp:
         assert session.lagging is not None
         del session.lagging[queue]
         queue.lagging.discard(session)
-        self._waited.pop((session, queue.handle), None)
+        elevator = self._elevators.get(queue)
+        if elevator is not None:
+            elevator.drop(session)
         if session.has_particulars:
             particulars = session.particulars
             for topic_filter, offsets in list(particulars.since.items()):
@@ -112,69 +126,95 @@ class CatchUp:
             session.lagging = None
             self._metrics.receivers_lagging_now -= 1
 
-    # --- a slice -------------------------------------------------------------------------
-
-    def _serve_lagging(self, session: Session, now_ms: int) -> None:
-        """Read on for one receiver, one slice of each queue it lags in."""
+    def cursor_of(self, session: Session, queue: WatchedQueue) -> int:
+        """Return from where on a session that lags in ``queue`` has to read."""
         assert session.lagging is not None
-        for queue, queue_offset in list(session.lagging.items()):
+        elevator = self._elevators.get(queue)
+        riding = elevator.cursor_of(session) if elevator is not None else None
+        return session.lagging[queue] if riding is None else riding
+
+    @property
+    def has_more(self) -> bool:
+        """Whether ``serve`` has something to do before the log or a client says so."""
+        return bool(self.returning) or any(e.can_go_on for e in self._elevators.values())
+
+    def _board(self, session: Session) -> None:
+        """Have a session that has room picked up in each queue that it lags in."""
+        for queue, cursor in (session.lagging or {}).items():
             if not queue.is_known:
                 continue  # ``Delivery`` has it served when the tail is known
-            queue_offset, is_blocked = self._read_on(session, queue, queue_offset, now_ms)
-            if queue_offset >= queue.next_offset:
-                self.reached(session, queue)
-            else:
-                session.lagging[queue] = queue_offset
-                if not is_blocked:
-                    self.returning[session] = None
+            elevator = self._elevators.get(queue)
+            if elevator is None:
+                elevator = self._elevators[queue] = Elevator(
+                    queue,
+                    self._log_port,
+                    self,
+                    partial(self._tags_of, queue),
+                    self._metrics,
+                    wake=self._wake,
+                )
+            elevator.board(session, cursor)
 
-    def _read_on(
-        self, session: Session, queue: WatchedQueue, queue_offset: int, now_ms: int
-    ) -> tuple[int, bool]:
-        """Return the cursor after one slice, and whether it has to wait.
+    def filters_changed(self, session: Session) -> None:
+        """Read on for what a session that lags can want now."""
+        for queue in session.lagging or ():
+            elevator = self._elevators.get(queue)
+            if elevator is not None:
+                assert session.lagging is not None
+                session.lagging[queue] = self.cursor_of(session, queue)
+                elevator.drop(session)
+        self.acknowledged(session)
 
-        It waits for the client, whose window or socket is full, or for the log.
-        """
-        if queue_offset >= queue.next_offset:
-            return queue_offset, False
-        read = self._read(session, queue.handle, queue_offset, CATCH_UP_COUNT_MAX)
-        if read is None:
-            return queue_offset, (session, queue.handle) in self._waiting
-        if read.begin_offset > queue_offset:
-            count_lost(self._metrics, queue.name, queue_offset, read.begin_offset)
-        for record in decode_brief(read.records, TOPIC_PROPERTY):
-            if record[0] >= queue.next_offset:
-                return queue.next_offset, False
-            name = record[1] or native_topic_name(record)
-            options = self._options(session, name, queue, record[0])
-            if options is None:
-                continue
-            message = OutgoingMessage(record, name, now_ms)
-            if not self._sender.send_one(session, options, message, queue.number, record[0]):
-                return record[0], True
-        return max(read.next_offset, queue_offset), False
+    def _tags_of(self, queue: WatchedQueue, session: Session) -> frozenset[int] | None:
+        """Return the tag hashes of what a session can want of a queue; None: of any."""
+        found: set[int] = set()
+        for topic_filter in session.filters:
+            tags = self._mapping.tags(topic_filter)
+            if tags is None or len(found) > TAGS_MAX:
+                return None
+            found.update(tags_code(tag) for tag in tags)
+        return frozenset(found)
 
-    def _options(
-        self, session: Session, name: bytes, queue: WatchedQueue, queue_offset: int
-    ) -> int | None:
-        """Return the options by which a session gets a record, None if it does not want it."""
+    # --- what an elevator has done -------------------------------------------------------
+
+    def matches(self, name: bytes) -> dict[Session, int]:
+        found = self._matches.get(name)
+        if found is None:
+            try:
+                check_topic_name(name)
+                found = self._subscriptions.match(name.decode())
+            except (TopicNameError, MalformedPacketError):
+                found = {}  # counted by the live path
+            self._matches[name] = found
+        return found
+
+    def offer(
+        self,
+        session: Session,
+        options: int,
+        name: bytes,
+        message: OutgoingMessage,
+        queue: WatchedQueue,
+        queue_offset: int,
+    ) -> bool:
         if session.has_particulars:
             particulars = session.particulars
             if (queue, queue_offset) in particulars.delivered:
-                return None
+                return True
             if particulars.since:
-                return self._options_since(session, name, queue, queue_offset)
-        return self._planned_options(session, name)
-
-    def _planned_options(self, session: Session, name: bytes) -> int | None:
-        plans = self._plans.by_name
-        plan = plans[name] if name in plans else self._plans.make(name)
-        return plan.matches.get(session) if plan is not None else None
+                since = self._options_since(session, name, queue, queue_offset)
+                if since is None:
+                    return True
+                options = since
+        return self._sender.send_one(session, options, message, queue.number, queue_offset)
 
     def _options_since(
         self, session: Session, name: bytes, queue: WatchedQueue, queue_offset: int
     ) -> int | None:
-        """Like ``_options``, for a session with subscriptions that are younger than a cursor."""
+        """Return the options for a session some of whose subscriptions are younger than a cursor.
+
+        None if it does not want the record.
+        """
         since = session.particulars.since
         if queue_offset < since.get("", {}).get(queue, 0):
             return None
@@ -202,7 +242,7 @@ class CatchUp:
             handle,
             queue_offset,
             count_max=count_max,
-            bytes_max=CATCH_UP_BYTES_MAX,
+            bytes_max=RESEND_BYTES_MAX,
             waited=self._waited.get(cursor),
         )
         if isinstance(read, LogRead):
@@ -256,5 +296,5 @@ class CatchUp:
         record = records[0]
         name = record[1] or native_topic_name(record)
         message = OutgoingMessage(record, name, now_ms, was_sent=True)
-        options = self._planned_options(session, name) or 0
+        options = self.matches(name).get(session, 0)
         return self._sender.send_again(session, packet_id, options, message, place.qos)

@@ -81,7 +81,7 @@ class Delivery:
             self._queues, journal, metrics, after=after, output_bytes_high=output_bytes_high
         )
         self._catch_up = CatchUp(
-            log, self._queues, self._plans, subscriptions, self._sender, metrics, wake=wake
+            log, self._queues, mapping, subscriptions, self._sender, metrics, wake=wake
         )
         self._grown: dict[WatchedQueue, None] = {}
         # The parts hold the state that subscriptions and acknowledgements change.
@@ -106,7 +106,8 @@ class Delivery:
             session.particulars.since.setdefault(topic_filter, {})[queue] = tail
             if not is_lagging:
                 self._catch_up.lag(session, queue, queue.next_offset)
-                self._catch_up.acknowledged(session)
+        if session.lagging:
+            self._catch_up.filters_changed(session)
 
     def unsubscribe(self, session: Session, topic_filter: str) -> None:
         """Stop delivery for a filter that ``session`` has had, and has no more."""
@@ -187,7 +188,9 @@ class Delivery:
         for topic_filter in session.filters:
             for queue in self._queues.needed(topic_filter):
                 if queue.is_known or queue in lagging:
-                    cursor = lagging.get(queue, queue.next_offset)
+                    cursor = queue.next_offset
+                    if queue in lagging:
+                        cursor = self._catch_up.cursor_of(session, queue)
                     cursors[queue.name] = max(cursor, since.get(queue, 0))
         return cursors
 
@@ -214,7 +217,8 @@ class Delivery:
         changed = self._sender.changed
         told = []
         for session, before in list(changed.items()):
-            cursors = {queue.name: at for queue, at in (session.lagging or {}).items()}
+            lagging = session.lagging or ()
+            cursors = {q.name: self._catch_up.cursor_of(session, q) for q in lagging}
             now = Progress(session.client_id, cursors, self.inflight(session))
             if now.cursors or now.inflight:
                 changed[session] = now
@@ -244,10 +248,10 @@ class Delivery:
                 if self._deliver_queue(queue, now_ms):
                     self._grown[queue] = None
         catch_up = self._catch_up
-        if catch_up.returning:
+        if catch_up.has_more:
             catch_up.serve(now_ms)
         self._sender.send_held()
-        is_more = bool(self._grown or catch_up.returning)
+        is_more = bool(self._grown) or catch_up.has_more
         if is_more:
             self._wake()  # the caller may not call again
         return is_more

@@ -9,6 +9,7 @@ the log need not be synced, a ticket waits only for the next CommitLog file.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from collections.abc import Set as AbstractSet
 from functools import partial
 from typing import Any
 
@@ -156,6 +157,7 @@ class LocalLog:
         *,
         count_max: int,
         bytes_max: int,
+        tag_codes: AbstractSet[int] | None = None,
         waited: Waiting | None = None,
     ) -> LogRead | Waiting:
         topic, queue_id = _place(queue)
@@ -167,6 +169,7 @@ class LocalLog:
                 queue_offset,
                 count_max=count_max,
                 bytes_max=bytes_max,
+                tag_codes=tag_codes,
                 may_wait=waited is not None and waited.page_ins.may_wait,
             )
         except NotInMemoryError as cold:

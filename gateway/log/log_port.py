@@ -19,6 +19,7 @@ A port serves one gateway and calls its listeners in that gateway's thread.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Set as AbstractSet
 from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 from zlib import crc32
 
@@ -159,12 +160,15 @@ class LogPort(Protocol):
         *,
         count_max: int,
         bytes_max: int,
+        tag_codes: AbstractSet[int] | None = None,
         waited: Waiting | None = None,
     ) -> LogRead | Waiting:
         """Return the records at hand from ``queue_offset`` on, or what the read waits for.
 
-        ``waited`` is what the last attempt of the same read returned. The read does not wait for
-        ever: once the port has tried enough it returns records or raises the reason.
+        With ``tag_codes``, records whose tag hash is not among them may be left out, or not: it
+        saves reading them. ``waited`` is what the last attempt of the same read returned. The read
+        does not wait for ever: once the port has tried enough it returns records or raises the
+        reason.
         """
         ...
 

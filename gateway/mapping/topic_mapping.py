@@ -103,6 +103,18 @@ class TopicMapping:
                 choices.add((self.default_topic, None))
         return choices
 
+    def tags(self, topic_filter: str) -> frozenset[str] | None:
+        """Return the tags that matches of ``topic_filter`` can have; None means any."""
+        levels = topic_filter.split("/")
+        found = set()
+        for rule in (*self._rules, _BUILT_IN):
+            if _may_overlap(rule.filter.split("/"), levels):
+                tag = _fill_from_filter(rule.tag, levels)
+                if tag is None:
+                    return None
+                found.add(tag)
+        return frozenset(found)
+
 
 def is_device_topic(queue_topic: str) -> bool:
     """Return whether devices may read and write the queue topic of this name.

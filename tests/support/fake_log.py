@@ -12,13 +12,16 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import Any, Final
 
 import trio
 
 from motelog.core.errors import BrokerError, MotelogError
+from motelog.core.message import TAGS, decode_properties, tags_code
 from motelog.core.records.append import QueueTail, encode_batch
+from motelog.core.records.decode import decode_brief
 from motelog.gateway.log.log_port import (
     LogRead,
     QueueHandle,
@@ -208,6 +211,7 @@ class FakeLog:
         *,
         count_max: int,
         bytes_max: int,
+        tag_codes: AbstractSet[int] | None = None,
         waited: Waiting | None = None,
     ) -> LogRead | Waiting:
         key = _key(queue)
@@ -222,6 +226,8 @@ class FakeLog:
                 break
             found.append(record)
         end = min(begin + len(found), len(records))
+        if tag_codes is not None:
+            found = [record for record in found if _tag_code(record) in tag_codes]
         return LogRead(b"".join(found), begin, end, end < len(records))
 
     def when_at_hand(self, waiting: Waiting, then: Callable[[], None]) -> bool:
@@ -262,6 +268,11 @@ class FakeLog:
         self._unsettled.clear()
         self._held.clear()
         self._settled.clear()
+
+
+def _tag_code(record: bytes) -> int:
+    properties = decode_properties(decode_brief(record, b"")[0][3])
+    return tags_code(properties.get(TAGS, ""))
 
 
 def _key(queue: QueueHandle) -> tuple[str, int]:

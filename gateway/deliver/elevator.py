@@ -1,0 +1,305 @@
+"""Lagging receivers of one queue share a reader: it passes once for all that it finds on its way.
+
+Owns: cars, who rides in which, who waits to be picked up; the cursor of a receiver that rides.
+Must not touch: how one message is sent (``sender``), what is sent again (``catch_up``).
+Invariants (``_check``): a receiver that lags in the queue rides in one car, or waits in ``ready``
+with room in its window and socket, or is parked until it has room. A car passes its riders' cursors
+together, so a record is read once for all of them. A queue has at most ``CARS_MAX`` cars.
+Spec: MQTT 5.0 sections 4.3 and 4.6.
+
+    records    3 4 5 6 7 8 9 ...                                    live position
+    car            ^ riders: a b        picks up c here
+    ready      d         c              d has to wait for another car, or for this one to end
+    parked       e                      no room: PUBACK or a drained socket makes it ready
+
+Without this, a thousand devices that come back would each read what all of them have missed.
+Where the filters of all riders fix their tags, the log passes over the other records by itself.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import Final, Protocol
+
+from sortedcontainers import SortedKeyList
+
+from motelog.core.records.decode import decode_brief
+from motelog.gateway.deliver.outgoing import (
+    TOPIC_PROPERTY,
+    BriefRecord,
+    OutgoingMessage,
+    native_topic_name,
+)
+from motelog.gateway.deliver.watched import WatchedQueue, count_lost
+from motelog.gateway.log.log_port import LogPort, LogRead, Waiting
+from motelog.gateway.metrics import GatewayMetrics
+from motelog.gateway.sessions.session import Session
+
+#: Cars that pass over one queue at the same time. One slow receiver needs one.
+CARS_MAX: Final = 8
+#: A receiver waits for a car that is at most so many records before its cursor.
+NEAR: Final = 4096
+#: Most records of one slice, and their bytes. With tags it looks at as many and returns fewer.
+SLICE_COUNT: Final = 512
+SLICE_COUNT_BY_TAGS: Final = 4096
+SLICE_BYTES: Final = 262_144
+
+#: Tag hash of a record without a tag: a native producer's may be for anybody.
+NO_TAG: Final = 0
+
+
+class Passenger(Protocol):
+    """What a car needs to know and have done; ``catch_up`` does it."""
+
+    def matches(self, name: bytes) -> dict[Session, int]:
+        """Return who wants a topic name, with the options to deliver by."""
+        ...
+
+    def offer(
+        self,
+        session: Session,
+        options: int,
+        name: bytes,
+        message: OutgoingMessage,
+        queue: WatchedQueue,
+        queue_offset: int,
+    ) -> bool:
+        """Send one message; return False if it must wait for window or socket."""
+        ...
+
+    def reached(self, session: Session, queue: WatchedQueue) -> None:
+        """Take a session off, which is at the live position."""
+        ...
+
+
+class Car:
+    """One pass over a queue; its riders have got everything before ``position``."""
+
+    __slots__ = ("is_waiting", "position", "riders", "tags", "waited")
+
+    def __init__(self, position: int) -> None:
+        self.position = position
+        #: Session -> tag hashes of what it can want; None: of any.
+        self.riders: dict[Session, frozenset[int] | None] = {}
+        #: How many riders want each tag; None counts those that want any.
+        self.tags: Counter[int | None] = Counter()
+        self.waited: Waiting | None = None
+        self.is_waiting = False
+
+    def take(self, session: Session, tags: frozenset[int] | None) -> None:
+        self.riders[session] = tags
+        self.tags.update((None,) if tags is None else tags)
+
+    def leave(self, session: Session) -> None:
+        tags = self.riders.pop(session)
+        for tag in (None,) if tags is None else tags:
+            self.tags[tag] -= 1
+            if not self.tags[tag]:
+                del self.tags[tag]
+
+
+class Elevator:
+    """The cars of one queue, and its lagging receivers that have room."""
+
+    def __init__(
+        self,
+        queue: WatchedQueue,
+        log: LogPort,
+        passenger: Passenger,
+        tags_of: Callable[[Session], frozenset[int] | None],
+        metrics: GatewayMetrics,
+        *,
+        wake: Callable[[], None],
+    ) -> None:
+        self._queue = queue
+        self._log_port = log
+        self._passenger = passenger
+        self._tags_of = tags_of
+        self._metrics = metrics
+        self._wake = wake
+        self.cars: list[Car] = []
+        self._riding: dict[Session, Car] = {}
+        #: Session -> tag hashes of what it can want; None: of any. Of those that ride or wait.
+        self._tags: dict[Session, frozenset[int] | None] = {}
+        #: Session -> its cursor, of those that wait for a car; and sorted by cursor.
+        self._waiting_at: dict[Session, int] = {}
+        self._ready: SortedKeyList = SortedKeyList(key=self._waiting_at.__getitem__)
+
+    # --- who rides -----------------------------------------------------------------------
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nobody rides or waits for a car."""
+        return not self.cars and not self._ready
+
+    @property
+    def can_go_on(self) -> bool:
+        """Whether ``run`` has something to do before the log or a client says so."""
+        return any(not car.is_waiting for car in self.cars)
+
+    def cursor_of(self, session: Session) -> int | None:
+        """Return the cursor of a session that rides; None if it does not."""
+        car = self._riding.get(session)
+        return None if car is None else car.position
+
+    def board(self, session: Session, cursor: int) -> None:
+        """Take a session that has room, whose cursor is ``cursor``."""
+        if session in self._riding or session in self._waiting_at:
+            return
+        self._tags[session] = self._tags_of(session)
+        self._waiting_at[session] = cursor
+        self._ready.add(session)
+        if not any(car.position <= cursor <= car.position + NEAR for car in self.cars):
+            self._start(cursor)
+
+    def drop(self, session: Session) -> None:
+        """Forget a session; whoever calls knows its cursor."""
+        car = self._riding.pop(session, None)
+        if car is not None:
+            car.leave(session)
+        elif session in self._waiting_at:
+            self._ready.remove(session)
+            del self._waiting_at[session]
+        self._tags.pop(session, None)
+
+    def _start(self, position: int) -> None:
+        if len(self.cars) < CARS_MAX:
+            self.cars.append(Car(position))
+
+    def _end(self, car: Car) -> None:
+        self.cars.remove(car)
+        if self._ready:
+            lowest = self._waiting_at[self._ready[0]]
+            if not any(other.position <= lowest <= other.position + NEAR for other in self.cars):
+                self._start(lowest)
+
+    def _pick_up(self, car: Car, until: int) -> None:
+        """Take in those whose cursors are from the car's position to ``until``."""
+        found = list(self._ready.irange_key(car.position, until))
+        for session in found:
+            self._ready.remove(session)
+            del self._waiting_at[session]
+            self._riding[session] = car
+            car.take(session, self._tags[session])
+
+    # --- a slice -------------------------------------------------------------------------
+
+    def run(self, now_ms: int) -> None:
+        """Have each car pass over one slice of the queue."""
+        for car in list(self.cars):
+            if not car.is_waiting:
+                self._pass(car, now_ms)
+
+    def _pass(self, car: Car, now_ms: int) -> None:
+        queue = self._queue
+        if car.position < queue.next_offset:
+            # Whoever is picked up on the way is one of those here, so that its tags count.
+            boarding = dict(self._on_the_way(car))
+            read = self._read(car, boarding)
+            if read is None:
+                return
+            if read.begin_offset > car.position:
+                count_lost(self._metrics, queue.name, car.position, read.begin_offset)
+            end = min(read.next_offset, queue.next_offset)
+            for record in decode_brief(read.records, TOPIC_PROPERTY):
+                if record[0] >= end:
+                    break
+                if boarding and self._may_board(boarding, record[0]):
+                    self._pick_up(car, record[0])
+                self._deliver(car, record, now_ms)
+                if not car.riders and not boarding:
+                    end = record[0] + 1
+                    break
+            self._pick_up(car, end)
+            car.position = max(end, car.position)
+        else:
+            self._pick_up(car, car.position)
+        if car.position >= queue.next_offset:
+            for session in list(car.riders):
+                self._passenger.reached(session, queue)
+        if not car.riders:
+            self._end(car)
+
+    def _on_the_way(self, car: Car) -> Iterator[tuple[Session, int]]:
+        for session in self._ready.irange_key(car.position, car.position + SLICE_COUNT_BY_TAGS):
+            yield session, self._waiting_at[session]
+
+    @staticmethod
+    def _may_board(boarding: dict[Session, int], queue_offset: int) -> bool:
+        """Take those out of ``boarding`` who get on before a record; return whether any does."""
+        # In the order of their cursors.
+        found = []
+        for session, cursor in boarding.items():
+            if cursor > queue_offset:
+                break
+            found.append(session)
+        for session in found:
+            del boarding[session]
+        return bool(found)
+
+    def _read(self, car: Car, boarding: dict[Session, int]) -> LogRead | None:
+        tags: set[int] | None = None
+        if None not in car.tags:
+            tags = {NO_TAG, *(tag for tag in car.tags if tag is not None)}
+            for session in boarding:
+                more = self._tags[session]
+                if more is None:
+                    tags = None
+                    break
+                tags |= more
+        read = self._log_port.read(
+            self._queue.handle,
+            car.position,
+            count_max=SLICE_COUNT if tags is None else SLICE_COUNT_BY_TAGS,
+            bytes_max=SLICE_BYTES,
+            tag_codes=tags,
+            waited=car.waited,
+        )
+        if isinstance(read, LogRead):
+            car.waited = None
+            return read
+        car.waited = read
+
+        def at_hand() -> None:
+            car.is_waiting = False
+            self._wake()
+
+        car.is_waiting = self._log_port.when_at_hand(read, at_hand)
+        return None
+
+    def _deliver(self, car: Car, record: BriefRecord, now_ms: int) -> None:
+        """Offer one record to the riders that want it; park those that have no room for it."""
+        name = record[1] or native_topic_name(record)
+        matches = self._passenger.matches(name)
+        riders = car.riders
+        if len(riders) < len(matches):
+            wanting = [session for session in riders if session in matches]
+        else:
+            wanting = [session for session in matches if session in riders]
+        if not wanting:
+            return
+        queue = self._queue
+        message = OutgoingMessage(record, name, now_ms)
+        for session in wanting:
+            options = matches[session]
+            if not self._passenger.offer(session, options, name, message, queue, record[0]):
+                assert session.lagging is not None, "riders lag"
+                session.lagging[queue] = record[0]
+                self.drop(session)
+
+    def _check(self) -> None:
+        """Assert the invariants; for tests."""
+        assert len(self.cars) <= CARS_MAX
+        riders = [session for car in self.cars for session in car.riders]
+        assert len(set(riders)) == len(riders)
+        assert self._riding.keys() == set(riders)
+        assert not self._riding.keys() & self._waiting_at.keys()
+        assert set(self._ready) == self._waiting_at.keys()
+        for car in self.cars:
+            wanted: Counter[int | None] = Counter()
+            for tags in car.riders.values():
+                wanted.update((None,) if tags is None else tags)
+            assert wanted == car.tags
+        assert self.cars or not self._ready
+        assert self._tags.keys() == self._riding.keys() | self._waiting_at.keys()
