@@ -8,6 +8,7 @@ import pytest
 
 from motelog.core.net.reactor import CloseReason
 from motelog.gateway.config import GatewayConfig
+from motelog.gateway.deliver import elevator
 from motelog.gateway.mqtt.connect import encode_connect
 from motelog.gateway.mqtt.disconnect import encode_disconnect
 from motelog.gateway.mqtt.frames import split_one
@@ -696,3 +697,17 @@ def test_topic_aliases_are_set_where_the_client_takes_them() -> None:
     packets = stage.sent(1)
     assert [published(packet).topic for packet in packets] == ["t/1", "", "u/1"]
     assert [published(packet).properties for packet in packets] == [b"\x23\0\x01"] * 2 + [b""]
+
+
+def test_filter_added_in_the_middle_of_a_pass_is_read_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(elevator, "SLICE_COUNT_BY_TAGS", 1)
+    stage = Stage(GatewayConfig(topic_queue_count=1))
+    connect(stage, 1)
+    subscribe(stage, 1, "t/a", "t/c")
+    lose(stage, 1)
+    publish(stage, b"1", b"2", b"3", topic="t/a")
+    connect(stage, 1)
+    subscribe(stage, 1, "t/b")  # it rides now, and the records that come are behind its car
+    publish(stage, b"b", topic="t/b")
+    settle(stage)
+    assert [payload for _, _, payload in got(stage, 1)] == [b"1", b"2", b"3", b"b"]
