@@ -33,7 +33,7 @@ DESCRIPTORS_KEPT: Final = 1024
 #: How often progress is stored: a crash costs repeated QoS 1 messages of this time.
 TICK_S: Final = 1.0
 #: Changes that are read back before others have their turn: some milliseconds.
-READ_BACK_MAX: Final = 100
+READ_BACK_MAX: Final = 50
 #: Records of state that are appended again in one tick.
 REWRITES_MAX: Final = 100
 HOUR_MS: Final = 3_600_000

@@ -44,7 +44,7 @@ from motelog.gateway.state.view import View, ViewError
 _T = TypeVar("_T")
 
 #: Entries or marks in one record: what reading it back may cost without a pause.
-ENTRIES_MAX: Final = 100
+ENTRIES_MAX: Final = 50
 #: A tick that has nothing to tell is left out, but not for longer: after a crash, its time says how
 #: long sessions have been away.
 SILENCE_MS_MAX: Final = 10_000

@@ -28,6 +28,7 @@ from motelog.gateway.state.retained import RetainedStore
 from motelog.gateway.state.stored import Mark, MarkKind, Progress, StoredFlight, StoredSession
 from motelog.gateway.state.view import View
 from tests.support.local_log import local_log
+from tests.support.stores import make_store
 
 SESSIONS = 20
 QUEUE = "t/0"
@@ -37,10 +38,15 @@ async def main(folder: str, view_path: str, flush: str, round_: int) -> None:
     parent = os.getppid()
     view = View(view_path)
     view.open()
-    async with local_log(Path(folder), flush=flush, commitlog_file_bytes=1 << 20) as log:
+    store = make_store(folder, clock=SystemClock(), flush=flush, commitlog_file_bytes=1 << 20)
+    async with local_log(store, SystemClock()) as log:
         journal = SessionJournal(log, view, SystemClock(), gateway="gw")
         retained = RetainedStore(log, view, SystemClock())
-        while journal.refresh(100) or retained.refresh(100) or not journal.is_current:
+        while (
+            journal.refresh(100)
+            or retained.refresh(100)
+            or not (journal.is_current and retained.is_current)
+        ):
             await trio.lowlevel.checkpoint()
         log.create_topic("retained", 1)
         queue = log.queue_of("retained", "")

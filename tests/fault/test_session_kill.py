@@ -20,6 +20,7 @@ from motelog.gateway.state.stored import StoredSession
 from motelog.gateway.state.view import IN_MEMORY, View
 from tests.fault.session_writer import QUEUE, SESSIONS
 from tests.support.local_log import local_log
+from tests.support.stores import make_store
 
 WRITER = Path(__file__).with_name("session_writer.py")
 ROUNDS = 3
@@ -73,10 +74,15 @@ async def state(
     """Return sessions and retained payloads as the next start finds them."""
     view = View(view_path)
     view.open()
-    async with local_log(store, flush=flush, commitlog_file_bytes=1 << 20) as log:
+    opened = make_store(store, clock=SystemClock(), flush=flush, commitlog_file_bytes=1 << 20)
+    async with local_log(opened, SystemClock()) as log:
         journal = SessionJournal(log, view, SystemClock(), gateway="gw")
         retained = RetainedStore(log, view, SystemClock())
-        while journal.refresh(100) or retained.refresh(100) or not journal.is_current:
+        while (
+            journal.refresh(100)
+            or retained.refresh(100)
+            or not (journal.is_current and retained.is_current)
+        ):
             await trio.lowlevel.checkpoint()
         sessions = {session.client_id: session for session in journal.list_sessions()}
         found = retained.scan("#", "", 100, retained.now()).messages
