@@ -122,6 +122,9 @@ class Follower:
         read = self._read(queue, applied.next_offset, limit)
         if read is None:
             return False
+        if not read.records and read.next_offset <= applied.next_offset:
+            self.next_offset = applied.next_offset
+            return False  # nothing is written when there is nothing new
         if applied.begin_offset < 0:
             applied = Applied(read.begin_offset, read.begin_offset, 0, 0)
         elif read.begin_offset > applied.next_offset:

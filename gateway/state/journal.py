@@ -93,7 +93,7 @@ class SessionJournal:
         self._told: dict[str, int] = {}
         self._owed: dict[str, Progress] = {}
         self._tick: tuple[Ticket, dict[str, Progress]] = (SETTLED, {})
-        self._appended_ms = 0
+        self._appended_ms = clock.monotonic_ms()
         self._has_saved = False
 
     # --- writing -------------------------------------------------------------------------
@@ -161,9 +161,8 @@ class SessionJournal:
                 owed.setdefault(client_id, entry)
             self._told.clear()
         moved = {queue: at for queue, at in positions.items() if self._told.get(queue) != at}
-        now_ms = self._clock.now_ms()
-        is_silent = not moved and not owed
-        if is_silent and (not self._has_saved or now_ms - self._appended_ms < SILENCE_MS_MAX):
+        silence_ms = self._clock.monotonic_ms() - self._appended_ms
+        if not (moved or owed or (self._has_saved and silence_ms >= SILENCE_MS_MAX)):
             self._tick = (SETTLED, {})
             return SETTLED
         # The positions come last: without the entries they would tell too much.
@@ -189,7 +188,7 @@ class SessionJournal:
         return self._gateway, self._run, self._number
 
     def _append(self, records: Sequence[Record]) -> Ticket:
-        now_ms = self._appended_ms = self._clock.now_ms()
+        now_ms, self._appended_ms = self._clock.now_ms(), self._clock.monotonic_ms()
         ticket = self._log_port.append([message_of(r, self._queue, now_ms) for r in records])
         for record in records:
             self._note(record, ticket)
