@@ -39,7 +39,7 @@ from motelog.gateway.sessions.connect_rules import (
     ConnectRules,
     Refused,
     check_disconnect,
-    refuse_above_limit,
+    refuse_for_now,
     refuse_unread,
 )
 from motelog.gateway.sessions.connection import Connection
@@ -54,6 +54,7 @@ from motelog.gateway.sessions.subscribe_rules import (
 from motelog.gateway.sessions.subscriptions import SubscriptionTree
 from motelog.gateway.state.journal import SessionJournal
 from motelog.gateway.state.stored import Received, StoredFilter, StoredSession, StoredWill
+from motelog.gateway.state.view import ViewError
 
 logger = logging.getLogger(__name__)
 
@@ -69,7 +70,7 @@ _FAULTS: Final = {
     Fault.IDLE: (ReasonCode.KEEP_ALIVE_TIMEOUT, "no packet within the keep alive and a half"),
 }
 #: Rows of the view that one tick looks at, so that many sessions that end together stall nobody.
-DUE_MAX: Final = 1000
+DUE_MAX: Final = 100
 
 
 class Clients:
@@ -324,7 +325,8 @@ class Clients:
         elif self._has_room(decision.client_id):
             self._accept(connection, decision)
         else:
-            self._refuse(connection, refuse_above_limit(decision))
+            why = "as many clients are connected as connections_max allows"
+            self._refuse(connection, refuse_for_now(decision, why))
 
     def _has_room(self, client_id: str) -> bool:
         """Return whether the client may connect: it is new and there is room, or it takes over."""
@@ -333,7 +335,12 @@ class Clients:
     def _accept(self, connection: Connection, accepted: Accepted) -> None:
         client_id = accepted.client_id
         self._take_over(client_id)
-        stored = self._journal.load(client_id)
+        try:
+            stored = self._journal.load(client_id)
+        except ViewError as exc:
+            why = f"stored sessions cannot be found for the moment: {exc}"
+            self._refuse(connection, refuse_for_now(accepted, why))
+            return
         if stored is not None:
             expires_ms = stored.expires_ms
             is_expired = expires_ms is not None and expires_ms <= self._clock.now_ms()

@@ -107,5 +107,10 @@ class GatewayConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     """SQLite file with the state that the log has of sessions; it may be deleted while nothing
     runs. Empty: gateway/view.db in the folder of the broker's store."""
 
+    state_rewrite_hours: PositiveInt = 24
+    """Age at which the record of a session or retained message is appended again, so that it is
+    never in a part of the log that is deleted by age; at most half of the store's retention_hours,
+    where the broker is in this process."""
+
     topic_map: tuple[TopicRule, ...] = ()
     """The operator's rules for where topic names go; the built-in rules come after them."""

@@ -33,7 +33,10 @@ DESCRIPTORS_KEPT: Final = 1024
 #: How often progress is stored: a crash costs repeated QoS 1 messages of this time.
 TICK_S: Final = 1.0
 #: Changes that are read back before others have their turn: some milliseconds.
-READ_BACK_MAX: Final = 1000
+READ_BACK_MAX: Final = 50
+#: Records of state that are appended again in one tick.
+REWRITES_MAX: Final = 100
+HOUR_MS: Final = 3_600_000
 #: Names this gateway in records of its sessions.
 GATEWAY_NAME: Final = "gateway"
 
@@ -102,6 +105,8 @@ class Gateway:
                     await trio.lowlevel.checkpoint()
                 while journal.refresh(READ_BACK_MAX):
                     await trio.lowlevel.checkpoint()
+                kept_ms = config.state_rewrite_hours * HOUR_MS
+                journal.rewrite_older(self._clock.now_ms() - kept_ms, REWRITES_MAX)
                 reactor.flush()
 
         reactor.listen(

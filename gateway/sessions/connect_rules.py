@@ -214,9 +214,8 @@ def refuse_unread(reason_code: int, why: str) -> Refused:
     return Refused(reason_code, why, client_id="", connack=b"")
 
 
-def refuse_above_limit(accepted: Accepted) -> Refused:
-    """Refuse a client for which the gateway has no connection left."""
-    why = "as many clients are connected as connections_max allows"
+def refuse_for_now(accepted: Accepted, why: str) -> Refused:
+    """Refuse a client that the gateway cannot serve at the moment."""
     code = ReasonCode.SERVER_UNAVAILABLE
     terms = accepted.version, accepted.packet_bytes_max, accepted.wants_reasons
     return Refused(code, why, accepted.client_id, _refusing_connack(*terms, code, why))

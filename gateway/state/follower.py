@@ -92,6 +92,17 @@ class Follower:
             self._faults.warning("the view is not brought up to date: %s", exc)
             return False
 
+    def begin_behind(self, queue_offset: int) -> int:
+        """Return where the queue begins if the record at ``queue_offset`` has been deleted.
+
+        Else ``queue_offset``, as far as is known at once.
+        """
+        queues = self._log_port.queues(self._topic)
+        if not queues:
+            return queue_offset
+        read = self._log_port.read(queues[0], queue_offset, count_max=1, bytes_max=1)
+        return read.begin_offset if isinstance(read, LogRead) else queue_offset
+
     def _aim(self, queue: QueueHandle) -> None:
         """Ask once in the view's life where the log ends."""
         life = self._view.life
@@ -111,6 +122,9 @@ class Follower:
         read = self._read(queue, applied.next_offset, limit)
         if read is None:
             return False
+        if not read.records and read.next_offset <= applied.next_offset:
+            self.next_offset = applied.next_offset
+            return False  # nothing is written when there is nothing new
         if applied.begin_offset < 0:
             applied = Applied(read.begin_offset, read.begin_offset, 0, 0)
         elif read.begin_offset > applied.next_offset:

@@ -20,13 +20,14 @@ from __future__ import annotations
 import secrets
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 
 from motelog.core.clock import Clock
 from motelog.core.topic_names import MQTT_SESSION_TOPIC
 from motelog.gateway.log.log_port import SETTLED, LogPort, Ticket
 from motelog.gateway.state.follower import Follower
-from motelog.gateway.state.progress import AWAY, Position, SessionState, move, state_of
+from motelog.gateway.state.progress import Position, SessionState, move, state_of
 from motelog.gateway.state.records import (
     EndRecord,
     MarksRecord,
@@ -43,7 +44,7 @@ from motelog.gateway.state.view import View, ViewError
 _T = TypeVar("_T")
 
 #: Entries or marks in one record: what reading it back may cost without a pause.
-ENTRIES_MAX: Final = 100
+ENTRIES_MAX: Final = 50
 #: A tick that has nothing to tell is left out, but not for longer: after a crash, its time says how
 #: long sessions have been away.
 SILENCE_MS_MAX: Final = 10_000
@@ -92,7 +93,7 @@ class SessionJournal:
         self._told: dict[str, int] = {}
         self._owed: dict[str, Progress] = {}
         self._tick: tuple[Ticket, dict[str, Progress]] = (SETTLED, {})
-        self._appended_ms = 0
+        self._appended_ms = clock.monotonic_ms()
         self._has_saved = False
 
     # --- writing -------------------------------------------------------------------------
@@ -160,9 +161,8 @@ class SessionJournal:
                 owed.setdefault(client_id, entry)
             self._told.clear()
         moved = {queue: at for queue, at in positions.items() if self._told.get(queue) != at}
-        now_ms = self._clock.now_ms()
-        is_silent = not moved and not owed
-        if is_silent and (not self._has_saved or now_ms - self._appended_ms < SILENCE_MS_MAX):
+        silence_ms = self._clock.monotonic_ms() - self._appended_ms
+        if not (moved or owed or (self._has_saved and silence_ms >= SILENCE_MS_MAX)):
             self._tick = (SETTLED, {})
             return SETTLED
         # The positions come last: without the entries they would tell too much.
@@ -188,7 +188,7 @@ class SessionJournal:
         return self._gateway, self._run, self._number
 
     def _append(self, records: Sequence[Record]) -> Ticket:
-        now_ms = self._appended_ms = self._clock.now_ms()
+        now_ms, self._appended_ms = self._clock.now_ms(), self._clock.monotonic_ms()
         ticket = self._log_port.append([message_of(r, self._queue, now_ms) for r in records])
         for record in records:
             self._note(record, ticket)
@@ -265,17 +265,21 @@ class SessionJournal:
         return positions
 
     def due(self, now_ms: int, limit: int) -> list[StoredSession]:
-        """Return up to ``limit`` sessions without a connection whose expiry or will is due."""
+        """Return up to ``limit`` sessions without a connection whose expiry or will is due.
+
+        While the view is not current, nothing is.
+        """
         due: list[StoredSession] = []
-        for client_id in self._rows.due(now_ms):
-            session = self.load(client_id)
-            if session is None:
-                continue
-            times = (session.expires_ms, session.will_due_ms)
-            if any(ms is not None and ms <= now_ms for ms in times):
-                due.append(session)
-                if len(due) == limit:
-                    break
+        with suppress(ViewError):
+            for client_id in self._rows.due(now_ms):
+                session = self.load(client_id)
+                if session is None:
+                    continue
+                times = (session.expires_ms, session.will_due_ms)
+                if any(ms is not None and ms <= now_ms for ms in times):
+                    due.append(session)
+                    if len(due) == limit:
+                        break
         return due
 
     def count(self) -> int:
@@ -334,27 +338,32 @@ class SessionJournal:
     def rewrite_older(self, than_ms: int, limit: int) -> int:
         """Append again up to ``limit`` sessions whose whole record is older; return how many.
 
-        So the log may delete what is older. A record that another gateway has replaced meanwhile is
-        not replaced by this one.
+        So the log may delete what is older. If it has deleted more, sessions whose record is gone
+        are appended again too: the view still has them. A record that another gateway has replaced
+        meanwhile is not replaced by this one. Sessions that are connected to another gateway are
+        that one's to keep.
         """
         rewritten = 0
-        for at, client_id, store_ms in self._rows.oldest(limit):
-            if store_ms >= than_ms:
-                break
-            if client_id in self._written:
-                continue  # written just now, or not read back: there is time
-            found = self._find(client_id)
-            assert found is not None
-            session, state = found
-            if state.run not in (AWAY, self._run) and session.left_ms is None:
-                continue  # its own gateway does
-            if session.left_ms is None and (state.pinned or session.inflight):
-                self._owed.setdefault(
-                    client_id, Progress(client_id, state.pinned, session.inflight)
-                )
-            self._append_session(session, at)
-            rewritten += 1
+        with suppress(ViewError):
+            oldest = self._rows.oldest(self._run, limit) if self.is_current else []
+            begin = self._follower.begin_behind(oldest[0][0]) if oldest else 0
+            for at, client_id, store_ms in oldest:
+                if store_ms >= than_ms and at >= begin:
+                    break
+                # What was written just now is younger already, or soon in the view.
+                if client_id not in self._written:
+                    self._rewrite(client_id, at)
+                    rewritten += 1
         return rewritten
+
+    def _rewrite(self, client_id: str, at: int) -> None:
+        found = self._find(client_id)
+        assert found is not None, "its row was just found"
+        session, state = found
+        if session.left_ms is None and (state.pinned or session.inflight):
+            entry = Progress(client_id, state.pinned, session.inflight)
+            self._owed.setdefault(client_id, entry)
+        self._append_session(session, at)
 
 
 def _parts(entries: list[_T]) -> list[tuple[_T, ...]]:

@@ -16,12 +16,19 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable
+from contextlib import suppress
 from typing import Any, Final, NamedTuple
 
 from sortedcontainers import SortedDict
 
 from motelog.core.clock import Clock
-from motelog.core.message import PROPERTIES_BYTES_MAX, encode_host
+from motelog.core.message import (
+    PROPERTIES_BYTES_MAX,
+    TAGS,
+    decode_properties,
+    encode_host,
+    tags_code,
+)
 from motelog.core.topic_names import MQTT_RETAINED_TOPIC
 from motelog.gateway.log.log_port import LogPort, Ticket
 from motelog.gateway.mapping.message_properties import expires_ms
@@ -112,16 +119,24 @@ class RetainedStore:
     def rewrite_older(self, than_ms: int, limit: int) -> int:
         """Append again up to ``limit`` messages whose record is older; return how many.
 
-        So the log may delete what is older. A message that was replaced meanwhile stays replaced.
+        So the log may delete what is older. If it has deleted more, messages whose record is gone
+        are appended again too: the view still has them. A message that was replaced meanwhile
+        stays replaced.
         """
         now_ms = self._clock.now_ms()
         batch = []
-        for message in self._rows.oldest(than_ms, limit):
-            text = message.properties + kept_property(message)
-            is_expired = message.expires_ms is not None and message.expires_ms <= now_ms
-            if message.name in self._written or is_expired or len(text) > PROPERTIES_BYTES_MAX:
-                continue
-            batch.append((self._queue, message.payload, text, 0, now_ms, _HOST, 0, 0, 0, 0))
+        with suppress(ViewError):
+            oldest = self._rows.oldest(limit) if self.is_current else []
+            begin = self._follower.begin_behind(oldest[0][0].queue_offset) if oldest else 0
+            for message, record_ms in oldest:
+                if record_ms >= than_ms and message.queue_offset >= begin:
+                    break
+                text = message.properties + kept_property(message)
+                is_expired = message.expires_ms is not None and message.expires_ms <= now_ms
+                if message.name in self._written or is_expired or len(text) > PROPERTIES_BYTES_MAX:
+                    continue
+                code = tags_code(decode_properties(text).get(TAGS))
+                batch.append((self._queue, message.payload, text, code, now_ms, _HOST, 0, 0, 0, 0))
         if batch:
             self._log_port.append(batch)
         return len(batch)

@@ -167,12 +167,12 @@ class RetainedRows:
                 self._add(Retained(*row), -1)
         return len(rows)
 
-    def oldest(self, than_ms: int, limit: int) -> list[Retained]:
-        """Return the messages whose record is the oldest, and older than ``than_ms``."""
+    def oldest(self, limit: int) -> list[tuple[Retained, int]]:
+        """Return the messages with the oldest records, and when these were stored."""
         rows = self._view.execute(
             f"SELECT {_COLUMNS}, record_ms FROM retained ORDER BY at LIMIT ?", (limit,)
         ).fetchall()
-        return [Retained(*row[:6]) for row in rows if row[6] < than_ms]
+        return [(Retained(*row[:6]), row[6]) for row in rows]
 
 
 def kept_property(message: Retained) -> bytes:

@@ -337,10 +337,16 @@ class SessionRows:
         ).fetchall()
         return [name for (name,) in rows if name.startswith(prefix)]
 
-    def oldest(self, limit: int) -> list[tuple[int, str, int]]:
-        """Return (queue offset, client identifier, store time) of the oldest whole records."""
+    def oldest(self, key: int, limit: int) -> list[tuple[int, str, int]]:
+        """Return (queue offset, client identifier, store time) of the oldest whole records.
+
+        But for those of sessions that are connected in another run than ``key``.
+        """
+        numbers = [AWAY, *(r.number for r in self.runs.values() if r.is_over or r.key == key)]
         return self._view.execute(
-            "SELECT at, client_id, store_ms FROM sessions ORDER BY at LIMIT ?", (limit,)
+            "SELECT at, client_id, store_ms FROM sessions"
+            f" WHERE run IN ({','.join(map(str, numbers))}) ORDER BY at LIMIT ?",
+            (limit,),
         ).fetchall()
 
     # --- bytes of a row ------------------------------------------------------------------

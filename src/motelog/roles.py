@@ -151,7 +151,7 @@ async def _start_all(
         _watch(broker, health)
     if "gateway" in config.roles:
         assert broker is not None, "checked by MotelogConfig"
-        gateway = Gateway(_with_view(config), LocalLog(broker.api))
+        gateway = Gateway(_beside_store(config), LocalLog(broker.api))
         registry.add_counters("motelog_gateway", gateway.metrics.sample)
         await start("gateway", config.gateway.listen, gateway)
 
@@ -205,12 +205,17 @@ def _with_namesrv(config: BrokerConfig, roles: Roles) -> BrokerConfig:
     return msgspec.structs.replace(config, namesrv=(format_address(host, port),))
 
 
-def _with_view(config: MotelogConfig) -> GatewayConfig:
-    """Return the gateway's section; where it names no view, with one beside the store."""
-    if config.gateway.view_path or config.broker is None:
+def _beside_store(config: MotelogConfig) -> GatewayConfig:
+    """Return the gateway's section with a view beside the store, unless it names one.
+
+    Records of state are appended again before the store may delete them.
+    """
+    if config.broker is None:
         return config.gateway
-    path = Path(config.broker.store.directory) / "gateway" / "view.db"
-    return msgspec.structs.replace(config.gateway, view_path=str(path))
+    store = config.broker.store
+    hours = max(1, min(config.gateway.state_rewrite_hours, store.retention_hours // 2))
+    path = config.gateway.view_path or str(Path(store.directory) / "gateway" / "view.db")
+    return msgspec.structs.replace(config.gateway, view_path=path, state_rewrite_hours=hours)
 
 
 def _kv_config_path(config: MotelogConfig) -> str:

@@ -3,7 +3,8 @@
 Usage: python session_writer.py FOLDER VIEW async|sync ROUND
 
 It writes a line ``number`` for each whole state that is in the log: session ``dev{number % 20}``
-with this number as its cursor. It ends when its parent has.
+with this number as its cursor. Each of these numbers is also the retained message of a topic name,
+``retained/{number % 20}``. It ends when its parent has.
 """
 
 from __future__ import annotations
@@ -19,11 +20,15 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 # These need the path.
 from motelog.core.clock import SystemClock
-from motelog.gateway.log.log_port import Ticket
+from motelog.core.message import MQTT_TOPIC, encode_host, encode_properties
+from motelog.gateway.log.local_log import LocalLog
+from motelog.gateway.log.log_port import QueueHandle, Ticket
 from motelog.gateway.state.journal import SessionJournal
+from motelog.gateway.state.retained import RetainedStore
 from motelog.gateway.state.stored import Mark, MarkKind, Progress, StoredFlight, StoredSession
 from motelog.gateway.state.view import View
 from tests.support.local_log import local_log
+from tests.support.stores import make_store
 
 SESSIONS = 20
 QUEUE = "t/0"
@@ -33,36 +38,63 @@ async def main(folder: str, view_path: str, flush: str, round_: int) -> None:
     parent = os.getppid()
     view = View(view_path)
     view.open()
-    async with local_log(Path(folder), flush=flush, commitlog_file_bytes=1 << 20) as log:
+    store = make_store(folder, clock=SystemClock(), flush=flush, commitlog_file_bytes=1 << 20)
+    async with local_log(store, SystemClock()) as log:
         journal = SessionJournal(log, view, SystemClock(), gateway="gw")
-        while journal.refresh(100) or not journal.is_current:
+        retained = RetainedStore(log, view, SystemClock())
+        while (
+            journal.refresh(100)
+            or retained.refresh(100)
+            or not (journal.is_current and retained.is_current)
+        ):
             await trio.lowlevel.checkpoint()
+        log.create_topic("retained", 1)
+        queue = log.queue_of("retained", "")
         async with trio.open_nursery() as nursery:
             nursery.start_soon(checkpoints, view)
             waiting: deque[tuple[int, Ticket]] = deque()
             number = round_ * 1_000_000
             while os.getppid() == parent:
                 number += 1
-                write(journal, number, waiting)
+                stored = write(journal, number)
+                if stored is not None:
+                    waiting.append((number, stored))
+                    waiting.append((number, retain(log, retained, queue, number)))
                 if not number % 7:
                     journal.refresh(50)
+                    retained.refresh(50)
                 log.settle_soon()
                 await trio.lowlevel.checkpoint()
                 while waiting and waiting[0][1].is_settled:
-                    stored, ticket = waiting.popleft()
+                    settled, ticket = waiting.popleft()
                     assert ticket.error is None
-                    sys.stdout.write(f"{stored}\n")
+                    if not waiting or waiting[0][0] != settled:
+                        sys.stdout.write(f"{settled}\n")
                 sys.stdout.flush()
             nursery.cancel_scope.cancel()
 
 
-def write(journal: SessionJournal, number: int, waiting: deque[tuple[int, Ticket]]) -> None:
-    """Write the next record: a session connects, tells how far it is, and leaves."""
+def retain(log: LocalLog, retained: RetainedStore, queue: QueueHandle, number: int) -> Ticket:
+    """Publish the next retained message."""
+    name = f"retained/{number % SESSIONS}"
+    text = encode_properties({MQTT_TOPIC: name})
+    payload = str(number).encode()
+    published = (queue, payload, text, 0, number, encode_host("127.0.0.1", 1), 0, 0, 0, 0)
+    ticket = log.append([published, retained.message(name, published)])
+    retained.appended(ticket)
+    return ticket
+
+
+def write(journal: SessionJournal, number: int) -> Ticket | None:
+    """Write the next record: a session connects, tells how far it is, and leaves.
+
+    Return the ticket if it is a whole state.
+    """
     client_id = f"dev{number % SESSIONS}"
     match number // SESSIONS % 3:
         case 0:
             session = StoredSession(client_id, 60, None, (), {QUEUE: number})
-            waiting.append((number, journal.save(session, lagging=[QUEUE])))
+            return journal.save(session, lagging=[QUEUE])
         case 1:
             flight = StoredFlight(7, QUEUE, number, 1)
             journal.tick({QUEUE: number}, [Progress(client_id, {QUEUE: number}, (flight,))])
@@ -70,7 +102,8 @@ def write(journal: SessionJournal, number: int, waiting: deque[tuple[int, Ticket
             journal.commit()
         case 2:
             session = StoredSession(client_id, 60, number, (), {QUEUE: number})
-            waiting.append((number, journal.save(session)))
+            return journal.save(session)
+    return None
 
 
 async def checkpoints(view: View) -> None:

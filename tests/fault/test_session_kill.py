@@ -1,4 +1,4 @@
-"""kill -9 of a gateway's process: each session comes back as it was stored last, or later.
+"""kill -9 of a gateway's process: what was stored last comes back, or something later.
 
 Whether the view is still there makes no difference.
 """
@@ -15,10 +15,12 @@ import trio
 
 from motelog.core.clock import SystemClock
 from motelog.gateway.state.journal import SessionJournal
+from motelog.gateway.state.retained import RetainedStore
 from motelog.gateway.state.stored import StoredSession
 from motelog.gateway.state.view import IN_MEMORY, View
 from tests.fault.session_writer import QUEUE, SESSIONS
 from tests.support.local_log import local_log
+from tests.support.stores import make_store
 
 WRITER = Path(__file__).with_name("session_writer.py")
 ROUNDS = 3
@@ -37,12 +39,14 @@ async def test_sessions_are_what_was_stored_last(tmp_path: Path, flush: str) -> 
         with trio.fail_after(60):
             for number in await trio.to_thread.run_sync(killed, store, view, flush, round_, lines):
                 stored[f"dev{number % SESSIONS}"] = number
-            kept = await sessions(store, str(view), flush)
-            fresh = await sessions(store, IN_MEMORY, flush)
+            kept = await state(store, str(view), flush)
+            fresh = await state(store, IN_MEMORY, flush)
         assert kept == fresh
+        sessions, retained = fresh
         for client_id, number in stored.items():
-            assert fresh[client_id].cursors[QUEUE] >= number
-            assert fresh[client_id].left_ms is not None
+            assert sessions[client_id].cursors[QUEUE] >= number
+            assert sessions[client_id].left_ms is not None
+            assert int(retained[f"retained/{number % SESSIONS}"]) >= number
 
 
 def killed(store: Path, view: Path, flush: str, round_: int, lines: int) -> list[int]:
@@ -64,14 +68,23 @@ def killed(store: Path, view: Path, flush: str, round_: int, lines: int) -> list
     return numbers
 
 
-async def sessions(store: Path, view_path: str, flush: str) -> dict[str, StoredSession]:
-    """Return all sessions as the next start finds them."""
+async def state(
+    store: Path, view_path: str, flush: str
+) -> tuple[dict[str, StoredSession], dict[str, bytes]]:
+    """Return sessions and retained payloads as the next start finds them."""
     view = View(view_path)
     view.open()
-    async with local_log(store, flush=flush, commitlog_file_bytes=1 << 20) as log:
+    opened = make_store(store, clock=SystemClock(), flush=flush, commitlog_file_bytes=1 << 20)
+    async with local_log(opened, SystemClock()) as log:
         journal = SessionJournal(log, view, SystemClock(), gateway="gw")
-        while journal.refresh(100) or not journal.is_current:
+        retained = RetainedStore(log, view, SystemClock())
+        while (
+            journal.refresh(100)
+            or retained.refresh(100)
+            or not (journal.is_current and retained.is_current)
+        ):
             await trio.lowlevel.checkpoint()
-        found = {session.client_id: session for session in journal.list_sessions()}
+        sessions = {session.client_id: session for session in journal.list_sessions()}
+        found = retained.scan("#", "", 100, retained.now()).messages
     view.close()
-    return found
+    return sessions, {message.name: message.payload for message in found}

@@ -59,7 +59,7 @@ class Stage:
         self.reasons: list[str] = []
         self.clock = ManualClock(self.log.now_ms)
         self.metrics = GatewayMetrics()
-        view = View(IN_MEMORY)
+        view = self.view = View(IN_MEMORY)
         view.open()
         self.journal = SessionJournal(self.log, view, self.clock, gateway="stage")
         while self.journal.refresh(1000) or not self.journal.is_current:

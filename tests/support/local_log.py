@@ -7,23 +7,20 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from pathlib import Path
-from typing import Any
 
 import trio
 
 from motelog.core.broker.api import BrokerApi
 from motelog.core.broker.tables.topics import TopicTable
-from motelog.core.clock import SystemClock
+from motelog.core.clock import Clock
+from motelog.core.store.message_store import MessageStore
 from motelog.gateway.log.local_log import LocalLog
-from tests.support.stores import STORE_HOST, make_store
+from tests.support.stores import STORE_HOST
 
 
 @asynccontextmanager
-async def local_log(folder: Path, **config: Any) -> AsyncIterator[LocalLog]:
-    """Open the store in ``folder`` and run what a log needs of a broker."""
-    clock = SystemClock()
-    store = make_store(folder, clock=clock, **config)
+async def local_log(store: MessageStore, clock: Clock) -> AsyncIterator[LocalLog]:
+    """Open ``store`` and run what a log needs of a broker."""
     topics = TopicTable(
         broker_name="b", cluster="c", default_queue_count=4, auto_create=True, topics_max=100
     )

@@ -95,6 +95,19 @@ def test_client_above_the_limit_is_answered_and_one_that_is_known_takes_over(
     assert stage.sent(6) == [b"\x20\x02\x00\x00"]
 
 
+def test_client_is_refused_while_its_session_cannot_be_found() -> None:
+    stage = Stage()
+    stage.turn((1, connect("one")), opened=[1])
+    stage.view.rebuild("for the test")
+    stage.turn((2, connect("one")), (3, connect("two", 5)), opened=[2, 3])
+    assert (stage.sent(2), stage.sent(3)) == ([b"\x20\x02\x00\x03"], [b"\x20\x03\x00\x88\x00"])
+    assert stage.output.closed == [1, 2, 3]
+    while stage.journal.refresh(100):
+        pass
+    stage.turn((4, connect("one")), opened=[4])
+    assert stage.sent(4) == [b"\x20\x02\x00\x00"]
+
+
 def test_fault_before_connect_ends_the_connection_without_an_answer() -> None:
     stage = Stage()
     stage.turn(opened=[1], faults=[(1, Fault.IDLE)])

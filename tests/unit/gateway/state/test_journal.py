@@ -359,6 +359,20 @@ def test_old_records_are_written_again_with_all_that_was_told() -> None:
     assert found.inflight == expected["dev"].inflight
 
 
+def test_session_whose_record_is_gone_is_written_again() -> None:
+    stage = Stage()
+    stage.journal.save(left(SESSION, 5))
+    stage.journal.save(StoredSession("other", 60, 1))
+    stage.read()
+    records = len(stage.log.records[MQTT_SESSION_TOPIC, 0])
+    stage.log.begin_offsets[MQTT_SESSION_TOPIC, 0] = records - 1
+    assert stage.journal.rewrite_older(0, 10) == 1
+    stage.read()
+    assert stage.journal.rewrite_older(0, 10) == 0
+    stage.start()
+    assert stage.journal.load("dev") == left(SESSION, 5)
+
+
 def test_repeated_record_does_not_replace_a_newer_one() -> None:
     stage = Stage()
     here = stage.journal
@@ -370,7 +384,7 @@ def test_repeated_record_does_not_replace_a_newer_one() -> None:
     there.save(SESSION)
     there.save(StoredSession("ended", 60, 1))
     stage.journal = here
-    here._rows.oldest = lambda limit: [(1, "dev", 0)]  # type: ignore[method-assign]  # not read back
+    here._rows.oldest = lambda key, limit: [(1, "dev", 0)]  # type: ignore[method-assign]  # not read back
     here.rewrite_older(stage.clock.now_ms(), 10)
     stage.journal = there
     stage.read()

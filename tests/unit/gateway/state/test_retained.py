@@ -204,6 +204,19 @@ def test_old_records_are_written_again_with_their_time() -> None:
     assert after._replace(queue_offset=before.queue_offset) == before
 
 
+def test_message_whose_record_is_gone_is_written_again() -> None:
+    stage = Stage()
+    stage.publish("a", b"1")
+    stage.publish("b", b"2")
+    stage.read()
+    stage.log.begin_offsets[KEY] = 1
+    assert stage.store.rewrite_older(0, 10) == 1
+    stage.read()
+    assert stage.store.rewrite_older(0, 10) == 0
+    stage.start()
+    assert stage.payload("a") == b"1"
+
+
 def test_repeated_record_does_not_bring_back_what_was_replaced_or_removed() -> None:
     stage = Stage()
     stage.publish("a", b"1")
