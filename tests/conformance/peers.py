@@ -214,6 +214,10 @@ class Peer:
 
     # --- what the peer was sent ----------------------------------------------------------
 
+    def received(self) -> bytes:
+        """Take what came, as it came."""
+        return b"".join(self.gateway.stage.output.sent.pop(self.number, []))
+
     def packets(self) -> list[Packet]:
         """Take all packets that came."""
         self._receive()
@@ -299,7 +303,7 @@ class Peer:
         raise AssertionError(f"no {packet_type.name} came: {self._inbox}")
 
     def _receive(self) -> None:
-        data = b"".join(self.gateway.stage.sent(self.number))
+        data = self.received()
         while data:
             end = _frame_end(data)
             reader = FieldReader(data[1:end])

@@ -374,5 +374,4 @@ def test_the_plainest_client_is_served(gateway: Gateway, version: int) -> None:
     peer.send_hex("100d 00044d5154540402003c 000161")
     peer.send_hex("8206 0001 000174 00")
     peer.send_hex("3005 000174 6869")
-    sent = gateway.stage.sent(peer.number)
-    assert b"".join(sent).hex(" ") == "20 02 00 00 90 03 00 01 00 30 05 00 01 74 68 69"
+    assert peer.received().hex(" ") == "20 02 00 00 90 03 00 01 00 30 05 00 01 74 68 69"

@@ -25,6 +25,13 @@ def test_a_message_at_qos_0_goes_out_once_without_dup(gateway: Gateway, version:
     assert (message.qos, message.dup, message.payload) == (0, False, b"zero")
 
 
+@proves(mqtt3="MQTT-3.3.1-2 MQTT-4.8.0-1", mqtt5="MQTT-3.3.1-2 MQTT-4.13.1-1")
+def test_dup_at_qos_0_is_malformed(gateway: Gateway, version: int) -> None:
+    peer = gateway.connect(version)
+    peer.put("q0", qos=0, dup=True)
+    peer.assert_ended(MALFORMED)
+
+
 @proves(mqtt3="MQTT-3.3.1-3", mqtt5="MQTT-3.3.1-3")
 def test_dup_is_not_passed_on(gateway: Gateway, version: int) -> None:
     peer, publisher = gateway.connect(version), gateway.connect(version)

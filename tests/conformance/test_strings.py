@@ -88,7 +88,7 @@ def test_lengths_that_are_sent_have_as_few_bytes_as_they_need(
     for size in (117, 118, 16_000, 17_000):
         publisher.publish("lengths", bytes(size))
         body = 2 + len("lengths") + 1 + size
-        (sent,) = gateway.stage.sent(peer.number)
+        sent = peer.received()
         assert len(sent) - body == 1 + (1 if body < 128 else 2 if body < 16_384 else 3)
 
 
