@@ -141,6 +141,8 @@ class RemoteLog:
             try:
                 await self._topics.run(task_status=task_status)
             finally:
+                if not self._topics.is_running:
+                    self._closed.set()  # nobody was served, so nobody closes
                 stopped.set()
 
     async def _keep_client(

@@ -73,7 +73,7 @@ class Client:
         self.client.loop_stop()
 
     def _on_message(self, _client: object, _data: object, message: paho.MQTTMessage) -> None:
-        self.received.append((message.topic, message.payload))
+        self.received.append((message.topic, bytes(message.payload)))
 
     def _on_publish(
         self, _client: object, _data: object, mid: int, reason: object, _properties: object

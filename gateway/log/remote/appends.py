@@ -96,7 +96,7 @@ class Appends:
         group: str,
         wait_s: float,
         waiting_bytes_max: int,
-        hold: Callable[[Place, Part], None],
+        hold: Callable[[Place, Part], MotelogError | None],
     ) -> None:
         self._client = client
         self._links = links
@@ -145,10 +145,13 @@ class Appends:
         for place, part in parts:
             self._waiting_bytes += part.body_bytes
             queue = place.queue
-            if queue is None:
-                self._hold(place, part)
-            else:
+            if queue is not None:
                 self.queue_part(queue, part)
+            elif (error := self._hold(place, part)) is not None:
+                self._end(part, error)
+        if not ticket.parts_left and self._unsettled[0] is ticket:
+            self._unsettled.popleft()
+            ticket.is_settled = True
         return ticket
 
     def queue_part(self, queue: RemoteQueue, part: Part) -> None:
@@ -219,7 +222,7 @@ class Appends:
         command = self._command(queue, parts)
         while True:
             # A broker that has been away for long does not make each new append wait again.
-            if 0 < link.away_s() <= self._wait_s:
+            if link.away_since is not None and link.away_s() <= self._wait_s:
                 with trio.move_on_at(deadline):
                     await link.is_back.wait()
             if link.away_since is not None:

@@ -49,7 +49,9 @@ ROUTES_INTERVAL_S: Final = 30.0
 #: How long name servers may take to know a new topic.
 ROUTE_WAIT_S: Final = 5.0
 ROUTE_RETRY_S: Final = 0.05
+#: How long a broker's refusal counts, and that no broker could be asked.
 REFUSED_S: Final = 60.0
+UNASKED_S: Final = 2.0
 REFUSALS_MAX: Final = 10_000
 
 _OUTAGES: Final = (NoNameServerError, BrokerError, RemotingError)
@@ -91,7 +93,7 @@ class Topics:
         self._queues: dict[MessageQueue, RemoteQueue] = {}
         #: Topics that were asked for before the first listing, with their queue counts.
         self._wanted: dict[str, int] = {}
-        self._is_running = False
+        self.is_running = False
         #: Topic -> why it was refused, and until when that counts.
         self._refusals: dict[str, tuple[BrokerError, float]] = {}
         self._created: list[Callable[[str], None]] = []
@@ -131,14 +133,14 @@ class Topics:
                 place.queue = topic.write_queues[number]
         return place
 
-    def hold(self, place: Place, part: Part) -> None:
-        """Keep a part until its topic is known."""
+    def hold(self, place: Place, part: Part) -> MotelogError | None:
+        """Keep a part until its topic is known, or return why the topic was refused."""
         topic = self._topics.get(place.topic)
-        if topic is None:
-            error, _ = self._refusals.get(place.topic, (_gone(place.topic), 0))
-            self._refuse([part], error)
-        else:
+        if topic is not None:
             topic.held.append((place, part))
+            return None
+        error, _ = self._refusals.get(place.topic, (_gone(place.topic), 0.0))
+        return error
 
     # --- creation ------------------------------------------------------------------------
 
@@ -157,29 +159,27 @@ class Topics:
                 raise error
             del self._refusals[name]
         self._topics[name] = Topic(name)
-        if self._is_running:
+        if self.is_running:
             self._client.start_soon(self._create, name, queue_count)
         else:
             self._wanted[name] = queue_count
 
     async def _create(self, name: str, queue_count: int) -> None:
         topic = self._topics[name]
-        error: MotelogError = _gone(name)
+        error, for_s = _gone(name), UNASKED_S
         with trio.move_on_after(self._wait_s):
             while not topic.is_known:
                 try:
                     await self._create_once(name, queue_count)
                     return
                 except BrokerError as exc:
-                    error = exc
+                    error, for_s = exc, REFUSED_S
                     break
                 except (NoNameServerError, RouteError, RemotingError) as exc:
-                    error = exc
+                    error = BrokerError(ResponseCode.SERVICE_NOT_AVAILABLE, str(exc))
                 await trio.sleep(LIST_INTERVAL_S / 4)
         if not topic.is_known:
-            if not isinstance(error, BrokerError):
-                error = BrokerError(ResponseCode.SERVICE_NOT_AVAILABLE, str(error))
-            self._note_refused(topic, error)
+            self._note_refused(topic, error, for_s)
 
     async def _create_once(self, name: str, queue_count: int) -> None:
         """Create a topic at every broker and adopt its route."""
@@ -228,17 +228,17 @@ class Topics:
         request = RemotingCommand(RequestCode.UPDATE_AND_CREATE_TOPIC, ext=ext)
         check(await self._links.request(link, request, timeout_s=REQUEST_TIMEOUT_S))
 
-    def _note_refused(self, topic: Topic, error: BrokerError) -> None:
+    def _note_refused(self, topic: Topic, error: BrokerError, for_s: float) -> None:
         logger.warning(
             "a topic could not be created, and is not tried again for a while topic=%s for_s=%g"
             " error=%s",
             topic.name,
-            REFUSED_S,
+            for_s,
             error,
         )
         if len(self._refusals) >= REFUSALS_MAX:
             self._refusals.clear()
-        self._refusals[topic.name] = error, trio.current_time() + REFUSED_S
+        self._refusals[topic.name] = error, trio.current_time() + for_s
         del self._topics[topic.name]
         for listener in self._refused:
             listener(topic.name)
@@ -250,7 +250,7 @@ class Topics:
         """Learn of topics until cancelled; started when those that exist are known."""
         while not await self._list(is_first=True):  # noqa: ASYNC110  # a name server has no event
             await trio.sleep(LIST_INTERVAL_S)
-        self._is_running = True
+        self.is_running = True
         for name, queue_count in self._wanted.items():
             if not self._topics[name].is_known:
                 self._client.start_soon(self._create, name, queue_count)

@@ -263,5 +263,5 @@ async def test_refused_connection_names_the_address() -> None:
     with trio.socket.socket() as unused:
         await unused.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{unused.getsockname()[1]}"
-        with pytest.raises(RemotingConnectionError, match=address):
+        with pytest.raises(RemotingConnectError, match=address):
             await connect(address, timeout_s=5)
