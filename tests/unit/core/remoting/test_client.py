@@ -9,7 +9,11 @@ import pytest
 import trio
 import trio.testing
 
-from motelog.core.errors import RemotingConnectionError, RemotingTimeoutError
+from motelog.core.errors import (
+    RemotingConnectError,
+    RemotingConnectionError,
+    RemotingTimeoutError,
+)
 from motelog.core.remoting.client import (
     OUTPUT_BYTES_HIGH,
     RemotingClient,
