@@ -46,6 +46,8 @@ from motelog.core.remoting.frames import (
 from motelog.core.remoting.server import Connection, Processor
 from motelog.core.topic_names import (
     DLQ_PREFIX,
+    GATEWAY_GROUP,
+    GATEWAY_TOPICS,
     RETRY_PREFIX,
     TOPICS_CLOSED_TO_SENDERS,
     is_group_topic,
@@ -320,7 +322,8 @@ class SendProcessor:
             text = f"{self.answers.waiting_count} sends wait for the disk already"
             raise BrokerError(ResponseCode.SYSTEM_BUSY, text)
         topic = ext[names.topic]
-        if topic in TOPICS_CLOSED_TO_SENDERS:
+        is_gateway_s = topic in GATEWAY_TOPICS and ext[names.group] == GATEWAY_GROUP
+        if topic in TOPICS_CLOSED_TO_SENDERS and not is_gateway_s:
             text = f"messages cannot be sent to the system topic {topic}"
             raise BrokerError(ResponseCode.NO_PERMISSION, text)
         queue_count, queue_id, *_ = numbers

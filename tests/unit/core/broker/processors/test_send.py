@@ -13,6 +13,7 @@ from motelog.core.message import StoredMessage
 from motelog.core.remoting.codes import RequestCode, ResponseCode
 from motelog.core.remoting.frames import FLAG_ONEWAY, RemotingCommand
 from motelog.core.remoting.server import Connection, answer_with
+from motelog.core.topic_names import GATEWAY_GROUP
 from tests.support.broker_stack import send_ext
 from tests.support.broker_stage import BrokerStage, Client, broker_stage
 from tests.support.stores import read_queue
@@ -61,6 +62,8 @@ def stored(stage: BrokerStage, topic: str, queue_id: int = 0) -> list[StoredMess
         (send_ext("R"), DENIED),
         (send_ext("SCHEDULE_TOPIC_XXXX"), DENIED),
         (send_ext("MQTT_SESSION"), DENIED),
+        (send_ext("MQTT_SESSION", a=GATEWAY_GROUP), OK),
+        (send_ext("SCHEDULE_TOPIC_XXXX", a=GATEWAY_GROUP), DENIED),
         (send_ext("MQTT_RETAINED"), DENIED),
         (send_ext("rmq_sys_motelog_timer"), DENIED),
         (send_ext("%DLQ%G"), ResponseCode.TOPIC_NOT_EXIST),
