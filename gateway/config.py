@@ -48,6 +48,10 @@ class GatewayConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     """HOST:PORT of every name server whose brokers keep the messages: ours, or Apache RocketMQ's.
     Empty: the broker of this process keeps them."""
 
+    name: Annotated[str, msgspec.Meta(min_length=1, max_length=64)] = "gateway"
+    """Names this gateway in what it stores of its sessions; gateways of the same brokers have
+    different ones."""
+
     append_wait_s: Annotated[float, msgspec.Meta(gt=0, le=300)] = 10.0
     """How long publishes wait for a broker elsewhere that is away; then they are refused."""
 

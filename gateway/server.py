@@ -36,8 +36,6 @@ TICK_S: Final = 1.0
 READ_BACK_MAX: Final = 1000
 #: How long to wait for a log that does not have them at hand.
 READ_BACK_PAUSE_S: Final = 0.005
-#: Names this gateway in records of its sessions.
-GATEWAY_NAME: Final = "gateway"
 
 
 class Gateway:
@@ -64,7 +62,7 @@ class Gateway:
                 await nursery.start(self._log_port.run)
                 try:
                     journal = SessionJournal(
-                        self._log_port, self._view, self._clock, gateway=GATEWAY_NAME
+                        self._log_port, self._view, self._clock, gateway=self._config.name
                     )
                     await _read_back(journal, self._log_port)
                     await self._serve(journal, task_status)

@@ -14,6 +14,7 @@ import trio
 
 from motelog.bridge.client import Client
 from motelog.bridge.pull import HOLD_S
+from motelog.core.topic_names import GATEWAY_GROUP
 from motelog.gateway.log.log_port import LogRead, QueueHandle, Settled, Ticket, Waiting
 from motelog.gateway.log.remote.appends import Appends, Part
 from motelog.gateway.log.remote.links import BrokerLinks
@@ -21,8 +22,6 @@ from motelog.gateway.log.remote.queues import Place, RemoteQueue
 from motelog.gateway.log.remote.reads import Fetch, Reads
 from motelog.gateway.log.remote.topics import Topics
 
-#: Consumer and producer group of all gateways, as RocketMQ's tools show it.
-GROUP: Final = "motelog-gateway"
 #: How long appends wait for a broker that is away or a topic that is being created.
 WAIT_S: Final = 10.0
 #: What may wait for brokers in all; further appends are refused.
@@ -40,7 +39,7 @@ class RemoteLog:
         self,
         namesrv: str,
         *,
-        group: str = GROUP,
+        group: str = GATEWAY_GROUP,
         wait_s: float = WAIT_S,
         waiting_bytes_max: int = WAITING_BYTES_MAX,
         kept_bytes_max: int = KEPT_BYTES_MAX,
@@ -63,6 +62,7 @@ class RemoteLog:
         self._topics = Topics(
             self._client,
             self._links,
+            group=group,
             wait_s=wait_s,
             release=self._release,
             refuse=self._appends.refuse,
@@ -73,7 +73,6 @@ class RemoteLog:
         self._closed = trio.Event()
         # The hot calls go straight to the parts.
         self.append: Callable[[list[Any]], Ticket] = self._appends.append
-        self.settle_soon = self._appends.settle_soon
         self.on_settled: Callable[[Callable[[Settled], None]], None] = self._appends.on_settled
         self.has_topic = self._topics.has
         self.create_topic = self._topics.create
@@ -82,10 +81,16 @@ class RemoteLog:
         self.on_topic_refused = self._topics.on_refused
         self.on_growth = self._reads.on_growth
 
+    def settle_soon(self) -> None:
+        """Do nothing: what was appended is sent as soon as the reactor waits."""
+
     # --- topics and queues ---------------------------------------------------------------
 
     def queue_of(self, topic: str, selector: str) -> QueueHandle:
         return self._topics.place(topic, selector)
+
+    def append_queues(self, topic: str) -> Sequence[QueueHandle]:
+        return self._topics.places(topic)
 
     def queues(self, topic: str) -> Sequence[QueueHandle]:
         return list(self._topics.read_queues(topic))
@@ -170,7 +175,6 @@ class RemoteLog:
         for place, part in held:
             assert place.queue is not None, "its topic is known"
             self._appends.queue_part(place.queue, part)
-        self._appends.settle_soon()
 
 
 def _groups(group: str) -> dict[str, list[dict[str, Any]]]:

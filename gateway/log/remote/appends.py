@@ -8,8 +8,10 @@ reached a broker is never sent a second time: if no answer comes, its publishers
 what they send again is their decision.
 Spec: RocketMQ SendMessageRequestHeaderV2, MessageBatch.
 
-    append -> a part per queue -> settle_soon -> one SEND_BATCH per queue -> answer -> tickets
+    append -> a part per queue -> one SEND_BATCH per queue -> answer -> tickets
                     topic not known yet: waits      broker away: waits, at most ``wait_s``
+
+The appends of all turns that a reactor takes in a row share the sends: these begin when it waits.
 """
 
 from __future__ import annotations
@@ -107,8 +109,9 @@ class Appends:
         self._tell_settled: Callable[[Settled], None] = _tell_nobody
         self._unsettled: deque[RemoteTicket] = deque()
         self._waiting_bytes = 0
-        #: Queues with something to send that no task sends yet.
+        #: Queues with something to send that no task sends yet, and whether one is going to.
         self._wanting: dict[RemoteQueue, None] = {}
+        self._is_sending_soon = False
         self._refusals = LimitedLog(logger, lines_max=1, period_s=5)
         self._progress = trio.Event()
 
@@ -155,22 +158,24 @@ class Appends:
         return ticket
 
     def queue_part(self, queue: RemoteQueue, part: Part) -> None:
-        """Have a part sent to ``queue`` with the next ``settle_soon``."""
+        """Have a part sent to ``queue`` when the caller next lets other tasks run."""
         queue.parts.append(part)
         if not queue.is_sending:
             self._wanting[queue] = None
+            if not self._is_sending_soon:
+                self._is_sending_soon = True
+                self._client.start_soon(self._send_wanting)
 
-    def settle_soon(self) -> None:
-        """Send what waits for a queue that is not being sent to."""
-        if self._wanting:
-            wanting, self._wanting = self._wanting, {}
-            for queue in wanting:
-                queue.is_sending = True
-                self._client.start_soon(self._send_all, queue)
+    async def _send_wanting(self) -> None:
+        """Send what waits for queues that are not being sent to."""
+        self._is_sending_soon = False
+        wanting, self._wanting = self._wanting, {}
+        for queue in wanting:
+            queue.is_sending = True
+            self._client.start_soon(self._send_all, queue)
 
     async def drain(self) -> None:
-        """Send everything that waits; return when all tickets have settled."""
-        self.settle_soon()
+        """Return when all tickets have settled."""
         while self._unsettled:
             self._progress = trio.Event()
             await self._progress.wait()

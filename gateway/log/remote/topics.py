@@ -2,9 +2,10 @@
 
 Owns: Topics: the list and the routes, creations under way, refusals, places. Must not touch:
 messages beyond holding their parts until a topic is known.
-Invariants: a topic once known stays known, with its last queues: a broker that restarts takes its
-routes along for a moment. A topic is told of once its queues are known. A topic that is not in a
-listing and comes later is new from then on: everything in it is younger than that listing.
+Invariants: a topic once known stays known, and so do its queues at brokers that no route names: a
+broker that restarts takes its routes along for a moment. A topic is told of once its queues are
+known. A topic that is not in a listing and comes later is new from then on: everything in it is
+younger than that listing.
 Spec: RocketMQ CreateTopicRequestHeader.
 """
 
@@ -60,16 +61,35 @@ _OUTAGES: Final = (NoNameServerError, BrokerError, RemotingError)
 class Topic:
     """One topic that is known or is being created."""
 
-    __slots__ = ("held", "is_known", "name", "places", "read_queues", "write_queues")
+    __slots__ = (
+        "held",
+        "is_known",
+        "name",
+        "places",
+        "queue_count",
+        "read_queues",
+        "write_queues",
+    )
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, queue_count: int = 0) -> None:
         self.name = name
+        #: How many queues it gets at each broker, if it is not there.
+        self.queue_count = queue_count
         self.is_known = False
         self.read_queues: tuple[RemoteQueue, ...] = ()
         self.write_queues: tuple[RemoteQueue, ...] = ()
         self.places: dict[int, Place] = {}
         #: Parts of appends that wait until the topic is known.
         self.held: list[tuple[Place, Part]] = []
+
+    def place(self, number: int) -> Place:
+        """Return the one place with this number."""
+        place = self.places.get(number)
+        if place is None:
+            place = self.places[number] = Place(self.name, number)
+            if self.is_known:
+                place.queue = self.write_queues[number]
+        return place
 
 
 class Topics:
@@ -80,22 +100,24 @@ class Topics:
         client: Client,
         links: BrokerLinks,
         *,
+        group: str,
         wait_s: float,
         release: Callable[[list[tuple[Place, Part]]], None],
         refuse: Callable[[list[Part], MotelogError], None],
     ) -> None:
         self._client = client
         self._links = links
+        self._group = group
         self._wait_s = wait_s
         self._release = release
         self._refuse = refuse
         self._topics: dict[str, Topic] = {}
         self._queues: dict[MessageQueue, RemoteQueue] = {}
-        #: Topics that were asked for before the first listing, with their queue counts.
-        self._wanted: dict[str, int] = {}
+        #: Topics that were asked for before the first listing.
+        self._wanted: list[Topic] = []
         self.is_running = False
-        #: Topic -> why it was refused, and until when that counts.
-        self._refusals: dict[str, tuple[BrokerError, float]] = {}
+        #: Name -> why the topic was refused, and until when that counts.
+        self._refusals: dict[str, tuple[Topic, BrokerError, float]] = {}
         self._created: list[Callable[[str], None]] = []
         self._refused: list[Callable[[str], None]] = []
         self._outages = LimitedLog(logger, lines_max=1, period_s=10)
@@ -113,7 +135,11 @@ class Topics:
 
     def names(self) -> list[str]:
         """Return the users' topics."""
-        return [topic.name for topic in self._topics.values() if topic.is_known]
+        return [
+            topic.name
+            for topic in self._topics.values()
+            if topic.is_known and self._is_users(topic.name)
+        ]
 
     def read_queues(self, name: str) -> Sequence[RemoteQueue]:
         """Return the queues of a topic for reading."""
@@ -124,23 +150,24 @@ class Topics:
         """Return the place that a selector chooses in a topic that is known or being created."""
         topic = self._topics[name]
         number = crc32(selector.encode())
-        if topic.is_known:
-            number %= len(topic.write_queues)
-        place = topic.places.get(number)
-        if place is None:
-            place = topic.places[number] = Place(name, number)
-            if topic.is_known:
-                place.queue = topic.write_queues[number]
-        return place
+        return topic.place(number % len(topic.write_queues) if topic.is_known else number)
+
+    def places(self, name: str) -> list[Place]:
+        """Return a place for each queue of a topic that can be written to."""
+        topic = self._topics.get(name)
+        return [topic.place(n) for n in range(len(topic.write_queues))] if topic is not None else []
 
     def hold(self, place: Place, part: Part) -> MotelogError | None:
         """Keep a part until its topic is known, or return why the topic was refused."""
-        topic = self._topics.get(place.topic)
-        if topic is not None:
-            topic.held.append((place, part))
-            return None
-        error, _ = self._refusals.get(place.topic, (_gone(place.topic), 0.0))
-        return error
+        if place.topic not in self._topics:
+            if place.topic not in self._refusals:
+                return _gone(place.topic)
+            try:
+                self.create(place.topic, 0)
+            except BrokerError as exc:
+                return exc
+        self._topics[place.topic].held.append((place, part))
+        return None
 
     # --- creation ------------------------------------------------------------------------
 
@@ -152,25 +179,25 @@ class Topics:
                 text = f"topic {name} has no queue to write to"
                 raise BrokerError(ResponseCode.NO_PERMISSION, text)
             return
-        refusal = self._refusals.get(name)
-        if refusal is not None:
-            error, until = refusal
+        if name in self._refusals:
+            topic, error, until = self._refusals[name]
             if trio.current_time() < until:
                 raise error
-            del self._refusals[name]
-        self._topics[name] = Topic(name)
-        if self.is_running:
-            self._client.start_soon(self._create, name, queue_count)
+            del self._refusals[name]  # its places are still good
         else:
-            self._wanted[name] = queue_count
+            topic = Topic(name, queue_count)
+        self._topics[name] = topic
+        if self.is_running:
+            self._client.start_soon(self._create, topic)
+        else:
+            self._wanted.append(topic)
 
-    async def _create(self, name: str, queue_count: int) -> None:
-        topic = self._topics[name]
-        error, for_s = _gone(name), UNASKED_S
+    async def _create(self, topic: Topic) -> None:
+        error, for_s = _gone(topic.name), UNASKED_S
         with trio.move_on_after(self._wait_s):
             while not topic.is_known:
                 try:
-                    await self._create_once(name, queue_count)
+                    await self._create_once(topic.name, topic.queue_count)
                     return
                 except BrokerError as exc:
                     error, for_s = exc, REFUSED_S
@@ -224,6 +251,7 @@ class Topics:
             "topicFilterType": "SINGLE_TAG",
             "topicSysFlag": "0",
             "order": "false",
+            "producerGroup": self._group,  # opens gateways' own topics; Apache RocketMQ ignores it
         }
         request = RemotingCommand(RequestCode.UPDATE_AND_CREATE_TOPIC, ext=ext)
         check(await self._links.request(link, request, timeout_s=REQUEST_TIMEOUT_S))
@@ -238,11 +266,12 @@ class Topics:
         )
         if len(self._refusals) >= REFUSALS_MAX:
             self._refusals.clear()
-        self._refusals[topic.name] = error, trio.current_time() + for_s
+        self._refusals[topic.name] = topic, error, trio.current_time() + for_s
         del self._topics[topic.name]
         for listener in self._refused:
             listener(topic.name)
-        self._refuse([part for _, part in topic.held], error)
+        held, topic.held = topic.held, []
+        self._refuse([part for _, part in held], error)
 
     # --- listing -------------------------------------------------------------------------
 
@@ -251,9 +280,9 @@ class Topics:
         while not await self._list(is_first=True):  # noqa: ASYNC110  # a name server has no event
             await trio.sleep(LIST_INTERVAL_S)
         self.is_running = True
-        for name, queue_count in self._wanted.items():
-            if not self._topics[name].is_known:
-                self._client.start_soon(self._create, name, queue_count)
+        for topic in self._wanted:
+            if not topic.is_known:
+                self._client.start_soon(self._create, topic)
         self._wanted.clear()
         task_status.started()
         routes_at = trio.current_time()
@@ -311,17 +340,19 @@ class Topics:
     def _adopt(self, route: TopicRoute, *, is_new: bool) -> None:
         """Take over a route: tell of queues that were not known, let go what waits for them."""
         self._links.learn(route.addresses)
-        topic = self._topics.setdefault(route.topic, Topic(route.topic))
-        known = set(topic.read_queues)
-        topic.read_queues = tuple(map(self._queue, route.read_queues))
-        if route.write_queues or not topic.is_known:
-            topic.write_queues = tuple(map(self._queue, route.write_queues))
+        topic = self._topics.get(route.topic)
+        if topic is None:
+            refusal = self._refusals.pop(route.topic, None)
+            topic = self._topics[route.topic] = refusal[0] if refusal else Topic(route.topic)
+        was_known, known = topic.is_known, (topic.read_queues, topic.write_queues)
+        topic.read_queues = self._merge(topic.read_queues, route.read_queues, route)
+        topic.write_queues = self._merge(topic.write_queues, route.write_queues, route)
         topic.is_known = True
         if topic.write_queues:
             for place in topic.places.values():
                 place.queue = topic.write_queues[place.number % len(topic.write_queues)]
-        added = frozenset(topic.read_queues) - known
-        if added:
+        if not was_known or known != (topic.read_queues, topic.write_queues):
+            added = frozenset(topic.read_queues).difference(known[0])
             self.new_queues = added if is_new else frozenset()
             try:
                 for listener in self._created:
@@ -334,6 +365,21 @@ class Topics:
         else:
             text = f"topic {topic.name} has no queue to write to"
             self._refuse([part for _, part in held], BrokerError(ResponseCode.NO_PERMISSION, text))
+
+    def _merge(
+        self,
+        known: tuple[RemoteQueue, ...],
+        found: Sequence[MessageQueue],
+        route: TopicRoute,
+    ) -> tuple[RemoteQueue, ...]:
+        """Return the queues of a route in the order in which they became known.
+
+        A broker that the route does not have is away, and keeps its queues: else what one device
+        publishes would change queues with each restart of a broker.
+        """
+        queues = dict.fromkeys(map(self._queue, found))
+        kept = [q for q in known if q in queues or q.name.broker_name not in route.addresses]
+        return tuple(dict.fromkeys((*kept, *queues)))
 
     def _queue(self, name: MessageQueue) -> RemoteQueue:
         queue = self._queues.get(name)

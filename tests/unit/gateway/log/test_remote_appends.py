@@ -106,11 +106,8 @@ class AppendStage:
         for number, place in enumerate(self.places):
             place.queue = RemoteQueue(MessageQueue("T", "a", number))
 
-    def append(self, *bodies: tuple[int, bytes], sends: bool = True) -> Ticket:
-        ticket = self.appends.append([self.message(number, body) for number, body in bodies])
-        if sends:
-            self.appends.settle_soon()
-        return ticket
+    def append(self, *bodies: tuple[int, bytes]) -> Ticket:
+        return self.appends.append([self.message(number, body) for number, body in bodies])
 
     def message(self, number: int, body: bytes, properties: bytes = b"") -> tuple[Any, ...]:
         return (self.places[number], body, properties, 0, 1_000, HOST, 0, 0, 0, 0)
@@ -143,14 +140,12 @@ async def test_all_that_comes_while_a_send_is_under_way_shares_the_next_one(
         assert stage.errors() == [None] * 6
 
 
-async def test_nothing_is_sent_before_somebody_asks_for_it(
+async def test_appends_without_a_wait_between_them_share_a_send(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     async with appending() as stage:
         for number in range(3):
-            stage.append((0, b"%d" % number), sends=False)
-        await trio.testing.wait_all_tasks_blocked()
-        assert stage.client.sent == []
+            stage.append((0, b"%d" % number))
         await stage.over()
         assert stage.client.sent == [(0, [b"0", b"1", b"2"])]
 
