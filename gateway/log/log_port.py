@@ -138,7 +138,8 @@ class LogPort(Protocol):
         Until the ticket has settled, the batch is taken and no more is promised. When it settles
         with an error, none of the batch may be acknowledged, though some of it may be in the log. A
         ticket settled on return is not told again. The list is the caller's again on return.
-        Messages of one queue keep their order; between queues there need not be one.
+        Messages of one queue keep their order. Messages of a gateway's own topics are in the log
+        before those that follow them in the batch; between other queues there need be no order.
         """
         ...
 

@@ -1,8 +1,7 @@
 """LogPort on brokers in other processes, ours or Apache RocketMQ's, that name servers know.
 
 Owns: the parts in ``gateway.log.remote`` and their life. Must not touch: what the parts decide.
-Invariants: handles for reading are RemoteQueue, handles for appends are Place. One append may go to
-several queues and brokers: in the log there is no order between these.
+Invariants: handles for reading are RemoteQueue, handles for appends are Place.
 """
 
 from __future__ import annotations

@@ -11,6 +11,8 @@ import paho.mqtt.client as paho
 import pytest
 import trio
 from paho.mqtt.enums import CallbackAPIVersion, MQTTProtocolVersion
+from paho.mqtt.packettypes import PacketTypes
+from paho.mqtt.properties import Properties
 
 from motelog.bridge.sync import SyncProducer, SyncPullConsumer
 from motelog.core.message import Message, StoredMessage
@@ -37,7 +39,9 @@ def until(is_true: Callable[[], bool], what: str) -> None:
 class Client:
     """A paho client: ``received`` topics and payloads, ``acknowledged`` and ``refused`` numbers."""
 
-    def __init__(self, address: tuple[str, int], client_id: str) -> None:
+    def __init__(
+        self, address: tuple[str, int], client_id: str, *, session_expiry_s: int = 0
+    ) -> None:
         self.received: list[tuple[str, bytes]] = []
         self.acknowledged: list[int] = []
         self.refused: list[int] = []
@@ -48,11 +52,14 @@ class Client:
         self.client = paho.Client(
             CallbackAPIVersion.VERSION2, client_id=client_id, protocol=MQTTProtocolVersion.MQTTv5
         )
-        self.client.on_connect = lambda *_: self._connected.set()
+        self.is_session_present = False
+        self.client.on_connect = self._on_connect
         self.client.on_subscribe = lambda *_: self._subscribed.set()
         self.client.on_message = self._on_message
         self.client.on_publish = self._on_publish
-        self.client.connect(*address)
+        properties = Properties(PacketTypes.CONNECT)  # type: ignore[no-untyped-call]
+        properties.SessionExpiryInterval = session_expiry_s
+        self.client.connect(*address, clean_start=not session_expiry_s, properties=properties)
         self.client.loop_start()
         assert self._connected.wait(DEADLINE_S)
 
@@ -71,6 +78,12 @@ class Client:
     def stop(self) -> None:
         self.client.disconnect()
         self.client.loop_stop()
+
+    def _on_connect(
+        self, _client: object, _data: object, flags: paho.ConnectFlags, *_: object
+    ) -> None:
+        self.is_session_present = flags.session_present
+        self._connected.set()
 
     def _on_message(self, _client: object, _data: object, message: paho.MQTTMessage) -> None:
         self.received.append((message.topic, bytes(message.payload)))
@@ -159,10 +172,34 @@ def kill_the_broker_under_load(folder: Path, namesrv: str) -> None:
             assert not lost, f"{publisher.device}: acknowledged and lost"
             assert len(publisher.mqtt.refused) <= IN_FLIGHT
             assert numbers_of(publisher.device, subscriber.received) == numbers
+        restart_with_a_session(gateway)
         assert "a broker is away" in gateway.errors()
         assert "a broker is back" in gateway.errors()
         assert "Traceback" not in gateway.errors()
         assert gateway.stop() == 0
+
+
+def restart_with_a_session(gateway: GatewayProcess) -> None:
+    """Have a session outlive its gateway, by a clean stop and by SIGKILL."""
+    for end in (gateway.stop, gateway.kill):
+        device = Client(gateway.address, "device", session_expiry_s=600)
+        device.subscribe("commands/device/#")
+        device.stop()
+        sender = Client(gateway.address, "sender")
+        sender.publish("commands/device/set", b"1")
+        until(lambda: sender.answered() == 1, "an acknowledgement")  # noqa: B023
+        sender.stop()
+        end()
+        gateway.start()
+        sender = Client(gateway.address, "sender")
+        sender.publish("commands/device/set", b"2")
+        until(lambda: sender.answered() == 1, "an acknowledgement")  # noqa: B023
+        sender.stop()
+        device = Client(gateway.address, "device", session_expiry_s=600)
+        assert device.is_session_present
+        until(lambda: len(device.received) >= 2, "delivery")  # noqa: B023
+        assert device.received == [("commands/device/set", b"%d" % n) for n in (1, 2)]
+        device.stop()
 
 
 def wait_for_more(publishers: list[Publisher]) -> None:
@@ -181,6 +218,7 @@ async def test_a_gateway_in_front_of_apache_rocketmq(tmp_path: Path, version: st
         namesrv = apache.namesrv_address
         with GatewayProcess(tmp_path, namesrv=namesrv) as gateway:
             await trio.to_thread.run_sync(publish_and_receive, gateway.address, namesrv)
+            await trio.to_thread.run_sync(restart_with_a_session, gateway)
             assert "Traceback" not in gateway.errors()
             assert gateway.stop() == 0
 

@@ -52,7 +52,17 @@ class GatewayProcess:
         """SIGTERM: return the exit status."""
         assert self._process is not None
         self._process.send_signal(signal.SIGTERM)
-        return self._process.wait(STOPPED_WITHIN_S)
+        status = self._process.wait(STOPPED_WITHIN_S)
+        self.kill()
+        return status
+
+    def kill(self) -> None:
+        """SIGKILL: nothing is sent any more."""
+        assert self._process is not None
+        self._process.kill()
+        self._process.wait()
+        assert self._process.stdout is not None
+        self._process.stdout.close()
 
     def errors(self) -> str:
         """Return what it has logged so far."""
@@ -68,8 +78,4 @@ class GatewayProcess:
         value: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        assert self._process is not None
-        self._process.kill()
-        self._process.wait()
-        assert self._process.stdout is not None
-        self._process.stdout.close()
+        self.kill()

@@ -5,7 +5,8 @@ which ticket. Must not touch: routes, reads.
 Invariants: tickets settle in the order of their appends. A queue has one send under way at a time,
 since a broker may take two out of turn; whatever comes meanwhile shares the next one. What may have
 reached a broker is never sent a second time: if no answer comes, its publishers are refused, and
-what they send again is their decision.
+what they send again is their decision. Of one append, what is for a gateway's own topic is stored
+before the messages behind it are sent: marks of QoS 2 are there before what they mark.
 Spec: RocketMQ SendMessageRequestHeaderV2, MessageBatch.
 
     append -> a part per queue -> one SEND_BATCH per queue -> answer -> tickets
@@ -38,7 +39,7 @@ from motelog.core.remoting.frames import (
     ResponseCode,
     encode_batch_items,
 )
-from motelog.core.topic_names import DEFAULT_TOPIC
+from motelog.core.topic_names import DEFAULT_TOPIC, GATEWAY_TOPICS
 from motelog.gateway.log.log_port import Settled, Ticket
 from motelog.gateway.log.remote.links import BrokerLinks
 from motelog.gateway.log.remote.queues import Place, RemoteQueue
@@ -75,7 +76,18 @@ class RemoteTicket(Ticket):
 class Part:
     """The messages of one append that go to one queue."""
 
-    __slots__ = ("body_bytes", "born_ms", "deadline", "is_alone", "items", "ticket")
+    __slots__ = (
+        "after",
+        "body_bytes",
+        "born_ms",
+        "deadline",
+        "error",
+        "is_alone",
+        "is_over",
+        "items",
+        "over",
+        "ticket",
+    )
 
     def __init__(self, ticket: RemoteTicket, born_ms: int, deadline: float) -> None:
         self.ticket = ticket
@@ -85,6 +97,18 @@ class Part:
         self.body_bytes = 0
         #: Whether it must not share a send: a shared one was refused, by whosever fault.
         self.is_alone = False
+        #: The part of the same append that must be stored before this one.
+        self.after: Part | None = None
+        self.is_over = False
+        self.error: MotelogError | None = None
+        self.over: trio.Event | None = None
+
+    async def wait_over(self) -> None:
+        """Return when it is stored, or never will be."""
+        if not self.is_over:
+            if self.over is None:
+                self.over = trio.Event()
+            await self.over.wait()
 
 
 class Appends:
@@ -145,8 +169,13 @@ class Appends:
             part.items.append((flag, body, text))
             part.body_bytes += item_bytes
         ticket.parts_left = len(parts)
+        state: Part | None = None
         for place, part in parts:
             self._waiting_bytes += part.body_bytes
+            if place.topic in GATEWAY_TOPICS:
+                state = part
+            else:
+                part.after = state
             queue = place.queue
             if queue is not None:
                 self.queue_part(queue, part)
@@ -199,6 +228,12 @@ class Appends:
     async def _send_all(self, queue: RemoteQueue) -> None:
         """Send what waits for ``queue``, until nothing does."""
         while queue.parts:
+            after = queue.parts[0].after
+            if after is not None:
+                await after.wait_over()
+                if after.error is not None:
+                    self.refuse([queue.parts.popleft()], after.error)
+                    continue
             parts = _take(queue.parts)
             error = await self._send(queue, parts)
             if isinstance(error, BrokerError) and len(parts) > 1:
@@ -269,6 +304,10 @@ class Appends:
     # --- tickets -------------------------------------------------------------------------
 
     def _end(self, part: Part, error: MotelogError | None) -> None:
+        part.is_over = True
+        part.error = error
+        if part.over is not None:
+            part.over.set()
         ticket = part.ticket
         ticket.parts_left -= 1
         ticket.error = ticket.error or error
@@ -290,13 +329,18 @@ def _take(waiting: deque[Part]) -> list[Part]:
     """Return what goes into the next send: the first part, and what fits behind it."""
     parts = [waiting.popleft()]
     body_bytes, count = parts[0].body_bytes, len(parts[0].items)
-    while waiting and not parts[0].is_alone and not waiting[0].is_alone:
+    while waiting and not parts[0].is_alone and _may_share(waiting[0]):
         body_bytes += waiting[0].body_bytes
         count += len(waiting[0].items)
         if body_bytes > SEND_BYTES_MAX or count > SEND_COUNT_MAX:
             break
         parts.append(waiting.popleft())
     return parts
+
+
+def _may_share(part: Part) -> bool:
+    after = part.after
+    return not part.is_alone and (after is None or (after.is_over and after.error is None))
 
 
 # Few publishers write most messages of a moment.

@@ -308,6 +308,45 @@ async def test_a_refused_topic_is_known_at_once_or_in_turn(
         assert [ticket for ticket, _ in stage.settled] == [first, behind]
 
 
+async def test_marks_are_stored_before_what_they_mark(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    async with appending() as stage:
+        stage.places.append(Place("MQTT_SESSION", 0))
+        stage.places[3].queue = RemoteQueue(MessageQueue("MQTT_SESSION", "a", 9))
+        stage.append((3, b"mark"), (0, b"marked"), (1, b"marked too"))
+        stage.append((0, b"of the next turn"))
+        await trio.testing.wait_all_tasks_blocked()
+        assert stage.client.sent == [(9, [b"mark"])]
+        await stage.over()
+        assert sorted(stage.client.sent[1:]) == [
+            (0, [b"marked", b"of the next turn"]),
+            (1, [b"marked too"]),
+        ]
+        assert stage.errors() == [None, None]
+
+
+async def test_without_its_mark_a_message_is_not_sent(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    async with appending() as stage:
+        stage.places.append(Place("MQTT_SESSION", 0))
+        stage.places[3].queue = RemoteQueue(MessageQueue("MQTT_SESSION", "a", 9))
+        stage.client.outcome = lambda bodies: (
+            ResponseCode.SYSTEM_ERROR if bodies == [b"mark"] else None
+        )
+        stage.append((0, b"before"))
+        await trio.testing.wait_all_tasks_blocked()
+        stage.append((3, b"mark"), (0, b"marked"))
+        stage.append((0, b"of the next turn"))
+        await stage.over()
+        assert [bodies for number, bodies in stage.client.sent if number == 0] == [
+            [b"before"],
+            [b"of the next turn"],
+        ]
+        assert [error is None for error in stage.errors()] == [True, False, True]
+
+
 async def test_publisher_s_address_is_a_property_unless_there_is_no_room(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
