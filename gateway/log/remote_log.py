@@ -7,6 +7,7 @@ Invariants: handles for reading are RemoteQueue, handles for appends are Place.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from collections.abc import Set as AbstractSet
 from typing import Any, Final
 
 import trio
@@ -107,8 +108,10 @@ class RemoteLog:
         *,
         count_max: int,
         bytes_max: int,
+        tag_codes: AbstractSet[int] | None = None,
         waited: Waiting | None = None,
     ) -> LogRead | Waiting:
+        # A pull selects by tags and not by their hashes, and what it brings serves other readers.
         assert isinstance(queue, RemoteQueue)
         assert waited is None or isinstance(waited, Fetch)
         return self._reads.read(queue, queue_offset, count_max, bytes_max, waited)

@@ -31,6 +31,11 @@ class GatewayProcess:
         self.address = ("", 0)
         self._process: subprocess.Popen[str] | None = None
 
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
     def start(self) -> None:
         """Start it and return when it serves."""
         command = [sys.executable, "-m", "motelog", "up", "--json", "--config", str(self._config)]

@@ -43,7 +43,7 @@ async def tail_of(log: RemoteLog, queue: QueueHandle) -> int:
     return tail
 
 
-async def read(log: RemoteLog, queue: QueueHandle, queue_offset: int, **limits: int) -> LogRead:
+async def read(log: RemoteLog, queue: QueueHandle, queue_offset: int, **limits: Any) -> LogRead:
     limits = {"count_max": 1000, "bytes_max": 1 << 20, **limits}
     found = log.read(queue, queue_offset, **limits)
     while not isinstance(found, LogRead):
