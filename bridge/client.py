@@ -188,10 +188,14 @@ class Client:
 
     async def send_heartbeats(self) -> None:
         """Send a heartbeat to the masters in use; return when each has answered or failed."""
-        body = dumps({"clientID": self.client_id, **self._groups()})
         async with trio.open_nursery() as nursery:
             for address in self._broker_addresses():
-                nursery.start_soon(self._send_heartbeat, address, body)
+                nursery.start_soon(self._try_heartbeat, address)
+
+    async def send_heartbeat(self, address: str) -> None:
+        """Tell one broker of this client; RemotingError or BrokerError if it does not take it."""
+        body = dumps({"clientID": self.client_id, **self._groups()})
+        check(await self.request(address, RemotingCommand(RequestCode.HEART_BEAT, body=body)))
 
     def _open(self) -> _Running:
         if self._running is None:
@@ -277,9 +281,9 @@ class Client:
             self._heartbeat_wanted = trio.Event()
             await self.send_heartbeats()
 
-    async def _send_heartbeat(self, address: str, body: bytes) -> None:
+    async def _try_heartbeat(self, address: str) -> None:
         try:
-            check(await self.request(address, RemotingCommand(RequestCode.HEART_BEAT, body=body)))
+            await self.send_heartbeat(address)
         except (RemotingError, BrokerError) as exc:
             logger.info("a heartbeat failed; it is sent again broker=%s error=%s", address, exc)
 

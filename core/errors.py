@@ -86,6 +86,10 @@ class RemotingConnectionError(RemotingError):
     """The connection could not be made or ended while a request waited for its answer."""
 
 
+class RemotingConnectError(RemotingConnectionError):
+    """No connection could be made, so nothing was sent."""
+
+
 class BrokerError(MotelogError):
     """A request that the broker or name server refuses.
 

@@ -27,8 +27,11 @@ MQTT_RETAINED_TOPIC: Final = "MQTT_RETAINED"
 
 # A gateway creates these and appends to them; nobody else does.
 GATEWAY_TOPICS: Final = frozenset({MQTT_SESSION_TOPIC, MQTT_RETAINED_TOPIC})
+# The producer group by which gateways elsewhere name themselves. As long as there are no logins, it
+# keeps mistakes out, and not attackers.
+GATEWAY_GROUP: Final = "motelog-gateway"
 
-# Only the broker itself, or a gateway in its process, appends to these.
+# Only the broker itself, or a gateway, appends to these.
 TOPICS_CLOSED_TO_SENDERS: Final = GATEWAY_TOPICS | frozenset(
     {
         SCHEDULE_TOPIC,

@@ -10,6 +10,8 @@ from typing import Annotated, Literal
 
 import msgspec
 
+from motelog.core.addresses import parse_address
+
 PositiveInt = Annotated[int, msgspec.Meta(ge=1)]
 
 
@@ -41,6 +43,20 @@ class GatewayConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
 
     listen: str = "127.0.0.1:1883"
     """HOST:PORT of the plain TCP listener; port 0 takes any free one."""
+
+    namesrv: tuple[str, ...] = ()
+    """HOST:PORT of every name server whose brokers keep the messages: ours, or Apache RocketMQ's.
+    Empty: the broker of this process keeps them."""
+
+    name: Annotated[str, msgspec.Meta(min_length=1, max_length=64)] = "gateway"
+    """Names this gateway in what it stores of its sessions; gateways of the same brokers have
+    different ones."""
+
+    append_wait_s: Annotated[float, msgspec.Meta(gt=0, le=300)] = 10.0
+    """How long publishes wait for a broker elsewhere that is away; then they are refused."""
+
+    append_wait_bytes_max: PositiveInt = 67_108_864
+    """Most bytes of publishes that wait for brokers elsewhere; further ones are refused."""
 
     connections_max: PositiveInt = 1_000_000
     """Clients connected at once, others are refused; the process's descriptor limit bounds it as
@@ -114,3 +130,7 @@ class GatewayConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
 
     topic_map: tuple[TopicRule, ...] = ()
     """The operator's rules for where topic names go; the built-in rules come after them."""
+
+    def __post_init__(self) -> None:
+        for address in self.namesrv:
+            parse_address(address, port_min=1)

@@ -37,8 +37,8 @@ READ_BACK_MAX: Final = 50
 #: Records of state that are appended again in one tick.
 REWRITES_MAX: Final = 100
 HOUR_MS: Final = 3_600_000
-#: Names this gateway in records of its sessions.
-GATEWAY_NAME: Final = "gateway"
+#: How long to wait for a log that does not have them at hand.
+READ_BACK_PAUSE_S: Final = 0.005
 
 
 class Gateway:
@@ -56,12 +56,27 @@ class Gateway:
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Serve until cancelled; started with ``await nursery.start(gateway.run)``.
 
-        Raises OSError when it cannot listen on the address.
+        Raises OSError, in a group, when it cannot listen on the address.
         """
-        config = self._config
         self._view.open()
-        journal = SessionJournal(self._log_port, self._view, self._clock, gateway=GATEWAY_NAME)
-        await _read_back(journal)
+        try:
+            async with trio.open_nursery() as nursery:
+                # The log is there before the first client, and still takes what the end appends.
+                await nursery.start(self._log_port.run)
+                try:
+                    journal = SessionJournal(
+                        self._log_port, self._view, self._clock, gateway=self._config.name
+                    )
+                    await _read_back(journal, self._log_port)
+                    await self._serve(journal, task_status)
+                finally:
+                    self._log_port.close()
+                    nursery.cancel_scope.cancel()
+        finally:
+            self._view.close()
+
+    async def _serve(self, journal: SessionJournal, task_status: trio.TaskStatus[None]) -> None:
+        config = self._config
         listener_socket = open_listener(config.listen)
         self.address = listener_socket.getsockname()[:2]
         connections_max = _connections_max(config.connections_max)
@@ -122,7 +137,6 @@ class Gateway:
                 nursery.start_soon(deliver)
                 nursery.start_soon(tick)
                 nursery.start_soon(self._view.run)
-                nursery.start_soon(self._log_port.run)
                 task_status.started()
                 await drive(
                     reactor,
@@ -135,17 +149,19 @@ class Gateway:
             parts.clients.disconnect_all(
                 ReasonCode.SERVER_SHUTTING_DOWN, "the server is shutting down"
             )
-            self._log_port.close()
             reactor.flush()
             reactor.shut_down()
             listener_socket.close()
-            self._view.close()
 
 
-async def _read_back(journal: SessionJournal) -> None:
+async def _read_back(journal: SessionJournal, log: LogPort) -> None:
     """Bring the view up to what the log has, before the first client is let in."""
-    while journal.refresh(READ_BACK_MAX) or not journal.is_current:
-        await trio.lowlevel.checkpoint()
+    while True:
+        is_more = journal.refresh(READ_BACK_MAX)
+        if journal.is_current and not is_more:
+            return
+        log.settle_soon()
+        await trio.sleep(0 if is_more else READ_BACK_PAUSE_S)
 
 
 def _connections_max(configured: int) -> int:

@@ -17,7 +17,12 @@ from typing import Final
 import trio
 
 from motelog.core.addresses import parse_address
-from motelog.core.errors import RemotingConnectionError, RemotingDecodeError, RemotingTimeoutError
+from motelog.core.errors import (
+    RemotingConnectError,
+    RemotingConnectionError,
+    RemotingDecodeError,
+    RemotingTimeoutError,
+)
 from motelog.core.remoting.frames import (
     FLAG_ONEWAY,
     FRAME_BYTES_MAX,
@@ -232,17 +237,15 @@ class RemotingClient:
 
 
 async def connect(address: str, *, timeout_s: float) -> trio.SocketStream:
-    """Return a stream to ``host:port`` (``[v6]:port``); RemotingConnectionError if it fails."""
+    """Return a stream to ``host:port`` (``[v6]:port``); RemotingConnectError if it fails."""
     host, port = parse_address(address, port_min=1)
     try:
         with trio.fail_after(timeout_s):
             return await trio.open_tcp_stream(host, port)
     except trio.TooSlowError:
-        raise RemotingConnectionError(
-            f"{address}: no connection within {timeout_s:.3g} s"
-        ) from None
+        raise RemotingConnectError(f"{address}: no connection within {timeout_s:.3g} s") from None
     except OSError as exc:
-        raise RemotingConnectionError(f"{address}: {_cause(exc)}") from exc
+        raise RemotingConnectError(f"{address}: {_cause(exc)}") from exc
 
 
 class _Waiting:

@@ -2,7 +2,7 @@
 
 Owns: the LogPort protocol and its values: tickets, what a read found, what a read waits for.
 Must not touch: a broker or a connection; implementations do (``local_log``: a broker in this
-process).
+process; ``remote_log``: brokers elsewhere).
 
     append(batch) -> Ticket, settled already      -> nothing waits, the batch is answered at once
                   -> Ticket, not settled yet      -> on_settled: [(ticket, None or an error), ...]
@@ -22,6 +22,8 @@ from collections.abc import Callable, Hashable, Sequence
 from collections.abc import Set as AbstractSet
 from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 from zlib import crc32
+
+import trio
 
 from motelog.core.errors import MotelogError
 
@@ -136,6 +138,8 @@ class LogPort(Protocol):
         Until the ticket has settled, the batch is taken and no more is promised. When it settles
         with an error, none of the batch may be acknowledged, though some of it may be in the log. A
         ticket settled on return is not told again. The list is the caller's again on return.
+        Messages of one queue keep their order. Messages of a gateway's own topics are in the log
+        before those that follow them in the batch; between other queues there need be no order.
         """
         ...
 
@@ -167,8 +171,8 @@ class LogPort(Protocol):
 
         With ``tag_codes``, records whose tag hash is not among them may be left out, or not: it
         saves reading them. ``waited`` is what the last attempt of the same read returned. The read
-        does not wait for ever: once the port has tried enough it returns records or raises the
-        reason.
+        does not wait for ever, as long as the log itself is there: once the port has tried enough
+        it returns records or raises the reason.
         """
         ...
 
@@ -180,7 +184,7 @@ class LogPort(Protocol):
         """Return the queue offset that the next record of the queue will have.
 
         None if it is not known yet; ``then`` is called with it later. Growth from that offset on is
-        told afterwards.
+        told afterwards, and before that need not be.
         """
         ...
 
@@ -190,13 +194,14 @@ class LogPort(Protocol):
 
     # --- life ----------------------------------------------------------------------------
 
-    async def run(self) -> None:
+    async def run(self, *, task_status: trio.TaskStatus[None]) -> None:
         """Settle tickets, or refuse those that wait too long, until cancelled.
 
-        Afterwards no listener is told of a ticket.
+        Started when the topics are known. What was appended before ``close`` is still brought to
+        the log, if that takes no more than seconds. Afterwards no listener is told of a ticket.
         """
         ...
 
     def close(self) -> None:
-        """Stop telling of tickets: the connections are about to end."""
+        """Stop telling of tickets: the connections are about to end, and no more is appended."""
         ...

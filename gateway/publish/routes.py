@@ -19,6 +19,7 @@ from motelog.core.topic_names import TOPIC_BYTES_MAX
 from motelog.gateway.errors import TopicNameError
 from motelog.gateway.log.log_port import LogPort, QueueHandle
 from motelog.gateway.mapping.topic_mapping import MappedName, TopicMapping, is_device_topic
+from motelog.gateway.mqtt.packet_types import ReasonCode
 from motelog.gateway.mqtt.topics import check_topic_name
 from motelog.gateway.publish.router import Route, Router
 
@@ -127,7 +128,13 @@ class Routes:
         if topic is not None and (self._log_port.has_topic(topic) or self._create(topic)):
             return topic
         topic = self._mapping.default_topic
-        self._log_port.create_topic(topic, self._topic_queue_count)
+        try:
+            self._log_port.create_topic(topic, self._topic_queue_count)
+        except BrokerError as exc:  # a log elsewhere can refuse it, or be away for too long
+            raise TopicNameError(
+                f"the log refuses the default topic: {exc.remark}",
+                reason_code=ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR,
+            ) from exc
         return topic
 
     def _create(self, topic: str) -> bool:

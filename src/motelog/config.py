@@ -62,8 +62,11 @@ class MotelogConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
             raise ValueError(
                 'the role "broker" needs broker.store.directory: where to keep messages'
             )
-        if "gateway" in self.roles and "broker" not in self.roles:
-            raise ValueError('the role "gateway" needs the role "broker" in the same process')
+        if "gateway" in self.roles and "broker" not in self.roles and not self.gateway.namesrv:
+            raise ValueError(
+                'the role "gateway" needs the role "broker" in the same process, or '
+                "gateway.namesrv: the name servers of the brokers that keep its messages"
+            )
 
 
 def load_config(path: str | Path) -> MotelogConfig:

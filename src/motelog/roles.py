@@ -5,8 +5,8 @@ Owns: the order, readiness, what happens when a role fails. Must not touch: what
     console -> namesrv -> broker -> gateway        each is started when the one before it is ready
     gateway -> broker -> namesrv -> console        each is stopped when the one before it has ended
 
-So a gateway never sees its broker go away, and the broker can still unregister. While a broker
-recovers much, the console says how far it is.
+So a gateway never sees a broker of its own process go away, and the broker can still unregister.
+While a broker recovers much, the console says how far it is.
 """
 
 from __future__ import annotations
@@ -34,6 +34,8 @@ from motelog.core.state_file import StateFile
 from motelog.core.store.state.progress import OnProgress, StartProgress, log_progress
 from motelog.gateway.config import GatewayConfig
 from motelog.gateway.log.local_log import LocalLog
+from motelog.gateway.log.log_port import LogPort
+from motelog.gateway.log.remote_log import RemoteLog
 from motelog.gateway.server import Gateway
 
 logger = logging.getLogger(__name__)
@@ -150,10 +152,25 @@ async def _start_all(
         await start("broker", config.broker.listen, broker)
         _watch(broker, health)
     if "gateway" in config.roles:
-        assert broker is not None, "checked by MotelogConfig"
-        gateway = Gateway(_beside_store(config), LocalLog(broker.api))
+        section = _beside_store(config)
+        gateway = Gateway(section, _log_of(section, broker, health))
         registry.add_counters("motelog_gateway", gateway.metrics.sample)
         await start("gateway", config.gateway.listen, gateway)
+
+
+def _log_of(config: GatewayConfig, broker: Broker | None, health: Health) -> LogPort:
+    """Return the log that a gateway's section names."""
+    if not config.namesrv:
+        assert broker is not None, "checked by MotelogConfig"
+        return LocalLog(broker.api)
+    log = RemoteLog(
+        ";".join(config.namesrv),
+        wait_s=config.append_wait_s,
+        waiting_bytes_max=config.append_wait_bytes_max,
+    )
+    health.doing["gateway"] = lambda: f"asking the name servers {', '.join(config.namesrv)}"
+    health.checks["log"] = lambda: log.outage
+    return log
 
 
 def _text(progress: StartProgress | None) -> str | None:

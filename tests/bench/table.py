@@ -34,9 +34,11 @@ from pathlib import Path
 from typing import Final
 
 from motelog.cli.tools import find_java, has_pyspark
+from motelog.core.addresses import format_address
 from motelog.loadtest.bench import BenchOptions, run
 from motelog.testing import MotelogProcess
 from tests.bench.report import Row, machine, markdown, run_json, say
+from tests.support.gateway_process import GatewayProcess
 
 SERVER_WITHIN_S: Final = 10.0
 RULER_WITHIN_S: Final = 120.0
@@ -90,6 +92,7 @@ def main() -> None:
             continue  # it has no option for them
         options = replace(options, duration_s=arguments.seconds)
         rows.append(compare(name, kind, options, flush, arguments.rounds, measure))
+    rows.append(apart_row(arguments.seconds, arguments.rounds))
     rows.append(compare_sessions(arguments.sessions, measure))
     rows.append(spark_row() if arguments.spark else ("Spark rows", "not run", "", "", ""))
     rows.append(start_row())
@@ -155,6 +158,30 @@ def compare_sessions(count: int, measure: Measure) -> Row:
 
     name = f"memory per idle session, {count:,} sessions"
     return name, text(motelog_server("async")), text(mosquitto_server()), "", ""
+
+
+def apart_row(seconds: float, rounds: int) -> Row:
+    """Return what a gateway in a process of its own comes to, beside one in its broker's."""
+    apart, beside = [], []
+    options = replace(TWENTY, duration_s=seconds)
+    with (
+        MotelogProcess() as motelog,
+        tempfile.TemporaryDirectory(prefix="motelog-bench-") as folder,
+        GatewayProcess(
+            Path(folder), namesrv=format_address(*motelog.namesrv), settings='name = "apart"'
+        ) as gateway,
+    ):
+        for _ in range(rounds):
+            beside.append(own_bench("pub", options, Server(*motelog.mqtt, motelog.pid)))
+            apart.append(own_bench("pub", options, Server(*gateway.address, gateway.pid)))
+    ratio = median(apart, "rate") / median(beside, "rate")
+    return (
+        "QoS 1 publish, 20 in flight, gateway in a process of its own (its CPU alone)",
+        figure_text(apart),
+        f"(in the broker's: {figure_text(beside)})",
+        f"{ratio:.2f}",
+        "",
+    )
 
 
 def store_lines(cases: Sequence[str]) -> Iterator[str]:

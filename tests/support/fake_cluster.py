@@ -40,6 +40,8 @@ class FakeBroker:
         self.address = ""
         self.script: Script = lambda request: None
         self.requests: list[RemotingCommand] = []
+        #: Topics that administration has created, with their queue counts.
+        self.topics: dict[str, int] = {}
         self.records: defaultdict[tuple[str, int], list[bytes]] = defaultdict(list)
         self.min_offset = 0
         self.committed: dict[tuple[str, str, int], int] = {}
@@ -98,6 +100,9 @@ class FakeBroker:
             case RequestCode.GET_MAX_OFFSET:
                 count = len(self.records[ext["topic"], int(ext["queueId"])])
                 return request.answer(ext={"offset": str(count)})
+            case RequestCode.UPDATE_AND_CREATE_TOPIC:
+                self.topics[ext["topic"]] = int(ext["writeQueueNums"])
+                return request.answer()
             case RequestCode.HEART_BEAT | RequestCode.UNREGISTER_CLIENT:
                 return request.answer()
         return request.answer(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, "not in the fake")
@@ -146,27 +151,46 @@ class FakeCluster:
         scripted = self.script(request)
         if scripted is not None:
             return None if scripted is NO_ANSWER else scripted
-        if request.code != RequestCode.GET_ROUTEINFO_BY_TOPIC:
-            return request.answer(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, "not in the fake")
-        count = self.topics.get(request.ext["topic"])
-        if count is None:
+        match request.code:
+            case RequestCode.GET_ROUTEINFO_BY_TOPIC:
+                return self._route(request)
+            case RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER:
+                created = [name for broker in self.brokers for name in broker.topics]
+                return request.answer(body=dumps({"topicList": [*self.topics, *created]}))
+            case RequestCode.GET_BROKER_CLUSTER_INFO:
+                brokers = {
+                    b.name: {"brokerAddrs": {0: b.address}, "brokerName": b.name, "cluster": "c"}
+                    for b in self.brokers
+                }
+                names = [broker.name for broker in self.brokers]
+                info = {"brokerAddrTable": brokers, "clusterAddrTable": {"c": names}}
+                return request.answer(body=dumps(info))
+        return request.answer(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, "not in the fake")
+
+    def _route(self, request: RemotingCommand) -> RemotingCommand:
+        topic = request.ext["topic"]
+        counts = {
+            broker.name: broker.topics.get(topic, self.topics.get(topic)) for broker in self.brokers
+        }
+        brokers = [broker for broker in self.brokers if counts[broker.name] is not None]
+        if not brokers:
             return request.answer(ResponseCode.TOPIC_NOT_EXIST, "no such topic")
         master: int | str = "0" if self.quotes_keys else 0
         route = {
             "brokerDatas": [
                 {"brokerAddrs": {master: b.address}, "brokerName": b.name, "cluster": "c"}
-                for b in self.brokers
+                for b in brokers
             ],
             "filterServerTable": {},
             "queueDatas": [
                 {
                     "brokerName": b.name,
                     "perm": 6,
-                    "readQueueNums": count,
-                    "writeQueueNums": count,
+                    "readQueueNums": counts[b.name],
+                    "writeQueueNums": counts[b.name],
                     "topicSysFlag": 0,
                 }
-                for b in self.brokers
+                for b in brokers
             ],
         }
         return request.answer(body=dumps(route))

@@ -261,7 +261,8 @@ class FakeLog:
 
     # --- life ----------------------------------------------------------------------------
 
-    async def run(self) -> None:
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        task_status.started()
         await trio.sleep_forever()
 
     def close(self) -> None:

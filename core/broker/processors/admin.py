@@ -31,7 +31,7 @@ from motelog.core.remoting.frames import (
 from motelog.core.remoting.server import Connection, Processor
 from motelog.core.remoting.topic_config import TopicConfig
 from motelog.core.store.disk.page_cache import read_all
-from motelog.core.topic_names import RETRY_PREFIX, shown
+from motelog.core.topic_names import GATEWAY_GROUP, GATEWAY_TOPICS, RETRY_PREFIX, shown
 
 _UNIQUE_COUNT_MAX: Final = 32
 
@@ -95,7 +95,11 @@ class AdminProcessor:
             topic_sys_flag=int32_field(ext, "topicSysFlag", 0),
             order=bool_field(ext, "order"),
         )
-        self._topics.put(config, self._clock.now_ms())
+        name, now_ms = config.topic_name, self._clock.now_ms()
+        if name in GATEWAY_TOPICS and ext.get("producerGroup") == GATEWAY_GROUP:
+            self._topics.create_gateway_topic(name, config.write_queue_nums, now_ms)
+        else:
+            self._topics.put(config, now_ms)
         return request.answer()
 
     def _topic_configs(self, request: RemotingCommand, _: Connection) -> RemotingCommand:

@@ -46,6 +46,8 @@ from motelog.core.remoting.frames import (
 from motelog.core.remoting.server import Connection, Processor
 from motelog.core.topic_names import (
     DLQ_PREFIX,
+    GATEWAY_GROUP,
+    GATEWAY_TOPICS,
     RETRY_PREFIX,
     TOPICS_CLOSED_TO_SENDERS,
     is_group_topic,
@@ -57,6 +59,9 @@ logger = logging.getLogger(__name__)
 # are the record's own; the transaction bits would make the record invisible.
 _SYS_FLAG_CLIENT: Final = 0x1 | 0x2 | 0x700
 _SYS_FLAG_TRANSACTION: Final = 0xC
+# What is remembered of batches: 20 MB at most.
+_KNOWN_ITEMS_MAX: Final = 16_384
+_KNOWN_ITEM_BYTES_MAX: Final = 512
 _MSG_REGION: Final = "MSG_REGION"
 _TRACE_ON: Final = "TRACE_ON"
 _CLUSTER: Final = "CLUSTER"
@@ -105,6 +110,8 @@ class SendProcessor:
         self._added = {_MSG_REGION: config.region, _TRACE_ON: "true", _CLUSTER: config.cluster}
         self._added_text = _join_properties(self._added)
         self._next_queue = 0
+        #: Property text of a batch's message -> what is stored of it, tag hash.
+        self._known_items: dict[bytes, tuple[bytes, int]] = {}
         self._messages: list[AppendMessage] = []
         # The delays of the turn's messages begin at this time; their records are dated with it.
         self._stamp_ms: int | None = None
@@ -302,10 +309,7 @@ class SendProcessor:
         tail = self._api.queue_tail(topic, queue_id)
         messages = []
         for flag, body, item_text in items:
-            properties, pairs = self._properties(item_text.decode(errors="replace"))
-            _refuse_transactional(0, pairs)
-            _refuse_delayed(pairs)
-            code = _tags_code(pairs.get(TAGS))
+            properties, code = self._item_properties(item_text)
             messages.append((tail, body, properties, code, born_ms, connection.host, 0, flag, 0, 0))
         self._messages += messages
         is_waiting = batch_pairs.get(WAIT) != "false"
@@ -314,13 +318,33 @@ class SendProcessor:
             StagedSend(request, connection, queue_id, len(messages), unique_key, is_waiting)
         )
 
+    def _item_properties(self, item_text: bytes) -> tuple[bytes, int]:
+        """Return the properties to store of one message of a batch, and its tag hash.
+
+        Remembered while short: a gateway sends the same text with each message of a device.
+        """
+        known = self._known_items.get(item_text)
+        if known is not None:
+            return known
+        properties, pairs = self._properties(item_text.decode(errors="replace"))
+        _refuse_transactional(0, pairs)
+        _refuse_delayed(pairs)
+        item = properties, _tags_code(pairs.get(TAGS))
+        # A text with a unique key does not come again.
+        if len(item_text) <= _KNOWN_ITEM_BYTES_MAX and UNIQ_KEY not in pairs:
+            if len(self._known_items) >= _KNOWN_ITEMS_MAX:
+                self._known_items.clear()
+            self._known_items[item_text] = item
+        return item
+
     def _target(self, ext: dict[str, str], names: _Names, numbers: _Numbers) -> tuple[str, int]:
         """Check the topic and the queue of a send, and return them."""
         if self.answers.waiting_count >= self._waiting_answers_max:
             text = f"{self.answers.waiting_count} sends wait for the disk already"
             raise BrokerError(ResponseCode.SYSTEM_BUSY, text)
         topic = ext[names.topic]
-        if topic in TOPICS_CLOSED_TO_SENDERS:
+        is_gateway_s = topic in GATEWAY_TOPICS and ext[names.group] == GATEWAY_GROUP
+        if topic in TOPICS_CLOSED_TO_SENDERS and not is_gateway_s:
             text = f"messages cannot be sent to the system topic {topic}"
             raise BrokerError(ResponseCode.NO_PERMISSION, text)
         queue_count, queue_id, *_ = numbers

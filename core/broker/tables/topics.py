@@ -94,10 +94,8 @@ class TopicTable:
         if self.is_system(config.topic_name):
             text = f"the topic {config.topic_name} belongs to the system"
             raise BrokerError(ResponseCode.SYSTEM_ERROR, text)
-        for count in (config.read_queue_nums, config.write_queue_nums):
-            if not 1 <= count <= QUEUE_COUNT_MAX:
-                text = f"a topic has 1 to {QUEUE_COUNT_MAX} queues, not {count}"
-                raise BrokerError(ResponseCode.SYSTEM_ERROR, text)
+        _check_count(config.read_queue_nums)
+        _check_count(config.write_queue_nums)
         if not 0 <= config.perm <= _TEMPLATE:
             raise BrokerError(ResponseCode.SYSTEM_ERROR, f"perm is {config.perm}, not 0 to 7")
         if config.topic_filter_type not in TOPIC_FILTER_TYPES:
@@ -167,6 +165,7 @@ class TopicTable:
         known = self._topics.get(name)
         if known is not None:
             return known
+        _check_count(queue_count)
         return self._put(
             TopicConfig(topic_name=name, read_queue_nums=queue_count, write_queue_nums=queue_count),
             now_ms,
@@ -225,6 +224,12 @@ class TopicTable:
         for listener in self.listeners:
             listener(name)
         return config
+
+
+def _check_count(queue_count: int) -> None:
+    if not 1 <= queue_count <= QUEUE_COUNT_MAX:
+        text = f"a topic has 1 to {QUEUE_COUNT_MAX} queues, not {queue_count}"
+        raise BrokerError(ResponseCode.SYSTEM_ERROR, text)
 
 
 def _in_bounds(config: TopicConfig) -> TopicConfig:

@@ -73,12 +73,19 @@ def test_listening_beyond_loopback_is_refused_with_the_reason(tmp_path: Path, se
 
 
 def test_roles_are_checked_together(tmp_path: Path) -> None:
-    assert faults(write(tmp_path, 'roles = ["gateway"]\n'))[0].endswith(
-        'the role "gateway" needs the role "broker" in the same process'
-    )
+    (fault,) = faults(write(tmp_path, 'roles = ["gateway"]\n'))
+    assert 'the role "gateway" needs the role "broker" in the same process, or gateway.nam' in fault
     assert "names one role twice" in faults(write(tmp_path, 'roles = ["console", "console"]\n'))[0]
     assert "roles is empty" in faults(write(tmp_path, "roles = []\n"))[0]
     assert "needs broker.store.directory" in faults(write(tmp_path, ""))[0]
+
+
+def test_a_gateway_may_have_its_brokers_elsewhere(tmp_path: Path) -> None:
+    text = 'roles = ["gateway"]\n[gateway]\nnamesrv = ["127.0.0.1:9876", "192.0.2.1:9876"]\n'
+    config = load_config(write(tmp_path, text))
+    assert config.gateway.namesrv == ("127.0.0.1:9876", "192.0.2.1:9876")
+    (fault,) = faults(write(tmp_path, text.replace("9876", "0")))
+    assert "a port is at least 1" in fault
 
 
 def test_unknown_role_and_unknown_section_are_reported_together(tmp_path: Path) -> None:

@@ -9,7 +9,11 @@ import pytest
 import trio
 import trio.testing
 
-from motelog.core.errors import RemotingConnectionError, RemotingTimeoutError
+from motelog.core.errors import (
+    RemotingConnectError,
+    RemotingConnectionError,
+    RemotingTimeoutError,
+)
 from motelog.core.remoting.client import (
     OUTPUT_BYTES_HIGH,
     RemotingClient,
@@ -263,5 +267,5 @@ async def test_refused_connection_names_the_address() -> None:
     with trio.socket.socket() as unused:
         await unused.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{unused.getsockname()[1]}"
-        with pytest.raises(RemotingConnectionError, match=address):
+        with pytest.raises(RemotingConnectError, match=address):
             await connect(address, timeout_s=5)

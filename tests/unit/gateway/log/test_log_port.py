@@ -42,6 +42,9 @@ class ColdDisk(OsStorage):
 class LocalStage:
     """A LocalLog on a store that runs."""
 
+    refuses_late = False
+    can_lose = True
+
     def __init__(self, store: MessageStore, disk: ColdDisk, clock: ManualClock) -> None:
         self.store = store
         self.clock = clock
@@ -62,11 +65,20 @@ class LocalStage:
     def refuse_appends(self, *, refused: bool) -> None:
         self.store.disk_watch.full_reason = "the disk is 99 % full" if refused else None
 
+    async def taken(self) -> None:
+        """It is in the log when the append returns."""
+
+    async def created(self) -> None:
+        """A broker creates at once."""
+
     def hold_topics(self) -> None:
         """A broker creates at once."""
 
-    def finish_topic(self, topic: str, error: BrokerError | None) -> bool:
+    async def finish_topic(self, topic: str, error: BrokerError | None) -> bool:
         return False
+
+    async def grown(self) -> None:
+        """Growth is told by the append."""
 
     def put_away(self) -> None:
         self._disk.is_warm = False
@@ -89,7 +101,7 @@ class LocalStage:
     def hide_tails(self) -> None:
         """They are always known."""
 
-    def tell_tails(self) -> None:
+    async def tell_tails(self) -> None:
         """They are always known."""
 
 
@@ -119,6 +131,9 @@ async def local(folder: Path, flush: Literal["async", "sync"]) -> AsyncIterator[
 class FakeStage:
     """The tests' log."""
 
+    refuses_late = False
+    can_lose = True
+
     def __init__(self, *, settles_late: bool) -> None:
         self.log = FakeLog()
         self.log.settles_at_once = not settles_late
@@ -130,12 +145,21 @@ class FakeStage:
     def refuse_appends(self, *, refused: bool) -> None:
         self.log.error = StoreFullError("the disk is 99 % full") if refused else None
 
+    async def taken(self) -> None:
+        """It is decided when the append returns."""
+
+    async def created(self) -> None:
+        """They are until they are held."""
+
     def hold_topics(self) -> None:
         self.log.creates_at_once = False
 
-    def finish_topic(self, topic: str, error: BrokerError | None) -> bool:
+    async def finish_topic(self, topic: str, error: BrokerError | None) -> bool:
         self.log.created(topic, error)
         return True
+
+    async def grown(self) -> None:
+        """Growth is told by the append."""
 
     def put_away(self) -> None:
         self.log.cold = set(range(100))
@@ -149,7 +173,7 @@ class FakeStage:
     def hide_tails(self) -> None:
         self.log.knows_tails = False
 
-    def tell_tails(self) -> None:
+    async def tell_tails(self) -> None:
         self.log.tell_tails()
         self.log.knows_tails = True
 

@@ -322,3 +322,14 @@ def test_a_cache_of_used_routes_makes_room_all_the_same(monkeypatch: pytest.Monk
         cache.routes[number].is_used = True
     assert len(cache.routes) == 100
     assert 149 in cache.routes
+
+
+def test_a_refused_default_topic_refuses_the_publish_and_no_more() -> None:
+    log = FakeLog()
+    routes = make(log)
+    log.refused_topics[DEFAULT] = BrokerError(16, "not allowed")
+    with pytest.raises(TopicNameError, match="not allowed") as caught:
+        resolve(routes, b"no topic!/x")
+    assert caught.value.reason_code == 0x83
+    del log.refused_topics[DEFAULT]
+    assert queue_topic(routes, b"no topic!/x") == DEFAULT

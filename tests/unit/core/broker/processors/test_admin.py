@@ -11,6 +11,7 @@ import pytest
 
 from motelog.core.remoting.codes import RequestCode, ResponseCode
 from motelog.core.remoting.frames import loads
+from motelog.core.topic_names import GATEWAY_GROUP
 from tests.support.broker_stack import send_ext
 from tests.support.broker_stage import PORT, BrokerStage, Client, broker_stage
 
@@ -35,6 +36,10 @@ def topic_ext(name: str = "New", **fields: Any) -> dict[str, Any]:
     return {"topic": name, "readQueueNums": 3, "writeQueueNums": 3, "perm": 6} | fields
 
 
+def gateway_topic_ext(**fields: Any) -> dict[str, Any]:
+    return topic_ext("MQTT_SESSION", producerGroup=GATEWAY_GROUP, **fields)
+
+
 def key_ext(topic: str, key: str, **fields: Any) -> dict[str, Any]:
     return {"topic": topic, "key": key, "maxNum": 32} | TIMES | fields
 
@@ -43,6 +48,14 @@ STATUS = [
     (RequestCode.UPDATE_AND_CREATE_TOPIC, topic_ext(), OK),
     (RequestCode.UPDATE_AND_CREATE_TOPIC, topic_ext("bad name"), REFUSED),
     (RequestCode.UPDATE_AND_CREATE_TOPIC, topic_ext("TBW102"), REFUSED),
+    (RequestCode.UPDATE_AND_CREATE_TOPIC, topic_ext("MQTT_SESSION"), REFUSED),
+    (RequestCode.UPDATE_AND_CREATE_TOPIC, gateway_topic_ext(), OK),
+    (RequestCode.UPDATE_AND_CREATE_TOPIC, gateway_topic_ext(writeQueueNums=1 << 20), REFUSED),
+    (
+        RequestCode.UPDATE_AND_CREATE_TOPIC,
+        topic_ext("TBW102", producerGroup=GATEWAY_GROUP),
+        REFUSED,
+    ),
     (RequestCode.UPDATE_AND_CREATE_TOPIC, topic_ext(readQueueNums=0), REFUSED),
     (RequestCode.UPDATE_AND_CREATE_TOPIC, topic_ext(writeQueueNums=1 << 20), REFUSED),
     (RequestCode.UPDATE_AND_CREATE_TOPIC, topic_ext(perm=8), REFUSED),

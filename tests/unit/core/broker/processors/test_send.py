@@ -8,11 +8,13 @@ from typing import Any, cast
 
 import pytest
 
+from motelog.core.broker.processors import send
 from motelog.core.broker.tables.subscription_groups import SubscriptionGroup
 from motelog.core.message import StoredMessage
 from motelog.core.remoting.codes import RequestCode, ResponseCode
 from motelog.core.remoting.frames import FLAG_ONEWAY, RemotingCommand
 from motelog.core.remoting.server import Connection, answer_with
+from motelog.core.topic_names import GATEWAY_GROUP
 from tests.support.broker_stack import send_ext
 from tests.support.broker_stage import BrokerStage, Client, broker_stage
 from tests.support.stores import read_queue
@@ -61,6 +63,8 @@ def stored(stage: BrokerStage, topic: str, queue_id: int = 0) -> list[StoredMess
         (send_ext("R"), DENIED),
         (send_ext("SCHEDULE_TOPIC_XXXX"), DENIED),
         (send_ext("MQTT_SESSION"), DENIED),
+        (send_ext("MQTT_SESSION", a=GATEWAY_GROUP), OK),
+        (send_ext("SCHEDULE_TOPIC_XXXX", a=GATEWAY_GROUP), DENIED),
         (send_ext("MQTT_RETAINED"), DENIED),
         (send_ext("rmq_sys_motelog_timer"), DENIED),
         (send_ext("%DLQ%G"), ResponseCode.TOPIC_NOT_EXIST),
@@ -107,6 +111,29 @@ def test_a_batch_is_stored_as_a_whole_or_not_at_all(
     assert stage.code(V2, ext | {"m": "true"}, body) == code
     expected = [b"1", b"2"] * 2 if code == OK else []
     assert [found.body for found in stored(stage, "T")] == expected
+
+
+def test_texts_that_come_again_are_remembered_and_no_others(
+    stage: BrokerStage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(send, "_KNOWN_ITEMS_MAX", 2)
+    known = stage.processors.send._known_items
+    texts = [b"TAGS\x01a\x02", b"a\x01b\x02UNIQ_KEY\x01u\x02", b"long\x01" + b"x" * 600 + b"\x02"]
+    bodies = b"".join(batch_item(b"%d" % number, text) for number, text in enumerate(texts))
+    for _ in range(2):
+        assert stage.code(RequestCode.SEND_BATCH_MESSAGE, send_ext("T"), bodies) == OK
+        assert list(known) == [texts[0]]
+    first, again = (stored(stage, "T")[at] for at in (0, 3))
+    assert first.properties == again.properties
+    assert first.tags == "a"
+    for number in range(2):
+        item = batch_item(b"", b"n\x01%d\x02" % number)
+        assert stage.code(RequestCode.SEND_BATCH_MESSAGE, send_ext("T"), item) == OK
+    assert list(known) == [b"n\x011\x02"]
+    # What is refused is refused again.
+    delayed = batch_item(b"1", b"DELAY\x011\x02")
+    for _ in range(2):
+        assert stage.code(RequestCode.SEND_BATCH_MESSAGE, send_ext("T"), delayed) == ILLEGAL
 
 
 def test_three_requests_send(stage: BrokerStage) -> None:

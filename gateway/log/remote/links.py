@@ -1,0 +1,159 @@
+"""The brokers behind a remote log: where they are, which are away, how many requests are under way.
+
+Owns: BrokerLink, BrokerLinks: addresses by broker name, the watch for a broker's return.
+Must not touch: what is asked of a broker, topics.
+Invariants: a broker counts as away from the first request whose connection failed until it answers
+a heartbeat. While it is away, one task asks for its address and tries it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import Final
+
+import msgspec
+import trio
+
+from motelog.bridge.client import Client, check
+from motelog.bridge.errors import NoNameServerError
+from motelog.bridge.routes import MASTER_ID
+from motelog.core.errors import (
+    BrokerError,
+    MotelogError,
+    RemotingConnectError,
+    RemotingConnectionError,
+    RemotingDecodeError,
+    RemotingError,
+)
+from motelog.core.remoting.frames import RemotingCommand, RequestCode, loads
+
+logger = logging.getLogger(__name__)
+
+#: Sends under way to one broker at a time; what comes meanwhile shares the next ones.
+WINDOW: Final = 64
+TRY_AGAIN_S: Final = 0.2
+
+
+class BrokerLink:
+    """One broker as this process reaches it."""
+
+    __slots__ = ("address", "away_since", "is_back", "name", "reason", "window")
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.address: str | None = None
+        self.window = trio.Semaphore(WINDOW)
+        #: trio's time at which it went away and why, while it is away.
+        self.away_since: float | None = None
+        self.reason: MotelogError | None = None
+        self.is_back = trio.Event()
+
+    def away_s(self) -> float:
+        """Return how long the broker has been away; 0 while it is not."""
+        return 0.0 if self.away_since is None else trio.current_time() - self.away_since
+
+
+class BrokerLinks:
+    """All brokers that the name servers have told of."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self._by_name: dict[str, BrokerLink] = {}
+        #: Names that brokers and clusters register as topics.
+        self.topic_names: frozenset[str] = frozenset()
+
+    def of(self, name: str) -> BrokerLink:
+        """Return the link of a broker, known or not."""
+        link = self._by_name.get(name)
+        if link is None:
+            link = self._by_name[name] = BrokerLink(name)
+        return link
+
+    def masters(self) -> list[BrokerLink]:
+        """Return the brokers that can be written to, those that are away included."""
+        return [link for link in self._by_name.values() if link.address is not None]
+
+    def away(self) -> list[BrokerLink]:
+        """Return the brokers that are away."""
+        return [link for link in self._by_name.values() if link.away_since is not None]
+
+    def learn(self, addresses: Mapping[str, Mapping[int, str]]) -> None:
+        """Note where masters are: broker name -> broker id -> address."""
+        for name, members in addresses.items():
+            if MASTER_ID in members:
+                self.of(name).address = members[MASTER_ID]
+
+    async def find(self) -> None:
+        """Ask a name server which brokers there are; NoNameServerError, BrokerError."""
+        command = RemotingCommand(RequestCode.GET_BROKER_CLUSTER_INFO)
+        answer = check(await self._client.request_namesrv(command))
+        try:
+            info = msgspec.convert(loads(answer.body), _ClusterInfo, strict=False)
+        except msgspec.ValidationError as exc:
+            raise RemotingDecodeError(f"brokers of the name server: {exc}") from exc
+        brokers = info.brokerAddrTable
+        self.learn({name: broker.brokerAddrs for name, broker in brokers.items()})
+        clusters = info.clusterAddrTable
+        replies = (f"{cluster}_REPLY_TOPIC" for cluster in clusters)
+        self.topic_names = frozenset((*brokers, *clusters, *replies))
+
+    async def request(
+        self, link: BrokerLink, command: RemotingCommand, *, timeout_s: float
+    ) -> RemotingCommand:
+        """Return a broker's answer, whatever its code; RemotingError as Client.request.
+
+        RemotingConnectError says that nothing was sent.
+        """
+        if link.address is None:
+            exc = RemotingConnectError(f"broker {link.name!r} has no master")
+            self._note_away(link, exc)
+            raise exc
+        try:
+            return await self._client.request(link.address, command, timeout_s=timeout_s)
+        except RemotingConnectionError as exc:
+            self._note_away(link, exc)
+            raise
+
+    def _note_away(self, link: BrokerLink, reason: MotelogError) -> None:
+        link.reason = reason
+        if link.away_since is not None:
+            return
+        link.away_since = trio.current_time()
+        link.is_back = trio.Event()
+        logger.warning(
+            "a broker is away: what is published to it waits, and is refused if it stays away"
+            " broker=%s address=%s error=%s",
+            link.name,
+            link.address,
+            reason,
+        )
+        self._client.start_soon(self._await_return, link)
+
+    async def _await_return(self, link: BrokerLink) -> None:
+        while True:
+            try:
+                if link.address is not None:
+                    await self._client.send_heartbeat(link.address)
+                    break
+            except BrokerError:
+                break  # it refuses heartbeats, and it is there
+            except RemotingError as exc:
+                link.reason = exc
+            await trio.sleep(TRY_AGAIN_S)
+            try:
+                await self.find()  # it may have come back elsewhere
+            except (NoNameServerError, BrokerError, RemotingDecodeError) as exc:
+                logger.info("no name server says where a broker is broker=%s %s", link.name, exc)
+        logger.warning("a broker is back broker=%s away_s=%.1f", link.name, link.away_s())
+        link.away_since = None
+        link.is_back.set()
+
+
+class _BrokerData(msgspec.Struct):
+    brokerAddrs: dict[int, str]
+
+
+class _ClusterInfo(msgspec.Struct):
+    brokerAddrTable: dict[str, _BrokerData] = {}
+    clusterAddrTable: dict[str, list[str]] = {}

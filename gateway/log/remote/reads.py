@@ -1,0 +1,297 @@
+"""Reads of a remote log: one held pull for each queue that is followed, and pulls of older records.
+
+Owns: Reads: the chunks at hand and their limit, followers, Fetch. Must not touch: appends, routes.
+Invariants: memory is bounded: a follower stops while ``unread_bytes_max`` of its queue are unread,
+and all chunks together take ``kept_bytes_max`` (the longest unused one goes first). Whoever has
+waited for a fetch gets its records even if they are not at hand any more.
+Spec: RocketMQ PullMessageRequestHeader.
+
+    tail(queue)      -> follow from there -> held pull -> chunk -> growth is told -> read
+    read, no chunk   -> Fetch -> pull that is not held -> chunk -> read again
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from typing import Final
+
+import trio
+
+from motelog.bridge.client import REQUEST_TIMEOUT_S, Client, check, int_field
+from motelog.bridge.pull import HOLD_GRACE_S
+from motelog.bridge.pull_request import (
+    PullResult,
+    PullStatus,
+    pull_command,
+    pull_result,
+    queue_ext,
+)
+from motelog.bridge.selector import SELECT_ALL
+from motelog.core.errors import BrokerError, MotelogError, RecordError, RemotingError
+from motelog.core.limited_log import LimitedLog
+from motelog.core.records.decode import in_queue
+from motelog.core.remoting.frames import RemotingCommand, RequestCode
+from motelog.gateway.log.log_port import LogRead, QueueHandle
+from motelog.gateway.log.remote.links import BrokerLinks
+from motelog.gateway.log.remote.queues import Chunk, RemoteQueue
+
+logger = logging.getLogger(__name__)
+
+#: What one pull asks for. Brokers may give less; RocketMQ stops at 32 messages or 256 KiB.
+PULL_COUNT: Final = 2048
+PULL_BYTES: Final = 1_048_576
+UNREAD_BYTES_MAX: Final = 1_048_576
+#: Fetches that pull at one time, and those that may wait for their turn.
+FETCHES_AT_ONCE: Final = 32
+FETCHES_MAX: Final = 10_000
+RETRY_S: Final = 1.0
+#: An empty answer that comes sooner was not held: the broker holds as many pulls as it may.
+HELD_S_MIN: Final = 0.5
+
+
+class Fetch:
+    """A read of records that were not at hand; ``found`` is what has come of it."""
+
+    __slots__ = ("found", "queue", "queue_offset", "then")
+
+    def __init__(self, queue: RemoteQueue, queue_offset: int) -> None:
+        self.queue = queue
+        self.queue_offset = queue_offset
+        #: A chunk, or where to go on.
+        self.found: Chunk | LogRead | None = None
+        self.then: list[Callable[[], None]] = []
+
+
+class Reads:
+    """What one gateway reads from brokers elsewhere."""
+
+    def __init__(
+        self,
+        client: Client,
+        links: BrokerLinks,
+        *,
+        group: str,
+        hold_s: float,
+        kept_bytes_max: int,
+    ) -> None:
+        self._client = client
+        self._links = links
+        self._group = group
+        self._hold_s = hold_s
+        self._kept_bytes_max = kept_bytes_max
+        #: In the order of use, the longest unused one first.
+        self._kept: dict[Chunk, None] = {}
+        self._kept_bytes = 0
+        self._fetches: dict[tuple[RemoteQueue, int], Fetch] = {}
+        self._fetching = trio.Semaphore(FETCHES_AT_ONCE)
+        #: Tails that brokers have been asked for and have not told.
+        self.tails_asked = 0
+        self._growth: list[Callable[[Sequence[QueueHandle]], None]] = []
+        self._faults = LimitedLog(logger, lines_max=1, period_s=5)
+        self.on_growth = self._growth.append
+
+    # --- what is at hand -----------------------------------------------------------------
+
+    def read(
+        self,
+        queue: RemoteQueue,
+        queue_offset: int,
+        count_max: int,
+        bytes_max: int,
+        fetch: Fetch | None,
+    ) -> LogRead | Fetch:
+        """Return records at hand, or what brings them."""
+        found = fetch.found if fetch is not None else None
+        if queue.chunk_at(queue_offset) is not None:
+            records, next_offset = self._read_kept(queue, queue_offset, count_max, bytes_max)
+        elif isinstance(found, LogRead):
+            return found
+        elif found is not None:
+            records, next_offset = found.read(queue_offset, count_max, bytes_max)
+        elif queue.follower is not None and queue_offset >= queue.pull_offset:
+            # The follower tells when there is more. It is behind a reader only if the broker has
+            # lost the end of its log.
+            return LogRead(b"", queue_offset, queue.pull_offset, False)
+        else:
+            key = queue, queue_offset
+            return self._fetches.get(key) or Fetch(queue, queue_offset)
+        queue.note_read(next_offset, UNREAD_BYTES_MAX)
+        end_offset = queue.end_offset if queue.follower is None else queue.pull_offset
+        return LogRead(records, queue_offset, next_offset, next_offset < end_offset)
+
+    def _read_kept(
+        self, queue: RemoteQueue, queue_offset: int, count_max: int, bytes_max: int
+    ) -> tuple[bytes, int]:
+        """Return records of chunks at hand that follow each other, and the offset behind them."""
+        found: list[bytes] = []
+        end = queue_offset + count_max
+        while queue_offset < end and (chunk := queue.chunk_at(queue_offset)) is not None:
+            self._use(chunk)
+            if found and (bytes_max <= 0 or len(chunk.records) > bytes_max):
+                break
+            records, queue_offset = chunk.read(queue_offset, end - queue_offset, bytes_max)
+            found.append(records)
+            bytes_max -= len(records)
+            if queue_offset < chunk.next_offset:
+                break
+        return found[0] if len(found) == 1 else b"".join(found), queue_offset
+
+    def forget(self) -> None:
+        """Have nothing at hand."""
+        while self._kept:
+            self._drop_oldest()
+
+    def _keep(self, chunk: Chunk) -> None:
+        chunk.queue.keep(chunk)
+        self._kept[chunk] = None
+        self._kept_bytes += len(chunk.records)
+        while self._kept_bytes > self._kept_bytes_max and len(self._kept) > 1:
+            self._drop_oldest()
+
+    def _use(self, chunk: Chunk) -> None:
+        del self._kept[chunk]
+        self._kept[chunk] = None
+
+    def _drop_oldest(self) -> None:
+        chunk = next(iter(self._kept))
+        del self._kept[chunk]
+        self._kept_bytes -= len(chunk.records)
+        chunk.queue.drop(chunk)
+
+    # --- older records -------------------------------------------------------------------
+
+    def when_at_hand(self, fetch: Fetch, then: Callable[[], None]) -> bool:
+        """Pull what ``fetch`` wants and call ``then``; False if too many fetches wait."""
+        key = fetch.queue, fetch.queue_offset
+        if key not in self._fetches:
+            if len(self._fetches) >= FETCHES_MAX:
+                return False
+            self._fetches[key] = fetch
+            self._client.start_soon(self._fetch, fetch)
+        fetch.then.append(then)
+        return True
+
+    async def _fetch(self, fetch: Fetch) -> None:
+        queue, queue_offset = fetch.queue, fetch.queue_offset
+        async with self._fetching:
+            result = await self._pull_at_last(queue, queue_offset, hold_s=0)
+        queue.end_offset = result.max_offset
+        next_offset = result.next_offset
+        if result.status is PullStatus.FOUND:
+            fetch.found = Chunk(queue, queue_offset, next_offset, bytes(result.records))
+            self._keep(fetch.found)
+        else:
+            # A later offset than the one asked for: retention has deleted what was before it.
+            begin_offset = max(queue_offset, min(next_offset, result.min_offset))
+            is_more = next_offset < result.max_offset
+            fetch.found = LogRead(b"", begin_offset, next_offset, is_more)
+        del self._fetches[queue, queue_offset]
+        then, fetch.then = fetch.then, []
+        for tell in then:
+            tell()
+
+    # --- what is new ---------------------------------------------------------------------
+
+    def follow(self, queue: RemoteQueue, queue_offset: int) -> None:
+        """Tell growth from an offset on."""
+        if queue.follower is not None:
+            queue.follower.cancel()
+        queue.follower = trio.CancelScope()
+        queue.pull_offset = queue_offset
+        queue.unread.clear()
+        queue.unread_bytes = 0
+        queue.room.set()
+        self._client.start_soon(self._follow, queue, queue.follower)
+
+    def ask_tail(self, queue: RemoteQueue, then: Callable[[int], None]) -> None:
+        """Follow ``queue`` from its end on, and say where that is."""
+        self.tails_asked += 1
+        self._client.start_soon(self._ask_tail, queue, then)
+
+    async def _ask_tail(self, queue: RemoteQueue, then: Callable[[int], None]) -> None:
+        while True:
+            try:
+                request = RemotingCommand(RequestCode.GET_MAX_OFFSET, ext=queue_ext(queue.name))
+                link = self._links.of(queue.name.broker_name)
+                answer = await self._links.request(link, request, timeout_s=REQUEST_TIMEOUT_S)
+                tail = int_field(check(answer), "offset")
+                break
+            except (RemotingError, BrokerError) as exc:
+                await self._pause(queue, exc)
+        self.tails_asked -= 1
+        self.follow(queue, tail)
+        then(tail)
+
+    async def _follow(self, queue: RemoteQueue, scope: trio.CancelScope) -> None:
+        with scope:
+            while True:
+                await queue.room.wait()
+                asked_at = trio.current_time()
+                result = await self._pull_at_last(queue, queue.pull_offset, hold_s=self._hold_s)
+                if result.status is PullStatus.FOUND:
+                    self._arrived(queue, result)
+                elif result.next_offset != queue.pull_offset:
+                    queue.pull_offset = result.next_offset  # deleted, or lost by the broker
+                    self._tell_growth(queue)
+                elif trio.current_time() - asked_at < HELD_S_MIN:
+                    await trio.sleep(HELD_S_MIN)
+
+    def _arrived(self, queue: RemoteQueue, result: PullResult) -> None:
+        chunk = Chunk(queue, queue.pull_offset, result.next_offset, bytes(result.records))
+        self._keep(chunk)
+        queue.pull_offset = chunk.next_offset
+        queue.unread.append((chunk.next_offset, len(chunk.records)))
+        queue.unread_bytes += len(chunk.records)
+        if queue.unread_bytes >= UNREAD_BYTES_MAX:
+            queue.room = trio.Event()
+        self._tell_growth(queue)
+
+    def _tell_growth(self, queue: RemoteQueue) -> None:
+        for listener in self._growth:
+            listener([queue])
+
+    # --- pulls ---------------------------------------------------------------------------
+
+    async def _pull_at_last(
+        self, queue: RemoteQueue, queue_offset: int, *, hold_s: float
+    ) -> PullResult:
+        """Return a broker's answer to a pull, however long it takes until there is one."""
+        while True:
+            try:
+                return await self._pull(queue, queue_offset, hold_s)
+            except (RemotingError, BrokerError, RecordError) as exc:
+                await self._pause(queue, exc)
+
+    async def _pull(self, queue: RemoteQueue, queue_offset: int, hold_s: float) -> PullResult:
+        command = pull_command(
+            queue.name,
+            queue_offset,
+            group=self._group,
+            count_max=PULL_COUNT,
+            bytes_max=PULL_BYTES,
+            hold_s=hold_s,
+            selector=SELECT_ALL,
+        )
+        link = self._links.of(queue.name.broker_name)
+        timeout_s = REQUEST_TIMEOUT_S + (hold_s + HOLD_GRACE_S if hold_s else 0)
+        answer = await self._links.request(link, command, timeout_s=timeout_s)
+        result = pull_result(answer, answer.body)
+        if result.status is PullStatus.FOUND:
+            topic, queue_id = queue.name.topic.encode(), queue.name.queue_id
+            # Later the kernels trust these bytes.
+            if not in_queue(result.records, topic, queue_id, queue_offset, result.next_offset):
+                text = f"what the broker sent for offset {queue_offset} is not of this queue"
+                raise RecordError(text, offset_bytes=0)
+        return result
+
+    async def _pause(self, queue: RemoteQueue, error: MotelogError) -> None:
+        link = self._links.of(queue.name.broker_name)
+        if link.away_since is None:
+            await trio.sleep(RETRY_S)
+            # Only after the pause: at a stop the connection may go first, and that is no failure.
+            self._faults.warning(
+                "a read of a queue failed and is tried again queue=%s error=%s", queue, error
+            )
+        else:
+            await link.is_back.wait()

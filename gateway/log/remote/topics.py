@@ -1,0 +1,403 @@
+"""Topics of a remote log: which there are, where their queues are, and how new ones are made.
+
+Owns: Topics: the list and the routes, creations under way, refusals, places. Must not touch:
+messages beyond holding their parts until a topic is known.
+Invariants: a topic once known stays known, and so do its queues at brokers that no route names: a
+broker that restarts takes its routes along for a moment. A topic is told of once its queues are
+known. A topic that is not in a listing and comes later is new from then on: everything in it is
+younger than that listing.
+Spec: RocketMQ CreateTopicRequestHeader.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from typing import Final
+from zlib import crc32
+
+import msgspec
+import trio
+
+from motelog.bridge.client import REQUEST_TIMEOUT_S, Client, check
+from motelog.bridge.errors import NoNameServerError, RouteError
+from motelog.bridge.routes import TopicRoute
+from motelog.core.errors import (
+    BrokerError,
+    MotelogError,
+    RemotingDecodeError,
+    RemotingError,
+)
+from motelog.core.limited_log import LimitedLog
+from motelog.core.message import MessageQueue
+from motelog.core.remoting.frames import (
+    Permission,
+    RemotingCommand,
+    RequestCode,
+    ResponseCode,
+    loads,
+)
+from motelog.core.topic_names import DEFAULT_TOPIC, SYSTEM_TOPICS, is_group_topic, is_topic_name
+from motelog.gateway.log.remote.appends import Part
+from motelog.gateway.log.remote.links import BrokerLink, BrokerLinks
+from motelog.gateway.log.remote.queues import Place, RemoteQueue
+
+logger = logging.getLogger(__name__)
+
+LIST_INTERVAL_S: Final = 1.0
+#: Routes of known topics are looked at again after this time; the client asks for them as often.
+ROUTES_INTERVAL_S: Final = 30.0
+#: How long name servers may take to know a new topic.
+ROUTE_WAIT_S: Final = 5.0
+ROUTE_RETRY_S: Final = 0.05
+#: How long a broker's refusal counts, and that no broker could be asked.
+REFUSED_S: Final = 60.0
+UNASKED_S: Final = 2.0
+REFUSALS_MAX: Final = 10_000
+
+_OUTAGES: Final = (NoNameServerError, BrokerError, RemotingError)
+
+
+class Topic:
+    """One topic that is known or is being created."""
+
+    __slots__ = (
+        "held",
+        "is_known",
+        "name",
+        "places",
+        "queue_count",
+        "read_queues",
+        "write_queues",
+    )
+
+    def __init__(self, name: str, queue_count: int = 0) -> None:
+        self.name = name
+        #: How many queues it gets at each broker, if it is not there.
+        self.queue_count = queue_count
+        self.is_known = False
+        self.read_queues: tuple[RemoteQueue, ...] = ()
+        self.write_queues: tuple[RemoteQueue, ...] = ()
+        self.places: dict[int, Place] = {}
+        #: Parts of appends that wait until the topic is known.
+        self.held: list[tuple[Place, Part]] = []
+
+    def place(self, number: int) -> Place:
+        """Return the one place with this number."""
+        place = self.places.get(number)
+        if place is None:
+            place = self.places[number] = Place(self.name, number)
+            if self.is_known:
+                place.queue = self.write_queues[number]
+        return place
+
+
+class Topics:
+    """The topics behind one gateway's log."""
+
+    def __init__(
+        self,
+        client: Client,
+        links: BrokerLinks,
+        *,
+        group: str,
+        wait_s: float,
+        release: Callable[[list[tuple[Place, Part]]], None],
+        refuse: Callable[[list[Part], MotelogError], None],
+    ) -> None:
+        self._client = client
+        self._links = links
+        self._group = group
+        self._wait_s = wait_s
+        self._release = release
+        self._refuse = refuse
+        self._topics: dict[str, Topic] = {}
+        self._queues: dict[MessageQueue, RemoteQueue] = {}
+        #: Topics that were asked for before the first listing.
+        self._wanted: list[Topic] = []
+        self.is_running = False
+        #: Name -> why the topic was refused, and until when that counts.
+        self._refusals: dict[str, tuple[Topic, BrokerError, float]] = {}
+        self._created: list[Callable[[str], None]] = []
+        self._refused: list[Callable[[str], None]] = []
+        self._outages = LimitedLog(logger, lines_max=1, period_s=10)
+        #: Queues whose topic is being told of for the first time, and is new.
+        self.new_queues: frozenset[RemoteQueue] = frozenset()
+        self.on_created = self._created.append
+        self.on_refused = self._refused.append
+
+    # --- what is known -------------------------------------------------------------------
+
+    def has(self, name: str) -> bool:
+        """Return whether a topic can be written to or is being created."""
+        topic = self._topics.get(name)
+        return topic is not None and (not topic.is_known or bool(topic.write_queues))
+
+    def names(self) -> list[str]:
+        """Return the users' topics."""
+        return [
+            topic.name
+            for topic in self._topics.values()
+            if topic.is_known and self._is_users(topic.name)
+        ]
+
+    def read_queues(self, name: str) -> Sequence[RemoteQueue]:
+        """Return the queues of a topic for reading."""
+        topic = self._topics.get(name)
+        return topic.read_queues if topic is not None else ()
+
+    def place(self, name: str, selector: str) -> Place:
+        """Return the place that a selector chooses in a topic that is known or being created."""
+        topic = self._topics[name]
+        number = crc32(selector.encode())
+        return topic.place(number % len(topic.write_queues) if topic.is_known else number)
+
+    def places(self, name: str) -> list[Place]:
+        """Return a place for each queue of a topic that can be written to."""
+        topic = self._topics.get(name)
+        return [topic.place(n) for n in range(len(topic.write_queues))] if topic is not None else []
+
+    def hold(self, place: Place, part: Part) -> MotelogError | None:
+        """Keep a part until its topic is known, or return why the topic was refused."""
+        if place.topic not in self._topics:
+            if place.topic not in self._refusals:
+                return _gone(place.topic)
+            try:
+                self.create(place.topic, 0)
+            except BrokerError as exc:
+                return exc
+        self._topics[place.topic].held.append((place, part))
+        return None
+
+    # --- creation ------------------------------------------------------------------------
+
+    def create(self, name: str, queue_count: int) -> None:
+        """Begin to create a topic unless it is known; BrokerError if it is known to be refused."""
+        topic = self._topics.get(name)
+        if topic is not None:
+            if topic.is_known and not topic.write_queues:
+                text = f"topic {name} has no queue to write to"
+                raise BrokerError(ResponseCode.NO_PERMISSION, text)
+            return
+        if name in self._refusals:
+            topic, error, until = self._refusals[name]
+            if trio.current_time() < until:
+                raise error
+            del self._refusals[name]  # its places are still good
+        else:
+            topic = Topic(name, queue_count)
+        self._topics[name] = topic
+        if self.is_running:
+            self._client.start_soon(self._create, topic)
+        else:
+            self._wanted.append(topic)
+
+    async def _create(self, topic: Topic) -> None:
+        error, for_s = _gone(topic.name), UNASKED_S
+        with trio.move_on_after(self._wait_s):
+            while not topic.is_known:
+                try:
+                    await self._create_once(topic.name, topic.queue_count)
+                    return
+                except BrokerError as exc:
+                    error, for_s = exc, REFUSED_S
+                    break
+                except (NoNameServerError, RouteError, RemotingError) as exc:
+                    error = BrokerError(ResponseCode.SERVICE_NOT_AVAILABLE, str(exc))
+                await trio.sleep(LIST_INTERVAL_S / 4)
+        if not topic.is_known:
+            self._note_refused(topic, error, for_s)
+
+    async def _create_once(self, name: str, queue_count: int) -> None:
+        """Create a topic at every broker and adopt its route."""
+        asked_at = trio.current_time()
+        try:
+            self._adopt(await self._client.route(name, newer_than=asked_at), is_new=True)
+            return
+        except RouteError:
+            pass  # nobody has created it
+        await self._links.find()
+        refusals: list[MotelogError] = []
+        links = self._links.masters()
+        for link in links:
+            try:
+                await self._create_at(link, name, queue_count)
+            except (BrokerError, RemotingError) as exc:
+                refusals.append(exc)
+        if len(refusals) == len(links):
+            raise refusals[0] if refusals else NoNameServerError("no broker is known")
+        # A topic is never told of with fewer queues than it is going to have, or the messages of
+        # one publisher would change queues.
+        wanted = len(links) - len(refusals)
+        deadline = trio.current_time() + ROUTE_WAIT_S
+        while True:
+            try:
+                route = await self._client.route(name, newer_than=trio.current_time())
+                if len(route.addresses) >= wanted or trio.current_time() > deadline:
+                    self._adopt(route, is_new=True)
+                    return
+            except RouteError:
+                if trio.current_time() > deadline:
+                    raise
+            await trio.sleep(ROUTE_RETRY_S)
+
+    async def _create_at(self, link: BrokerLink, name: str, queue_count: int) -> None:
+        ext = {
+            "topic": name,
+            "defaultTopic": DEFAULT_TOPIC,
+            "readQueueNums": str(queue_count),
+            "writeQueueNums": str(queue_count),
+            "perm": str(int(Permission.READ | Permission.WRITE)),
+            "topicFilterType": "SINGLE_TAG",
+            "topicSysFlag": "0",
+            "order": "false",
+            "producerGroup": self._group,  # opens gateways' own topics; Apache RocketMQ ignores it
+        }
+        request = RemotingCommand(RequestCode.UPDATE_AND_CREATE_TOPIC, ext=ext)
+        check(await self._links.request(link, request, timeout_s=REQUEST_TIMEOUT_S))
+
+    def _note_refused(self, topic: Topic, error: BrokerError, for_s: float) -> None:
+        logger.warning(
+            "a topic could not be created, and is not tried again for a while topic=%s for_s=%g"
+            " error=%s",
+            topic.name,
+            for_s,
+            error,
+        )
+        if len(self._refusals) >= REFUSALS_MAX:
+            self._refusals.clear()
+        self._refusals[topic.name] = topic, error, trio.current_time() + for_s
+        del self._topics[topic.name]
+        for listener in self._refused:
+            listener(topic.name)
+        held, topic.held = topic.held, []
+        self._refuse([part for _, part in held], error)
+
+    # --- listing -------------------------------------------------------------------------
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Learn of topics until cancelled; started when those that exist are known."""
+        while not await self._list(is_first=True):  # noqa: ASYNC110  # a name server has no event
+            await trio.sleep(LIST_INTERVAL_S)
+        self.is_running = True
+        for topic in self._wanted:
+            if not topic.is_known:
+                self._client.start_soon(self._create, topic)
+        self._wanted.clear()
+        task_status.started()
+        routes_at = trio.current_time()
+        while True:
+            await trio.sleep(LIST_INTERVAL_S)
+            await self._list(is_first=False)
+            if trio.current_time() - routes_at >= ROUTES_INTERVAL_S:
+                routes_at = trio.current_time()
+                await self._look_at_routes()
+
+    async def _list(self, *, is_first: bool) -> bool:
+        """Adopt the topics that are not known yet; return whether a name server has answered."""
+        try:
+            if is_first:
+                await self._links.find()
+            request = RemotingCommand(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER)
+            answer = check(await self._client.request_namesrv(request))
+            names = [name for name in _topic_list(answer.body) if self._is_users(name)]
+            for name in names:
+                topic = self._topics.get(name)
+                if topic is None or (not topic.is_known and is_first):
+                    await self._learn(name, is_new=not is_first)
+        except _OUTAGES as exc:
+            self._outages.warning(
+                "no name server lists the topics; those that are known stay in use error=%s", exc
+            )
+            return False
+        return True
+
+    async def _learn(self, name: str, *, is_new: bool) -> None:
+        try:
+            route = await self._client.route(name, newer_than=trio.current_time())
+        except RouteError:
+            return  # its brokers have gone meanwhile
+        self._adopt(route, is_new=is_new)
+
+    async def _look_at_routes(self) -> None:
+        for topic in list(self._topics.values()):
+            if topic.is_known:
+                try:
+                    self._adopt(await self._client.route(topic.name), is_new=True)
+                except (RouteError, *_OUTAGES):
+                    continue  # the known queues stay in use
+
+    def _is_users(self, name: str) -> bool:
+        return (
+            is_topic_name(name)
+            and name not in SYSTEM_TOPICS
+            and name not in self._links.topic_names
+            and not is_group_topic(name)
+        )
+
+    # --- routes --------------------------------------------------------------------------
+
+    def _adopt(self, route: TopicRoute, *, is_new: bool) -> None:
+        """Take over a route: tell of queues that were not known, let go what waits for them."""
+        self._links.learn(route.addresses)
+        topic = self._topics.get(route.topic)
+        if topic is None:
+            refusal = self._refusals.pop(route.topic, None)
+            topic = self._topics[route.topic] = refusal[0] if refusal else Topic(route.topic)
+        was_known, known = topic.is_known, (topic.read_queues, topic.write_queues)
+        topic.read_queues = self._merge(topic.read_queues, route.read_queues, route)
+        topic.write_queues = self._merge(topic.write_queues, route.write_queues, route)
+        topic.is_known = True
+        if topic.write_queues:
+            for place in topic.places.values():
+                place.queue = topic.write_queues[place.number % len(topic.write_queues)]
+        if not was_known or known != (topic.read_queues, topic.write_queues):
+            added = frozenset(topic.read_queues).difference(known[0])
+            self.new_queues = added if is_new else frozenset()
+            try:
+                for listener in self._created:
+                    listener(topic.name)
+            finally:
+                self.new_queues = frozenset()
+        held, topic.held = topic.held, []
+        if topic.write_queues:
+            self._release(held)
+        else:
+            text = f"topic {topic.name} has no queue to write to"
+            self._refuse([part for _, part in held], BrokerError(ResponseCode.NO_PERMISSION, text))
+
+    def _merge(
+        self,
+        known: tuple[RemoteQueue, ...],
+        found: Sequence[MessageQueue],
+        route: TopicRoute,
+    ) -> tuple[RemoteQueue, ...]:
+        """Return the queues of a route in the order in which they became known.
+
+        A broker that the route does not have is away, and keeps its queues: else what one device
+        publishes would change queues with each restart of a broker.
+        """
+        queues = dict.fromkeys(map(self._queue, found))
+        kept = [q for q in known if q in queues or q.name.broker_name not in route.addresses]
+        return tuple(dict.fromkeys((*kept, *queues)))
+
+    def _queue(self, name: MessageQueue) -> RemoteQueue:
+        queue = self._queues.get(name)
+        if queue is None:
+            queue = self._queues[name] = RemoteQueue(name)
+        return queue
+
+
+class _TopicList(msgspec.Struct):
+    topicList: list[str] = []
+
+
+def _topic_list(body: bytes) -> list[str]:
+    try:
+        return msgspec.convert(loads(body), _TopicList).topicList
+    except msgspec.ValidationError as exc:
+        raise RemotingDecodeError(f"topics of the name server: {exc}") from exc
+
+
+def _gone(topic: str) -> BrokerError:
+    return BrokerError(ResponseCode.TOPIC_NOT_EXIST, f"topic {topic} does not exist")

@@ -1,0 +1,192 @@
+"""LogPort on brokers in other processes, ours or Apache RocketMQ's, that name servers know.
+
+Owns: the parts in ``gateway.log.remote`` and their life. Must not touch: what the parts decide.
+Invariants: handles for reading are RemoteQueue, handles for appends are Place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from collections.abc import Set as AbstractSet
+from typing import Any, Final
+
+import trio
+
+from motelog.bridge.client import Client
+from motelog.bridge.pull import HOLD_S
+from motelog.core.topic_names import GATEWAY_GROUP
+from motelog.gateway.log.log_port import LogRead, QueueHandle, Settled, Ticket, Waiting
+from motelog.gateway.log.remote.appends import Appends, Part
+from motelog.gateway.log.remote.links import BrokerLinks
+from motelog.gateway.log.remote.queues import Place, RemoteQueue
+from motelog.gateway.log.remote.reads import Fetch, Reads
+from motelog.gateway.log.remote.topics import Topics
+
+#: How long appends wait for a broker that is away or a topic that is being created.
+WAIT_S: Final = 10.0
+#: What may wait for brokers in all; further appends are refused.
+WAITING_BYTES_MAX: Final = 67_108_864
+#: How long a stop may take to bring the last appends to the brokers.
+GRACE_S: Final = 2.0
+#: Records at hand of all queues.
+KEPT_BYTES_MAX: Final = 33_554_432
+
+
+class RemoteLog:
+    """The log of a RocketMQ cluster. ``namesrv`` is ``host:port;host:port``."""
+
+    def __init__(
+        self,
+        namesrv: str,
+        *,
+        group: str = GATEWAY_GROUP,
+        wait_s: float = WAIT_S,
+        waiting_bytes_max: int = WAITING_BYTES_MAX,
+        kept_bytes_max: int = KEPT_BYTES_MAX,
+        hold_s: float = HOLD_S,
+    ) -> None:
+        self._client = Client(
+            namesrv=namesrv,
+            groups=lambda: _groups(group),
+            unregister={"consumerGroup": group, "producerGroup": group},
+        )
+        self._links = BrokerLinks(self._client)
+        self._appends = Appends(
+            self._client,
+            self._links,
+            group=group,
+            wait_s=wait_s,
+            waiting_bytes_max=waiting_bytes_max,
+            hold=lambda place, part: self._topics.hold(place, part),
+        )
+        self._topics = Topics(
+            self._client,
+            self._links,
+            group=group,
+            wait_s=wait_s,
+            release=self._release,
+            refuse=self._appends.refuse,
+        )
+        self._reads = Reads(
+            self._client, self._links, group=group, hold_s=hold_s, kept_bytes_max=kept_bytes_max
+        )
+        self._closed = trio.Event()
+        # The hot calls go straight to the parts.
+        self.append: Callable[[list[Any]], Ticket] = self._appends.append
+        self.on_settled: Callable[[Callable[[Settled], None]], None] = self._appends.on_settled
+        self.has_topic = self._topics.has
+        self.create_topic = self._topics.create
+        self.topics = self._topics.names
+        self.on_topic_created = self._topics.on_created
+        self.on_topic_refused = self._topics.on_refused
+        self.on_growth = self._reads.on_growth
+
+    def settle_soon(self) -> None:
+        """Do nothing: what was appended is sent as soon as the reactor waits."""
+
+    # --- topics and queues ---------------------------------------------------------------
+
+    def queue_of(self, topic: str, selector: str) -> QueueHandle:
+        return self._topics.place(topic, selector)
+
+    def append_queues(self, topic: str) -> Sequence[QueueHandle]:
+        return self._topics.places(topic)
+
+    def queues(self, topic: str) -> Sequence[QueueHandle]:
+        return list(self._topics.read_queues(topic))
+
+    def describe(self, queue: QueueHandle) -> str:
+        assert isinstance(queue, RemoteQueue)
+        return str(queue)
+
+    # --- read ----------------------------------------------------------------------------
+
+    def read(
+        self,
+        queue: QueueHandle,
+        queue_offset: int,
+        *,
+        count_max: int,
+        bytes_max: int,
+        tag_codes: AbstractSet[int] | None = None,
+        waited: Waiting | None = None,
+    ) -> LogRead | Waiting:
+        # A pull selects by tags and not by their hashes, and what it brings serves other readers.
+        assert isinstance(queue, RemoteQueue)
+        assert waited is None or isinstance(waited, Fetch)
+        return self._reads.read(queue, queue_offset, count_max, bytes_max, waited)
+
+    def when_at_hand(self, waiting: Waiting, then: Callable[[], None]) -> bool:
+        assert isinstance(waiting, Fetch)
+        return self._reads.when_at_hand(waiting, then)
+
+    def tail(self, queue: QueueHandle, then: Callable[[int], None]) -> int | None:
+        assert isinstance(queue, RemoteQueue)
+        if queue in self._topics.new_queues:
+            self._reads.follow(queue, 0)
+            return 0
+        self._reads.ask_tail(queue, then)
+        return None
+
+    # --- life ----------------------------------------------------------------------------
+
+    @property
+    def outage(self) -> str | None:
+        """Say which brokers are away; None while all answer."""
+        away = self._links.away()
+        names = ", ".join(f"{link.name} for {link.away_s():.0f} s" for link in away)
+        return f"brokers are away: {names}" if away else None
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Serve until cancelled; started when a name server has told of the topics.
+
+        After that ``close`` is awaited for GRACE_S, and what was appended is still sent.
+        """
+        stopped = trio.Event()
+        async with trio.open_nursery() as nursery:
+            await nursery.start(self._keep_client, stopped)
+            try:
+                await self._topics.run(task_status=task_status)
+            finally:
+                if not self._topics.is_running:
+                    self._closed.set()  # nobody was served, so nobody closes
+                stopped.set()
+
+    async def _keep_client(
+        self, stopped: trio.Event, *, task_status: trio.TaskStatus[None]
+    ) -> None:
+        """Keep the connections, and those who use them, until the last appends are sent."""
+        with trio.CancelScope() as scope:
+            await self._client.enter()
+            scope.shield = True
+            try:
+                task_status.started()
+                await stopped.wait()
+                with trio.move_on_after(GRACE_S):
+                    await self._closed.wait()
+                    await self._appends.drain()
+            finally:
+                self._appends.close()
+                await self._client.leave()
+
+    def close(self) -> None:
+        self._appends.close()
+        self._closed.set()
+
+    def _release(self, held: list[tuple[Place, Part]]) -> None:
+        for place, part in held:
+            assert place.queue is not None, "its topic is known"
+            self._appends.queue_part(place.queue, part)
+
+
+def _groups(group: str) -> dict[str, list[dict[str, Any]]]:
+    """Return the heartbeat's members: each gateway reads every message by itself."""
+    consumer = {
+        "consumeFromWhere": "CONSUME_FROM_LAST_OFFSET",
+        "consumeType": "CONSUME_ACTIVELY",
+        "groupName": group,
+        "messageModel": "BROADCASTING",
+        "subscriptionDataSet": [],
+        "unitMode": False,
+    }
+    return {"consumerDataSet": [consumer], "producerDataSet": [{"groupName": group}]}

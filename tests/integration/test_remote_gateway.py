@@ -1,0 +1,255 @@
+"""A gateway in a process of its own: its messages are at brokers elsewhere, ours or Apache's."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import paho.mqtt.client as paho
+import pytest
+import trio
+from paho.mqtt.enums import CallbackAPIVersion, MQTTProtocolVersion
+from paho.mqtt.packettypes import PacketTypes
+from paho.mqtt.properties import Properties
+
+from motelog.bridge.sync import SyncProducer, SyncPullConsumer
+from motelog.core.message import Message, StoredMessage
+from motelog.core.namesrv.config import NamesrvConfig
+from motelog.core.namesrv.server import NameServer
+from tests.support.broker_process import BrokerProcess
+from tests.support.broker_stack import joined
+from tests.support.gateway_process import GatewayProcess
+from tests.support.java import VERSION_4, VERSION_5, ApacheServer
+
+DEADLINE_S = 30.0
+PUBLISHERS = 4
+IN_FLIGHT = 10
+PHASE_COUNT = 300
+
+
+def until(is_true: Callable[[], bool], what: str) -> None:
+    deadline = time.monotonic() + DEADLINE_S
+    while not is_true():
+        assert time.monotonic() < deadline, f"{what} has not come about"
+        time.sleep(0.01)
+
+
+class Client:
+    """A paho client: ``received`` topics and payloads, ``acknowledged`` and ``refused`` numbers."""
+
+    def __init__(
+        self, address: tuple[str, int], client_id: str, *, session_expiry_s: int = 0
+    ) -> None:
+        self.received: list[tuple[str, bytes]] = []
+        self.acknowledged: list[int] = []
+        self.refused: list[int] = []
+        self.sent = 0
+        self._numbers: dict[int, int] = {}
+        self._subscribed = threading.Event()
+        self._connected = threading.Event()
+        self.client = paho.Client(
+            CallbackAPIVersion.VERSION2, client_id=client_id, protocol=MQTTProtocolVersion.MQTTv5
+        )
+        self.is_session_present = False
+        self.client.on_connect = self._on_connect
+        self.client.on_subscribe = lambda *_: self._subscribed.set()
+        self.client.on_message = self._on_message
+        self.client.on_publish = self._on_publish
+        properties = Properties(PacketTypes.CONNECT)  # type: ignore[no-untyped-call]
+        properties.SessionExpiryInterval = session_expiry_s
+        self.client.connect(*address, clean_start=not session_expiry_s, properties=properties)
+        self.client.loop_start()
+        assert self._connected.wait(DEADLINE_S)
+
+    def subscribe(self, topic_filter: str) -> None:
+        self.client.subscribe(topic_filter, 1)
+        assert self._subscribed.wait(DEADLINE_S)
+
+    def publish(self, topic: str, payload: bytes) -> None:
+        message = self.client.publish(topic, payload, 1)
+        self._numbers[message.mid] = self.sent
+        self.sent += 1
+
+    def answered(self) -> int:
+        return len(self.acknowledged) + len(self.refused)
+
+    def stop(self) -> None:
+        self.client.disconnect()
+        self.client.loop_stop()
+
+    def _on_connect(
+        self, _client: object, _data: object, flags: paho.ConnectFlags, *_: object
+    ) -> None:
+        self.is_session_present = flags.session_present
+        self._connected.set()
+
+    def _on_message(self, _client: object, _data: object, message: paho.MQTTMessage) -> None:
+        self.received.append((message.topic, bytes(message.payload)))
+
+    def _on_publish(
+        self, _client: object, _data: object, mid: int, reason: object, _properties: object
+    ) -> None:
+        until(lambda: mid in self._numbers, "the number of a publish")
+        number = self._numbers.pop(mid)
+        is_failure = getattr(reason, "is_failure", False)
+        (self.refused if is_failure else self.acknowledged).append(number)
+
+
+class Publisher(threading.Thread):
+    """Publishes numbered messages, a few in flight, until it is told to stop."""
+
+    def __init__(self, address: tuple[str, int], device: str) -> None:
+        super().__init__(daemon=True)
+        self.device = device
+        self.mqtt = Client(address, device)
+        self.is_over = threading.Event()
+
+    def run(self) -> None:
+        while not self.is_over.is_set():
+            if self.mqtt.sent - self.mqtt.answered() < IN_FLIGHT:
+                self.mqtt.publish(f"kill/{self.device}/n", b"%d" % self.mqtt.sent)
+            else:
+                time.sleep(0.001)
+
+    def stop(self) -> None:
+        self.is_over.set()
+        self.join(DEADLINE_S)
+        until(lambda: self.mqtt.answered() == self.mqtt.sent, f"an answer for {self.device}")
+        self.mqtt.stop()
+
+
+def read_all(namesrv: str, topic: str) -> list[StoredMessage]:
+    with SyncPullConsumer(namesrv=namesrv, group="after") as consumer:
+        queues = consumer.queues(topic, wait_s=10)
+        left = sum(consumer.end_offsets(queues).values())
+        consumer.assign(queues)
+        messages: list[StoredMessage] = []
+        while len(messages) < left:
+            some = consumer.poll(timeout_s=10)
+            assert some, f"{left - len(messages)} messages do not arrive"
+            messages += some
+    return messages
+
+
+def numbers_of(device: str, pairs: list[tuple[str, bytes]]) -> list[int]:
+    return [int(body) for topic, body in pairs if topic == f"kill/{device}/n"]
+
+
+async def test_what_was_acknowledged_survives_a_kill_of_the_broker(tmp_path: Path) -> None:
+    async with trio.open_nursery() as nursery:
+        namesrv = NameServer(NamesrvConfig(listen="127.0.0.1:0"))
+        await nursery.start(namesrv.run)
+        await trio.to_thread.run_sync(kill_the_broker_under_load, tmp_path, joined(namesrv.address))
+        nursery.cancel_scope.cancel()
+
+
+def kill_the_broker_under_load(folder: Path, namesrv: str) -> None:
+    with (
+        BrokerProcess(folder / "store", namesrv=namesrv) as broker,
+        GatewayProcess(folder, namesrv=namesrv) as gateway,
+    ):
+        subscriber = Client(gateway.address, "subscriber")
+        subscriber.subscribe("kill/#")
+        publishers = [Publisher(gateway.address, f"dev{i}") for i in range(PUBLISHERS)]
+        for publisher in publishers:
+            publisher.start()
+        wait_for_more(publishers)
+        broker.kill()
+        time.sleep(0.5)
+        broker.start()
+        wait_for_more(publishers)
+        for publisher in publishers:
+            publisher.stop()
+        stored = [(m.properties["mqttRealTopic"], m.body) for m in read_all(namesrv, "kill")]
+        until(lambda: len(subscriber.received) >= len(stored), "delivery of all that is stored")
+        subscriber.stop()
+        for publisher in publishers:
+            numbers = numbers_of(publisher.device, stored)
+            assert numbers == sorted(set(numbers)), f"{publisher.device}: out of order or doubled"
+            lost = set(publisher.mqtt.acknowledged) - set(numbers)
+            assert not lost, f"{publisher.device}: acknowledged and lost"
+            assert len(publisher.mqtt.refused) <= IN_FLIGHT
+            assert numbers_of(publisher.device, subscriber.received) == numbers
+        restart_with_a_session(gateway)
+        assert "a broker is away" in gateway.errors()
+        assert "a broker is back" in gateway.errors()
+        assert "Traceback" not in gateway.errors()
+        assert gateway.stop() == 0
+
+
+def restart_with_a_session(gateway: GatewayProcess) -> None:
+    """Have a session outlive its gateway, by a clean stop and by SIGKILL."""
+    for end in (gateway.stop, gateway.kill):
+        device = Client(gateway.address, "device", session_expiry_s=600)
+        device.subscribe("commands/device/#")
+        device.stop()
+        sender = Client(gateway.address, "sender")
+        sender.publish("commands/device/set", b"1")
+        until(lambda: sender.answered() == 1, "an acknowledgement")  # noqa: B023
+        sender.stop()
+        end()
+        gateway.start()
+        sender = Client(gateway.address, "sender")
+        sender.publish("commands/device/set", b"2")
+        until(lambda: sender.answered() == 1, "an acknowledgement")  # noqa: B023
+        sender.stop()
+        device = Client(gateway.address, "device", session_expiry_s=600)
+        assert device.is_session_present
+        until(lambda: len(device.received) >= 2, "delivery")  # noqa: B023
+        assert device.received == [("commands/device/set", b"%d" % n) for n in (1, 2)]
+        device.stop()
+
+
+def wait_for_more(publishers: list[Publisher]) -> None:
+    """Return when each publisher has got PHASE_COUNT further acknowledgements."""
+    goals = [(p.mqtt.acknowledged, len(p.mqtt.acknowledged) + PHASE_COUNT) for p in publishers]
+    until(lambda: all(len(done) >= goal for done, goal in goals), "acknowledgements")
+
+
+@pytest.mark.java
+@pytest.mark.timeout(400)
+@pytest.mark.parametrize(
+    "version", [VERSION_5, pytest.param(VERSION_4, marks=pytest.mark.java_all)]
+)
+async def test_a_gateway_in_front_of_apache_rocketmq(tmp_path: Path, version: str) -> None:
+    async with ApacheServer(version, tmp_path / "store") as apache:
+        namesrv = apache.namesrv_address
+        with GatewayProcess(tmp_path, namesrv=namesrv) as gateway:
+            await trio.to_thread.run_sync(publish_and_receive, gateway.address, namesrv)
+            await trio.to_thread.run_sync(restart_with_a_session, gateway)
+            assert "Traceback" not in gateway.errors()
+            assert gateway.stop() == 0
+
+
+def publish_and_receive(address: tuple[str, int], namesrv: str) -> None:
+    subscriber = Client(address, "subscriber")
+    subscriber.subscribe("plant/#")
+    publisher = Client(address, "publisher")
+    expected = [(f"plant/line{i % 7}/n", b"%d" % i) for i in range(500)]
+    for topic, payload in expected:
+        publisher.publish(topic, payload)
+    until(lambda: len(publisher.acknowledged) == len(expected), "acknowledgements")
+    assert publisher.acknowledged == list(range(len(expected)))  # in the order of the publishes
+    until(lambda: len(subscriber.received) >= len(expected), "delivery")
+    assert sorted(subscriber.received) == sorted(expected)
+    for line in range(7):
+        topic = f"plant/line{line}/n"
+        numbers = [int(payload) for name, payload in subscriber.received if name == topic]
+        assert numbers == sorted(numbers)
+    stored = read_all(namesrv, "plant")
+    assert sorted((m.properties["mqttRealTopic"], m.body) for m in stored) == sorted(expected)
+    assert {m.tags for m in stored} == {f"line{line}" for line in range(7)}
+    assert all(m.properties["__BORNHOST"].startswith("127.0.0.1:") for m in stored)
+    assert {m.properties["clientId"] for m in stored} == {"publisher"}
+    # A topic that a native producer creates reaches subscribers too, from its first message on.
+    everything = Client(address, "everything")
+    everything.subscribe("#")
+    with SyncProducer(namesrv=namesrv, timeout_s=10) as producer:
+        for number in range(5):
+            producer.send(Message("Native", b"%d" % number, "tag"))
+    until(lambda: len(everything.received) >= 5, "delivery of native messages")
+    assert sorted(everything.received) == [("Native/tag", b"%d" % n) for n in range(5)]
+    for client in (subscriber, publisher, everything):
+        client.stop()

@@ -1,0 +1,360 @@
+"""Appends to brokers elsewhere: what shares a send, what is not sent twice, who waits how long."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any, cast
+
+import pytest
+import trio
+import trio.testing
+
+from motelog.bridge.client import Client
+from motelog.core.errors import (
+    BrokerError,
+    MotelogError,
+    RemotingConnectError,
+    RemotingConnectionError,
+    RemotingError,
+    RemotingTimeoutError,
+)
+from motelog.core.message import MessageQueue, decode_properties, encode_host
+from motelog.core.remoting.frames import (
+    RemotingCommand,
+    RequestCode,
+    ResponseCode,
+    decode_batch_items,
+    dumps,
+)
+from motelog.gateway.log.log_port import Ticket
+from motelog.gateway.log.remote import appends as module
+from motelog.gateway.log.remote.appends import Appends
+from motelog.gateway.log.remote.links import BrokerLinks
+from motelog.gateway.log.remote.queues import Place, RemoteQueue
+
+HOST = encode_host("192.0.2.7", 4711)
+WAIT_S = 10.0
+BYTES_MAX = 10_000
+
+# What becomes of a send: None is stored; an error, or a code.
+Outcome = RemotingError | ResponseCode | None
+
+
+class ScriptedClient:
+    """Answers sends after ``latency_s`` as ``outcome`` says; ``sent`` has (queue id, bodies)."""
+
+    def __init__(self, nursery: trio.Nursery) -> None:
+        self.start_soon = nursery.start_soon
+        self.latency_s = 0.01
+        self.outcome: Callable[[list[bytes]], Outcome] = lambda bodies: None
+        self.sent: list[tuple[int, list[bytes]]] = []
+        self.requests: list[RemotingCommand] = []
+        self.in_flight: list[int] = []
+        self.is_away = False
+
+    async def request(
+        self, address: str, command: RemotingCommand, *, timeout_s: float
+    ) -> RemotingCommand:
+        if self.is_away:
+            raise RemotingConnectError(f"{address}: Connection refused")
+        assert command.code == RequestCode.SEND_BATCH_MESSAGE
+        queue_id = int(command.ext["e"])
+        assert queue_id not in self.in_flight, "one send of a queue at a time"
+        self.in_flight.append(queue_id)
+        bodies = [body for _, body, _ in decode_batch_items(command.body)]
+        self.requests.append(command)
+        self.sent.append((queue_id, bodies))
+        try:
+            await trio.sleep(self.latency_s)
+        finally:
+            self.in_flight.remove(queue_id)
+        outcome = self.outcome(bodies)
+        if isinstance(outcome, RemotingError):
+            raise outcome
+        return command.answer(outcome or ResponseCode.SUCCESS, "as the script says")
+
+    async def request_namesrv(self, command: RemotingCommand) -> RemotingCommand:
+        brokers = {"a": {"brokerAddrs": {0: "127.0.0.1:1"}}}
+        return command.answer(body=dumps({"brokerAddrTable": brokers, "clusterAddrTable": {}}))
+
+    async def send_heartbeat(self, address: str) -> None:
+        if self.is_away:
+            raise RemotingConnectError(f"{address}: Connection refused")
+
+
+class AppendStage:
+    """Appends to one broker with three queues."""
+
+    def __init__(self, nursery: trio.Nursery) -> None:
+        self.client = ScriptedClient(nursery)
+        client = cast("Client", self.client)
+        self.links = BrokerLinks(client)
+        self.links.learn({"a": {0: "127.0.0.1:1"}})
+        self.appends = Appends(
+            client,
+            self.links,
+            group="g",
+            wait_s=WAIT_S,
+            waiting_bytes_max=BYTES_MAX,
+            hold=lambda place, part: BrokerError(ResponseCode.TOPIC_NOT_EXIST, "no such topic"),
+        )
+        self.settled: list[tuple[Ticket, MotelogError | None]] = []
+        self.appends.on_settled(self.settled.extend)
+        self.places = [Place("T", number) for number in range(3)]
+        for number, place in enumerate(self.places):
+            place.queue = RemoteQueue(MessageQueue("T", "a", number))
+
+    def append(self, *bodies: tuple[int, bytes]) -> Ticket:
+        return self.appends.append([self.message(number, body) for number, body in bodies])
+
+    def message(self, number: int, body: bytes, properties: bytes = b"") -> tuple[Any, ...]:
+        return (self.places[number], body, properties, 0, 1_000, HOST, 0, 0, 0, 0)
+
+    async def over(self) -> None:
+        with trio.fail_after(100):
+            await self.appends.drain()
+
+    def errors(self) -> list[MotelogError | None]:
+        return [error for _, error in self.settled]
+
+
+@asynccontextmanager
+async def appending() -> AsyncIterator[AppendStage]:
+    async with trio.open_nursery() as nursery:
+        yield AppendStage(nursery)
+        nursery.cancel_scope.cancel()
+
+
+async def test_all_that_comes_while_a_send_is_under_way_shares_the_next_one(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    async with appending() as stage:
+        tickets = [stage.append((0, b"first"))]
+        await trio.testing.wait_all_tasks_blocked()
+        tickets += [stage.append((0, b"%d" % number)) for number in range(5)]
+        await stage.over()
+        assert stage.client.sent == [(0, [b"first"]), (0, [b"0", b"1", b"2", b"3", b"4"])]
+        assert [ticket for ticket, _ in stage.settled] == tickets
+        assert stage.errors() == [None] * 6
+
+
+async def test_appends_without_a_wait_between_them_share_a_send(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    async with appending() as stage:
+        for number in range(3):
+            stage.append((0, b"%d" % number))
+        await stage.over()
+        assert stage.client.sent == [(0, [b"0", b"1", b"2"])]
+
+
+async def test_tickets_settle_in_order_though_brokers_answer_out_of_it(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    async with appending() as stage:
+        stage.client.latency_s = 1.0
+        slow = stage.append((0, b"slow"), (1, b"half"))
+        await trio.testing.wait_all_tasks_blocked()
+        stage.client.latency_s = 0.01
+        quick = stage.append((2, b"quick"))
+        await trio.sleep(0.5)
+        assert stage.settled == []
+        await stage.over()
+        assert stage.settled == [(slow, None), (quick, None)]
+
+
+@pytest.mark.parametrize("error", [RemotingTimeoutError("late"), RemotingConnectionError("lost")])
+async def test_what_may_have_arrived_is_not_sent_again(
+    autojump_clock: trio.testing.MockClock, error: RemotingError
+) -> None:
+    async with appending() as stage:
+        stage.client.outcome = lambda bodies: error if bodies == [b"unknown"] else None
+        stage.append((0, b"unknown"))
+        await trio.testing.wait_all_tasks_blocked()
+        stage.append((0, b"next"))
+        await stage.over()
+        assert stage.client.sent == [(0, [b"unknown"]), (0, [b"next"])]
+        assert stage.errors() == [error, None]
+
+
+@pytest.mark.parametrize("code", [ResponseCode.SYSTEM_BUSY, ResponseCode.SERVICE_NOT_AVAILABLE])
+async def test_a_busy_broker_is_asked_again_until_the_wait_is_over(
+    autojump_clock: trio.testing.MockClock, code: ResponseCode
+) -> None:
+    async with appending() as stage:
+        outcomes: list[Outcome] = [code, code]
+        stage.client.outcome = lambda bodies: outcomes.pop() if outcomes else None
+        stage.append((0, b"later"))
+        await stage.over()
+        assert len(stage.client.sent) == 3
+        stage.client.outcome = lambda bodies: code
+        begin = trio.current_time()
+        stage.append((0, b"never"))
+        await stage.over()
+        assert WAIT_S <= trio.current_time() - begin < WAIT_S + 1
+        last = stage.errors()[-1]
+        assert isinstance(last, BrokerError)
+        assert last.code == code
+
+
+async def test_one_append_does_not_fail_for_another_s_fault(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    async with appending() as stage:
+        stage.client.outcome = lambda bodies: (
+            ResponseCode.MESSAGE_ILLEGAL if b"bad" in bodies else None
+        )
+        stage.append((0, b"first"))
+        await trio.testing.wait_all_tasks_blocked()
+        for body in (b"good", b"bad", b"well"):
+            stage.append((0, body))
+        await stage.over()
+        assert stage.client.sent[1:] == [
+            (0, [b"good", b"bad", b"well"]),
+            (0, [b"good"]),
+            (0, [b"bad"]),
+            (0, [b"well"]),
+        ]
+        assert [error is None for error in stage.errors()] == [True, True, False, True]
+
+
+async def test_a_broker_that_is_back_in_time_gets_what_has_waited(
+    autojump_clock: trio.testing.MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with appending() as stage:
+        stage.client.is_away = True
+        for number in range(3):
+            stage.append((number, b"waits"))
+        await trio.sleep(WAIT_S / 2)
+        assert stage.settled == []
+        assert [link.name for link in stage.links.away()] == ["a"]
+        stage.client.is_away = False
+        with caplog.at_level(logging.WARNING):
+            await stage.over()
+        assert trio.current_time() < WAIT_S / 2 + 1
+        assert stage.errors() == [None] * 3
+        assert stage.links.away() == []
+        assert "a broker is back broker=a" in caplog.text
+
+
+async def test_a_broker_that_stays_away_refuses_after_the_wait_and_then_at_once(
+    autojump_clock: trio.testing.MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with appending() as stage:
+        stage.client.is_away = True
+        with caplog.at_level(logging.WARNING):
+            stage.append((0, b"waits"))
+            await stage.over()
+        assert WAIT_S <= trio.current_time() < WAIT_S + 1
+        assert caplog.text.count("a broker is away") == 1
+        await trio.sleep(WAIT_S)
+        begin = trio.current_time()
+        stage.append((0, b"late"))
+        stage.append((1, b"late"))
+        await stage.over()
+        assert trio.current_time() - begin < 0.1
+        assert all(isinstance(error, RemotingConnectError) for error in stage.errors())
+        stage.client.is_away = False
+        await trio.sleep(1)
+        stage.append((0, b"again"))
+        await stage.over()
+        assert stage.errors()[-1] is None
+
+
+async def test_memory_for_what_waits_is_bounded(autojump_clock: trio.testing.MockClock) -> None:
+    async with appending() as stage:
+        stage.client.latency_s = 1.0
+        taken = [stage.append((0, bytes(BYTES_MAX // 4))) for _ in range(4)]
+        refused = stage.append((1, b"too much"))
+        assert not refused.is_settled  # it has its turn
+        await stage.over()
+        assert [ticket for ticket, _ in stage.settled] == [*taken, refused]
+        assert stage.errors()[:4] == [None] * 4
+        last = stage.errors()[4]
+        assert isinstance(last, BrokerError)
+        assert last.code == ResponseCode.SYSTEM_BUSY
+        stage.append((1, b"room again"))
+        await stage.over()
+        assert stage.errors()[-1] is None
+
+
+async def test_an_append_larger_than_a_send_takes_several_in_order(
+    autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "SEND_BYTES_MAX", 1000)
+    async with appending() as stage:
+        bodies = [b"%d" % number + bytes(300) for number in range(10)] + [bytes(3000)]
+        ticket = stage.append(*((0, body) for body in bodies))
+        await stage.over()
+        assert stage.settled == [(ticket, None)]
+        assert [body for _, sent in stage.client.sent for body in sent] == bodies
+        assert len(stage.client.sent) == 6
+
+
+async def test_a_refused_topic_is_known_at_once_or_in_turn(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    async with appending() as stage:
+        stage.places.append(Place("refused", 0))
+        alone = stage.append((3, b"nobody waits"))
+        assert alone.is_settled
+        assert isinstance(alone.error, BrokerError)
+        first = stage.append((0, b"waits"))
+        behind = stage.append((3, b"has its turn"))
+        assert not behind.is_settled
+        await stage.over()
+        assert [ticket for ticket, _ in stage.settled] == [first, behind]
+
+
+async def test_marks_are_stored_before_what_they_mark(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    async with appending() as stage:
+        stage.places.append(Place("MQTT_SESSION", 0))
+        stage.places[3].queue = RemoteQueue(MessageQueue("MQTT_SESSION", "a", 9))
+        stage.append((3, b"mark"), (0, b"marked"), (1, b"marked too"))
+        stage.append((0, b"of the next turn"))
+        await trio.testing.wait_all_tasks_blocked()
+        assert stage.client.sent == [(9, [b"mark"])]
+        await stage.over()
+        assert sorted(stage.client.sent[1:]) == [
+            (0, [b"marked", b"of the next turn"]),
+            (1, [b"marked too"]),
+        ]
+        assert stage.errors() == [None, None]
+
+
+async def test_without_its_mark_a_message_is_not_sent(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    async with appending() as stage:
+        stage.places.append(Place("MQTT_SESSION", 0))
+        stage.places[3].queue = RemoteQueue(MessageQueue("MQTT_SESSION", "a", 9))
+        stage.client.outcome = lambda bodies: (
+            ResponseCode.SYSTEM_ERROR if bodies == [b"mark"] else None
+        )
+        stage.append((0, b"before"))
+        await trio.testing.wait_all_tasks_blocked()
+        stage.append((3, b"mark"), (0, b"marked"))
+        stage.append((0, b"of the next turn"))
+        await stage.over()
+        assert [bodies for number, bodies in stage.client.sent if number == 0] == [
+            [b"before"],
+            [b"of the next turn"],
+        ]
+        assert [error is None for error in stage.errors()] == [True, False, True]
+
+
+async def test_publisher_s_address_is_a_property_unless_there_is_no_room(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    async with appending() as stage:
+        long = b"a\x01" + b"x" * 32_400 + b"\x02"
+        stage.appends.append([stage.message(0, b"", b"a\x01b\x02"), stage.message(0, b"", long)])
+        await stage.over()
+        (request,) = stage.client.requests
+        (_, _, first), (_, _, second) = decode_batch_items(request.body)
+        assert decode_properties(first) == {"a": "b", "__BORNHOST": "192.0.2.7:4711"}
+        assert second == long

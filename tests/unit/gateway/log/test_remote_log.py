@@ -1,0 +1,363 @@
+"""The log of brokers elsewhere, against a cluster in this process that does as it is told."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+import trio
+
+from motelog.core.errors import BrokerError
+from motelog.core.records.decode import decode_messages
+from motelog.core.remoting.frames import RemotingCommand, RequestCode, ResponseCode
+from motelog.gateway.log.log_port import LogRead, QueueHandle
+from motelog.gateway.log.remote import reads, topics
+from motelog.gateway.log.remote_log import RemoteLog
+from tests.support.broker_stack import eventually
+from tests.support.fake_cluster import NO_ANSWER, FakeBroker, FakeCluster, fake_cluster
+from tests.support.log_port_check import check_log_port, message
+from tests.support.remote_stage import RemoteStage
+
+
+@asynccontextmanager
+async def remote_log(cluster: FakeCluster, **options: Any) -> AsyncIterator[RemoteLog]:
+    """Run a log on ``cluster``; topics that are created are told of to ``log.told``."""
+    log = RemoteLog(cluster.namesrv, **{"wait_s": 5, **options})
+    with trio.fail_after(30):
+        async with trio.open_nursery() as nursery:
+            await nursery.start(log.run)
+            yield log
+            log.close()
+            nursery.cancel_scope.cancel()
+
+
+async def tail_of(log: RemoteLog, queue: QueueHandle) -> int:
+    told: list[int] = []
+    tail = log.tail(queue, told.append)
+    if tail is None:
+        await eventually(lambda: bool(told))
+        [tail] = told
+    return tail
+
+
+async def read(log: RemoteLog, queue: QueueHandle, queue_offset: int, **limits: Any) -> LogRead:
+    limits = {"count_max": 1000, "bytes_max": 1 << 20, **limits}
+    found = log.read(queue, queue_offset, **limits)
+    while not isinstance(found, LogRead):
+        ready = trio.Event()
+        assert log.when_at_hand(found, ready.set)
+        await ready.wait()
+        found = log.read(queue, queue_offset, **limits, waited=found)
+    return found
+
+
+def bodies(found: LogRead) -> list[bytes]:
+    return [message.body for message in decode_messages(found.records)]
+
+
+def pulls(broker: FakeBroker) -> int:
+    return sum(request.code == RequestCode.PULL_MESSAGE for request in broker.requests)
+
+
+async def test_the_log_of_brokers_elsewhere() -> None:
+    with trio.fail_after(30):
+        async with fake_cluster("a") as cluster:
+            cluster.topics.clear()
+            await check_log_port(RemoteStage(cluster))
+
+
+# --- topics ----------------------------------------------------------------------------------
+
+
+async def test_it_starts_when_a_name_server_has_told_of_the_topics() -> None:
+    async with fake_cluster("a") as cluster:
+        cluster.script = lambda request: request.answer(ResponseCode.SYSTEM_ERROR, "not yet")
+        log = RemoteLog(cluster.namesrv)
+        async with trio.open_nursery() as nursery:
+            with trio.move_on_after(0.2) as scope:
+                await nursery.start(log.run)
+            assert scope.cancelled_caught
+        cluster.script = lambda request: None
+        async with remote_log(cluster) as log:
+            assert log.topics() == ["T"]
+            assert len(log.queues("T")) == 2
+
+
+async def test_names_that_brokers_register_for_themselves_are_no_topics() -> None:
+    async with fake_cluster("a") as cluster:
+        names = ("c", "a", "c_REPLY_TOPIC", "TBW102", "SCHEDULE_TOPIC_XXXX", "%RETRY%g", "no topic")
+        cluster.topics |= dict.fromkeys(names, 1)
+        async with remote_log(cluster) as log:
+            assert log.topics() == ["T"]
+
+
+async def test_a_topic_is_created_at_every_broker() -> None:
+    async with fake_cluster("a", "b") as cluster, remote_log(cluster) as log:
+        log.create_topic("New", 3)
+        await eventually(lambda: "New" in log.topics())
+        assert [broker.topics for broker in cluster.brokers] == [{"New": 3}] * 2
+        assert [log.describe(queue) for queue in log.queues("New")] == [
+            f"New/{broker}/{number}" for broker in "ab" for number in range(3)
+        ]
+        places = {log.queue_of("New", f"selector{number}") for number in range(100)}
+        assert len(places) == 6
+        log.append([message(place, b"body") for place in places])
+        log.settle_soon()
+        await eventually(lambda: all(len(broker.records) == 3 for broker in cluster.brokers))
+
+
+async def test_a_topic_that_is_there_is_not_created_again() -> None:
+    async with fake_cluster("a") as cluster, remote_log(cluster) as log:
+        cluster.topics["Native"] = 5
+        log.create_topic("Native", 1)
+        await eventually(lambda: "Native" in log.topics())
+        assert cluster.brokers[0].topics == {}
+        assert len(log.queues("Native")) == 5
+
+
+async def test_a_topic_that_others_create_is_read_from_its_first_message(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(topics, "LIST_INTERVAL_S", 0.05)
+    async with fake_cluster("a") as cluster, remote_log(cluster) as log:
+        broker = cluster.brokers[0]
+        broker.store("T", 0, b"old")
+        begun: list[int | None] = []
+        log.on_topic_created(
+            lambda topic: begun.extend(log.tail(queue, begun.append) for queue in log.queues(topic))
+        )
+        broker.store("Native", 0, b"first")
+        cluster.topics["Native"] = 1
+        await eventually(lambda: begun == [0])
+        # Once it has been told of, its end is where it is.
+        (native,) = log.queues("Native")
+        assert await tail_of(log, native) == 1
+        assert await tail_of(log, log.queues("T")[0]) == 1
+
+
+async def test_queues_that_are_added_to_a_topic_are_told_of(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(topics, "LIST_INTERVAL_S", 0.05)
+    monkeypatch.setattr(topics, "ROUTES_INTERVAL_S", 0.05)
+    monkeypatch.setattr("motelog.bridge.client.ROUTE_REFRESH_S", 0.05)
+    async with fake_cluster("a") as cluster, remote_log(cluster) as log:
+        told: list[str] = []
+        log.on_topic_created(told.append)
+        place = log.queue_of("T", "selector")
+        cluster.topics["T"] = 7
+        await eventually(lambda: told == ["T"])
+        assert len(log.queues("T")) == 7
+        log.append([message(place, b"body")])
+        log.settle_soon()
+        # A place from before leads to a queue of the topic all the same.
+        await eventually(lambda: sum(map(len, cluster.brokers[0].records.values())) == 1)
+
+
+async def test_a_refusal_counts_for_a_while_and_is_told(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(topics, "REFUSED_S", 0.2)
+
+    def refuse(request: RemotingCommand) -> RemotingCommand | None:
+        if request.code != RequestCode.UPDATE_AND_CREATE_TOPIC:
+            return None
+        return request.answer(ResponseCode.NO_PERMISSION, "not here")
+
+    async with fake_cluster("a") as cluster, remote_log(cluster) as log:
+        cluster.brokers[0].script = refuse
+        refused: list[str] = []
+        log.on_topic_refused(refused.append)
+        with caplog.at_level(logging.WARNING):
+            log.create_topic("New", 1)
+            place = log.queue_of("New", "x")
+            waiting = log.append([message(place, b"never")])
+            await eventually(lambda: refused == ["New"])
+        assert "could not be created" in caplog.text
+        assert isinstance(waiting.error, BrokerError)
+        with pytest.raises(BrokerError, match="not here"):
+            log.create_topic("New", 1)
+        assert not log.has_topic("New")
+        cluster.brokers[0].script = lambda request: None
+        await trio.sleep(0.2)
+        log.create_topic("New", 1)
+        await eventually(lambda: "New" in log.topics())
+
+
+async def test_a_broker_that_cannot_be_asked_refuses_a_topic_for_a_moment_only(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(topics, "UNASKED_S", 0.0)
+    async with fake_cluster("a") as cluster, remote_log(cluster, wait_s=0.3) as log:
+        broker = cluster.brokers[0]
+        address, broker.address = broker.address, "127.0.0.1:1"
+        refused: list[str] = []
+        log.on_topic_refused(refused.append)
+        log.create_topic("New", 1)
+        place = log.queue_of("New", "x")
+        await eventually(lambda: refused == ["New"])
+        broker.address = address
+        await eventually(lambda: log.outage is None)
+        # Whoever has kept a place need not ask for the topic again.
+        log.append([message(place, b"body")])
+        await eventually(lambda: len(broker.records["New", 0]) == 1)
+
+
+# --- reads -----------------------------------------------------------------------------------
+
+
+async def test_chunks_that_follow_each_other_are_one_read() -> None:
+    async with fake_cluster("a") as cluster, remote_log(cluster) as log:
+        queue = log.queues("T")[0]
+        assert await tail_of(log, queue) == 0
+        for number in range(5):
+            cluster.brokers[0].store("T", 0, b"%d" % number)
+            await eventually(lambda: queue.pull_offset == number + 1)  # type: ignore[attr-defined]  # noqa: B023
+        assert pulls(cluster.brokers[0]) >= 5
+        found = await read(log, queue, 1, count_max=3)
+        assert (bodies(found), found.next_offset, found.is_more) == ([b"1", b"2", b"3"], 4, True)
+        rest = await read(log, queue, 4)
+        assert (bodies(rest), rest.next_offset, rest.is_more) == ([b"4"], 5, False)
+
+
+async def test_a_follower_stops_while_nobody_reads(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reads, "UNREAD_BYTES_MAX", 3000)
+    monkeypatch.setattr(reads, "PULL_COUNT", 1)
+    async with fake_cluster("a") as cluster, remote_log(cluster) as log:
+        broker, queue = cluster.brokers[0], log.queues("T")[0]
+        assert await tail_of(log, queue) == 0
+        for number in range(10):
+            broker.store("T", 0, b"%d" % number + bytes(1000))
+        await trio.sleep(0.2)
+        assert pulls(broker) == 3
+        found = b""
+        queue_offset = 0
+        with trio.fail_after(5):
+            while queue_offset < 10:
+                one = await read(log, queue, queue_offset, count_max=1)
+                found += one.records
+                queue_offset = one.next_offset
+                await trio.sleep(0.01)
+        assert len(decode_messages(found)) == 10
+
+
+async def test_records_at_hand_are_bounded_and_others_come_again() -> None:
+    async with fake_cluster("a") as cluster, remote_log(cluster, kept_bytes_max=5000) as log:
+        broker, queue = cluster.brokers[0], log.queues("T")[0]
+        assert await tail_of(log, queue) == 0
+        for number in range(10):
+            broker.store("T", 0, b"%d" % number + bytes(1000))
+            await eventually(lambda: queue.pull_offset == number + 1)  # type: ignore[attr-defined]  # noqa: B023
+            assert log._reads._kept_bytes <= 5000
+        assert len(queue.chunks) == 4  # type: ignore[attr-defined]  # it is this log's own
+        found = await read(log, queue, 0, count_max=10)
+        assert bodies(found)[0] == b"0" + bytes(1000)
+
+
+async def test_readers_of_one_place_share_a_pull() -> None:
+    async with fake_cluster("a") as cluster, remote_log(cluster) as log:
+        broker, queue = cluster.brokers[0], log.queues("T")[0]
+        broker.store("T", 0, b"body")
+        found: list[LogRead] = []
+
+        async def read_one() -> None:
+            found.append(await read(log, queue, 0))
+
+        async with trio.open_nursery() as nursery:
+            for _ in range(5):
+                nursery.start_soon(read_one)
+        assert [bodies(one) for one in found] == [[b"body"]] * 5
+        assert pulls(broker) == 1
+
+
+async def test_bytes_that_are_no_records_of_the_queue_are_not_handed_on(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(reads, "RETRY_S", 0.05)
+    async with fake_cluster("a") as cluster, remote_log(cluster) as log:
+        broker, queue = cluster.brokers[0], log.queues("T")[0]
+        broker.store("T", 0, b"body")
+        other = broker.records["T", 0][0].replace(b"T", b"U")
+        damaged = [b"\x00\x00\x00\x05oh no", other, broker.records["T", 0][0][:-1]]
+
+        def damage(request: RemotingCommand) -> RemotingCommand | None:
+            if request.code != RequestCode.PULL_MESSAGE or not damaged:
+                return None
+            ext = {"nextBeginOffset": "1", "minOffset": "0", "maxOffset": "1"}
+            ext["suggestWhichBrokerId"] = "0"
+            return request.answer(ext=ext, body=damaged.pop())
+
+        broker.script = damage
+        with caplog.at_level(logging.WARNING):
+            assert bodies(await read(log, queue, 0)) == [b"body"]
+        assert damaged == []
+        assert "is not of this queue" in caplog.text
+
+
+async def test_pulls_that_a_broker_does_not_hold_are_not_repeated_at_once() -> None:
+    def answer_at_once(request: RemotingCommand) -> RemotingCommand | None:
+        if request.code != RequestCode.PULL_MESSAGE:
+            return None
+        ext = {"nextBeginOffset": "0", "minOffset": "0", "maxOffset": "0"}
+        ext["suggestWhichBrokerId"] = "0"
+        return request.answer(ResponseCode.PULL_NOT_FOUND, ext=ext)
+
+    async with fake_cluster("a") as cluster, remote_log(cluster) as log:
+        cluster.brokers[0].script = answer_at_once
+        assert await tail_of(log, log.queues("T")[0]) == 0
+        await trio.sleep(0.3)
+        assert pulls(cluster.brokers[0]) == 1
+
+
+async def test_a_reader_goes_back_with_a_broker_that_has_lost_its_end() -> None:
+    async with fake_cluster("a") as cluster, remote_log(cluster) as log:
+        broker, queue = cluster.brokers[0], log.queues("T")[0]
+        for number in range(5):
+            broker.store("T", 0, b"%d" % number)
+        grown: list[QueueHandle] = []
+        log.on_growth(grown.extend)
+
+        def has_lost(request: RemotingCommand) -> RemotingCommand | None:
+            if request.code != RequestCode.PULL_MESSAGE:
+                return None
+            if request.ext["queueOffset"] == "3":
+                return NO_ANSWER
+            ext = {"nextBeginOffset": "3", "minOffset": "0", "maxOffset": "3"}
+            ext["suggestWhichBrokerId"] = "0"
+            return request.answer(ResponseCode.PULL_OFFSET_MOVED, ext=ext)
+
+        broker.script = has_lost
+        assert await tail_of(log, queue) == 5
+        await eventually(lambda: queue in grown)
+        assert await read(log, queue, 5) == LogRead(b"", 5, 3, False)
+
+
+# --- the end ---------------------------------------------------------------------------------
+
+
+async def test_what_is_appended_last_is_still_sent() -> None:
+    async with fake_cluster("a") as cluster:
+        async with remote_log(cluster) as log:
+            log.append([message(log.queue_of("T", "x"), b"last")])
+        records = [record for found in cluster.brokers[0].records.values() for record in found]
+        assert [m.body for m in decode_messages(b"".join(records))] == [b"last"]
+
+
+async def test_a_broker_that_does_not_answer_delays_the_end_by_the_grace_at_most(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("motelog.gateway.log.remote_log.GRACE_S", 0.2)
+    async with fake_cluster("a") as cluster:
+        cluster.brokers[0].script = lambda request: (
+            NO_ANSWER if request.code == RequestCode.SEND_BATCH_MESSAGE else None
+        )
+        async with remote_log(cluster) as log:
+            told: list[object] = []
+            log.on_settled(told.extend)
+            log.append([message(log.queue_of("T", "x"), b"last")])
+            begin = trio.current_time()
+        assert 0.2 <= trio.current_time() - begin < 1.5
+        assert told == []
