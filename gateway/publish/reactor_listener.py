@@ -124,8 +124,11 @@ class ReactorListener:
                             continue
                 elif first_byte == 0x40 and packet_id:  # PUBACK
                     session = connection.session
-                    if session is not None and session.acknowledge(packet_id):
-                        self._delivery.acknowledged(session)
+                    try:
+                        if session is not None and session.acknowledge(packet_id):
+                            self._delivery.acknowledged(session)
+                    except ProtocolViolationError as exc:
+                        self._clients.disconnect(connection, exc.reason_code, str(exc))
                     continue
                 elif first_byte == 0xC0 and not payload:  # PINGREQ
                     self._pings.append(number)

@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any, Final
 
+from motelog.gateway.errors import ProtocolViolationError
 from motelog.gateway.sessions.connection import Connection
 from motelog.gateway.sessions.inflight import InflightWindow
 from motelog.gateway.state.stored import Received, StoredWill
@@ -164,14 +165,16 @@ class Session:
         """Take a PUBACK; return whether that makes room for a receiver that lags.
 
         An identifier that is not in flight is ignored: there is nothing to tell the client.
+        ProtocolViolationError if it is that of a QoS 2 message.
         """
         window = self._inflight
         if window is None:
             return False
         flight = window.get(packet_id)
-        # A QoS 2 message is not acknowledged in this way.
-        if flight is None or flight < 0 or flight & 3 == 2:
+        if flight is None:
             return False
+        if flight < 0 or flight & 3 == 2:
+            raise ProtocolViolationError("PUBACK for a message with QoS 2")
         return window.ack(packet_id) and bool(self.lagging)
 
     # --- QoS 2 from the client -----------------------------------------------------------

@@ -8,7 +8,7 @@ from tests.conformance.statements import proves
 
 PUBREC, PUBREL, PUBCOMP = PacketType.PUBREC, PacketType.PUBREL, PacketType.PUBCOMP
 PUBREC_CODES = {0x00, 0x10, 0x80, 0x83, 0x87, 0x90, 0x91, 0x97, 0x99}
-NOT_FOUND = 0x92
+NOT_FOUND, PROTOCOL_ERROR = 0x92, 0x82
 
 
 def receiver(gateway: Gateway, version: int, client_id: str = "gets") -> Peer:
@@ -217,6 +217,19 @@ def test_a_refusal_ends_the_exchange(gateway: Gateway, version: int) -> None:
     assert peer.packets() == []
     peer.drop()
     assert gateway.connect_persistent(version, "gets").packets() == []
+
+
+@proves(mqtt3="MQTT-4.8.0-1", mqtt5="MQTT-4.13.1-1")
+def test_the_acknowledgement_of_another_qos_ends_the_connection(
+    gateway: Gateway, version: int
+) -> None:
+    publisher = gateway.connect(version)
+    for qos, other in ((1, PUBREC), (2, PacketType.PUBACK)):
+        peer = receiver(gateway, version)
+        publisher.publish("two/a", b"m", qos=qos)
+        peer.answer(other, peer.message().packet_id)
+        peer.assert_ended(PROTOCOL_ERROR)
+        gateway.connect(version, "gets").drop()
 
 
 @proves(mqtt5="MQTT-4.3.3-7")
