@@ -32,19 +32,18 @@ import sys
 import tempfile
 import threading
 import time
-from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import paho.mqtt.client as paho
 from paho.mqtt.enums import CallbackAPIVersion
 
-from motelog.gateway.mqtt.topics import matches
 from motelog.testing import MotelogProcess
-from tests.support.durable_client import Arrived, DurableClient
+from tests.support.delivery_audit import Audit, AuditError, Received
+from tests.support.durable_client import Arrived, BadAnswerError, ClientSession, DurableClient
 from tests.support.rounds import Report
 
 KINDS = ("async", "sync", "start", "stop")
@@ -56,112 +55,6 @@ DRAINED_WITHIN_S = 60.0
 SENDING_MAX = 20
 #: Rounds after which publishers take new topics, which the log does not have yet.
 ROUNDS_PER_TOPIC = 4
-
-
-class AuditError(Exception):
-    """The gateway has broken a promise."""
-
-
-@dataclass(slots=True)
-class Stream:
-    """The messages of one topic: ``sent`` numbers were given, ``done`` has those acknowledged."""
-
-    sent: int = 0
-    done: set[int] = field(default_factory=set)
-    #: All numbers below are acknowledged.
-    done_to: int = 0
-
-    def acknowledged(self, number: int) -> None:
-        self.done.add(number)
-        while self.done_to in self.done:
-            self.done.remove(self.done_to)
-            self.done_to += 1
-
-
-class Audit:
-    """What was published, and what each subscriber has got; called from several threads."""
-
-    def __init__(self) -> None:
-        self.streams: dict[str, Stream] = defaultdict(Stream)
-        self.acknowledged = 0
-        self.failure: str | None = None
-        self._lock = threading.Lock()
-
-    def publish(self, topic: str) -> bytes:
-        """Return the next payload of a topic."""
-        with self._lock:
-            stream = self.streams[topic]
-            stream.sent += 1
-            return str(stream.sent - 1).encode()
-
-    def done(self, topic: str, payload: bytes) -> None:
-        with self._lock:
-            self.acknowledged += 1
-            self.streams[topic].acknowledged(int(payload))
-
-    def fail(self, what: str) -> None:
-        """Keep the first failure; ``check`` raises it in the program's own thread."""
-        self.failure = self.failure or what
-
-    def check(self) -> None:
-        if self.failure is not None:
-            raise AuditError(self.failure)
-
-
-class Received:
-    """What one subscriber has got: for each topic the number that must come next."""
-
-    def __init__(self, name: str, audit: Audit, topic_filter: str, qos: int) -> None:
-        self.name = name
-        self.filter = topic_filter
-        self.qos = qos
-        self._audit = audit
-        self.next: dict[str, int] = {}
-        #: For topics that existed when it subscribed: the least and the highest first number.
-        self._first: dict[str, tuple[int, int]] = {}
-        self.repeated = 0
-
-    def subscribing(self) -> None:
-        """SUBSCRIBE is about to be sent: nothing that is acknowledged now may come."""
-        streams = self._audit.streams
-        self._first = {topic: (streams[topic].done_to, 1 << 62) for topic in list(streams)}
-
-    def subscribed(self) -> None:
-        """SUBACK has come: all that is published from now on must come."""
-        for topic, stream in list(self._audit.streams.items()):
-            self._first[topic] = self._first.get(topic, (0, 0))[0], stream.sent
-
-    def arrived(self, topic: str, payload: bytes, qos: int, is_dup: bool) -> None:
-        number = int(payload)
-        where = f"{self.name}: {topic} {number} (QoS {qos}{', DUP' if is_dup else ''})"
-        if qos != min(int(topic[-1]), self.qos):
-            self._audit.fail(f"{where} has the wrong QoS")
-        expected = self.next.get(topic)
-        if expected is None:
-            least, highest = self._first.get(topic, (0, 0))
-            if number < least:
-                self._audit.fail(f"{where} is older than the subscription, which began at {least}")
-            elif number > highest:
-                self._audit.fail(f"{where} comes first, {highest} is lost")
-            expected = number
-        if number > expected:
-            self._audit.fail(f"{where} comes too early: {expected} is lost or out of order")
-        elif number < expected:
-            self.repeated += 1
-            if qos == 2:
-                self._audit.fail(f"{where} comes twice, {expected} is next")
-        else:
-            self.next[topic] = expected + 1
-
-    def missing(self) -> list[str]:
-        """Return what has been published and has not come."""
-        found = []
-        for topic, stream in self._audit.streams.items():
-            if matches(self.filter, topic):
-                at = self.next.get(topic, self._first.get(topic, (0, 0))[1])
-                if at < stream.sent:
-                    found.append(f"{self.name}: {topic} from {at} of {stream.sent}")
-        return found
 
 
 class PahoClient:
@@ -259,13 +152,16 @@ class Publisher:
 
     def __init__(self, number: int, version: int, audit: Audit) -> None:
         self.number = number
-        self.client = DurableClient(f"p{number}", version=version, on_done=audit.done)
+        session = ClientSession(f"p{number}", version=version, on_done=audit.done)
+        self.client = DurableClient(session)
         self._audit = audit
 
     def publish(self, chance: random.Random, generation: int) -> None:
-        if len(self.client.sending) < SENDING_MAX:
+        session = self.client.session
+        if len(session.sending) < SENDING_MAX:
             topic = topic_of(chance, self.number, generation)
-            self.client.publish(topic, self._audit.publish(topic), int(topic[-1]))
+            session.publish(topic, self._audit.publish(topic), int(topic[-1]))
+            self.client.flush()
 
 
 def topic_of(chance: random.Random, publisher: int, generation: int) -> str:
@@ -280,9 +176,10 @@ class Subscriber:
         self, name: str, version: int, audit: Audit, topic_filter: str, qos: int, window: int | None
     ) -> None:
         self.received = Received(name, audit, topic_filter, qos)
-        self.client = DurableClient(
+        session = ClientSession(
             name, version=version, receive_maximum=window, on_message=self._on_message
         )
+        self.client = DurableClient(session)
 
     def _on_message(self, message: Arrived) -> None:
         self.received.arrived(message.topic, message.payload, message.qos, message.is_dup)
@@ -358,8 +255,9 @@ class SessionKills:
                 if time.monotonic() > deadline:
                     raise AuditError("lost: " + "; ".join(missing))
                 for one in self._clients():
-                    one.holds_back = False
-                    one.acknowledge()
+                    one.session.holds_back = False
+                    one.session.acknowledge()
+                    one.flush()
                 self._wait(0.05)
                 self._audit.check()
             self._wait(0.5)
@@ -376,9 +274,9 @@ class SessionKills:
 
     def _missing(self) -> list[str]:
         found = [
-            f"{one.client.client_id} waits for {len(one.client.sending)} acknowledgements"
-            for one in self._publishers
-            if one.client.sending
+            f"{session.client_id} waits for {len(session.sending)} acknowledgements"
+            for session in (one.client.session for one in self._publishers)
+            if session.sending
         ]
         if self._paho_writer.waiting:
             found.append(f"paho-p waits for {self._paho_writer.waiting} acknowledgements")
@@ -394,7 +292,7 @@ class SessionKills:
 
     def _away(self) -> set[str]:
         """Return who stays away in this round."""
-        names = [one.client.client_id for one in self._subscribers]
+        names = [one.client.session.client_id for one in self._subscribers]
         return {name for name in names if self._chance.random() < 0.2}
 
     def _paho_come_back(self) -> None:
@@ -405,28 +303,28 @@ class SessionKills:
         clients = self._clients()
         self._chance.shuffle(clients)
         for client in clients:
-            if client.client_id not in away:
+            if client.session.client_id not in away:
                 self._connect(client)
 
     def _connect(self, client: DurableClient) -> None:
+        name = client.session.client_id
         connack = None
         with suppress(ConnectionError):
             connack = client.connect(("127.0.0.1", self._port))
         if connack is None:
             return  # killed meanwhile
         if connack.reason_code:
-            raise AuditError(f"{client.client_id} is refused: {connack.reason_code:#x}")
-        if client.client_id in self._known and not connack.session_present:
-            raise AuditError(f"{client.client_id}: its session is lost")
-        self._known.add(client.client_id)
-        client.holds_back = False
+            raise AuditError(f"{name} is refused: {connack.reason_code:#x}")
+        if name in self._known and not connack.session_present:
+            raise AuditError(f"{name}: its session is lost")
+        self._known.add(name)
+        client.session.holds_back = False
 
     def _all_away(self) -> None:
         for client in self._clients():
-            if not client.is_away:
-                # What the gateway has sent before it died has arrived.
-                while not client.is_away:
-                    client.readable()
+            # What the gateway has sent before it died has arrived.
+            while not client.is_away:
+                client.readable()
 
     def _newcomer(self) -> Subscriber:
         name = f"joined{self._joined}"
@@ -439,16 +337,17 @@ class SessionKills:
         self._subscribers.append(one)
         self._connect(one.client)
         one.received.subscribing()
-        one.client.subscribe((one.received.filter, one.received.qos))
+        one.client.session.subscribe((one.received.filter, one.received.qos))
+        one.client.flush()
 
         def has_suback() -> bool:
             for publisher in self._publishers:
                 if not publisher.client.is_away:
                     publisher.publish(self._chance, self._number // ROUNDS_PER_TOPIC)
             self._wait(0.01)
-            return one.client.granted is not None
+            return one.client.session.granted is not None
 
-        _wait_until(has_suback, f"{one.client.client_id} gets no SUBACK")
+        _wait_until(has_suback, f"{one.client.session.client_id} gets no SUBACK")
         one.received.subscribed()
 
     # --- load ----------------------------------------------------------------------------
@@ -466,9 +365,10 @@ class SessionKills:
             self._paho_writer.publish(chance, 7, generation)
             for one in self._clients():
                 if chance.random() < 0.03:
-                    one.holds_back = not one.holds_back
-                if not one.holds_back:
-                    one.acknowledge()
+                    one.session.holds_back = not one.session.holds_back
+                if not one.session.holds_back:
+                    one.session.acknowledge()
+                    one.flush()
                 if chance.random() < 0.004:
                     self._disturb(one)
             self._wait(chance.uniform(0, 0.01))
@@ -557,7 +457,7 @@ def main() -> int:
                 f"round {len(done)} of {args.rounds}: {one.kind}, {one.acknowledged} acknowledged\n"
             )
         shutil.rmtree(folder)
-    except AuditError as exc:
+    except (AuditError, BadAnswerError) as exc:
         report.failure = f"after {len(done)} rounds: {exc}; the folder is kept: {folder}"
     found = "none lost, doubled at QoS 2 or out of order, no session lost"
     return report.end(done, ", ".join((found, *said)), as_json=args.json)

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.fault.session_kills import KINDS, Audit, AuditError, Received, rounds
+from tests.fault.session_kills import KINDS, rounds
+from tests.support.delivery_audit import Audit, AuditError, Received
 
 ROUNDS = int(os.environ.get("MOTELOG_SESSION_KILLS", "8"))
 SEED = 3

@@ -1,11 +1,13 @@
 """An MQTT client that keeps its half of the session when its connection or the server dies.
 
-Owns: DurableClient: one socket that does not block, the exchanges of both directions that are not
-finished, and what the standard asks of a client that comes back: the same packet identifiers, DUP,
-PUBREL for what has been received (MQTT 5.0 section 4.4). Must not touch: expectations.
+Owns: ClientSession, the exchanges of both directions that are not finished, and what the standard
+asks of a client that comes back: the same packet identifiers, DUP, PUBREL for what the server has
+received (MQTT 5.0 section 4.4); DurableClient, one with a socket. Must not touch: expectations.
 
-A program that has many of them waits for their sockets in one thread (``fileno``, ``readable``,
-``writable``). Whatever ends a connection leaves the client away; only ``connect`` brings it back.
+A ClientSession does no I/O: ``handle`` takes what the server has sent, ``take_out`` has what is to
+be sent. A program with many DurableClients waits for their sockets in one thread (``fileno``,
+``readable``, ``writable``). Whatever ends a connection leaves the client away; only ``connect``
+brings it back.
 """
 
 from __future__ import annotations
@@ -21,14 +23,21 @@ from motelog.gateway.mqtt.packet_types import (
     Properties,
     Subscribe,
     SubscribeEntry,
+    Unsubscribe,
+    Will,
 )
-from motelog.gateway.mqtt.subscribe import decode_suback, encode_subscribe
+from motelog.gateway.mqtt.subscribe import decode_suback, encode_subscribe, encode_unsubscribe
 from tests.support.mqtt_wire import varint
 
 DEADLINE_S = 20.0
 DUP = 0x08
-
 PUBACK, PUBREC, PUBREL, PUBCOMP = 0x40, 0x50, 0x62, 0x70
+#: Identifier of SUBSCRIBE and UNSUBSCRIBE; those of messages are lower.
+SUBSCRIBE_ID = 65_535
+
+
+class BadAnswerError(Exception):
+    """The server has sent what no server may send."""
 
 
 @dataclass(slots=True)
@@ -51,8 +60,8 @@ class Arrived:
     is_dup: bool
 
 
-class DurableClient:
-    """A client with a session that outlives its connections.
+class ClientSession:
+    """The client's half of a session, which outlives its connections.
 
     ``on_message`` is called with each message, ``on_done`` with the topic and payload of each of
     ours that the server has taken for good. ``packet_ids`` is how many identifiers it uses in turn:
@@ -79,84 +88,58 @@ class DurableClient:
         self.sending: dict[int, Sending] = {}
         #: Identifiers of QoS 2 messages that were handed over and not released.
         self.received: set[int] = set()
+        #: The last CONNACK, reason codes of the last SUBACK; None while it is waited for.
+        self.connack: Connack | None = None
         self.granted: list[int] | None = None
-        #: While set, acknowledgements wait in ``_owed``.
+        #: Whether the server has said that it ends the connection.
+        self.is_ended = False
+        #: While set, acknowledgements wait.
         self.holds_back = False
         self._owed: list[bytes] = []
         self._last_packet_id = 0
-        self._socket: socket.socket | None = None
-        self._in = b""
         self._out = bytearray()
 
-    # --- connections ---------------------------------------------------------------------
+    # --- what it sends -------------------------------------------------------------------
 
-    @property
-    def is_away(self) -> bool:
-        return self._socket is None
+    def take_out(self) -> bytes:
+        """Return the packets that are to be sent now."""
+        out = bytes(self._out)
+        self._out.clear()
+        return out
 
-    def fileno(self) -> int:
-        assert self._socket is not None
-        return self._socket.fileno()
-
-    def connect(self, address: tuple[str, int], *, clean_start: bool = False) -> Connack | None:
-        """Connect and send again what is owed; None if the server goes away meanwhile."""
-        assert self.is_away
+    def come(
+        self, *, clean_start: bool = False, expiry_s: int = 3600, will: Will | None = None
+    ) -> None:
+        """Begin a connection with CONNECT; the rest follows when ``connack`` has come."""
         properties = Properties()
         if self.version == 5:
             properties = Properties(
-                session_expiry_interval_s=3600, receive_maximum=self._receive_maximum
+                session_expiry_interval_s=expiry_s, receive_maximum=self._receive_maximum
             )
         packet = Connect(
             version=self.version,
             clean_start=clean_start,
             keep_alive_s=60,
             client_id=self.client_id,
+            will=will,
             properties=properties,
         )
-        self._in, self._out, self._owed = b"", bytearray(), []
-        try:
-            self._socket = socket.create_connection(address, timeout=DEADLINE_S)
-            self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            self._socket.sendall(encode_connect(packet))
-            while not (packets := split(self._in)[0]):
-                data = self._socket.recv(65_536)
-                if not data:
-                    raise ConnectionError("closed before CONNACK")
-                self._in += data
-        except ConnectionError:
-            self.break_off()
-            return None
-        first_byte, body = packets[0]
-        assert first_byte == 0x20, hex(first_byte)
-        connack = decode_connack(self.version, body)
-        self._in = self._in[1 + len(varint(len(body))) + len(body) :]
-        self._socket.setblocking(False)
-        for packet_id, owed in self.sending.items():  # [MQTT-4.4.0-1]
-            if owed.is_released:
-                self._put(_ack(PUBREL, packet_id))
-            else:
-                self._put(self._publish(owed, packet_id, DUP))
-        self._handle_packets()
-        return connack
-
-    def break_off(self) -> None:
-        """End the connection without DISCONNECT; nothing of the session is forgotten."""
-        if self._socket is not None:
-            self._socket.close()
-            self._socket = None
-
-    def disconnect(self) -> None:
-        """End the connection with DISCONNECT, which may overtake nothing that was sent."""
-        self._put(b"\xe0\x00")
-        self.break_off()
-
-    # --- what it sends -------------------------------------------------------------------
+        self._out.clear()
+        self._owed.clear()
+        self.connack = None
+        self.is_ended = False
+        self._out += encode_connect(packet)
+        if clean_start:
+            self.received.clear()
 
     def subscribe(self, *filters: tuple[str, int]) -> None:
         """Send one SUBSCRIBE; ``granted`` has the answer when it has come."""
         entries = tuple(SubscribeEntry(topic_filter, qos) for topic_filter, qos in filters)
         self.granted = None
-        self._put(encode_subscribe(self.version, Subscribe(packet_id=65_535, entries=entries)))
+        self._out += encode_subscribe(self.version, Subscribe(SUBSCRIBE_ID, entries))
+
+    def unsubscribe(self, *filters: str) -> None:
+        self._out += encode_unsubscribe(self.version, Unsubscribe(SUBSCRIBE_ID, filters))
 
     def publish(self, topic: str, payload: bytes, qos: int) -> None:
         """Send a message at QoS 1 or 2 and remember it until the server has it."""
@@ -167,13 +150,23 @@ class DurableClient:
                 break
         self._last_packet_id = packet_id
         message = self.sending[packet_id] = Sending(topic, payload, qos)
-        self._put(self._publish(message, packet_id, 0))
+        self._out += self._publish(message, packet_id, 0)
+
+    def disconnect(self) -> None:
+        self._out += b"\xe0\x00"
 
     def acknowledge(self) -> None:
         """Send the acknowledgements that were held back."""
-        owed, self._owed = self._owed, []
-        for packet in owed:
-            self._put(packet)
+        for packet in self._owed:
+            self._out += packet
+        self._owed.clear()
+
+    def _send_again(self) -> None:
+        for packet_id, owed in self.sending.items():  # [MQTT-4.4.0-1]
+            if owed.is_released:
+                self._out += _ack(PUBREL, packet_id)
+            else:
+                self._out += self._publish(owed, packet_id, DUP)
 
     def _publish(self, message: Sending, packet_id: int, flags: int) -> bytes:
         name = message.topic.encode()
@@ -186,12 +179,131 @@ class DurableClient:
         if self.holds_back or self._owed:
             self._owed.append(packet)  # in order [MQTT-4.6.0-2]
         else:
-            self._put(packet)
-
-    def _put(self, packet: bytes) -> None:
-        if self._socket is not None:
             self._out += packet
-            self.writable()
+
+    # --- what comes ----------------------------------------------------------------------
+
+    def handle(self, first_byte: int, body: bytes) -> None:
+        """Take one packet of the server."""
+        packet_type = first_byte & 0xF0
+        packet_id = int.from_bytes(body[:2], "big")
+        if packet_type == 0x20:
+            self.connack = decode_connack(self.version, body)
+            if not self.connack.reason_code:
+                self._send_again()
+        elif self.connack is None:
+            raise BadAnswerError(f"{self.client_id} is sent {first_byte:#x} before CONNACK")
+        elif packet_type == 0x30:
+            self._arrived(first_byte, body)
+        elif packet_type == PUBACK:
+            self._done(packet_id, 1, body)
+        elif packet_type == PUBREC:
+            self._received(packet_id, body)
+        elif packet_type == PUBCOMP:
+            self._done(packet_id, 2, b"")
+        elif first_byte == PUBREL:
+            self.received.discard(packet_id)
+            self._answer(PUBCOMP, packet_id)
+        elif first_byte == 0x90:
+            self.granted = list(decode_suback(self.version, body).reason_codes)
+        elif first_byte == 0xE0:
+            self.is_ended = True
+        elif first_byte not in (0xB0, 0xD0):
+            raise BadAnswerError(f"{self.client_id} is sent {first_byte:#x} {body.hex()}")
+
+    def _arrived(self, first_byte: int, body: bytes) -> None:
+        end = 2 + int.from_bytes(body[:2], "big")
+        topic, qos = body[2:end].decode(), first_byte >> 1 & 3
+        packet_id = int.from_bytes(body[end : end + 2], "big") if qos else 0
+        end += 2 if qos else 0
+        if self.version == 5:
+            end += 1 + body[end]  # less than 128 bytes of properties
+        message = Arrived(topic, body[end:], qos, bool(first_byte & DUP))
+        if qos == 2:
+            if packet_id not in self.received:
+                self.received.add(packet_id)
+                self._on_message(message)
+            self._answer(PUBREC, packet_id)
+        else:
+            self._on_message(message)
+            if qos:
+                self._answer(PUBACK, packet_id)
+
+    def _received(self, packet_id: int, body: bytes) -> None:
+        owed = self.sending.get(packet_id)
+        if owed is not None:
+            if owed.qos != 2:
+                raise BadAnswerError(f"{self.client_id} is sent PUBREC for a message at QoS 1")
+            if len(body) > 2 and body[2] >= 0x80:
+                raise BadAnswerError(f"{self.client_id}: PUBREC refuses {owed}: {body.hex()}")
+            owed.is_released = True
+        self._out += _ack(PUBREL, packet_id)
+
+    def _done(self, packet_id: int, qos: int, body: bytes) -> None:
+        owed = self.sending.get(packet_id)
+        if owed is None:
+            return
+        if owed.qos != qos:
+            raise BadAnswerError(f"{self.client_id}: {owed} is acknowledged as if at QoS {qos}")
+        if len(body) > 2 and body[2] >= 0x80:
+            raise BadAnswerError(f"{self.client_id}: PUBACK refuses {owed}: {body.hex()}")
+        if qos == 2 and not owed.is_released:
+            raise BadAnswerError(f"{self.client_id} is sent PUBCOMP before PUBREC for {owed}")
+        del self.sending[packet_id]
+        self._on_done(owed.topic, owed.payload)
+
+
+class DurableClient:
+    """A ClientSession with a socket that does not block."""
+
+    def __init__(self, session: ClientSession) -> None:
+        self.session = session
+        self._socket: socket.socket | None = None
+        self._in = b""
+        self._out = bytearray()
+
+    @property
+    def is_away(self) -> bool:
+        return self._socket is None
+
+    def fileno(self) -> int:
+        assert self._socket is not None
+        return self._socket.fileno()
+
+    def connect(self, address: tuple[str, int]) -> Connack | None:
+        """Connect and send again what is owed; None if the server goes away meanwhile."""
+        assert self.is_away
+        self._in, self._out = b"", bytearray()
+        session = self.session
+        session.come()
+        try:
+            self._socket = socket.create_connection(address, timeout=DEADLINE_S)
+            self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            self._socket.sendall(session.take_out())
+            while session.connack is None:
+                data = self._socket.recv(65_536)
+                if not data:
+                    raise ConnectionError("closed before CONNACK")
+                self._in += data
+                self._handle_packets()
+        except ConnectionError:
+            self.break_off()
+            return None
+        self._socket.setblocking(False)
+        self.flush()
+        return session.connack
+
+    def break_off(self) -> None:
+        """End the connection without DISCONNECT; nothing of the session is forgotten."""
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None
+
+    def disconnect(self) -> None:
+        """End the connection with DISCONNECT, if the socket takes it."""
+        self.session.disconnect()
+        self.flush()
+        self.break_off()
 
     # --- the socket is ready -------------------------------------------------------------
 
@@ -199,16 +311,19 @@ class DurableClient:
     def wants_to_write(self) -> bool:
         return bool(self._out)
 
-    def writable(self) -> None:
-        """Send what waits, as far as the socket takes it."""
-        assert self._socket is not None
+    def flush(self) -> None:
+        """Send what the session has to send, as far as the socket takes it."""
+        if self._socket is None:
+            return
+        self._out += self.session.take_out()
         try:
             while self._out:
                 del self._out[: self._socket.send(self._out)]
         except BlockingIOError:
             return
         except ConnectionError:
-            self._lost()
+            # What the server said before it went is still to be read.
+            self._out.clear()
 
     def readable(self) -> None:
         """Take what the server has sent, and answer it."""
@@ -224,82 +339,14 @@ class DurableClient:
             return
         self._in += data
         self._handle_packets()
-
-    def _lost(self) -> None:
-        """Read what the server still said, then be away."""
-        assert self._socket is not None
-        self._out.clear()
-        sock = self._socket
-        try:
-            while data := sock.recv(262_144):
-                self._in += data
-        except (BlockingIOError, ConnectionError):
-            pass
-        self.break_off()
-        self._handle_packets()
+        if self.session.is_ended:
+            self.break_off()
+        self.flush()
 
     def _handle_packets(self) -> None:
         packets, self._in = split(self._in)
         for first_byte, body in packets:
-            self._handle(first_byte, body)
-
-    def _handle(self, first_byte: int, body: bytes) -> None:
-        packet_type = first_byte & 0xF0
-        packet_id = int.from_bytes(body[:2], "big")
-        if packet_type == 0x30:
-            self._arrived(first_byte, body)
-        elif packet_type == PUBACK:
-            self._done(packet_id, 1, body)
-        elif packet_type == PUBREC:
-            self._received(packet_id, body)
-        elif packet_type == PUBCOMP:
-            self._done(packet_id, 2, b"")
-        elif first_byte == PUBREL:
-            self.received.discard(packet_id)
-            self._answer(PUBCOMP, packet_id)
-        elif first_byte == 0x90:
-            self.granted = list(decode_suback(self.version, body).reason_codes)
-        elif first_byte == 0xE0:
-            self.break_off()
-        else:
-            raise AssertionError(f"{self.client_id} was sent {first_byte:#x} {body.hex()}")
-
-    def _arrived(self, first_byte: int, body: bytes) -> None:
-        end = 2 + int.from_bytes(body[:2], "big")
-        topic, qos = body[2:end].decode(), first_byte >> 1 & 3
-        packet_id = int.from_bytes(body[end : end + 2], "big") if qos else 0
-        end += 2 if qos else 0
-        if self.version == 5:
-            assert body[end] < 128
-            end += 1 + body[end]
-        message = Arrived(topic, body[end:], qos, bool(first_byte & DUP))
-        if qos == 2:
-            if packet_id not in self.received:
-                self.received.add(packet_id)
-                self._on_message(message)
-            self._answer(PUBREC, packet_id)
-        else:
-            self._on_message(message)
-            if qos:
-                self._answer(PUBACK, packet_id)
-
-    def _received(self, packet_id: int, body: bytes) -> None:
-        owed = self.sending.get(packet_id)
-        if owed is not None:
-            assert owed.qos == 2, "PUBREC for a message at QoS 1"
-            assert len(body) == 2 or body[2] < 0x80, f"PUBREC refuses: {body.hex()}"
-            owed.is_released = True
-        self._put(_ack(PUBREL, packet_id))
-
-    def _done(self, packet_id: int, qos: int, body: bytes) -> None:
-        owed = self.sending.get(packet_id)
-        if owed is None:
-            return
-        assert owed.qos == qos, f"acknowledged as if at QoS {qos}"
-        assert len(body) <= 2 or body[2] < 0x80, f"refused: {body.hex()}"
-        assert qos == 1 or owed.is_released, "PUBCOMP before PUBREL"
-        del self.sending[packet_id]
-        self._on_done(owed.topic, owed.payload)
+            self.session.handle(first_byte, body)
 
 
 def _ack(first_byte: int, packet_id: int) -> bytes:
