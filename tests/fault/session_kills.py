@@ -1,0 +1,467 @@
+"""Kills: a gateway with persistent sessions is killed with SIGKILL, round after round.
+
+Usage: python -m tests.fault.session_kills [--rounds 200] [--seed N] [--folder DIR] [--json]
+
+All rounds use one folder, one port and the same clients. Publishers number their messages for each
+topic and QoS; subscribers are at QoS 1, at QoS 2, or at 1 for messages at 2; one publisher and one
+subscriber are paho's. Meanwhile connections break, clients disconnect, stay away or are taken over,
+acknowledgements are held back, subscriptions are made.
+
+    async     killed some time after the first message of the round
+    sync      the same, where acknowledgements wait for the disk
+    start     killed while the clients come back
+    stop      ended with SIGTERM
+
+Whenever a subscriber gets a message, for each topic and QoS: the first copies come in the order in
+which they were published, without a gap, and at QoS 2 there is no second copy. Whenever a client
+comes back, its session is present. At the end everything is there that was published: what was not
+acknowledged was sent again. A subscription gets nothing that was acknowledged before SUBSCRIBE was
+sent, and everything that was published after SUBACK.
+
+The moments depend on the machine: a seed repeats the kinds and waits.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import selectors
+import shutil
+import socket
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import paho.mqtt.client as paho
+from paho.mqtt.enums import CallbackAPIVersion
+
+from motelog.testing import MotelogProcess
+from tests.support.delivery_audit import Audit, AuditError, Received
+from tests.support.durable_client import Arrived, BadAnswerError, ClientSession, DurableClient
+from tests.support.rounds import Report
+
+KINDS = ("async", "sync", "start", "stop")
+#: Of KINDS, by chance: a start is quick and a stop is not what this is about.
+WEIGHTS = (6, 3, 2, 1)
+LOAD_S_MAX = 1.5
+DRAINED_WITHIN_S = 60.0
+#: Unacknowledged messages of one publisher.
+SENDING_MAX = 20
+#: Rounds after which publishers take new topics, which the log does not have yet.
+ROUNDS_PER_TOPIC = 4
+
+
+class PahoClient:
+    """paho with clean_session off, on a thread of its own while it is connected.
+
+    It must not try to connect in vain: a second try would forget that it has sent PUBREL, and
+    publish the message again (``_messages_reconnect_reset_out`` in paho 2.1 and 2.2).
+    """
+
+    def __init__(self, name: str, audit: Audit, received: Received | None) -> None:
+        self.name = name
+        self._audit = audit
+        self._received = received
+        #: Messages that are not known to be acknowledged, and identifiers that paho has told of.
+        self._sending: dict[int, tuple[str, bytes]] = {}
+        self._told: set[int] = set()
+        self._was_connected = False
+        #: Whether what it had to send again has been sent: before, a new message would overtake it.
+        self._has_sent_again = False
+        self._subscribed = threading.Event()
+        self.client = paho.Client(
+            CallbackAPIVersion.VERSION2,
+            client_id=name,
+            clean_session=False,
+            reconnect_on_failure=False,
+        )
+        self.client.on_connect = self._on_connect
+        self.client.on_message = self._on_message
+        self.client.on_publish = self._on_publish
+        self.client.on_subscribe = lambda *_: self._subscribed.set()
+
+    def come_back(self, port: int) -> None:
+        """Connect; the gateway must be there, and stay until what is owed was sent again."""
+        self.client.loop_stop()
+        self._has_sent_again = False
+        self.client.connect("127.0.0.1", port)
+        self.client.loop_start()
+        _wait_until(self.client.is_connected, f"{self.name} does not connect")
+        _wait_until(lambda: self._has_sent_again or not self.waiting, f"{self.name} waits")
+
+    def subscribe(self) -> None:
+        assert self._received is not None
+        self._received.subscribing()
+        self.client.subscribe(self._received.filter, self._received.qos)
+        _wait_until(self._subscribed.is_set, f"{self.name} gets no SUBACK")
+        self._received.subscribed()
+
+    @property
+    def waiting(self) -> int:
+        """How many messages are not acknowledged."""
+        for mid in self._told & self._sending.keys():
+            self._told.remove(mid)
+            self._audit.done(*self._sending.pop(mid))
+        return len(self._sending)
+
+    def publish(self, chance: random.Random, number: int, generation: int) -> None:
+        waiting = self.waiting
+        if waiting < SENDING_MAX and self.client.is_connected():
+            topic = topic_of(chance, number, generation)
+            payload = self._audit.publish(topic)
+            info = self.client.publish(topic, payload, int(topic[-1]))
+            self._sending[info.mid] = (topic, payload)
+
+    def stop(self) -> None:
+        self.client.disconnect()
+        self.client.loop_stop()
+
+    def _on_connect(
+        self, _client: Any, _data: Any, flags: Any, code: Any, _properties: Any
+    ) -> None:
+        if code == 0:
+            if self._was_connected and not flags.session_present:
+                self._audit.fail(f"{self.name}: its session is lost")
+            self._was_connected = True
+
+    def _on_publish(self, _client: Any, _data: Any, mid: int, _code: Any, _properties: Any) -> None:
+        self._told.add(mid)
+        self._has_sent_again = True
+
+    def _on_message(self, _client: Any, _data: Any, message: paho.MQTTMessage) -> None:
+        assert self._received is not None
+        self._received.arrived(message.topic, bytes(message.payload), message.qos, message.dup)
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """One round as it went."""
+
+    kind: str
+    acknowledged: int
+
+
+class Publisher:
+    """One of our clients that publishes at QoS 1 and 2, in turn by chance."""
+
+    def __init__(self, number: int, version: int, audit: Audit) -> None:
+        self.number = number
+        session = ClientSession(f"p{number}", version=version, on_done=audit.done)
+        self.client = DurableClient(session)
+        self._audit = audit
+
+    def publish(self, chance: random.Random, generation: int) -> None:
+        session = self.client.session
+        if len(session.sending) < SENDING_MAX:
+            topic = topic_of(chance, self.number, generation)
+            session.publish(topic, self._audit.publish(topic), int(topic[-1]))
+            self.client.flush()
+
+
+def topic_of(chance: random.Random, publisher: int, generation: int) -> str:
+    qos = chance.choice((1, 2))
+    return f"kill{generation}{publisher % 2}/p{publisher}/{qos}"
+
+
+class Subscriber:
+    """One of our clients with one subscription."""
+
+    def __init__(
+        self, name: str, version: int, audit: Audit, topic_filter: str, qos: int, window: int | None
+    ) -> None:
+        self.received = Received(name, audit, topic_filter, qos)
+        session = ClientSession(
+            name, version=version, receive_maximum=window, on_message=self._on_message
+        )
+        self.client = DurableClient(session)
+
+    def _on_message(self, message: Arrived) -> None:
+        self.received.arrived(message.topic, message.payload, message.qos, message.is_dup)
+
+
+class SessionKills:
+    """Rounds over one folder, which must be empty at the start."""
+
+    def __init__(self, folder: Path, seed: int) -> None:
+        self._folder = folder
+        self._chance = random.Random(seed)
+        self._port = _free_port()
+        self._audit = Audit()
+        self._number = 0
+        self._publishers = [Publisher(n, version, self._audit) for n, version in enumerate((4, 5))]
+        self._subscribers: list[Subscriber] = []
+        self._known: set[str] = set()
+        self._joined = 0
+        received = Received("paho-s", self._audit, "#", 2)
+        self._paho_reader = PahoClient("paho-s", self._audit, received)
+        self._paho_writer = PahoClient("paho-p", self._audit, None)
+        self._paho_received = received
+        self._selector = selectors.DefaultSelector()
+
+    # --- rounds --------------------------------------------------------------------------
+
+    def first(self) -> None:
+        """Start with a subscriber of each kind, before anything is published."""
+        with self._process("async"):
+            self._paho_come_back()
+            self._paho_reader.subscribe()
+            for one in (
+                Subscriber("all-2", 4, self._audit, "#", 2, None),
+                Subscriber("all-1", 5, self._audit, "#", 1, None),
+                Subscriber("narrow", 5, self._audit, "+/+/2", 2, 5),
+            ):
+                self._join(one)
+        self._all_away()
+
+    def run(self, kind: str) -> Round:
+        """Do one round; AuditError says what is wrong."""
+        before = self._audit.acknowledged
+        self._number += 1
+        with self._process("sync" if kind == "sync" else "async") as process:
+            away = self._away()
+            if kind == "start":
+                self._paho_come_back()
+                timer = threading.Timer(self._chance.uniform(0, 0.1), process.kill)
+                timer.start()
+                self._come_back(away)
+                self._play(self._chance.uniform(0, 0.1))
+                timer.join()
+            else:
+                self._paho_come_back()
+                self._come_back(away)
+                if self._number % 3 == 0:
+                    self._joined += 1
+                    self._join(self._newcomer())
+                self._play(self._chance.uniform(0.1, LOAD_S_MAX))
+                if kind != "stop":
+                    process.kill()
+        self._all_away()
+        self._audit.check()
+        return Round(kind, self._audit.acknowledged - before)
+
+    def end(self) -> str:
+        """Have everything delivered that was published; return what came more than once."""
+        with self._process("async"):
+            self._paho_come_back()
+            self._come_back(set())
+            deadline = time.monotonic() + DRAINED_WITHIN_S
+            while missing := self._missing():
+                if time.monotonic() > deadline:
+                    raise AuditError("lost: " + "; ".join(missing))
+                for one in self._clients():
+                    one.session.holds_back = False
+                    one.session.acknowledge()
+                    one.flush()
+                self._wait(0.05)
+                self._audit.check()
+            self._wait(0.5)
+            self._audit.check()
+            self._paho_reader.stop()
+            self._paho_writer.stop()
+        self._all_away()
+        repeated = sum(one.received.repeated for one in self._subscribers)
+        return f"{repeated} repeated at QoS 1"
+
+    def _process(self, flush: str) -> MotelogProcess:
+        options = [f"--mqtt=127.0.0.1:{self._port}", "--flush", flush]
+        return MotelogProcess(data=self._folder, options=options)
+
+    def _missing(self) -> list[str]:
+        found = [
+            f"{session.client_id} waits for {len(session.sending)} acknowledgements"
+            for session in (one.client.session for one in self._publishers)
+            if session.sending
+        ]
+        if self._paho_writer.waiting:
+            found.append(f"paho-p waits for {self._paho_writer.waiting} acknowledgements")
+        for received in (self._paho_received, *(one.received for one in self._subscribers)):
+            found += received.missing()
+        return found
+
+    # --- clients -------------------------------------------------------------------------
+
+    def _clients(self) -> list[DurableClient]:
+        ours: list[Publisher | Subscriber] = [*self._publishers, *self._subscribers]
+        return [one.client for one in ours]
+
+    def _away(self) -> set[str]:
+        """Return who stays away in this round."""
+        names = [one.client.session.client_id for one in self._subscribers]
+        return {name for name in names if self._chance.random() < 0.2}
+
+    def _paho_come_back(self) -> None:
+        for one in (self._paho_reader, self._paho_writer):
+            one.come_back(self._port)
+
+    def _come_back(self, away: set[str]) -> None:
+        clients = self._clients()
+        self._chance.shuffle(clients)
+        for client in clients:
+            if client.session.client_id not in away:
+                self._connect(client)
+
+    def _connect(self, client: DurableClient) -> None:
+        name = client.session.client_id
+        connack = None
+        with suppress(ConnectionError):
+            connack = client.connect(("127.0.0.1", self._port))
+        if connack is None:
+            return  # killed meanwhile
+        if connack.reason_code:
+            raise AuditError(f"{name} is refused: {connack.reason_code:#x}")
+        if name in self._known and not connack.session_present:
+            raise AuditError(f"{name}: its session is lost")
+        self._known.add(name)
+        client.session.holds_back = False
+
+    def _all_away(self) -> None:
+        for client in self._clients():
+            # What the gateway has sent before it died has arrived.
+            while not client.is_away:
+                client.readable()
+
+    def _newcomer(self) -> Subscriber:
+        name = f"joined{self._joined}"
+        topic_filter = self._chance.choice(("#", "+/p1/+", "+/p0/#"))
+        qos, window = self._chance.choice(((1, None), (2, None), (2, 3), (1, 3)))
+        return Subscriber(name, self._chance.choice((4, 5)), self._audit, topic_filter, qos, window)
+
+    def _join(self, one: Subscriber) -> None:
+        """Connect and subscribe, while others publish."""
+        self._subscribers.append(one)
+        self._connect(one.client)
+        one.received.subscribing()
+        one.client.session.subscribe((one.received.filter, one.received.qos))
+        one.client.flush()
+
+        def has_suback() -> bool:
+            for publisher in self._publishers:
+                if not publisher.client.is_away:
+                    publisher.publish(self._chance, self._number // ROUNDS_PER_TOPIC)
+            self._wait(0.01)
+            return one.client.session.granted is not None
+
+        _wait_until(has_suback, f"{one.client.session.client_id} gets no SUBACK")
+        one.received.subscribed()
+
+    # --- load ----------------------------------------------------------------------------
+
+    def _play(self, seconds: float) -> None:
+        """Publish, acknowledge, break connections by chance for some time."""
+        chance = self._chance
+        end = time.monotonic() + seconds
+        generation = self._number // ROUNDS_PER_TOPIC
+        while time.monotonic() < end:
+            for publisher in self._publishers:
+                if not publisher.client.is_away:
+                    for _ in range(chance.randrange(4)):
+                        publisher.publish(chance, generation)
+            self._paho_writer.publish(chance, 7, generation)
+            for one in self._clients():
+                if chance.random() < 0.03:
+                    one.session.holds_back = not one.session.holds_back
+                if not one.session.holds_back:
+                    one.session.acknowledge()
+                    one.flush()
+                if chance.random() < 0.004:
+                    self._disturb(one)
+            self._wait(chance.uniform(0, 0.01))
+            self._audit.check()
+
+    def _disturb(self, one: DurableClient) -> None:
+        """Break a connection, end it, or have the next one take it over; come back if away."""
+        if one.is_away:
+            self._connect(one)
+            return
+        match self._chance.randrange(4):
+            case 0:
+                one.break_off()
+            case 1:
+                one.disconnect()
+            case 2:
+                one.break_off()
+                self._connect(one)
+            case _:
+                one.disconnect()
+                self._connect(one)
+
+    def _wait(self, seconds: float) -> None:
+        """Serve the sockets of our clients for some time."""
+        end = time.monotonic() + seconds
+        while True:
+            selector = self._selector
+            for key in list(selector.get_map().values()):
+                selector.unregister(key.fileobj)
+            for one in self._clients():
+                if not one.is_away:
+                    events = selectors.EVENT_READ | selectors.EVENT_WRITE * one.wants_to_write
+                    selector.register(one.fileno(), events, one)
+            left = end - time.monotonic()
+            for key, events in selector.select(max(left, 0)):
+                one = key.data
+                if events & selectors.EVENT_WRITE and not one.is_away:
+                    one.writable()
+                if events & selectors.EVENT_READ and not one.is_away:
+                    one.readable()
+            if left <= 0:
+                return
+
+
+def _wait_until(condition: Callable[[], bool], otherwise: str) -> None:
+    deadline = time.monotonic() + DRAINED_WITHIN_S
+    while not condition():
+        if time.monotonic() > deadline:
+            raise AuditError(otherwise)
+        time.sleep(0.005)
+
+
+def _free_port() -> int:
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        port: int = sock.getsockname()[1]
+        return port
+
+
+def rounds(folder: Path, seed: int, count: int, *, note: Callable[[str], None]) -> Iterator[Round]:
+    """Do rounds by chance, every kind among the first ones; ``note`` is told the last word."""
+    kills = SessionKills(folder, seed)
+    kills.first()
+    chance = random.Random(seed)
+    for number in range(count):
+        kind = KINDS[number] if number < len(KINDS) else chance.choices(KINDS, WEIGHTS)[0]
+        yield kills.run(kind)
+    note(kills.end())
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.fault.session_kills")
+    parser.add_argument("--rounds", type=int, default=200)
+    parser.add_argument("--seed", type=int, default=None)
+    parser.add_argument("--folder", type=Path, default=None, help="for the data; else below /tmp")
+    parser.add_argument("--json", action="store_true")
+    args = parser.parse_args()
+    report = Report.of(args.seed)
+    folder = Path(tempfile.mkdtemp("", "motelog-session-kills.", args.folder))
+    done: list[Round] = []
+    said: list[str] = []
+    try:
+        for one in rounds(folder, report.seed, args.rounds, note=said.append):
+            done.append(one)
+            sys.stderr.write(
+                f"round {len(done)} of {args.rounds}: {one.kind}, {one.acknowledged} acknowledged\n"
+            )
+        shutil.rmtree(folder)
+    except (AuditError, BadAnswerError) as exc:
+        report.failure = f"after {len(done)} rounds: {exc}; the folder is kept: {folder}"
+    found = "none lost, doubled at QoS 2 or out of order, no session lost"
+    return report.end(done, ", ".join((found, *said)), as_json=args.json)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

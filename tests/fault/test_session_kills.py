@@ -1,0 +1,84 @@
+"""A gateway with persistent sessions that is killed loses nothing that it has acknowledged.
+
+Some rounds are in the suite; MOTELOG_SESSION_KILLS sets how many. 200 are a command of their own:
+python -m tests.fault.session_kills.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from tests.fault.session_kills import KINDS, rounds
+from tests.support.delivery_audit import Audit, AuditError, Received
+
+ROUNDS = int(os.environ.get("MOTELOG_SESSION_KILLS", "8"))
+SEED = 3
+
+
+@pytest.mark.timeout(60 + 20 * ROUNDS)
+def test_sessions_outlive_kills_of_the_gateway(tmp_path: Path) -> None:
+    said: list[str] = []
+    done = list(rounds(tmp_path, SEED, ROUNDS, note=said.append))
+    assert len(said) == 1
+    assert {one.kind for one in done} == set(KINDS[:ROUNDS])
+    assert sum(one.acknowledged for one in done) > 0
+
+
+def received(qos: int, *, joined_at: tuple[int, int] | None = None) -> tuple[Received, Audit]:
+    """Return a subscriber to 10 messages; it may join at (before SUBSCRIBE, before SUBACK)."""
+    audit = Audit()
+    subscriber = Received("s", audit, "#", 2)
+    before, until = joined_at or (0, 0)
+    for number in range(10):
+        if joined_at and number == before:
+            subscriber.subscribing()
+        if joined_at and number == until:
+            subscriber.subscribed()
+        audit.done(f"t/{qos}", audit.publish(f"t/{qos}"))
+    return subscriber, audit
+
+
+@pytest.mark.parametrize(
+    ("qos", "numbers", "fault"),
+    [
+        (1, [0, 1, 3], "t/1 3 .* too early: 2 is lost"),
+        (1, [1, 2], "t/1 1 .* comes first, 0 is lost"),
+        (2, [0, 1, 1], "t/2 1 .* comes twice"),
+        (2, [0, 2, 1], "too early"),
+    ],
+)
+def test_a_fault_is_found(qos: int, numbers: list[int], fault: str) -> None:
+    subscriber, audit = received(qos)
+    for number in numbers:
+        subscriber.arrived(f"t/{qos}", str(number).encode(), qos, False)
+    with pytest.raises(AuditError, match=fault):
+        audit.check()
+
+
+def test_messages_at_qos_1_may_come_again() -> None:
+    subscriber, audit = received(1)
+    for number in (0, 1, 2, 1, 2, 3):
+        subscriber.arrived("t/1", str(number).encode(), 1, False)
+    audit.check()
+    assert subscriber.repeated == 2
+    assert subscriber.missing() == ["s: t/1 from 4 of 10"]
+
+
+@pytest.mark.parametrize(
+    ("first", "fault"), [(3, "older than the subscription"), (4, ""), (6, ""), (7, "6 is lost")]
+)
+def test_a_subscription_begins_between_subscribe_and_suback(first: int, fault: str) -> None:
+    subscriber, audit = received(1, joined_at=(4, 6))
+    subscriber.arrived("t/1", str(first).encode(), 1, False)
+    assert fault in (audit.failure or "")
+    assert bool(fault) == bool(audit.failure)
+
+
+def test_a_wrong_qos_is_found() -> None:
+    subscriber, audit = received(2)
+    subscriber.arrived("t/2", b"0", 1, False)
+    with pytest.raises(AuditError, match="wrong QoS"):
+        audit.check()
