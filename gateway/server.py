@@ -24,6 +24,7 @@ from motelog.gateway.log.log_port import LogPort
 from motelog.gateway.metrics import GatewayMetrics
 from motelog.gateway.mqtt.packet_types import ReasonCode
 from motelog.gateway.state.journal import SessionJournal
+from motelog.gateway.state.retained import RetainedStore
 from motelog.gateway.state.view import IN_MEMORY, View
 
 logger = logging.getLogger(__name__)
@@ -61,7 +62,8 @@ class Gateway:
         config = self._config
         self._view.open()
         journal = SessionJournal(self._log_port, self._view, self._clock, gateway=GATEWAY_NAME)
-        await _read_back(journal)
+        retained = RetainedStore(self._log_port, self._view, self._clock)
+        await _read_back(journal, retained)
         listener_socket = open_listener(config.listen)
         self.address = listener_socket.getsockname()[:2]
         connections_max = _connections_max(config.connections_max)
@@ -79,6 +81,7 @@ class Gateway:
             config,
             self._log_port,
             journal,
+            retained,
             reactor,
             self.metrics,
             self._clock,
@@ -105,8 +108,11 @@ class Gateway:
                     await trio.lowlevel.checkpoint()
                 while journal.refresh(READ_BACK_MAX):
                     await trio.lowlevel.checkpoint()
-                kept_ms = config.state_rewrite_hours * HOUR_MS
-                journal.rewrite_older(self._clock.now_ms() - kept_ms, REWRITES_MAX)
+                while parts.delivery.refresh_retained(READ_BACK_MAX):
+                    await trio.lowlevel.checkpoint()
+                younger_ms = self._clock.now_ms() - config.state_rewrite_hours * HOUR_MS
+                journal.rewrite_older(younger_ms, REWRITES_MAX)
+                retained.rewrite_older(younger_ms, REWRITES_MAX)
                 reactor.flush()
 
         reactor.listen(
@@ -142,10 +148,11 @@ class Gateway:
             self._view.close()
 
 
-async def _read_back(journal: SessionJournal) -> None:
+async def _read_back(journal: SessionJournal, retained: RetainedStore) -> None:
     """Bring the view up to what the log has, before the first client is let in."""
-    while journal.refresh(READ_BACK_MAX) or not journal.is_current:
-        await trio.lowlevel.checkpoint()
+    for part in (journal, retained):
+        while part.refresh(READ_BACK_MAX) or not part.is_current:
+            await trio.lowlevel.checkpoint()
 
 
 def _connections_max(configured: int) -> int:
