@@ -23,12 +23,14 @@ from motelog.gateway.output import Output
 from motelog.gateway.publish.acknowledge import Answers
 from motelog.gateway.publish.exchanges import Exchanges
 from motelog.gateway.publish.reactor_listener import ReactorListener
+from motelog.gateway.publish.retaining import Retaining
 from motelog.gateway.publish.routes import Routes
 from motelog.gateway.publish.wills import Wills
 from motelog.gateway.sessions.connection import Connection
 from motelog.gateway.sessions.session import Session
 from motelog.gateway.sessions.subscriptions import SubscriptionTree
 from motelog.gateway.state.journal import SessionJournal
+from motelog.gateway.state.retained import RetainedStore
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +49,7 @@ def assemble(
     config: GatewayConfig,
     log: LogPort,
     journal: SessionJournal,
+    retained: RetainedStore,
     output: Output,
     metrics: GatewayMetrics,
     clock: Clock,
@@ -72,7 +75,9 @@ def assemble(
         topic_queue_count=config.topic_queue_count,
         topic_bytes_max=config.topic_bytes_max,
     )
-    wills = Wills(log, routes, metrics, clock=clock)
+    limits = {"count_max": config.retained_count_max, "bytes_max": config.retained_bytes_max}
+    # Each has its own: a will may be published in the middle of a turn.
+    wills = Wills(log, routes, Retaining(retained, **limits), metrics, clock=clock)
 
     def disconnect(connection: Connection, reason_code: int, why: str) -> None:
         clients.disconnect(connection, reason_code, why)
@@ -90,6 +95,7 @@ def assemble(
         mapping,
         subscriptions,
         journal,
+        retained,
         metrics,
         after=answers.after,
         output_bytes_high=config.output_bytes_high,
@@ -125,6 +131,7 @@ def assemble(
         delivery,
         answers,
         exchanges,
+        Retaining(retained, **limits),
         metrics,
         connections=connections,
         clock=clock,

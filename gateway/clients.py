@@ -204,6 +204,7 @@ class Clients:
             ),
             delivered=tuple((queue.name, at) for queue, at in particulars.delivered),
             will=particulars.will,
+            replays=self._delivery.replays(session),
         )
 
     def _stored_filter(self, session: Session, topic_filter: str) -> StoredFilter:
@@ -422,6 +423,7 @@ class Clients:
         ticket = self._store(session, was_stored=False)
         if ticket is None:
             connection.send(packet)
+            self._delivery.begin_replays(session)
             return
 
         def stored(error: MotelogError | None) -> None:
@@ -429,6 +431,7 @@ class Clients:
                 return  # ended meanwhile
             if error is None:
                 connection.send(packet)
+                self._delivery.begin_replays(session)
             else:
                 code = ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR
                 self.disconnect(connection, code, f"the session cannot be stored: {error}")
@@ -442,6 +445,8 @@ class Clients:
             session.add_filter(topic_filter)
             self._metrics.subscriptions_now += 1
             self._delivery.subscribe(session, topic_filter)
+        if granted.replays:
+            self._delivery.add_replay(session, topic_filter)
         if granted.identifier:
             session.particulars.identifiers[topic_filter] = granted.identifier
         elif session.has_particulars:

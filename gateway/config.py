@@ -100,6 +100,13 @@ class GatewayConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     """Longest time that a session outlives its connection, told to MQTT 5 clients; it also binds
     MQTT 3 clients, which ask for ever. 4294967295 sets no limit, 0 offers no persistent session."""
 
+    retained_count_max: PositiveInt = 1_000_000
+    """Retained messages of all clients together."""
+
+    retained_bytes_max: PositiveInt = 1_073_741_824
+    """Bytes of their topic names, payloads and properties: they are in the view as well as in the
+    log."""
+
     output_bytes_high: PositiveInt = 262_144
     """Output queued for one connection before it counts as slow. A slow connection gets no QoS 0
     messages; its QoS 1 messages are read later."""

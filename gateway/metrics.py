@@ -32,6 +32,9 @@ class GatewayMetrics:
     messages_lost_to_retention: int = 0
     messages_undeliverable: int = 0
     receivers_lagging_now: int = 0
+    retained_messages_now: int = 0
+    retained_bytes_now: int = 0
+    retained_refused: int = 0
 
     def sample(self) -> dict[str, int]:
         """Return every counter by name."""

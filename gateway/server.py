@@ -24,6 +24,7 @@ from motelog.gateway.log.log_port import LogPort
 from motelog.gateway.metrics import GatewayMetrics
 from motelog.gateway.mqtt.packet_types import ReasonCode
 from motelog.gateway.state.journal import SessionJournal
+from motelog.gateway.state.retained import RetainedStore
 from motelog.gateway.state.view import IN_MEMORY, View
 
 logger = logging.getLogger(__name__)
@@ -67,15 +68,21 @@ class Gateway:
                     journal = SessionJournal(
                         self._log_port, self._view, self._clock, gateway=self._config.name
                     )
-                    await _read_back(journal, self._log_port)
-                    await self._serve(journal, task_status)
+                    retained = RetainedStore(self._log_port, self._view, self._clock)
+                    await _read_back(journal, retained, self._log_port)
+                    await self._serve(journal, retained, task_status)
                 finally:
                     self._log_port.close()
                     nursery.cancel_scope.cancel()
         finally:
             self._view.close()
 
-    async def _serve(self, journal: SessionJournal, task_status: trio.TaskStatus[None]) -> None:
+    async def _serve(
+        self,
+        journal: SessionJournal,
+        retained: RetainedStore,
+        task_status: trio.TaskStatus[None],
+    ) -> None:
         config = self._config
         listener_socket = open_listener(config.listen)
         self.address = listener_socket.getsockname()[:2]
@@ -94,6 +101,7 @@ class Gateway:
             config,
             self._log_port,
             journal,
+            retained,
             reactor,
             self.metrics,
             self._clock,
@@ -120,8 +128,11 @@ class Gateway:
                     await trio.lowlevel.checkpoint()
                 while journal.refresh(READ_BACK_MAX):
                     await trio.lowlevel.checkpoint()
-                kept_ms = config.state_rewrite_hours * HOUR_MS
-                journal.rewrite_older(self._clock.now_ms() - kept_ms, REWRITES_MAX)
+                while parts.delivery.refresh_retained(READ_BACK_MAX):
+                    await trio.lowlevel.checkpoint()
+                younger_ms = self._clock.now_ms() - config.state_rewrite_hours * HOUR_MS
+                journal.rewrite_older(younger_ms, REWRITES_MAX)
+                retained.rewrite_older(younger_ms, REWRITES_MAX)
                 reactor.flush()
 
         reactor.listen(
@@ -154,14 +165,15 @@ class Gateway:
             listener_socket.close()
 
 
-async def _read_back(journal: SessionJournal, log: LogPort) -> None:
+async def _read_back(journal: SessionJournal, retained: RetainedStore, log: LogPort) -> None:
     """Bring the view up to what the log has, before the first client is let in."""
-    while True:
-        is_more = journal.refresh(READ_BACK_MAX)
-        if journal.is_current and not is_more:
-            return
-        log.settle_soon()
-        await trio.sleep(0 if is_more else READ_BACK_PAUSE_S)
+    for part in (journal, retained):
+        while True:
+            is_more = part.refresh(READ_BACK_MAX)
+            if part.is_current and not is_more:
+                break
+            log.settle_soon()
+            await trio.sleep(0 if is_more else READ_BACK_PAUSE_S)
 
 
 def _connections_max(configured: int) -> int:

@@ -19,6 +19,7 @@ from motelog.core.message import tags_code
 from motelog.core.records.decode import decode_brief
 from motelog.gateway.deliver.elevator import Elevator
 from motelog.gateway.deliver.outgoing import TOPIC_PROPERTY, OutgoingMessage, native_topic_name
+from motelog.gateway.deliver.replay import QUEUE_NAME, Replays
 from motelog.gateway.deliver.sender import Sender
 from motelog.gateway.deliver.watched import WatchedQueue, WatchedQueues, count_lost
 from motelog.gateway.errors import MalformedPacketError, TopicNameError
@@ -46,6 +47,7 @@ class CatchUp:
         mapping: TopicMapping,
         subscriptions: SubscriptionTree[Session],
         sender: Sender,
+        replays: Replays,
         metrics: GatewayMetrics,
         *,
         wake: Callable[[], None],
@@ -55,6 +57,7 @@ class CatchUp:
         self._mapping = mapping
         self._subscriptions = subscriptions
         self._sender = sender
+        self._replays = replays
         self._metrics = metrics
         self._wake = wake
         #: Receivers that have room again and wait for ``serve``.
@@ -75,8 +78,11 @@ class CatchUp:
                 continue
             if session.has_particulars and session.particulars.resend:
                 self._send_again(session, now_ms)
-            else:
-                self._board(session)
+                continue
+            # Retained messages go first: they end, and their window is that of the others.
+            if session.has_replays and self._replays.serve(session, now_ms):
+                self.returning[session] = None
+            self._board(session)
         for queue, elevator in list(self._elevators.items()):
             elevator.run(now_ms)
             if elevator.is_idle:
@@ -85,7 +91,11 @@ class CatchUp:
 
     def acknowledged(self, session: Session) -> None:
         """Note that ``session`` has room in its window or socket again."""
-        if session.lagging or (session.has_particulars and session.particulars.resend):
+        if (
+            session.lagging
+            or session.has_replays
+            or (session.has_particulars and session.particulars.resend)
+        ):
             self.returning[session] = None
 
     def forget(self, session: Session) -> None:
@@ -297,4 +307,6 @@ class CatchUp:
         name = record[1] or native_topic_name(record)
         message = OutgoingMessage(record, name, now_ms, was_sent=True)
         options = self.matches(name).get(session, 0)
-        return self._sender.send_again(session, packet_id, options, message, place.qos)
+        return self._sender.send_again(
+            session, packet_id, options, message, place.qos, is_replayed=queue_name == QUEUE_NAME
+        )

@@ -36,6 +36,8 @@ from motelog.gateway.deliver.outgoing import (
     native_topic_name,
 )
 from motelog.gateway.deliver.plans import Plan, Plans
+from motelog.gateway.deliver.replay import QUEUE_NAME as RETAINED_QUEUE
+from motelog.gateway.deliver.replay import Replays
 from motelog.gateway.deliver.sender import After, Sender
 from motelog.gateway.deliver.watched import WatchedQueue, WatchedQueues, count_lost
 from motelog.gateway.log.log_port import LogPort, LogRead, QueueHandle
@@ -47,6 +49,7 @@ from motelog.gateway.sessions.inflight import flight_of, read_flight
 from motelog.gateway.sessions.session import Session
 from motelog.gateway.sessions.subscriptions import SubscriptionTree
 from motelog.gateway.state.journal import SessionJournal
+from motelog.gateway.state.retained import RetainedStore
 from motelog.gateway.state.stored import FlightState, Progress, StoredFlight, StoredSession
 
 #: Most records of one queue, and their bytes, that one turn of the live path takes.
@@ -66,6 +69,7 @@ class Delivery:
         mapping: TopicMapping,
         subscriptions: SubscriptionTree[Session],
         journal: SessionJournal,
+        retained: RetainedStore,
         metrics: GatewayMetrics,
         *,
         after: After,
@@ -80,13 +84,24 @@ class Delivery:
         self._sender = Sender(
             self._queues, journal, metrics, after=after, output_bytes_high=output_bytes_high
         )
+        self._retained = retained
+        self._replays = Replays(retained, self._queues, subscriptions, self._sender)
         self._catch_up = CatchUp(
-            log, self._queues, mapping, subscriptions, self._sender, metrics, wake=wake
+            log,
+            self._queues,
+            mapping,
+            subscriptions,
+            self._sender,
+            self._replays,
+            metrics,
+            wake=wake,
         )
         self._grown: dict[WatchedQueue, None] = {}
         # The parts hold the state that subscriptions and acknowledgements change.
         self.replan = self._plans.replan
         self.acknowledged = self._catch_up.acknowledged
+        self.add_replay = self._replays.add
+        self.replays = self._replays.stored
         log.on_growth(self._on_growth)
 
     # --- sessions ------------------------------------------------------------------------
@@ -108,6 +123,23 @@ class Delivery:
                 self._catch_up.lag(session, queue, queue.next_offset)
         if session.lagging:
             self._catch_up.filters_changed(session)
+
+    def begin_replays(self, session: Session) -> None:
+        """Send what ``add_replay`` has noted: SUBACK has been sent."""
+        if session.has_replays:
+            self._replays.begin(session)
+            self._catch_up.acknowledged(session)
+            self._wake()
+
+    def refresh_retained(self, limit: int) -> bool:
+        """Bring the view of retained messages up to date; return whether there is more at hand."""
+        is_more = self._retained.refresh(limit)
+        self._metrics.retained_messages_now = self._retained.count
+        self._metrics.retained_bytes_now = self._retained.size_bytes
+        for session in self._replays.refreshed():
+            self._catch_up.acknowledged(session)
+            self._wake()
+        return is_more
 
     def unsubscribe(self, session: Session, topic_filter: str) -> None:
         """Stop delivery for a filter that ``session`` has had, and has no more."""
@@ -163,6 +195,7 @@ class Delivery:
         for name, queue_offset in stored.delivered:
             if name in by_name:
                 session.particulars.delivered.add((by_name[name], queue_offset))
+        self._replays.resume(session, stored)
         self._catch_up.acknowledged(session)
         self._wake()
 
@@ -185,6 +218,9 @@ class Delivery:
         lagging = session.lagging or {}
         cursors: dict[str, int] = {}
         since = session.particulars.since.get(ALL_FILTERS, {}) if session.has_particulars else {}
+        for replay in self._replays.stored(session):
+            # So places of retained messages are not kept as delivered: ``after`` says what is.
+            cursors[RETAINED_QUEUE] = max(replay.before, cursors.get(RETAINED_QUEUE, 0))
         for topic_filter in session.filters:
             for queue in self._queues.needed(topic_filter):
                 if queue.is_known or queue in lagging:
@@ -219,8 +255,9 @@ class Delivery:
         for session, before in list(changed.items()):
             lagging = session.lagging or ()
             cursors = {q.name: self._catch_up.cursor_of(session, q) for q in lagging}
-            now = Progress(session.client_id, cursors, self.inflight(session))
-            if now.cursors or now.inflight:
+            replays = self._replays.stored(session)
+            now = Progress(session.client_id, cursors, self.inflight(session), replays)
+            if now.cursors or now.inflight or now.replays:
                 changed[session] = now
             else:
                 del changed[session]

@@ -89,12 +89,26 @@ def encode(
     return encode_publish(name, body, first_byte, version, block if version == 5 else None)
 
 
+def identifiers_for(session: Session, options: int, name: bytes, replayed: str) -> bytes:
+    """Return the subscription identifiers of the filters that match a topic name, as properties.
+
+    For a retained message that is ``replayed`` to one filter, only that one's.
+    """
+    found = b""
+    if options & HAS_IDENTIFIER:
+        topic_name = name.decode()
+        for topic_filter, identifier in session.particulars.identifiers.items():
+            # [MQTT-3.3.4-4] [MQTT-3.3.4-5]
+            if topic_filter == replayed if replayed else matches(topic_filter, topic_name):
+                found = _IDENTIFIER + encode_varint(identifier) + found
+    return found
+
+
 def encode_for(
-    session: Session,
     connection: Connection,
     message: OutgoingMessage,
     first_byte: int,
-    options: int,
+    identifiers: bytes,
     *,
     with_alias: bool,
 ) -> tuple[bytes, int]:
@@ -105,12 +119,7 @@ def encode_for(
     assert message.body is not None
     if connection.version != 5:
         return encode_publish(message.name, message.body, first_byte, connection.version, None)
-    name, block = message.name, message.properties or b""
-    if options & HAS_IDENTIFIER:
-        topic_name = name.decode()
-        for topic_filter, identifier in session.particulars.identifiers.items():
-            if matches(topic_filter, topic_name):  # [MQTT-3.3.4-4] [MQTT-3.3.4-5]
-                block = _IDENTIFIER + encode_varint(identifier) + block
+    name, block = message.name, identifiers + (message.properties or b"")
     if with_alias and connection.topic_alias_max:
         alias, is_known = connection.alias_for(name)
         if alias:

@@ -14,7 +14,11 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from motelog.core.errors import MotelogError
-from motelog.gateway.deliver.outgoing import OutgoingMessage, encode_for
+from motelog.gateway.deliver.outgoing import (
+    OutgoingMessage,
+    encode_for,
+    identifiers_for,
+)
 from motelog.gateway.deliver.watched import WatchedQueues
 from motelog.gateway.log.log_port import Ticket
 from motelog.gateway.metrics import GatewayMetrics
@@ -78,27 +82,32 @@ class Sender:
         queue_number: int,
         queue_offset: int,
         *,
-        is_replay: bool = False,
+        replayed: str = "",
     ) -> bool:
-        """Send, or drop by a rule; return False if the message must wait for window or socket."""
+        """Send, or drop by a rule; return False if the message must wait for window or socket.
+
+        ``replayed`` is the topic filter whose subscription gets a retained message, "" if the
+        message is sent because it was published.
+        """
         if message.is_expired:
             self._metrics.messages_expired += 1
             return True
         if message.body is None:
             self._metrics.messages_undeliverable += 1
             return True
-        if options & NO_LOCAL and message.client_id == session.client_id and not is_replay:
+        if options & NO_LOCAL and message.client_id == session.client_id and not replayed:
             return True  # [MQTT-3.8.3-3]
         connection = session.connection
         assert connection is not None, "only receivers that are connected are served"
         qos = min(message.qos, options & QOS_MASK)
         first_byte = 0x30 | qos << 1
-        if is_replay or (message.is_retained and options & RETAIN_AS_PUBLISHED):
+        if replayed or (message.is_retained and options & RETAIN_AS_PUBLISHED):
             first_byte |= _RETAIN
         is_held = qos == 2 and session.expiry_s > 0
         # A held packet leaves after others, which may not use an alias that only it tells.
+        identifiers = identifiers_for(session, options, message.name, replayed)
         packet, number_at = encode_for(
-            session, connection, message, first_byte, options, with_alias=not is_held
+            connection, message, first_byte, identifiers, with_alias=not is_held
         )
         if len(packet) > connection.packet_bytes_max:
             self._metrics.messages_dropped_too_large += 1  # [MQTT-3.1.2-25]
@@ -110,11 +119,12 @@ class Sender:
             is_sent = self._send_windowed(session, connection, packet, number_at, flight)
         else:
             is_sent = not connection.output.fan_out(packet, [connection.number])
-            self._metrics.messages_dropped_qos0 += not is_sent
+            self._metrics.messages_dropped_qos0 += not (is_sent or replayed)
             self._metrics.messages_delivered += is_sent
         if is_sent and connection.topic_alias_max:
             connection.note_alias(message.name)
-        return is_sent or not qos
+        # A retained message waits for a slow receiver: it may be the only one of its topic name.
+        return is_sent or not (qos or replayed)
 
     def _send_windowed(
         self, session: Session, connection: Connection, packet: bytes, number_at: int, flight: int
@@ -181,7 +191,14 @@ class Sender:
     # --- again after a reconnect ---------------------------------------------------------
 
     def send_again(
-        self, session: Session, packet_id: int, options: int, message: OutgoingMessage, qos: int
+        self,
+        session: Session,
+        packet_id: int,
+        options: int,
+        message: OutgoingMessage,
+        qos: int,
+        *,
+        is_replayed: bool,
     ) -> bool:
         """Send a message in flight once more; return False if it must wait for the socket.
 
@@ -191,12 +208,13 @@ class Sender:
         connection = session.connection
         assert connection is not None, "only receivers that are connected are served"
         first_byte = 0x30 | qos << 1 | _DUP
-        if message.is_retained and options & RETAIN_AS_PUBLISHED:
+        if is_replayed or (message.is_retained and options & RETAIN_AS_PUBLISHED):
             first_byte |= _RETAIN
         packet, number_at = b"", 0
         if message.body is not None:
+            identifiers = identifiers_for(session, options, message.name, "")
             packet, number_at = encode_for(
-                session, connection, message, first_byte, options, with_alias=False
+                connection, message, first_byte, identifiers, with_alias=False
             )
         if not packet or len(packet) > connection.packet_bytes_max:
             session.inflight.ack(packet_id)

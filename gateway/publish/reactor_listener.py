@@ -30,9 +30,9 @@ from motelog.gateway.mqtt.properties import decode_properties
 from motelog.gateway.output import Output
 from motelog.gateway.publish.acknowledge import Acks, Answers
 from motelog.gateway.publish.exchanges import Exchanges
+from motelog.gateway.publish.retaining import RETAIN_TEXT, Retaining
 from motelog.gateway.publish.routes import QOS_TEXTS, Routes
 from motelog.gateway.sessions.connection import Connection
-from motelog.gateway.sessions.publish_rules import check_publish
 from motelog.gateway.sessions.session import Session
 
 logger = logging.getLogger(__name__)
@@ -51,6 +51,7 @@ class ReactorListener:
         delivery: Delivery,
         answers: Answers,
         exchanges: Exchanges,
+        retaining: Retaining,
         metrics: GatewayMetrics,
         *,
         connections: list[Connection | None],
@@ -64,6 +65,7 @@ class ReactorListener:
         self._delivery = delivery
         self._answers = answers
         self._exchanges = exchanges
+        self._retaining = retaining
         self._metrics = metrics
         self._connections = connections
         self._clock = clock
@@ -180,7 +182,7 @@ class ReactorListener:
         now_ms: int,
     ) -> None:
         """Take a PUBLISH that the hot loop cannot: new topic name, properties, alias, refusal."""
-        qos = check_publish(first_byte)
+        qos = first_byte >> 1 & 3
         extra = b""
         if block is not None:
             properties = decode_properties(block, PacketType.PUBLISH)
@@ -205,6 +207,9 @@ class ReactorListener:
                 return
             text = route.text + text + origin
             message = (route.queue, payload, text, route.tags_code, now_ms, host, 0, 0, 0, 0)
+        is_retained = bool(first_byte & 1)
+        if is_retained:
+            message = (*message[:2], message[2] + RETAIN_TEXT, *message[3:])
         if len(message[2]) > PROPERTIES_BYTES_MAX:
             error = GatewayError(
                 f"topic name and properties take {len(message[2])} bytes in the log,"
@@ -213,12 +218,33 @@ class ReactorListener:
             )
             self._refuse_publish(connection, qos, packet_id, error)
             return
+        if is_retained and not self._retaining.has_room(topic, message):
+            error = GatewayError(
+                "there are as many retained messages as gateway.retained_count_max or"
+                " retained_bytes_max allows",
+                reason_code=ReasonCode.QUOTA_EXCEEDED,
+            )
+            self._metrics.retained_refused += 1
+            if qos and connection.version == 5:
+                self._refuse_publish(connection, qos, packet_id, error)
+                return
+            # It cannot be told, so the message goes to those who are there, as a plain one does.
+            self._peer_log.warning(
+                "a publish is not retained client_id=%r qos=%d why=%s",
+                session.client_id,
+                qos,
+                error,
+            )
+            is_retained = False
         if qos == 1:
             self._acks.append((connection.number, packet_id))
-        elif qos == 2:
-            message = self._receive(connection, packet_id, message)
-        if message is not None:
-            self._messages.append(message)
+        published: tuple[Any, ...] | None = message
+        if qos == 2:
+            published = self._receive(connection, packet_id, message)
+        if published is not None:
+            self._messages.append(published)
+            if is_retained:
+                self._retaining.add(topic, message)
 
     def _receive(
         self, connection: Connection, packet_id: int, message: tuple[Any, ...]
@@ -278,7 +304,9 @@ class ReactorListener:
         if self._recs:
             # What is received exactly once is marked before it, in the same append.
             messages[:0] = self._exchanges.take_marks()
+        messages[:0] = self._retaining.take()
         ticket = self._log_port.append(messages)
+        self._retaining.appended(ticket)
         if ticket.error is None:
             self._metrics.messages_appended += count
         messages.clear()

@@ -7,7 +7,7 @@ Spec: MQTT 5.0 sections 3.1.2.5 and 3.1.3.2.
 from __future__ import annotations
 
 import logging
-from typing import Final
+from typing import Any, Final
 
 from motelog.core.clock import Clock
 from motelog.core.message import PROPERTIES_BYTES_MAX, encode_host
@@ -15,6 +15,7 @@ from motelog.gateway.errors import TopicNameError
 from motelog.gateway.log.log_port import LogPort
 from motelog.gateway.mapping.message_properties import publisher_properties
 from motelog.gateway.metrics import GatewayMetrics
+from motelog.gateway.publish.retaining import RETAIN_TEXT, Retaining
 from motelog.gateway.publish.routes import QOS_TEXTS, Routes
 from motelog.gateway.state.stored import StoredWill
 
@@ -28,10 +29,17 @@ class Wills:
     """Publishes the wills of one gateway's clients."""
 
     def __init__(
-        self, log: LogPort, routes: Routes, metrics: GatewayMetrics, *, clock: Clock
+        self,
+        log: LogPort,
+        routes: Routes,
+        retaining: Retaining,
+        metrics: GatewayMetrics,
+        *,
+        clock: Clock,
     ) -> None:
         self._log_port = log
         self._routes = routes
+        self._retaining = retaining
         self._metrics = metrics
         self._clock = clock
 
@@ -48,6 +56,8 @@ class Wills:
             self._lost(client_id, will, str(exc))
             return
         text = route.text + QOS_TEXTS[will.qos] + publisher_properties(client_id) + will.properties
+        if will.retain:
+            text += RETAIN_TEXT
         if len(text) > PROPERTIES_BYTES_MAX:
             self._lost(client_id, will, "its topic name and properties are too long")
             return
@@ -55,12 +65,28 @@ class Wills:
             route.queue, will.payload, text, route.tags_code, self._clock.now_ms(), _HOST,
             0, 0, 0, 0,
         )  # fmt: skip
-        ticket = self._log_port.append([message])
+        if will.retain:
+            self._retain(client_id, will, message)
+        ticket = self._log_port.append([*self._retaining.take(), message])
+        self._retaining.appended(ticket)
         if ticket.error is not None:
             self._lost(client_id, will, str(ticket.error))
         else:
             self._metrics.wills_published += 1
             self._metrics.messages_appended += 1
+
+    def _retain(self, client_id: str, will: StoredWill, message: tuple[Any, ...]) -> None:
+        name = will.topic.encode()
+        if self._retaining.has_room(name, message):
+            self._retaining.add(name, message)
+            return
+        self._metrics.retained_refused += 1
+        logger.warning(
+            "a will message is not retained: there are as many retained messages as"
+            " gateway.retained_count_max or retained_bytes_max allows client_id=%r topic=%r",
+            client_id,
+            will.topic,
+        )
 
     @staticmethod
     def _lost(client_id: str, will: StoredWill, why: str) -> None:

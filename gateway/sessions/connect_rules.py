@@ -4,7 +4,7 @@ Owns: refusals and their codes, what CONNACK says of the gateway's limits, which
 after it.
 Must not touch: connections, sessions; ``clients`` applies the decisions.
 Spec: MQTT 5.0 and 3.1.1 sections 3.1 and 3.2. CONNACK says what this gateway does not offer yet:
-retained messages, shared subscriptions. Requests for these, and for enhanced authentication, are
+shared subscriptions. Requests for these, and for enhanced authentication, are
 refused with the standard's own codes; none is accepted and then ignored.
 """
 
@@ -80,7 +80,6 @@ class ConnectRules:
         #: Our limits, as CONNACK tells them to an MQTT 5 client (section 3.2.2.3).
         self._limits: dict[PropertyId, PropertyValue] = {
             PropertyId.RECEIVE_MAXIMUM: config.receive_maximum,
-            PropertyId.RETAIN_AVAILABLE: 0,
             PropertyId.MAXIMUM_PACKET_SIZE: config.packet_bytes_max,
             PropertyId.TOPIC_ALIAS_MAXIMUM: config.topic_alias_max,
             PropertyId.SHARED_SUBSCRIPTION_AVAILABLE: 0,
@@ -118,8 +117,6 @@ class ConnectRules:
         elif connect.will is not None and connect.will.topic.startswith("$"):
             code = ReasonCode.TOPIC_NAME_INVALID
             why = "will topics that begin with '$' are the server's"
-        elif connect.will is not None and connect.will.retain:
-            code, why = ReasonCode.RETAIN_NOT_SUPPORTED, "retained wills are not offered yet"
         elif len(connect.client_id.encode()) > self._config.client_id_bytes_max:
             code = ReasonCode.CLIENT_IDENTIFIER_NOT_VALID
             why = f"client identifier longer than {self._config.client_id_bytes_max} bytes"

@@ -1,6 +1,6 @@
-"""PUBLISH and its acknowledgements: what the gateway takes, and how it refuses the rest.
+"""PUBLISH and its acknowledgements: how the gateway refuses what it does not take.
 
-Owns: which of them are offered, the answer to a publish that is not stored.
+Owns: the answer to a publish that is not stored, the error for an unexpected packet.
 Must not touch: connections, sessions, the log. ``publish.reactor_listener`` and ``deliver`` take
 the plain cases in batches and do not ask here.
 Spec: MQTT 5.0 and 3.1.1 sections 3.3 to 3.7.
@@ -8,21 +8,11 @@ Spec: MQTT 5.0 and 3.1.1 sections 3.3 to 3.7.
 
 from __future__ import annotations
 
-from motelog.gateway.errors import GatewayError, ProtocolViolationError
+from motelog.gateway.errors import ProtocolViolationError
 from motelog.gateway.mqtt.acks import encode_ack
-from motelog.gateway.mqtt.packet_types import PacketType, ReasonCode
+from motelog.gateway.mqtt.packet_types import PacketType
 from motelog.gateway.mqtt.properties import reason_string
 from motelog.gateway.sessions.connection import Connection
-
-
-def check_publish(first_byte: int) -> int:
-    """Return the QoS of a PUBLISH; GatewayError if it asks for what CONNACK did not offer."""
-    qos = first_byte >> 1 & 3
-    if first_byte & 1:  # [MQTT-3.2.2-14]
-        raise GatewayError(
-            "retained messages are not offered yet", reason_code=ReasonCode.RETAIN_NOT_SUPPORTED
-        )
-    return qos
 
 
 def refuse_publish(

@@ -26,7 +26,15 @@ _NONE: Final[tuple[str, ...]] = ()
 class Particulars:
     """The parts of a session that few sessions have."""
 
-    __slots__ = ("delivered", "identifiers", "received", "resend", "since", "will")
+    __slots__ = (
+        "delivered",
+        "identifiers",
+        "received",
+        "replays",
+        "resend",
+        "since",
+        "will",
+    )
 
     def __init__(self) -> None:
         self.will: StoredWill | None = None
@@ -42,6 +50,9 @@ class Particulars:
         self.delivered: set[tuple[Any, int]] = set()
         #: Packet identifiers to be sent again before anything else, in order, after a reconnect.
         self.resend: list[int] = []
+        #: Topic filter -> what its subscription is still to be sent of the retained messages; a
+        #: ``deliver.replay.Replay``.
+        self.replays: dict[str, Any] = {}
 
 
 class Session:
@@ -105,6 +116,11 @@ class Session:
     def has_particulars(self) -> bool:
         return self._particulars is not None
 
+    @property
+    def has_replays(self) -> bool:
+        """Whether retained messages are still to be sent to a subscription."""
+        return self._particulars is not None and bool(self._particulars.replays)
+
     # --- topic filters -------------------------------------------------------------------
 
     @property
@@ -135,6 +151,7 @@ class Session:
         if self._particulars is not None:
             self._particulars.identifiers.pop(topic_filter, None)
             self._particulars.since.pop(topic_filter, None)
+            self._particulars.replays.pop(topic_filter, None)
         if isinstance(self._filters, dict):
             if topic_filter not in self._filters:
                 return False
@@ -162,7 +179,7 @@ class Session:
         return self._inflight is not None and len(self._inflight) > 0
 
     def acknowledge(self, packet_id: int) -> bool:
-        """Take a PUBACK; return whether that makes room for a receiver that lags.
+        """Take a PUBACK; return whether that makes room for messages that wait.
 
         An identifier that is not in flight is ignored: there is nothing to tell the client.
         ProtocolViolationError if it is that of a QoS 2 message.
@@ -175,7 +192,7 @@ class Session:
             return False
         if flight < 0 or flight & 3 == 2:
             raise ProtocolViolationError("PUBACK for a message with QoS 2")
-        return window.ack(packet_id) and bool(self.lagging)
+        return window.ack(packet_id) and (bool(self.lagging) or self.has_replays)
 
     # --- QoS 2 from the client -----------------------------------------------------------
 

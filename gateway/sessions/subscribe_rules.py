@@ -28,13 +28,14 @@ class Granted:
     """A filter to be added, or one whose options are to be replaced [MQTT-3.8.4-3].
 
     ``options`` is the byte that the subscription tree keeps; ``qos`` is SUBACK's code.
-    ``identifier`` is 0 if the packet has none.
+    ``identifier`` is 0 if the packet has none. ``replays``: retained messages are to be sent.
     """
 
     topic_filter: str
     options: int
     qos: int
     identifier: int
+    replays: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +80,9 @@ def subscribe(
         topic_filter = entry.topic_filter
         is_new = topic_filter not in session.filters and topic_filter not in added
         has_room = session.filters_count + len(added) < config.subscriptions_max
-        decision = _decide(config, entry, identifier, has_room=has_room or not is_new)
+        decision = _decide(
+            config, entry, identifier, is_new=is_new, has_room=has_room or not is_new
+        )
         if is_new and isinstance(decision, Granted):
             added.add(topic_filter)
         decisions.append(decision)
@@ -93,7 +96,12 @@ def subscribe(
 
 
 def _decide(
-    config: GatewayConfig, entry: SubscribeEntry, identifier: int, *, has_room: bool
+    config: GatewayConfig,
+    entry: SubscribeEntry,
+    identifier: int,
+    *,
+    is_new: bool,
+    has_room: bool,
 ) -> Granted | NotGranted:
     """Decide about one entry (section 3.9.3)."""
     topic_filter = entry.topic_filter
@@ -113,7 +121,9 @@ def _decide(
         options |= NO_LOCAL if entry.no_local else 0
         options |= RETAIN_AS_PUBLISHED if entry.retain_as_published else 0
         options |= HAS_IDENTIFIER if identifier else 0
-        return Granted(topic_filter, options, entry.qos, identifier)
+        # Retain Handling: 0 always, 1 if the subscription is new, 2 never. [MQTT-3.3.1-9..11]
+        replays = entry.retain_handling == 0 or (entry.retain_handling == 1 and is_new)
+        return Granted(topic_filter, options, entry.qos, identifier, replays)
     return NotGranted(topic_filter, code, why)
 
 

@@ -105,9 +105,9 @@ class SessionJournal:
         """
         if session.left_ms is None:
             cursors = {queue: session.cursors[queue] for queue in lagging}
-            if cursors or session.inflight:
+            if cursors or session.inflight or session.replays:
                 self._owed[session.client_id] = Progress(
-                    session.client_id, cursors, session.inflight
+                    session.client_id, cursors, session.inflight, session.replays
                 )
             else:
                 self._owed.pop(session.client_id, None)
@@ -360,8 +360,8 @@ class SessionJournal:
         found = self._find(client_id)
         assert found is not None, "its row was just found"
         session, state = found
-        if session.left_ms is None and (state.pinned or session.inflight):
-            entry = Progress(client_id, state.pinned, session.inflight)
+        if session.left_ms is None and (state.pinned or session.inflight or session.replays):
+            entry = Progress(client_id, state.pinned, session.inflight, session.replays)
             self._owed.setdefault(client_id, entry)
         self._append_session(session, at)
 

@@ -109,7 +109,9 @@ class SessionState(msgspec.Struct, frozen=True):
         """Return the state after an entry of a tick."""
         told = msgspec.structs.replace(
             self,
-            session=msgspec.structs.replace(self.session, inflight=entry.inflight),
+            session=msgspec.structs.replace(
+                self.session, inflight=entry.inflight, replays=entry.replays
+            ),
             pinned=entry.cursors,
             is_told=True,
         )

@@ -3,7 +3,7 @@
 Owns: what this gateway has appended and not read back, the slices of a scan.
 Must not touch: the publish itself, subscriptions, rows (``retained_rows``).
 
-    message --> the publish's own batch --> log --> refresh --> view
+    write   --> the publish's own batch --> log --> refresh --> view
         '--> not read back yet ---------------.                  |
     get, scan  <------------------------------+------------------'
 
@@ -34,13 +34,11 @@ from motelog.gateway.log.log_port import LogPort, Ticket
 from motelog.gateway.mapping.message_properties import expires_ms
 from motelog.gateway.mqtt.topics import has_wildcard, matches
 from motelog.gateway.state.follower import Follower
-from motelog.gateway.state.retained_rows import Retained, RetainedRows, kept_property
+from motelog.gateway.state.retained_rows import NOT_READ, Retained, RetainedRows, kept_property
 from motelog.gateway.state.view import View, ViewError
 
 #: Topic names that one slice of a scan looks at, whether they match or not.
 NAMES_MAX: Final = 1000
-#: Stands for "behind everything in the view" in the places of records that are not read back.
-_NOT_READ: Final = 1 << 62
 _HIGHEST: Final = "\U0010ffff"
 _HOST: Final = encode_host("127.0.0.1", 0)
 
@@ -59,16 +57,32 @@ class Before(NamedTuple):
     written: int
 
 
-class _Written:
-    """One message that has not been read back; ``message`` is None if it removes the last one."""
+class Written:
+    """One message that has not been read back; ``message`` is None if it removes the last one.
 
-    __slots__ = ("body", "message", "number", "ticket")
+    ``record`` goes into the batch of the publish; whoever appends it sets ``ticket``. ``count`` and
+    ``size_bytes`` are what it adds to those of the store.
+    """
 
-    def __init__(self, number: int, body: bytes, message: Retained | None) -> None:
+    __slots__ = ("count", "message", "name", "number", "record", "size_bytes", "ticket")
+
+    def __init__(
+        self,
+        name: str,
+        number: int,
+        record: tuple[Any, ...],
+        message: Retained | None,
+        replaced: Retained | None,
+    ) -> None:
+        self.name = name
         self.number = number
-        self.body = body
+        self.record = record
         self.message = message
         self.ticket: Ticket | None = None
+        self.count = (message is not None) - (replaced is not None)
+        self.size_bytes = (message.size_bytes if message is not None else 0) - (
+            replaced.size_bytes if replaced is not None else 0
+        )
 
     @property
     def is_refused(self) -> bool:
@@ -86,35 +100,37 @@ class RetainedStore:
         self._rows = RetainedRows(view)
         self._follower = Follower(log, view, MQTT_RETAINED_TOPIC, self._rows)
         self._number = 0
-        # Not read back, by topic name; those of the batch whose ticket is not known yet.
-        self._written: SortedDict[str, deque[_Written]] = SortedDict()
-        self._batch: list[_Written] = []
+        # Not read back, by topic name; those that may still be refused, in their order.
+        self._written: SortedDict[str, deque[Written]] = SortedDict()
+        self._unsettled: deque[Written] = deque()
+        self._written_count = 0
+        self._written_bytes = 0
 
     # --- writing -------------------------------------------------------------------------
 
-    def message(self, name: str, published: tuple[Any, ...]) -> tuple[Any, ...]:
-        """Return the message that goes into the batch of ``published``, whose copy it is.
+    def write(self, name: str, published: tuple[Any, ...]) -> Written:
+        """Return the message whose record goes into the batch of ``published``, as its copy.
 
         ``published`` is what is appended for the publish itself, under topic name ``name``. An
-        empty payload removes the retained message. After the append, ``appended`` is called.
+        empty payload removes the retained message.
         """
         _, payload, properties, _, now_ms, *_ = published
         self._number += 1
         retained = None
         if payload:
-            place = _NOT_READ + self._number
+            place = NOT_READ + self._number
             expiry_ms = expires_ms(properties, now_ms)
             retained = Retained(name, payload, properties, now_ms, place, expiry_ms)
-        written = _Written(self._number, payload, retained)
+        replaced = None
+        with suppress(ViewError):  # then the count is exact again when this one is read back
+            replaced = self.get(name)
+        record = (self._queue, *published[1:])
+        written = Written(name, self._number, record, retained, replaced)
         self._written.setdefault(name, deque()).append(written)
-        self._batch.append(written)
-        return (self._queue, *published[1:])
-
-    def appended(self, ticket: Ticket) -> None:
-        """Take the ticket of the batch that the last messages went into."""
-        for written in self._batch:
-            written.ticket = ticket
-        self._batch.clear()
+        self._unsettled.append(written)
+        self._written_count += written.count
+        self._written_bytes += written.size_bytes
+        return written
 
     def rewrite_older(self, than_ms: int, limit: int) -> int:
         """Append again up to ``limit`` messages whose record is older; return how many.
@@ -145,13 +161,13 @@ class RetainedStore:
 
     @property
     def count(self) -> int:
-        """How many messages there are at most: those not read back may replace others."""
-        return self._rows.count + len(self._written)
+        """How many messages there are, with those that are not read back."""
+        return self._rows.count + self._written_count
 
     @property
     def size_bytes(self) -> int:
-        """How many bytes their names, payloads and properties have in the view."""
-        return self._rows.size_bytes
+        """How many bytes their names, payloads and properties have."""
+        return self._rows.size_bytes + self._written_bytes
 
     def get(self, name: str) -> Retained | None:
         """Return the message of a topic name, None without one; ViewError."""
@@ -201,15 +217,15 @@ class RetainedStore:
         message = self.get(name)
         if message is None:
             return
-        if message.queue_offset > _NOT_READ:
-            is_older = message.queue_offset <= _NOT_READ + before.written
+        if not message.is_read_back:
+            is_older = message.queue_offset <= NOT_READ + before.written
         else:
             is_older = message.queue_offset < before.queue_offset
         if is_older:
             messages.append(message)
 
-    def _last(self, name: str) -> _Written | None:
-        all_written: Iterable[_Written] = reversed(self._written.get(name, ()))
+    def _last(self, name: str) -> Written | None:
+        all_written: Iterable[Written] = reversed(self._written.get(name, ()))
         return next((written for written in all_written if not written.is_refused), None)
 
     def _is_expired(self, message: Retained) -> bool:
@@ -235,6 +251,7 @@ class RetainedStore:
         for name, body in self._rows.read:
             self._forget(name, body)
         self._rows.read.clear()
+        self._drop_refused()
         if is_more:
             return True
         try:
@@ -243,19 +260,28 @@ class RetainedStore:
             return False
 
     def _forget(self, name: str, body: bytes) -> None:
-        """Drop a message that has been read back, and those that were refused before it."""
-        written = self._written.get(name)
-        if written is None:
-            return
-        for position, one in enumerate(written):
-            if one.body == body and not one.is_refused:
+        """Drop a message that has been read back, and those before it."""
+        for position, one in enumerate(self._written.get(name, ())):
+            if one.record[1] == body and not one.is_refused:
                 for _ in range(position + 1):
-                    written.popleft()
+                    self._drop(self._written[name][0])
                 break
-        while written and written[0].is_refused:
-            written.popleft()
-        if not written:
-            del self._written[name]
+
+    def _drop_refused(self) -> None:
+        """Drop the messages that the log has not taken."""
+        unsettled = self._unsettled
+        while unsettled and unsettled[0].ticket is not None and unsettled[0].ticket.is_settled:
+            written = unsettled.popleft()
+            if written.is_refused and written in self._written.get(written.name, ()):
+                self._drop(written)
+
+    def _drop(self, written: Written) -> None:
+        all_written = self._written[written.name]
+        all_written.remove(written)
+        if not all_written:
+            del self._written[written.name]
+        self._written_count -= written.count
+        self._written_bytes -= written.size_bytes
 
 
 def _literal_prefix(topic_filter: str) -> tuple[str, str]:

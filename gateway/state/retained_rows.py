@@ -33,6 +33,9 @@ _TABLES: Final = (
     "CREATE INDEX IF NOT EXISTS retained_expiry ON retained (expires_ms)"
     " WHERE expires_ms IS NOT NULL",
 )
+#: Stands for "behind everything in the view" in the places of records that are not read back.
+NOT_READ: Final = 1 << 62
+
 _KEPT: Final = f"mqttKept{NAME_END}".encode()
 _END: Final = VALUE_END.encode()
 
@@ -49,6 +52,11 @@ class Retained(NamedTuple):
     store_ms: int
     queue_offset: int
     expires_ms: int | None
+
+    @property
+    def is_read_back(self) -> bool:
+        """Whether ``queue_offset`` is its place; else it is NOT_READ and more."""
+        return self.queue_offset < NOT_READ
 
     @property
     def size_bytes(self) -> int:

@@ -39,6 +39,7 @@ from motelog.gateway.state.stored import (
     Received,
     StoredFilter,
     StoredFlight,
+    StoredReplay,
     StoredSession,
     StoredWill,
 )
@@ -370,6 +371,7 @@ class SessionRows:
                 [(r.packet_id, queue_id(r.queue), r.queue_offset) for r in session.received],
                 [(queue_id(queue), queue_offset) for queue, queue_offset in session.delivered],
                 session.will,
+                session.replays,
                 self._numbered(state.pinned),
                 state.is_told,
             )
@@ -385,6 +387,7 @@ class SessionRows:
             received,
             delivered,
             will,
+            replays,
             pinned,
             is_told,
         ) = _row_decoder.decode(data)
@@ -399,6 +402,7 @@ class SessionRows:
             tuple(Received(r[0], name[r[1]], r[2]) for r in received),
             tuple((name[queue], queue_offset) for queue, queue_offset in delivered),
             will,
+            replays,
         )
         key = self._by_number[run].key if run != AWAY else AWAY
         return SessionState(session, key, at, self._named(pinned), is_told)
@@ -430,6 +434,7 @@ _row_decoder: Final = msgspec.msgpack.Decoder(
         list[tuple[int, int, int]],
         list[tuple[int, int]],
         StoredWill | None,
+        tuple[StoredReplay, ...],
         dict[int, int],
         bool,
     ]

@@ -53,6 +53,17 @@ class StoredFlight(msgspec.Struct, frozen=True, array_like=True):
     state: int = FlightState.SENT
 
 
+class StoredReplay(msgspec.Struct, frozen=True, array_like=True):
+    """Retained messages that a subscription is still to be sent: those behind a topic name.
+
+    Only records before ``before`` of ``MQTT_RETAINED`` are older than the subscription.
+    """
+
+    topic_filter: str
+    after: str
+    before: int
+
+
 class StoredWill(msgspec.Struct, frozen=True, array_like=True):
     """The will that CONNECT brought; ``properties`` is the text of the record's own properties."""
 
@@ -94,6 +105,7 @@ class StoredSession(msgspec.Struct, frozen=True, array_like=True):
     received: tuple[Received, ...] = ()
     delivered: tuple[tuple[str, int], ...] = ()
     will: StoredWill | None = None
+    replays: tuple[StoredReplay, ...] = ()
 
     @property
     def expires_ms(self) -> int | None:
@@ -116,12 +128,13 @@ class Progress(msgspec.Struct, frozen=True, array_like=True):
     """What a tick tells of one session that is connected: where it is not at the live position.
 
     ``cursors`` has only the queues in which it lags. Without a cursor and without a flight, it has
-    everything up to the tick's positions.
+    everything up to the tick's positions. ``replays`` is what is left of them.
     """
 
     client_id: str
     cursors: dict[str, int]
     inflight: tuple[StoredFlight, ...]
+    replays: tuple[StoredReplay, ...] = ()
 
 
 class MarkKind(IntEnum):

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.conformance.peers import Gateway, Message, Peer
-from tests.conformance.statements import not_offered_yet, proves
+from tests.conformance.statements import proves
 
 
 def replay(gateway: Gateway, version: int, *filters: str, qos: int = 1) -> list[Message]:
@@ -25,7 +25,6 @@ def retain(gateway: Gateway, version: int, topic: str, payload: bytes, qos: int 
 
 
 @pytest.mark.parametrize("qos", [0, 1])
-@not_offered_yet
 @proves(mqtt3="MQTT-3.3.1-5 MQTT-3.3.1-6 MQTT-3.3.1-8", mqtt5="MQTT-3.3.1-5 MQTT-3.3.1-9")
 def test_a_retained_message_comes_to_later_subscribers(
     gateway: Gateway, version: int, qos: int
@@ -38,7 +37,6 @@ def test_a_retained_message_comes_to_later_subscribers(
     assert replay(gateway, version, "kept/b", "other/#") == []
 
 
-@not_offered_yet
 @proves(mqtt3="MQTT-3.3.1-6 MQTT-3.3.1-5", mqtt5="MQTT-3.3.1-5 MQTT-3.3.1-9")
 def test_each_topic_has_its_last_retained_message(gateway: Gateway, version: int) -> None:
     for topic, payload in (("kept/a", b"1"), ("kept/b", b"2"), ("kept/a", b"3")):
@@ -47,7 +45,6 @@ def test_each_topic_has_its_last_retained_message(gateway: Gateway, version: int
     assert found == {"kept/a": b"3", "kept/b": b"2"}
 
 
-@not_offered_yet
 @proves(mqtt3="MQTT-3.3.1-7")
 def test_a_retained_message_at_qos_0_discards_the_one_before(
     gateway: Gateway, version: int
@@ -57,7 +54,6 @@ def test_a_retained_message_at_qos_0_discards_the_one_before(
     assert [message.payload for message in replay(gateway, version, "kept/a")] == [b"new"]
 
 
-@not_offered_yet
 @proves(mqtt3="MQTT-3.3.1-9", mqtt5="MQTT-3.3.1-12")
 def test_established_subscriptions_get_it_without_the_flag(gateway: Gateway, version: int) -> None:
     peer = gateway.connect(version)
@@ -66,7 +62,6 @@ def test_established_subscriptions_get_it_without_the_flag(gateway: Gateway, ver
     assert [message.retain for message in peer.messages()] == [False]
 
 
-@not_offered_yet
 @proves(mqtt5="MQTT-3.3.1-13")
 def test_retain_as_published_passes_the_flag_on(gateway: Gateway, version: int) -> None:
     peer = gateway.connect(version)
@@ -79,7 +74,6 @@ def test_retain_as_published_passes_the_flag_on(gateway: Gateway, version: int) 
     ]
 
 
-@not_offered_yet
 @proves(mqtt3="MQTT-3.3.1-10 MQTT-3.3.1-11", mqtt5="MQTT-3.3.1-6 MQTT-3.3.1-7")
 def test_an_empty_message_removes_what_is_retained(gateway: Gateway, version: int) -> None:
     peer = gateway.connect(version)
@@ -94,7 +88,6 @@ def test_an_empty_message_removes_what_is_retained(gateway: Gateway, version: in
     assert replay(gateway, version, "kept/#") == []
 
 
-@not_offered_yet
 @proves(mqtt3="MQTT-3.3.1-12", mqtt5="MQTT-3.3.1-8")
 def test_a_message_without_the_flag_changes_nothing(gateway: Gateway, version: int) -> None:
     publisher = retain(gateway, version, "kept/a", b"value")
@@ -105,7 +98,6 @@ def test_a_message_without_the_flag_changes_nothing(gateway: Gateway, version: i
     assert found == [("kept/a", b"value")]
 
 
-@not_offered_yet
 @proves(mqtt3="MQTT-3.1.2-7")
 def test_retained_messages_outlive_the_session(gateway: Gateway, version: int) -> None:
     publisher = retain(gateway, version, "kept/a", b"value")
@@ -115,7 +107,6 @@ def test_retained_messages_outlive_the_session(gateway: Gateway, version: int) -
     assert [message.payload for message in replay(gateway, version, "kept/a")] == [b"value"]
 
 
-@not_offered_yet
 @proves(mqtt3="MQTT-3.8.4-3", mqtt5="MQTT-3.8.4-4 MQTT-3.3.1-9")
 def test_a_repeated_subscription_gets_them_again(gateway: Gateway, version: int) -> None:
     retain(gateway, version, "kept/a", b"value")
@@ -125,7 +116,6 @@ def test_a_repeated_subscription_gets_them_again(gateway: Gateway, version: int)
         assert [(m.payload, m.retain) for m in peer.messages()] == [(b"value", True)]
 
 
-@not_offered_yet
 @proves(mqtt5="MQTT-3.3.1-10")
 def test_retain_handling_1_is_for_new_subscriptions(gateway: Gateway, version: int) -> None:
     retain(gateway, version, "kept/a", b"value")
@@ -139,7 +129,6 @@ def test_retain_handling_1_is_for_new_subscriptions(gateway: Gateway, version: i
     assert peer.payloads() == [b"value"]
 
 
-@not_offered_yet
 @proves(mqtt5="MQTT-3.3.1-11")
 def test_retain_handling_2_is_for_none(gateway: Gateway, version: int) -> None:
     publisher = retain(gateway, version, "kept/a", b"value")
@@ -150,7 +139,6 @@ def test_retain_handling_2_is_for_none(gateway: Gateway, version: int) -> None:
     assert peer.payloads() == [b"live"]
 
 
-@not_offered_yet
 @proves(mqtt3="MQTT-3.8.4-6", mqtt5="MQTT-3.8.4-8")
 def test_a_retained_message_comes_at_the_lower_qos(gateway: Gateway, version: int) -> None:
     for kept in (0, 1, 2):
@@ -160,7 +148,6 @@ def test_a_retained_message_comes_at_the_lower_qos(gateway: Gateway, version: in
             assert message.qos == min(kept, granted)
 
 
-@not_offered_yet
 @proves(mqtt5="MQTT-3.3.2-5 MQTT-3.3.2-6")
 def test_retained_messages_expire(gateway: Gateway, version: int) -> None:
     publisher = gateway.connect(version)
@@ -172,7 +159,6 @@ def test_retained_messages_expire(gateway: Gateway, version: int) -> None:
     assert message.properties.message_expiry_interval_s == 80
 
 
-@not_offered_yet
 @proves(mqtt5="MQTT-3.3.2-4 MQTT-3.3.2-15 MQTT-3.3.2-16 MQTT-3.3.2-17 MQTT-3.3.2-18 MQTT-3.3.2-20")
 def test_retained_messages_have_their_properties(gateway: Gateway, version: int) -> None:
     sent: dict[str, Any] = {

@@ -9,7 +9,7 @@ import pytest
 from motelog.core.net.reactor_types import Fault
 from motelog.gateway.mqtt.packet_types import Properties, Will
 from tests.conformance.peers import Gateway, Peer
-from tests.conformance.statements import not_offered_yet, proves
+from tests.conformance.statements import proves
 
 
 def will(
@@ -107,7 +107,6 @@ def test_a_will_without_retain_is_not_retained(gateway: Gateway, version: int) -
     assert [message.retain for message in late.messages()] == [False]
 
 
-@not_offered_yet
 @proves(mqtt3="MQTT-3.1.2-17", mqtt5="MQTT-3.1.2-15")
 def test_a_will_with_retain_is_retained(gateway: Gateway, version: int) -> None:
     gateway.connect(version, "dies", will=will(retain=True)).drop()
@@ -180,7 +179,6 @@ def test_a_will_stands_between_identifier_and_user_name(gateway: Gateway, versio
     assert (message.topic, message.payload) == ("will/topic", b"will payload")
 
 
-@not_offered_yet
 @proves(mqtt5="MQTT-3.2.2-12 MQTT-3.2.2-13")
 def test_wills_of_every_kind_are_taken(gateway: Gateway, version: int) -> None:
     for qos in (0, 1, 2):

@@ -80,9 +80,9 @@ def retain(log: LocalLog, retained: RetainedStore, queue: QueueHandle, number: i
     text = encode_properties({MQTT_TOPIC: name})
     payload = str(number).encode()
     published = (queue, payload, text, 0, number, encode_host("127.0.0.1", 1), 0, 0, 0, 0)
-    ticket = log.append([published, retained.message(name, published)])
-    retained.appended(ticket)
-    return ticket
+    written = retained.write(name, published)
+    written.ticket = log.append([published, written.record])
+    return written.ticket
 
 
 def write(journal: SessionJournal, number: int) -> Ticket | None:

@@ -79,7 +79,8 @@ def test_what_is_found_is_the_last_message_of_each_name(
                 text = encode_properties({MQTT_TOPIC: name})
                 queue = log.queue_of("t", "")
                 published = (queue, payload, text, 0, clock.now_ms(), HOST, 0, 0, 0, 0)
-                store.appended(log.append([published, store.message(name, published)]))
+                written = store.write(name, published)
+                written.ticket = log.append([published, written.record])
                 model.pop(name, None)
                 if payload:
                     model[name] = payload

@@ -13,13 +13,14 @@ from typing import Any, cast
 from motelog.core.clock import ManualClock
 from motelog.core.net.reactor import CloseReason, Fault, Turn
 from motelog.core.records.decode import decode
-from motelog.core.topic_names import MQTT_SESSION_TOPIC
+from motelog.core.topic_names import GATEWAY_TOPICS
 from motelog.gateway.assembly import assemble
 from motelog.gateway.config import GatewayConfig
 from motelog.gateway.metrics import GatewayMetrics
 from motelog.gateway.mqtt.connect import encode_connect
 from motelog.gateway.mqtt.packet_types import Connect
 from motelog.gateway.state.journal import SessionJournal
+from motelog.gateway.state.retained import RetainedStore
 from motelog.gateway.state.view import IN_MEMORY, View
 from tests.support.fake_log import FakeLog
 from tests.support.memory_output import MemoryOutput
@@ -64,10 +65,14 @@ class Stage:
         self.journal = SessionJournal(self.log, view, self.clock, gateway="stage")
         while self.journal.refresh(1000) or not self.journal.is_current:
             pass
+        self.retained = RetainedStore(self.log, view, self.clock)
+        while self.retained.refresh(1000) or not self.retained.is_current:
+            pass
         parts = assemble(
             config or GatewayConfig(),
             self.log,
             self.journal,
+            self.retained,
             self.output,
             self.metrics,
             self.clock,
@@ -129,7 +134,7 @@ class Stage:
         return [
             decode(record)[0]
             for key in sorted(self.log.records)
-            if key[0] != MQTT_SESSION_TOPIC
+            if key[0] not in GATEWAY_TOPICS
             for record in self.log.records[key]
         ]
 

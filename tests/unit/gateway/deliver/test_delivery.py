@@ -18,6 +18,7 @@ from motelog.gateway.sessions.connection import Connection
 from motelog.gateway.sessions.session import Session
 from motelog.gateway.sessions.subscriptions import NO_LOCAL, SubscriptionTree
 from motelog.gateway.state.journal import SessionJournal
+from motelog.gateway.state.retained import RetainedStore
 from motelog.gateway.state.view import IN_MEMORY, View
 from tests.support.fake_log import HOST, FakeLog
 from tests.support.memory_output import MemoryOutput
@@ -43,6 +44,7 @@ class Stage:
             TopicMapping((), default_topic="MQTT_DEFAULT"),
             self.tree,
             self.journal,
+            RetainedStore(self.log, view, SystemClock()),
             self.metrics,
             after=lambda ticket, then: then(ticket.error),
             output_bytes_high=262_144,

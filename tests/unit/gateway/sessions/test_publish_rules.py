@@ -1,32 +1,14 @@
-"""PUBLISH and its acknowledgements: what is offered, how the rest is refused, per version."""
+"""PUBLISH and its acknowledgements: how they are refused, per version."""
 
 from __future__ import annotations
 
 import pytest
 
-from motelog.gateway.errors import GatewayError
 from motelog.gateway.mqtt.packet_types import PacketType
 from motelog.gateway.sessions.connection import Connection
-from motelog.gateway.sessions.publish_rules import check_publish, refuse_publish, unexpected
+from motelog.gateway.sessions.publish_rules import refuse_publish, unexpected
 from tests.support.memory_output import MemoryOutput
 from tests.support.reasons import without_reason
-
-
-@pytest.mark.parametrize(
-    ("first_byte", "qos"), [(0x30, 0), (0x32, 1), (0x3A, 1), (0x34, 2), (0x3C, 2)]
-)
-def test_every_qos_is_taken(first_byte: int, qos: int) -> None:
-    assert check_publish(first_byte) == qos
-
-
-@pytest.mark.parametrize(
-    ("first_byte", "reason_code"),
-    [(0x35, 0x9A), (0x31, 0x9A), (0x33, 0x9A)],
-)
-def test_what_connack_did_not_offer_ends_the_connection(first_byte: int, reason_code: int) -> None:
-    with pytest.raises(GatewayError) as caught:
-        check_publish(first_byte)
-    assert caught.value.reason_code == reason_code
 
 
 @pytest.mark.parametrize("kind", [PacketType.PUBACK, PacketType.PUBREC])

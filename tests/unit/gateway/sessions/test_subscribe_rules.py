@@ -50,20 +50,26 @@ def codes(version: int, subscribed: Subscribed) -> list[int]:
 @VERSIONS
 def test_filter_is_granted_as_asked(version: int, qos: int) -> None:
     subscribed = asked(version, session_with(), SubscribeEntry("a/#", qos))
-    assert subscribed.decisions == (Granted("a/#", options=qos, qos=qos, identifier=0),)
+    assert subscribed.decisions == (
+        Granted("a/#", options=qos, qos=qos, identifier=0, replays=True),
+    )
     assert codes(version, subscribed) == [qos]
 
 
 def test_no_local_is_granted_to_version_5() -> None:
     subscribed = asked(5, session_with(), SubscribeEntry("a", 1, no_local=True))
-    assert subscribed.decisions == (Granted("a", options=1 | NO_LOCAL, qos=1, identifier=0),)
+    assert subscribed.decisions == (
+        Granted("a", options=1 | NO_LOCAL, qos=1, identifier=0, replays=True),
+    )
     assert codes(5, subscribed) == [1]
 
 
 def test_retain_as_published_is_granted_to_version_5() -> None:
     subscribed = asked(5, session_with(), SubscribeEntry("a", 2, retain_as_published=True))
     options = 2 | RETAIN_AS_PUBLISHED
-    assert subscribed.decisions == (Granted("a", options=options, qos=2, identifier=0),)
+    assert subscribed.decisions == (
+        Granted("a", options=options, qos=2, identifier=0, replays=True),
+    )
 
 
 @pytest.mark.parametrize(
@@ -124,8 +130,8 @@ def test_subscription_identifier_is_for_all_filters_of_the_packet() -> None:
     raw = encode_subscribe(5, Subscribe(7, entries, properties))
     subscribed = subscribe(CONFIG, session_with(), 5, raw[0], body_of(raw))
     assert subscribed.decisions == (
-        Granted("a", options=HAS_IDENTIFIER, qos=0, identifier=300),
-        Granted("b", options=1 | HAS_IDENTIFIER, qos=1, identifier=300),
+        Granted("a", options=HAS_IDENTIFIER, qos=0, identifier=300, replays=True),
+        Granted("b", options=1 | HAS_IDENTIFIER, qos=1, identifier=300, replays=True),
     )
 
 

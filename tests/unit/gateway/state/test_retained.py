@@ -54,8 +54,8 @@ class Stage:
     def publish(self, name: str, payload: bytes = b"on", *, expiry_s: int | None = None) -> None:
         """Publish one retained message."""
         published = self.published(name, payload, expiry_s)
-        batch = [published, self.store.message(name, published)]
-        self.store.appended(self.log.append(batch))
+        written = self.store.write(name, published)
+        written.ticket = self.log.append([published, written.record])
 
     def payload(self, name: str) -> bytes | None:
         """Return the retained payload, which must be the same before and after it is read back."""

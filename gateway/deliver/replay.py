@@ -1,0 +1,178 @@
+"""Retained messages to new subscriptions: each is served in slices until it has all of them.
+
+Owns: how far the replay of each subscription has got, what it may send.
+Must not touch: which receiver is served next (``catch_up``), how one message is sent (``sender``),
+the store of retained messages.
+Invariants: a replay sends what was retained before its SUBSCRIBE; newer messages come live. Before
+a slice, the view is brought up to the log's tail, so that no message is replayed behind a newer one
+of its topic name that came live. Nothing is kept by message: a slice is scanned for when it can be
+sent.
+Spec: MQTT 5.0 sections 3.3.1.3, 3.8.3.1 and 3.8.4.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Set
+from typing import Final
+
+from motelog.core.limited_log import LimitedLog
+from motelog.core.topic_names import MQTT_RETAINED_TOPIC
+from motelog.gateway.deliver.outgoing import OutgoingMessage
+from motelog.gateway.deliver.sender import Sender
+from motelog.gateway.deliver.watched import WatchedQueues
+from motelog.gateway.sessions.session import Session
+from motelog.gateway.sessions.subscriptions import SubscriptionTree
+from motelog.gateway.state.retained import Before, RetainedStore
+from motelog.gateway.state.stored import StoredReplay, StoredSession
+from motelog.gateway.state.view import ViewError
+
+logger = logging.getLogger(__name__)
+
+#: Most messages that one receiver is sent before the next one.
+REPLAY_COUNT_MAX: Final = 128
+#: Changes of retained messages that are read back before others have their turn.
+READ_BACK_MAX: Final = 1000
+#: The queue by which flights name retained messages.
+QUEUE_NAME: Final = f"{MQTT_RETAINED_TOPIC}/0"
+
+_NOWHERE: Final[frozenset[int]] = frozenset()
+
+
+class Replay:
+    """Retained messages that one subscription is still to be sent: those behind ``after``, by name.
+
+    ``before`` is the moment of the SUBSCRIBE. ``delivered`` has places that are not to be sent:
+    they are in flight. ``is_begun``: SUBACK has been sent.
+    """
+
+    __slots__ = ("after", "before", "delivered", "is_begun")
+
+    def __init__(
+        self, after: str, before: Before, *, is_begun: bool = False, delivered: Set[int] = _NOWHERE
+    ) -> None:
+        self.after = after
+        self.before = before
+        self.is_begun = is_begun
+        self.delivered = delivered
+
+
+class Replays:
+    """The replays of one gateway's sessions."""
+
+    def __init__(
+        self,
+        retained: RetainedStore,
+        queues: WatchedQueues,
+        subscriptions: SubscriptionTree[Session],
+        sender: Sender,
+    ) -> None:
+        self._retained = retained
+        self._queues = queues
+        self._subscriptions = subscriptions
+        self._sender = sender
+        self._faults = LimitedLog(logger, lines_max=1, period_s=60.0)
+        #: Sessions that wait until the view has what they need.
+        self._waiting: dict[Session, None] = {}
+
+    # --- life of a replay ----------------------------------------------------------------
+
+    def add(self, session: Session, topic_filter: str) -> None:
+        """Note what a subscription is owed that is made now; ``begin`` lets it be sent."""
+        before = self._retained.now()
+        if self._is_empty(topic_filter, before):
+            return
+        session.particulars.replays[topic_filter] = Replay("", before)
+
+    def begin(self, session: Session) -> None:
+        """Let all replays of a session be sent: SUBACK has been."""
+        for replay in session.particulars.replays.values():
+            replay.is_begun = True
+
+    def resume(self, session: Session, stored: StoredSession) -> None:
+        """Go on with the replays of a session that was away."""
+        if not stored.replays:
+            return
+        # A kill may have come behind the marks of these, and before the tick that tells of them.
+        inflight = {f.queue_offset for f in stored.inflight if f.queue == QUEUE_NAME}
+        for one in stored.replays:
+            session.particulars.replays[one.topic_filter] = Replay(
+                one.after, Before(one.before, 0), is_begun=True, delivered=inflight
+            )
+
+    def stored(self, session: Session) -> tuple[StoredReplay, ...]:
+        """Return the replays of a session as the log keeps them."""
+        if not session.has_replays:
+            return ()
+        return tuple(
+            StoredReplay(topic_filter, replay.after, replay.before.queue_offset)
+            for topic_filter, replay in session.particulars.replays.items()
+        )
+
+    def _is_empty(self, topic_filter: str, before: Before) -> bool:
+        """Say whether it is known that there is nothing to replay; for most filters of a fleet."""
+        if not self._retained.is_current:
+            return False
+        try:
+            found = self._retained.scan(topic_filter, "", 1, before)
+        except ViewError:
+            return False
+        return not found.messages and found.after is None
+
+    # --- a slice -------------------------------------------------------------------------
+
+    def serve(self, session: Session, now_ms: int) -> bool:
+        """Send one slice to a session with replays; return whether it can go on at once.
+
+        Else it waits for window, socket or view, or has everything.
+        """
+        replays = session.particulars.replays
+        topic_filter = next((name for name, replay in replays.items() if replay.is_begun), None)
+        if topic_filter is None:
+            return False
+        if self._retained.refresh(READ_BACK_MAX):
+            return True
+        try:
+            is_blocked = self._send_slice(session, topic_filter, now_ms)
+        except ViewError as exc:
+            self._faults.warning("retained messages wait for the view: %s", exc)
+            self._waiting[session] = None
+            return False
+        if session.expiry_s:
+            self._sender.note_change(session)
+        return not is_blocked and session.has_replays
+
+    def _send_slice(self, session: Session, topic_filter: str, now_ms: int) -> bool:
+        """Send one slice and note how far it went; return whether the next one has to wait."""
+        replay: Replay = session.particulars.replays[topic_filter]
+        options = self._subscriptions.options(topic_filter, session)
+        assert options is not None, "a session's filters are in the tree"
+        number = self._queues.number_of(QUEUE_NAME)
+        found = self._retained.scan(topic_filter, replay.after, REPLAY_COUNT_MAX, replay.before)
+        for message in found.messages:
+            if number is None or not message.is_read_back:
+                self._waiting[session] = None
+                return True
+            if message.queue_offset not in replay.delivered:
+                name = message.name.encode()
+                record = (
+                    message.queue_offset, name, b"", message.properties, message.payload, 0,
+                    message.store_ms, 0,
+                )  # fmt: skip
+                outgoing = OutgoingMessage(record, name, now_ms)
+                if not self._sender.send_one(
+                    session, options, outgoing, number, message.queue_offset,
+                    replayed=topic_filter,
+                ):  # fmt: skip
+                    return True
+            replay.after = message.name
+        if found.after is None:
+            del session.particulars.replays[topic_filter]
+        else:
+            replay.after = found.after
+        return False
+
+    def refreshed(self) -> list[Session]:
+        """Return the sessions that have waited for the view, to be tried again."""
+        waiting, self._waiting = self._waiting, {}
+        return [session for session in waiting if session.connection is not None]

@@ -1,0 +1,358 @@
+"""Retained messages from PUBLISH to replay: slices, windows, restarts, limits."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from motelog.core.errors import StoreFullError
+from motelog.core.topic_names import MQTT_RETAINED_TOPIC
+from motelog.gateway.deliver.replay import REPLAY_COUNT_MAX
+from motelog.gateway.mqtt.packet_types import PacketType, Will
+from tests.conformance.peers import Gateway, Message, Peer
+from tests.support.gateway_stage import Stage
+
+KEY = (MQTT_RETAINED_TOPIC, 0)
+
+
+def retain(gateway: Gateway, *names: str, qos: int = 1, **more: Any) -> None:
+    """Retain a message of each topic name, with the name as its payload."""
+    peer = gateway.connect(5, "retains")
+    for name in names:
+        peer.publish(name, more.get("payload", name.encode()), qos, retain=True)
+    peer.drop()
+
+
+def settle(gateway: Gateway) -> None:
+    stage = gateway.stage
+    while stage.delivery.deliver(stage.clock.now_ms()):
+        pass
+
+
+def payloads(peer: Peer) -> list[bytes]:
+    settle(peer.gateway)
+    return peer.payloads()
+
+
+def messages(peer: Peer) -> list[Message]:
+    settle(peer.gateway)
+    return peer.messages()
+
+
+def read_all(peer: Peer) -> list[bytes]:
+    """Acknowledge until nothing more comes; return the payloads."""
+    found: list[bytes] = []
+    while True:
+        part = messages(peer)
+        if not part:
+            return found
+        found += [message.payload for message in part]
+        acknowledge(peer, *part)
+
+
+def acknowledge(peer: Peer, *part: Message) -> None:
+    for message in part:
+        if message.qos:
+            kind = PacketType.PUBACK if message.qos == 1 else PacketType.PUBREC
+            peer.answer(kind, message.packet_id)
+    released = [message for message in part if message.qos == 2]
+    assert all(peer.packet().type == PacketType.PUBREL for _ in released)
+    for message in released:
+        peer.answer(PacketType.PUBCOMP, message.packet_id)
+
+
+def kill(gateway: Gateway) -> Gateway:
+    """Return the next gateway on the same log, which knows only what the log says."""
+    restarted = Gateway()
+    restarted.stage = Stage(log=gateway.stage.log)
+    return restarted
+
+
+def tick(gateway: Gateway) -> None:
+    gateway.stage.clients.tick()
+    while gateway.stage.delivery.refresh_retained(1000):
+        pass
+
+
+# --- slices and windows ----------------------------------------------------------------------
+
+
+def test_replay_comes_in_slices_between_which_others_are_served() -> None:
+    gateway = Gateway()
+    names = [f"many/{number:04}" for number in range(3 * REPLAY_COUNT_MAX)]
+    retain(gateway, *names)
+    other = gateway.connect(5)
+    other.subscribe("live")
+    publisher = gateway.connect(5)
+    peer = gateway.connect(5)
+    peer.subscribe("many/#", qos=0)
+    found = len(peer.messages())
+    assert found == REPLAY_COUNT_MAX
+    publisher.put("live")  # its turn has one slice more
+    assert len(other.messages()) == 1
+    found += len(peer.messages())
+    assert found == 2 * REPLAY_COUNT_MAX
+    assert len(payloads(peer)) == REPLAY_COUNT_MAX
+    assert not gateway.stage.delivery.deliver(0)
+
+
+def test_replay_goes_through_the_window() -> None:
+    gateway = Gateway(inflight_max=2)
+    retain(gateway, *"abcde")
+    peer = gateway.connect(5)
+    peer.subscribe("#")
+    first, second = messages(peer)
+    assert (first.payload, first.retain, second.payload) == (b"a", True, b"b")
+    peer.answer(PacketType.PUBACK, first.packet_id)
+    assert payloads(peer) == [b"c"]
+    peer.answer(PacketType.PUBACK, second.packet_id)
+    assert payloads(peer) == [b"d"]
+
+
+def test_replay_at_qos_0_waits_for_a_slow_receiver() -> None:
+    gateway = Gateway()
+    retain(gateway, *"abc")
+    peer = gateway.connect(5)
+    gateway.stage.output.fill(peer.number)
+    peer.subscribe("#", qos=0)
+    assert payloads(peer) == []
+    gateway.stage.output.read_on(peer.number)
+    gateway.stage.turn(drained=[peer.number])
+    assert payloads(peer) == [b"a", b"b", b"c"]
+    assert gateway.stage.metrics.messages_dropped_qos0 == 0
+
+
+def test_replay_begins_behind_suback() -> None:
+    gateway = Gateway()
+    retain(gateway, "a")
+    peer = gateway.connect_persistent(5, "dev")
+    gateway.stage.log.settles_at_once = False
+    peer.send_subscribe("#")
+    settle(gateway)
+    assert peer.packets() == []
+    gateway.stage.log.settle()
+    settle(gateway)
+    assert [packet.type for packet in peer.packets()] == [PacketType.SUBACK, PacketType.PUBLISH]
+
+
+# --- what is published while a replay waits --------------------------------------------------
+
+
+def test_newer_message_comes_live_and_the_older_one_not_behind_it() -> None:
+    gateway = Gateway(inflight_max=1)
+    retain(gateway, "a", "b", "c")
+    peer = gateway.connect(5)
+    peer.subscribe("#")
+    retain(gateway, "b", payload=b"newer")
+    retain(gateway, "c", payload=b"")
+    assert sorted(read_all(peer)) == [b"", b"a", b"newer"]
+    late = gateway.connect(5)
+    late.subscribe("#")
+    assert read_all(late) == [b"a", b"newer"]
+
+
+def test_retained_message_of_the_subscribe_s_own_turn_comes_once() -> None:
+    gateway = Gateway()
+    other = gateway.connect(5)
+    other.subscribe("a")
+    peer = gateway.connect(5)
+    peer.put("a", b"x", retain=True)
+    peer.subscribe("a", qos=0)
+    assert [(m.payload, m.retain) for m in messages(peer)] == [(b"x", True)]
+
+
+def test_unsubscribe_ends_the_replay() -> None:
+    gateway = Gateway(inflight_max=1)
+    retain(gateway, "a", "b")
+    peer = gateway.connect(5)
+    peer.subscribe("#")
+    peer.unsubscribe("#")
+    assert read_all(peer) == [b"a"]
+
+
+def test_replay_has_the_identifier_of_its_subscription_alone() -> None:
+    gateway = Gateway()
+    retain(gateway, "a/b")
+    peer = gateway.connect(5)
+    peer.subscribe("a/#", identifier=1)
+    peer.subscribe("a/+", identifier=2)
+    found = [message.properties.subscription_identifiers for message in messages(peer)]
+    assert found == [(1,), (2,)]
+
+
+def test_replays_of_several_filters_follow_each_other() -> None:
+    gateway = Gateway(inflight_max=1)
+    retain(gateway, "a/1", "a/2", "b/1")
+    peer = gateway.connect(5)
+    peer.subscribe("a/+", "b/+", "c/+")
+    assert read_all(peer) == [b"a/1", b"a/2", b"b/1"]
+
+
+def test_message_that_the_log_refuses_is_not_retained() -> None:
+    gateway = Gateway()
+    retain(gateway, "a", payload=b"old")
+    peer = gateway.connect(5)
+    gateway.stage.log.error = StoreFullError("full")
+    peer.put("a", b"new", 1, retain=True)
+    gateway.stage.log.error = None
+    tick(gateway)
+    late = gateway.connect(5)
+    late.subscribe("a")
+    assert payloads(late) == [b"old"]
+    assert gateway.stage.retained.count == 1
+
+
+# --- reconnects and restarts -----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("ends", ["reconnect", "tick and kill", "kill"])
+@pytest.mark.parametrize("qos", [1, 2])
+def test_unfinished_replay_goes_on(ends: str, qos: int) -> None:
+    gateway = Gateway(inflight_max=2)
+    retain(gateway, *"abcde", qos=qos)
+    peer = gateway.connect_persistent(5, "dev")
+    peer.subscribe("#", qos=qos)
+    first = messages(peer)
+    assert [message.payload for message in first] == [b"a", b"b"]
+    if ends == "reconnect":
+        peer.drop()
+    else:
+        if ends == "tick and kill":
+            tick(gateway)
+        gateway = kill(gateway)
+    peer = gateway.connect_persistent(5, "dev")
+    assert peer.connack.session_present
+    again = messages(peer)
+    if ends == "kill" and qos == 1:
+        # Nothing has told of the first two: they come as new ones.
+        assert [(m.payload, m.dup) for m in again] == [(name.encode(), False) for name in "abcde"]
+        return
+    told = [(m.payload, m.packet_id, m.dup, m.retain) for m in again[:2]]
+    assert told == [(m.payload, m.packet_id, True, True) for m in first]
+    if ends == "reconnect":  # its window is full
+        acknowledge(peer, *again)
+        again += messages(peer)
+        acknowledge(peer, *again[2:])
+        again += messages(peer)
+    assert [(m.payload, m.dup, m.retain) for m in again[2:]] == [
+        (name.encode(), False, True) for name in "cde"
+    ]
+
+
+def test_finished_replay_does_not_come_again_after_a_kill() -> None:
+    gateway = Gateway()
+    retain(gateway, *"ab")
+    peer = gateway.connect_persistent(5, "dev")
+    peer.subscribe("#")
+    assert read_all(peer) == [b"a", b"b"]
+    tick(gateway)
+    gateway = kill(gateway)
+    peer = gateway.connect_persistent(5, "dev")
+    assert payloads(peer) == []
+
+
+def test_subscription_without_retained_messages_tells_nothing_more() -> None:
+    gateway = Gateway()
+    retain(gateway, "a")
+    peer = gateway.connect_persistent(5, "dev")
+    peer.subscribe("other/#")
+    stored = gateway.stage.journal.load("dev")
+    assert stored is not None
+    assert stored.replays == ()
+
+
+def test_retained_messages_survive_a_kill() -> None:
+    gateway = Gateway()
+    retain(gateway, "a", "b")
+    retain(gateway, "a", payload=b"")
+    gateway = kill(gateway)
+    peer = gateway.connect(4)
+    peer.subscribe("#")
+    assert [(m.payload, m.retain) for m in messages(peer)] == [(b"b", True)]
+
+
+def test_repeated_qos_2_publish_is_retained_once() -> None:
+    gateway = Gateway()
+    peer = gateway.connect_persistent(5, "dev")
+    for dup in (False, True):
+        peer.put("a", b"x", 2, packet_id=9, retain=True, dup=dup)
+    assert len(gateway.stage.log.records[KEY]) == 1
+    assert gateway.stage.metrics.publishes_received == 1
+
+
+# --- limits ----------------------------------------------------------------------------------
+
+
+def test_one_message_more_than_the_limit_is_refused_where_it_can_be_told() -> None:
+    gateway = Gateway(retained_count_max=2)
+    other = gateway.connect(5)
+    other.subscribe("#", retain_handling=2)
+    peer = gateway.connect(5)
+    peer.publish("a", b"1", 1, retain=True)
+    peer.publish("b", b"2", 1, retain=True)
+    peer.packets()
+    peer.put("c", b"3", 1, retain=True)
+    assert peer.read_ack(PacketType.PUBACK).reason_code == 0x97
+    peer.put("a", b"4", 1, retain=True)
+    assert peer.read_ack(PacketType.PUBACK).reason_code == 0
+    assert payloads(other) == [b"1", b"2", b"4"]
+    peer.put("b", b"", 1, retain=True)
+    assert peer.read_ack(PacketType.PUBACK).reason_code == 0
+    peer.put("c", b"5", 1, retain=True)
+    assert peer.read_ack(PacketType.PUBACK).reason_code == 0
+    assert gateway.stage.metrics.retained_refused == 1
+
+
+@pytest.mark.parametrize(("version", "qos"), [(4, 0), (4, 1), (5, 0)])
+def test_message_above_the_limit_is_delivered_where_it_cannot_be_told(
+    version: int, qos: int
+) -> None:
+    gateway = Gateway(retained_count_max=1)
+    retain(gateway, "a")
+    other = gateway.connect(5)
+    other.subscribe("#", retain_handling=2)
+    peer = gateway.connect(version)
+    peer.put("b", b"x", qos, retain=True)
+    assert not peer.is_closed
+    assert payloads(other) == [b"x"]
+    assert gateway.stage.retained.get("b") is None
+    assert gateway.stage.metrics.retained_refused == 1
+
+
+def test_bytes_are_limited_too() -> None:
+    gateway = Gateway(retained_bytes_max=1000)
+    peer = gateway.connect(5)
+    peer.put("a", bytes(700), 1, retain=True)
+    peer.put("b", bytes(700), 1, retain=True)
+    codes = [peer.read_ack(PacketType.PUBACK).reason_code for _ in range(2)]
+    assert codes == [0, 0x97]
+    peer.put("a", bytes(800), 1, retain=True)
+    assert peer.read_ack(PacketType.PUBACK).reason_code == 0
+    tick(gateway)
+    metrics = gateway.stage.metrics
+    assert metrics.retained_messages_now == 1
+    assert 800 < metrics.retained_bytes_now <= 1000
+
+
+def test_will_above_the_limit_is_published_and_not_retained() -> None:
+    gateway = Gateway(retained_count_max=1)
+    other = gateway.connect(5)
+    other.subscribe("w/#")
+    for number in range(2):
+        will = Will(f"w/{number}", b"gone", qos=1, retain=True)
+        gateway.connect(5, f"dev{number}", will=will).drop()
+    assert payloads(other) == [b"gone", b"gone"]
+    assert gateway.stage.retained.count == 1
+
+
+def test_expired_message_makes_room() -> None:
+    gateway = Gateway(retained_count_max=1)
+    peer = gateway.connect(5)
+    peer.publish("a", b"1", 1, retain=True, message_expiry_interval_s=5)
+    peer.packets()
+    gateway.pass_s(6)
+    tick(gateway)
+    peer.put("b", b"2", 1, retain=True)
+    assert peer.read_ack(PacketType.PUBACK).reason_code == 0
+    assert gateway.stage.retained.count == 1
