@@ -310,14 +310,17 @@ class Delivery:
         queue.waited = None
         if read.begin_offset > queue.next_offset:
             count_lost(self._metrics, queue.name, queue.next_offset, read.begin_offset)
-        plans = self._plans.by_name
+        plans = self._plans
+        by_name = plans.by_name
         for record in decode_brief(read.records, TOPIC_PROPERTY):
             name = record[1] or native_topic_name(record)
             try:
-                plan = plans[name]
+                plan = by_name[name]
             except KeyError:
-                plan = self._plans.make(name)
+                plan = plans.make(name)
             if plan is not None:
+                if plan.version < plans.version:
+                    plans.refresh(plan)
                 self._send_live(plan, name, record, queue, now_ms)
         queue.next_offset = read.next_offset
         return read.is_more

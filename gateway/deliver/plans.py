@@ -6,13 +6,22 @@ Invariants: a plan holds only receivers that are connected. So ``replan`` is cal
 whose subscribers or options change, and for each filter of a session that gets or loses its
 connection.
 Spec: MQTT 5.0 sections 3.3 and 4.3.
+
+A plan is of the entries of the tree that a name matches, so that a million names under
+"telemetry/#" have one. What a change costs depends on its filter:
+
+    exact "dev/42/set"           the plan of one name is forgotten
+    narrow "dev/42/#"            so are the few names that share a hash of their first two levels
+    wide "dev/+/set", "dev/#"    each plan with a wide filter is filled again when it is next used;
+                                 a filter that is new or gone: all names look for their plan anew
 """
 
 from __future__ import annotations
 
 from typing import Final
+from zlib import crc32
 
-from motelog.gateway.errors import MalformedPacketError, TopicNameError
+from motelog.gateway.errors import TopicNameError
 from motelog.gateway.metrics import GatewayMetrics
 from motelog.gateway.mqtt.topics import check_topic_name, has_wildcard
 from motelog.gateway.output import Output
@@ -23,10 +32,18 @@ from motelog.gateway.sessions.subscriptions import (
     NO_LOCAL,
     QOS_MASK,
     RETAIN_AS_PUBLISHED,
+    Entry,
     SubscriptionTree,
 )
 
-PLANS_MAX: Final = 100_000
+#: Names whose plan is found at once. One more, and all are forgotten.
+NAMES_MAX: Final = 100_000
+#: Plans kept for names that match wide filters alone.
+SHARED_MAX: Final = 10_000
+BUCKETS: Final = 1024
+
+#: The version of a plan that no wide filter is in.
+_ANY_VERSION: Final = 1 << 62
 
 _PARTICULAR: Final = NO_LOCAL | RETAIN_AS_PUBLISHED | HAS_IDENTIFIER
 
@@ -34,13 +51,22 @@ _PARTICULAR: Final = NO_LOCAL | RETAIN_AS_PUBLISHED | HAS_IDENTIFIER
 class Plan:
     """Who receives a topic name, in groups that take one encoding and one call each."""
 
-    __slots__ = ("direct", "matches", "particular", "windowed")
+    __slots__ = ("direct", "entries", "matches", "particular", "version", "windowed")
 
-    def __init__(self, matches: dict[Session, int]) -> None:
+    def __init__(
+        self, entries: tuple[Entry, ...], matches: dict[Session, int], version: int
+    ) -> None:
+        #: What to fill it with again; empty where that is not needed.
+        self.entries = entries
+        #: It is stale when this is less than ``Plans.version``.
+        self.version = version
+        self.fill(matches)
+
+    def fill(self, matches: dict[Session, int]) -> None:
+        """Plan for these receivers, in place: many names may have this plan."""
         self.matches = matches
         groups: dict[tuple[Output, int, int], tuple[list[Session], list[int]]] = {}
-        #: Sessions for which each message is made and checked by itself.
-        self.particular: list[Session] = []
+        particular: list[Session] = []
         for session, options in matches.items():
             connection = session.connection
             if connection is None:
@@ -50,22 +76,30 @@ class Plan:
                 or connection.packet_bytes_max < PACKET_BYTES_LIMIT
                 or connection.topic_alias_max
             ):
-                self.particular.append(session)
+                particular.append(session)
                 continue
             variant = connection.output, connection.version, options & QOS_MASK
-            sessions, numbers = groups.setdefault(variant, ([], []))
-            sessions.append(session)
-            numbers.append(connection.number)
+            receivers = groups.get(variant)
+            if receivers is None:
+                groups[variant] = [session], [connection.number]
+            else:
+                receivers[0].append(session)
+                receivers[1].append(connection.number)
+        # Tuples, as an empty one is no object of its own: most plans have one receiver.
+        #: Sessions for which each message is made and checked by itself.
+        self.particular = tuple(particular)
         #: (output, MQTT version, sessions with a QoS 0 subscription, their connections)
-        self.direct = [
-            (output, version, *receivers)
-            for (output, version, qos), receivers in groups.items()
-            if not qos
-        ]
+        self.direct = tuple(
+            [
+                (output, version, *receivers)
+                for (output, version, qos), receivers in groups.items()
+                if not qos
+            ]
+        )
         #: (output, MQTT version, QoS 1 or 2, sessions with such a subscription, their connections)
-        self.windowed = [
-            (*variant, *receivers) for variant, receivers in groups.items() if variant[2]
-        ]
+        self.windowed = tuple(
+            [(*variant, *receivers) for variant, receivers in groups.items() if variant[2]]
+        )
 
 
 class Plans:
@@ -74,28 +108,98 @@ class Plans:
     def __init__(self, subscriptions: SubscriptionTree[Session], metrics: GatewayMetrics) -> None:
         self._subscriptions = subscriptions
         self._metrics = metrics
-        #: Read by the live path; ``make`` answers a miss.
+        #: Read by the live path; ``make`` answers a miss, and ``refresh`` fills a stale plan.
         self.by_name: dict[bytes, Plan | None] = {}
+        self.version = 0
+        #: Plans of names that match wide filters alone.
+        self._shared: dict[tuple[Entry, ...], Plan] = {}
+        #: The names in ``by_name``, and some that were, by their first two levels.
+        self._buckets: list[list[bytes]] = [[] for _ in range(BUCKETS)]
+        self._names_count = 0  # in the buckets
+        subscriptions.on_entry = self._on_entry
 
     def make(self, name: bytes) -> Plan | None:
         """Return the plan of a name that has none yet, and keep it."""
         plan = None
         try:
-            check_topic_name(name)
-            matches = self._subscriptions.match(name.decode())
-            plan = Plan(matches) if matches else None
-        except (TopicNameError, MalformedPacketError):
+            entries = self._subscriptions.entries(name.decode())
+            if entries:
+                check_topic_name(name)
+                plan = self._shared.get(entries) or self._plan_for(entries)
+        except (TopicNameError, UnicodeDecodeError):
             # A native producer's name; devices' names were checked before they were stored.
             self._metrics.messages_undeliverable += 1
-        if len(self.by_name) >= PLANS_MAX:
-            self.by_name.clear()
+        if self._names_count >= NAMES_MAX:
+            self._forget_all()
         self.by_name[name] = plan
+        self._buckets[_bucket_of(name)].append(name)
+        self._names_count += 1
+        return plan
+
+    def refresh(self, plan: Plan) -> None:
+        """Fill a plan with the receivers that its filters have now."""
+        plan.fill(self._subscriptions.merged(plan.entries))
+        plan.version = self.version
+
+    def _plan_for(self, entries: tuple[Entry, ...]) -> Plan:
+        matches = self._subscriptions.merged(entries)
+        wide_count = 0
+        for _, topic_filter in entries:
+            wide_count += has_wildcard(topic_filter) and _is_wide(topic_filter)
+        if not wide_count:
+            return Plan((), matches, _ANY_VERSION)
+        plan = Plan(entries, matches, self.version)
+        if wide_count == len(entries):
+            if len(self._shared) >= SHARED_MAX:
+                self._shared.clear()
+            self._shared[entries] = plan
         return plan
 
     def replan(self, topic_filter: str) -> None:
-        """Drop the plans that a change of this filter's subscribers or options may touch."""
-        if has_wildcard(topic_filter):
-            self.by_name.clear()
-        else:
-            # An exact filter matches one name, so all other plans survive a storm of connects.
+        """Have the plans changed that a change of this filter's subscribers or options touches."""
+        if not has_wildcard(topic_filter):
             self.by_name.pop(topic_filter.encode(), None)
+        elif _is_wide(topic_filter):
+            self.version += 1
+        else:
+            self._forget(_bucket_of(topic_filter.encode()))
+
+    def _on_entry(self, topic_filter: str) -> None:
+        """Forget the plans of the names that a filter matches which is new or gone."""
+        if not _is_wide(topic_filter):
+            self.replan(topic_filter)
+        else:
+            self._forget_all()
+
+    def _forget(self, bucket_number: int) -> None:
+        bucket = self._buckets[bucket_number]
+        for name in bucket:
+            self.by_name.pop(name, None)
+        self._names_count -= len(bucket)
+        bucket.clear()
+
+    def _forget_all(self) -> None:
+        self.by_name.clear()
+        self._shared.clear()
+        for bucket in self._buckets:
+            bucket.clear()
+        self._names_count = 0
+
+    def _check(self) -> None:
+        """Assert the invariants; for tests."""
+        assert len(self._shared) <= SHARED_MAX
+        for name in self.by_name:
+            assert name in self._buckets[_bucket_of(name)]
+        assert self._names_count == sum(map(len, self._buckets)) <= NAMES_MAX
+
+
+def _is_wide(topic_filter: str) -> bool:
+    """Whether the names that a filter matches differ in their first two levels."""
+    levels = topic_filter.split("/", 2)[:2]
+    return "#" in levels or "+" in levels
+
+
+def _bucket_of(name: bytes) -> int:
+    """Return the bucket of a name's first two levels."""
+    end = name.find(b"/", name.find(b"/") + 1)
+    return crc32(name if end < 0 else name[:end]) % BUCKETS

@@ -22,7 +22,7 @@ memory, and time only where they match.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Iterable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from typing import Any, Final, Generic, TypeAlias, TypeVar
 
 from motelog.gateway.mqtt.topics import FILTER_LEVELS_MAX
@@ -38,6 +38,12 @@ HAS_IDENTIFIER: Final = 0x40
 #: Shapes of filters with "+" that are looked up like exact filters.
 SHAPES_MAX: Final = 16
 
+#: The options in place of a table's, where each subscriber of a filter has its own: in a trie.
+VARIOUS: Final = -1
+
+#: (options, filter) of the subscribers that have both in common; they come and go, it stays.
+Entry: TypeAlias = tuple[int, str]
+
 #: Levels of a filter before its "#" if it has one, positions of "+", whether it has a "#".
 Shape: TypeAlias = tuple[int, tuple[int, ...], bool]
 
@@ -47,9 +53,11 @@ _EMPTY: Final[dict[Any, Any]] = {}
 class SubscriptionTree(Generic[S]):
     """Topic filters with their subscribers; a subscriber is any hashable value."""
 
-    __slots__ = ("_branches_count", "_count", "_shapes", "_tables", "_tries")
+    __slots__ = ("_branches_count", "_count", "_shapes", "_tables", "_tries", "on_entry")
 
     def __init__(self) -> None:
+        #: Called with the filter of each entry that is new, or has gone with its last subscriber.
+        self.on_entry: Callable[[str], None] = _ignore
         self._tables: dict[int, dict[str, S | _Several[S]]] = {}
         self._branches_count = 0  # pairs in the tables whose filter has a "#" and no "+"
         self._shapes: dict[Shape, int] = {}  # pairs in the tables whose filter has a "+"
@@ -95,12 +103,7 @@ class SubscriptionTree(Generic[S]):
                 return options
         if "+" not in topic_filter:
             return None
-        head, levels = _head_and_levels(topic_filter)
-        node = self._tries.get(head)
-        for level in levels:
-            if node is None:
-                break
-            node = node.children.get(level)
+        node = self._node(topic_filter)
         return None if node is None else node.subscribers.get(subscriber)
 
     def match(self, topic_name: str) -> dict[S, int]:
@@ -109,22 +112,52 @@ class SubscriptionTree(Generic[S]):
         A subscriber with several matching filters is there once. Its QoS is the highest of them
         [MQTT-3.3.4-2]. No local is set if it is set for all of them, another option if for one.
         """
-        matched: dict[S, int] = {}
+        return self.merged(self.entries(topic_name))
+
+    def entries(self, topic_name: str) -> tuple[Entry, ...]:
+        """Return the entries whose filters match ``topic_name``; see ``merged``."""
         keys = [topic_name]
         if self._branches_count:
             keys += _branches(topic_name)
         if self._shapes:
             keys += _of_shapes(topic_name, self._shapes)
-        for options, filters in self._tables.items():
-            for key in keys:
-                entry = filters.get(key)
-                if entry is not None:
-                    _merge(matched, entry if isinstance(entry, _Several) else (entry,), options)
+        found = [
+            (options, key)
+            for options, filters in self._tables.items()
+            for key in keys
+            if key in filters
+        ]
         if self._tries:
-            for node in self._matching_nodes(topic_name):
-                for subscriber, options in node.subscribers.items():
-                    _merge(matched, (subscriber,), options)
+            found += [
+                (VARIOUS, node.topic_filter)
+                for node in self._matching_nodes(topic_name)
+                if node.subscribers
+            ]
+        return tuple(found)
+
+    def merged(self, entries: Iterable[Entry]) -> dict[S, int]:
+        """Return the subscribers of some entries that one topic name matches, as ``match`` does."""
+        matched: dict[S, int] = {}
+        for options, topic_filter in entries:
+            if options == VARIOUS:
+                node = self._node(topic_filter)
+                if node is not None:
+                    for subscriber, own in node.subscribers.items():
+                        _merge(matched, (subscriber,), own)
+                continue
+            entry = self._tables.get(options, {}).get(topic_filter)
+            if entry is not None:
+                _merge(matched, entry if isinstance(entry, _Several) else (entry,), options)
         return matched
+
+    def _node(self, topic_filter: str) -> _Node[S] | None:
+        head, levels = _head_and_levels(topic_filter)
+        node = self._tries.get(head)
+        for level in levels:
+            if node is None:
+                break
+            node = node.children.get(level)
+        return node
 
     def _matching_nodes(self, topic_name: str) -> Iterator[_Node[S]]:
         # Levels deeper than any filter stay together as one level, which matches nothing.
@@ -152,6 +185,7 @@ class SubscriptionTree(Generic[S]):
         entry = filters.get(topic_filter)
         if entry is None:
             filters[topic_filter] = subscriber
+            self.on_entry(topic_filter)
         elif isinstance(entry, _Several):
             entry[subscriber] = None
         else:
@@ -170,6 +204,7 @@ class SubscriptionTree(Generic[S]):
                 del filters[topic_filter]
                 if not filters:
                     del self._tables[options]
+                self.on_entry(topic_filter)
             else:
                 continue
             self._count_in_tables(topic_filter, -1)
@@ -192,6 +227,9 @@ class SubscriptionTree(Generic[S]):
         node = self._tries.setdefault(head, _Node())
         for level in levels:
             node = node.child(level)
+        if not node.subscribers:
+            node.topic_filter = topic_filter
+            self.on_entry(topic_filter)
         node.subscribe(subscriber, options)
 
     def _remove_from_trie(self, topic_filter: str, subscriber: S) -> bool:
@@ -208,6 +246,8 @@ class SubscriptionTree(Generic[S]):
         if subscriber not in path[-1].subscribers:
             return False
         del path[-1].subscribers[subscriber]
+        if not path[-1].subscribers:
+            self.on_entry(topic_filter)
         while levels and path[-1].is_empty:
             path.pop()
             del path[-1].children[levels.pop()]
@@ -254,9 +294,10 @@ class _Several(dict[S, None]):
 class _Node(Generic[S]):
     """One level of the filters that have a "+" at this level or before."""
 
-    __slots__ = ("children", "subscribers")
+    __slots__ = ("children", "subscribers", "topic_filter")
 
     def __init__(self) -> None:
+        self.topic_filter = ""  # as long as it has no subscribers
         # Most nodes need only one of the two, so both begin as a shared table that never changes.
         self.children: dict[str, _Node[S]] = _EMPTY
         self.subscribers: dict[S, int] = _EMPTY
@@ -301,6 +342,10 @@ class _Node(Generic[S]):
             yield node
             if "#" in node.children:  # "#" matches the parent level too (section 4.7.1.2)
                 yield node.children["#"]
+
+
+def _ignore(topic_filter: str) -> None:
+    """Stand in for a listener until there is one."""
 
 
 def _head_and_levels(topic_filter: str) -> tuple[str, list[str]]:
