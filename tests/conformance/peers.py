@@ -253,11 +253,11 @@ class Peer:
 
     def message(self) -> Message:
         """Take the next packet, which is a PUBLISH."""
-        return _message(self.version, self.packet())
+        return decode_message(self.version, self.packet())
 
     def messages(self) -> list[Message]:
         """Take all packets, which are PUBLISH packets."""
-        return [_message(self.version, packet) for packet in self.packets()]
+        return [decode_message(self.version, packet) for packet in self.packets()]
 
     def payloads(self) -> list[bytes]:
         """Take all packets, which are PUBLISH packets, and return what they carry."""
@@ -378,7 +378,8 @@ def encode_name(name: str | bytes) -> bytes:
     return len(name).to_bytes(2, "big") + name if isinstance(name, bytes) else encode_string(name)
 
 
-def _message(version: int, packet: Packet) -> Message:
+def decode_message(version: int, packet: Packet) -> Message:
+    """Return a PUBLISH as what it says."""
     assert packet.type == PacketType.PUBLISH, packet
     reader = FieldReader(packet.body)
     topic = reader.string()

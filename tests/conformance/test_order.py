@@ -7,6 +7,7 @@ from tests.conformance.peers import (
     PINGREQ,
     Gateway,
     Peer,
+    decode_message,
     publish_packet,
     subscribe_packet,
 )
@@ -47,6 +48,49 @@ def test_a_receiver_that_falls_behind_gets_them_in_order(version: int) -> None:
     for n in range(100):
         publisher.publish("order/a", b"%d" % n, qos=1)
     assert numbers(peer) == list(range(100))
+
+
+@proves(
+    mqtt3="MQTT-3.1.2-5 MQTT-4.6.0-6 MQTT-4.4.0-1",
+    mqtt5="MQTT-3.1.2-23 MQTT-4.6.0-5 MQTT-4.6.0-6 MQTT-4.4.0-1",
+)
+def test_sessions_that_return_get_all_in_order_and_once(version: int) -> None:
+    gateway = Gateway(inflight_max=4)
+    filters = {"one": "order/a", "two": "order/#", "three": "+/a"}
+    for client_id, topic_filter in filters.items():
+        peer = gateway.connect_persistent(version, client_id)
+        peer.subscribe(topic_filter, qos=2)
+        peer.drop()
+    publisher = gateway.connect(version)
+    for n in range(60):
+        publisher.publish("order/a", b"%d" % n, qos=1 + n % 2)
+        publisher.publish("order", b"aside", qos=0)
+    got: dict[str, list[int]] = {client_id: [] for client_id in filters}
+    # Each takes five messages over each connection, and is cut off while more are on their way.
+    for _ in range(13):
+        for client_id, taken in got.items():
+            peer = gateway.connect_persistent(version, client_id)
+            taken += take(peer, 5)
+            peer.drop()
+    for taken in got.values():
+        assert [n for n in taken if n % 2 == 0] == list(range(0, 60, 2))
+        assert [n for n in taken if n % 2 == 1] == list(range(1, 60, 2))
+
+
+def take(peer: Peer, count: int) -> list[int]:
+    """See the first messages above QoS 0 through, and leave those behind them without an answer."""
+    found: list[int] = []
+    while len(found) < count and (packets := peer.packets()):
+        for packet in packets:
+            if packet.type == PacketType.PUBLISH and packet.first_byte & 6 and len(found) < count:
+                message = decode_message(peer.version, packet)
+                found.append(int(message.payload))
+                if message.qos == 1:
+                    peer.answer(PacketType.PUBACK, message.packet_id)
+                else:
+                    peer.answer(PacketType.PUBREC, message.packet_id)
+                    peer.answer(PacketType.PUBCOMP, message.packet_id)
+    return found
 
 
 @proves(mqtt3="MQTT-4.6.0-2", mqtt5="MQTT-4.6.0-2")
