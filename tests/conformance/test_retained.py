@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from motelog.gateway.mqtt.packet_types import PacketType
 from tests.conformance.peers import Gateway, Message, Peer
 from tests.conformance.statements import proves
 
@@ -114,6 +116,50 @@ def test_a_repeated_subscription_gets_them_again(gateway: Gateway, version: int)
     for _ in range(2):
         peer.subscribe("kept/+")
         assert [(m.payload, m.retain) for m in peer.messages()] == [(b"value", True)]
+
+
+@proves(mqtt3="MQTT-3.3.1-8 MQTT-4.4.0-1", mqtt5="MQTT-3.3.1-9 MQTT-4.4.0-1")
+def test_a_retained_message_that_comes_again_is_the_same(gateway: Gateway, version: int) -> None:
+    for qos in (1, 2):
+        retain(gateway, version, f"kept/{qos}", b"value", qos)
+    peer = gateway.connect_persistent(version, "again")
+    peer.subscribe("kept/+", qos=2)
+    first = peer.messages()
+    assert [message.retain for message in first] == [True, True]
+    peer.drop()
+    again = gateway.connect_persistent(version, "again").messages()
+    assert again == [replace(message, dup=True) for message in first]
+
+
+@proves(mqtt5="MQTT-3.3.1-13 MQTT-4.4.0-1")
+def test_retain_as_published_holds_for_what_comes_again(gateway: Gateway, version: int) -> None:
+    peer = gateway.connect_persistent(version, "again")
+    peer.subscribe("kept/+", retain_as_published=True)
+    retain(gateway, version, "kept/a", b"kept").publish("kept/a", b"not kept", qos=1)
+    first = peer.messages()
+    assert [message.retain for message in first] == [True, False]
+    peer.drop()
+    again = gateway.connect_persistent(version, "again").messages()
+    assert again == [replace(message, dup=True) for message in first]
+
+
+@proves(mqtt3="MQTT-3.3.1-6", mqtt5="MQTT-3.3.1-9 MQTT-3.3.4-9 MQTT-3.3.4-10 MQTT-4.9.0-2")
+def test_retained_messages_keep_to_the_clients_window(version: int) -> None:
+    gateway = Gateway(inflight_max=3)
+    publisher = gateway.connect(version)
+    for n in range(40):
+        publisher.publish(f"kept/{n}", b"%d" % n, qos=1, retain=True)
+    peer = gateway.connect(version)
+    assert peer.subscribe("kept/#") == [1]
+    publisher.publish("kept/live", b"40", qos=1)
+    found = []
+    while messages := peer.messages():
+        assert len(messages) <= 3
+        for message in messages:
+            found.append(int(message.payload))
+            assert message.retain == (message.topic != "kept/live")
+            peer.answer(PacketType.PUBACK, message.packet_id)
+    assert sorted(found) == list(range(41))
 
 
 @proves(mqtt5="MQTT-3.3.1-10")
