@@ -294,8 +294,8 @@ class Delivery:
         return is_more
 
     def _deliver_queue(self, queue: WatchedQueue, now_ms: int) -> bool:
-        if queue.is_waiting:
-            return False
+        if queue.is_waiting or self._queues.by_handle.get(queue.handle) is not queue:
+            return False  # the log tells when, or nobody wants it any more
         read = self._log_port.read(
             queue.handle,
             queue.next_offset,

@@ -487,6 +487,22 @@ def test_receive_maximum_counts_messages_that_are_not_released() -> None:
 # --- QoS 2 to clients ------------------------------------------------------------------------
 
 
+def test_queue_that_was_left_and_is_wanted_again_is_read_once() -> None:
+    stage = Stage()
+    connect(stage, 1)
+    subscribe(stage, 1, "t/#")
+    publish(stage, b"0")
+    assert [payload for _, _, payload in got(stage, 1)] == [b"0"]
+    ack(stage, 1, 0x40, 1)
+    connect(stage, 9, "publisher", properties=NO_PROPERTIES)
+    # Nobody wants the queue between the end of the first connection and the second one.
+    again = Connect(version=5, clean_start=False, keep_alive_s=60, client_id="dev", properties=HOUR)
+    message = b"\x32\x09\x00\x03t/1\x00\x01\x001"
+    stage.turn((9, message), (2, encode_connect(again)), opened=[2])
+    settle(stage)
+    assert [payload for _, _, payload in got(stage, 2)[1:]] == [b"1"]
+
+
 @pytest.mark.parametrize("properties", [NO_PROPERTIES, HOUR])
 def test_qos_2_exchange_towards_a_client(properties: Properties) -> None:
     stage = Stage()
