@@ -65,10 +65,10 @@ class CatchUp:
         self._elevators: dict[WatchedQueue, Elevator] = {}
         #: Topic name -> who wants it, within one ``serve``.
         self._matches: dict[bytes, dict[Session, int]] = {}
-        #: (session, queue) -> what the log returned for its last read, which is tried again.
-        self._waited: dict[tuple[Session, QueueHandle], Waiting] = {}
-        #: Reads that wait for the log now.
-        self._waiting: set[tuple[Session, QueueHandle]] = set()
+        #: Session -> the place that it has to be sent again, and what the log returned for it.
+        self._waited: dict[Session, tuple[QueueHandle, int, Waiting]] = {}
+        #: Sessions of these whose read waits for the log now.
+        self._waiting: set[Session] = set()
 
     def serve(self, now_ms: int) -> None:
         """Have ``returning`` picked up, and each elevator pass over one slice."""
@@ -103,6 +103,8 @@ class CatchUp:
         for queue in list(session.lagging or ()):
             self.reached(session, queue)
         self.returning.pop(session, None)
+        self._waited.pop(session, None)
+        self._waiting.discard(session)
 
     def lag(self, session: Session, queue: WatchedQueue, queue_offset: int) -> None:
         """Have a receiver go on at ``queue_offset`` when it has room again."""
@@ -239,41 +241,6 @@ class CatchUp:
                 merged = options if merged is None else merge_options(merged, options)
         return merged
 
-    # --- reads that may wait -------------------------------------------------------------
-
-    def _read(
-        self, session: Session, handle: QueueHandle, queue_offset: int, count_max: int
-    ) -> LogRead | None:
-        """Read, or None if the records are not at hand: then the session is served again later."""
-        cursor = session, handle
-        if cursor in self._waiting:
-            return None
-        read = self._log_port.read(
-            handle,
-            queue_offset,
-            count_max=count_max,
-            bytes_max=RESEND_BYTES_MAX,
-            waited=self._waited.get(cursor),
-        )
-        if isinstance(read, LogRead):
-            self._waited.pop(cursor, None)
-            return read
-        self._waited[cursor] = read
-        if self._log_port.when_at_hand(read, partial(self._at_hand, *cursor)):
-            self._waiting.add(cursor)
-        else:
-            self.returning[session] = None
-        return None
-
-    def _at_hand(self, session: Session, handle: QueueHandle) -> None:
-        self._waiting.remove((session, handle))
-        if session.connection is None:
-            self._waited.pop((session, handle), None)
-            return
-        self.acknowledged(session)
-        if session in self.returning:
-            self._wake()
-
     # --- again after a reconnect ---------------------------------------------------------
 
     def _send_again(self, session: Session, now_ms: int) -> None:
@@ -295,7 +262,7 @@ class CatchUp:
         """Send one message again; return False if that must wait for the log or the socket."""
         place = read_flight(flight)
         handle, queue_name = self._queues.places[place.queue_number]
-        read = self._read(session, handle, place.queue_offset, 1)
+        read = self._read(session, handle, place.queue_offset)
         if read is None:
             return False
         records = decode_brief(read.records, TOPIC_PROPERTY)
@@ -310,3 +277,30 @@ class CatchUp:
         return self._sender.send_again(
             session, packet_id, options, message, place.qos, is_replayed=queue_name == QUEUE_NAME
         )
+
+    def _read(self, session: Session, handle: QueueHandle, queue_offset: int) -> LogRead | None:
+        """Read one record, or None if it is not at hand: then the session is served again later."""
+        if session in self._waiting:
+            return None
+        last = self._waited.pop(session, None)
+        read = self._log_port.read(
+            handle,
+            queue_offset,
+            count_max=1,
+            bytes_max=RESEND_BYTES_MAX,
+            waited=last[2] if last is not None and last[:2] == (handle, queue_offset) else None,
+        )
+        if isinstance(read, LogRead):
+            return read
+        self._waited[session] = handle, queue_offset, read
+        if self._log_port.when_at_hand(read, partial(self._at_hand, session)):
+            self._waiting.add(session)
+        else:
+            self.returning[session] = None
+        return None
+
+    def _at_hand(self, session: Session) -> None:
+        if session in self._waiting:  # it has not gone meanwhile
+            self._waiting.remove(session)
+            self.acknowledged(session)
+            self._wake()

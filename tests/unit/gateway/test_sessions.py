@@ -470,6 +470,24 @@ def test_refused_qos_2_message_frees_its_identifier() -> None:
     assert len(stage.stored()) == 1
 
 
+def test_session_that_goes_before_it_is_sent_a_message_again_leaves_nothing() -> None:
+    stage = Stage()
+    connect(stage, 1)
+    subscribe(stage, 1, "t/#")
+    publish(stage, b"0")
+    lose(stage, 1)
+    stage.log.cold = {0}
+    connect(stage, 2)
+    settle(stage)
+    stage.log.paged_in()
+    lose(stage, 2)
+    settle(stage)
+    assert not stage.delivery._catch_up._waited
+    connect(stage, 3)
+    settle(stage)
+    assert got(stage, 3) == [(0x3A, 1, b"0")]
+
+
 def test_release_of_an_unknown_message_is_answered() -> None:
     stage = Stage()
     connect(stage, 1)
