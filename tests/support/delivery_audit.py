@@ -18,6 +18,10 @@ from dataclasses import dataclass, field
 from motelog.gateway.mqtt.topics import matches
 
 
+#: A number that is higher than all others.
+ANY = 1 << 62
+
+
 class AuditError(Exception):
     """The gateway has broken a promise."""
 
@@ -79,17 +83,21 @@ class Received:
         self.next: dict[str, int] = {}
         #: For topics that existed when it subscribed: the least and the highest first number.
         self._first: dict[str, tuple[int, int]] = {}
+        #: The same for topics that were new since: all of them, unless SUBACK has not come yet.
+        self._first_of_new = 0, 0
         self.repeated = 0
 
     def subscribing(self) -> None:
         """SUBSCRIBE is about to be sent: nothing that is acknowledged now may come."""
         streams = self._audit.streams
-        self._first = {topic: (streams[topic].done_to, 1 << 62) for topic in list(streams)}
+        self._first = {topic: (streams[topic].done_to, ANY) for topic in list(streams)}
+        self._first_of_new = 0, ANY
 
     def subscribed(self) -> None:
         """SUBACK has come: all that is published from now on must come."""
         for topic, stream in list(self._audit.streams.items()):
             self._first[topic] = self._first.get(topic, (0, 0))[0], stream.sent
+        self._first_of_new = 0, 0
 
     def arrived(self, topic: str, payload: bytes, qos: int, is_dup: bool) -> None:
         number = int(payload)
@@ -98,7 +106,7 @@ class Received:
             self._audit.fail(f"{where} has the wrong QoS")
         expected = self.next.get(topic)
         if expected is None:
-            least, highest = self._first.get(topic, (0, 0))
+            least, highest = self._first.get(topic, self._first_of_new)
             if number < least:
                 self._audit.fail(f"{where} is older than the subscription, which began at {least}")
             elif number > highest:
@@ -118,7 +126,7 @@ class Received:
         found = []
         for topic, stream in self._audit.streams.items():
             if matches(self.filter, topic):
-                at = self.next.get(topic, self._first.get(topic, (0, 0))[1])
+                at = self.next.get(topic, self._first.get(topic, self._first_of_new)[1])
                 if at < stream.sent:
                     found.append(f"{self.name}: {topic} from {at} of {stream.sent}")
         return found

@@ -270,6 +270,16 @@ class FakeLog:
         self._held.clear()
         self._settled.clear()
 
+    def killed(self) -> None:
+        """Forget what only the process knew that used the log; its records stay."""
+        self.close()
+        self.creating.clear()
+        self.paging_in.clear()
+        self._asked_tails.clear()
+        self._growth.clear()
+        self._created.clear()
+        self._refused.clear()
+
 
 def _tag_code(record: bytes) -> int:
     properties = decode_properties(decode_brief(record, b"")[0][3])
