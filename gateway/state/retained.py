@@ -192,30 +192,36 @@ class RetainedStore:
         self._check()
         messages: list[Retained] = []
         if not has_wildcard(topic_filter):
-            self._add(messages, topic_filter, before)
+            self._add(messages, self.get(topic_filter), before)
             return Slice(messages, None)
         lowest, parent = _literal_prefix(topic_filter)
         if after < parent:
             after = parent
-            self._add(messages, parent, before)
+            self._add(messages, self.get(parent), before)
         highest = lowest + _HIGHEST
-        names = self._rows.named(lowest, after, highest, NAMES_MAX)
-        end = names[-1][0] if len(names) == NAMES_MAX else None
+        # Behind a literal prefix alone, nearly every name matches.
+        count = NAMES_MAX if "+" in topic_filter else limit
+        names = self._rows.named(lowest, after, highest, count)
+        end = names[-1][0] if len(names) == count else None
         places = dict(names)
         for name in self._written.irange(max(lowest, after), end or highest):
             if name != after:
                 places[name] = -1
+        found: list[str] = []
         for name in sorted(places) if len(places) > len(names) else places:
             if places[name] < before.queue_offset and matches(topic_filter, name):
-                self._add(messages, name, before)
-                if len(messages) >= limit:
-                    return Slice(messages, name)
+                found.append(name)
+                if len(found) == limit:
+                    end = name
+                    break
+        rows = self._rows.at([places[name] for name in found if places[name] >= 0])
+        for name in found:
+            self._add(messages, rows[name] if name in rows else self.get(name), before)
         return Slice(messages, end)
 
-    def _add(self, messages: list[Retained], name: str, before: Before) -> None:
-        """Add the message of a topic name, if there is one that is old enough."""
-        message = self.get(name)
-        if message is None:
+    def _add(self, messages: list[Retained], message: Retained | None, before: Before) -> None:
+        """Add a message that is old enough and has not expired."""
+        if message is None or self._is_expired(message):
             return
         if not message.is_read_back:
             is_older = message.queue_offset <= NOT_READ + before.written

@@ -158,6 +158,12 @@ class RetainedRows:
             (lowest, after, highest, limit),
         ).fetchall()
 
+    def at(self, places: Sequence[int]) -> dict[str, Retained]:
+        """Return the messages at these places by topic name."""
+        marks = ",".join("?" * len(places))
+        rows = self._view.execute(f"SELECT {_COLUMNS} FROM retained WHERE at IN ({marks})", places)
+        return {row[0]: Retained(*row) for row in rows}
+
     def expire(self, now_ms: int, limit: int) -> int:
         """Remove up to ``limit`` messages that have expired; return how many.
 
