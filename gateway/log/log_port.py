@@ -184,7 +184,8 @@ class LogPort(Protocol):
         """Return the queue offset that the next record of the queue will have.
 
         None if it is not known yet; ``then`` is called with it later. Growth from that offset on is
-        told afterwards, and before that need not be.
+        told afterwards, and before that need not be. Of a handle for appends a port need not find
+        it out: it returns None and does not call ``then``.
         """
         ...
 

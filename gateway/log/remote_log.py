@@ -96,7 +96,8 @@ class RemoteLog:
         return list(self._topics.read_queues(topic))
 
     def describe(self, queue: QueueHandle) -> str:
-        assert isinstance(queue, RemoteQueue)
+        if isinstance(queue, Place) and queue.queue is not None:
+            queue = queue.queue  # the same name for appends and for reading
         return str(queue)
 
     # --- read ----------------------------------------------------------------------------
@@ -121,6 +122,8 @@ class RemoteLog:
         return self._reads.when_at_hand(waiting, then)
 
     def tail(self, queue: QueueHandle, then: Callable[[int], None]) -> int | None:
+        if isinstance(queue, Place):
+            return None  # a request for each append would be too much
         assert isinstance(queue, RemoteQueue)
         if queue in self._topics.new_queues:
             self._reads.follow(queue, 0)

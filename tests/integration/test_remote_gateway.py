@@ -67,8 +67,10 @@ class Client:
         self.client.subscribe(topic_filter, 1)
         assert self._subscribed.wait(DEADLINE_S)
 
-    def publish(self, topic: str, payload: bytes) -> None:
-        message = self.client.publish(topic, payload, 1)
+    def publish(
+        self, topic: str, payload: bytes, *, qos: int = 1, is_retained: bool = False
+    ) -> None:
+        message = self.client.publish(topic, payload, qos, retain=is_retained)
         self._numbers[message.mid] = self.sent
         self.sent += 1
 
@@ -180,14 +182,15 @@ def kill_the_broker_under_load(folder: Path, namesrv: str) -> None:
 
 
 def restart_with_a_session(gateway: GatewayProcess) -> None:
-    """Have a session outlive its gateway, by a clean stop and by SIGKILL."""
+    """Have a session and a retained message outlive their gateway, by a clean stop and SIGKILL."""
     for end in (gateway.stop, gateway.kill):
         device = Client(gateway.address, "device", session_expiry_s=600)
         device.subscribe("commands/device/#")
         device.stop()
         sender = Client(gateway.address, "sender")
-        sender.publish("commands/device/set", b"1")
-        until(lambda: sender.answered() == 1, "an acknowledgement")  # noqa: B023
+        sender.publish("commands/device/set", b"1", qos=2)
+        sender.publish("state/device", end.__name__.encode(), is_retained=True)
+        until(lambda: sender.answered() == 2, "acknowledgements")  # noqa: B023
         sender.stop()
         end()
         gateway.start()
@@ -200,6 +203,11 @@ def restart_with_a_session(gateway: GatewayProcess) -> None:
         until(lambda: len(device.received) >= 2, "delivery")  # noqa: B023
         assert device.received == [("commands/device/set", b"%d" % n) for n in (1, 2)]
         device.stop()
+        late = Client(gateway.address, "late")
+        late.subscribe("state/#")
+        until(lambda: bool(late.received), "the retained message")  # noqa: B023
+        assert late.received == [("state/device", end.__name__.encode())]
+        late.stop()
 
 
 def wait_for_more(publishers: list[Publisher]) -> None:

@@ -22,6 +22,7 @@ import trio
 
 from motelog.core.message import MessageQueue
 from motelog.core.records.decode import decode_values
+from motelog.core.topic_names import GATEWAY_TOPICS
 
 if TYPE_CHECKING:
     from motelog.gateway.log.remote.appends import Part
@@ -73,6 +74,7 @@ class RemoteQueue:
         "end_offset",
         "follower",
         "is_sending",
+        "lost_from",
         "name",
         "parts",
         "pull_offset",
@@ -93,13 +95,33 @@ class RemoteQueue:
         #: The task that pulls what is new; everything below ``pull_offset`` has been pulled.
         self.follower: trio.CancelScope | None = None
         self.pull_offset = 0
+        #: Where the queue ended when its broker had lost records, until a reader has heard of it.
+        self.lost_from: int | None = None
         #: (offset behind it, bytes) of each chunk that was pulled and not read to its end.
         self.unread: deque[tuple[int, int]] = deque()
         self.unread_bytes = 0
         self.room = trio.Event()
 
     def __str__(self) -> str:
-        return f"{self.name.topic}/{self.name.broker_name}/{self.name.queue_id}"
+        name = self.name
+        if name.topic in GATEWAY_TOPICS:
+            # It has one queue in use, which has the same name behind every port.
+            return f"{name.topic}/{name.queue_id}"
+        return f"{name.topic}/{name.broker_name}/{name.queue_id}"
+
+    def move_to(self, queue_offset: int) -> None:
+        """Follow from an offset that the broker names: retention is past it, or its log lost it."""
+        if queue_offset < self.pull_offset:
+            self.lost_from = queue_offset
+        self.pull_offset = queue_offset
+
+    def take_end(self, queue_offset: int) -> int:
+        """Return where a reader goes on that stands at the end: there, or where records were lost.
+
+        A reader may be ahead of the follower, if it has just asked where the end is.
+        """
+        lost_from, self.lost_from = self.lost_from, None
+        return queue_offset if lost_from is None else min(queue_offset, lost_from)
 
     def chunk_at(self, queue_offset: int) -> Chunk | None:
         """Return the chunk at hand that covers an offset."""
@@ -141,6 +163,9 @@ class Place:
         self.topic = topic
         self.number = number
         self.queue: RemoteQueue | None = None
+
+    def __str__(self) -> str:
+        return f"{self.topic}/not known yet"
 
 
 def _begin_offset(chunk: Chunk) -> int:

@@ -110,9 +110,8 @@ class Reads:
         elif found is not None:
             records, next_offset = found.read(queue_offset, count_max, bytes_max)
         elif queue.follower is not None and queue_offset >= queue.pull_offset:
-            # The follower tells when there is more. It is behind a reader only if the broker has
-            # lost the end of its log.
-            return LogRead(b"", queue_offset, queue.pull_offset, False)
+            # The follower tells when there is more.
+            return LogRead(b"", queue_offset, queue.take_end(queue_offset), False)
         else:
             key = queue, queue_offset
             return self._fetches.get(key) or Fetch(queue, queue_offset)
@@ -205,7 +204,7 @@ class Reads:
         self._client.start_soon(self._follow, queue, queue.follower)
 
     def ask_tail(self, queue: RemoteQueue, then: Callable[[int], None]) -> None:
-        """Follow ``queue`` from its end on, and say where that is."""
+        """Say where the end of ``queue`` is, and tell of growth from there on."""
         self.tails_asked += 1
         self._client.start_soon(self._ask_tail, queue, then)
 
@@ -220,7 +219,9 @@ class Reads:
             except (RemotingError, BrokerError) as exc:
                 await self._pause(queue, exc)
         self.tails_asked -= 1
-        self.follow(queue, tail)
+        # A follower that stands still has lost its reader: what it holds is not wanted any more.
+        if queue.follower is None or not queue.room.is_set():
+            self.follow(queue, tail)
         then(tail)
 
     async def _follow(self, queue: RemoteQueue, scope: trio.CancelScope) -> None:
@@ -232,7 +233,7 @@ class Reads:
                 if result.status is PullStatus.FOUND:
                     self._arrived(queue, result)
                 elif result.next_offset != queue.pull_offset:
-                    queue.pull_offset = result.next_offset  # deleted, or lost by the broker
+                    queue.move_to(result.next_offset)
                     self._tell_growth(queue)
                 elif trio.current_time() - asked_at < HELD_S_MIN:
                     await trio.sleep(HELD_S_MIN)

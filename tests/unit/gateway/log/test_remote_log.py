@@ -257,6 +257,39 @@ async def test_records_at_hand_are_bounded_and_others_come_again() -> None:
         assert bodies(found)[0] == b"0" + bytes(1000)
 
 
+async def test_asking_for_the_end_again_disturbs_no_reader() -> None:
+    async with fake_cluster("a") as cluster, remote_log(cluster) as log:
+        broker, queue = cluster.brokers[0], log.queues("T")[0]
+        assert await tail_of(log, queue) == 0
+        grown: list[QueueHandle] = []
+        log.on_growth(grown.extend)
+        for number in range(20):
+            broker.store("T", 0, b"%d" % number)
+            assert await tail_of(log, queue) == number + 1
+            # A reader that begins there waits for what comes, and does not go back.
+            assert await read(log, queue, number + 1) == LogRead(b"", number + 1, number + 1, False)
+        await eventually(lambda: queue.pull_offset == 20)  # type: ignore[attr-defined]
+        assert queue in grown
+        assert len(bodies(await read(log, queue, 0))) == 20
+
+
+async def test_a_place_has_the_name_of_its_queue_and_is_not_asked_for_its_end() -> None:
+    async with fake_cluster("a") as cluster, remote_log(cluster) as log:
+        place = log.queue_of("T", "x")
+        assert log.describe(place) in {log.describe(queue) for queue in log.queues("T")}
+        told: list[int] = []
+        assert log.tail(place, told.append) is None
+        log.create_topic("New", 1)
+        assert log.describe(log.queue_of("New", "x")) == "New/not known yet"
+        log.create_topic("MQTT_RETAINED", 1)
+        await eventually(lambda: bool(log.queues("MQTT_RETAINED")))
+        (retained,) = log.queues("MQTT_RETAINED")
+        assert log.describe(retained) == "MQTT_RETAINED/0"  # as behind every port
+        await trio.sleep(0.05)
+        assert told == []
+        assert pulls(cluster.brokers[0]) == 0
+
+
 async def test_readers_of_one_place_share_a_pull() -> None:
     async with fake_cluster("a") as cluster, remote_log(cluster) as log:
         broker, queue = cluster.brokers[0], log.queues("T")[0]
