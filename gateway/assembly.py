@@ -19,6 +19,7 @@ from motelog.gateway.deliver.delivery import Delivery
 from motelog.gateway.log.log_port import LogPort
 from motelog.gateway.mapping.topic_mapping import TopicMapping
 from motelog.gateway.metrics import GatewayMetrics
+from motelog.gateway.operator import Operator
 from motelog.gateway.output import Output
 from motelog.gateway.publish.acknowledge import Answers
 from motelog.gateway.publish.exchanges import Exchanges
@@ -43,6 +44,7 @@ class GatewayParts:
     answers: Answers
     journal: SessionJournal
     listener: ReactorListener
+    operator: Operator
 
 
 def assemble(
@@ -136,4 +138,5 @@ def assemble(
         connections=connections,
         clock=clock,
     )
-    return GatewayParts(connections, delivery, clients, answers, journal, listener)
+    operator = Operator(log, retained, clock=clock, after=answers.after)
+    return GatewayParts(connections, delivery, clients, answers, journal, listener, operator)

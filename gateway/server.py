@@ -23,6 +23,7 @@ from motelog.gateway.config import GatewayConfig
 from motelog.gateway.log.log_port import LogPort
 from motelog.gateway.metrics import GatewayMetrics
 from motelog.gateway.mqtt.packet_types import ReasonCode
+from motelog.gateway.operator import Operator
 from motelog.gateway.state.journal import SessionJournal
 from motelog.gateway.state.retained import RetainedStore
 from motelog.gateway.state.view import IN_MEMORY, View
@@ -53,6 +54,8 @@ class Gateway:
         self.metrics = GatewayMetrics()
         #: (host, port) that clients connect to, once started.
         self.address: tuple[str, int] = ("", 0)
+        #: What the console asks, once started.
+        self.operator: Operator | None = None
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Serve until cancelled; started with ``await nursery.start(gateway.run)``.
@@ -108,6 +111,8 @@ class Gateway:
             connections_max=connections_max,
             wake=wake,
         )
+
+        self.operator = parts.operator
 
         async def deliver() -> None:
             # Delivers what the turn's own slice left over, and what others appended.

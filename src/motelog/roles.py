@@ -136,8 +136,9 @@ async def _start_all(
         health.started(role)
         logger.info("role started role=%s address=%s:%d", role, *service.address)
 
+    console = Console(config.admin, health, registry)
     if "console" in config.roles:
-        await start("console", config.admin.listen, Console(config.admin, health, registry))
+        await start("console", config.admin.listen, console)
     if "namesrv" in config.roles:
         kv_file = StateFile(_kv_config_path(config), holds="entries of the key-value table")
         namesrv = NameServer(config.namesrv, kv_file=kv_file)
@@ -156,6 +157,7 @@ async def _start_all(
         gateway = Gateway(section, _log_of(section, broker, health))
         registry.add_counters("motelog_gateway", gateway.metrics.sample)
         await start("gateway", config.gateway.listen, gateway)
+        console.retained.operator = gateway.operator
 
 
 def _log_of(config: GatewayConfig, broker: Broker | None, health: Health) -> LogPort:

@@ -15,6 +15,7 @@ from paho.mqtt.subscribeoptions import SubscribeOptions
 
 from motelog.testing import MotelogProcess
 from tests.integration.test_mqtt_clients import DEADLINE_S, VERSIONS, PahoClient
+from tests.support.cli import motelog, motelog_lines
 
 V5 = MQTTProtocolVersion.MQTTv5
 
@@ -27,7 +28,7 @@ def read(client: PahoClient, count: int) -> list[tuple[str, bytes, int, bool]]:
     """Return so many messages; there must be no more of them."""
     found = [client.messages.get(timeout=DEADLINE_S) for _ in range(count)]
     assert client.messages.empty()
-    return sorted((m.topic, m.payload, m.qos, m.retain) for m in found)
+    return sorted((m.topic, bytes(m.payload), m.qos, m.retain) for m in found)
 
 
 @VERSIONS
@@ -56,7 +57,7 @@ def test_expiry_counts_down(motelog_stack: MotelogProcess) -> None:
     client = PahoClient(motelog_stack.mqtt, V5, "kept-expiry")
     try:
         for topic, expiry_s in (("kept-expiry/long", 100), ("kept-expiry/short", 1)):
-            properties = Properties(PacketTypes.PUBLISH)
+            properties = Properties(PacketTypes.PUBLISH)  # type: ignore[no-untyped-call]  # paho
             properties.MessageExpiryInterval = expiry_s
             client.client.publish(topic, b"x", 1, retain=True, properties=properties)
         time.sleep(2.1)
@@ -138,3 +139,40 @@ def test_retained_messages_survive_the_server(tmp_path: Path, end: str) -> None:
         expected = sorted(b"%d" % number for number in range(count) if number % 10)
         assert sorted(payload for _, payload, _, _ in read(reader, len(expected))) == expected
         reader.stop()
+
+
+# --- motelog retained ------------------------------------------------------------------------
+
+
+def test_operator_lists_reads_and_deletes(motelog_stack: MotelogProcess) -> None:
+    host, port = motelog_stack.admin
+    at = ["--admin", f"{host}:{port}"]
+    client = PahoClient(motelog_stack.mqtt, V5, "kept-operator")
+    try:
+        for number in range(1200):  # several pages
+            client.client.publish(f"operated/{number:04}", b"%d" % number, 1, retain=True)
+        retain(client, "operated/x y/\u00e9", b"caf\xc3\xa9")
+        listed = motelog_lines(
+            "retained", "list", "-t", "operated/+", "--count", "2000", *at, "--json"
+        )
+        assert [line["topic"] for line in listed] == [f"operated/{n:04}" for n in range(1200)]
+        assert listed[7]["payload_bytes"] == 1
+        assert (listed[7]["qos"], listed[7]["client_id"]) == (1, "kept-operator")
+        few = motelog("retained", "list", "-t", "operated/#", "--count", "3", *at).stdout
+        assert few.splitlines()[1].startswith("operated/0000")
+        assert len(few.splitlines()) == 4
+        name = "operated/x y/\u00e9"
+        assert motelog("retained", "get", name, *at).stdout == "caf\u00e9\n"
+        assert motelog("retained", "delete", name, *at).stdout == f"deleted {name}\n"
+        client.subscribe("operated/x y/#", 1)
+        for command in ("get", "delete"):
+            gone = motelog("retained", command, name, *at)
+            assert gone.returncode == 1
+            assert "no retained message" in gone.stderr
+        retain(client, "operated/x y/z", b"live")
+        assert [m[1] for m in read(client, 1)] == [b"live"]
+        wrong = motelog("retained", "list", "-t", "a/#/b", *at)
+        assert wrong.returncode == 1
+        assert "'#' must be" in wrong.stderr
+    finally:
+        client.stop()

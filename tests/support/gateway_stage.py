@@ -84,6 +84,7 @@ class Stage:
         self.delivery = parts.delivery
         self.clients = parts.clients
         self.listener = parts.listener
+        self.operator = parts.operator
 
     def turn(
         self,

@@ -38,6 +38,7 @@ COMMANDS: Final = {
     "consume": "Print messages of a queue topic.",
     "bench": "Measure throughput and latency.",
     "spark": "Run Spark jobs on messages.",
+    "retained": "Look at retained messages and delete them.",
     "store": "Look into a store folder.",
     "config": "Check configuration files.",
     "doctor": "Check this machine.",

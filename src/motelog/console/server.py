@@ -5,6 +5,7 @@ Owns: the listening socket and the routes. Must not touch: what is healthy (heal
     GET /health/live    200 while the process answers
     GET /health/ready   200 when all roles take work, else 503; {"ready": bool, "faults": {...}}
     GET /metrics        Prometheus text
+    /retained           retained messages (``retained``)
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from starlette.routing import Route
 
 from motelog.config import AdminConfig
 from motelog.console.health import Health
+from motelog.console.retained import RetainedRoutes
 from motelog.core.addresses import parse_address
 from motelog.core.limited_log import LimitedLog
 from motelog.core.metrics import CONTENT_TYPE, Registry
@@ -58,6 +60,7 @@ class Console:
         self._config = config
         self._health = health
         self._registry = registry
+        self.retained = RetainedRoutes()
         self.address: tuple[str, int] = parse_address(config.listen)
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
@@ -84,6 +87,7 @@ class Console:
                 Route("/health/live", self._live),
                 Route("/health/ready", self._ready),
                 Route("/metrics", self._metrics),
+                *self.retained.routes(),
             ]
         )
 
