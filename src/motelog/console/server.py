@@ -56,11 +56,13 @@ _accept_line = _AcceptFilter()
 class Console:
     """The admin listener as a service; ``address`` is known once started."""
 
-    def __init__(self, config: AdminConfig, health: Health, registry: Registry) -> None:
+    def __init__(
+        self, config: AdminConfig, health: Health, registry: Registry, retained: RetainedRoutes
+    ) -> None:
         self._config = config
         self._health = health
         self._registry = registry
-        self.retained = RetainedRoutes()
+        self._retained = retained
         self.address: tuple[str, int] = parse_address(config.listen)
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
@@ -87,7 +89,7 @@ class Console:
                 Route("/health/live", self._live),
                 Route("/health/ready", self._ready),
                 Route("/metrics", self._metrics),
-                *self.retained.routes(),
+                *self._retained.routes(),
             ]
         )
 

@@ -30,6 +30,7 @@ class FakeService:
     metrics = type("FakeMetrics", (), {"sample": staticmethod(dict)})
     api = type("FakeApi", (), {"fence_reason": None})
     is_registered = True
+    operator = None
 
     start_progress: StartProgress | None = None
 
@@ -192,7 +193,7 @@ async def test_a_long_start_is_told_to_health_and_to_whoever_asked(
     class Observed(FakeService):
         name = "console"
 
-        def __init__(self, section: object, health: Health, registry: Registry) -> None:
+        def __init__(self, section: object, health: Health, *more: object) -> None:
             super().__init__()
             seen.append(health)
 
@@ -244,7 +245,7 @@ async def test_fenced_store_and_lost_registration_end_readiness(
     class Recording(FakeService):
         name = "console"
 
-        def __init__(self, section: object, health: Health, registry: Registry) -> None:
+        def __init__(self, section: object, health: Health, *more: object) -> None:
             super().__init__()
             seen.append(health)
 
