@@ -14,7 +14,6 @@ import gc
 import platform
 import random
 import struct
-import sys
 import tempfile
 import time
 from collections import Counter
@@ -206,4 +205,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()
