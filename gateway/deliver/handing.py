@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from operator import itemgetter
-from typing import Final, NamedTuple, TypeAlias
+from typing import Final, TypeAlias
 
 from motelog.core.message import SYS_FLAG_COMPRESSED
 from motelog.core.records.decode import inflate
@@ -21,7 +21,6 @@ from motelog.gateway.deliver.outgoing import (
     V5_PROPERTIES,
     BriefRecord,
     OutgoingMessage,
-    encode,
     identifier_property,
     message_qos,
 )
@@ -29,6 +28,7 @@ from motelog.gateway.deliver.sender import Outcome, Sender
 from motelog.gateway.deliver.watched import WatchedQueues
 from motelog.gateway.mapping.message_properties import delivery_properties
 from motelog.gateway.metrics import GatewayMetrics
+from motelog.gateway.mqtt.frames import encode_publish
 from motelog.gateway.sessions.connection import PACKET_BYTES_LIMIT, Connection
 from motelog.gateway.sessions.groups import Group, Member
 from motelog.gateway.sessions.inflight import flight_of
@@ -103,20 +103,24 @@ class Handing:
         return waits
 
 
-class _Message(NamedTuple):
-    """One record as it is handed out; ``block`` has its MQTT 5 properties."""
-
-    name: bytes
-    body: bytes
-    block: bytes | None
-    qos: int
-    record: BriefRecord
-
-
 class _Batch:
-    """What one member takes of a slice; ``bytes`` counts what its output holds already."""
+    """What one member takes of a slice; ``bytes`` counts what its output holds already.
 
-    __slots__ = ("bytes", "connection", "count", "is_full", "is_plain", "member", "parts", "qos")
+    Messages up to ``plain_qos`` need no check, no mark, and nothing of the member's own.
+    """
+
+    __slots__ = (
+        "bytes",
+        "connection",
+        "count",
+        "is_full",
+        "member",
+        "parts",
+        "plain_qos",
+        "qos",
+        "version",
+        "window",
+    )
 
     def __init__(self, member: Member, connection: Connection, waiting_bytes: int) -> None:
         self.member = member
@@ -126,13 +130,16 @@ class _Batch:
         self.count = 0
         self.parts: list[bytes] = []
         self.is_full = False
-        #: Whether messages to it need no check, and nothing of their own.
-        self.is_plain = not (
+        self.version = connection.version
+        self.window = member.session.inflight
+        self.plain_qos = 1 if member.session.expiry_s else 2
+        if (
             member.identifier
             or member.options & RETAIN_AS_PUBLISHED
             or connection.packet_bytes_max < PACKET_BYTES_LIMIT
             or connection.topic_alias_max
-        )
+        ):
+            self.plain_qos = -1
 
 
 class _Slice:
@@ -145,12 +152,14 @@ class _Slice:
         "_has_spare",
         "_last",
         "_now_ms",
+        "_output_bytes_high",
         "_queue_number",
         "_takers",
     )
 
     def __init__(self, handing: Handing, group: Group, queue_number: int, now_ms: int) -> None:
         self._handing = handing
+        self._output_bytes_high = handing.output_bytes_high
         self._group = group
         self._queue_number = queue_number
         self._now_ms = now_ms
@@ -178,21 +187,25 @@ class _Slice:
                 metrics.messages_expired += 1
                 return True
         qos = message_qos(properties)
-        message = _Message(name, body, block, qos, record)
         for batch in self._takers:
-            outcome = self._give(batch, message)
-            if outcome is Outcome.SENT:
-                return True
-            if outcome is Outcome.TOO_LARGE:
-                outcome = self._give_any(message)
-                metrics.messages_dropped_too_large += outcome is Outcome.TOO_LARGE
-                return outcome is not Outcome.NO_ROOM
+            sent_qos = qos if qos < batch.qos else batch.qos
+            if sent_qos <= batch.plain_qos:
+                if self._add(batch, name, body, block, sent_qos, record[0]):
+                    return True
+            else:
+                outcome = self._offer(batch, name, record, sent_qos)
+                if outcome is Outcome.SENT:
+                    return True
+                if outcome is Outcome.TOO_LARGE:
+                    outcome = self._give_any(name, body, block, qos, record)
+                    metrics.messages_dropped_too_large += outcome is Outcome.TOO_LARGE
+                    return outcome is not Outcome.NO_ROOM
             batch.is_full = True
         if qos:
             return False
-        if not self._has_spare or self._give_any(message) is not Outcome.SENT:
-            self._has_spare = False
-            metrics.messages_dropped_qos0 += 1
+        if self._has_spare:
+            self._has_spare = self._give_any(name, body, block, 0, record) is Outcome.SENT
+        metrics.messages_dropped_qos0 += not self._has_spare
         return True
 
     def send(self) -> None:
@@ -214,11 +227,7 @@ class _Slice:
             has_room = False
             for sample in self._group.samples():
                 batches = [self._batch(member) for member in sample]
-                by_room = [
-                    (batch.member.session.inflight.room, batch)
-                    for batch in batches
-                    if not batch.is_full
-                ]
+                by_room = [(batch.window.room, batch) for batch in batches if not batch.is_full]
                 by_room.sort(key=itemgetter(0), reverse=True)
                 # Those with the most room take one each, then they are as many as have one less.
                 equals: list[_Batch] = []
@@ -250,75 +259,84 @@ class _Slice:
 
     # --- one message to one member -------------------------------------------------------
 
-    def _give_any(self, message: _Message) -> Outcome:
+    def _give_any(
+        self, name: bytes, body: bytes, block: bytes | None, qos: int, record: BriefRecord
+    ) -> Outcome:
         """Give a message to any member; if none takes it, say whether one might later."""
         refusal = Outcome.TOO_LARGE
         for sample in self._group.samples():
             for member in sample:
-                outcome = self._give(self._batch(member), message)
+                batch = self._batch(member)
+                outcome = Outcome.NO_ROOM
+                if not batch.is_full:
+                    sent_qos = min(qos, batch.qos)
+                    if sent_qos > batch.plain_qos:
+                        outcome = self._offer(batch, name, record, sent_qos)
+                    elif self._add(batch, name, body, block, sent_qos, record[0]):
+                        outcome = Outcome.SENT
                 if outcome is Outcome.SENT:
                     return outcome
                 if outcome is Outcome.NO_ROOM:
                     refusal = outcome
         return refusal
 
-    def _give(self, batch: _Batch, message: _Message) -> Outcome:
-        if batch.is_full:
-            return Outcome.NO_ROOM
-        qos = min(message.qos, batch.qos)
-        if batch.is_plain and not (qos == 2 and batch.member.session.expiry_s):
-            outcome = self._add(batch, message, qos)
-        else:
-            outcome = self._offer(batch, message)
-        if outcome is Outcome.SENT:
-            self._last = batch.member
-            if qos == 2 and self._group.expiry_s:
-                self._mark(message)
-        return outcome
-
-    def _add(self, batch: _Batch, message: _Message, qos: int) -> Outcome:
-        """Put a packet behind what the member is sent of this slice."""
-        packet, number_at = encode(
-            message.name,
-            message.body,
-            0x30 | qos << 1,
-            batch.connection.version,
-            message.block,
+    def _add(
+        self,
+        batch: _Batch,
+        name: bytes,
+        body: bytes,
+        block: bytes | None,
+        qos: int,
+        queue_offset: int,
+    ) -> bool:
+        """Put a packet behind what the member is sent of this slice; False without room."""
+        version = batch.version
+        packet, number_at = encode_publish(
+            name, body, 0x30 | qos << 1, version, block if version == 5 else None
         )
         if qos:
-            flight = flight_of(self._queue_number, message.record[0], qos, self._group.number)
-            packet_id = batch.member.session.inflight.allocate(flight)
+            flight = flight_of(self._queue_number, queue_offset, qos, self._group.number)
+            packet_id = batch.window.allocate(flight)
             if not packet_id:
-                return Outcome.NO_ROOM
+                return False
             batch.parts += packet[:number_at], _PACKET_IDS[packet_id], packet[number_at + 2 :]
         else:
             batch.parts.append(packet)
         batch.count += 1
         batch.bytes += len(packet)
-        batch.is_full = batch.bytes > self._handing.output_bytes_high
-        return Outcome.SENT
+        batch.is_full = batch.bytes > self._output_bytes_high
+        self._last = batch.member
+        if qos == 2:
+            self._mark(queue_offset)
+        return True
 
-    def _offer(self, batch: _Batch, message: _Message) -> Outcome:
+    def _offer(self, batch: _Batch, name: bytes, record: BriefRecord, qos: int) -> Outcome:
         """Send a message that has something of the member's own, or must be marked first."""
-        outgoing = OutgoingMessage(message.record, message.name, self._now_ms)
         identifier = batch.member.identifier
-        return self._handing.sender.offer(
+        outcome = self._handing.sender.offer(
             batch.member.session,
             batch.member.options,
-            outgoing,
+            OutgoingMessage(record, name, self._now_ms),
             self._queue_number,
-            message.record[0],
+            record[0],
             identifiers=identifier_property(identifier) if identifier else b"",
             group_number=self._group.number,
         )
+        if outcome is Outcome.SENT:
+            self._last = batch.member
+            if qos == 2:
+                self._mark(record[0])
+        return outcome
 
-    def _mark(self, message: _Message) -> None:
+    def _mark(self, queue_offset: int) -> None:
         """Note that the group has handed out a QoS 2 message, whatever the next tick tells.
 
         After a crash another member must not get it. [MQTT-4.8.2-5]
         """
+        if not self._group.expiry_s:
+            return
         handing, name = self._handing, self._group.name
         queue_name = handing.queues.places[self._queue_number][1]
-        sent = Mark(MarkKind.SENT, name, _NO_PACKET_ID, queue_name, message.record[0])
+        sent = Mark(MarkKind.SENT, name, _NO_PACKET_ID, queue_name, queue_offset)
         handing.journal.mark(sent)
         handing.journal.mark(Mark(MarkKind.COMPLETED, name, _NO_PACKET_ID))

@@ -217,11 +217,15 @@ class Session:
             raise ProtocolViolationError("PUBACK for a message with QoS 2")
         if not window.ack(packet_id):
             return False
+        if self.lagging:
+            return True
         particulars = self._particulars
-        return bool(
-            self.lagging
-            or (particulars is not None and (particulars.replays or particulars.shares))
-        )
+        if particulars is None:
+            return False
+        for group in particulars.shares.values():
+            if group.lagging or group.front:
+                return True
+        return bool(particulars.replays)
 
     # --- QoS 2 from the client -----------------------------------------------------------
 

@@ -15,7 +15,6 @@ from motelog.gateway.mqtt.packet_types import (
     Unsubscribe,
 )
 from motelog.gateway.mqtt.subscribe import encode_subscribe, encode_unsubscribe
-from motelog.gateway.mqtt.varint import decode_varint
 from tests.support.gateway_stage import Stage
 from tests.unit.gateway.test_sessions import (
     Message,
@@ -32,21 +31,8 @@ from tests.unit.gateway.test_sessions import (
 GROUP = "$share/g/t/#"
 
 
-def packets(stage: Stage, number: int) -> list[bytes]:
-    """Return the packets that a client was sent, also those that came in one piece."""
-    data = b"".join(stage.sent(number))
-    found = []
-    while data:
-        decoded = decode_varint(data, 1, len(data))
-        assert decoded is not None
-        end = decoded[0] + decoded[1]
-        found.append(data[:end])
-        data = data[end:]
-    return found
-
-
 def messages(stage: Stage, number: int) -> list[Message]:
-    return [published(packet) for packet in packets(stage, number) if packet[0] >> 4 == 3]
+    return [published(packet) for packet in stage.packets(number) if packet[0] >> 4 == 3]
 
 
 def payloads(stage: Stage, number: int) -> list[bytes]:
@@ -212,7 +198,7 @@ def test_messages_of_a_persistent_member_that_goes_away_go_to_another_at_once() 
     member(stage, 2)
     lose(stage, 1)
     settle(stage)
-    [packet] = [packet for packet in packets(stage, 2) if packet[0] >> 4 == 3]
+    [packet] = [packet for packet in stage.packets(2) if packet[0] >> 4 == 3]
     assert packet[0] == 0x32  # for this client it is no duplicate
     assert published(packet).payload == b"a"
     assert connect(stage, 1, "m1")
@@ -233,7 +219,7 @@ def test_qos_2_message_stays_with_the_session_that_was_sent_it() -> None:
     assert payloads(stage, 2) == []
     assert connect(stage, 1, "m1")
     settle(stage)
-    [packet] = packets(stage, 1)
+    [packet] = stage.packets(1)
     assert packet[0] == 0x3C
     assert published(packet).payload == b"a"
 
@@ -268,7 +254,7 @@ def test_unsubscribed_member_keeps_what_it_was_sent_until_its_connection_ends() 
     member(stage, 2)
     stage.turn((1, encode_unsubscribe(5, Unsubscribe(8, (GROUP,)))))
     settle(stage)
-    assert packets(stage, 1)[-1][0] == 0xB0
+    assert stage.packets(1)[-1][0] == 0xB0
     send(stage, b"c")
     assert payloads(stage, 2) == [b"c"]
     ack(stage, 1, 0x40, 1)
@@ -325,7 +311,7 @@ def test_group_of_a_queue_that_lags_begins_at_its_tail() -> None:
     packet = encode_subscribe(5, Subscribe(7, (SubscribeEntry("$share/g/race/#", 1),)))
     stage.turn((1, before), (1, packet))
     settle(stage)
-    assert [packet[0] for packet in packets(stage, 1)] == [0x40, 0x90]
+    assert [packet[0] for packet in stage.packets(1)] == [0x40, 0x90]
     send(stage, b"after", topic="race")
     assert payloads(stage, 1) == [b"after"]
 
