@@ -189,6 +189,21 @@ def test_unacknowledged_messages_of_a_lost_member_go_to_another_first() -> None:
     assert payloads(stage, 2) == [b"3"]
 
 
+def test_what_was_given_back_goes_before_what_is_published_in_the_same_turn() -> None:
+    stage = Stage(GatewayConfig(inflight_max=1))
+    member(stage, 1)
+    send(stage, b"a")
+    member(stage, 2)
+    send(stage, b"b")
+    assert payloads(stage, 2) == [b"b"]
+    lose(stage, 1)
+    connect(stage, 9, "publisher", properties=NO_PROPERTIES)
+    stage.turn((2, b"\x40\x02\0\x01"), (9, b"\x32\x09\0\x03t/1\0\x01\0c"))
+    assert payloads(stage, 2) == [b"a"]
+    ack(stage, 2, 0x40, 2)
+    assert payloads(stage, 2) == [b"c"]
+
+
 def test_messages_of_a_persistent_member_that_goes_away_go_to_another_at_once() -> None:
     stage = Stage()
     connect(stage, 1, "m1")
