@@ -28,8 +28,9 @@ from motelog.gateway.publish.retaining import Retaining
 from motelog.gateway.publish.routes import Routes
 from motelog.gateway.publish.wills import Wills
 from motelog.gateway.sessions.connection import Connection
-from motelog.gateway.sessions.session import Session
+from motelog.gateway.sessions.groups import Receiver
 from motelog.gateway.sessions.subscriptions import SubscriptionTree
+from motelog.gateway.sharing import SharedSubscriptions
 from motelog.gateway.state.journal import SessionJournal
 from motelog.gateway.state.retained import RetainedStore
 
@@ -68,7 +69,7 @@ def assemble(
     log.create_topic(config.default_topic, config.topic_queue_count)
     mapping = TopicMapping(config.topic_map, default_topic=config.default_topic)
     connections: list[Connection | None] = [None] * (connections_max + CONNECTIONS_RESERVED)
-    subscriptions: SubscriptionTree[Session] = SubscriptionTree()
+    subscriptions: SubscriptionTree[Receiver] = SubscriptionTree()
     routes = Routes(
         mapping,
         log,
@@ -103,9 +104,11 @@ def assemble(
         output_bytes_high=config.output_bytes_high,
         wake=wake,
     )
+    shared = SharedSubscriptions(subscriptions, delivery, journal, metrics, clock=clock)
     clients = Clients(
         config,
         subscriptions,
+        shared,
         delivery,
         journal,
         metrics,

@@ -43,6 +43,7 @@ from motelog.gateway.sessions.connect_rules import (
     refuse_unread,
 )
 from motelog.gateway.sessions.connection import Connection
+from motelog.gateway.sessions.groups import Receiver
 from motelog.gateway.sessions.publish_rules import unexpected
 from motelog.gateway.sessions.session import Session
 from motelog.gateway.sessions.subscribe_rules import (
@@ -52,6 +53,7 @@ from motelog.gateway.sessions.subscribe_rules import (
     unsubscribe,
 )
 from motelog.gateway.sessions.subscriptions import SubscriptionTree
+from motelog.gateway.sharing import SharedSubscriptions, is_shared
 from motelog.gateway.state.journal import SessionJournal
 from motelog.gateway.state.stored import Received, StoredFilter, StoredSession, StoredWill
 from motelog.gateway.state.view import ViewError
@@ -82,7 +84,8 @@ class Clients:
     def __init__(
         self,
         config: GatewayConfig,
-        subscriptions: SubscriptionTree[Session],
+        subscriptions: SubscriptionTree[Receiver],
+        shared: SharedSubscriptions,
         delivery: Delivery,
         journal: SessionJournal,
         metrics: GatewayMetrics,
@@ -97,6 +100,7 @@ class Clients:
         self._connections_max = connections_max
         self._connect_rules = ConnectRules(config)
         self._subscriptions = subscriptions
+        self._shared = shared
         self._delivery = delivery
         self._journal = journal
         self._clock = clock
@@ -164,6 +168,7 @@ class Clients:
         session = connection.session
         if session is not None:
             session.detach()
+            self._shared.lost(session)
             self._leave(session)
 
     # --- the life of a session -----------------------------------------------------------
@@ -180,11 +185,13 @@ class Clients:
         self._delivery.forget(session)
         for topic_filter in list(session.filters):
             self._remove_subscription(session, topic_filter)
+        self._shared.leave_all(session)
         del self._by_client_id[session.client_id]
 
     def _stored(self, session: Session, *, left_ms: int | None = None) -> StoredSession:
         """Return the state of a session as the log keeps it."""
         filters = tuple(self._stored_filter(session, text) for text in session.filters)
+        filters += self._shared.filters(session)
         stored = StoredSession(
             session.client_id,
             session.expiry_s,
@@ -219,6 +226,7 @@ class Clients:
 
     def _resume(self, session: Session, stored: StoredSession) -> None:
         """Put a stored session into memory; it has its connection already."""
+        stored = self._shared.resume(session, stored)
         for one in stored.filters:
             self._subscriptions.add(one.topic_filter, session, one.options)
             session.add_filter(one.topic_filter)
@@ -237,6 +245,7 @@ class Clients:
         if stored.will is not None:
             self._publish_will(stored.client_id, stored.will)
         self._journal.end(stored.client_id)
+        self._shared.ended(stored)
 
     def tick(self) -> bool:
         """Store how far delivery has got, end sessions and publish wills that are due.
@@ -245,6 +254,7 @@ class Clients:
         """
         self._journal.tick(self._delivery.positions(), self._delivery.progress())
         now_ms = self._clock.now_ms()
+        self._shared.tick()
         due = self._journal.due(now_ms, DUE_MAX)
         for stored in due:
             expires_ms = stored.expires_ms
@@ -440,6 +450,9 @@ class Clients:
 
     def _add_subscription(self, session: Session, granted: Granted) -> None:
         topic_filter = granted.topic_filter
+        if is_shared(topic_filter):
+            self._shared.join(session, topic_filter, granted.options, granted.identifier)
+            return
         is_new = self._subscriptions.add(topic_filter, session, granted.options)
         if is_new:
             session.add_filter(topic_filter)
@@ -468,7 +481,10 @@ class Clients:
         unsubscribed = unsubscribe(session, connection.version, first_byte, body)
         connection.check_size(unsubscribed.unsuback)
         for topic_filter in unsubscribed.removed:
-            self._remove_subscription(session, topic_filter)
+            if is_shared(topic_filter):
+                self._shared.leave(session, topic_filter)
+            else:
+                self._remove_subscription(session, topic_filter)
         self._answer_stored(connection, session, unsubscribed.unsuback)
 
     def _remove_subscription(self, session: Session, topic_filter: str) -> None:

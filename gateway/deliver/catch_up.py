@@ -27,6 +27,7 @@ from motelog.gateway.log.log_port import LogPort, LogRead, QueueHandle, Waiting
 from motelog.gateway.mapping.topic_mapping import TopicMapping
 from motelog.gateway.metrics import GatewayMetrics
 from motelog.gateway.mqtt.topics import check_topic_name, matches
+from motelog.gateway.sessions.groups import Receiver
 from motelog.gateway.sessions.inflight import read_flight
 from motelog.gateway.sessions.session import Session
 from motelog.gateway.sessions.subscriptions import SubscriptionTree, merge_options
@@ -45,11 +46,12 @@ class CatchUp:
         log: LogPort,
         queues: WatchedQueues,
         mapping: TopicMapping,
-        subscriptions: SubscriptionTree[Session],
+        subscriptions: SubscriptionTree[Receiver],
         sender: Sender,
         replays: Replays,
         metrics: GatewayMetrics,
         *,
+        resent: Callable[[Session], None],
         wake: Callable[[], None],
     ) -> None:
         self._log_port = log
@@ -59,6 +61,7 @@ class CatchUp:
         self._sender = sender
         self._replays = replays
         self._metrics = metrics
+        self._resent = resent
         self._wake = wake
         #: Receivers that have room again and wait for ``serve``.
         self.returning: dict[Session, None] = {}
@@ -194,7 +197,8 @@ class CatchUp:
         if found is None:
             try:
                 check_topic_name(name)
-                found = self._subscriptions.match(name.decode())
+                matched = self._subscriptions.match(name.decode())
+                found = {one: matched[one] for one in matched if isinstance(one, Session)}
             except (TopicNameError, MalformedPacketError):
                 found = {}  # counted by the live path
             self._matches[name] = found
@@ -257,6 +261,7 @@ class CatchUp:
                     return
             del resend[0]
         self.returning[session] = None
+        self._resent(session)
 
     def _send_flight(self, session: Session, packet_id: int, flight: int, now_ms: int) -> bool:
         """Send one message again; return False if that must wait for the log or the socket."""

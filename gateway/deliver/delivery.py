@@ -25,6 +25,7 @@ from typing import Final
 from motelog.core.message import SYS_FLAG_COMPRESSED
 from motelog.core.records.decode import decode_brief, inflate
 from motelog.gateway.deliver.catch_up import CatchUp
+from motelog.gateway.deliver.handing import Handing, Matched
 from motelog.gateway.deliver.outgoing import (
     INFLATED_BYTES_MAX,
     TOPIC_PROPERTY,
@@ -39,12 +40,14 @@ from motelog.gateway.deliver.plans import Plan, Plans
 from motelog.gateway.deliver.replay import QUEUE_NAME as RETAINED_QUEUE
 from motelog.gateway.deliver.replay import Replays
 from motelog.gateway.deliver.sender import After, Sender
+from motelog.gateway.deliver.shares import Shares
 from motelog.gateway.deliver.watched import WatchedQueue, WatchedQueues, count_lost
 from motelog.gateway.log.log_port import LogPort, LogRead, QueueHandle
 from motelog.gateway.mapping.message_properties import delivery_properties
 from motelog.gateway.mapping.topic_mapping import TopicMapping
 from motelog.gateway.metrics import GatewayMetrics
 from motelog.gateway.output import Output
+from motelog.gateway.sessions.groups import Group, Receiver
 from motelog.gateway.sessions.inflight import flight_of, read_flight
 from motelog.gateway.sessions.session import Session
 from motelog.gateway.sessions.subscriptions import SubscriptionTree
@@ -67,7 +70,7 @@ class Delivery:
         self,
         log: LogPort,
         mapping: TopicMapping,
-        subscriptions: SubscriptionTree[Session],
+        subscriptions: SubscriptionTree[Receiver],
         journal: SessionJournal,
         retained: RetainedStore,
         metrics: GatewayMetrics,
@@ -94,12 +97,24 @@ class Delivery:
             self._sender,
             self._replays,
             metrics,
+            resent=self.acknowledged,
+            wake=wake,
+        )
+        #: What shared subscriptions change.
+        self.shares = Shares(
+            log,
+            self._queues,
+            self._sender,
+            Handing(
+                self._queues, self._sender, journal, metrics, output_bytes_high=output_bytes_high
+            ),
+            metrics,
+            has_grown=lambda queue: queue in self._grown,
             wake=wake,
         )
         self._grown: dict[WatchedQueue, None] = {}
         # The parts hold the state that subscriptions and acknowledgements change.
         self.replan = self._plans.replan
-        self.acknowledged = self._catch_up.acknowledged
         self.add_replay = self._replays.add
         self.replays = self._replays.stored
         log.on_growth(self._on_growth)
@@ -206,6 +221,11 @@ class Delivery:
             for queue in self._queues.needed(topic_filter.topic_filter)
         }
 
+    def acknowledged(self, session: Session) -> None:
+        """Note that ``session`` has room in its window or socket again."""
+        self._catch_up.acknowledged(session)
+        self.shares.has_room(session)
+
     def forget(self, session: Session) -> None:
         """Drop the cursors of a session that has lost its connection; its filters go after it."""
         self._catch_up.forget(session)
@@ -237,6 +257,8 @@ class Delivery:
         places = self._queues.places
         stored = []
         for packet_id, flight in session.inflight:
+            if self.shares.keeps(flight):
+                continue
             place = read_flight(flight)
             state = FlightState.RELEASED if place.is_released else FlightState.SENT
             name = places[place.queue_number][1]
@@ -252,18 +274,23 @@ class Delivery:
         """Return what has changed since the last call, of sessions not at the live positions."""
         changed = self._sender.changed
         told = []
-        for session, before in list(changed.items()):
-            lagging = session.lagging or ()
-            cursors = {q.name: self._catch_up.cursor_of(session, q) for q in lagging}
-            replays = self._replays.stored(session)
-            now = Progress(session.client_id, cursors, self.inflight(session), replays)
+        for receiver, before in list(changed.items()):
+            now = self._progress_of(receiver)
             if now.cursors or now.inflight or now.replays:
-                changed[session] = now
+                changed[receiver] = now
             else:
-                del changed[session]
+                del changed[receiver]
             if now != before:
                 told.append(now)
         return told
+
+    def _progress_of(self, receiver: Receiver) -> Progress:
+        if isinstance(receiver, Group):
+            return self.shares.progress(receiver)
+        lagging = receiver.lagging or ()
+        cursors = {q.name: self._catch_up.cursor_of(receiver, q) for q in lagging}
+        replays = self._replays.stored(receiver)
+        return Progress(receiver.client_id, cursors, self.inflight(receiver), replays)
 
     # --- the log has grown ---------------------------------------------------------------
 
@@ -287,8 +314,10 @@ class Delivery:
         catch_up = self._catch_up
         if catch_up.has_more:
             catch_up.serve(now_ms)
+        if self.shares.returning:
+            self.shares.serve(now_ms)
         self._sender.send_held()
-        is_more = bool(self._grown) or catch_up.has_more
+        is_more = bool(self._grown) or catch_up.has_more or bool(self.shares.returning)
         if is_more:
             self._wake()  # the caller may not call again
         return is_more
@@ -312,6 +341,7 @@ class Delivery:
             count_lost(self._metrics, queue.name, queue.next_offset, read.begin_offset)
         plans = self._plans
         by_name = plans.by_name
+        shared: dict[Group, list[Matched]] = {}
         for record in decode_brief(read.records, TOPIC_PROPERTY):
             name = record[1] or native_topic_name(record)
             try:
@@ -321,7 +351,12 @@ class Delivery:
             if plan is not None:
                 if plan.version < plans.version:
                     plans.refresh(plan)
-                self._send_live(plan, name, record, queue, now_ms)
+                if plan.direct or plan.windowed or plan.particular:
+                    self._send_live(plan, name, record, queue, now_ms)
+                for group in plan.shared:
+                    shared.setdefault(group, []).append((name, record))
+        if shared:
+            self.shares.deliver(shared, queue, now_ms)
         queue.next_offset = read.next_offset
         return read.is_more
 
@@ -335,6 +370,7 @@ class Delivery:
         """Go on with a queue whose tail is known now: live, and for those that came back."""
         for session in list(queue.lagging):
             self._catch_up.acknowledged(session)
+        self.shares.tail_known(queue)
         self._go_on(queue)
 
     def _send_live(

@@ -89,6 +89,11 @@ def encode(
     return encode_publish(name, body, first_byte, version, block if version == 5 else None)
 
 
+def identifier_property(identifier: int) -> bytes:
+    """Return a subscription identifier as a property."""
+    return _IDENTIFIER + encode_varint(identifier)
+
+
 def identifiers_for(session: Session, options: int, name: bytes, replayed: str) -> bytes:
     """Return the subscription identifiers of the filters that match a topic name, as properties.
 
@@ -100,7 +105,7 @@ def identifiers_for(session: Session, options: int, name: bytes, replayed: str) 
         for topic_filter, identifier in session.particulars.identifiers.items():
             # [MQTT-3.3.4-4] [MQTT-3.3.4-5]
             if topic_filter == replayed if replayed else matches(topic_filter, topic_name):
-                found = _IDENTIFIER + encode_varint(identifier) + found
+                found = identifier_property(identifier) + found
     return found
 
 

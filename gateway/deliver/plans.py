@@ -26,6 +26,7 @@ from motelog.gateway.metrics import GatewayMetrics
 from motelog.gateway.mqtt.topics import check_topic_name, has_wildcard
 from motelog.gateway.output import Output
 from motelog.gateway.sessions.connection import PACKET_BYTES_LIMIT
+from motelog.gateway.sessions.groups import Group, Receiver
 from motelog.gateway.sessions.session import Session
 from motelog.gateway.sessions.subscriptions import (
     HAS_IDENTIFIER,
@@ -51,10 +52,10 @@ _PARTICULAR: Final = NO_LOCAL | RETAIN_AS_PUBLISHED | HAS_IDENTIFIER
 class Plan:
     """Who receives a topic name, in groups that take one encoding and one call each."""
 
-    __slots__ = ("direct", "entries", "matches", "particular", "version", "windowed")
+    __slots__ = ("direct", "entries", "matches", "particular", "shared", "version", "windowed")
 
     def __init__(
-        self, entries: tuple[Entry, ...], matches: dict[Session, int], version: int
+        self, entries: tuple[Entry, ...], matches: dict[Receiver, int], version: int
     ) -> None:
         #: What to fill it with again; empty where that is not needed.
         self.entries = entries
@@ -62,12 +63,16 @@ class Plan:
         self.version = version
         self.fill(matches)
 
-    def fill(self, matches: dict[Session, int]) -> None:
+    def fill(self, matches: dict[Receiver, int]) -> None:
         """Plan for these receivers, in place: many names may have this plan."""
         self.matches = matches
+        shared: list[Group] = []
         groups: dict[tuple[Output, int, int], tuple[list[Session], list[int]]] = {}
         particular: list[Session] = []
         for session, options in matches.items():
+            if isinstance(session, Group):
+                shared.append(session)
+                continue
             connection = session.connection
             if connection is None:
                 continue
@@ -88,6 +93,8 @@ class Plan:
         # Tuples, as an empty one is no object of its own: most plans have one receiver.
         #: Sessions for which each message is made and checked by itself.
         self.particular = tuple(particular)
+        #: Groups of which one member takes each message.
+        self.shared = tuple(shared)
         #: (output, MQTT version, sessions with a QoS 0 subscription, their connections)
         self.direct = tuple(
             [
@@ -105,7 +112,7 @@ class Plan:
 class Plans:
     """Topic name -> Plan, None where nobody receives it; made when a message of that name comes."""
 
-    def __init__(self, subscriptions: SubscriptionTree[Session], metrics: GatewayMetrics) -> None:
+    def __init__(self, subscriptions: SubscriptionTree[Receiver], metrics: GatewayMetrics) -> None:
         self._subscriptions = subscriptions
         self._metrics = metrics
         #: Read by the live path; ``make`` answers a miss, and ``refresh`` fills a stale plan.

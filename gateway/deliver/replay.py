@@ -21,6 +21,7 @@ from motelog.core.topic_names import MQTT_RETAINED_TOPIC
 from motelog.gateway.deliver.outgoing import OutgoingMessage
 from motelog.gateway.deliver.sender import Sender
 from motelog.gateway.deliver.watched import WatchedQueues
+from motelog.gateway.sessions.groups import Receiver
 from motelog.gateway.sessions.session import Session
 from motelog.gateway.sessions.subscriptions import SubscriptionTree
 from motelog.gateway.state.retained import Before, RetainedStore
@@ -64,7 +65,7 @@ class Replays:
         self,
         retained: RetainedStore,
         queues: WatchedQueues,
-        subscriptions: SubscriptionTree[Session],
+        subscriptions: SubscriptionTree[Receiver],
         sender: Sender,
     ) -> None:
         self._retained = retained

@@ -11,6 +11,7 @@ Spec: MQTT 5.0 sections 3.3, 4.3, 4.4 and 4.9.
 from __future__ import annotations
 
 from collections.abc import Callable
+from enum import Enum, auto
 from typing import NamedTuple
 
 from motelog.core.errors import MotelogError
@@ -24,6 +25,7 @@ from motelog.gateway.log.log_port import Ticket
 from motelog.gateway.metrics import GatewayMetrics
 from motelog.gateway.mqtt.packet_types import PacketType
 from motelog.gateway.sessions.connection import Connection
+from motelog.gateway.sessions.groups import Receiver
 from motelog.gateway.sessions.inflight import flight_of, read_flight
 from motelog.gateway.sessions.session import Session
 from motelog.gateway.sessions.subscriptions import (
@@ -39,6 +41,16 @@ _RETAIN = 0x01
 
 #: ``after(ticket, then)``: call ``then`` with the ticket's error when it has settled.
 After = Callable[[Ticket, Callable[[MotelogError | None], None]], None]
+
+
+class Outcome(Enum):
+    """What has become of a message that was offered to a receiver."""
+
+    SENT = auto()
+    NO_ROOM = auto()
+    """Its window or its output is full."""
+    TOO_LARGE = auto()
+    """The client takes no packet so large."""
 
 
 class Held(NamedTuple):
@@ -67,9 +79,9 @@ class Sender:
         self._metrics = metrics
         self._after = after
         self._output_bytes_high = output_bytes_high
-        #: Sessions that outlive their connection and have changed since the last tick -> what the
+        #: Receivers that outlive their connection and have changed since the last tick -> what the
         #: last tick said of them, None if it said nothing.
-        self.changed: dict[Session, Progress | None] = {}
+        self.changed: dict[Receiver, Progress | None] = {}
         self._held: list[Held] = []
         #: Connection -> bytes of ``_held`` for it.
         self._held_bytes: dict[Connection, int] = {}
@@ -97,34 +109,66 @@ class Sender:
             return True
         if options & NO_LOCAL and message.client_id == session.client_id and not replayed:
             return True  # [MQTT-3.8.3-3]
+        outcome = self.offer(
+            session,
+            options,
+            message,
+            queue_number,
+            queue_offset,
+            identifiers=identifiers_for(session, options, message.name, replayed),
+            is_replay=bool(replayed),
+        )
+        if outcome is Outcome.TOO_LARGE:
+            self._metrics.messages_dropped_too_large += 1  # [MQTT-3.1.2-25]
+            return True
+        # A retained message waits for a slow receiver: it may be the only one of its topic name.
+        must_wait = replayed or min(message.qos, options & QOS_MASK)
+        if outcome is Outcome.NO_ROOM and not must_wait:
+            self._metrics.messages_dropped_qos0 += 1
+            return True
+        return outcome is Outcome.SENT
+
+    def offer(
+        self,
+        session: Session,
+        options: int,
+        message: OutgoingMessage,
+        queue_number: int,
+        queue_offset: int,
+        *,
+        identifiers: bytes,
+        is_replay: bool = False,
+        group_number: int = 0,
+    ) -> Outcome:
+        """Send a message that can be sent, if the receiver can take it.
+
+        ``identifiers`` are its subscription identifiers as properties; ``group_number`` is that of
+        the shared subscription by which it gets the message.
+        """
         connection = session.connection
         assert connection is not None, "only receivers that are connected are served"
         qos = min(message.qos, options & QOS_MASK)
         first_byte = 0x30 | qos << 1
-        if replayed or (message.is_retained and options & RETAIN_AS_PUBLISHED):
+        if is_replay or (message.is_retained and options & RETAIN_AS_PUBLISHED):
             first_byte |= _RETAIN
         is_held = qos == 2 and session.expiry_s > 0
         # A held packet leaves after others, which may not use an alias that only it tells.
-        identifiers = identifiers_for(session, options, message.name, replayed)
         packet, number_at = encode_for(
             connection, message, first_byte, identifiers, with_alias=not is_held
         )
         if len(packet) > connection.packet_bytes_max:
-            self._metrics.messages_dropped_too_large += 1  # [MQTT-3.1.2-25]
-            return True
-        flight = flight_of(queue_number, queue_offset, qos)
+            return Outcome.TOO_LARGE
+        flight = flight_of(queue_number, queue_offset, qos, group_number)
         if is_held:
-            return self.hold(session, packet, number_at, flight)
-        if qos:
+            is_sent = self.hold(session, packet, number_at, flight)
+        elif qos:
             is_sent = self._send_windowed(session, connection, packet, number_at, flight)
         else:
             is_sent = not connection.output.fan_out(packet, [connection.number])
-            self._metrics.messages_dropped_qos0 += not (is_sent or replayed)
             self._metrics.messages_delivered += is_sent
-        if is_sent and connection.topic_alias_max:
+        if is_sent and not is_held and connection.topic_alias_max:
             connection.note_alias(message.name)
-        # A retained message waits for a slow receiver: it may be the only one of its topic name.
-        return is_sent or not (qos or replayed)
+        return Outcome.SENT if is_sent else Outcome.NO_ROOM
 
     def _send_windowed(
         self, session: Session, connection: Connection, packet: bytes, number_at: int, flight: int
@@ -231,7 +275,7 @@ class Sender:
         packet = bytes((PacketType.PUBREL << 4 | 2, 2)) + packet_id.to_bytes(2, "big")
         connection.output.send(connection.number, packet)
 
-    def note_change(self, session: Session) -> None:
-        """Have the next tick tell how far delivery to this session has got."""
-        if session not in self.changed:
-            self.changed[session] = None
+    def note_change(self, receiver: Receiver) -> None:
+        """Have the next tick tell how far delivery to this receiver has got."""
+        if receiver not in self.changed:
+            self.changed[receiver] = None

@@ -3,9 +3,8 @@
 Owns: refusals and their codes, what CONNACK says of the gateway's limits, which DISCONNECT is valid
 after it.
 Must not touch: connections, sessions; ``clients`` applies the decisions.
-Spec: MQTT 5.0 and 3.1.1 sections 3.1 and 3.2. CONNACK says what this gateway does not offer yet:
-shared subscriptions. Requests for these, and for enhanced authentication, are
-refused with the standard's own codes; none is accepted and then ignored.
+Spec: MQTT 5.0 and 3.1.1 sections 3.1 and 3.2. Requests for enhanced authentication, which is not
+offered yet, are refused with the standard's own code.
 """
 
 from __future__ import annotations
@@ -28,6 +27,7 @@ from motelog.gateway.mqtt.packet_types import (
     ReasonCode,
 )
 from motelog.gateway.mqtt.properties import reason_string
+from motelog.gateway.mqtt.topics import SHARED_PREFIX
 from motelog.gateway.sessions.connection import PACKET_BYTES_LIMIT
 from motelog.gateway.state.stored import EXPIRY_NEVER, StoredWill
 
@@ -82,7 +82,6 @@ class ConnectRules:
             PropertyId.RECEIVE_MAXIMUM: config.receive_maximum,
             PropertyId.MAXIMUM_PACKET_SIZE: config.packet_bytes_max,
             PropertyId.TOPIC_ALIAS_MAXIMUM: config.topic_alias_max,
-            PropertyId.SHARED_SUBSCRIPTION_AVAILABLE: 0,
         }
         #: (version, session present) -> the CONNACK of a client that gets what it asked for.
         self._connacks = {
@@ -120,6 +119,10 @@ class ConnectRules:
         elif len(connect.client_id.encode()) > self._config.client_id_bytes_max:
             code = ReasonCode.CLIENT_IDENTIFIER_NOT_VALID
             why = f"client identifier longer than {self._config.client_id_bytes_max} bytes"
+        elif connect.client_id.startswith(SHARED_PREFIX):
+            # Under such names the log has the groups of shared subscriptions.
+            code = ReasonCode.CLIENT_IDENTIFIER_NOT_VALID
+            why = f"client identifiers that begin with {SHARED_PREFIX!r} are the server's"
         else:
             return None
         return _refusal_of(connect, code, why)

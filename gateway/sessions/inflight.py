@@ -8,8 +8,11 @@ Spec: MQTT 5.0 sections 2.2.1, 4.3, 4.4 and 4.9.
 A flight is one integer, so that a window of many messages is small and all receivers of one message
 share it: where the record is in the log, and its QoS towards the client.
 
-    queue number | queue offset, 48 bits | QoS, 2 bits        sent: neither PUBACK nor PUBREC yet
-    ~ of the same (negative)                                  released: PUBREC has come
+    group number | queue number, 24 bits | queue offset, 48 bits | QoS, 2 bits
+                                    sent: neither PUBACK nor PUBREC yet
+    ~ of the same (negative)        released: PUBREC has come
+
+The group is the shared subscription by which the client got the message; 0: by one of its own.
 """
 
 from __future__ import annotations
@@ -21,6 +24,9 @@ PACKET_ID_MAX: Final = 65535
 
 _OFFSET_BITS: Final = 48
 _OFFSET_MASK: Final = (1 << _OFFSET_BITS) - 1
+_QUEUE_BITS: Final = 24
+_QUEUE_MASK: Final = (1 << _QUEUE_BITS) - 1
+_GROUP_SHIFT: Final = _QUEUE_BITS + _OFFSET_BITS + 2
 
 
 class Flight(NamedTuple):
@@ -30,17 +36,26 @@ class Flight(NamedTuple):
     queue_offset: int
     qos: int
     is_released: bool
+    group_number: int = 0
 
 
-def flight_of(queue_number: int, queue_offset: int, qos: int) -> int:
+def flight_of(queue_number: int, queue_offset: int, qos: int, group_number: int = 0) -> int:
     """Return the flight of a message that is sent."""
-    return (queue_number << _OFFSET_BITS | queue_offset) << 2 | qos
+    place = queue_number << _OFFSET_BITS | queue_offset
+    return group_number << _GROUP_SHIFT | place << 2 | qos
+
+
+def group_of(flight: int) -> int:
+    """Return the group number of a flight, released or not."""
+    return (~flight if flight < 0 else flight) >> _GROUP_SHIFT
 
 
 def read_flight(flight: int) -> Flight:
     is_released = flight < 0
-    place, qos = divmod(~flight if is_released else flight, 4)
-    return Flight(place >> _OFFSET_BITS, place & _OFFSET_MASK, qos, is_released)
+    sent = ~flight if is_released else flight
+    place, qos = divmod(sent, 4)
+    queue_number = place >> _OFFSET_BITS & _QUEUE_MASK
+    return Flight(queue_number, place & _OFFSET_MASK, qos, is_released, sent >> _GROUP_SHIFT)
 
 
 class InflightWindow:

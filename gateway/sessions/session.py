@@ -12,15 +12,19 @@ Spec: MQTT 5.0 sections 3.1 and 4.1.
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from typing import Any, Final
+from collections.abc import Collection, Mapping
+from typing import TYPE_CHECKING, Any, Final
 
 from motelog.gateway.errors import ProtocolViolationError
 from motelog.gateway.sessions.connection import Connection
 from motelog.gateway.sessions.inflight import InflightWindow
 from motelog.gateway.state.stored import Received, StoredWill
 
+if TYPE_CHECKING:
+    from motelog.gateway.sessions.groups import Group
+
 _NONE: Final[tuple[str, ...]] = ()
+_NO_SHARES: Final[Mapping[str, Group]] = {}
 
 
 class Particulars:
@@ -32,6 +36,7 @@ class Particulars:
         "received",
         "replays",
         "resend",
+        "shares",
         "since",
         "will",
     )
@@ -53,6 +58,8 @@ class Particulars:
         #: Topic filter -> what its subscription is still to be sent of the retained messages; a
         #: ``deliver.replay.Replay``.
         self.replays: dict[str, Any] = {}
+        #: "$share/{group}/{filter}" -> the group that the session is a member of.
+        self.shares: dict[str, Group] = {}
 
 
 class Session:
@@ -125,13 +132,18 @@ class Session:
 
     @property
     def filters(self) -> Collection[str]:
-        """The topic filters, oldest first; do not keep it across a change."""
+        """The topic filters but for shared ones, oldest first; do not keep it across a change."""
         if self._filters is None:
             return _NONE
         return (self._filters,) if isinstance(self._filters, str) else self._filters
 
     @property
-    def filters_count(self) -> int:
+    def subscriptions_count(self) -> int:
+        """How many subscriptions it has, shared or not."""
+        return self._filters_count + len(self.shares)
+
+    @property
+    def _filters_count(self) -> int:
         if self._filters is None:
             return 0
         return 1 if isinstance(self._filters, str) else len(self._filters)
@@ -164,6 +176,17 @@ class Session:
         self._filters = None
         return True
 
+    # --- shared subscriptions ------------------------------------------------------------
+
+    @property
+    def shares(self) -> Mapping[str, Group]:
+        """The groups that it is a member of, by "$share/{group}/{filter}"."""
+        return _NO_SHARES if self._particulars is None else self._particulars.shares
+
+    def subscribes(self, topic_filter: str) -> bool:
+        """Whether it has this subscription, shared or not."""
+        return topic_filter in self.filters or topic_filter in self.shares
+
     # --- messages in flight --------------------------------------------------------------
 
     @property
@@ -192,7 +215,17 @@ class Session:
             return False
         if flight < 0 or flight & 3 == 2:
             raise ProtocolViolationError("PUBACK for a message with QoS 2")
-        return window.ack(packet_id) and (bool(self.lagging) or self.has_replays)
+        if not window.ack(packet_id):
+            return False
+        if self.lagging:
+            return True
+        particulars = self._particulars
+        if particulars is None:
+            return False
+        for group in particulars.shares.values():
+            if group.lagging or group.front:
+                return True
+        return bool(particulars.replays)
 
     # --- QoS 2 from the client -----------------------------------------------------------
 

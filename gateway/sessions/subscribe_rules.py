@@ -78,8 +78,8 @@ def subscribe(
     decisions: list[Granted | NotGranted] = []
     for entry in packet.entries:
         topic_filter = entry.topic_filter
-        is_new = topic_filter not in session.filters and topic_filter not in added
-        has_room = session.filters_count + len(added) < config.subscriptions_max
+        is_new = not session.subscribes(topic_filter) and topic_filter not in added
+        has_room = session.subscriptions_count + len(added) < config.subscriptions_max
         decision = _decide(
             config, entry, identifier, is_new=is_new, has_room=has_room or not is_new
         )
@@ -105,10 +105,8 @@ def _decide(
 ) -> Granted | NotGranted:
     """Decide about one entry (section 3.9.3)."""
     topic_filter = entry.topic_filter
-    if parse_shared(topic_filter) is not None:
-        code = ReasonCode.SHARED_SUBSCRIPTIONS_NOT_SUPPORTED
-        why = "shared subscriptions are not offered yet"
-    elif topic_filter.startswith("$"):
+    shared = parse_shared(topic_filter)
+    if (topic_filter if shared is None else shared[1]).startswith("$"):
         code, why = ReasonCode.NOT_AUTHORIZED, "filters that begin with '$' are the server's"
     elif len(topic_filter.encode()) > config.topic_bytes_max:
         code, why = ReasonCode.TOPIC_FILTER_INVALID, "the filter is too long"
@@ -133,7 +131,7 @@ def unsubscribe(session: Session, version: int, first_byte: int, body: bytes) ->
     removed: dict[str, None] = {}
     codes: list[int] = []
     for topic_filter in packet.topic_filters:
-        if topic_filter in session.filters and topic_filter not in removed:
+        if session.subscribes(topic_filter) and topic_filter not in removed:
             removed[topic_filter] = None
             codes.append(ReasonCode.SUCCESS)
         else:

@@ -1,7 +1,7 @@
 """Which sessions want a message: topic filters -> subscribers, matched by topic name.
 
 Owns: the filters of all sessions of this process and their options. Must not touch: sessions; a
-subscriber is any hashable value. Not for shared subscriptions.
+subscriber is any hashable value. A group with a shared subscription is one.
 Invariants (``_check``): a (filter, subscriber) pair is there once; no node and no table is empty.
 Spec: MQTT 5.0 section 4.7; overlapping subscriptions 3.3.4.
 

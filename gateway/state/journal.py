@@ -21,6 +21,7 @@ import secrets
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
+from itertools import chain
 from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 
 from motelog.core.clock import Clock
@@ -286,6 +287,30 @@ class SessionJournal:
         """Return how many sessions the view has, with and without a connection."""
         return self._rows.count
 
+    def names(self, prefix: str) -> list[str]:
+        """Return all client identifiers in the view that begin with ``prefix``."""
+        found: list[str] = []
+        while page := self._rows.named(prefix, found[-1] if found else "", 1000):
+            found += page
+        return found
+
+    def has_subscriber(self, topic_filter: str) -> bool:
+        """Return whether some session, connected or not, has this shared subscription."""
+        written = [
+            client_id
+            for client_id, changes in self._written.items()
+            if any(
+                isinstance(one.change, SessionRecord)
+                and _subscribes(one.change.session, topic_filter)
+                for one in changes
+            )
+        ]
+        for client_id in chain(written, self._rows.subscribers(topic_filter)):
+            session = self.load(client_id)
+            if session is not None and _subscribes(session, topic_filter):
+                return True
+        return False
+
     def list_sessions(
         self, prefix: str = "", *, after: str = "", limit: int = 100
     ) -> list[StoredSession]:
@@ -364,6 +389,10 @@ class SessionJournal:
             entry = Progress(client_id, state.pinned, session.inflight, session.replays)
             self._owed.setdefault(client_id, entry)
         self._append_session(session, at)
+
+
+def _subscribes(session: StoredSession, topic_filter: str) -> bool:
+    return any(one.topic_filter == topic_filter for one in session.filters)
 
 
 def _parts(entries: list[_T]) -> list[tuple[_T, ...]]:

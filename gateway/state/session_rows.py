@@ -11,6 +11,7 @@ Must not touch: the log (``follower`` reads it), what a gateway has appended and
     runs       one row for each life of a gateway that has sessions, and when it wrote last
     positions  live positions of the runs
     queues     numbers of queue names, so that a cursor takes a few bytes
+    shared     which sessions have which shared subscriptions
 
 That a run has ended is one row: its sessions are away from then on without being written.
 """
@@ -24,6 +25,7 @@ from typing import Final
 import msgspec
 
 from motelog.core.limited_log import LimitedLog
+from motelog.gateway.mqtt.topics import SHARED_PREFIX
 from motelog.gateway.state.follower import ReadBack
 from motelog.gateway.state.progress import AWAY, Position, SessionState, move, state_of
 from motelog.gateway.state.records import (
@@ -62,6 +64,10 @@ _TABLES: Final = (
         PRIMARY KEY (run, queue)
     ) WITHOUT ROWID""",
     "CREATE TABLE IF NOT EXISTS queues (id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE)",
+    """CREATE TABLE IF NOT EXISTS shared (
+        name TEXT, client_id TEXT, PRIMARY KEY (name, client_id)
+    ) WITHOUT ROWID""",
+    "CREATE INDEX IF NOT EXISTS shared_client_id ON shared (client_id)",
 )
 
 
@@ -237,6 +243,8 @@ class SessionRows:
     def _write(self) -> None:
         execute = self._view.execute
         for client_id, state in self._changed.items():
+            if state is None or client_id in self._changed_ms:
+                self._write_shared(client_id, state)
             if state is None:
                 self.count -= execute(
                     "DELETE FROM sessions WHERE client_id = ?", (client_id,)
@@ -269,6 +277,14 @@ class SessionRows:
         self._changed_ms.clear()
         self._changed_runs.clear()
         self._forget_runs()
+
+    def _write_shared(self, client_id: str, state: SessionState | None) -> None:
+        execute = self._view.execute
+        if execute("SELECT 1 FROM shared WHERE client_id = ?", (client_id,)).fetchone():
+            execute("DELETE FROM shared WHERE client_id = ?", (client_id,))
+        for one in () if state is None else state.session.filters:
+            if one.topic_filter.startswith(SHARED_PREFIX):
+                execute("INSERT INTO shared VALUES (?, ?)", (one.topic_filter, client_id))
 
     def _forget_runs(self) -> None:
         """Forget the runs that are over and have no sessions any more."""
@@ -337,6 +353,13 @@ class SessionRows:
             (after, prefix, limit),
         ).fetchall()
         return [name for (name,) in rows if name.startswith(prefix)]
+
+    def subscribers(self, name: str) -> Iterator[str]:
+        """Yield the client identifiers of the sessions that have a shared subscription."""
+        for (client_id,) in self._view.execute(
+            "SELECT client_id FROM shared WHERE name = ?", (name,)
+        ):
+            yield client_id
 
     def oldest(self, key: int, limit: int) -> list[tuple[int, str, int]]:
         """Return (queue offset, client identifier, store time) of the oldest whole records.

@@ -6,7 +6,7 @@ import pytest
 
 from motelog.gateway.mqtt.packet_types import PacketType
 from tests.conformance.peers import Gateway, Peer, subscribe_packet
-from tests.conformance.statements import not_offered_yet, proves
+from tests.conformance.statements import proves
 
 TOPIC_FILTER_INVALID = 0x8F
 
@@ -31,7 +31,6 @@ def test_an_incomplete_shared_filter_ends_the_connection(
     peer.assert_ended(TOPIC_FILTER_INVALID)
 
 
-@not_offered_yet
 @proves(mqtt5="MQTT-4.8.2-1 MQTT-4.8.2-2")
 def test_each_message_comes_to_one_of_a_group(gateway: Gateway, version: int) -> None:
     peers, other = members(gateway, version), gateway.connect(version)
@@ -45,7 +44,6 @@ def test_each_message_comes_to_one_of_a_group(gateway: Gateway, version: int) ->
     assert sorted(map(int, other.payloads())) == sorted([*range(12)] * 2)
 
 
-@not_offered_yet
 @proves(mqtt5="MQTT-4.8.2-3")
 def test_members_get_messages_at_the_qos_granted(gateway: Gateway, version: int) -> None:
     publisher = gateway.connect(version)
@@ -57,7 +55,6 @@ def test_members_get_messages_at_the_qos_granted(gateway: Gateway, version: int)
             assert peer.message().qos == min(granted, published)
 
 
-@not_offered_yet
 @proves(mqtt5="MQTT-4.8.2-4")
 def test_a_message_at_qos_2_is_completed_with_its_member(gateway: Gateway, version: int) -> None:
     peers = members(gateway, version, qos=2)
@@ -72,7 +69,6 @@ def test_a_message_at_qos_2_is_completed_with_its_member(gateway: Gateway, versi
     assert [peer.packets() for peer in (*peers, again)] == [[]] * 4
 
 
-@not_offered_yet
 @proves(mqtt5="MQTT-4.8.2-5")
 def test_a_message_at_qos_2_ends_with_its_members_session(gateway: Gateway, version: int) -> None:
     peers = members(gateway, version, qos=2)
@@ -83,7 +79,6 @@ def test_a_message_at_qos_2_ends_with_its_members_session(gateway: Gateway, vers
     assert [peer.packets() for peer in peers] == [[]] * 3
 
 
-@not_offered_yet
 @proves(mqtt5="MQTT-4.8.2-6")
 def test_a_refused_message_goes_to_no_other_member(gateway: Gateway, version: int) -> None:
     for qos, packet_type in ((1, PacketType.PUBACK), (2, PacketType.PUBREC)):

@@ -111,7 +111,7 @@ def test_plain_output_is_for_people(motelog_stack: MotelogProcess) -> None:
         (["pub", "-t", "a", "-m", "x", "--to", "nowhere"], 2, "--to: 'nowhere' is not HOST:PORT"),
         (["pub", "-t", "a", "-m", "x", "--to", "127.0.0.1:1"], 1, "cannot connect to 127.0.0.1:1"),
         (["sub", "-t", "a/#/b"], 2, "--topic 'a/#/b'"),
-        (["sub", "-t", "$share/g/a", "--to", "{mqtt}"], 1, "refused to subscribe '$share/g/a'"),
+        (["sub", "-t", "$SYS/a", "--to", "{mqtt}"], 1, "refused to subscribe '$SYS/a'"),
         (["consume", "never-written", "--namesrv", "{namesrv}"], 1, "'never-written'"),
         (["consume", "a", "--namesrv", "127.0.0.1:1"], 1, "no name server answered"),
         (["consume", "a", "--sql", "a > 5 AND"], 1, "wrong at column 10: it ends too early"),

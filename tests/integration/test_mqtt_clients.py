@@ -190,6 +190,62 @@ def test_mosquitto_clients_exchange_lines(motelog_stack: MotelogProcess, version
     assert got == [f"{topic}/a line {number}" for number in range(5)]
 
 
+@pytest.mark.mosquitto
+@pytest.mark.skipif(shutil.which("mosquitto_sub") is None, reason="mosquitto_sub is not installed")
+def test_clients_of_different_kinds_share_a_subscription(motelog_stack: MotelogProcess) -> None:
+    host, port = motelog_stack.mqtt
+    group = "$share/kinds/shared/#"
+    common = ["-h", host, "-p", str(port), "-V", "mqttv311", "-q", "1"]
+    reader = subprocess.Popen(
+        ["stdbuf", "-oL", "mosquitto_sub", *common, "-t", group, "-W", "20", "-v", "-d"],
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    taken: queue.Queue[tuple[int, int]] = queue.Queue()  # (member, payload)
+    subscribed = threading.Event()
+
+    def read_lines() -> None:
+        for line in reader.stdout or ():
+            if "SUBACK" in line or "Subscribed" in line:
+                subscribed.set()
+            elif line.startswith("shared/a "):
+                taken.put((0, int(line.split()[1])))
+
+    thread = threading.Thread(target=read_lines)
+    thread.start()
+    clients = [
+        PahoClient((host, port), version, f"shared-{number}")
+        for number, version in enumerate(
+            (MQTTProtocolVersion.MQTTv311, MQTTProtocolVersion.MQTTv5, MQTTProtocolVersion.MQTTv5)
+        )
+    ]
+    try:
+        assert subscribed.wait(DEADLINE_S)
+        for number, member in enumerate(clients[:2], 1):
+            member.client.on_message = lambda _c, _u, message, number=number: taken.put(
+                (number, int(message.payload))
+            )
+            member.subscribe(group, 1)
+        for number in range(30):
+            sent = clients[2].client.publish("shared/a", b"%d" % number, qos=1)
+            sent.wait_for_publish(DEADLINE_S)
+        got = [taken.get(timeout=DEADLINE_S) for _ in range(30)]
+    finally:
+        reader.kill()
+        reader.wait()
+        thread.join()
+        if reader.stdout is not None:
+            reader.stdout.close()
+        for client in clients:
+            client.stop()
+    assert sorted(payload for _, payload in got) == list(range(30))
+    for number in (0, 1, 2):
+        own = [payload for member_number, payload in got if member_number == number]
+        assert own
+        assert own == sorted(own)
+    assert taken.empty()
+
+
 MQTT_JS = """
 const mqtt = require('mqtt');
 const [port, version] = process.argv.slice(1).map(Number);

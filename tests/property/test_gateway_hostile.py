@@ -95,7 +95,7 @@ def test_no_packet_brings_the_gateway_down(
     for known in stage.connections:
         if known is not None and known.session is not None:
             known.session.inflight._check()
-            assert known.session.filters_count <= 3
+            assert known.session.subscriptions_count <= 3
     stage.turn(closed=[(c, CloseReason.PEER) for c in (1, 2, 3, 9)])
     metrics = stage.metrics
     assert (metrics.sessions_now, metrics.subscriptions_now, metrics.receivers_lagging_now) == (

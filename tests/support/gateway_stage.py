@@ -19,6 +19,7 @@ from motelog.gateway.config import GatewayConfig
 from motelog.gateway.metrics import GatewayMetrics
 from motelog.gateway.mqtt.connect import encode_connect
 from motelog.gateway.mqtt.packet_types import Connect
+from motelog.gateway.mqtt.varint import decode_varint
 from motelog.gateway.state.journal import SessionJournal
 from motelog.gateway.state.retained import RetainedStore
 from motelog.gateway.state.view import IN_MEMORY, View
@@ -129,6 +130,18 @@ class Stage:
                     self.reasons.append(reason)
             packets.append(packet)
         return packets
+
+    def packets(self, connection: int) -> list[bytes]:
+        """Return the packets that a client was sent, also those that it was sent in one piece."""
+        data = b"".join(self.sent(connection))
+        found = []
+        while data:
+            decoded = decode_varint(data, 1, len(data))
+            assert decoded is not None
+            remaining, begin = decoded
+            found.append(data[: begin + remaining])
+            data = data[begin + remaining :]
+        return found
 
     def stored(self) -> list[tuple[Any, ...]]:
         """Return the messages in the log, but for the gateway's own state."""

@@ -15,6 +15,7 @@ from motelog.gateway.mapping.topic_mapping import TopicMapping
 from motelog.gateway.metrics import GatewayMetrics
 from motelog.gateway.mqtt.packet_types import Properties
 from motelog.gateway.sessions.connection import Connection
+from motelog.gateway.sessions.groups import Receiver
 from motelog.gateway.sessions.session import Session
 from motelog.gateway.sessions.subscriptions import NO_LOCAL, SubscriptionTree
 from motelog.gateway.state.journal import SessionJournal
@@ -31,7 +32,7 @@ class Stage:
     def __init__(self) -> None:
         self.log = FakeLog()
         self.output = MemoryOutput()
-        self.tree: SubscriptionTree[Session] = SubscriptionTree()
+        self.tree: SubscriptionTree[Receiver] = SubscriptionTree()
         self.metrics = GatewayMetrics()
         self.wakes = 0
         view = View(IN_MEMORY)

@@ -12,6 +12,7 @@ from motelog.gateway.deliver.plans import Plan, Plans
 from motelog.gateway.metrics import GatewayMetrics
 from motelog.gateway.sessions import subscriptions
 from motelog.gateway.sessions.connection import Connection
+from motelog.gateway.sessions.groups import Receiver
 from motelog.gateway.sessions.session import Session
 from motelog.gateway.sessions.subscriptions import NO_LOCAL, QOS_MASK, SubscriptionTree
 from tests.support.memory_output import MemoryOutput
@@ -30,7 +31,7 @@ OPTIONS = st.sampled_from([0, 1, 2, 1 | NO_LOCAL])
 class Stage:
     def __init__(self) -> None:
         self.output = MemoryOutput()
-        self.tree: SubscriptionTree[Session] = SubscriptionTree()
+        self.tree: SubscriptionTree[Receiver] = SubscriptionTree()
         self.metrics = GatewayMetrics()
         self.plans = Plans(self.tree, self.metrics)
         self.sessions = [Session(f"c{number}") for number in range(4)]
@@ -119,7 +120,7 @@ class PlansMachine(RuleBasedStateMachine):
         assert receivers(plan) == {
             session.connection.number: -1 if options & NO_LOCAL else options & QOS_MASK
             for session, options in matches.items()
-            if session.connection is not None
+            if isinstance(session, Session) and session.connection is not None
         }
 
 

@@ -63,7 +63,7 @@ def test_connack_tells_version_5_what_is_not_offered() -> None:
     _, connack = accepted(connect(5))
     granted = connack.properties
     assert (granted.maximum_qos, granted.retain_available) == (None, None)
-    assert granted.shared_subscription_available == 0
+    assert granted.shared_subscription_available is None
     assert granted.subscription_identifier_available is None
     assert granted.receive_maximum == CONFIG.receive_maximum
     assert granted.maximum_packet_bytes == CONFIG.packet_bytes_max

@@ -23,7 +23,7 @@ def test_filters_are_kept_in_order_and_once() -> None:
     for topic_filter in ("b", "b", "a", "c", "a"):
         session.add_filter(topic_filter)
     assert list(session.filters) == ["b", "a", "c"]
-    assert session.filters_count == 3
+    assert session.subscriptions_count == 3
 
 
 def test_filters_are_removed_one_by_one() -> None:
@@ -35,10 +35,10 @@ def test_filters_are_removed_one_by_one() -> None:
     assert not session.remove_filter("b")
     assert session.remove_filter("a")
     assert list(session.filters) == ["c"]
-    assert session.filters_count == 1
+    assert session.subscriptions_count == 1
     assert not session.remove_filter("a")
     assert session.remove_filter("c")
-    assert session.filters_count == 0
+    assert session.subscriptions_count == 0
 
 
 def test_session_outlives_its_connections() -> None:

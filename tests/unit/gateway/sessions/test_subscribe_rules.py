@@ -75,7 +75,7 @@ def test_retain_as_published_is_granted_to_version_5() -> None:
 @pytest.mark.parametrize(
     ("topic_filter", "reason_code"),
     [
-        ("$share/g/a", 0x9E),
+        ("$share/g/$SYS/a", 0x87),
         ("$SYS/#", 0x87),
         ("$", 0x87),
         ("a" * 301, 0x8F),

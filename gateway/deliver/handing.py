@@ -1,0 +1,342 @@
+"""One slice of records to the members of a group: each record to one of them.
+
+Owns: which member takes a message, what its members are sent of a slice.
+Must not touch: cursors (``shares``), who is a member (``sharing``).
+Invariants: the member with the most room in its window takes a message, in turn among equals.
+Nothing is sent beyond a window or an output's mark. All that a member takes of a slice is sent in
+one piece, as a call for each message would cost more than the message.
+Spec: MQTT 5.0 section 4.8.2.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from operator import itemgetter
+from typing import Final, TypeAlias
+
+from motelog.core.message import SYS_FLAG_COMPRESSED
+from motelog.core.records.decode import inflate
+from motelog.gateway.deliver.outgoing import (
+    INFLATED_BYTES_MAX,
+    V5_PROPERTIES,
+    BriefRecord,
+    OutgoingMessage,
+    identifier_property,
+    message_qos,
+)
+from motelog.gateway.deliver.sender import Outcome, Sender
+from motelog.gateway.deliver.watched import WatchedQueues
+from motelog.gateway.mapping.message_properties import delivery_properties
+from motelog.gateway.metrics import GatewayMetrics
+from motelog.gateway.mqtt.frames import encode_publish
+from motelog.gateway.sessions.connection import PACKET_BYTES_LIMIT, Connection
+from motelog.gateway.sessions.groups import Group, Member
+from motelog.gateway.sessions.inflight import flight_of
+from motelog.gateway.sessions.subscriptions import QOS_MASK, RETAIN_AS_PUBLISHED
+from motelog.gateway.state.journal import SessionJournal
+from motelog.gateway.state.stored import Mark, MarkKind
+
+#: A record that the group's filter matches, with its topic name.
+Matched: TypeAlias = tuple[bytes, BriefRecord]
+
+#: Packet identifiers as bytes: made once, as a slice of a busy group needs thousands.
+_PACKET_IDS: Final = [number.to_bytes(2, "big") for number in range(65536)]
+#: In marks of a group, which has no packet identifiers.
+_NO_PACKET_ID: Final = 0
+
+
+class Handing:
+    """Hands out the messages of one gateway's groups."""
+
+    def __init__(
+        self,
+        queues: WatchedQueues,
+        sender: Sender,
+        journal: SessionJournal,
+        metrics: GatewayMetrics,
+        *,
+        output_bytes_high: int,
+    ) -> None:
+        self.queues = queues
+        self.sender = sender
+        self.journal = journal
+        self.metrics = metrics
+        self.output_bytes_high = output_bytes_high
+
+    def room(self, group: Group) -> int:
+        """Return how many messages some members can take; 0 if none can take any."""
+        for sample in group.samples():
+            room = sum(
+                member.session.inflight.room
+                for member in sample
+                if self.output_bytes(member) <= self.output_bytes_high
+            )
+            if room:
+                return room
+        return 0
+
+    def output_bytes(self, member: Member) -> int:
+        """Return how much waits to be sent to a member, above the mark if it takes nothing."""
+        session = member.session
+        connection = session.connection
+        assert connection is not None, "only members that are connected are served"
+        if session.has_particulars and session.particulars.resend:
+            # What was in flight before its reconnect comes first.
+            return self.output_bytes_high + 1
+        return connection.output.output_bytes(connection.number)
+
+    def hand_out(
+        self, group: Group, queue_number: int, records: Sequence[Matched], now_ms: int
+    ) -> int | None:
+        """Hand each record to one member; return the offset of the first that must wait."""
+        if not records:
+            return None
+        if group.expiry_s:
+            self.sender.note_change(group)
+        slice_ = _Slice(self, group, queue_number, now_ms)
+        waits: int | None = None
+        for name, record in records:
+            if not slice_.hand_out(name, record):
+                waits = record[0]
+                break
+        slice_.send()
+        return waits
+
+
+class _Batch:
+    """What one member takes of a slice; ``bytes`` counts what its output holds already.
+
+    Messages up to ``plain_qos`` need no check, no mark, and nothing of the member's own.
+    """
+
+    __slots__ = (
+        "bytes",
+        "connection",
+        "count",
+        "is_full",
+        "member",
+        "parts",
+        "plain_qos",
+        "qos",
+        "version",
+        "window",
+    )
+
+    def __init__(self, member: Member, connection: Connection, waiting_bytes: int) -> None:
+        self.member = member
+        self.connection = connection
+        self.qos = member.options & QOS_MASK
+        self.bytes = waiting_bytes
+        self.count = 0
+        self.parts: list[bytes] = []
+        self.is_full = False
+        self.version = connection.version
+        self.window = member.session.inflight
+        self.plain_qos = 1 if member.session.expiry_s else 2
+        if (
+            member.identifier
+            or member.options & RETAIN_AS_PUBLISHED
+            or connection.packet_bytes_max < PACKET_BYTES_LIMIT
+            or connection.topic_alias_max
+        ):
+            self.plain_qos = -1
+
+
+class _Slice:
+    """Records of one queue, on their way to the members of one group."""
+
+    __slots__ = (
+        "_batches",
+        "_group",
+        "_handing",
+        "_has_spare",
+        "_last",
+        "_now_ms",
+        "_output_bytes_high",
+        "_queue_number",
+        "_takers",
+    )
+
+    def __init__(self, handing: Handing, group: Group, queue_number: int, now_ms: int) -> None:
+        self._handing = handing
+        self._output_bytes_high = handing.output_bytes_high
+        self._group = group
+        self._queue_number = queue_number
+        self._now_ms = now_ms
+        self._batches: dict[Member, _Batch] = {}
+        self._last: Member | None = None
+        self._takers = self._in_turn()
+        #: Whether some member without room in its window may take QoS 0 messages.
+        self._has_spare = True
+
+    def hand_out(self, name: bytes, record: BriefRecord) -> bool:
+        """Give a record to one member, or drop it by a rule; return False if it must wait."""
+        _, _, _, properties, body, sys_flag, store_ms, _ = record
+        metrics = self._handing.metrics
+        block: bytes | None = None
+        if sys_flag & SYS_FLAG_COMPRESSED:
+            inflated = inflate(body, INFLATED_BYTES_MAX)
+            if inflated is None:
+                metrics.messages_undeliverable += 1
+                return True
+            body = inflated
+        # find, because "in" raises and catches an exception inside whenever it looks for bytes.
+        if properties.find(V5_PROPERTIES) >= 0:
+            block = delivery_properties(properties, store_ms=store_ms, now_ms=self._now_ms)
+            if block is None:
+                metrics.messages_expired += 1
+                return True
+        qos = message_qos(properties)
+        for batch in self._takers:
+            sent_qos = qos if qos < batch.qos else batch.qos
+            if sent_qos <= batch.plain_qos:
+                if self._add(batch, name, body, block, sent_qos, record[0]):
+                    return True
+            else:
+                outcome = self._offer(batch, name, record, sent_qos)
+                if outcome is Outcome.SENT:
+                    return True
+                if outcome is Outcome.TOO_LARGE:
+                    outcome = self._give_any(name, body, block, qos, record)
+                    metrics.messages_dropped_too_large += outcome is Outcome.TOO_LARGE
+                    return outcome is not Outcome.NO_ROOM
+            batch.is_full = True
+        if qos:
+            return False
+        if self._has_spare:
+            self._has_spare = self._give_any(name, body, block, 0, record) is Outcome.SENT
+        metrics.messages_dropped_qos0 += not self._has_spare
+        return True
+
+    def send(self) -> None:
+        """Send what the members have taken."""
+        if self._last is not None:
+            self._group.took(self._last)
+        for batch in self._batches.values():
+            if batch.parts:
+                connection = batch.connection
+                connection.output.send(connection.number, b"".join(batch.parts))
+                self._handing.metrics.messages_delivered += batch.count
+
+    # --- who takes a message -------------------------------------------------------------
+
+    def _in_turn(self) -> Iterator[_Batch]:
+        """Yield who takes the next message, until nobody has room."""
+        has_room = True
+        while has_room:
+            has_room = False
+            for sample in self._group.samples():
+                batches = [self._batch(member) for member in sample]
+                by_room = [(batch.window.room, batch) for batch in batches if not batch.is_full]
+                by_room.sort(key=itemgetter(0), reverse=True)
+                # Those with the most room take one each, then they are as many as have one less.
+                equals: list[_Batch] = []
+                begin = 0
+                level = by_room[0][0] if by_room else 0
+                while level > 0:
+                    while begin < len(by_room) and by_room[begin][0] >= level:
+                        equals.append(by_room[begin][1])
+                        begin += 1
+                    for batch in equals:
+                        if not batch.is_full:
+                            has_room = True
+                            yield batch
+                    equals = [batch for batch in equals if not batch.is_full]
+                    if not equals:
+                        level = by_room[begin][0] if begin < len(by_room) else 0
+                    else:
+                        level -= 1
+
+    def _batch(self, member: Member) -> _Batch:
+        batch = self._batches.get(member)
+        if batch is None:
+            connection = member.session.connection
+            assert connection is not None, "only members that are connected are served"
+            waiting_bytes = self._handing.output_bytes(member)
+            batch = self._batches[member] = _Batch(member, connection, waiting_bytes)
+            batch.is_full = waiting_bytes > self._handing.output_bytes_high
+        return batch
+
+    # --- one message to one member -------------------------------------------------------
+
+    def _give_any(
+        self, name: bytes, body: bytes, block: bytes | None, qos: int, record: BriefRecord
+    ) -> Outcome:
+        """Give a message to any member; if none takes it, say whether one might later."""
+        refusal = Outcome.TOO_LARGE
+        for sample in self._group.samples():
+            for member in sample:
+                batch = self._batch(member)
+                outcome = Outcome.NO_ROOM
+                if not batch.is_full:
+                    sent_qos = min(qos, batch.qos)
+                    if sent_qos > batch.plain_qos:
+                        outcome = self._offer(batch, name, record, sent_qos)
+                    elif self._add(batch, name, body, block, sent_qos, record[0]):
+                        outcome = Outcome.SENT
+                if outcome is Outcome.SENT:
+                    return outcome
+                if outcome is Outcome.NO_ROOM:
+                    refusal = outcome
+        return refusal
+
+    def _add(
+        self,
+        batch: _Batch,
+        name: bytes,
+        body: bytes,
+        block: bytes | None,
+        qos: int,
+        queue_offset: int,
+    ) -> bool:
+        """Put a packet behind what the member is sent of this slice; False without room."""
+        version = batch.version
+        packet, number_at = encode_publish(
+            name, body, 0x30 | qos << 1, version, block if version == 5 else None
+        )
+        if qos:
+            flight = flight_of(self._queue_number, queue_offset, qos, self._group.number)
+            packet_id = batch.window.allocate(flight)
+            if not packet_id:
+                return False
+            batch.parts += packet[:number_at], _PACKET_IDS[packet_id], packet[number_at + 2 :]
+        else:
+            batch.parts.append(packet)
+        batch.count += 1
+        batch.bytes += len(packet)
+        batch.is_full = batch.bytes > self._output_bytes_high
+        self._last = batch.member
+        if qos == 2:
+            self._mark(queue_offset)
+        return True
+
+    def _offer(self, batch: _Batch, name: bytes, record: BriefRecord, qos: int) -> Outcome:
+        """Send a message that has something of the member's own, or must be marked first."""
+        identifier = batch.member.identifier
+        outcome = self._handing.sender.offer(
+            batch.member.session,
+            batch.member.options,
+            OutgoingMessage(record, name, self._now_ms),
+            self._queue_number,
+            record[0],
+            identifiers=identifier_property(identifier) if identifier else b"",
+            group_number=self._group.number,
+        )
+        if outcome is Outcome.SENT:
+            self._last = batch.member
+            if qos == 2:
+                self._mark(record[0])
+        return outcome
+
+    def _mark(self, queue_offset: int) -> None:
+        """Note that the group has handed out a QoS 2 message, whatever the next tick tells.
+
+        After a crash another member must not get it. [MQTT-4.8.2-5]
+        """
+        if not self._group.expiry_s:
+            return
+        handing, name = self._handing, self._group.name
+        queue_name = handing.queues.places[self._queue_number][1]
+        sent = Mark(MarkKind.SENT, name, _NO_PACKET_ID, queue_name, queue_offset)
+        handing.journal.mark(sent)
+        handing.journal.mark(Mark(MarkKind.COMPLETED, name, _NO_PACKET_ID))

@@ -1,0 +1,395 @@
+"""Shared subscriptions: how far a group has got, and what its members gave back.
+
+Owns: the cursors of groups, the order in which they are served.
+Must not touch: who is a member (``sharing``), which member takes a message (``handing``).
+Invariants: while nobody has room the group lags, so that each member receives in the queue's order.
+What a member gives back is sent before anything else. A message that was begun at QoS 2 is never
+sent to another member. [MQTT-4.8.2-4] [MQTT-4.8.2-5]
+Spec: MQTT 5.0 section 4.8.2.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from itertools import chain
+from typing import Final
+
+from motelog.core.records.decode import decode_brief
+from motelog.gateway.deliver.handing import Handing, Matched
+from motelog.gateway.deliver.outgoing import TOPIC_PROPERTY, native_topic_name
+from motelog.gateway.deliver.sender import Sender
+from motelog.gateway.deliver.watched import WatchedQueue, WatchedQueues, count_lost
+from motelog.gateway.errors import MalformedPacketError, TopicNameError
+from motelog.gateway.log.log_port import LogPort, LogRead, QueueHandle, Waiting
+from motelog.gateway.metrics import GatewayMetrics
+from motelog.gateway.mqtt.topics import check_topic_name, matches
+from motelog.gateway.sessions.groups import Group
+from motelog.gateway.sessions.inflight import flight_of, group_of, read_flight
+from motelog.gateway.sessions.session import Session
+from motelog.gateway.sessions.subscriptions import QOS_MASK
+from motelog.gateway.state.stored import EXPIRY_NEVER, Progress, StoredFlight, StoredSession
+
+#: Records that a group which lags is served before others have their turn, if there is room.
+SERVE_COUNT_MAX: Final = 1024
+SERVE_BYTES_MAX: Final = 1_048_576
+#: Records between two messages given back that are read in one go.
+FRONT_SPAN: Final = 128
+
+
+class Shares:
+    """Delivers to the groups of one gateway."""
+
+    def __init__(
+        self,
+        log: LogPort,
+        queues: WatchedQueues,
+        sender: Sender,
+        handing: Handing,
+        metrics: GatewayMetrics,
+        *,
+        has_grown: Callable[[WatchedQueue], bool],
+        wake: Callable[[], None],
+    ) -> None:
+        self._log_port = log
+        self._queues = queues
+        self._sender = sender
+        self._handing = handing
+        self._metrics = metrics
+        self._has_grown = has_grown
+        self._wake = wake
+        self._by_number: dict[int, Group] = {}
+        #: Groups that can go on and wait for ``serve``.
+        self.returning: dict[Group, None] = {}
+        #: (group, queue) -> what the log returned for its last read, which is tried again.
+        self._waited: dict[tuple[Group, QueueHandle], Waiting] = {}
+        #: Reads that wait for the log now.
+        self._waiting: set[tuple[Group, QueueHandle]] = set()
+
+    # --- groups --------------------------------------------------------------------------
+
+    def subscribe(self, group: Group) -> None:
+        """Deliver what is published from now on to a group that is new."""
+        self._by_number[group.number] = group
+        self._queues.subscribe(group.topic_filter)
+        for queue in self._queues.needed(group.topic_filter):
+            if queue.is_waiting or self._has_grown(queue):
+                # The live position has not got to the tail: what is before it is not for the group.
+                tail = self._log_port.tail(queue.handle, _ignore)
+                if tail is not None and tail > queue.next_offset:
+                    group.since[queue] = tail
+                    self._lag(group, queue, queue.next_offset)
+        self.go_on(group)
+
+    def resume(self, group: Group, stored: StoredSession) -> None:
+        """Go on with a group of which no member was connected."""
+        self._by_number[group.number] = group
+        self._queues.subscribe(group.topic_filter)
+        by_name = self._needed_by_name(group)
+        strange = stored.cursors.keys() - by_name.keys()
+        if strange:
+            for name in strange:
+                self._queues.read_whole(name)
+            by_name = self._needed_by_name(group)
+        for name, queue in by_name.items():
+            # A queue that the group does not know is younger than its last member's connection.
+            cursor = stored.cursors.get(name, 0)
+            if cursor == queue.next_offset and queue.is_known:
+                continue
+            if queue.is_known and cursor > queue.next_offset:
+                group.since[queue] = cursor
+                cursor = queue.next_offset
+            self._lag(group, queue, cursor)
+        for name, queue_offset in stored.delivered:
+            if name in by_name:
+                group.delivered.add((by_name[name], queue_offset))
+        for flight in stored.inflight:
+            number = self._queues.number_of(flight.queue)
+            if number is None:
+                lost = flight.queue_offset
+                count_lost(self._metrics, flight.queue, lost, lost + 1)
+            else:
+                group.give_back(flight_of(number, flight.queue_offset, 1, group.number))
+        self.go_on(group)
+
+    def _needed_by_name(self, group: Group) -> dict[str, WatchedQueue]:
+        return {queue.name: queue for queue in self._queues.needed(group.topic_filter)}
+
+    def unsubscribe(self, group: Group) -> None:
+        """Stop delivery to a group that has no member."""
+        del self._by_number[group.number]
+        for queue in list(group.lagging or ()):
+            self._reached(group, queue)
+        self.returning.pop(group, None)
+        self._sender.changed.pop(group, None)
+        self._queues.unsubscribe(group.topic_filter)
+
+    def go_on(self, group: Group) -> None:
+        """Note that a member may have room, as it is new or has given something back."""
+        if group.is_behind:
+            self.returning[group] = None
+            self._wake()
+
+    def has_room(self, session: Session) -> None:
+        """Note that a session has room in its window or socket again."""
+        for group in session.shares.values():
+            if group.is_behind:
+                self.returning[group] = None
+
+    def tail_known(self, queue: WatchedQueue) -> None:
+        """Go on with the groups that wait for the tail of a queue."""
+        for group in self._by_number.values():
+            if group.lags_in(queue):
+                self.returning[group] = None
+
+    def give_back(self, session: Session) -> None:
+        """Take what the client has not acknowledged, as its connection has ended.
+
+        QoS 2 messages stay with the session, and all messages of groups that are no more.
+        """
+        if not session.has_inflight:
+            return
+        groups: dict[Group, None] = {}
+        for packet_id, flight in list(session.inflight):
+            number = group_of(flight)
+            if number and flight & QOS_MASK == 1 and flight > 0:
+                group = self._by_number.get(number)
+                if group is not None:
+                    session.inflight.ack(packet_id)
+                    group.give_back(flight)
+                    groups[group] = None
+        for group in groups:
+            for cursor in [one for one in self._waited if one[0] is group]:
+                del self._waited[cursor]  # the next read is another one
+            if group.expiry_s:
+                self._sender.note_change(group)
+            self.go_on(group)
+
+    # --- as it is stored -----------------------------------------------------------------
+
+    def stored(self, group: Group, *, left_ms: int | None) -> StoredSession:
+        """Return the state of a group as the log keeps it, in the form of a session's."""
+        lagging = group.lagging or {}
+        cursors = {}
+        for queue in self._queues.needed(group.topic_filter):
+            if queue.is_known or queue in lagging:
+                cursor = lagging.get(queue, queue.next_offset)
+                cursors[queue.name] = max(cursor, group.since.get(queue, 0))
+        return StoredSession(
+            group.name,
+            EXPIRY_NEVER,
+            left_ms,
+            cursors=cursors,
+            inflight=self.inflight(group),
+            delivered=tuple((queue.name, at) for queue, at in group.delivered),
+        )
+
+    def progress(self, group: Group) -> Progress:
+        """Return what a tick tells of a group."""
+        cursors = {queue.name: at for queue, at in (group.lagging or {}).items()}
+        return Progress(group.name, cursors, self.inflight(group))
+
+    def inflight(self, group: Group) -> tuple[StoredFlight, ...]:
+        """Return what members have not acknowledged or have given back, but for QoS 2."""
+        flights = chain(
+            group.front, *(self.unacknowledged(group, session) for session in group.sessions())
+        )
+        places = self._queues.places
+        stored = []
+        for count, flight in enumerate(sorted(flights), 1):
+            place = read_flight(flight)
+            name = places[place.queue_number][1]
+            stored.append(StoredFlight(count, name, place.queue_offset, 1))
+        return tuple(stored)
+
+    def unacknowledged(self, group: Group, session: Session) -> list[int]:
+        """Return the group's QoS 1 messages in flight to one client."""
+        if not session.has_inflight:
+            return []
+        return [
+            flight
+            for _, flight in session.inflight
+            if flight > 0 and flight & QOS_MASK == 1 and group_of(flight) == group.number
+        ]
+
+    def keeps(self, flight: int) -> bool:
+        """Whether a group stores this message in flight, and not the session that it is sent to."""
+        return flight > 0 and flight & QOS_MASK == 1 and group_of(flight) in self._by_number
+
+    # --- the live path -------------------------------------------------------------------
+
+    def deliver(self, shared: dict[Group, list[Matched]], queue: WatchedQueue, now_ms: int) -> None:
+        """Hand out the records of a slice of the live path, or have groups lag."""
+        for group, records in shared.items():
+            if group.lags_in(queue):
+                continue
+            if group.front:
+                self._lag(group, queue, records[0][1][0])
+                continue
+            waits = self._handing.hand_out(group, queue.number, records, now_ms)
+            if waits is not None:
+                self._lag(group, queue, waits)
+
+    # --- groups that lag -----------------------------------------------------------------
+
+    def serve(self, now_ms: int) -> None:
+        """Serve one slice to each of ``returning``; groups that can go on return to it."""
+        returning, self.returning = self.returning, {}
+        for group in returning:
+            if group.is_served:
+                self._serve(group, now_ms)
+
+    def _lag(self, group: Group, queue: WatchedQueue, queue_offset: int) -> None:
+        """Have a group go on at ``queue_offset`` when a member has room again."""
+        if group.lagging is None:
+            group.lagging = {}
+            self._metrics.receivers_lagging_now += 1
+        group.lagging[queue] = queue_offset
+        if group.expiry_s:
+            self._sender.note_change(group)
+
+    def _reached(self, group: Group, queue: WatchedQueue) -> None:
+        """Have a group get ``queue`` from the live path, or not at all."""
+        assert group.lagging is not None
+        del group.lagging[queue]
+        self._waited.pop((group, queue.handle), None)
+        group.reached(queue)
+        if not group.lagging:
+            group.lagging = None
+            self._metrics.receivers_lagging_now -= 1
+
+    def _serve(self, group: Group, now_ms: int) -> None:
+        """Hand out what was given back, then a slice of each queue in which the group lags."""
+        if not self._serve_front(group, now_ms):
+            return
+        for queue in list(group.lagging or ()):
+            if queue.is_known and not self._serve_queue(group, queue, now_ms):
+                return
+
+    def _serve_queue(self, group: Group, queue: WatchedQueue, now_ms: int) -> bool:
+        """Read on in one queue; return False if nobody has room."""
+        assert group.lagging is not None
+        cursor = group.lagging[queue]
+        if cursor >= queue.next_offset:
+            self._reached(group, queue)
+            return True
+        room = self._handing.room(group)
+        if not room:
+            return False
+        count_max = min(room, SERVE_COUNT_MAX)
+        read = self._read(group, queue.handle, cursor, count_max)
+        if read is None:
+            return True
+        if read.begin_offset > cursor:
+            count_lost(self._metrics, queue.name, cursor, read.begin_offset)
+        end = min(max(read.next_offset, cursor), queue.next_offset)
+        since = group.since.get(queue, 0)
+        wanted: dict[bytes, bool] = {}
+        records = []
+        for record in decode_brief(read.records, TOPIC_PROPERTY):
+            if not since <= record[0] < end or (queue, record[0]) in group.delivered:
+                continue
+            name = record[1] or native_topic_name(record)
+            if name not in wanted:
+                wanted[name] = _wants(group, name)
+            if wanted[name]:
+                records.append((name, record))
+        waits = self._handing.hand_out(group, queue.number, records, now_ms)
+        cursor = end if waits is None else waits
+        if cursor >= queue.next_offset:
+            self._reached(group, queue)
+            return True
+        # To the end of the row: the next room is for another queue.
+        del group.lagging[queue]
+        self._lag(group, queue, cursor)
+        if waits is None:
+            self.returning[group] = None
+        return waits is None
+
+    def _serve_front(self, group: Group, now_ms: int) -> bool:
+        """Hand out what was given back; return False if some of it must wait."""
+        while group.front:
+            if not self._handing.room(group):
+                return False
+            taken = _take_run(group)
+            first = read_flight(taken[0])
+            handle, queue_name = self._queues.places[first.queue_number]
+            by_offset = {read_flight(flight).queue_offset: flight for flight in taken}
+            begin, end = min(by_offset), max(by_offset) + 1
+            read = self._read(group, handle, begin, end - begin)
+            if read is None:
+                for flight in taken:
+                    group.give_back(flight)
+                return False
+            records = [
+                (record[1] or native_topic_name(record), record)
+                for record in decode_brief(read.records, TOPIC_PROPERTY)
+                if record[0] in by_offset
+            ]
+            waits = self._handing.hand_out(group, first.queue_number, records, now_ms)
+            for queue_offset, flight in by_offset.items():
+                if queue_offset < read.begin_offset:
+                    count_lost(self._metrics, queue_name, queue_offset, queue_offset + 1)
+                elif queue_offset >= (read.next_offset if waits is None else waits):
+                    group.give_back(flight)
+            if waits is not None:
+                return False
+        return True
+
+    # --- reads that may wait -------------------------------------------------------------
+
+    def _read(
+        self, group: Group, handle: QueueHandle, queue_offset: int, count_max: int
+    ) -> LogRead | None:
+        """Read, or None if the records are not at hand: then the group is served again later."""
+        cursor = group, handle
+        if cursor in self._waiting:
+            return None
+        read = self._log_port.read(
+            handle,
+            queue_offset,
+            count_max=count_max,
+            bytes_max=SERVE_BYTES_MAX,
+            waited=self._waited.pop(cursor, None),
+        )
+        if isinstance(read, LogRead):
+            return read
+        self._waited[cursor] = read
+        if self._log_port.when_at_hand(read, partial(self._at_hand, *cursor)):
+            self._waiting.add(cursor)
+        else:
+            self.returning[group] = None
+        return None
+
+    def _at_hand(self, group: Group, handle: QueueHandle) -> None:
+        self._waiting.remove((group, handle))
+        if group.is_served:
+            self.go_on(group)
+        else:
+            self._waited.pop((group, handle), None)
+
+
+def _wants(group: Group, name: bytes) -> bool:
+    try:
+        check_topic_name(name)
+    except (TopicNameError, MalformedPacketError):
+        return False  # counted by the live path
+    return matches(group.topic_filter, name.decode())
+
+
+def _take_run(group: Group) -> list[int]:
+    """Take the first of what was given back, with what lies closely behind it in its queue."""
+    first = read_flight(group.front[0])
+    taken = []
+    while group.front:
+        place = read_flight(group.front[0])
+        if place.queue_number != first.queue_number:
+            break
+        if place.queue_offset >= first.queue_offset + FRONT_SPAN:
+            break
+        taken.append(group.take_front())
+    return taken
+
+
+def _ignore(tail: int) -> None:
+    """Take a tail that came too late to be asked about."""
