@@ -155,7 +155,10 @@ class CatchUp:
 
     def _board(self, session: Session) -> None:
         """Have a session that has room picked up in each queue that it lags in."""
-        for queue, cursor in (session.lagging or {}).items():
+        if not session.lagging:
+            return
+        tags = self._tags_of(session)
+        for queue, cursor in session.lagging.items():
             if not queue.is_known:
                 continue  # ``Delivery`` has it served when the tail is known
             elevator = self._elevators.get(queue)
@@ -164,11 +167,10 @@ class CatchUp:
                     queue,
                     self._log_port,
                     self,
-                    partial(self._tags_of, queue),
                     self._metrics,
                     wake=self._wake,
                 )
-            elevator.board(session, cursor)
+            elevator.board(session, cursor, tags)
 
     def filters_changed(self, session: Session) -> None:
         """Read on for what a session that lags can want now."""
@@ -180,8 +182,8 @@ class CatchUp:
                 elevator.drop(session)
         self.acknowledged(session)
 
-    def _tags_of(self, queue: WatchedQueue, session: Session) -> frozenset[int] | None:
-        """Return the tag hashes of what a session can want of a queue; None: of any."""
+    def _tags_of(self, session: Session) -> frozenset[int] | None:
+        """Return the tag hashes of what a session can want; None: of any."""
         found: set[int] = set()
         for topic_filter in session.filters:
             tags = self._mapping.tags(topic_filter)

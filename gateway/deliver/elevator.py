@@ -107,7 +107,6 @@ class Elevator:
         queue: WatchedQueue,
         log: LogPort,
         passenger: Passenger,
-        tags_of: Callable[[Session], frozenset[int] | None],
         metrics: GatewayMetrics,
         *,
         wake: Callable[[], None],
@@ -115,7 +114,6 @@ class Elevator:
         self._queue = queue
         self._log_port = log
         self._passenger = passenger
-        self._tags_of = tags_of
         self._metrics = metrics
         self._wake = wake
         self.cars: list[Car] = []
@@ -143,11 +141,11 @@ class Elevator:
         car = self._riding.get(session)
         return None if car is None else car.position
 
-    def board(self, session: Session, cursor: int) -> None:
-        """Take a session that has room, whose cursor is ``cursor``."""
+    def board(self, session: Session, cursor: int, tags: frozenset[int] | None) -> None:
+        """Take a session that has room; ``tags`` are the tag hashes that it can want, or None."""
         if session in self._riding or session in self._waiting_at:
             return
-        self._tags[session] = self._tags_of(session)
+        self._tags[session] = tags
         self._waiting_at[session] = cursor
         self._ready.add(session)
         if not any(car.position <= cursor <= car.position + NEAR for car in self.cars):
