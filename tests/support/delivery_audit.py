@@ -17,7 +17,6 @@ from dataclasses import dataclass, field
 
 from motelog.gateway.mqtt.topics import matches
 
-
 #: A number that is higher than all others.
 ANY = 1 << 62
 
