@@ -53,9 +53,11 @@ def test_quickstart_publishes_with_paho_and_reads_in_a_program() -> None:
         assert run(reader) == "", "the group has committed"
 
 
-def test_quickstart_configuration_is_valid(tmp_path: Path) -> None:
+def test_quickstart_configurations_are_valid(tmp_path: Path) -> None:
     text = (ROOT / "docs/quickstart.md").read_text(encoding="utf-8")
-    (block,) = re.findall(r"```toml\n(.*?)```", text, re.DOTALL)
-    path = tmp_path / "motelog.toml"
-    path.write_text(block, encoding="utf-8")
-    assert motelog("config", "check", str(path)).returncode == 0
+    blocks = re.findall(r"```toml\n(.*?)```", text, re.DOTALL)
+    assert blocks
+    for block in blocks:
+        path = tmp_path / "motelog.toml"
+        path.write_text(block, encoding="utf-8")
+        assert motelog("config", "check", str(path)).returncode == 0, block
