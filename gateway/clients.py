@@ -348,6 +348,8 @@ class Clients:
         self._take_over(client_id)
         try:
             stored = self._journal.load(client_id)
+            if stored is not None:
+                self._shared.check(stored)
         except ViewError as exc:
             why = f"stored sessions cannot be found for the moment: {exc}"
             self._refuse(connection, refuse_for_now(accepted, why))

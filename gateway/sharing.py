@@ -14,17 +14,22 @@ Spec: MQTT 5.0 section 4.8.2.
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 import msgspec
 
 from motelog.core.clock import Clock
 from motelog.gateway.deliver.delivery import Delivery
+from motelog.gateway.errors import GatewayError
 from motelog.gateway.metrics import GatewayMetrics
+from motelog.gateway.mqtt.packet_types import ReasonCode
 from motelog.gateway.mqtt.topics import SHARED_PREFIX
 from motelog.gateway.sessions.groups import Group, Receiver
 from motelog.gateway.sessions.session import Session
 from motelog.gateway.sessions.subscriptions import QOS_MASK, RETAIN_AS_PUBLISHED, SubscriptionTree
 from motelog.gateway.state.journal import SessionJournal
 from motelog.gateway.state.stored import StoredFilter, StoredSession
+from motelog.gateway.state.view import ViewError
 
 _OPTIONS = QOS_MASK | RETAIN_AS_PUBLISHED
 
@@ -60,19 +65,28 @@ class SharedSubscriptions:
     # --- members -------------------------------------------------------------------------
 
     def join(self, session: Session, name: str, options: int, identifier: int) -> None:
-        """Make a session a member, or replace the options of one."""
+        """Make a session a member, or replace the options of one.
+
+        GatewayError if it cannot be found for the moment whether there is such a group.
+        """
         group = self._groups.get(name)
+        was_stored = group is not None and group.expiry_s > 0
         if group is None:
             group = self._begin(name)
         if session not in group:
             session.particulars.shares[name] = group
             self._metrics.subscriptions_now += 1
-        was_stored = group.expiry_s > 0
         group.join(session, options & _OPTIONS, identifier)
         if group.expiry_s and not was_stored:
             lagging = [queue.name for queue in group.lagging or ()]
             self._journal.save(self._shares.stored(group, left_ms=None), lagging=lagging)
         self._shares.go_on(group)
+
+    def check(self, stored: StoredSession) -> None:
+        """Raise ViewError if the groups of a session cannot be found, before it is resumed."""
+        for one in stored.filters:
+            if is_shared(one.topic_filter):
+                self._find(one.topic_filter)
 
     def resume(self, session: Session, stored: StoredSession) -> StoredSession:
         """Join the groups of a session that was away; return what else it has."""
@@ -123,18 +137,30 @@ class SharedSubscriptions:
         """Put a group into memory: the one that is stored, or a new one."""
         self._last_number += 1
         group = Group(name, self._last_number)
-        stored = self._journal.load(name)
-        if stored is not None and not self._journal.has_subscriber(name):
-            self._journal.end(name)
-            stored = None
+        try:
+            stored = self._find(name)
+        except ViewError as exc:
+            raise GatewayError(
+                f"stored groups cannot be found for the moment: {exc}",
+                reason_code=ReasonCode.SERVER_BUSY,
+            ) from exc
         if stored is None:
             self._shares.subscribe(group)
         else:
+            group.expiry_s = stored.expiry_s
             self._shares.resume(group, stored)
         self._subscriptions.add(group.topic_filter, group, 0)
         self._delivery.replan(group.topic_filter)
         self._groups[name] = group
         return group
+
+    def _find(self, name: str) -> StoredSession | None:
+        """Return the stored group that still has a member."""
+        stored = self._journal.load(name)
+        if stored is None or self._journal.has_subscriber(name):
+            return stored
+        self._journal.end(name)
+        return None
 
     def _end(self, group: Group) -> None:
         """Take a group out of memory, whose last connected member leaves."""
@@ -148,7 +174,8 @@ class SharedSubscriptions:
 
     def tick(self) -> None:
         """End the stored groups that have no member left."""
-        in_doubt, self._in_doubt = self._in_doubt, {}
-        for name in in_doubt:
-            if name not in self._groups and not self._journal.has_subscriber(name):
-                self._journal.end(name)
+        with suppress(ViewError):  # then the next tick does it
+            for name in list(self._in_doubt):
+                if name not in self._groups:
+                    self._find(name)
+                del self._in_doubt[name]

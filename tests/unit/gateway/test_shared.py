@@ -15,6 +15,8 @@ from motelog.gateway.mqtt.packet_types import (
     Unsubscribe,
 )
 from motelog.gateway.mqtt.subscribe import encode_subscribe, encode_unsubscribe
+from motelog.gateway.state.stored import StoredFilter, StoredSession
+from motelog.gateway.state.view import ViewError
 from tests.support.gateway_stage import Stage
 from tests.unit.gateway.test_sessions import (
     Message,
@@ -371,6 +373,36 @@ def test_group_is_not_lost_when_the_gateway_dies() -> None:
     settle(stage)
     # What nobody has acknowledged by the last tick, and what came after it.
     assert len(payloads(stage, 1)) == 4
+
+
+def test_group_is_kept_for_its_member_that_is_away_while_others_come_and_go() -> None:
+    stage = Stage()
+    connect(stage, 1, "m1")
+    subscribe(stage, 1, GROUP)
+    lose(stage, 1)
+    member(stage, 2)
+    send(stage, b"a", b"b")
+    assert payloads(stage, 2) == [b"a", b"b"]
+    ack(stage, 2, 0x40, 1)
+    stage.clients.tick()
+    stage = restart(stage)
+    assert connect(stage, 1, "m1")
+    settle(stage)
+    assert payloads(stage, 1) == [b"b"]
+
+
+def test_view_that_cannot_be_used_ends_the_connection_and_not_the_gateway() -> None:
+    stage = Stage()
+    connect(stage, 1, "m1", properties=NO_PROPERTIES)
+
+    def fail(client_id: str) -> StoredSession | None:
+        raise ViewError("no room")
+
+    stage.journal.load = fail  # type: ignore[method-assign]
+    stage.turn((1, encode_subscribe(5, Subscribe(7, (SubscribeEntry(GROUP, 1),)))))
+    assert stage.sent(1)[0][:1] == b"\xe0"
+    stage.clients._shared.ended(StoredSession("m2", 60, filters=(StoredFilter(GROUP, 1),)))
+    stage.clients._shared.tick()
 
 
 def test_qos_2_message_of_a_group_is_sent_once_though_the_gateway_dies() -> None:
