@@ -48,6 +48,7 @@ from motelog.gateway.mqtt.packet_types import (
 )
 from motelog.gateway.mqtt.properties import encode_properties
 from motelog.gateway.mqtt.subscribe import encode_subscribe, encode_unsubscribe
+from motelog.gateway.sessions.groups import Receiver
 from tests.support.delivery_audit import Audit, Received
 from tests.support.durable_client import Arrived, ClientSession, split
 from tests.support.fake_log import FakeLog
@@ -602,6 +603,10 @@ class Game:
             "waiting": stage.delivery._catch_up._waiting,
             "plans": {k: v for k, v in stage.delivery._plans.by_name.items() if v is not None},
             "answers": stage.answers._waiting,
+            "groups": stage.delivery.shares._by_number,
+            "groups returning": stage.delivery.shares.returning,
+            "groups waited": stage.delivery.shares._waited,
+            "groups waiting": stage.delivery.shares._waiting,
         }
         for name, what in kept.items():
             if what:
@@ -622,22 +627,26 @@ class Game:
         stage = self.stage
         stage.clients._subscriptions._check()
         sessions = stage.clients._by_client_id
-        lagging = 0
         for client_id, session in sessions.items():
             if session.client_id != client_id or session.connection is None:
                 raise FoundError(f"{client_id} is in memory without a connection")
             if session._inflight is not None:
                 session._inflight._check()
-            lagging += session.lagging is not None
             for queue in session.lagging or ():
                 if session not in queue.lagging:
                     raise FoundError(f"{client_id} lags in {queue.name} alone")
+        groups = list(stage.delivery.shares._by_number.values())
+        for group in groups:
+            group._check()
+        lagging: set[Receiver] = {group for group in groups if group.lagging is not None}
         for queue in stage.delivery._queues.by_handle.values():
+            lagging |= queue.lagging
             for session in queue.lagging:
                 if queue not in (session.lagging or ()):
                     raise FoundError(f"{queue.name} has {session.client_id} lag, which does not")
-        if lagging != stage.metrics.receivers_lagging_now:
-            raise FoundError(f"{lagging} lag, {stage.metrics.receivers_lagging_now} are counted")
+        counted = stage.metrics.receivers_lagging_now
+        if len(lagging) != counted:
+            raise FoundError(f"{lagging} lag, {counted} are counted")
         for elevator in stage.delivery._catch_up._elevators.values():
             elevator._check()
 
