@@ -141,5 +141,5 @@ def assemble(
         connections=connections,
         clock=clock,
     )
-    operator = Operator(log, retained, clock=clock, after=answers.after)
+    operator = Operator(log, retained, clients, delivery, clock=clock, after=answers.after)
     return GatewayParts(connections, delivery, clients, answers, journal, listener, operator)

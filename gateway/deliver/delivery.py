@@ -18,7 +18,7 @@ Spec: MQTT 5.0 sections 3.3, 4.3, 4.6, 4.9.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Final
 
@@ -249,6 +249,19 @@ class Delivery:
                         cursor = self._catch_up.cursor_of(session, queue)
                     cursors[queue.name] = max(cursor, since.get(queue, 0))
         return cursors
+
+    def waiting(self, cursors: Mapping[str, int]) -> dict[str, int | None]:
+        """Return how many records each queue has from the cursor on; None if that is not known.
+
+        Some of them may be for others: who wants a record is known when it is read.
+        """
+        found: dict[str, int | None] = {}
+        for name, cursor in cursors.items():
+            number = self._queues.number_of(name)
+            if number is not None and name != RETAINED_QUEUE:
+                tail = self._log_port.tail(self._queues.places[number][0], _ignore)
+                found[name] = None if tail is None else max(tail - cursor, 0)
+        return found
 
     def inflight(self, session: Session) -> tuple[StoredFlight, ...]:
         """Return the messages in flight to a session, oldest first."""
