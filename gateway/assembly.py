@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from motelog.core.clock import Clock
 from motelog.gateway.clients import CONNECTIONS_RESERVED, Clients
 from motelog.gateway.config import GatewayConfig
+from motelog.gateway.deliver.catch_up import Quota
 from motelog.gateway.deliver.delivery import Delivery
 from motelog.gateway.log.log_port import LogPort
 from motelog.gateway.mapping.topic_mapping import TopicMapping
@@ -101,6 +102,7 @@ def assemble(
         retained,
         metrics,
         after=answers.after,
+        quota=Quota(config.session_messages_max, config.session_age_max_s * 1000),
         output_bytes_high=config.output_bytes_high,
         wake=wake,
     )

@@ -257,6 +257,7 @@ class Clients:
 
         Called each second. Return whether more is due already.
         """
+        self._delivery.keep_to_quota()
         self._journal.tick(self._delivery.positions(), self._delivery.progress())
         now_ms = self._clock.now_ms()
         self._shared.tick()

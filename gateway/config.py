@@ -100,6 +100,14 @@ class GatewayConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     """Longest time that a session outlives its connection, told to MQTT 5 clients; it also binds
     MQTT 3 clients, which ask for ever. 4294967295 sets no limit, 0 offers no persistent session."""
 
+    session_messages_max: Annotated[int, msgspec.Meta(ge=0)] = 0
+    """Most messages of one queue that wait for a session which is away or lags. Beyond, the oldest
+    are passed over and counted. 0: the log's retention is the limit."""
+
+    session_age_max_s: Annotated[int, msgspec.Meta(ge=0)] = 0
+    """Age at which a message that waits for such a session is passed over and counted. 0: the log's
+    retention is the limit."""
+
     retained_count_max: PositiveInt = 1_000_000
     """Retained messages of all clients together."""
 

@@ -138,7 +138,8 @@ class Operator:
             return None
         waiting = self._delivery.waiting(stored.cursors)
         live = self._clients.live(client_id)
-        connection = None if live is None else live[0].connection
+        session = None if live is None else live[0]
+        connection = None if session is None else session.connection
         will = stored.will
         return brief | {
             "version": None if connection is None else connection.version,
@@ -160,6 +161,7 @@ class Operator:
                 for flight in stored.inflight
             ],
             "received": [received.packet_id for received in stored.received],
+            "dropped": session.particulars.dropped if session and session.has_particulars else 0,
             "will": will
             and {
                 "topic": will.topic,
