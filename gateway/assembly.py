@@ -24,6 +24,7 @@ from motelog.gateway.operator import Operator
 from motelog.gateway.output import Output
 from motelog.gateway.publish.acknowledge import Answers
 from motelog.gateway.publish.exchanges import Exchanges
+from motelog.gateway.publish.rates import Rates
 from motelog.gateway.publish.reactor_listener import ReactorListener
 from motelog.gateway.publish.retaining import Retaining
 from motelog.gateway.publish.routes import Routes
@@ -47,6 +48,7 @@ class GatewayParts:
     journal: SessionJournal
     listener: ReactorListener
     operator: Operator
+    rates: Rates
 
 
 def assemble(
@@ -129,6 +131,12 @@ def assemble(
         receive_maximum=config.receive_maximum,
         disconnect=disconnect,
     )
+    rates = Rates(
+        output,
+        publishes_per_s=config.publish_rate_max,
+        publish_bytes_per_s=config.publish_bytes_per_s_max,
+        connects_per_s=config.connect_rate_max,
+    )
     listener = ReactorListener(
         config,
         output,
@@ -139,9 +147,10 @@ def assemble(
         answers,
         exchanges,
         Retaining(retained, **limits),
+        rates,
         metrics,
         connections=connections,
         clock=clock,
     )
     operator = Operator(log, retained, clients, delivery, clock=clock, after=answers.after)
-    return GatewayParts(connections, delivery, clients, answers, journal, listener, operator)
+    return GatewayParts(connections, delivery, clients, answers, journal, listener, operator, rates)
