@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from motelog.core.clock import Clock
 from motelog.gateway.clients import CONNECTIONS_RESERVED, Clients
 from motelog.gateway.config import GatewayConfig
+from motelog.gateway.deliver.catch_up import Quota
 from motelog.gateway.deliver.delivery import Delivery
 from motelog.gateway.log.log_port import LogPort
 from motelog.gateway.mapping.topic_mapping import TopicMapping
@@ -23,6 +24,7 @@ from motelog.gateway.operator import Operator
 from motelog.gateway.output import Output
 from motelog.gateway.publish.acknowledge import Answers
 from motelog.gateway.publish.exchanges import Exchanges
+from motelog.gateway.publish.rates import Rates
 from motelog.gateway.publish.reactor_listener import ReactorListener
 from motelog.gateway.publish.retaining import Retaining
 from motelog.gateway.publish.routes import Routes
@@ -46,6 +48,7 @@ class GatewayParts:
     journal: SessionJournal
     listener: ReactorListener
     operator: Operator
+    rates: Rates
 
 
 def assemble(
@@ -101,6 +104,7 @@ def assemble(
         retained,
         metrics,
         after=answers.after,
+        quota=Quota(config.session_messages_max, config.session_age_max_s * 1000),
         output_bytes_high=config.output_bytes_high,
         wake=wake,
     )
@@ -127,6 +131,12 @@ def assemble(
         receive_maximum=config.receive_maximum,
         disconnect=disconnect,
     )
+    rates = Rates(
+        output,
+        publishes_per_s=config.publish_rate_max,
+        publish_bytes_per_s=config.publish_bytes_per_s_max,
+        connects_per_s=config.connect_rate_max,
+    )
     listener = ReactorListener(
         config,
         output,
@@ -137,9 +147,10 @@ def assemble(
         answers,
         exchanges,
         Retaining(retained, **limits),
+        rates,
         metrics,
         connections=connections,
         clock=clock,
     )
-    operator = Operator(log, retained, clock=clock, after=answers.after)
-    return GatewayParts(connections, delivery, clients, answers, journal, listener, operator)
+    operator = Operator(log, retained, clients, delivery, clock=clock, after=answers.after)
+    return GatewayParts(connections, delivery, clients, answers, journal, listener, operator, rates)

@@ -16,7 +16,9 @@ from __future__ import annotations
 
 import logging
 import secrets
+from array import array
 from collections.abc import Callable
+from heapq import nsmallest
 from typing import Final
 
 import msgspec
@@ -27,8 +29,8 @@ from motelog.core.limited_log import LimitedLog
 from motelog.core.net.reactor_types import CloseReason, Fault
 from motelog.gateway.config import GatewayConfig
 from motelog.gateway.deliver.delivery import Delivery
-from motelog.gateway.errors import GatewayError, MalformedPacketError
-from motelog.gateway.log.log_port import Ticket
+from motelog.gateway.errors import GatewayError, MalformedPacketError, SessionInUseError
+from motelog.gateway.log.log_port import SETTLED, Ticket
 from motelog.gateway.metrics import GatewayMetrics
 from motelog.gateway.mqtt.disconnect import decode_disconnect, encode_disconnect
 from motelog.gateway.mqtt.packet_types import PacketType, ReasonCode
@@ -110,6 +112,8 @@ class Clients:
         #: Number -> connection, None once it has ended; the hot path reads it too.
         self._connections = connections
         self._by_client_id: dict[str, Session] = {}
+        #: Number -> second of its CONNECT; four bytes, as there may be a million.
+        self._connected_s = array("I", bytes(4 * len(connections)))
         self._peer_log = LimitedLog(logger, monotonic_s=lambda: clock.monotonic_ms() / 1000)
 
     # --- connections ---------------------------------------------------------------------
@@ -240,18 +244,20 @@ class Clients:
         self._delivery.resume(session, stored)
         self._metrics.sessions_resumed += 1
 
-    def _discard(self, stored: StoredSession) -> None:
+    def _discard(self, stored: StoredSession) -> Ticket:
         """End a stored session; its will is due at the latest now. [MQTT-3.1.2-8]"""
         if stored.will is not None:
             self._publish_will(stored.client_id, stored.will)
-        self._journal.end(stored.client_id)
+        ticket = self._journal.end(stored.client_id)
         self._shared.ended(stored)
+        return ticket
 
     def tick(self) -> bool:
         """Store how far delivery has got, end sessions and publish wills that are due.
 
         Called each second. Return whether more is due already.
         """
+        self._delivery.keep_to_quota()
         self._journal.tick(self._delivery.positions(), self._delivery.progress())
         now_ms = self._clock.now_ms()
         self._shared.tick()
@@ -265,6 +271,45 @@ class Clients:
                 self._publish_will(stored.client_id, stored.will)
                 self._journal.save(msgspec.structs.replace(stored, will=None))
         return len(due) == DUE_MAX
+
+    # --- for the operator ----------------------------------------------------------------
+
+    def named(self, prefix: str, after: str, limit: int) -> list[str]:
+        """Return the client identifiers of sessions in order, connected or away; ViewError."""
+        connected = nsmallest(
+            limit,
+            (name for name in self._by_client_id if name > after and name.startswith(prefix)),
+        )
+        return sorted({*self._journal.named(prefix, after, limit), *connected})[:limit]
+
+    def live(self, client_id: str) -> tuple[Session, int] | None:
+        """Return a session whose client is connected, and since when (ms)."""
+        session = self._by_client_id.get(client_id)
+        if session is None or session.connection is None:
+            return None
+        return session, self._connected_s[session.connection.number] * 1000
+
+    def describe(self, client_id: str) -> StoredSession | None:
+        """Return all of a session, connected or away, as the log keeps it; ViewError."""
+        session = self._by_client_id.get(client_id)
+        return self._journal.load(client_id) if session is None else self._stored(session)
+
+    def end_session(self, client_id: str) -> Ticket | None:
+        """End a session, and the connection if there is one; None if there is no such session.
+
+        Its will is published. ViewError; SessionInUseError if it is not this gateway's to end.
+        """
+        session = self._by_client_id.get(client_id)
+        if session is None or session.connection is None:
+            stored = self._journal.load(client_id)
+            if stored is not None and stored.left_ms is None:
+                raise SessionInUseError(client_id)
+            return None if stored is None else self._discard(stored)
+        was_stored = session.expiry_s > 0
+        session.expiry_s = 0
+        code = ReasonCode.ADMINISTRATIVE_ACTION
+        self.disconnect(session.connection, code, "an operator has ended the session")
+        return self._journal.end(client_id) if was_stored else SETTLED
 
     # --- packets -------------------------------------------------------------------------
 
@@ -370,6 +415,7 @@ class Clients:
             session.particulars.will = accepted.will
         session.attach(connection, inflight_max=accepted.inflight_max)
         self._by_client_id[client_id] = session
+        self._connected_s[connection.number] = self._clock.now_ms() // 1000
         self._metrics.sessions_now += 1
         output, number = connection.output, connection.number
         output.set_variant(number, accepted.version)

@@ -100,6 +100,24 @@ class GatewayConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     """Longest time that a session outlives its connection, told to MQTT 5 clients; it also binds
     MQTT 3 clients, which ask for ever. 4294967295 sets no limit, 0 offers no persistent session."""
 
+    publish_rate_max: Annotated[int, msgspec.Meta(ge=0)] = 0
+    """Messages a second that one connection may publish; who sends faster is read later. 0: no
+    limit."""
+
+    publish_bytes_per_s_max: Annotated[int, msgspec.Meta(ge=0)] = 0
+    """Bytes a second of one connection's PUBLISH packets, likewise."""
+
+    connect_rate_max: Annotated[int, msgspec.Meta(ge=0)] = 0
+    """New connections a second; the CONNECT of one that comes faster is read later. 0: no limit."""
+
+    session_messages_max: Annotated[int, msgspec.Meta(ge=0)] = 0
+    """Most messages of one queue that wait for a session which is away or lags. Beyond, the oldest
+    are passed over and counted. 0: the log's retention is the limit."""
+
+    session_age_max_s: Annotated[int, msgspec.Meta(ge=0)] = 0
+    """Age at which a message that waits for such a session is passed over and counted. 0: the log's
+    retention is the limit."""
+
     retained_count_max: PositiveInt = 1_000_000
     """Retained messages of all clients together."""
 

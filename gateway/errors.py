@@ -75,3 +75,12 @@ class TopicAliasError(GatewayError):
     """A topic alias is 0 or above the maximum that the server granted."""
 
     reason_code = 0x94
+
+
+class SessionInUseError(GatewayError):
+    """A session cannot be ended here: another gateway serves it, or it is a group with members."""
+
+    def __init__(self, client_id: str) -> None:
+        super().__init__(
+            f"{client_id!r} is connected to another gateway, or is a shared subscription in use"
+        )

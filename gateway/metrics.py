@@ -28,6 +28,7 @@ class GatewayMetrics:
     messages_delivered: int = 0
     messages_dropped_qos0: int = 0
     messages_dropped_too_large: int = 0
+    messages_dropped_quota: int = 0
     messages_expired: int = 0
     messages_lost_to_retention: int = 0
     messages_undeliverable: int = 0

@@ -1,4 +1,4 @@
-"""What the gateway needs of the part that holds its peers' streams: send, end, limits.
+"""What the gateway needs of the part that holds its peers' streams: send, end, pause, limits.
 
 Owns: the Output protocol, declared for its users: ``clients``, ``deliver``, ``publish``.
 Must not touch: sockets; an implementation does. The reactor is one (plain TCP).
@@ -62,6 +62,14 @@ class Output(Protocol):
         0 seconds: silence is no fault. A peer above the lower mark is silent only if it takes no
         output either.
         """
+        ...
+
+    def pause(self, connection: int) -> None:
+        """Read nothing more from the peer; what it sends waits on its side."""
+        ...
+
+    def resume(self, connection: int) -> None:
+        """Read on after ``pause``; the time without a packet starts again."""
         ...
 
     def peer(self, connection: int) -> tuple[str, int]:

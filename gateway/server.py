@@ -38,6 +38,8 @@ TICK_S: Final = 1.0
 READ_BACK_MAX: Final = 50
 #: Records of state that are appended again in one tick.
 REWRITES_MAX: Final = 100
+#: How often it is looked whether a client that is paused may be read again.
+RESUME_S: Final = 0.05
 HOUR_MS: Final = 3_600_000
 #: How long to wait for a log that does not have them at hand.
 READ_BACK_PAUSE_S: Final = 0.005
@@ -140,6 +142,12 @@ class Gateway:
                 retained.rewrite_older(younger_ms, REWRITES_MAX)
                 reactor.flush()
 
+        async def resume() -> None:
+            # Reads again from clients that have sent, or come, faster than they may.
+            while True:
+                await trio.sleep(RESUME_S)
+                parts.rates.resume_due(self._clock.monotonic_ms())
+
         reactor.listen(
             listener_socket,
             Framing.MQTT,
@@ -153,6 +161,8 @@ class Gateway:
                 nursery.start_soon(deliver)
                 nursery.start_soon(tick)
                 nursery.start_soon(self._view.run)
+                if parts.rates.is_on:
+                    nursery.start_soon(resume)
                 task_status.started()
                 await drive(
                     reactor,

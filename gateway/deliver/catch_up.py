@@ -1,8 +1,8 @@
 """Receivers that lag: they are served from the log, from their cursors to the tail.
 
 Owns: cursors, who has room again, what a receiver wants of a record, what is sent again after a
-reconnect. Must not touch: the live positions (``watched``), subscriptions, how the log is read for
-many (``elevator``), how one message is sent (``sender``).
+reconnect, what a quota passes over. Must not touch: the live positions (``watched``),
+subscriptions, how the log is read for many (``elevator``), how one message is sent (``sender``).
 Invariants: a receiver with a cursor for a queue gets nothing of that queue from the live path, so
 that it receives in the queue's order. What was in flight before a reconnect is sent again before
 anything else. Nothing is sent beyond its window or its output's mark.
@@ -11,10 +11,12 @@ Spec: MQTT 5.0 sections 3.3, 4.3, 4.4, 4.6, 4.9.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from functools import partial
-from typing import Final
+from typing import Final, NamedTuple
 
+from motelog.core.limited_log import LimitedLog
 from motelog.core.message import tags_code
 from motelog.core.records.decode import decode_brief
 from motelog.gateway.deliver.elevator import Elevator
@@ -32,10 +34,22 @@ from motelog.gateway.sessions.inflight import read_flight
 from motelog.gateway.sessions.session import Session
 from motelog.gateway.sessions.subscriptions import SubscriptionTree, merge_options
 
+logger = logging.getLogger(__name__)
+
 #: Most bytes of a message that is sent again.
 RESEND_BYTES_MAX: Final = 262_144
 #: A session that can want more tags than these is read for whole.
 TAGS_MAX: Final = 64
+
+
+class Quota(NamedTuple):
+    """What may wait for one session that lags; 0: no limit but the log's retention.
+
+    ``messages_max`` is for each queue.
+    """
+
+    messages_max: int
+    age_max_ms: int
 
 
 class CatchUp:
@@ -52,6 +66,7 @@ class CatchUp:
         metrics: GatewayMetrics,
         *,
         resent: Callable[[Session], None],
+        quota: Quota,
         wake: Callable[[], None],
     ) -> None:
         self._log_port = log
@@ -62,6 +77,10 @@ class CatchUp:
         self._replays = replays
         self._metrics = metrics
         self._resent = resent
+        self._quota = quota
+        #: What was stored before is too old for those that lag.
+        self._aged_ms = 0
+        self._log = LimitedLog(logger)
         self._wake = wake
         #: Receivers that have room again and wait for ``serve``.
         self.returning: dict[Session, None] = {}
@@ -75,6 +94,8 @@ class CatchUp:
 
     def serve(self, now_ms: int) -> None:
         """Have ``returning`` picked up, and each elevator pass over one slice."""
+        if self._quota.age_max_ms:
+            self._aged_ms = now_ms - self._quota.age_max_ms
         returning, self.returning = self.returning, {}
         for session in returning:
             if session.connection is None:
@@ -153,6 +174,47 @@ class CatchUp:
         """Whether ``serve`` has something to do before the log or a client says so."""
         return bool(self.returning) or any(e.can_go_on for e in self._elevators.values())
 
+    # --- quotas --------------------------------------------------------------------------
+
+    def keep_to_quota(self) -> None:
+        """Pass over what is beyond the quota of messages, for all that lag."""
+        if self._quota.messages_max:
+            for queue in self._queues.by_handle.values():
+                for session in list(queue.lagging):
+                    self.pass_over(session, queue)
+
+    def pass_over(self, session: Session, queue: WatchedQueue) -> None:
+        """Have a session that lags in ``queue`` go on where the quota of messages begins.
+
+        What is in between is not read: some of it may be for others.
+        """
+        begin = queue.next_offset - self._quota.messages_max
+        if not self._quota.messages_max or not queue.is_known:
+            return
+        cursor = self.cursor_of(session, queue)
+        if cursor >= begin:
+            return
+        elevator = self._elevators.get(queue)
+        if elevator is not None:
+            elevator.drop(session)
+        assert session.lagging is not None
+        session.lagging[queue] = begin
+        self._count_dropped(session, begin - cursor)
+        if session.expiry_s:
+            self._sender.note_change(session)
+        self.acknowledged(session)
+
+    def _count_dropped(self, session: Session, count: int) -> None:
+        particulars = session.particulars
+        if not particulars.dropped:
+            self._log.warning(
+                "messages are passed over that wait for a client: it lags by more than"
+                " gateway.session_messages_max or session_age_max_s allows client_id=%r",
+                session.client_id,
+            )
+        particulars.dropped += count
+        self._metrics.messages_dropped_quota += count
+
     def _board(self, session: Session) -> None:
         """Have a session that has room picked up in each queue that it lags in."""
         if not session.lagging:
@@ -224,6 +286,9 @@ class CatchUp:
                 if since is None:
                     return True
                 options = since
+        if message.store_ms < self._aged_ms:
+            self._count_dropped(session, 1)
+            return True
         return self._sender.send_one(session, options, message, queue.number, queue_offset)
 
     def _options_since(

@@ -18,13 +18,13 @@ Spec: MQTT 5.0 sections 3.3, 4.3, 4.6, 4.9.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Final
 
 from motelog.core.message import SYS_FLAG_COMPRESSED
 from motelog.core.records.decode import decode_brief, inflate
-from motelog.gateway.deliver.catch_up import CatchUp
+from motelog.gateway.deliver.catch_up import CatchUp, Quota
 from motelog.gateway.deliver.handing import Handing, Matched
 from motelog.gateway.deliver.outgoing import (
     INFLATED_BYTES_MAX,
@@ -76,6 +76,7 @@ class Delivery:
         metrics: GatewayMetrics,
         *,
         after: After,
+        quota: Quota,
         output_bytes_high: int,
         wake: Callable[[], None],
     ) -> None:
@@ -98,6 +99,7 @@ class Delivery:
             self._replays,
             metrics,
             resent=self.acknowledged,
+            quota=quota,
             wake=wake,
         )
         #: What shared subscriptions change.
@@ -115,6 +117,7 @@ class Delivery:
         self._grown: dict[WatchedQueue, None] = {}
         # The parts hold the state that subscriptions and acknowledgements change.
         self.replan = self._plans.replan
+        self.keep_to_quota = self._catch_up.keep_to_quota
         self.add_replay = self._replays.add
         self.replays = self._replays.stored
         log.on_growth(self._on_growth)
@@ -202,6 +205,7 @@ class Delivery:
                 session.particulars.since.setdefault(ALL_FILTERS, {})[queue] = cursor
                 cursor = queue.next_offset
             self._catch_up.lag(session, queue, cursor)
+            self._catch_up.pass_over(session, queue)
         for topic_filter in stored.filters:
             for name, queue_offset in topic_filter.since.items():
                 if name in by_name:
@@ -249,6 +253,19 @@ class Delivery:
                         cursor = self._catch_up.cursor_of(session, queue)
                     cursors[queue.name] = max(cursor, since.get(queue, 0))
         return cursors
+
+    def waiting(self, cursors: Mapping[str, int]) -> dict[str, int | None]:
+        """Return how many records each queue has from the cursor on; None if that is not known.
+
+        Some of them may be for others: who wants a record is known when it is read.
+        """
+        found: dict[str, int | None] = {}
+        for name, cursor in cursors.items():
+            number = self._queues.number_of(name)
+            if number is not None and name != RETAINED_QUEUE:
+                tail = self._log_port.tail(self._queues.places[number][0], _ignore)
+                found[name] = None if tail is None else max(tail - cursor, 0)
+        return found
 
     def inflight(self, session: Session) -> tuple[StoredFlight, ...]:
         """Return the messages in flight to a session, oldest first."""
@@ -369,6 +386,7 @@ class Delivery:
     def _tail_known(self, queue: WatchedQueue) -> None:
         """Go on with a queue whose tail is known now: live, and for those that came back."""
         for session in list(queue.lagging):
+            self._catch_up.pass_over(session, queue)
             self._catch_up.acknowledged(session)
         self.shares.tail_known(queue)
         self._go_on(queue)

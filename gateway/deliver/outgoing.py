@@ -59,7 +59,16 @@ class OutgoingMessage:
     [MQTT-3.3.1-8]
     """
 
-    __slots__ = ("body", "client_id", "is_expired", "is_retained", "name", "properties", "qos")
+    __slots__ = (
+        "body",
+        "client_id",
+        "is_expired",
+        "is_retained",
+        "name",
+        "properties",
+        "qos",
+        "store_ms",
+    )
 
     def __init__(
         self, record: BriefRecord, name: bytes, now_ms: int, *, was_sent: bool = False
@@ -70,6 +79,7 @@ class OutgoingMessage:
         if record[5] & SYS_FLAG_COMPRESSED:
             self.body = inflate(body, INFLATED_BYTES_MAX)
         self.qos = message_qos(properties)
+        self.store_ms = record[6]
         self.is_retained = properties.find(_RETAIN) >= 0
         self.properties: bytes | None = None
         self.is_expired = False

@@ -2,7 +2,8 @@
 
 Owns: the hot loop over a turn's packets, the turn's append.
 Must not touch: what other packets mean (``clients``, ``exchanges``), where messages go
-(``routes``), who receives them (``delivery``), when a publish is acknowledged (``acknowledge``).
+(``routes``), how fast they may come (``rates``), who receives them (``delivery``), when a publish
+is acknowledged (``acknowledge``).
 Invariant: the packets of one connection take effect in the order in which they came.
 Spec: MQTT 5.0 sections 3.3, 3.4 and 4.6; 3.1.1 likewise.
 """
@@ -30,6 +31,7 @@ from motelog.gateway.mqtt.properties import decode_properties
 from motelog.gateway.output import Output
 from motelog.gateway.publish.acknowledge import Acks, Answers
 from motelog.gateway.publish.exchanges import Exchanges
+from motelog.gateway.publish.rates import Rates
 from motelog.gateway.publish.retaining import RETAIN_TEXT, Retaining
 from motelog.gateway.publish.routes import QOS_TEXTS, Routes
 from motelog.gateway.sessions.connection import Connection
@@ -52,6 +54,7 @@ class ReactorListener:
         answers: Answers,
         exchanges: Exchanges,
         retaining: Retaining,
+        rates: Rates,
         metrics: GatewayMetrics,
         *,
         connections: list[Connection | None],
@@ -66,6 +69,7 @@ class ReactorListener:
         self._answers = answers
         self._exchanges = exchanges
         self._retaining = retaining
+        self._rates = rates
         self._metrics = metrics
         self._connections = connections
         self._clock = clock
@@ -81,6 +85,12 @@ class ReactorListener:
         now_ms = self._clock.now_ms()
         for number, _, _ in turn.opened:
             self._clients.opened(self._output, number)
+        rates = self._rates
+        if rates.is_on:
+            if turn.opened:
+                rates.opened([item[0] for item in turn.opened], self._clock.monotonic_ms())
+            if turn.frames and rates.limits_publishes:
+                rates.received(turn.data, turn.index, self._clock.monotonic_ms())
         if turn.frames:
             self._handle_packets(split(turn.data, turn.index), now_ms)
             self._commit()

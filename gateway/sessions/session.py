@@ -32,6 +32,7 @@ class Particulars:
 
     __slots__ = (
         "delivered",
+        "dropped",
         "identifiers",
         "received",
         "replays",
@@ -53,6 +54,8 @@ class Particulars:
         self.since: dict[str, dict[Any, int]] = {}
         #: Places behind the cursors that must not be sent again: QoS 2 messages the client has.
         self.delivered: set[tuple[Any, int]] = set()
+        #: How many messages a quota has passed over since the client connected.
+        self.dropped = 0
         #: Packet identifiers to be sent again before anything else, in order, after a reconnect.
         self.resend: list[int] = []
         #: Topic filter -> what its subscription is still to be sent of the retained messages; a

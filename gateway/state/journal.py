@@ -311,6 +311,15 @@ class SessionJournal:
                 return True
         return False
 
+    def named(self, prefix: str, after: str, limit: int) -> list[str]:
+        """Return client identifiers that begin with ``prefix``, behind ``after``, in order.
+
+        ``load`` may find that some of the sessions have ended.
+        """
+        rows = self._rows.named(prefix, after, limit)
+        new = (name for name in self._written if name > after and name.startswith(prefix))
+        return sorted({*rows, *new})[:limit]
+
     def list_sessions(
         self, prefix: str = "", *, after: str = "", limit: int = 100
     ) -> list[StoredSession]:

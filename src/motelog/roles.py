@@ -22,8 +22,8 @@ import msgspec
 import trio
 
 from motelog.config import MotelogConfig, Role
+from motelog.console.gateway import GatewayRoutes
 from motelog.console.health import Health
-from motelog.console.retained import RetainedRoutes
 from motelog.console.server import Console
 from motelog.core.addresses import format_address
 from motelog.core.broker.config import BrokerConfig
@@ -137,9 +137,9 @@ async def _start_all(
         health.started(role)
         logger.info("role started role=%s address=%s:%d", role, *service.address)
 
-    retained = RetainedRoutes()
+    routes = GatewayRoutes()
     if "console" in config.roles:
-        console = Console(config.admin, health, registry, retained)
+        console = Console(config.admin, health, registry, routes)
         await start("console", config.admin.listen, console)
     if "namesrv" in config.roles:
         kv_file = StateFile(_kv_config_path(config), holds="entries of the key-value table")
@@ -159,7 +159,7 @@ async def _start_all(
         gateway = Gateway(section, _log_of(section, broker, health))
         registry.add_counters("motelog_gateway", gateway.metrics.sample)
         await start("gateway", config.gateway.listen, gateway)
-        retained.operator = gateway.operator
+        routes.operator = gateway.operator
 
 
 def _log_of(config: GatewayConfig, broker: Broker | None, health: Health) -> LogPort:

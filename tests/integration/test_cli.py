@@ -123,6 +123,7 @@ def test_plain_output_is_for_people(motelog_stack: MotelogProcess) -> None:
         (["sub", "-t", "a", "--seconds=0.1", "--count=1", "--to", "{mqtt}"], 1, "0 of 1 messages"),
         (["spark", "run", "nothing"], 2, "no Spark job is called 'nothing'"),
         (["retained", "list", "--admin", "127.0.0.1:1"], 1, "admin listener with --admin"),
+        (["session", "list", "--admin", "127.0.0.1:1"], 1, "admin listener with --admin"),
         (["verson"], 2, "Did you mean version?"),
         (["config", "check", "no-such-file"], 78, "no-such-file: cannot read: No such file"),
     ],

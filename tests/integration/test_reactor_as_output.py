@@ -45,6 +45,13 @@ class ReactorStage:
         self._loop.until(lambda: len(self._loop.variants[connection]) > known)
         return self._loop.variants[connection][-1]
 
+    def send_packet(self, connection: int) -> None:
+        self._peers[connection].sendall(b"\xc0\x00")
+
+    def packets(self, connection: int) -> int:
+        self._loop.settle(8)
+        return len(self._loop.frames[connection])
+
     def reported(self) -> list[tuple[int, CloseReason]]:
         self._loop.turn()
         return self._loop.closed

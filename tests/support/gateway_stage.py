@@ -86,6 +86,7 @@ class Stage:
         self.clients = parts.clients
         self.listener = parts.listener
         self.operator = parts.operator
+        self.rates = parts.rates
 
     def turn(
         self,

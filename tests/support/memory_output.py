@@ -21,6 +21,7 @@ class MemoryOutput:
         self.closed: list[int] = []
         self.limits: dict[int, tuple[int, int]] = {}
         self.variants: dict[int, int] = {}
+        self.paused: set[int] = set()
         self._output_bytes_high = output_bytes_high
         self._output_bytes_max = output_bytes_max
         self._open: set[int] = set()
@@ -35,6 +36,7 @@ class MemoryOutput:
         self.sent.pop(connection, None)
         self.limits.pop(connection, None)
         self.variants.pop(connection, None)
+        self.paused.discard(connection)
         self._waiting_bytes.pop(connection, None)
 
     def end(self, connection: int) -> None:
@@ -104,6 +106,13 @@ class MemoryOutput:
     def set_limits(self, connection: int, *, frame_bytes_max: int, idle_s_max: int) -> None:
         if connection in self._open:
             self.limits[connection] = (frame_bytes_max, idle_s_max)
+
+    def pause(self, connection: int) -> None:
+        if connection in self._open:
+            self.paused.add(connection)
+
+    def resume(self, connection: int) -> None:
+        self.paused.discard(connection)
 
     def peer(self, connection: int) -> tuple[str, int]:
         return "127.0.0.1", 4000 + connection

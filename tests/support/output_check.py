@@ -44,6 +44,14 @@ class OutputStage(Protocol):
         """Return what is handed over with a packet that the peer sends now."""
         ...
 
+    def send_packet(self, connection: int) -> None:
+        """Have the peer send a packet."""
+        ...
+
+    def packets(self, connection: int) -> int:
+        """Return how many packets of the peer have been handed over, once all that can be are."""
+        ...
+
     def reported(self) -> list[tuple[int, CloseReason]]:
         """Return the ends that the output has reported so far."""
         ...
@@ -54,6 +62,7 @@ def check_output(stage: OutputStage) -> None:
     _check_order(stage)
     _check_numbers(stage)
     _check_variant(stage)
+    _check_pause(stage)
     _check_close(stage)
     _check_slow_peer(stage)
     _check_peer_that_never_reads(stage)
@@ -93,6 +102,25 @@ def _check_variant(stage: OutputStage) -> None:
     assert stage.variant(connection) == 5
 
 
+def _check_pause(stage: OutputStage) -> None:
+    output = stage.output
+    one, other = stage.open(), stage.open()
+    output.pause(one)
+    output.pause(one)
+    for connection in (one, one, other):
+        stage.send_packet(connection)
+    assert stage.packets(other) == 1
+    assert stage.packets(one) == 0
+    output.send(one, b"sent all the same")
+    output.flush()
+    assert stage.receive(one, 17) == b"sent all the same"
+    output.resume(one)
+    output.resume(one)
+    assert stage.packets(one) == 2
+    stage.send_packet(one)
+    assert stage.packets(one) == 3
+
+
 def _check_close(stage: OutputStage) -> None:
     output = stage.output
     gone, other = stage.open(), stage.open()
@@ -102,6 +130,8 @@ def _check_close(stage: OutputStage) -> None:
     output.close(gone)
     output.send(gone, b"too late")
     output.close(gone)
+    output.pause(gone)
+    output.resume(gone)
     output.set_variant(gone, 4)
     output.set_limits(gone, frame_bytes_max=10, idle_s_max=1)
     assert output.fan_out(b"x", [gone, other]) == [gone]

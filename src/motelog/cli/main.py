@@ -39,6 +39,7 @@ COMMANDS: Final = {
     "bench": "Measure throughput and latency.",
     "spark": "Run Spark jobs on messages.",
     "retained": "Look at retained messages and delete them.",
+    "session": "Look at sessions and end them.",
     "store": "Look into a store folder.",
     "config": "Check configuration files.",
     "doctor": "Check this machine.",

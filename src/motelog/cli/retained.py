@@ -6,17 +6,13 @@ Owns: the words and the JSON. Must not touch: the log; the server's admin listen
 from __future__ import annotations
 
 import base64
-import http.client
-import json as json_module
 from collections.abc import Iterator
-from datetime import UTC, datetime
 from typing import Annotated, Any
-from urllib.parse import urlencode
 
 import typer
 
-from motelog.cli.addresses import address
-from motelog.cli.output import CliError, table, write, write_json
+from motelog.cli.admin import ADMIN, Admin, Json, ask, time_text
+from motelog.cli.output import table, write, write_json
 
 retained = typer.Typer(
     help="Look at retained messages and delete them.",
@@ -25,13 +21,7 @@ retained = typer.Typer(
     add_completion=False,
 )
 
-Admin = Annotated[
-    str, typer.Option(metavar="HOST:PORT", help="The server's admin listener.", show_default=True)
-]
-Json = Annotated[bool, typer.Option("--json", help="JSON, one object per line.")]
 Topic = Annotated[str, typer.Argument(metavar="TOPIC", help="Topic name.")]
-ADMIN = "127.0.0.1:8080"
-ANSWER_WITHIN_S = 30.0
 PAGE = 500
 
 
@@ -59,8 +49,8 @@ def list_messages(
                 str(message["payload_bytes"]),
                 str(message["qos"]),
                 message["client_id"],
-                _time(message["stored_ms"]),
-                _time(message["expires_ms"]),
+                time_text(message["stored_ms"]),
+                time_text(message["expires_ms"]),
             )
         )
     if not json:
@@ -70,7 +60,7 @@ def list_messages(
 @retained.command()
 def get(topic: Topic, admin: Admin = ADMIN, json: Json = False) -> None:
     """Print the payload of one message."""
-    message = _ask(admin, "GET", "/retained/message", {"topic": topic})
+    message = ask(admin, "GET", "/retained/message", {"topic": topic})
     if json:
         write_json(message)
     else:
@@ -80,7 +70,7 @@ def get(topic: Topic, admin: Admin = ADMIN, json: Json = False) -> None:
 @retained.command()
 def delete(topic: Topic, admin: Admin = ADMIN, json: Json = False) -> None:
     """Delete one message. Nothing is published: subscribers are not told."""
-    _ask(admin, "DELETE", "/retained/message", {"topic": topic})
+    ask(admin, "DELETE", "/retained/message", {"topic": topic})
     if json:
         write_json({"deleted": topic})
     else:
@@ -91,33 +81,7 @@ def _messages(admin: str, topic_filter: str, count: int) -> Iterator[dict[str, A
     after: str | None = ""
     while after is not None and count:
         query = {"filter": topic_filter, "after": after, "limit": str(min(count, PAGE))}
-        page = _ask(admin, "GET", "/retained", query)
+        page = ask(admin, "GET", "/retained", query)
         yield from page["messages"]
         count -= len(page["messages"])
         after = page["after"]
-
-
-def _ask(admin: str, method: str, path: str, query: dict[str, str]) -> dict[str, Any]:
-    """Return what the server answers; CliError if it refuses or cannot be reached."""
-    host, port = address("--admin", admin)
-    connection = http.client.HTTPConnection(host, port, timeout=ANSWER_WITHIN_S)
-    try:
-        connection.request(method, f"{path}?{urlencode(query)}")
-        response = connection.getresponse()
-        answer: dict[str, Any] = json_module.loads(response.read())
-    except (OSError, http.client.HTTPException, ValueError) as exc:
-        raise CliError(
-            f"the server's admin listener at {admin} does not answer: {exc}",
-            remedy="start a server, or name its admin listener with --admin",
-        ) from exc
-    finally:
-        connection.close()
-    if response.status != http.client.OK:
-        raise CliError(str(answer.get("error", response.reason)))
-    return answer
-
-
-def _time(ms: int | None) -> str:
-    if ms is None:
-        return "-"
-    return datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="seconds")

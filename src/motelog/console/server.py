@@ -5,7 +5,8 @@ Owns: the listening socket and the routes. Must not touch: what is healthy (heal
     GET /health/live    200 while the process answers
     GET /health/ready   200 when all roles take work, else 503; {"ready": bool, "faults": {...}}
     GET /metrics        Prometheus text
-    /retained           retained messages (``retained``)
+    /retained           retained messages (``gateway``)
+    /sessions           sessions (``gateway``)
 """
 
 from __future__ import annotations
@@ -21,8 +22,8 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
 from motelog.config import AdminConfig
+from motelog.console.gateway import GatewayRoutes
 from motelog.console.health import Health
-from motelog.console.retained import RetainedRoutes
 from motelog.core.addresses import parse_address
 from motelog.core.limited_log import LimitedLog
 from motelog.core.metrics import CONTENT_TYPE, Registry
@@ -57,12 +58,12 @@ class Console:
     """The admin listener as a service; ``address`` is known once started."""
 
     def __init__(
-        self, config: AdminConfig, health: Health, registry: Registry, retained: RetainedRoutes
+        self, config: AdminConfig, health: Health, registry: Registry, gateway: GatewayRoutes
     ) -> None:
         self._config = config
         self._health = health
         self._registry = registry
-        self._retained = retained
+        self._gateway = gateway
         self.address: tuple[str, int] = parse_address(config.listen)
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
@@ -89,7 +90,7 @@ class Console:
                 Route("/health/live", self._live),
                 Route("/health/ready", self._ready),
                 Route("/metrics", self._metrics),
-                *self._retained.routes(),
+                *self._gateway.routes(),
             ]
         )
 

@@ -17,6 +17,8 @@ class MemoryStage:
         self._count = 0
         self._reported: list[tuple[int, CloseReason]] = []
         self._received: dict[int, bytes] = {}
+        self._sent: dict[int, int] = {}
+        self._taken: dict[int, int] = {}
 
     def open(self) -> int:
         self._count += 1
@@ -38,6 +40,14 @@ class MemoryStage:
 
     def variant(self, connection: int) -> int:
         return self.output.variants.get(connection, 0)
+
+    def send_packet(self, connection: int) -> None:
+        self._sent[connection] = self._sent.get(connection, 0) + 1
+
+    def packets(self, connection: int) -> int:
+        if connection not in self.output.paused:
+            self._taken[connection] = self._sent.get(connection, 0)
+        return self._taken.get(connection, 0)
 
     def reported(self) -> list[tuple[int, CloseReason]]:
         self._reported += self.output.take_ended()

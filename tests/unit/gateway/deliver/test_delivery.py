@@ -9,6 +9,7 @@ import pytest
 
 from motelog.core.clock import SystemClock
 from motelog.core.message import encode_properties, tags_code
+from motelog.gateway.deliver.catch_up import Quota
 from motelog.gateway.deliver.delivery import Delivery
 from motelog.gateway.mapping.message_properties import publish_properties, publisher_properties
 from motelog.gateway.mapping.topic_mapping import TopicMapping
@@ -48,6 +49,7 @@ class Stage:
             RetainedStore(self.log, view, SystemClock()),
             self.metrics,
             after=lambda ticket, then: then(ticket.error),
+            quota=Quota(0, 0),
             output_bytes_high=262_144,
             wake=self._wake,
         )

@@ -1,4 +1,4 @@
-"""The console's routes for retained messages, without a socket."""
+"""The console's routes for what a gateway has, without a socket."""
 
 from __future__ import annotations
 
@@ -9,26 +9,26 @@ import trio
 import trio.testing
 from starlette.applications import Starlette
 
-from motelog.console.retained import RetainedRoutes
+from motelog.console.gateway import GatewayRoutes
 from motelog.core.errors import StoreFullError
 from tests.conformance.peers import Gateway
 
 
-async def ask(routes: RetainedRoutes, method: str, path: str) -> tuple[int, dict[str, Any]]:
+async def ask(routes: GatewayRoutes, method: str, path: str) -> tuple[int, dict[str, Any]]:
     transport = httpx.ASGITransport(Starlette(routes=routes.routes()))
     async with httpx.AsyncClient(transport=transport, base_url="http://console") as client:
         answer = await client.request(method, path)
         return answer.status_code, answer.json()
 
 
-def started(gateway: Gateway) -> RetainedRoutes:
-    routes = RetainedRoutes()
+def started(gateway: Gateway) -> GatewayRoutes:
+    routes = GatewayRoutes()
     routes.operator = gateway.stage.operator
     return routes
 
 
 async def test_before_the_gateway_has_started_nothing_is_found() -> None:
-    status, answer = await ask(RetainedRoutes(), "GET", "/retained")
+    status, answer = await ask(GatewayRoutes(), "GET", "/retained")
     assert status == 503
     assert answer == {"error": "no gateway has started in this process"}
 
@@ -82,3 +82,22 @@ async def test_message_that_the_log_does_not_let_go_stays() -> None:
     gateway.stage.log.error = StoreFullError("full")
     assert await ask(routes, "DELETE", "/retained/message?topic=a") == (503, {"error": "full"})
     assert (await ask(routes, "GET", "/retained/message?topic=a"))[0] == 200
+
+
+async def test_sessions_are_listed_described_and_ended() -> None:
+    gateway = Gateway()
+    routes = started(gateway)
+    for name in ("b 1", "a", "b 2"):
+        gateway.connect(5, name)
+    status, page = await ask(routes, "GET", "/sessions?prefix=b%20&limit=1")
+    assert status == 200
+    assert [session["client_id"] for session in page["sessions"]] == ["b 1"]
+    assert page["after"] == "b 1"
+    status, one = await ask(routes, "GET", "/sessions/session?client_id=b%202")
+    assert status == 200
+    assert (one["client_id"], one["is_connected"], one["expiry_s"]) == ("b 2", True, 0)
+    path = "/sessions/session?client_id=a"
+    assert await ask(routes, "DELETE", path) == (200, {"ended": True})
+    assert (await ask(routes, "GET", path))[0] == 404
+    assert (await ask(routes, "DELETE", path))[0] == 404
+    assert (await ask(routes, "GET", "/sessions?limit=-1"))[0] == 400

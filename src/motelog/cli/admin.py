@@ -1,0 +1,51 @@
+"""What the commands share that ask a running server's admin listener.
+
+Owns: the option ``--admin``, the request, how times are written. Must not touch: what is asked for.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json as json_module
+from datetime import UTC, datetime
+from typing import Annotated, Any
+from urllib.parse import urlencode
+
+import typer
+
+from motelog.cli.addresses import address
+from motelog.cli.output import CliError
+
+Admin = Annotated[
+    str, typer.Option(metavar="HOST:PORT", help="The server's admin listener.", show_default=True)
+]
+Json = Annotated[bool, typer.Option("--json", help="JSON, one object per line.")]
+ADMIN = "127.0.0.1:8080"
+ANSWER_WITHIN_S = 30.0
+
+
+def ask(admin: str, method: str, path: str, query: dict[str, str]) -> dict[str, Any]:
+    """Return what the server answers; CliError if it refuses or cannot be reached."""
+    host, port = address("--admin", admin)
+    connection = http.client.HTTPConnection(host, port, timeout=ANSWER_WITHIN_S)
+    try:
+        connection.request(method, f"{path}?{urlencode(query)}")
+        response = connection.getresponse()
+        answer: dict[str, Any] = json_module.loads(response.read())
+    except (OSError, http.client.HTTPException, ValueError) as exc:
+        raise CliError(
+            f"the server's admin listener at {admin} does not answer: {exc}",
+            remedy="start a server, or name its admin listener with --admin",
+        ) from exc
+    finally:
+        connection.close()
+    if response.status != http.client.OK:
+        raise CliError(str(answer.get("error", response.reason)))
+    return answer
+
+
+def time_text(ms: int | None) -> str:
+    """Return a time in UTC, or - for none."""
+    if ms is None:
+        return "-"
+    return datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="seconds")

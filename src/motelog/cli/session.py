@@ -1,0 +1,141 @@
+"""``motelog session``: look at the sessions of a running server, and end them.
+
+Owns: the words and the JSON. Must not touch: the log; the server's admin listener is asked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Annotated, Any
+
+import typer
+
+from motelog.cli.admin import ADMIN, Admin, Json, ask, time_text
+from motelog.cli.output import table, write, write_json
+
+session = typer.Typer(
+    help="Look at sessions and end them.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    add_completion=False,
+)
+
+ClientId = Annotated[str, typer.Argument(metavar="CLIENT_ID", help="Client identifier.")]
+PAGE = 100
+_EXPIRY_NEVER = 0xFFFFFFFF
+
+
+@session.callback()
+def group() -> None:
+    """Look at the sessions of a running server, and end them."""
+
+
+@session.command("list")
+def list_sessions(
+    prefix: Annotated[str, typer.Option(help="How client identifiers begin.")] = "",
+    count: Annotated[int, typer.Option(min=1, help="How many sessions at most.")] = 1000,
+    admin: Admin = ADMIN,
+    json: Json = False,
+) -> None:
+    """List sessions by client identifier, connected and away."""
+    rows: list[tuple[str, ...]] = [
+        ("client", "connected", "since", "filters", "in flight", "expires")
+    ]
+    for one in _sessions(admin, prefix, count):
+        if json:
+            write_json(one)
+            continue
+        rows.append(
+            (
+                one["client_id"],
+                _yes(one["is_connected"]),
+                time_text(one["since_ms"]),
+                str(one["filters"]),
+                str(one["inflight"]),
+                _expiry(one),
+            )
+        )
+    if not json:
+        write(table(rows, right=frozenset({3, 4})) if len(rows) > 1 else "no sessions")
+
+
+@session.command()
+def describe(client_id: ClientId, admin: Admin = ADMIN, json: Json = False) -> None:
+    """Print all there is to know of one session."""
+    one = ask(admin, "GET", "/sessions/session", {"client_id": client_id})
+    if json:
+        write_json(one)
+        return
+    will = one["will"]
+    rows = [
+        ("client", one["client_id"]),
+        ("connected", f"{_yes(one['is_connected'])}, since {time_text(one['since_ms'])}"),
+        ("peer", one["peer"] or "-"),
+        ("expires", _expiry(one)),
+        ("in flight", str(len(one["inflight"]))),
+        ("received, not released", str(len(one["received"]))),
+        ("passed over", str(one["dropped"])),
+        ("will", f"{will['topic']}, due {time_text(one['will_due_ms'])}" if will else "-"),
+    ]
+    write(table(rows))
+    _write_table(
+        [("filter", "qos", "options", "identifier")],
+        [
+            (f["filter"], str(f["qos"]), _options(f), str(f["identifier"] or "-"))
+            for f in one["filters"]
+        ],
+    )
+    _write_table(
+        [("queue", "cursor", "messages waiting")],
+        [
+            (name, str(queue["cursor"]), _count(queue["messages_waiting"]))
+            for name, queue in one["queues"].items()
+        ],
+    )
+
+
+@session.command()
+def end(client_id: ClientId, admin: Admin = ADMIN, json: Json = False) -> None:
+    """End one session; its client is disconnected, its will published."""
+    ask(admin, "DELETE", "/sessions/session", {"client_id": client_id})
+    if json:
+        write_json({"ended": client_id})
+    else:
+        write(f"ended {client_id}")
+
+
+def _sessions(admin: str, prefix: str, count: int) -> Iterator[dict[str, Any]]:
+    after: str | None = ""
+    while after is not None and count:
+        query = {"prefix": prefix, "after": after, "limit": str(min(count, PAGE))}
+        page = ask(admin, "GET", "/sessions", query)
+        yield from page["sessions"]
+        count -= len(page["sessions"])
+        after = page["after"]
+
+
+def _write_table(head: list[tuple[str, ...]], rows: list[tuple[str, ...]]) -> None:
+    if rows:
+        write()
+        write(table(head + rows))
+
+
+def _yes(value: bool) -> str:
+    return "yes" if value else "no"
+
+
+def _count(value: int | None) -> str:
+    return "not known" if value is None else str(value)
+
+
+def _options(found: dict[str, Any]) -> str:
+    names = [name for name in ("no_local", "retain_as_published") if found[name]]
+    return " ".join(names) or "-"
+
+
+def _expiry(one: dict[str, Any]) -> str:
+    if one["expiry_s"] == _EXPIRY_NEVER:
+        return "never"
+    if one["expires_ms"] is not None:
+        return time_text(one["expires_ms"])
+    return f"{one['expiry_s']} s after its connection"

@@ -1,0 +1,110 @@
+"""What waits for a session is bounded by its quota, and nothing is passed over silently."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+
+from motelog.gateway.config import GatewayConfig
+from tests.support.gateway_stage import Stage
+from tests.unit.gateway.test_sessions import (
+    ack,
+    connect,
+    got,
+    lose,
+    publish,
+    settle,
+    subscribe,
+)
+
+
+def numbers(begin: int, end: int) -> list[bytes]:
+    return [b"%d" % number for number in range(begin, end)]
+
+
+def payloads(stage: Stage, number: int) -> list[bytes]:
+    return [payload for _, _, payload in got(stage, number)]
+
+
+def dropped(stage: Stage) -> int:
+    one = stage.operator.get_session("dev")
+    assert one is not None
+    return int(one["dropped"])
+
+
+@pytest.mark.parametrize("is_restarted", [False, True])
+def test_session_that_was_away_gets_the_youngest(
+    is_restarted: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    config = GatewayConfig(session_messages_max=10)
+    stage = Stage(config)
+    connect(stage, 1)
+    subscribe(stage, 1, "t/#")
+    lose(stage, 1)
+    publish(stage, *numbers(0, 25))
+    if is_restarted:
+        stage = Stage(config, log=stage.log)
+    connect(stage, 1)
+    settle(stage)
+    assert payloads(stage, 1) == numbers(15, 25)
+    assert stage.metrics.messages_dropped_quota == dropped(stage) == 15
+    told = [r for r in caplog.records if "passed over" in r.getMessage()]
+    assert [record.levelno for record in told] == [logging.WARNING]
+    assert "'dev'" in told[0].getMessage()
+
+
+def test_session_within_its_quota_loses_nothing() -> None:
+    stage = Stage(GatewayConfig(session_messages_max=10, session_age_max_s=60))
+    connect(stage, 1)
+    subscribe(stage, 1, "t/#")
+    lose(stage, 1)
+    publish(stage, *numbers(0, 10))
+    stage.clock.advance(60_000)
+    connect(stage, 1)
+    settle(stage)
+    assert payloads(stage, 1) == numbers(0, 10)
+    assert stage.metrics.messages_dropped_quota == dropped(stage) == 0
+
+
+def test_client_that_does_not_acknowledge_keeps_what_is_in_flight() -> None:
+    config = GatewayConfig(session_messages_max=10, inflight_max=3)
+    stage = Stage(config)
+    connect(stage, 1)
+    subscribe(stage, 1, "t/#")
+    publish(stage, *numbers(0, 20))
+    settle(stage)
+    assert payloads(stage, 1) == numbers(0, 3)
+    stage.clients.tick()
+    assert dropped(stage) == 7
+    stage.clients.tick()
+    assert dropped(stage) == 7
+    # A crash: what the tick has told is what holds.
+    after = Stage(config, log=stage.log)
+    connect(after, 1)
+    settle(after)
+    assert payloads(after, 1) == numbers(0, 3)
+    for begin in range(0, 12, 3):
+        ack(after, 1, 0x40, *range(begin + 1, begin + 4))
+        settle(after)
+    assert payloads(after, 1) == numbers(10, 20)
+    assert after.metrics.messages_dropped_quota == 0
+    ack(stage, 1, 0x40, 1, 2, 3)
+    settle(stage)
+    assert payloads(stage, 1) == numbers(10, 13)
+
+
+def test_messages_that_have_waited_too_long_are_passed_over() -> None:
+    stage = Stage(GatewayConfig(session_age_max_s=60))
+    connect(stage, 1)
+    subscribe(stage, 1, "t/#")
+    lose(stage, 1)
+    publish(stage, b"old", b"older")
+    publish(stage, b"for others", topic="u/1")
+    stage.clock.advance(61_000)
+    stage.log.now_ms += 61_000
+    publish(stage, b"young")
+    connect(stage, 1)
+    settle(stage)
+    assert payloads(stage, 1) == [b"young"]
+    assert stage.metrics.messages_dropped_quota == dropped(stage) == 2
