@@ -18,10 +18,11 @@ import logging
 import secrets
 from array import array
 from collections.abc import Callable
-from heapq import nsmallest
+from itertools import islice, takewhile
 from typing import Final
 
 import msgspec
+from sortedcontainers import SortedList
 
 from motelog.core.clock import Clock
 from motelog.core.errors import MotelogError
@@ -112,6 +113,8 @@ class Clients:
         #: Number -> connection, None once it has ended; the hot path reads it too.
         self._connections = connections
         self._by_client_id: dict[str, Session] = {}
+        #: Its keys in order, so that an operator's page of a million costs nobody a pause.
+        self._names: SortedList = SortedList()
         #: Number -> second of its CONNECT; four bytes, as there may be a million.
         self._connected_s = array("I", bytes(4 * len(connections)))
         self._peer_log = LimitedLog(logger, monotonic_s=lambda: clock.monotonic_ms() / 1000)
@@ -191,6 +194,7 @@ class Clients:
             self._remove_subscription(session, topic_filter)
         self._shared.leave_all(session)
         del self._by_client_id[session.client_id]
+        self._names.remove(session.client_id)
 
     def _stored(self, session: Session, *, left_ms: int | None = None) -> StoredSession:
         """Return the state of a session as the log keeps it."""
@@ -276,10 +280,8 @@ class Clients:
 
     def named(self, prefix: str, after: str, limit: int) -> list[str]:
         """Return the client identifiers of sessions in order, connected or away; ViewError."""
-        connected = nsmallest(
-            limit,
-            (name for name in self._by_client_id if name > after and name.startswith(prefix)),
-        )
+        behind = self._names.irange(max(after, prefix), inclusive=(after < prefix, True))
+        connected = islice(takewhile(lambda name: name.startswith(prefix), behind), limit)
         return sorted({*self._journal.named(prefix, after, limit), *connected})[:limit]
 
     def live(self, client_id: str) -> tuple[Session, int] | None:
@@ -415,6 +417,7 @@ class Clients:
             session.particulars.will = accepted.will
         session.attach(connection, inflight_max=accepted.inflight_max)
         self._by_client_id[client_id] = session
+        self._names.add(client_id)
         self._connected_s[connection.number] = self._clock.now_ms() // 1000
         self._metrics.sessions_now += 1
         output, number = connection.output, connection.number
