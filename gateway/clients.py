@@ -115,8 +115,8 @@ class Clients:
         self._by_client_id: dict[str, Session] = {}
         #: Its keys in order, so that an operator's page of a million costs nobody a pause.
         self._names: SortedList = SortedList()
-        #: Number -> second of its CONNECT; four bytes, as there may be a million.
-        self._connected_s = array("I", bytes(4 * len(connections)))
+        #: Number -> time of its CONNECT, without an object each, as there may be a million.
+        self._connected_ms = array("Q", bytes(8 * len(connections)))
         self._peer_log = LimitedLog(logger, monotonic_s=lambda: clock.monotonic_ms() / 1000)
 
     # --- connections ---------------------------------------------------------------------
@@ -289,7 +289,7 @@ class Clients:
         session = self._by_client_id.get(client_id)
         if session is None or session.connection is None:
             return None
-        return session, self._connected_s[session.connection.number] * 1000
+        return session, self._connected_ms[session.connection.number]
 
     def describe(self, client_id: str) -> StoredSession | None:
         """Return all of a session, connected or away, as the log keeps it; ViewError."""
@@ -418,7 +418,7 @@ class Clients:
         session.attach(connection, inflight_max=accepted.inflight_max)
         self._by_client_id[client_id] = session
         self._names.add(client_id)
-        self._connected_s[connection.number] = self._clock.now_ms() // 1000
+        self._connected_ms[connection.number] = self._clock.now_ms()
         self._metrics.sessions_now += 1
         output, number = connection.output, connection.number
         output.set_variant(number, accepted.version)
