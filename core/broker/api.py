@@ -64,6 +64,7 @@ class BrokerApi:
         self.due_times = store.due_times
         self.max_offset = store.reader.max_offset
         self.min_offset = store.reader.min_offset
+        self.offset_by_time = store.reader.offset_by_time
         # The event loop may not wait for a file.
         self.line = AppendLine(
             partial(store.append, may_wait=False),

@@ -192,6 +192,33 @@ class LocalLog:
     def tail(self, queue: QueueHandle, then: Callable[[int], None]) -> int | None:
         return self._api.max_offset(*_place(queue))
 
+    def offset_at(
+        self, queue: QueueHandle, time_ms: int, then: Callable[[int], None]
+    ) -> int | None:
+        return self._search(queue, time_ms, then, PageIns())
+
+    def _search(
+        self, queue: QueueHandle, time_ms: int, then: Callable[[int], None], page_ins: PageIns
+    ) -> int | None:
+        """Search, and again each time that places which the search needs have been paged in."""
+
+        def again() -> None:
+            found = self._search(queue, time_ms, then, page_ins)
+            if found is not None:
+                then(found)
+
+        if not time_ms:
+            return self._api.min_offset(*_place(queue))
+        search = partial(self._api.offset_by_time, *_place(queue), time_ms)
+        try:
+            return search(may_wait=page_ins.may_wait)
+        except NotInMemoryError as cold:
+            page_ins.note(cold.missing)
+            if self._api.cold_reads.page_in(cold.missing, again):
+                return None
+        # Too many reads wait. The rest of a search is a few records; it need not be given up.
+        return search(may_wait=True)
+
 
 def _place(queue: QueueHandle) -> tuple[str, int]:
     assert isinstance(queue, QueueTail)

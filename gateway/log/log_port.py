@@ -189,6 +189,16 @@ class LogPort(Protocol):
         """
         ...
 
+    def offset_at(
+        self, queue: QueueHandle, time_ms: int, then: Callable[[int], None]
+    ) -> int | None:
+        """Return the offset of the first record that was stored at ``time_ms`` or later.
+
+        The tail if all are older. So time 0 finds the first record that there is. None if it is not
+        known yet; ``then`` is called with it later.
+        """
+        ...
+
     def on_growth(self, listener: Callable[[Sequence[QueueHandle]], None]) -> None:
         """Call ``listener`` with the queues that have more to read, whoever appended."""
         ...

@@ -131,6 +131,13 @@ class RemoteLog:
         self._reads.ask_tail(queue, then)
         return None
 
+    def offset_at(
+        self, queue: QueueHandle, time_ms: int, then: Callable[[int], None]
+    ) -> int | None:
+        assert isinstance(queue, RemoteQueue)
+        self._reads.ask_offset(queue, time_ms, then)
+        return None
+
     # --- life ----------------------------------------------------------------------------
 
     @property

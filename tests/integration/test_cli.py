@@ -37,6 +37,17 @@ def test_what_pub_publishes_reaches_sub(
         assert messages == [{"topic": f"{topic}/a/x", "payload": "ünï", "qos": int(qos)}] * 2
 
 
+@pytest.mark.parametrize("since", ["earliest", "1h"])
+def test_sub_begins_in_the_past(motelog_stack: MotelogProcess, since: str) -> None:
+    to = ["--to", motelog_stack.ready["mqtt"]]
+    topic = f"since{since}/dev1"
+    motelog_lines("pub", "-t", topic, "-m", "earlier", "--json", *to)
+    what = ["sub", "-t", topic, "--since", since, "--count=1", "--seconds=30", "--json", *to]
+    subscribed, message = motelog_lines(*what)
+    assert subscribed["event"] == "subscribed"
+    assert message == {"topic": topic, "payload": "earlier", "qos": 1}
+
+
 def test_lines_of_standard_input_reach_a_native_consumer(motelog_stack: MotelogProcess) -> None:
     to = motelog_stack.ready["mqtt"]
     motelog_lines("pub", "-t", "lines/dev1/temp", "--json", "--to", to, input="one\r\ntwo\n\nend")
@@ -112,6 +123,8 @@ def test_plain_output_is_for_people(motelog_stack: MotelogProcess) -> None:
         (["pub", "-t", "a", "-m", "x", "--to", "127.0.0.1:1"], 1, "cannot connect to 127.0.0.1:1"),
         (["sub", "-t", "a/#/b"], 2, "--topic 'a/#/b'"),
         (["sub", "-t", "$SYS/a", "--to", "{mqtt}"], 1, "refused to subscribe '$SYS/a'"),
+        (["sub", "-t", "a", "--since", "1y"], 2, "--since '1y': use 90s"),
+        (["sub", "-t", "a", "--since", "1h", "--protocol", "4"], 2, "needs --protocol 5"),
         (["consume", "never-written", "--namesrv", "{namesrv}"], 1, "'never-written'"),
         (["consume", "a", "--namesrv", "127.0.0.1:1"], 1, "no name server answered"),
         (["consume", "a", "--sql", "a > 5 AND"], 1, "wrong at column 10: it ends too early"),

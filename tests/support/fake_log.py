@@ -74,6 +74,7 @@ class FakeLog:
         self._held: deque[tuple[Ticket, list[Any]]] = deque()
         self._unsettled: deque[Ticket] = deque()
         self._asked_tails: list[tuple[QueueHandle, Callable[[int], None]]] = []
+        self._asked_offsets: list[tuple[QueueHandle, int, Callable[[int], None]]] = []
         self._growth: list[Callable[[Sequence[QueueHandle]], None]] = []
         self._created: list[Callable[[str], None]] = []
         self._refused: list[Callable[[str], None]] = []
@@ -255,6 +256,23 @@ class FakeLog:
         asked, self._asked_tails = self._asked_tails, []
         for queue, then in asked:
             then(len(self.records[_key(queue)]))
+        searched, self._asked_offsets = self._asked_offsets, []
+        for queue, time_ms, then in searched:
+            then(self._offset_at(queue, time_ms))
+
+    def offset_at(
+        self, queue: QueueHandle, time_ms: int, then: Callable[[int], None]
+    ) -> int | None:
+        if self.knows_tails:
+            return self._offset_at(queue, time_ms)
+        self._asked_offsets.append((queue, time_ms, then))
+        return None
+
+    def _offset_at(self, queue: QueueHandle, time_ms: int) -> int:
+        records = self.records[_key(queue)]
+        begin = self.begin_offsets.get(_key(queue), 0)
+        is_late = (decode_brief(record, b"")[0][6] >= time_ms for record in records[begin:])
+        return next((begin + n for n, late in enumerate(is_late) if late), len(records))
 
     def on_growth(self, listener: Callable[[Sequence[QueueHandle]], None]) -> None:
         self._growth.append(listener)
