@@ -17,6 +17,7 @@ from motelog.core.broker.acknowledge import AnswerQueue
 from motelog.core.broker.api import BrokerApi, NotInMemoryError, Pageable, PageIns, ReadStatus
 from motelog.core.errors import StoreError
 from motelog.core.records.append import QueueTail
+from motelog.core.topic_names import TIMER_TOPIC
 from motelog.gateway.log.log_port import (
     SETTLED,
     LogRead,
@@ -50,6 +51,7 @@ class LocalLog:
         self.topics = api.topics
         self.on_topic_created = api.on_topic_created
         self.on_growth = api.on_growth
+        self.delayed = api.delayed
         self._tell_settled: Callable[[Settled], None] = _tell_nobody
         self._answers: AnswerQueue[Ticket] = AnswerQueue(
             api.acknowledge, clock=api.clock, answer=self._answer, refuse=self._refuse
@@ -79,6 +81,12 @@ class LocalLog:
 
     def describe(self, queue: QueueHandle) -> str:
         return "{}/{}".format(*_place(queue))
+
+    def find_queue(self, name: str) -> QueueHandle | None:
+        topic, _, queue_id = name.rpartition("/")
+        if topic == TIMER_TOPIC:
+            return self._api.queue_tail(topic, int(queue_id))
+        return next((q for q in self.queues(topic) if self.describe(q) == name), None)
 
     def on_topic_refused(self, listener: Callable[[str], None]) -> None:
         """Do nothing: a broker refuses a topic at once or not at all."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
+import time
 from pathlib import Path
 
 import pytest
@@ -46,6 +47,21 @@ def test_sub_begins_in_the_past(motelog_stack: MotelogProcess, since: str) -> No
     subscribed, message = motelog_lines(*what)
     assert subscribed["event"] == "subscribed"
     assert message == {"topic": topic, "payload": "earlier", "qos": 1}
+
+
+def test_delayed_publish_arrives_when_it_is_due(motelog_stack: MotelogProcess) -> None:
+    to = ["--to", motelog_stack.ready["mqtt"]]
+    what = ["sub", "-t", "delayed/#", "--count=1", "--seconds=30", "--json", *to]
+    with started_motelog(*what) as subscriber:
+        assert subscriber.stdout is not None
+        assert json.loads(subscriber.stdout.readline())["event"] == "subscribed"
+        begin = time.monotonic()
+        topic = ["-t", "$delayed/2/delayed/late", "-m", "m", "-q", "1"]
+        assert motelog_lines("pub", *topic, "--json", *to)[0]["acknowledged"] == 1
+        message = json.loads(subscriber.stdout.readline())
+        assert time.monotonic() - begin >= 2
+        subscriber.communicate(timeout=40)
+    assert message == {"topic": "delayed/late", "payload": "m", "qos": 1}
 
 
 def test_lines_of_standard_input_reach_a_native_consumer(motelog_stack: MotelogProcess) -> None:
