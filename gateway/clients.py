@@ -18,6 +18,7 @@ import logging
 import secrets
 from array import array
 from collections.abc import Callable
+from functools import partial
 from itertools import islice, takewhile
 from typing import Final
 
@@ -29,7 +30,7 @@ from motelog.core.errors import MotelogError
 from motelog.core.limited_log import LimitedLog
 from motelog.core.net.reactor_types import CloseReason, Fault
 from motelog.gateway.config import GatewayConfig
-from motelog.gateway.deliver.delivery import Delivery
+from motelog.gateway.deliver.delivery import Delivery, Starts
 from motelog.gateway.errors import GatewayError, MalformedPacketError, SessionInUseError
 from motelog.gateway.log.log_port import SETTLED, Ticket
 from motelog.gateway.metrics import GatewayMetrics
@@ -52,6 +53,7 @@ from motelog.gateway.sessions.session import Session
 from motelog.gateway.sessions.subscribe_rules import (
     Granted,
     NotGranted,
+    Subscribed,
     subscribe,
     unsubscribe,
 )
@@ -76,6 +78,8 @@ _FAULTS: Final = {
 }
 #: Rows of the view that one tick looks at, so that many sessions that end together stall nobody.
 DUE_MAX: Final = 100
+#: SUBSCRIBE and UNSUBSCRIBE of one client that wait for an earlier SUBSCRIBE.
+WAITING_MAX: Final = 16
 
 
 class Clients:
@@ -117,6 +121,9 @@ class Clients:
         self._names: SortedList = SortedList()
         #: Number -> time of its CONNECT, without an object each, as there may be a million.
         self._connected_ms = array("Q", bytes(8 * len(connections)))
+        #: Session whose SUBSCRIBE waits for where streams begin -> (first byte, body) of the later
+        #: packets that change its subscriptions.
+        self._subscribing: dict[Session, list[tuple[int, bytes]]] = {}
         self._peer_log = LimitedLog(logger, monotonic_s=lambda: clock.monotonic_ms() / 1000)
 
     # --- connections ---------------------------------------------------------------------
@@ -347,7 +354,13 @@ class Clients:
         self, connection: Connection, session: Session, first_byte: int, body: bytes
     ) -> None:
         packet_type = first_byte >> 4
-        if packet_type == PacketType.SUBSCRIBE:
+        waiting = self._subscribing.get(session)
+        if waiting is not None and packet_type in (PacketType.SUBSCRIBE, PacketType.UNSUBSCRIBE):
+            if len(waiting) == WAITING_MAX:
+                why = "too many SUBSCRIBE and UNSUBSCRIBE wait for an earlier one"
+                raise GatewayError(why, reason_code=ReasonCode.QUOTA_EXCEEDED)
+            waiting.append((first_byte, body))
+        elif packet_type == PacketType.SUBSCRIBE:
             self._subscribe(connection, session, first_byte, body)
         elif packet_type == PacketType.UNSUBSCRIBE:
             self._unsubscribe(connection, session, first_byte, body)
@@ -472,12 +485,57 @@ class Clients:
         subscribed = subscribe(self._config, session, connection.version, first_byte, body)
         suback = connection.choose(subscribed.reasoned, subscribed.suback)
         connection.check_size(suback)  # a client that cannot be answered gets nothing
+        streams = [d for d in subscribed.decisions if isinstance(d, Granted) and d.start]
+        if streams:
+            self._find_streams(session, subscribed, streams, suback)
+        else:
+            self._apply(connection, session, subscribed, {}, suback)
+
+    def _apply(
+        self,
+        connection: Connection,
+        session: Session,
+        subscribed: Subscribed,
+        starts: dict[str, Starts],
+        suback: bytes,
+    ) -> None:
+        """Carry out what was decided; ``starts`` has where the streams begin."""
         for decision in subscribed.decisions:
             if isinstance(decision, Granted):
-                self._add_subscription(session, decision)
+                self._add_subscription(session, decision, starts)
             else:
                 self._log_refusal(session, decision)
         self._answer_stored(connection, session, suback)
+
+    def _find_streams(
+        self, session: Session, subscribed: Subscribed, streams: list[Granted], suback: bytes
+    ) -> None:
+        """Carry out a SUBSCRIBE when the log has said where its streams begin.
+
+        Until then, what else the client wants to change of its subscriptions has to wait.
+        """
+        waiting = self._subscribing[session] = []
+        starts: dict[str, Starts] = {}
+        wanted = {granted.topic_filter: granted for granted in streams}
+
+        def found(topic_filter: str, of_filter: Starts) -> None:
+            starts[topic_filter] = of_filter
+            if len(starts) < len(wanted):
+                return
+            del self._subscribing[session]
+            connection = session.connection
+            if connection is not None:
+                self._apply(connection, session, subscribed, starts, suback)
+            for one in wanted:
+                self._delivery.end_starts(one)
+            while waiting and connection is not None and session not in self._subscribing:
+                self.handle(connection.number, *waiting.pop(0))
+            if waiting and session in self._subscribing:
+                self._subscribing[session] += waiting
+
+        for topic_filter, granted in wanted.items():
+            assert granted.start is not None
+            self._delivery.find_starts(topic_filter, granted.start, partial(found, topic_filter))
 
     def _answer_stored(self, connection: Connection, session: Session, packet: bytes) -> None:
         """Send an answer when the state that it promises is in the log."""
@@ -499,7 +557,9 @@ class Clients:
 
         self._answer_after(ticket, stored)
 
-    def _add_subscription(self, session: Session, granted: Granted) -> None:
+    def _add_subscription(
+        self, session: Session, granted: Granted, starts: dict[str, Starts]
+    ) -> None:
         topic_filter = granted.topic_filter
         if is_shared(topic_filter):
             self._shared.join(session, topic_filter, granted.options, granted.identifier)
@@ -508,6 +568,9 @@ class Clients:
         if is_new:
             session.add_filter(topic_filter)
             self._metrics.subscriptions_now += 1
+        if granted.start:
+            self._delivery.stream(session, topic_filter, starts[topic_filter], is_new=is_new)
+        elif is_new:
             self._delivery.subscribe(session, topic_filter)
         if granted.replays:
             self._delivery.add_replay(session, topic_filter)

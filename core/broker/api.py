@@ -18,13 +18,15 @@ from motelog.core.broker.waiting.cold_reads import ColdReads
 from motelog.core.clock import Clock
 from motelog.core.errors import BrokerError
 from motelog.core.limited_log import LimitedLog
-from motelog.core.records.append import QueueTail
+from motelog.core.message import REAL_QID, REAL_TOPIC, TIMER_OUT_MS, encode_properties
+from motelog.core.records.append import AppendMessage, QueueTail
 from motelog.core.remoting.codes import ResponseCode
 from motelog.core.remoting.topic_config import TopicConfig
 from motelog.core.store.disk.page_cache import NotInMemoryError, Pageable, PageIns
+from motelog.core.store.due_time import timer_queue
 from motelog.core.store.message_store import MessageStore
 from motelog.core.store.store_reader import ReadResult, ReadStatus
-from motelog.core.topic_names import GATEWAY_TOPICS, is_group_topic
+from motelog.core.topic_names import GATEWAY_TOPICS, TIMER_TOPIC, is_group_topic
 
 __all__ = [
     "BrokerApi",
@@ -64,6 +66,7 @@ class BrokerApi:
         self.due_times = store.due_times
         self.max_offset = store.reader.max_offset
         self.min_offset = store.reader.min_offset
+        self.offset_by_time = store.reader.offset_by_time
         # The event loop may not wait for a file.
         self.line = AppendLine(
             partial(store.append, may_wait=False),
@@ -110,6 +113,20 @@ class BrokerApi:
             topic_name=topic, read_queue_nums=queue_count, write_queue_nums=queue_count
         )
         return self._topics.put(config, self.clock.now_ms()).write_queue_nums
+
+    def delayed(self, message: AppendMessage, due_ms: int) -> AppendMessage:
+        """Return the message that waits until ``due_ms`` in place of ``message``.
+
+        As with every delayed message: it is in its own queue a moment after it is due.
+        """
+        tail, body, properties = message[:3]
+        told = {
+            REAL_TOPIC: tail.topic.decode(),
+            REAL_QID: str(tail.queue_id),
+            TIMER_OUT_MS: str(due_ms),
+        }
+        waits = self.queue_tail(TIMER_TOPIC, timer_queue(due_ms))
+        return (waits, body, properties + encode_properties(told), due_ms, *message[4:])
 
     def topics(self) -> list[str]:
         """Return the users' topics in the order of creation."""

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Final
+from typing import Final, TypeAlias
 
 from motelog.core.message import SYS_FLAG_COMPRESSED
 from motelog.core.records.decode import decode_brief, inflate
@@ -50,6 +50,7 @@ from motelog.gateway.output import Output
 from motelog.gateway.sessions.groups import Group, Receiver
 from motelog.gateway.sessions.inflight import flight_of, read_flight
 from motelog.gateway.sessions.session import Session
+from motelog.gateway.sessions.stream import StreamStart
 from motelog.gateway.sessions.subscriptions import SubscriptionTree
 from motelog.gateway.state.journal import SessionJournal
 from motelog.gateway.state.retained import RetainedStore
@@ -61,6 +62,9 @@ LIVE_BYTES_MAX: Final = 1_048_576
 
 #: In ``Particulars.since``: for all filters of the session.
 ALL_FILTERS: Final = ""
+
+#: Queue -> queue offset at which a stream begins.
+Starts: TypeAlias = dict[WatchedQueue, int]
 
 
 class Delivery:
@@ -115,6 +119,8 @@ class Delivery:
             wake=wake,
         )
         self._grown: dict[WatchedQueue, None] = {}
+        #: Queue whose tail is not known yet -> what waits for it.
+        self._when_known: dict[WatchedQueue, list[Callable[[], None]]] = {}
         # The parts hold the state that subscriptions and acknowledgements change.
         self.replan = self._plans.replan
         self.keep_to_quota = self._catch_up.keep_to_quota
@@ -141,6 +147,75 @@ class Delivery:
                 self._catch_up.lag(session, queue, queue.next_offset)
         if session.lagging:
             self._catch_up.filters_changed(session)
+
+    def find_starts(
+        self, topic_filter: str, start: StreamStart, then: Callable[[Starts], None]
+    ) -> None:
+        """Call ``then`` with where ``start`` is in each queue that ``topic_filter`` needs.
+
+        At once, if the log knows it at once. ``end_starts`` has to be called afterwards.
+        """
+        self._queues.subscribe(topic_filter)  # so that the queues are watched meanwhile
+        starts: Starts = {}
+        missing = set(self._queues.needed(topic_filter))
+        if not missing:
+            then(starts)
+
+        def note(queue: WatchedQueue, queue_offset: int) -> None:
+            starts[queue] = max(queue_offset, start.queue_offset)
+            if queue.is_known:
+                note_known(queue)
+            else:
+                self._when_known.setdefault(queue, []).append(partial(note_known, queue))
+
+        def note_known(queue: WatchedQueue) -> None:
+            missing.remove(queue)
+            if not missing:
+                then(starts)
+
+        for queue in list(missing):
+            known = self._log_port.offset_at(queue.handle, start.time_ms, partial(note, queue))
+            if known is not None:
+                note(queue, known)
+
+    def end_starts(self, topic_filter: str) -> None:
+        """Let go of the queues that ``find_starts`` has kept watched."""
+        self._queues.unsubscribe(topic_filter)
+
+    def stream(self, session: Session, topic_filter: str, starts: Starts, *, is_new: bool) -> None:
+        """Read the log for one filter of ``session`` from ``starts`` on; others get nothing again.
+
+        What a filter that is not new is still owed stays owed, also when it is older.
+        """
+        if is_new:
+            self._queues.subscribe(topic_filter)
+        if session.lagging:
+            self._catch_up.filters_changed(session)
+        since = session.particulars.since
+        positions: Starts = {}
+        for queue in starts:
+            lags = session.lagging is not None and queue in session.lagging
+            cursor = session.lagging[queue] if session.lagging and lags else queue.next_offset
+            positions[queue] = max(cursor, since.get(ALL_FILTERS, {}).pop(queue, 0))
+        if not since.get(ALL_FILTERS, True):
+            del since[ALL_FILTERS]
+        for other in session.filters:
+            for queue in self._queues.needed(other):
+                if queue in positions:
+                    offsets = since.setdefault(other, {})
+                    offsets[queue] = max(positions[queue], offsets.get(queue, 0))
+        of_filter = since.setdefault(topic_filter, {})
+        for queue, start in starts.items():
+            begin = start
+            if not is_new:
+                begin = min(start, of_filter[queue])
+            elif start > queue.next_offset:
+                tail = self._log_port.tail(queue.handle, _ignore)
+                begin = min(start, queue.next_offset if tail is None else tail)
+            of_filter[queue] = begin
+            self._catch_up.lag(session, queue, min(begin, positions[queue]))
+        self._catch_up.acknowledged(session)
+        self._wake()
 
     def begin_replays(self, session: Session) -> None:
         """Send what ``add_replay`` has noted: SUBACK has been sent."""
@@ -390,6 +465,8 @@ class Delivery:
             self._catch_up.acknowledged(session)
         self.shares.tail_known(queue)
         self._go_on(queue)
+        for then in self._when_known.pop(queue, ()):
+            then()
 
     def _send_live(
         self, plan: Plan, name: bytes, record: BriefRecord, queue: WatchedQueue, now_ms: int

@@ -103,10 +103,9 @@ class WatchedQueues:
         """Return the number of the queue with this name; None if the log has no such queue."""
         number = self._numbers.get(name)
         if number is None:
-            topic, _, _ = name.partition("/")
-            for handle in self._log_port.queues(topic):
-                if self._log_port.describe(handle) == name:
-                    return self._number(handle, name)
+            handle = self._log_port.find_queue(name)
+            if handle is not None:
+                return self._number(handle, name)
         return number
 
     def _number(self, handle: QueueHandle, name: str) -> int:

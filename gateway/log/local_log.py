@@ -17,6 +17,7 @@ from motelog.core.broker.acknowledge import AnswerQueue
 from motelog.core.broker.api import BrokerApi, NotInMemoryError, Pageable, PageIns, ReadStatus
 from motelog.core.errors import StoreError
 from motelog.core.records.append import QueueTail
+from motelog.core.topic_names import TIMER_TOPIC
 from motelog.gateway.log.log_port import (
     SETTLED,
     LogRead,
@@ -50,6 +51,7 @@ class LocalLog:
         self.topics = api.topics
         self.on_topic_created = api.on_topic_created
         self.on_growth = api.on_growth
+        self.delayed = api.delayed
         self._tell_settled: Callable[[Settled], None] = _tell_nobody
         self._answers: AnswerQueue[Ticket] = AnswerQueue(
             api.acknowledge, clock=api.clock, answer=self._answer, refuse=self._refuse
@@ -79,6 +81,12 @@ class LocalLog:
 
     def describe(self, queue: QueueHandle) -> str:
         return "{}/{}".format(*_place(queue))
+
+    def find_queue(self, name: str) -> QueueHandle | None:
+        topic, _, queue_id = name.rpartition("/")
+        if topic == TIMER_TOPIC:
+            return self._api.queue_tail(topic, int(queue_id))
+        return next((q for q in self.queues(topic) if self.describe(q) == name), None)
 
     def on_topic_refused(self, listener: Callable[[str], None]) -> None:
         """Do nothing: a broker refuses a topic at once or not at all."""
@@ -191,6 +199,33 @@ class LocalLog:
 
     def tail(self, queue: QueueHandle, then: Callable[[int], None]) -> int | None:
         return self._api.max_offset(*_place(queue))
+
+    def offset_at(
+        self, queue: QueueHandle, time_ms: int, then: Callable[[int], None]
+    ) -> int | None:
+        return self._search(queue, time_ms, then, PageIns())
+
+    def _search(
+        self, queue: QueueHandle, time_ms: int, then: Callable[[int], None], page_ins: PageIns
+    ) -> int | None:
+        """Search, and again each time that places which the search needs have been paged in."""
+
+        def again() -> None:
+            found = self._search(queue, time_ms, then, page_ins)
+            if found is not None:
+                then(found)
+
+        if not time_ms:
+            return self._api.min_offset(*_place(queue))
+        search = partial(self._api.offset_by_time, *_place(queue), time_ms)
+        try:
+            return search(may_wait=page_ins.may_wait)
+        except NotInMemoryError as cold:
+            page_ins.note(cold.missing)
+            if self._api.cold_reads.page_in(cold.missing, again):
+                return None
+        # Too many reads wait. The rest of a search is a few records; it need not be given up.
+        return search(may_wait=True)
 
 
 def _place(queue: QueueHandle) -> tuple[str, int]:

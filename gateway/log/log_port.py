@@ -44,6 +44,9 @@ class Ticket:
 #: The ticket of every batch that settled well at once, so that the hot path makes no object.
 SETTLED: Final = Ticket(is_settled=True)
 
+#: The longest that a message can be delayed, as RocketMQ's timers have it by default and ours.
+DELAY_MS_MAX: Final = 40 * 86_400_000
+
 #: Tickets with the errors of their batches, in the order of the appends.
 Settled: TypeAlias = Sequence[tuple[Ticket, MotelogError | None]]
 
@@ -119,6 +122,13 @@ class LogPort(Protocol):
         """Return the name of a queue for log lines."""
         ...
 
+    def find_queue(self, name: str) -> QueueHandle | None:
+        """Return for reading the queue that ``describe`` gives this name, None if there is none.
+
+        Also one where delayed messages wait, if they can be read there.
+        """
+        ...
+
     def on_topic_created(self, listener: Callable[[str], None]) -> None:
         """Call ``listener`` with each topic that gets queues, before their growth is told.
 
@@ -140,6 +150,14 @@ class LogPort(Protocol):
         ticket settled on return is not told again. The list is the caller's again on return.
         Messages of one queue keep their order. Messages of a gateway's own topics are in the log
         before those that follow them in the batch; between other queues there need be no order.
+        """
+        ...
+
+    def delayed(self, message: Any, due_ms: int) -> Any:
+        """Return what to append in place of ``message``, so that it comes at ``due_ms``.
+
+        It is at most DELAY_MS_MAX ahead. The record is as safe as any other once its ticket has
+        settled. Its handle is for ``append``, ``describe`` and ``tail`` alone.
         """
         ...
 
@@ -186,6 +204,16 @@ class LogPort(Protocol):
         None if it is not known yet; ``then`` is called with it later. Growth from that offset on is
         told afterwards, and before that need not be. Of a handle for appends a port need not find
         it out: it returns None and does not call ``then``.
+        """
+        ...
+
+    def offset_at(
+        self, queue: QueueHandle, time_ms: int, then: Callable[[int], None]
+    ) -> int | None:
+        """Return the offset of the first record that was stored at ``time_ms`` or later.
+
+        The tail if all are older. So time 0 finds the first record that there is. None if it is not
+        known yet; ``then`` is called with it later.
         """
         ...
 

@@ -14,11 +14,12 @@ import trio
 
 from motelog.bridge.client import Client
 from motelog.bridge.pull import HOLD_S
+from motelog.core.message import TIMER_DELIVER_MS, encode_properties
 from motelog.core.topic_names import GATEWAY_GROUP
 from motelog.gateway.log.log_port import LogRead, QueueHandle, Settled, Ticket, Waiting
 from motelog.gateway.log.remote.appends import Appends, Part
 from motelog.gateway.log.remote.links import BrokerLinks
-from motelog.gateway.log.remote.queues import Place, RemoteQueue
+from motelog.gateway.log.remote.queues import DelayedPlace, Place, RemoteQueue
 from motelog.gateway.log.remote.reads import Fetch, Reads
 from motelog.gateway.log.remote.topics import Topics
 
@@ -96,9 +97,20 @@ class RemoteLog:
         return list(self._topics.read_queues(topic))
 
     def describe(self, queue: QueueHandle) -> str:
+        if isinstance(queue, DelayedPlace):
+            queue = queue.place
         if isinstance(queue, Place) and queue.queue is not None:
             queue = queue.queue  # the same name for appends and for reading
         return str(queue)
+
+    def find_queue(self, name: str) -> QueueHandle | None:
+        topic = name.partition("/")[0]
+        return next((q for q in self._topics.read_queues(topic) if str(q) == name), None)
+
+    def delayed(self, message: Any, due_ms: int) -> Any:
+        place, body, properties, *rest = message
+        told = encode_properties({TIMER_DELIVER_MS: str(due_ms)})
+        return (DelayedPlace(place), body, properties + told, *rest)
 
     # --- read ----------------------------------------------------------------------------
 
@@ -122,13 +134,20 @@ class RemoteLog:
         return self._reads.when_at_hand(waiting, then)
 
     def tail(self, queue: QueueHandle, then: Callable[[int], None]) -> int | None:
-        if isinstance(queue, Place):
+        if isinstance(queue, Place | DelayedPlace):
             return None  # a request for each append would be too much
         assert isinstance(queue, RemoteQueue)
         if queue in self._topics.new_queues:
             self._reads.follow(queue, 0)
             return 0
         self._reads.ask_tail(queue, then)
+        return None
+
+    def offset_at(
+        self, queue: QueueHandle, time_ms: int, then: Callable[[int], None]
+    ) -> int | None:
+        assert isinstance(queue, RemoteQueue)
+        self._reads.ask_offset(queue, time_ms, then)
         return None
 
     # --- life ----------------------------------------------------------------------------

@@ -114,11 +114,8 @@ class Exchanges:
 
         None if that cannot be said now, as the records are not at hand.
         """
-        topic, _, _ = known.queue.partition("/")
-        for handle in self._log_port.queues(topic):
-            if self._log_port.describe(handle) == known.queue:
-                return self._is_in(handle, client_id, known)
-        return False
+        handle = self._log_port.find_queue(known.queue)
+        return handle is not None and self._is_in(handle, client_id, known)
 
     def _is_in(self, handle: QueueHandle, client_id: str, known: Received) -> bool | None:
         at = known.queue_offset

@@ -30,6 +30,7 @@ from motelog.gateway.mqtt.packet_types import PacketType, ReasonCode
 from motelog.gateway.mqtt.properties import decode_properties
 from motelog.gateway.output import Output
 from motelog.gateway.publish.acknowledge import Acks, Answers
+from motelog.gateway.publish.delayed import DELAYED_PREFIX, split_delayed
 from motelog.gateway.publish.exchanges import Exchanges
 from motelog.gateway.publish.rates import Rates
 from motelog.gateway.publish.retaining import RETAIN_TEXT, Retaining
@@ -203,6 +204,15 @@ class ReactorListener:
             extra = publish_properties(properties)
         if not topic:
             raise ProtocolViolationError("PUBLISH with neither topic name nor topic alias")
+        delay_ms = 0
+        if topic.startswith(DELAYED_PREFIX):
+            try:
+                delay_ms, topic = split_delayed(topic)
+                if first_byte & 1:
+                    raise TopicNameError("a delayed publish cannot be retained")
+            except TopicNameError as exc:
+                self._refuse_publish(connection, qos, packet_id, exc)
+                return
         text = QOS_TEXTS[qos]
         origin = (connection.origin or self._make_origin(connection)) + extra
         host = connection.host
@@ -220,6 +230,8 @@ class ReactorListener:
         is_retained = bool(first_byte & 1)
         if is_retained:
             message = (*message[:2], message[2] + RETAIN_TEXT, *message[3:])
+        if delay_ms:
+            message = self._log_port.delayed(message, now_ms + delay_ms)
         if len(message[2]) > PROPERTIES_BYTES_MAX:
             error = GatewayError(
                 f"topic name and properties take {len(message[2])} bytes in the log,"

@@ -10,7 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from motelog.gateway.config import GatewayConfig
-from motelog.gateway.mqtt.packet_types import ReasonCode, SubscribeEntry
+from motelog.gateway.errors import TopicFilterError
+from motelog.gateway.mqtt.packet_types import Properties, ReasonCode, SubscribeEntry
 from motelog.gateway.mqtt.properties import reason_string
 from motelog.gateway.mqtt.subscribe import (
     decode_subscribe,
@@ -18,8 +19,9 @@ from motelog.gateway.mqtt.subscribe import (
     encode_suback,
     encode_unsuback,
 )
-from motelog.gateway.mqtt.topics import FILTER_LEVELS_MAX, parse_shared
+from motelog.gateway.mqtt.topics import FILTER_LEVELS_MAX, check_topic_filter, parse_shared
 from motelog.gateway.sessions.session import Session
+from motelog.gateway.sessions.stream import StreamStart, stream_start, unprefixed
 from motelog.gateway.sessions.subscriptions import HAS_IDENTIFIER, NO_LOCAL, RETAIN_AS_PUBLISHED
 
 
@@ -29,6 +31,7 @@ class Granted:
 
     ``options`` is the byte that the subscription tree keeps; ``qos`` is SUBACK's code.
     ``identifier`` is 0 if the packet has none. ``replays``: retained messages are to be sent.
+    ``start``: the log is to be read from there, as the client asked for a stream.
     """
 
     topic_filter: str
@@ -36,6 +39,7 @@ class Granted:
     qos: int
     identifier: int
     replays: bool
+    start: StreamStart | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,16 +76,14 @@ def subscribe(
 ) -> Subscribed:
     """Decide about a SUBSCRIBE of ``session``; a GatewayError ends the connection."""
     packet = decode_subscribe(version, first_byte, body)
-    identifiers = packet.properties.subscription_identifiers
-    identifier = identifiers[0] if identifiers else 0
     added: set[str] = set()
     decisions: list[Granted | NotGranted] = []
     for entry in packet.entries:
-        topic_filter = entry.topic_filter
+        topic_filter = unprefixed(entry.topic_filter)
         is_new = not session.subscribes(topic_filter) and topic_filter not in added
         has_room = session.subscriptions_count + len(added) < config.subscriptions_max
         decision = _decide(
-            config, entry, identifier, is_new=is_new, has_room=has_room or not is_new
+            config, entry, packet.properties, is_new=is_new, has_room=has_room or not is_new
         )
         if is_new and isinstance(decision, Granted):
             added.add(topic_filter)
@@ -98,15 +100,24 @@ def subscribe(
 def _decide(
     config: GatewayConfig,
     entry: SubscribeEntry,
-    identifier: int,
+    properties: Properties,
     *,
     is_new: bool,
     has_room: bool,
 ) -> Granted | NotGranted:
     """Decide about one entry (section 3.9.3)."""
-    topic_filter = entry.topic_filter
+    topic_filter = unprefixed(entry.topic_filter)
+    start: StreamStart | None = None
+    if topic_filter != entry.topic_filter:
+        try:
+            check_topic_filter(topic_filter)
+            start = stream_start(properties)
+        except (ValueError, TopicFilterError) as exc:
+            return NotGranted(entry.topic_filter, ReasonCode.TOPIC_FILTER_INVALID, str(exc))
     shared = parse_shared(topic_filter)
-    if (topic_filter if shared is None else shared[1]).startswith("$"):
+    if start is not None and shared is not None:
+        code, why = ReasonCode.TOPIC_FILTER_INVALID, "a shared subscription has no stream"
+    elif (topic_filter if shared is None else shared[1]).startswith("$"):
         code, why = ReasonCode.NOT_AUTHORIZED, "filters that begin with '$' are the server's"
     elif len(topic_filter.encode()) > config.topic_bytes_max:
         code, why = ReasonCode.TOPIC_FILTER_INVALID, "the filter is too long"
@@ -118,11 +129,14 @@ def _decide(
         options = entry.qos
         options |= NO_LOCAL if entry.no_local else 0
         options |= RETAIN_AS_PUBLISHED if entry.retain_as_published else 0
+        identifiers = properties.subscription_identifiers
+        identifier = identifiers[0] if identifiers else 0
         options |= HAS_IDENTIFIER if identifier else 0
         # Retain Handling: 0 always, 1 if the subscription is new, 2 never. [MQTT-3.3.1-9..11]
         replays = entry.retain_handling == 0 or (entry.retain_handling == 1 and is_new)
-        return Granted(topic_filter, options, entry.qos, identifier, replays)
-    return NotGranted(topic_filter, code, why)
+        replays = replays and start is None  # the log has what was retained since
+        return Granted(topic_filter, options, entry.qos, identifier, replays, start)
+    return NotGranted(entry.topic_filter, code, why)
 
 
 def unsubscribe(session: Session, version: int, first_byte: int, body: bytes) -> Unsubscribed:
@@ -130,7 +144,7 @@ def unsubscribe(session: Session, version: int, first_byte: int, body: bytes) ->
     packet = decode_unsubscribe(version, first_byte, body)
     removed: dict[str, None] = {}
     codes: list[int] = []
-    for topic_filter in packet.topic_filters:
+    for topic_filter in map(unprefixed, packet.topic_filters):
         if session.subscribes(topic_filter) and topic_filter not in removed:
             removed[topic_filter] = None
             codes.append(ReasonCode.SUCCESS)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
+import time
 from pathlib import Path
 
 import pytest
@@ -35,6 +36,32 @@ def test_what_pub_publishes_reaches_sub(
         assert subscriber.returncode == 0, errors
         messages = [json.loads(line) for line in output.splitlines()]
         assert messages == [{"topic": f"{topic}/a/x", "payload": "ünï", "qos": int(qos)}] * 2
+
+
+@pytest.mark.parametrize("since", ["earliest", "1h"])
+def test_sub_begins_in_the_past(motelog_stack: MotelogProcess, since: str) -> None:
+    to = ["--to", motelog_stack.ready["mqtt"]]
+    topic = f"since{since}/dev1"
+    motelog_lines("pub", "-t", topic, "-m", "earlier", "--json", *to)
+    what = ["sub", "-t", topic, "--since", since, "--count=1", "--seconds=30", "--json", *to]
+    subscribed, message = motelog_lines(*what)
+    assert subscribed["event"] == "subscribed"
+    assert message == {"topic": topic, "payload": "earlier", "qos": 1}
+
+
+def test_delayed_publish_arrives_when_it_is_due(motelog_stack: MotelogProcess) -> None:
+    to = ["--to", motelog_stack.ready["mqtt"]]
+    what = ["sub", "-t", "delayed/#", "--count=1", "--seconds=30", "--json", *to]
+    with started_motelog(*what) as subscriber:
+        assert subscriber.stdout is not None
+        assert json.loads(subscriber.stdout.readline())["event"] == "subscribed"
+        begin = time.monotonic()
+        topic = ["-t", "$delayed/2/delayed/late", "-m", "m", "-q", "1"]
+        assert motelog_lines("pub", *topic, "--json", *to)[0]["acknowledged"] == 1
+        message = json.loads(subscriber.stdout.readline())
+        assert time.monotonic() - begin >= 2
+        subscriber.communicate(timeout=40)
+    assert message == {"topic": "delayed/late", "payload": "m", "qos": 1}
 
 
 def test_lines_of_standard_input_reach_a_native_consumer(motelog_stack: MotelogProcess) -> None:
@@ -112,6 +139,8 @@ def test_plain_output_is_for_people(motelog_stack: MotelogProcess) -> None:
         (["pub", "-t", "a", "-m", "x", "--to", "127.0.0.1:1"], 1, "cannot connect to 127.0.0.1:1"),
         (["sub", "-t", "a/#/b"], 2, "--topic 'a/#/b'"),
         (["sub", "-t", "$SYS/a", "--to", "{mqtt}"], 1, "refused to subscribe '$SYS/a'"),
+        (["sub", "-t", "a", "--since", "1y"], 2, "--since '1y': use 90s"),
+        (["sub", "-t", "a", "--since", "1h", "--protocol", "4"], 2, "needs --protocol 5"),
         (["consume", "never-written", "--namesrv", "{namesrv}"], 1, "'never-written'"),
         (["consume", "a", "--namesrv", "127.0.0.1:1"], 1, "no name server answered"),
         (["consume", "a", "--sql", "a > 5 AND"], 1, "wrong at column 10: it ends too early"),

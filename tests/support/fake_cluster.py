@@ -25,6 +25,8 @@ from motelog.core.remoting.frames import (
 )
 
 STORE_HOST = bytes([127, 0, 0, 1]) + (10911).to_bytes(4, "big")
+#: When all messages were stored.
+STORED_MS = 2000
 
 # Answers a request in place of the broker; None lets the broker answer, NO_ANSWER nobody.
 Script = Callable[[RemotingCommand], RemotingCommand | None]
@@ -64,7 +66,9 @@ class FakeBroker:
         tail = QueueTail(topic.encode(), queue_id, len(records))
         message = (tail, body, properties, 0, 1000, STORE_HOST, sys_flag, 0, 0, 0)
         target = bytearray(200 + len(body) + len(properties) + len(topic))
-        _, end = encode_batch(target, 0, len(target), 0, [message], 0, 2000, STORE_HOST, [], None)
+        _, end = encode_batch(
+            target, 0, len(target), 0, [message], 0, STORED_MS, STORE_HOST, [], None
+        )
         records.append(bytes(target[:end]))
         self._grown.set()
         self._grown = trio.Event()
@@ -100,6 +104,10 @@ class FakeBroker:
             case RequestCode.GET_MAX_OFFSET:
                 count = len(self.records[ext["topic"], int(ext["queueId"])])
                 return request.answer(ext={"offset": str(count)})
+            case RequestCode.SEARCH_OFFSET_BY_TIMESTAMP:
+                count = len(self.records[ext["topic"], int(ext["queueId"])])
+                is_later = int(ext["timestamp"]) > STORED_MS
+                return request.answer(ext={"offset": str(count if is_later else self.min_offset)})
             case RequestCode.UPDATE_AND_CREATE_TOPIC:
                 self.topics[ext["topic"]] = int(ext["writeQueueNums"])
                 return request.answer()

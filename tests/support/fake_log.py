@@ -19,9 +19,18 @@ from typing import Any, Final
 import trio
 
 from motelog.core.errors import BrokerError, MotelogError
-from motelog.core.message import TAGS, decode_properties, tags_code
+from motelog.core.message import (
+    REAL_QID,
+    REAL_TOPIC,
+    TAGS,
+    TIMER_OUT_MS,
+    decode_properties,
+    encode_properties,
+    tags_code,
+)
 from motelog.core.records.append import QueueTail, encode_batch
 from motelog.core.records.decode import decode_brief
+from motelog.core.topic_names import TIMER_TOPIC
 from motelog.gateway.log.log_port import (
     LogRead,
     QueueHandle,
@@ -74,6 +83,8 @@ class FakeLog:
         self._held: deque[tuple[Ticket, list[Any]]] = deque()
         self._unsettled: deque[Ticket] = deque()
         self._asked_tails: list[tuple[QueueHandle, Callable[[int], None]]] = []
+        self._delivered: set[int] = set()
+        self._asked_offsets: list[tuple[QueueHandle, int, Callable[[int], None]]] = []
         self._growth: list[Callable[[Sequence[QueueHandle]], None]] = []
         self._created: list[Callable[[str], None]] = []
         self._refused: list[Callable[[str], None]] = []
@@ -132,6 +143,11 @@ class FakeLog:
     def describe(self, queue: QueueHandle) -> str:
         return "{}/{}".format(*_key(queue))
 
+    def find_queue(self, name: str) -> QueueHandle | None:
+        topic, _, queue_id = name.rpartition("/")
+        is_there = (topic, int(queue_id)) in self.records
+        return self.queue_tail(topic, int(queue_id)) if is_there else None
+
     def on_topic_created(self, listener: Callable[[str], None]) -> None:
         self._created.append(listener)
 
@@ -150,6 +166,23 @@ class FakeLog:
         if is_next and (self.settles_at_once or ticket.error is not None):
             self._unsettled.popleft().is_settled = True
         return ticket
+
+    def delayed(self, message: Any, due_ms: int) -> Any:
+        topic, queue_id = _key(message[0])
+        told = {REAL_TOPIC: topic, REAL_QID: str(queue_id), TIMER_OUT_MS: str(due_ms)}
+        waits = self.queue_tail(TIMER_TOPIC, 0)
+        return (waits, message[1], message[2] + encode_properties(told), due_ms, *message[4:])
+
+    def deliver_due(self) -> None:
+        """Write the delayed messages that are due by now to their queues."""
+        waiting = self.records.get((TIMER_TOPIC, 0), [])
+        for number, record in enumerate(waiting):
+            body, text = decode_brief(record, b"")[0][4], decode_brief(record, b"")[0][3]
+            pairs = decode_properties(text)
+            if number not in self._delivered and int(pairs[TIMER_OUT_MS]) <= self.now_ms:
+                self._delivered.add(number)
+                tail = self.queue_tail(pairs[REAL_TOPIC], int(pairs[REAL_QID]))
+                self._write([(tail, body, text, _tag_code(record), 0, HOST, 0, 0, 0, 0)])
 
     def on_settled(self, listener: Callable[[Settled], None]) -> None:
         self._settled = [listener]
@@ -255,6 +288,23 @@ class FakeLog:
         asked, self._asked_tails = self._asked_tails, []
         for queue, then in asked:
             then(len(self.records[_key(queue)]))
+        searched, self._asked_offsets = self._asked_offsets, []
+        for queue, time_ms, then in searched:
+            then(self._offset_at(queue, time_ms))
+
+    def offset_at(
+        self, queue: QueueHandle, time_ms: int, then: Callable[[int], None]
+    ) -> int | None:
+        if self.knows_tails:
+            return self._offset_at(queue, time_ms)
+        self._asked_offsets.append((queue, time_ms, then))
+        return None
+
+    def _offset_at(self, queue: QueueHandle, time_ms: int) -> int:
+        records = self.records[_key(queue)]
+        begin = self.begin_offsets.get(_key(queue), 0)
+        is_late = (decode_brief(record, b"")[0][6] >= time_ms for record in records[begin:])
+        return next((begin + n for n, late in enumerate(is_late) if late), len(records))
 
     def on_growth(self, listener: Callable[[Sequence[QueueHandle]], None]) -> None:
         self._growth.append(listener)

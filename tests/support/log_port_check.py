@@ -30,6 +30,8 @@ QUEUE_COUNT = 4
 BYTES_MAX = 1 << 20
 #: More attempts than any port's patience takes.
 ATTEMPTS_MAX = 20
+#: Later than every record.
+LATE_MS = 1 << 61
 
 
 class LogStage(Protocol):
@@ -228,6 +230,23 @@ async def _tail(stage: LogStage, queue: QueueHandle) -> int:
     return tail
 
 
+async def _offset_at(stage: LogStage, queue: QueueHandle, time_ms: int) -> int:
+    """Search by time, as long as it takes until the log has told."""
+    told: list[int] = []
+    found = stage.log.offset_at(queue, time_ms, told.append)
+    if found is not None:
+        assert told == []
+        return found
+    for _ in range(ATTEMPTS_MAX):
+        await stage.bring()
+        await stage.tell_tails()
+        if told:
+            break
+        await trio.sleep(0.05)
+    [found] = told
+    return found
+
+
 async def _check_topics_and_handles(stage: LogStage, listener: _Listener) -> None:
     log = stage.log
     assert not log.has_topic("many")
@@ -310,8 +329,11 @@ async def _check_reads(stage: LogStage) -> None:
 
 async def _check_tails(stage: LogStage) -> None:
     assert await _tail(stage, _only(stage.log, "one")) == 8
+    assert await _offset_at(stage, _only(stage.log, "one"), LATE_MS) == 8
     stage.hide_tails()
     assert await _tail(stage, _only(stage.log, "one")) == 8
+    assert await _offset_at(stage, _only(stage.log, "one"), 0) == 0
+    assert await _offset_at(stage, _only(stage.log, "one"), 1) == 0
 
 
 async def _check_created_while_messages_wait(stage: LogStage, listener: _Listener) -> None:
@@ -396,6 +418,8 @@ async def _check_not_at_hand(stage: LogStage) -> None:
     assert attempts > 1 if stage.can_lose else attempts == 1
     assert told == ["first", *["again"] * attempts]
     assert _bodies(again) == expected
+    stage.put_away()
+    assert await _offset_at(stage, queue, LATE_MS) == len(expected)
 
 
 async def _check_retention(stage: LogStage) -> None:
@@ -412,6 +436,7 @@ async def _check_retention(stage: LogStage) -> None:
         assert read.is_more
         read = await _found(stage, queue, begin, count_max=10)
     assert read.begin_offset == begin
+    assert await _offset_at(stage, queue, 0) == await _offset_at(stage, queue, 1) == begin
     assert decode_messages(read.records)[0].queue_offset == begin
 
 

@@ -42,7 +42,7 @@ from motelog.core.remoting.frames import (
 from motelog.core.topic_names import DEFAULT_TOPIC, GATEWAY_TOPICS
 from motelog.gateway.log.log_port import Settled, Ticket
 from motelog.gateway.log.remote.links import BrokerLinks
-from motelog.gateway.log.remote.queues import Place, RemoteQueue
+from motelog.gateway.log.remote.queues import DelayedPlace, Place, RemoteQueue
 
 logger = logging.getLogger(__name__)
 
@@ -83,6 +83,7 @@ class Part:
         "deadline",
         "error",
         "is_alone",
+        "is_delayed",
         "is_over",
         "items",
         "over",
@@ -97,6 +98,8 @@ class Part:
         self.body_bytes = 0
         #: Whether it must not share a send: a shared one was refused, by whosever fault.
         self.is_alone = False
+        #: Whether it is one message that waits until it is due: no batch may have it.
+        self.is_delayed = False
         #: The part of the same append that must be stored before this one.
         self.after: Part | None = None
         self.is_over = False
@@ -156,7 +159,7 @@ class Appends:
         self._unsettled.append(ticket)
         deadline = trio.current_time() + self._wait_s
         parts: list[tuple[Place, Part]] = []
-        growing: dict[Place, Part] = {}
+        growing: dict[Place | DelayedPlace, Part] = {}
         for place, body, properties, _, born_ms, host, _, flag, _, _ in messages:
             text = properties + _born_host_property(host)
             if len(text) > PROPERTIES_BYTES_MAX - PROPERTIES_ROOM_BYTES:
@@ -165,6 +168,9 @@ class Appends:
             part = growing.get(place)
             if part is None or part.body_bytes + item_bytes > SEND_BYTES_MAX:
                 part = growing[place] = Part(ticket, born_ms, deadline)
+                if isinstance(place, DelayedPlace):  # there is one for each such message
+                    part.is_delayed = part.is_alone = True
+                    place = place.place
                 parts.append((place, part))
             part.items.append((flag, body, text))
             part.body_bytes += item_bytes
@@ -298,6 +304,10 @@ class Appends:
             "m": "true",
             "n": name.broker_name,
         }
+        if parts[0].is_delayed:
+            [(flag, body, properties)] = parts[0].items
+            ext |= {"f": "0", "h": str(flag), "i": properties.decode(), "m": "false"}
+            return RemotingCommand(RequestCode.SEND_MESSAGE_V2, ext=ext, body=body)
         body = encode_batch_items(item for part in parts for item in part.items)
         return RemotingCommand(RequestCode.SEND_BATCH_MESSAGE, ext=ext, body=body)
 

@@ -1,7 +1,7 @@
 """Queues of a remote log: the handles, and what of each queue is at hand.
 
-Owns: RemoteQueue (the handle for reading), Place (the handle for appends), Chunk (records of one
-pull). Must not touch: requests, tasks, other queues.
+Owns: RemoteQueue (the handle for reading), Place and DelayedPlace (for appends), Chunk (records of
+one pull). Must not touch: requests, tasks, other queues.
 Invariants: there is one RemoteQueue for each (topic, broker name, queue id), as long as the log
 lives. A place leads to a queue once its topic is known, and may lead to another when the topic's
 route has changed.
@@ -166,6 +166,15 @@ class Place:
 
     def __str__(self) -> str:
         return f"{self.topic}/not known yet"
+
+
+class DelayedPlace:
+    """A place for one message that its broker holds back until it is due."""
+
+    __slots__ = ("place",)
+
+    def __init__(self, place: Place) -> None:
+        self.place = place
 
 
 def _begin_offset(chunk: Chunk) -> int:

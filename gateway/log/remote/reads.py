@@ -209,20 +209,35 @@ class Reads:
         self._client.start_soon(self._ask_tail, queue, then)
 
     async def _ask_tail(self, queue: RemoteQueue, then: Callable[[int], None]) -> None:
-        while True:
-            try:
-                request = RemotingCommand(RequestCode.GET_MAX_OFFSET, ext=queue_ext(queue.name))
-                link = self._links.of(queue.name.broker_name)
-                answer = await self._links.request(link, request, timeout_s=REQUEST_TIMEOUT_S)
-                tail = int_field(check(answer), "offset")
-                break
-            except (RemotingError, BrokerError) as exc:
-                await self._pause(queue, exc)
+        tail = await self._offset_at_last(queue, RequestCode.GET_MAX_OFFSET, {})
         self.tails_asked -= 1
         # A follower that stands still has lost its reader: what it holds is not wanted any more.
         if queue.follower is None or not queue.room.is_set():
             self.follow(queue, tail)
         then(tail)
+
+    def ask_offset(self, queue: RemoteQueue, time_ms: int, then: Callable[[int], None]) -> None:
+        """Say where the first record lies that was stored at ``time_ms`` or later."""
+        self._client.start_soon(self._ask_offset, queue, time_ms, then)
+
+    async def _ask_offset(
+        self, queue: RemoteQueue, time_ms: int, then: Callable[[int], None]
+    ) -> None:
+        ext = {"timestamp": str(time_ms)}
+        then(await self._offset_at_last(queue, RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, ext))
+
+    async def _offset_at_last(
+        self, queue: RemoteQueue, code: RequestCode, ext: dict[str, str]
+    ) -> int:
+        """Return the offset that a broker answers, however long it takes until it does."""
+        while True:
+            try:
+                request = RemotingCommand(code, ext={**queue_ext(queue.name), **ext})
+                link = self._links.of(queue.name.broker_name)
+                answer = await self._links.request(link, request, timeout_s=REQUEST_TIMEOUT_S)
+                return int_field(check(answer), "offset")
+            except (RemotingError, BrokerError) as exc:
+                await self._pause(queue, exc)
 
     async def _follow(self, queue: RemoteQueue, scope: trio.CancelScope) -> None:
         with scope:

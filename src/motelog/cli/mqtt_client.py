@@ -22,6 +22,7 @@ from motelog.gateway.mqtt.connect import decode_connack, encode_connect
 from motelog.gateway.mqtt.disconnect import PINGREQ, decode_disconnect, encode_disconnect
 from motelog.gateway.mqtt.frames import encode_publish, split
 from motelog.gateway.mqtt.packet_types import (
+    NO_PROPERTIES,
     Connect,
     PacketType,
     Properties,
@@ -104,12 +105,15 @@ class MqttClient:
             for event in list(self._waiting.values()):
                 await event.wait()
 
-    async def subscribe(self, topic_filters: list[str], *, qos: int = 0) -> list[int]:
+    async def subscribe(
+        self, topic_filters: list[str], *, qos: int = 0, properties: Properties = NO_PROPERTIES
+    ) -> list[int]:
         """Return the reason code of each filter; below 0x80 it is the granted QoS."""
         packet_id = self._next_packet_id()
         event = self._waiting[packet_id] = trio.Event()
         entries = tuple(SubscribeEntry(topic_filter, qos) for topic_filter in topic_filters)
-        await self._send(encode_subscribe(self._version, Subscribe(packet_id, entries)))
+        packet = Subscribe(packet_id, entries, properties)
+        await self._send(encode_subscribe(self._version, packet))
         with _deadline(ANSWER_WITHIN_S, "the server did not answer SUBSCRIBE"):
             await event.wait()
         answer = decode_suback(self._version, self._answers.pop(packet_id))

@@ -1,4 +1,7 @@
-"""``motelog sub``: print the MQTT messages that match topic filters."""
+"""``motelog sub``: print the MQTT messages that match topic filters.
+
+Owns: the command's options and output. Must not touch: packets (``mqtt_client``).
+"""
 
 from __future__ import annotations
 
@@ -21,6 +24,14 @@ def sub(
     seconds: Annotated[float | None, typer.Option(min=0.0, help="End after this time.")] = None,
     protocol: Annotated[int, typer.Option(min=4, max=5, help="5, or 4 for MQTT 3.1.1.")] = 5,
     client_id: Annotated[str, typer.Option(help="Client identifier. [default: a new one]")] = "",
+    since: Annotated[
+        str | None,
+        typer.Option(
+            metavar="AGO|TIME|earliest",
+            help="Begin in the past: 90s, 15m, 1h or 7d ago, or at a time in ISO 8601 (UTC unless"
+            " it says otherwise) or in milliseconds. Our own servers only.",
+        ),
+    ] = None,
     json: Annotated[bool, typer.Option("--json", help="One JSON object per message.")] = False,
 ) -> None:
     """Print messages as they arrive, until --count, --seconds or Ctrl-C."""
@@ -30,8 +41,9 @@ def sub(
 
     from motelog.cli.mqtt_client import FAILURE, connect, reason_text
     from motelog.gateway.errors import GatewayError
-    from motelog.gateway.mqtt.packet_types import NO_PROPERTIES
+    from motelog.gateway.mqtt.packet_types import NO_PROPERTIES, Properties
     from motelog.gateway.mqtt.topics import check_topic_filter
+    from motelog.gateway.sessions.stream import STREAM_OFFSET, STREAM_PREFIX
 
     for topic_filter in topic:
         try:
@@ -39,10 +51,17 @@ def sub(
         except GatewayError as exc:
             raise CliError(f"--topic {topic_filter!r}: {exc}", status=2) from exc
 
+    wanted, properties = topic, NO_PROPERTIES
+    if since is not None:
+        if protocol != 5:
+            raise CliError("--since needs --protocol 5", status=2)
+        properties = Properties(user_properties=((STREAM_OFFSET, _start(since)),))
+        wanted = [STREAM_PREFIX + topic_filter for topic_filter in topic]
+
     async def run() -> int:
         received = 0
         async with connect(address("--to", to), version=protocol, client_id=client_id) as client:
-            codes = await client.subscribe(topic, qos=qos)
+            codes = await client.subscribe(wanted, qos=qos, properties=properties)
             for topic_filter, code in zip(topic, codes, strict=True):
                 if code >= FAILURE:
                     text = reason_text(code, NO_PROPERTIES)
@@ -64,3 +83,22 @@ def sub(
     received = trio.run(run)
     if count is not None and received < count:
         raise CliError(f"{received} of {count} messages arrived within {seconds:g} s")
+
+
+def _start(since: str) -> str:
+    """Return the ``stream-offset`` that ``--since`` asks for."""
+    import re
+    import time
+
+    from motelog.gateway.sessions.stream import parse_start
+
+    ago = re.fullmatch(r"(\d{1,9})([smhd])", since, re.ASCII)
+    if ago is not None:
+        seconds = int(ago[1]) * {"s": 1, "m": 60, "h": 3600, "d": 86_400}[ago[2]]
+        return str(max(0, int((time.time() - seconds) * 1000)))
+    try:
+        parse_start(since)
+    except ValueError as exc:
+        text = f"--since {since!r}: use 90s, 15m, 1h, 7d, earliest, or a time in ISO 8601"
+        raise CliError(text, status=2) from exc
+    return since

@@ -11,6 +11,7 @@ import pytest
 import trio
 
 from motelog.core.errors import BrokerError
+from motelog.core.message import decode_properties, encode_host
 from motelog.core.records.decode import decode_messages
 from motelog.core.remoting.frames import RemotingCommand, RequestCode, ResponseCode
 from motelog.gateway.log.log_port import LogRead, QueueHandle
@@ -394,3 +395,29 @@ async def test_a_broker_that_does_not_answer_delays_the_end_by_the_grace_at_most
             begin = trio.current_time()
         assert 0.2 <= trio.current_time() - begin < 1.5
         assert told == []
+
+
+# --- delayed messages ------------------------------------------------------------------------
+
+
+async def test_a_delayed_message_is_a_send_of_its_own_that_says_when() -> None:
+    async with fake_cluster("a") as cluster, remote_log(cluster) as log:
+        queue = log.queue_of("T", "x")
+        plain = (queue, b"plain", b"", 0, 1_000, encode_host("127.0.0.1", 1), 0, 0, 0, 0)
+        waits = log.delayed((queue, b"late", b"k\x01v\x02", *plain[3:]), 1_700_000_000_000)
+        assert log.describe(waits[0]) == log.describe(queue)
+        assert log.find_queue(log.describe(waits[0])) in log.queues("T")
+        assert log.tail(waits[0], lambda tail: None) is None
+        ticket = log.append([plain, waits, plain])
+        await eventually(lambda: ticket.is_settled)
+        assert ticket.error is None
+        sent = cluster.brokers[0].requests
+        batches = [r for r in sent if r.code == RequestCode.SEND_BATCH_MESSAGE]
+        assert sum(request.body.count(b"plain") for request in batches) == 2
+        assert not any(b"late" in request.body for request in batches)
+        [single] = [r for r in sent if r.code == RequestCode.SEND_MESSAGE_V2]
+        assert single.body == b"late"
+        properties = decode_properties(single.ext["i"].encode())
+        assert properties["k"] == "v"
+        assert properties["TIMER_DELIVER_MS"] == "1700000000000"
+        assert (single.ext["b"], single.ext["m"]) == ("T", "false")
