@@ -415,11 +415,15 @@ class Clients:
             self._refuse(connection, refuse_for_now(accepted, why))
             return
         if stored is not None:
-            expires_ms = stored.expires_ms
-            is_expired = expires_ms is not None and expires_ms <= self._clock.now_ms()
+            now_ms = self._clock.now_ms()
+            expires_ms, will_due_ms = stored.expires_ms, stored.will_due_ms
+            is_expired = expires_ms is not None and expires_ms <= now_ms
             if accepted.clean_start or is_expired:  # [MQTT-3.1.2-4]
                 self._discard(stored)
                 stored = None
+            elif stored.will is not None and will_due_ms is not None and will_due_ms <= now_ms:
+                # No tick has come yet since it was due, as after a crash.
+                self._publish_will(client_id, stored.will)
         connection.version = accepted.version
         connection.user_name = accepted.user_name
         connection.packet_bytes_max = accepted.packet_bytes_max

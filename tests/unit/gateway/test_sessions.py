@@ -660,6 +660,15 @@ def test_delayed_will_survives_a_restart() -> None:
     assert stage.metrics.wills_published == 1
 
 
+def test_will_that_was_due_before_a_resume_is_published() -> None:
+    stage = Stage()
+    connect(stage, 1, will=will())
+    stage.clients.tick()
+    stage = restart(stage)  # killed: the connection was lost without a word
+    assert connect(stage, 1)
+    assert stage.metrics.wills_published == 1
+
+
 def test_delayed_will_is_cancelled_by_a_resume() -> None:
     stage = Stage()
     connect(stage, 1, will=will(30))
