@@ -106,6 +106,7 @@ def assemble(
         after=answers.after,
         quota=Quota(config.session_messages_max, config.session_age_max_s * 1000),
         output_bytes_high=config.output_bytes_high,
+        clock=clock,
         wake=wake,
     )
     shared = SharedSubscriptions(subscriptions, delivery, journal, metrics, clock=clock)

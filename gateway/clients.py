@@ -31,6 +31,7 @@ from motelog.core.limited_log import LimitedLog
 from motelog.core.net.reactor_types import CloseReason, Fault
 from motelog.gateway.config import GatewayConfig
 from motelog.gateway.deliver.delivery import Delivery, Starts
+from motelog.gateway.deliver.sys_topics import SYS_PREFIX
 from motelog.gateway.errors import GatewayError, MalformedPacketError, SessionInUseError
 from motelog.gateway.log.log_port import SETTLED, Ticket
 from motelog.gateway.metrics import GatewayMetrics
@@ -270,6 +271,7 @@ class Clients:
         """
         self._delivery.keep_to_quota()
         self._journal.tick(self._delivery.positions(), self._delivery.progress())
+        self._delivery.sys_topics.tick()
         now_ms = self._clock.now_ms()
         self._shared.tick()
         due = self._journal.due(now_ms, DUE_MAX)
@@ -583,6 +585,8 @@ class Clients:
         elif session.has_particulars:
             session.particulars.identifiers.pop(topic_filter, None)
         self._delivery.replan(topic_filter)
+        if topic_filter.startswith(SYS_PREFIX):
+            self._delivery.sys_topics.subscribed(session, topic_filter)
 
     def _log_refusal(self, session: Session, refused: NotGranted) -> None:
         self._peer_log.warning(

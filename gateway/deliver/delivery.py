@@ -22,6 +22,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Final, TypeAlias
 
+from motelog.core.clock import Clock
 from motelog.core.message import SYS_FLAG_COMPRESSED
 from motelog.core.records.decode import decode_brief, inflate
 from motelog.gateway.deliver.catch_up import CatchUp, Quota
@@ -41,6 +42,7 @@ from motelog.gateway.deliver.replay import QUEUE_NAME as RETAINED_QUEUE
 from motelog.gateway.deliver.replay import Replays
 from motelog.gateway.deliver.sender import After, Sender
 from motelog.gateway.deliver.shares import Shares
+from motelog.gateway.deliver.sys_topics import SysTopics
 from motelog.gateway.deliver.watched import WatchedQueue, WatchedQueues, count_lost
 from motelog.gateway.log.log_port import LogPort, LogRead, QueueHandle
 from motelog.gateway.mapping.message_properties import delivery_properties
@@ -82,6 +84,7 @@ class Delivery:
         after: After,
         quota: Quota,
         output_bytes_high: int,
+        clock: Clock,
         wake: Callable[[], None],
     ) -> None:
         self._log_port = log
@@ -94,6 +97,7 @@ class Delivery:
         )
         self._retained = retained
         self._replays = Replays(retained, self._queues, subscriptions, self._sender)
+        self.sys_topics = SysTopics(subscriptions, self._sender, metrics, clock)
         self._catch_up = CatchUp(
             log,
             self._queues,

@@ -91,6 +91,8 @@ class TopicMapping:
         """Return where matches of ``topic_filter`` can lie; None means in any topic."""
         levels = topic_filter.split("/")
         choices: set[QueueChoice] = set()
+        if topic_filter.startswith("$"):
+            return choices  # such names are the server's, and not in the log
         for rule in (*self._rules, _BUILT_IN):
             if not _may_overlap(rule.filter.split("/"), levels):
                 continue

@@ -229,10 +229,3 @@ class Session:
             if group.lagging or group.front:
                 return True
         return bool(particulars.replays)
-
-    # --- QoS 2 from the client -----------------------------------------------------------
-
-    @property
-    def received_count(self) -> int:
-        """How many QoS 2 messages of the client it has not released."""
-        return 0 if self._particulars is None else len(self._particulars.received)

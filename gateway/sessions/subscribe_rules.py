@@ -117,7 +117,9 @@ def _decide(
     shared = parse_shared(topic_filter)
     if start is not None and shared is not None:
         code, why = ReasonCode.TOPIC_FILTER_INVALID, "a shared subscription has no stream"
-    elif (topic_filter if shared is None else shared[1]).startswith("$"):
+    elif (topic_filter if shared is None else shared[1]).startswith("$") and not (
+        topic_filter.startswith("$SYS/")
+    ):
         code, why = ReasonCode.NOT_AUTHORIZED, "filters that begin with '$' are the server's"
     elif len(topic_filter.encode()) > config.topic_bytes_max:
         code, why = ReasonCode.TOPIC_FILTER_INVALID, "the filter is too long"

@@ -25,7 +25,7 @@ TOO_LONG = "a" * 300
 REFUSED = {
     PacketType.PUBACK: publish_packet(5, "$SYS/refused", qos=1, packet_id=7),
     PacketType.PUBREC: publish_packet(5, "$SYS/refused", qos=2, packet_id=7),
-    PacketType.SUBACK: subscribe_packet(5, "$SYS/refused", packet_id=7),
+    PacketType.SUBACK: subscribe_packet(5, "$own/refused", packet_id=7),
     PacketType.DISCONNECT: subscribe_packet(5, "$share/group/a", options=0x04),
 }
 
@@ -130,7 +130,7 @@ def test_a_disconnect_says_why_where_that_fits(gateway: Gateway, version: int) -
 def test_suback_keeps_to_the_clients_maximum(gateway: Gateway, version: int) -> None:
     peer = limited(gateway, 40)
     filters = [f"size/{n}" for n in range(60)]
-    assert peer.subscribe(*filters[:3], "$SYS/refused") == [1, 1, 1, 0x87]
+    assert peer.subscribe(*filters[:3], "$own/refused") == [1, 1, 1, 0x87]
     peer.send_subscribe(*filters)
     assert all(packet.bytes_count <= 40 for packet in peer.packets())
     assert peer.is_closed

@@ -138,7 +138,7 @@ def test_plain_output_is_for_people(motelog_stack: MotelogProcess) -> None:
         (["pub", "-t", "a", "-m", "x", "--to", "nowhere"], 2, "--to: 'nowhere' is not HOST:PORT"),
         (["pub", "-t", "a", "-m", "x", "--to", "127.0.0.1:1"], 1, "cannot connect to 127.0.0.1:1"),
         (["sub", "-t", "a/#/b"], 2, "--topic 'a/#/b'"),
-        (["sub", "-t", "$SYS/a", "--to", "{mqtt}"], 1, "refused to subscribe '$SYS/a'"),
+        (["sub", "-t", "$own/a", "--to", "{mqtt}"], 1, "refused to subscribe '$own/a'"),
         (["sub", "-t", "a", "--since", "1y"], 2, "--since '1y': use 90s"),
         (["sub", "-t", "a", "--since", "1h", "--protocol", "4"], 2, "needs --protocol 5"),
         (["consume", "never-written", "--namesrv", "{namesrv}"], 1, "'never-written'"),

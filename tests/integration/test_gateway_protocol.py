@@ -116,7 +116,7 @@ def test_version_5_hears_why_its_connection_ends(
         ("$share/g/a", 5, 0),
         ("$share/g/a", 4, 0),
         ("$share/g/$SYS/a", 5, 0x87),
-        ("$SYS/#", 5, 0x87),
+        ("$own/#", 5, 0x87),
         ("a/#", 5, 0),
         ("a" * 1025, 5, 0x8F),
     ],

@@ -754,3 +754,47 @@ def test_filter_added_in_the_middle_of_a_pass_is_read_for(monkeypatch: pytest.Mo
     publish(stage, b"b", topic="t/b")
     settle(stage)
     assert [payload for _, _, payload in got(stage, 1)] == [b"1", b"2", b"3", b"b"]
+
+
+# --- $SYS topics -----------------------------------------------------------------------------
+
+
+def test_sys_topics_come_at_once_and_then_at_intervals() -> None:
+    stage = Stage()
+    connect(stage, 1, properties=NO_PROPERTIES)
+    stage.turn((1, encode_subscribe(5, Subscribe(7, (SubscribeEntry("$SYS/broker/+", 1),)))))
+    at_once = {published(p).topic: p for p in stage.sent(1) if p[0] >> 4 == 3}
+    assert set(at_once) == {"$SYS/broker/version", "$SYS/broker/uptime"}
+    assert {packet[0] for packet in at_once.values()} == {0x31}
+    stage.clock.advance(9_000)
+    stage.clients.tick()
+    assert stage.sent(1) == []
+    stage.clock.advance(1_000)
+    stage.clients.tick()
+    later = {published(p).topic: published(p).payload for p in stage.sent(1)}
+    assert later["$SYS/broker/uptime"] == b"10 seconds"
+    assert stage.stored() == []
+
+
+def test_sys_topics_are_not_for_wildcards_that_begin_a_filter() -> None:
+    stage = Stage()
+    connect(stage, 1, properties=NO_PROPERTIES)
+    subscribe(stage, 1, "#", "+/broker/uptime")
+    stage.clock.advance(10_000)
+    stage.clients.tick()
+    assert stage.sent(1) == []
+
+
+def test_subscription_to_sys_topics_outlives_its_connection() -> None:
+    stage = Stage()
+    connect(stage, 1)
+    subscribe(stage, 1, "$SYS/broker/clients/#", identifier=4)
+    lose(stage, 1)
+    stage = restart(stage)
+    connect(stage, 1)
+    stage.clock.advance(10_000)
+    stage.clients.tick()
+    [packet] = stage.sent(1)
+    message = published(packet)
+    assert (message.topic, message.payload) == ("$SYS/broker/clients/connected", b"1")
+    assert (packet[0], message.properties) == (0x30, b"\x0b\x04")

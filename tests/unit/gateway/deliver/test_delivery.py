@@ -51,6 +51,7 @@ class Stage:
             after=lambda ticket, then: then(ticket.error),
             quota=Quota(0, 0),
             output_bytes_high=262_144,
+            clock=SystemClock(),
             wake=self._wake,
         )
 

@@ -76,7 +76,8 @@ def test_retain_as_published_is_granted_to_version_5() -> None:
     ("topic_filter", "reason_code"),
     [
         ("$share/g/$SYS/a", 0x87),
-        ("$SYS/#", 0x87),
+        ("$own/#", 0x87),
+        ("$SYS", 0x87),
         ("$", 0x87),
         ("a" * 301, 0x8F),
         ("ü" * 151, 0x8F),  # bytes count
@@ -112,7 +113,7 @@ def test_subscriptions_of_a_session_are_bounded(version: int) -> None:
 
 
 def test_refused_filter_takes_no_room() -> None:
-    entries = [SubscribeEntry(name, 0) for name in ("$SYS/x", "a" * 301, "x")]
+    entries = [SubscribeEntry(name, 0) for name in ("$own/x", "a" * 301, "x")]
     subscribed = asked(5, session_with("one", "two"), *entries)
     assert codes(5, subscribed) == [0x87, 0x8F, 0]
 
