@@ -129,6 +129,7 @@ def assemble(
         journal,
         delivery,
         answers,
+        clock=clock,
         receive_maximum=config.receive_maximum,
         disconnect=disconnect,
     )

@@ -21,6 +21,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
+from motelog.core.clock import Clock
 from motelog.core.message import MQTT_CLIENT_ID, MQTT_PACKET_ID, decode_properties
 from motelog.core.records.decode import decode_brief
 from motelog.gateway.deliver.delivery import Delivery
@@ -51,10 +52,12 @@ class Exchanges:
         delivery: Delivery,
         answers: Answers,
         *,
+        clock: Clock,
         receive_maximum: int,
         disconnect: Callable[[Connection, int, str], None],
     ) -> None:
         self._log_port = log
+        self._clock = clock
         self._output = output
         self._journal = journal
         self._delivery = delivery
@@ -99,8 +102,11 @@ class Exchanges:
             return b""
         name = self._log_port.describe(queue)
         tail = self._log_port.tail(queue, _ignore) or 0
-        self._marks.append(Mark(MarkKind.RECEIVED, session.client_id, packet_id, name, tail))
-        return f"{MQTT_PACKET_ID}\x01{packet_id}\x02".encode()
+        now_ms = self._clock.now_ms()
+        self._marks.append(
+            Mark(MarkKind.RECEIVED, session.client_id, packet_id, name, tail, now_ms)
+        )
+        return f"{MQTT_PACKET_ID}\x01{_exchange(packet_id, now_ms)}\x02".encode()
 
     def take_marks(self) -> list[tuple[Any, ...]]:
         """Return the record of this turn's marks, to be appended before their messages."""
@@ -118,6 +124,7 @@ class Exchanges:
         return handle is not None and self._is_in(handle, client_id, known)
 
     def _is_in(self, handle: QueueHandle, client_id: str, known: Received) -> bool | None:
+        exchange = _exchange(known.packet_id, known.taken_ms)
         at = known.queue_offset
         while at < known.queue_offset + LOOK_UP_COUNT_MAX:
             read = self._log_port.read(handle, at, count_max=2048, bytes_max=_LOOK_UP_BYTES)
@@ -127,7 +134,7 @@ class Exchanges:
             for record in decode_brief(read.records, TOPIC_PROPERTY):
                 properties = decode_properties(record[3])
                 if (
-                    properties.get(MQTT_PACKET_ID) == str(known.packet_id)
+                    properties.get(MQTT_PACKET_ID) == exchange
                     and properties.get(MQTT_CLIENT_ID) == client_id
                 ):
                     return True
@@ -203,6 +210,11 @@ class Exchanges:
             ticket = self._journal.commit()
             self._answers.answer(PacketType.PUBREL, rels, ticket)
             self._answers.answer(PacketType.PUBCOMP, comps, ticket)
+
+
+def _exchange(packet_id: int, taken_ms: int) -> str:
+    """Return what names a QoS 2 exchange of one client: identifiers are used again."""
+    return f"{packet_id}@{taken_ms}"
 
 
 def _ignore(tail: int) -> None:

@@ -123,7 +123,7 @@ class SessionState(msgspec.Struct, frozen=True):
         match mark.kind:
             case MarkKind.RECEIVED:
                 others = tuple(r for r in session.received if r.packet_id != mark.packet_id)
-                received = Received(mark.packet_id, mark.queue, mark.queue_offset)
+                received = Received(mark.packet_id, mark.queue, mark.queue_offset, mark.taken_ms)
                 return self._with_session(received=(*others, received))
             case MarkKind.FORGOTTEN:
                 others = tuple(r for r in session.received if r.packet_id != mark.packet_id)

@@ -391,7 +391,10 @@ class SessionRows:
                     (f.packet_id, queue_id(f.queue), f.queue_offset, f.qos, f.state)
                     for f in session.inflight
                 ],
-                [(r.packet_id, queue_id(r.queue), r.queue_offset) for r in session.received],
+                [
+                    (r.packet_id, queue_id(r.queue), r.queue_offset, r.taken_ms)
+                    for r in session.received
+                ],
                 [(queue_id(queue), queue_offset) for queue, queue_offset in session.delivered],
                 session.will,
                 session.replays,
@@ -422,7 +425,7 @@ class SessionRows:
             tuple(StoredFilter(f[0], f[1], f[2], self._named(f[3])) for f in filters),
             self._named(cursors),
             tuple(StoredFlight(f[0], name[f[1]], f[2], f[3], f[4]) for f in inflight),
-            tuple(Received(r[0], name[r[1]], r[2]) for r in received),
+            tuple(Received(r[0], name[r[1]], r[2], r[3]) for r in received),
             tuple((name[queue], queue_offset) for queue, queue_offset in delivered),
             will,
             replays,
@@ -454,7 +457,7 @@ _row_decoder: Final = msgspec.msgpack.Decoder(
         list[tuple[str, int, int, dict[int, int]]],
         dict[int, int],
         list[tuple[int, int, int, int, int]],
-        list[tuple[int, int, int]],
+        list[tuple[int, int, int, int]],
         list[tuple[int, int]],
         StoredWill | None,
         tuple[StoredReplay, ...],

@@ -80,12 +80,14 @@ class Received(msgspec.Struct, frozen=True, array_like=True):
     """A QoS 2 message from the client that it has not released.
 
     The record is in ``queue`` at ``queue_offset`` or behind, unless the gateway died between the
-    mark and the message.
+    mark and the message. ``taken_ms`` is when it took the message: it tells the message from an
+    older one that had the same packet identifier.
     """
 
     packet_id: int
     queue: str
     queue_offset: int
+    taken_ms: int = 0
 
 
 class StoredSession(msgspec.Struct, frozen=True, array_like=True):
@@ -167,3 +169,4 @@ class Mark(msgspec.Struct, frozen=True, array_like=True):
     packet_id: int
     queue: str = ""
     queue_offset: int = 0
+    taken_ms: int = 0

@@ -461,6 +461,24 @@ def test_mark_without_its_message_does_not_lose_it() -> None:
     assert len(stage.stored()) == 2
 
 
+def test_older_message_with_the_identifier_is_not_taken_for_a_lost_one() -> None:
+    """Elsewhere than in this process, the place in a mark can be too low."""
+    stage = Stage()
+    connect(stage, 1)
+    stage.turn((1, exactly_once(b"older", 5)))
+    ack(stage, 1, 0x62, 5)
+    stage.clock.advance(1)
+    tail, append = stage.log.tail, stage.log.append
+    stage.log.tail = lambda queue, then: None  # type: ignore[method-assign]
+    stage.log.append = lambda messages: append(messages[:1])  # type: ignore[method-assign]
+    stage.turn((1, exactly_once(b"lost", 5)))
+    stage.log.tail, stage.log.append = tail, append  # type: ignore[method-assign]
+    stage = restart(stage)
+    connect(stage, 1)
+    stage.turn((1, exactly_once(b"lost", 5, dup=True)))
+    assert len(stage.stored()) == 2
+
+
 def test_refused_qos_2_message_frees_its_identifier() -> None:
     stage = Stage()
     connect(stage, 1)
