@@ -21,7 +21,7 @@ import logging
 import os
 import sqlite3
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
@@ -98,6 +98,8 @@ class View:
         try:
             self._connect()
         except (sqlite3.DatabaseError, ViewError) as exc:
+            if getattr(exc, "sqlite_errorcode", 0) == sqlite3.SQLITE_CANTOPEN:
+                _require_descriptors()  # SQLite does not say that these are what is lacking
             self.rebuild(str(exc))
 
     def add(self, part: ViewPart) -> None:
@@ -233,3 +235,10 @@ class View:
         except sqlite3.DatabaseError as exc:
             self.fault = self.fault or str(exc)
             raise ViewError(f"the view is damaged: {exc}") from exc
+
+
+def _require_descriptors() -> None:
+    """Raise OSError unless as many files can be opened as a view has: file, WAL, index, folder."""
+    with ExitStack() as stack:
+        for _ in range(4):
+            stack.callback(os.close, os.open(os.devnull, os.O_RDONLY))

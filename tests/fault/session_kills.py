@@ -89,6 +89,7 @@ class PahoClient:
     def come_back(self, port: int) -> None:
         """Connect; the gateway must be there, and stay until what is owed was sent again."""
         self.client.loop_stop()
+        self.client._reset_sockets()  # it leaves them to the collector
         self._has_sent_again = False
         self.client.connect("127.0.0.1", port)
         self.client.loop_start()
@@ -121,6 +122,7 @@ class PahoClient:
     def stop(self) -> None:
         self.client.disconnect()
         self.client.loop_stop()
+        self.client._reset_sockets()
 
     def _on_connect(
         self, _client: Any, _data: Any, flags: Any, code: Any, _properties: Any

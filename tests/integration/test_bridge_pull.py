@@ -260,6 +260,12 @@ async def test_offsets_are_asked_for_all_queues_at_once() -> None:
         assert list(ends) == list(queues)
         assert ends[Q0] == 5
         assert set((await consumer.begin_offsets(queues)).values()) == {0}
+        for broker in cluster.brokers:
+            broker.script = lambda request: (
+                request.answer(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, "not here")
+                if request.code == RequestCode.SEARCH_OFFSET_BY_TIMESTAMP
+                else None
+            )
         with pytest.raises(BrokerError) as caught:
             await consumer.offsets_for_time(queues, 0)
         assert caught.value.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED

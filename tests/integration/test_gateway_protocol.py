@@ -7,8 +7,14 @@ import urllib.request
 
 import pytest
 
-from motelog.gateway.mqtt.packet_types import Properties, PropertyId
+from motelog.gateway.mqtt.packet_types import (
+    Properties,
+    PropertyId,
+    Subscribe,
+    SubscribeEntry,
+)
 from motelog.gateway.mqtt.properties import encode_properties
+from motelog.gateway.mqtt.subscribe import encode_subscribe
 from motelog.testing import MotelogProcess
 from tests.support.mqtt_wire import Wire, published, varint
 
@@ -138,13 +144,19 @@ def test_subscription_is_granted_as_asked(motelog_stack: MotelogProcess, qos: in
 def test_refused_topic_name_is_answered_and_not_stored(
     motelog_stack: MotelogProcess, topic: str
 ) -> None:
-    with connected(motelog_stack) as reader, connected(motelog_stack, version=5) as wire:
-        assert reader.subscribe("#") == 0
+    with (
+        connected(motelog_stack, version=5) as reader,
+        connected(motelog_stack, version=5) as wire,
+    ):
+        # Without the retained messages that others have left behind.
+        everything = SubscribeEntry("#", 0, retain_handling=2)
+        reader.send(encode_subscribe(5, Subscribe(1, (everything,))))
+        assert reader.packet() == (0x90, b"\x00\x01\x00\x00")
         wire.publish(topic, b"x", packet_id=7)
         assert wire.packet()[1][:3] == b"\x00\x07\x90"
         wire.publish("after/refusal", b"y", packet_id=8)
         assert wire.packet() == (0x40, b"\x00\x08")
-        assert published(*reader.packet()) == ("after/refusal", 0, b"y")
+        assert published(*reader.packet()) == ("after/refusal", 0, b"\x00y")
 
 
 def test_packet_above_the_maximum_is_refused_unread(motelog_stack: MotelogProcess) -> None:
