@@ -143,7 +143,7 @@ class Delivery:
                 continue
             # The session has not got to the tail: what is before it is not for this filter.
             # [MQTT-4.5.0-1]
-            tail = self._log_port.tail(queue.handle, _ignore)
+            tail = self._log_port.tail(queue.handle)
             if tail is None or (tail <= queue.next_offset and not is_lagging):
                 continue
             session.particulars.since.setdefault(topic_filter, {})[queue] = tail
@@ -214,7 +214,7 @@ class Delivery:
             if not is_new:
                 begin = min(start, of_filter[queue])
             elif start > queue.next_offset:
-                tail = self._log_port.tail(queue.handle, _ignore)
+                tail = self._log_port.tail(queue.handle)
                 begin = min(start, queue.next_offset if tail is None else tail)
             of_filter[queue] = begin
             self._catch_up.lag(session, queue, min(begin, positions[queue]))
@@ -342,7 +342,7 @@ class Delivery:
         for name, cursor in cursors.items():
             number = self._queues.number_of(name)
             if number is not None and name != RETAINED_QUEUE:
-                tail = self._log_port.tail(self._queues.places[number][0], _ignore)
+                tail = self._log_port.tail(self._queues.places[number][0])
                 found[name] = None if tail is None else max(tail - cursor, 0)
         return found
 
@@ -566,7 +566,3 @@ class Delivery:
             for number in skipped:
                 by_number[number].inflight.ack(packet_ids[number])
                 self._catch_up.lag(by_number[number], queue, queue_offset)
-
-
-def _ignore(tail: int) -> None:
-    """Take a tail that came too late to be asked about."""

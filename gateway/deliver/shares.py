@@ -75,7 +75,7 @@ class Shares:
         for queue in self._queues.needed(group.topic_filter):
             if queue.is_waiting or self._has_grown(queue):
                 # The live position has not got to the tail: what is before it is not for the group.
-                tail = self._log_port.tail(queue.handle, _ignore)
+                tail = self._log_port.tail(queue.handle)
                 if tail is not None and tail > queue.next_offset:
                     group.since[queue] = tail
                     self._lag(group, queue, queue.next_offset)
@@ -389,7 +389,3 @@ def _take_run(group: Group) -> list[int]:
             break
         taken.append(group.take_front())
     return taken
-
-
-def _ignore(tail: int) -> None:
-    """Take a tail that came too late to be asked about."""

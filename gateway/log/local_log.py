@@ -197,7 +197,7 @@ class LocalLog:
         waiting.page_ins.note(waiting.missing)
         return True
 
-    def tail(self, queue: QueueHandle, then: Callable[[int], None]) -> int | None:
+    def tail(self, queue: QueueHandle, then: Callable[[int], None] | None = None) -> int | None:
         return self._api.max_offset(*_place(queue))
 
     def offset_at(

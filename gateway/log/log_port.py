@@ -198,12 +198,12 @@ class LogPort(Protocol):
         """Bring what a read waits for and call ``then`` later; False if too many wait already."""
         ...
 
-    def tail(self, queue: QueueHandle, then: Callable[[int], None]) -> int | None:
+    def tail(self, queue: QueueHandle, then: Callable[[int], None] | None = None) -> int | None:
         """Return the queue offset that the next record of the queue will have.
 
-        None if it is not known yet; ``then`` is called with it later. Growth from that offset on is
-        told afterwards, and before that need not be. Of a handle for appends a port need not find
-        it out: it returns None and does not call ``then``.
+        None if it is not known yet; then the port finds it out and calls ``then`` with it, if there
+        is one. Growth from that offset on is told afterwards, and before that need not be. Of a
+        handle for appends a port need not find it out: it returns None and does not call ``then``.
         """
         ...
 

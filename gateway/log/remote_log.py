@@ -133,14 +133,15 @@ class RemoteLog:
         assert isinstance(waiting, Fetch)
         return self._reads.when_at_hand(waiting, then)
 
-    def tail(self, queue: QueueHandle, then: Callable[[int], None]) -> int | None:
+    def tail(self, queue: QueueHandle, then: Callable[[int], None] | None = None) -> int | None:
         if isinstance(queue, Place | DelayedPlace):
             return None  # a request for each append would be too much
         assert isinstance(queue, RemoteQueue)
         if queue in self._topics.new_queues:
             self._reads.follow(queue, 0)
             return 0
-        self._reads.ask_tail(queue, then)
+        if then is not None:
+            self._reads.ask_tail(queue, then)
         return None
 
     def offset_at(

@@ -101,7 +101,7 @@ class Exchanges:
         if not session.expiry_s:
             return b""
         name = self._log_port.describe(queue)
-        tail = self._log_port.tail(queue, _ignore) or 0
+        tail = self._log_port.tail(queue) or 0
         now_ms = self._clock.now_ms()
         self._marks.append(
             Mark(MarkKind.RECEIVED, session.client_id, packet_id, name, tail, now_ms)
@@ -215,10 +215,6 @@ class Exchanges:
 def _exchange(packet_id: int, taken_ms: int) -> str:
     """Return what names a QoS 2 exchange of one client: identifiers are used again."""
     return f"{packet_id}@{taken_ms}"
-
-
-def _ignore(tail: int) -> None:
-    """Take a tail that came too late to be used."""
 
 
 def _go_on() -> None:

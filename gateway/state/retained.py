@@ -178,7 +178,7 @@ class RetainedStore:
 
     def now(self) -> Before:
         """Return the moment before which messages are older than a subscription made now."""
-        tail = self._log_port.tail(self._queue, _ignore)
+        tail = self._log_port.tail(self._queue)
         if tail is None:
             tail = self._follower.next_offset + sum(map(len, self._written.values()))
         return Before(tail, self._number)
@@ -297,7 +297,3 @@ def _literal_prefix(topic_filter: str) -> tuple[str, str]:
     """
     literal = topic_filter[: min(at for at in map(topic_filter.find, "+#") if at >= 0)]
     return literal, literal[:-1] if topic_filter == literal + "#" else ""
-
-
-def _ignore(tail: int) -> None:
-    """Take no notice of a tail that becomes known later."""

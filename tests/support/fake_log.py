@@ -277,10 +277,11 @@ class FakeLog:
         for then in waiting:
             then()
 
-    def tail(self, queue: QueueHandle, then: Callable[[int], None]) -> int | None:
+    def tail(self, queue: QueueHandle, then: Callable[[int], None] | None = None) -> int | None:
         if self.knows_tails:
             return len(self.records[_key(queue)])
-        self._asked_tails.append((queue, then))
+        if then is not None:
+            self._asked_tails.append((queue, then))
         return None
 
     def tell_tails(self) -> None:

@@ -469,7 +469,7 @@ def test_older_message_with_the_identifier_is_not_taken_for_a_lost_one() -> None
     ack(stage, 1, 0x62, 5)
     stage.clock.advance(1)
     tail, append = stage.log.tail, stage.log.append
-    stage.log.tail = lambda queue, then: None  # type: ignore[method-assign]
+    stage.log.tail = lambda queue, then=None: None  # type: ignore[method-assign]
     stage.log.append = lambda messages: append(messages[:1])  # type: ignore[method-assign]
     stage.turn((1, exactly_once(b"lost", 5)))
     stage.log.tail, stage.log.append = tail, append  # type: ignore[method-assign]
