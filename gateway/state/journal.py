@@ -12,11 +12,14 @@ nothing: it lays what this gateway has appended since over the row. A record who
 error is left out; should it be in the log all the same, reading back finds it.
 
 A gateway that starts writes a ``started`` record. Reading it back, everybody takes the gateway's
-earlier runs for over: their sessions left when the run wrote last.
+earlier runs for over: their sessions left when the run wrote last. ``stopped`` ends a run in order.
+While other gateways live, each writes at least one record a second, and whoever has seen none of a
+run between LOST_TICKS of its own writes ``lost``. ``session_rows`` has the rules.
 """
 
 from __future__ import annotations
 
+import logging
 import secrets
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
@@ -24,23 +27,30 @@ from contextlib import suppress
 from itertools import chain
 from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 
+import msgspec
+
 from motelog.core.clock import Clock
 from motelog.core.topic_names import MQTT_SESSION_TOPIC
-from motelog.gateway.log.log_port import SETTLED, LogPort, Ticket
+from motelog.gateway.log.log_port import SETTLED, LogPort, QueueHandle, Ticket
 from motelog.gateway.state.follower import Follower
 from motelog.gateway.state.progress import Position, SessionState, move, state_of
 from motelog.gateway.state.records import (
+    ClaimRecord,
     EndRecord,
+    LostRecord,
     MarksRecord,
     Record,
     SessionRecord,
     StartedRecord,
+    StoppedRecord,
     TickRecord,
     message_of,
 )
-from motelog.gateway.state.session_rows import SessionRows
+from motelog.gateway.state.session_rows import ClaimHeard, Heard, SessionRows
 from motelog.gateway.state.stored import Mark, Progress, StoredSession
 from motelog.gateway.state.view import View, ViewError
+
+logger = logging.getLogger(__name__)
 
 _T = TypeVar("_T")
 
@@ -49,6 +59,8 @@ ENTRIES_MAX: Final = 50
 #: A tick that has nothing to tell is left out, but not for longer: after a crash, its time says how
 #: long sessions have been away.
 SILENCE_MS_MAX: Final = 10_000
+#: Ticks of our own between which a run has written nothing: then it is lost.
+LOST_TICKS: Final = 5
 #: Stands for "behind everything in the view" in the places of records that are not read back.
 _NOT_READ: Final = 1 << 62
 
@@ -75,16 +87,21 @@ class SessionJournal:
         self._log_port = log
         self._clock = clock
         self._gateway = gateway
-        self._run = secrets.randbits(48) + 1
-        self._number = 0
         log.create_topic(MQTT_SESSION_TOPIC, 1)
         self._queue = log.queue_of(MQTT_SESSION_TOPIC, "")
         self._rows = SessionRows(view)
         self._follower = Follower(log, view, MQTT_SESSION_TOPIC, self._rows)
-        # The record that says so; the view is current once it has been read back.
-        self._started: tuple[int, Ticket] | None = None
         self._view = view
         self._life = view.life
+        #: Client identifiers whose changes by other gateways are to be heard of.
+        self.awaited = self._rows.awaited
+        self._begin_run()
+
+    def _begin_run(self) -> None:
+        self._run = secrets.randbits(48) + 1
+        self._number = 0
+        # The record that says so; the view is current once it has been read back.
+        self._started: tuple[int, Ticket] | None = None
         self._marks: list[Mark] = []
         # Not read back: the changes of each client, who has some by the record's number, positions.
         self._written: dict[str, deque[_Written]] = {}
@@ -94,15 +111,21 @@ class SessionJournal:
         self._told: dict[str, int] = {}
         self._owed: dict[str, Progress] = {}
         self._tick: tuple[Ticket, dict[str, Progress]] = (SETTLED, {})
-        self._appended_ms = clock.monotonic_ms()
+        self._appended_ms = self._clock.monotonic_ms()
         self._has_saved = False
+        # Other runs: the number of the last record, and our ticks since it was that.
+        self._silent: dict[int, tuple[int, int]] = {}
+        self._last_tick = 0
 
     # --- writing -------------------------------------------------------------------------
 
-    def save(self, session: StoredSession, *, lagging: Iterable[str] = ()) -> Ticket:
+    def save(
+        self, session: StoredSession, *, lagging: Iterable[str] = (), claim: int = 0
+    ) -> Ticket:
         """Append the whole state; ``lagging`` names the queues in which it is not at the tail.
 
         The next tick repeats what is not at the live positions, unless it gets a newer entry.
+        ``claim`` is the number of the claim that is settled by this.
         """
         if session.left_ms is None:
             cursors = {queue: session.cursors[queue] for queue in lagging}
@@ -116,13 +139,32 @@ class SessionJournal:
             self._owed.pop(session.client_id, None)
         self._tick[1].pop(session.client_id, None)
         self._has_saved = True
-        return self._append_session(session, None)
+        return self._append_session(session, None, claim)
 
-    def end(self, client_id: str) -> Ticket:
-        """Append that the session is no more."""
+    def end(self, client_id: str, *, claim: int = 0) -> Ticket:
+        """Append that the session is no more; ``claim`` as for ``save``."""
         self._owed.pop(client_id, None)
         self._tick[1].pop(client_id, None)
-        return self._append([*self._collected(), EndRecord(*self._head(), client_id)])
+        return self._append([*self._collected(), EndRecord(*self._head(), client_id, claim)])
+
+    def claim(
+        self,
+        lasting: Sequence[str],
+        passing: Sequence[str],
+        away: Sequence[str],
+        given_up: Sequence[tuple[str, int]],
+    ) -> tuple[int, Ticket]:
+        """Append what is wanted and what is not any more; return the record's number.
+
+        ``ClaimRecord`` says what is what. At most ENTRIES_MAX are wanted, and as many given up.
+        """
+        wanted = (tuple(lasting), tuple(passing), tuple(away))
+        record = ClaimRecord(*self._head(), *wanted, tuple(given_up))
+        return record.number, self._append([record])
+
+    def stop(self) -> None:
+        """Append that this run is over: its sessions have been saved."""
+        self._append([*self._collected(), StoppedRecord(*self._head())])
 
     def received_marks(self, marks: Sequence[Mark]) -> tuple[Any, ...]:
         """Return the message with ``marks`` that goes into the publishes' batch, before them.
@@ -150,12 +192,15 @@ class SessionJournal:
         is where its last one says, and otherwise at ``positions``: a place whose message is not
         sent yet must be in an entry. Nothing is lost by a tick that fails: the next one tells all
         of it. While one waits to be settled, the next one waits too.
+
+        While other gateways live, there is always a record, and runs that are silent are lost.
         """
         owed = self._owed
         for entry in progress:
             owed[entry.client_id] = entry
         ticket, told = self._tick
         if not ticket.is_settled:
+            self._silent.clear()
             return ticket
         if ticket.error is not None:
             for client_id, entry in told.items():
@@ -163,21 +208,53 @@ class SessionJournal:
             self._told.clear()
         moved = {queue: at for queue, at in positions.items() if self._told.get(queue) != at}
         silence_ms = self._clock.monotonic_ms() - self._appended_ms
-        if not (moved or owed or (self._has_saved and silence_ms >= SILENCE_MS_MAX)):
+        is_silent = self._has_saved and silence_ms >= SILENCE_MS_MAX
+        if not (moved or owed or is_silent or self.others_live):
             self._tick = (SETTLED, {})
             return SETTLED
+        self._end_silent()
         # The positions come last: without the entries they would tell too much.
         records: list[Record] = self._collected()
         records += [TickRecord(*self._head(), {}, part) for part in _parts(list(owed.values()))]
         records.append(TickRecord(*self._head(), moved, ()))
         ticket = self._append(records)
+        self._last_tick = self._number
         self._told.update(moved)
         self._tick = (ticket, owed)
         self._owed = {}
         return ticket
 
-    def _append_session(self, session: StoredSession, repeats: int | None) -> Ticket:
-        return self._append([*self._collected(), SessionRecord(*self._head(), session, repeats)])
+    def _end_silent(self) -> None:
+        """Say of the runs that have been silent for long that they are over.
+
+        A tick counts if the one before it has been read back: then all that others wrote before it
+        has been read, however long this gateway or the log stood still.
+        """
+        runs = self._rows.runs
+        others = [runs[key] for key in self._rows.living if key != self._run]
+        if not others or self._last_number < self._last_tick:
+            self._silent.clear()
+            return
+        silent = {}
+        for run in others:
+            number, ticks = self._silent.get(run.key, (0, 0))
+            ticks = ticks + 1 if number == run.last_number else 0
+            if ticks == LOST_TICKS:
+                logger.warning(
+                    "a gateway is silent: its sessions count as away from now on gateway=%s",
+                    run.gateway,
+                )
+                self._append([LostRecord(*self._head(), run.key, run.last_number)])
+            else:
+                silent[run.key] = run.last_number, ticks
+        self._silent = silent
+
+    def _append_session(
+        self, session: StoredSession, repeats: int | None, claim: int = 0
+    ) -> Ticket:
+        records = self._collected()
+        records.append(SessionRecord(*self._head(), session, repeats, claim))
+        return self._append(records)
 
     def _collected(self) -> list[Record]:
         """Return the records of the steps collected so far: they come before what comes now."""
@@ -338,7 +415,8 @@ class SessionJournal:
     @property
     def _last_number(self) -> int:
         """The number of this run's last record in the view."""
-        return self._rows.last_numbers.get(self._run, 0)
+        run = self._rows.runs.get(self._run)
+        return 0 if run is None else run.last_number
 
     def refresh(self, limit: int) -> bool:
         """Apply about ``limit`` changes from the log to the view; return whether there are more."""
@@ -350,6 +428,8 @@ class SessionJournal:
             started = StartedRecord(*self._head())
             self._started = started.number, self._append([started])
             is_more = True
+        if not self.is_current:
+            self._rows.heard.clear()
         self._forget_read()
         return is_more
 
@@ -366,6 +446,72 @@ class SessionJournal:
                     del written[client_id]
         while self._moves and self._moves[0][0] <= last:
             self._moves.popleft()
+
+    # --- other gateways ------------------------------------------------------------------
+
+    def has_grown(self, queues: Sequence[QueueHandle]) -> bool:
+        """Whether the queue of sessions is among these, as the log names queues for reading."""
+        return any(queue in queues for queue in self._log_port.queues(MQTT_SESSION_TOPIC))
+
+    @property
+    def others_live(self) -> bool:
+        """Whether another gateway lives; then client identifiers have to be claimed."""
+        return not self._rows.living <= {self._run}
+
+    @property
+    def is_first(self) -> bool:
+        """Whether this gateway does what one of those that live has to do for all."""
+        return self._rows.is_first(self._run)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether this run has ended for the others: what it writes is nothing."""
+        return self._rows.is_over(self._run)
+
+    def begin_again(self) -> None:
+        """Begin a new run, as this one is over; all its sessions have been dropped.
+
+        ``refresh`` says so to the others. If another process has the gateway's name now, this one
+        goes on under another: with the same, each would end the other's runs in turn.
+        """
+        runs = self._rows.runs
+        if any(runs[key].gateway == self._gateway for key in self._rows.living):
+            name = self._gateway
+            self._gateway = f"{name}~{secrets.token_hex(4)}"
+            logger.error(
+                "another gateway has the same name: gateway.name must differ name=%s now=%s",
+                name,
+                self._gateway,
+            )
+        self._begin_run()
+
+    def take_heard(self) -> list[Heard]:
+        """Return what has been read back of claims and holders since the last call."""
+        heard = self._rows.heard.copy()
+        self._rows.heard.clear()
+        return heard
+
+    def is_own(self, heard: ClaimHeard) -> bool:
+        """Whether a claim is of this run."""
+        return heard.run == self._run
+
+    def may_have(self, client_id: str, at: int) -> bool:
+        """Whether it is the turn of this gateway's claim that lies at ``at``; ViewError."""
+        return self._rows.may_have(client_id, self._run, at)
+
+    def is_elsewhere(self, client_id: str) -> bool:
+        """Whether a client with a stored session is connected to another gateway; ViewError."""
+        return self._rows.is_held(client_id, self._run)
+
+    def release(self, heard: ClaimHeard) -> None:
+        """Have another gateway go on, for which we seem to hold a session whose client has gone.
+
+        That is so if the record which said so was refused. ViewError.
+        """
+        if heard.holder == self._run:
+            session = self.load(heard.client_id)
+            if session is not None and session.left_ms is None:
+                self.save(msgspec.structs.replace(session, left_ms=self._clock.now_ms()))
 
     # --- keeping -------------------------------------------------------------------------
 

@@ -66,7 +66,8 @@ class SessionState(msgspec.Struct, frozen=True):
     ``session`` is the last whole record with later flights, received identifiers and delivered
     places; its cursors are still those of the record. ``at`` is the record's place, ``run`` the run
     that wrote it, or AWAY: then nothing more is told of it. ``pinned`` has the cursors that no
-    position moves. ``is_told``: whether a Progress entry has come since.
+    position moves. ``is_told``: whether a Progress entry has come since. ``is_claimed``: the run
+    had its turn by a claim, so that no run without one takes the session from it.
     """
 
     session: StoredSession
@@ -74,6 +75,7 @@ class SessionState(msgspec.Struct, frozen=True):
     at: int
     pinned: dict[str, int] = {}
     is_told: bool = False
+    is_claimed: bool = False
 
     def cursor(self, queue: str, positions: Mapping[str, Position]) -> int:
         """Return where the session goes on in one queue."""
@@ -194,7 +196,12 @@ class SessionState(msgspec.Struct, frozen=True):
 def state_of(record: SessionRecord, at: int) -> SessionState:
     """Return the state after a whole record that lies at ``at``."""
     is_connected = record.session.left_ms is None
-    return SessionState(record.session, record.run if is_connected else AWAY, at)
+    return SessionState(
+        record.session,
+        record.run if is_connected else AWAY,
+        at,
+        is_claimed=is_connected and record.claim > 0,
+    )
 
 
 def move(positions: dict[str, Position], told: Mapping[str, int], at: int) -> None:

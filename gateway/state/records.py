@@ -27,7 +27,8 @@ class SessionRecord(msgspec.Struct, frozen=True, array_like=True, tag="session")
     """The whole state of one session.
 
     ``repeats`` is the queue offset of the record that it stands for, if nothing has changed and
-    that one is too old: it counts only where that one still did.
+    that one is too old: it counts only where that one still did. ``claim`` is the number of the
+    gateway's claim that this record settles, 0 if none.
     """
 
     gateway: str
@@ -35,15 +36,17 @@ class SessionRecord(msgspec.Struct, frozen=True, array_like=True, tag="session")
     number: int
     session: StoredSession
     repeats: int | None = None
+    claim: int = 0
 
 
 class EndRecord(msgspec.Struct, frozen=True, array_like=True, tag="end"):
-    """The session is no more."""
+    """The session is no more; ``claim`` as above."""
 
     gateway: str
     run: int
     number: int
     client_id: str
+    claim: int = 0
 
 
 class MarksRecord(msgspec.Struct, frozen=True, array_like=True, tag="marks"):
@@ -73,7 +76,56 @@ class StartedRecord(msgspec.Struct, frozen=True, array_like=True, tag="started")
     number: int
 
 
-Record: TypeAlias = SessionRecord | EndRecord | MarksRecord | TickRecord | StartedRecord
+class StoppedRecord(msgspec.Struct, frozen=True, array_like=True, tag="stopped"):
+    """A gateway ends: this run is over."""
+
+    gateway: str
+    run: int
+    number: int
+
+
+class LostRecord(msgspec.Struct, frozen=True, array_like=True, tag="lost"):
+    """Another gateway's run is over, as it has been silent.
+
+    ``last_number`` is that of its last record: if it has written one since, this one is nothing.
+    """
+
+    gateway: str
+    run: int
+    number: int
+    lost_run: int
+    last_number: int
+
+
+class ClaimRecord(msgspec.Struct, frozen=True, array_like=True, tag="claim"):
+    """A gateway wants these client identifiers: to have their clients, or to change their sessions.
+
+    ``lasting`` are those for which it will write a record that settles the claim. ``passing`` are
+    those whose sessions end with their connections: of these it may have nothing to write.
+    ``away`` are like ``lasting``, but nobody has to hand them over: their sessions are to be
+    changed if they are away. ``given_up`` has earlier claims that are settled without such a
+    record: all of the client identifier up to that number.
+    """
+
+    gateway: str
+    run: int
+    number: int
+    lasting: tuple[str, ...]
+    passing: tuple[str, ...] = ()
+    away: tuple[str, ...] = ()
+    given_up: tuple[tuple[str, int], ...] = ()
+
+
+Record: TypeAlias = (
+    SessionRecord
+    | EndRecord
+    | MarksRecord
+    | TickRecord
+    | StartedRecord
+    | StoppedRecord
+    | LostRecord
+    | ClaimRecord
+)
 
 _encoder: Final = msgspec.msgpack.Encoder()
 _decoder: Final = msgspec.msgpack.Decoder(Record)
@@ -106,4 +158,7 @@ _KINDS: Final = {
     MarksRecord: _kind("marks"),
     TickRecord: _kind("tick"),
     StartedRecord: _kind("started"),
+    StoppedRecord: _kind("stopped"),
+    LostRecord: _kind("lost"),
+    ClaimRecord: _kind("claim"),
 }

@@ -15,7 +15,7 @@ Spec: MQTT 5.0 section 3.3.1.3.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from typing import Any, Final, NamedTuple
 
@@ -30,7 +30,7 @@ from motelog.core.message import (
     tags_code,
 )
 from motelog.core.topic_names import MQTT_RETAINED_TOPIC
-from motelog.gateway.log.log_port import LogPort, Ticket
+from motelog.gateway.log.log_port import LogPort, QueueHandle, Ticket
 from motelog.gateway.mapping.message_properties import expires_ms
 from motelog.gateway.mqtt.topics import has_wildcard, matches
 from motelog.gateway.state.follower import Follower
@@ -242,6 +242,10 @@ class RetainedStore:
             raise ViewError("the view is being brought up to date")
 
     # --- reading back --------------------------------------------------------------------
+
+    def has_grown(self, queues: Sequence[QueueHandle]) -> bool:
+        """Whether the queue of retained messages is among these."""
+        return any(queue in queues for queue in self._log_port.queues(MQTT_RETAINED_TOPIC))
 
     @property
     def is_current(self) -> bool:

@@ -12,15 +12,28 @@ Must not touch: the log (``follower`` reads it), what a gateway has appended and
     positions  live positions of the runs
     queues     numbers of queue names, so that a cursor takes a few bytes
     shared     which sessions have which shared subscriptions
+    claims     what gateways have claimed and not settled; ``at`` is the record's queue offset
+    over       runs that are over and have no row any more, the last OVER_MAX
 
 That a run has ended is one row: its sessions are away from then on without being written.
+
+Which of several gateways has a session is decided by the order of the records alone, so that all
+views say the same:
+
+- A run lives from its first record to a ``started`` of the same gateway, its ``stopped``, or a
+  ``lost``. Its later records are nothing.
+- A client identifier is its holder's: the run that lives and whose whole record, told while the
+  client is connected, is the last. Who has claimed it has it next, in the order of the claims; it
+  waits until there is no other holder and no older claim. Then it writes the record that settles
+  its claim.
+- What another run writes of a session that is held by a claim, or is claimed, is nothing.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Final
+from typing import Final, NamedTuple, TypeAlias
 
 import msgspec
 
@@ -29,11 +42,14 @@ from motelog.gateway.mqtt.topics import SHARED_PREFIX
 from motelog.gateway.state.follower import ReadBack
 from motelog.gateway.state.progress import AWAY, Position, SessionState, move, state_of
 from motelog.gateway.state.records import (
+    ClaimRecord,
     EndRecord,
+    LostRecord,
     MarksRecord,
     Record,
     SessionRecord,
     StartedRecord,
+    StoppedRecord,
     TickRecord,
     decode_record,
 )
@@ -57,7 +73,7 @@ _TABLES: Final = (
     "CREATE INDEX IF NOT EXISTS sessions_due ON sessions (run, due)",
     """CREATE TABLE IF NOT EXISTS runs (
         id INTEGER PRIMARY KEY, run INTEGER NOT NULL UNIQUE, gateway TEXT NOT NULL,
-        last_ms INTEGER NOT NULL, is_over INTEGER NOT NULL
+        last_ms INTEGER NOT NULL, last_number INTEGER NOT NULL, is_over INTEGER NOT NULL
     )""",
     """CREATE TABLE IF NOT EXISTS positions (
         run INTEGER, queue INTEGER, queue_offset INTEGER, at INTEGER, first_at INTEGER,
@@ -68,19 +84,59 @@ _TABLES: Final = (
         name TEXT, client_id TEXT, PRIMARY KEY (name, client_id)
     ) WITHOUT ROWID""",
     "CREATE INDEX IF NOT EXISTS shared_client_id ON shared (client_id)",
+    """CREATE TABLE IF NOT EXISTS claims (
+        client_id TEXT, at INTEGER, run INTEGER NOT NULL, number INTEGER NOT NULL,
+        PRIMARY KEY (client_id, at)
+    ) WITHOUT ROWID""",
+    "CREATE TABLE IF NOT EXISTS over (id INTEGER PRIMARY KEY, run INTEGER NOT NULL UNIQUE)",
 )
+#: Runs whose late records are known as such for good.
+OVER_MAX: Final = 1000
+
+
+class ClaimHeard(NamedTuple):
+    """A claim as the log has it: ``run`` has claimed ``client_id`` by its record ``number``.
+
+    ``holder`` is the run that held the client identifier then, 0 if none did; ``takes``: it has to
+    hand it over. ``is_open``: others wait until the claim is settled.
+    """
+
+    client_id: str
+    run: int
+    number: int
+    at: int
+    holder: int
+    takes: bool
+    is_open: bool
+
+
+#: What was read back that a gateway may wait for: a claim, a client identifier that has another
+#: holder or claim, or (None) the end of a run.
+Heard: TypeAlias = ClaimHeard | str | None
 
 
 class Run:
-    """One life of a gateway's process: ``number`` is its row's, ``key`` the one in records."""
+    """One life of a gateway's process: ``number`` is its row's, ``key`` the one in records.
 
-    __slots__ = ("gateway", "is_over", "key", "last_ms", "number", "positions")
+    ``last_ms`` and ``last_number`` are of its last record.
+    """
 
-    def __init__(self, number: int, key: int, gateway: str, last_ms: int, is_over: bool) -> None:
+    __slots__ = ("gateway", "is_over", "key", "last_ms", "last_number", "number", "positions")
+
+    def __init__(
+        self,
+        number: int,
+        key: int,
+        gateway: str,
+        last_ms: int,
+        last_number: int = 0,
+        is_over: bool = False,
+    ) -> None:
         self.number = number
         self.key = key
         self.gateway = gateway
         self.last_ms = last_ms
+        self.last_number = last_number
         self.is_over = is_over
         self.positions: dict[str, Position] = {}
 
@@ -94,10 +150,15 @@ class SessionRows:
         #: The runs by the numbers in records.
         self.runs: dict[int, Run] = {}
         self._by_number: dict[int, Run] = {}
+        #: Those of them that live.
+        self.living: set[int] = set()
+        self._over: dict[int, None] = {}
         self.count = 0
-        #: Run -> the number of its last record that has been read back since the open.
-        self.last_numbers: dict[int, int] = {}
-        self._numbers_before: dict[int, int] = {}
+        #: What has been read back since somebody took it from here, in the order of the log.
+        self.heard: list[Heard] = []
+        self._heard_before = 0
+        #: Client identifiers whose changes are to be heard of.
+        self.awaited: set[str] = set()
         self._queue_ids: dict[str, int] = {}
         self._queue_names: dict[int, str] = {}
         # Within one transaction: what sessions have become; None has ended.
@@ -111,11 +172,10 @@ class SessionRows:
     def open(self) -> None:
         for statement in _TABLES:
             self._view.execute(statement)
-        self.last_numbers = {}
         self._load()
 
     def rolled_back(self) -> None:
-        self.last_numbers = self._numbers_before
+        del self.heard[self._heard_before :]
         self._load()
 
     def _load(self) -> None:
@@ -126,11 +186,14 @@ class SessionRows:
         self._queue_names = dict(execute("SELECT id, name FROM queues").fetchall())
         self._queue_ids = {name: number for number, name in self._queue_names.items()}
         self._by_number = by_number = {}
-        for number, key, gateway, last_ms, is_over in execute(
-            "SELECT id, run, gateway, last_ms, is_over FROM runs"
+        for number, key, gateway, last_ms, last_number, is_over in execute(
+            "SELECT id, run, gateway, last_ms, last_number, is_over FROM runs"
         ):
-            by_number[number] = Run(number, key, gateway, last_ms, bool(is_over))
+            run = Run(number, key, gateway, last_ms, last_number, bool(is_over))
+            by_number[number] = run
         self.runs = {run.key: run for run in by_number.values()}
+        self.living = {run.key for run in by_number.values() if not run.is_over}
+        self._over = dict.fromkeys(key for (key,) in execute("SELECT run FROM over ORDER BY id"))
         for number, queue, *position in execute(
             "SELECT run, queue, queue_offset, at, first_at FROM positions"
         ):
@@ -139,7 +202,7 @@ class SessionRows:
 
     def apply(self, records: Sequence[ReadBack], *, begin_offset: int, limit: int) -> int:
         self._begin_offset = begin_offset
-        self._numbers_before = self.last_numbers.copy()
+        self._heard_before = len(self.heard)
         changes = taken = 0
         for record in records:
             if changes >= limit:
@@ -161,7 +224,8 @@ class SessionRows:
     def _apply(self, read: ReadBack, record: Record) -> int:
         """Apply one record; return how many rows it changes."""
         run = self._run_of(record, read.store_ms)
-        self.last_numbers[record.run] = record.number
+        if run is None:
+            return 1
         match record:
             case SessionRecord():
                 self._save(read, record)
@@ -185,13 +249,26 @@ class SessionRows:
                 return 1 + len(record.progress)
             case StartedRecord():
                 for other in self.runs.values():
-                    if other.gateway == record.gateway and other is not run and not other.is_over:
-                        other.is_over = True
-                        self._changed_runs.add(other.key)
+                    if other.gateway == record.gateway and other is not run:
+                        self._end_run(other)
                 return 1
+            case StoppedRecord():
+                self._end_run(run)
+                return 1
+            case LostRecord():
+                lost = self.runs.get(record.lost_run)
+                if lost is None:
+                    self._note_over(record.lost_run)
+                elif lost.last_number == record.last_number:
+                    self._end_run(lost)
+                return 1
+            case ClaimRecord():
+                self._claim(run, record, read.queue_offset)
+                return sum(map(len, (record.lasting, record.passing, record.away, record.given_up)))
 
     def _save(self, read: ReadBack, record: SessionRecord) -> None:
         client_id = record.session.client_id
+        state = state_of(record, read.queue_offset)
         if record.repeats is not None:
             known = self._current(client_id)
             if known is not None:
@@ -200,31 +277,158 @@ class SessionRows:
             elif record.repeats >= self._begin_offset:
                 # Its record would have been seen here: the session has ended since.
                 return
-        self._changed[client_id] = state_of(record, read.queue_offset)
+        if record.claim:
+            self._settle(client_id, record.run, record.claim)
+        elif len(self.living) > 1:
+            held = self._current(client_id)
+            if held is None or held.run != record.run:
+                if self._is_others(client_id, held, record):
+                    return
+            elif held.is_claimed and state.run == record.run:
+                state = msgspec.structs.replace(state, is_claimed=True)
+        self._changed[client_id] = state
         self._changed_ms[client_id] = read.store_ms
+        self._hear(client_id)
+
+    def _is_others(self, client_id: str, held: SessionState | None, record: SessionRecord) -> bool:
+        """Whether another run has a session, or is to have it, that ``record`` tells of."""
+        if held is not None and held.is_claimed and not self.is_away(held):
+            return True
+        if record.session.left_ms is not None:
+            return False
+        claims = self._view.execute("SELECT run FROM claims WHERE client_id = ?", (client_id,))
+        return any(self._by_number[number].key != record.run for (number,) in claims)
 
     def _end(self, record: EndRecord) -> None:
+        if record.claim:
+            self._settle(record.client_id, record.run, record.claim)
         state = self._current(record.client_id)
         if state is None:
             return
         if state.run != record.run and not self.is_away(state):
             return  # the client has connected to another gateway meanwhile
         self._changed[record.client_id] = None
+        self._hear(record.client_id)
 
-    def _run_of(self, record: Record, store_ms: int) -> Run:
+    # --- runs and claims -----------------------------------------------------------------
+
+    def _run_of(self, record: Record, store_ms: int) -> Run | None:
+        """Return the run that wrote a record; None if it is over, so that the record is nothing."""
         run = self.runs.get(record.run)
+        if record.run in self._over or (run is not None and run.is_over):
+            return None
         if run is None:
             cursor = self._view.execute(
-                "INSERT INTO runs (run, gateway, last_ms, is_over) VALUES (?, ?, ?, 0)",
+                "INSERT INTO runs (run, gateway, last_ms, last_number, is_over)"
+                " VALUES (?, ?, ?, 0, 0)",
                 (record.run, record.gateway, store_ms),
             )
             assert cursor.lastrowid is not None
-            run = Run(cursor.lastrowid, record.run, record.gateway, store_ms, False)
+            run = Run(cursor.lastrowid, record.run, record.gateway, store_ms)
             self.runs[record.run] = self._by_number[run.number] = run
-        elif not run.is_over:
-            run.last_ms = max(run.last_ms, store_ms)
+            self.living.add(record.run)
+        run.last_ms = max(run.last_ms, store_ms)
+        run.last_number = record.number
         self._changed_runs.add(record.run)
         return run
+
+    def _end_run(self, run: Run) -> None:
+        if run.is_over:
+            return
+        run.is_over = True
+        self.living.discard(run.key)
+        self._changed_runs.add(run.key)
+        self._view.execute("DELETE FROM claims WHERE run = ?", (run.number,))
+        self.heard.append(None)
+
+    def _note_over(self, key: int) -> None:
+        """Remember a run that is over and has no row."""
+        if key in self._over:
+            return
+        self._over[key] = None
+        self._view.execute("INSERT INTO over (run) VALUES (?)", (key,))
+        if len(self._over) > OVER_MAX:
+            oldest = next(iter(self._over))
+            del self._over[oldest]
+            self._view.execute("DELETE FROM over WHERE run = ?", (oldest,))
+
+    def is_first(self, key: int) -> bool:
+        """Whether the run ``key`` does what one of those that live has to do for all.
+
+        That is the one of the gateway whose name comes first.
+        """
+        runs = self.runs
+        return key == min(self.living, key=lambda one: (runs[one].gateway, one), default=key)
+
+    def is_over(self, key: int) -> bool:
+        """Whether a run has ended, as far as the view is applied."""
+        run = self.runs.get(key)
+        return key in self._over or (run is not None and run.is_over)
+
+    def _claim(self, run: Run, record: ClaimRecord, at: int) -> None:
+        for client_id, number in record.given_up:
+            self._settle(client_id, run.key, number)
+            self._hear(client_id)
+        for client_id in record.lasting:
+            self._claim_one(run, client_id, record.number, at, lasts=True)
+        for client_id in record.passing:
+            self._claim_one(run, client_id, record.number, at, lasts=False)
+        for client_id in record.away:
+            self._claim_one(run, client_id, record.number, at, lasts=True, takes=False)
+
+    def _claim_one(
+        self, run: Run, client_id: str, number: int, at: int, *, lasts: bool, takes: bool = True
+    ) -> None:
+        is_stored, holder = self._holder(client_id)
+        execute = self._view.execute
+        is_open = (
+            lasts
+            or is_stored
+            or execute("SELECT 1 FROM claims WHERE client_id = ?", (client_id,)).fetchone()
+            is not None
+        )
+        if is_open:
+            row = (client_id, at, run.number, number)
+            execute("INSERT OR REPLACE INTO claims VALUES (?, ?, ?, ?)", row)
+        self.heard.append(ClaimHeard(client_id, run.key, number, at, holder, takes, is_open))
+
+    def _settle(self, client_id: str, key: int, number: int) -> None:
+        self._view.execute(
+            "DELETE FROM claims WHERE client_id = ? AND run = ? AND number <= ?",
+            (client_id, self.runs[key].number, number),
+        )
+
+    def _holder(self, client_id: str) -> tuple[bool, int]:
+        """Return (whether the session is stored, the run that holds it or 0)."""
+        if client_id in self._changed:
+            state = self._changed[client_id]
+            if state is None:
+                return False, 0
+            return True, 0 if self.is_away(state) else state.run
+        row = self._view.execute(
+            "SELECT run FROM sessions WHERE client_id = ?", (client_id,)
+        ).fetchone()
+        if row is None:
+            return False, 0
+        run = self._by_number.get(row[0])
+        return True, 0 if run is None or run.is_over else run.key
+
+    def is_held(self, client_id: str, key: int) -> bool:
+        """Whether another run than ``key`` holds a client identifier."""
+        return self._holder(client_id)[1] not in (0, key)
+
+    def may_have(self, client_id: str, key: int, at: int) -> bool:
+        """Whether it is the turn of the run ``key``, whose claim lies at ``at``."""
+        if self.is_held(client_id, key):
+            return False
+        older = self._view.execute(
+            "SELECT run FROM claims WHERE client_id = ? AND at < ?", (client_id, at)
+        )
+        return all(self._by_number[number].key == key for (number,) in older)
+
+    def _hear(self, client_id: str) -> None:
+        if client_id in self.awaited:
+            self.heard.append(client_id)
 
     def _move(self, run: Run, told: Mapping[str, int], at: int) -> None:
         move(run.positions, told, at)
@@ -270,8 +474,8 @@ class SessionRows:
         for key in self._changed_runs:
             run_row = self.runs[key]
             execute(
-                "UPDATE runs SET last_ms = ?, is_over = ? WHERE id = ?",
-                (run_row.last_ms, run_row.is_over, run_row.number),
+                "UPDATE runs SET last_ms = ?, last_number = ?, is_over = ? WHERE id = ?",
+                (run_row.last_ms, run_row.last_number, run_row.is_over, run_row.number),
             )
         self._changed.clear()
         self._changed_ms.clear()
@@ -295,6 +499,7 @@ class SessionRows:
                 execute("DELETE FROM runs WHERE id = ?", number)
                 execute("DELETE FROM positions WHERE run = ?", number)
                 del self.runs[run.key], self._by_number[run.number]
+                self._note_over(run.key)
 
     def _due_of(self, state: SessionState) -> tuple[int, int | None]:
         """Return (run, due) of a session's row."""
@@ -364,9 +569,12 @@ class SessionRows:
     def oldest(self, key: int, limit: int) -> list[tuple[int, str, int]]:
         """Return (queue offset, client identifier, store time) of the oldest whole records.
 
-        But for those of sessions that are connected in another run than ``key``.
+        Of the sessions that are connected in the run ``key``; if it is the first, of those that are
+        away, too.
         """
-        numbers = [AWAY, *(r.number for r in self.runs.values() if r.is_over or r.key == key)]
+        numbers = [r.number for r in self.runs.values() if r.key == key]
+        if self.is_first(key):
+            numbers += [AWAY, *(r.number for r in self.runs.values() if r.is_over)]
         return self._view.execute(
             "SELECT at, client_id, store_ms FROM sessions"
             f" WHERE run IN ({','.join(map(str, numbers))}) ORDER BY at LIMIT ?",
@@ -400,6 +608,7 @@ class SessionRows:
                 session.replays,
                 self._numbered(state.pinned),
                 state.is_told,
+                state.is_claimed,
             )
         )
 
@@ -416,6 +625,7 @@ class SessionRows:
             replays,
             pinned,
             is_told,
+            is_claimed,
         ) = _row_decoder.decode(data)
         name = self._queue_names
         session = StoredSession(
@@ -431,7 +641,7 @@ class SessionRows:
             replays,
         )
         key = self._by_number[run].key if run != AWAY else AWAY
-        return SessionState(session, key, at, self._named(pinned), is_told)
+        return SessionState(session, key, at, self._named(pinned), is_told, is_claimed)
 
     def _numbered(self, by_queue: Mapping[str, int]) -> dict[int, int]:
         return {self._queue_id(queue): queue_offset for queue, queue_offset in by_queue.items()}
@@ -462,6 +672,7 @@ _row_decoder: Final = msgspec.msgpack.Decoder(
         StoredWill | None,
         tuple[StoredReplay, ...],
         dict[int, int],
+        bool,
         bool,
     ]
 )
