@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from motelog.core.clock import Clock
 from motelog.gateway.clients import CONNECTIONS_RESERVED, Clients
@@ -85,6 +86,9 @@ def assemble(
     # Each has its own: a will may be published in the middle of a turn.
     wills = Wills(log, routes, Retaining(retained, **limits), metrics, clock=clock)
 
+    def handle_kept(packets: list[tuple[Any, ...]]) -> None:
+        listener.handle_kept(packets)
+
     def disconnect(connection: Connection, reason_code: int, why: str) -> None:
         clients.disconnect(connection, reason_code, why)
 
@@ -122,6 +126,7 @@ def assemble(
         clock=clock,
         answer_after=answers.after,
         publish_will=wills.publish,
+        handle_kept=handle_kept,
     )
     exchanges = Exchanges(
         log,

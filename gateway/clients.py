@@ -10,6 +10,10 @@ Spec: MQTT 5.0 and 3.1.1 chapter 3, 4.1.
     CONNECT -> the stored session, or a new one -> Session in memory, filters in the tree
                                                      |  connection ends
     expiry 0: gone        else: one record, a row of the view  <-'      -> expires, or comes back
+
+While other gateways live, whatever begins or changes a session here that is not connected here
+waits for its turn (``claims``). A CONNECT that waits is parked: its connection has no place in the
+table, and the packets behind it are kept.
 """
 
 from __future__ import annotations
@@ -18,9 +22,10 @@ import logging
 import secrets
 from array import array
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from itertools import islice, takewhile
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 from sortedcontainers import SortedList
@@ -29,6 +34,7 @@ from motelog.core.clock import Clock
 from motelog.core.errors import MotelogError
 from motelog.core.limited_log import LimitedLog
 from motelog.core.net.reactor_types import CloseReason, Fault
+from motelog.gateway.claims import ClaimKind, Claims
 from motelog.gateway.config import GatewayConfig
 from motelog.gateway.deliver.delivery import Delivery, Starts
 from motelog.gateway.deliver.sys_topics import SYS_PREFIX
@@ -61,6 +67,7 @@ from motelog.gateway.sessions.subscribe_rules import (
 from motelog.gateway.sessions.subscriptions import SubscriptionTree
 from motelog.gateway.sharing import SharedSubscriptions, is_shared
 from motelog.gateway.state.journal import SessionJournal
+from motelog.gateway.state.session_rows import ClaimHeard
 from motelog.gateway.state.stored import Received, StoredFilter, StoredSession, StoredWill
 from motelog.gateway.state.view import ViewError
 
@@ -71,6 +78,7 @@ logger = logging.getLogger(__name__)
 #: takes that over. When these are taken too, peers wait until one of them has sent CONNECT or its
 #: time is over.
 CONNECTIONS_RESERVED: Final = 256
+FULL: Final = "as many clients are connected as connections_max allows"
 
 _FAULTS: Final = {
     Fault.FRAME_TOO_LARGE: (ReasonCode.PACKET_TOO_LARGE, "packet above Maximum Packet Size"),
@@ -81,6 +89,22 @@ _FAULTS: Final = {
 DUE_MAX: Final = 100
 #: SUBSCRIBE and UNSUBSCRIBE of one client that wait for an earlier SUBSCRIBE.
 WAITING_MAX: Final = 16
+#: Bytes of the packets behind a CONNECT that is parked. Nothing more is read from such a client, so
+#: that it is what came with the CONNECT.
+KEPT_BYTES_MAX: Final = 1_048_576
+
+
+class Parked:
+    """A CONNECT that waits for its turn, and the packets that have come behind it."""
+
+    __slots__ = ("accepted", "connection", "kept", "kept_bytes")
+
+    def __init__(self, connection: Connection, accepted: Accepted) -> None:
+        self.connection = connection
+        self.accepted = accepted
+        #: As the frames kernel makes them.
+        self.kept: list[tuple[Any, ...]] = []
+        self.kept_bytes = 0
 
 
 class Clients:
@@ -103,6 +127,7 @@ class Clients:
         clock: Clock,
         answer_after: Callable[[Ticket, Callable[[MotelogError | None], None]], None],
         publish_will: Callable[[str, StoredWill], None],
+        handle_kept: Callable[[list[tuple[Any, ...]]], None],
     ) -> None:
         self._config = config
         self._connections_max = connections_max
@@ -114,8 +139,15 @@ class Clients:
         self._clock = clock
         self._answer_after = answer_after
         self._publish_will = publish_will
+        self._handle_kept = handle_kept
         self._metrics = metrics
-        #: Number -> connection, None once it has ended; the hot path reads it too.
+        self._claims = Claims(journal, clock=clock, after=answer_after)
+        self._parked: dict[int, Parked] = {}
+        #: Sessions whose expiry or will is due and claimed; whether more may be due.
+        self._due_claimed = 0
+        self._is_more_due = False
+        #: Number -> connection, None while it is parked and once it has ended; the hot path reads
+        #: it too.
         self._connections = connections
         self._by_client_id: dict[str, Session] = {}
         #: Its keys in order, so that an operator's page of a million costs nobody a pause.
@@ -141,6 +173,10 @@ class Clients:
         """Note that the connection is gone."""
         connection = self._connections[number]
         if connection is None:
+            parked = self._parked.get(number)
+            if parked is not None:
+                self._claims.drop(parked.accepted.client_id)
+                self._forget(parked.connection)
             return
         session = connection.session
         if reason is CloseReason.OUTPUT_FULL and session is not None:
@@ -164,10 +200,12 @@ class Clients:
         self._close(connection, reason_code, why)
 
     def disconnect_all(self, reason_code: int, why: str) -> None:
-        """End every connection, for a shutdown."""
+        """End every connection, for a shutdown or when this gateway's run is over."""
         for session in list(self._by_client_id.values()):
             if session.connection is not None:
                 self._close(session.connection, reason_code, why)
+        for parked in list(self._parked.values()):
+            self._claims.overtake(parked.accepted.client_id)
 
     def _close(self, connection: Connection, reason_code: int, why: str) -> None:
         if connection.version == 5:
@@ -180,6 +218,7 @@ class Clients:
         """Drop a connection; its session is stored, or ends with it (session expiry 0)."""
         self._metrics.connections_closed += 1
         self._connections[connection.number] = None
+        self._parked.pop(connection.number, None)
         session = connection.session
         if session is not None:
             session.detach()
@@ -191,10 +230,13 @@ class Clients:
     def _leave(self, session: Session) -> None:
         """Take a session out of memory, when its client has gone."""
         will = session.particulars.will if session.has_particulars else None
-        if will is not None and (will.delay_s == 0 or session.expiry_s == 0):
+        # When this run is over, what is stored has become the others' to go on with.
+        is_stored = session.expiry_s > 0
+        is_ours = not (is_stored and self._journal.is_over)
+        if will is not None and (will.delay_s == 0 or not is_stored) and is_ours:
             session.particulars.will = None
             self._publish_will(session.client_id, will)
-        if session.expiry_s:
+        if is_stored and is_ours:
             self._journal.save(self._stored(session, left_ms=self._clock.now_ms()))
         self._metrics.sessions_now -= 1
         self._delivery.forget(session)
@@ -256,11 +298,14 @@ class Clients:
         self._delivery.resume(session, stored)
         self._metrics.sessions_resumed += 1
 
-    def _discard(self, stored: StoredSession) -> Ticket:
-        """End a stored session; its will is due at the latest now. [MQTT-3.1.2-8]"""
+    def _discard(self, stored: StoredSession, claim: int = 0) -> Ticket:
+        """End a stored session; its will is due at the latest now. [MQTT-3.1.2-8]
+
+        ``claim`` is the number of the claim that this settles, 0 if there is none.
+        """
         if stored.will is not None:
             self._publish_will(stored.client_id, stored.will)
-        ticket = self._journal.end(stored.client_id)
+        ticket = self._journal.end(stored.client_id, claim=claim)
         self._shared.ended(stored)
         return ticket
 
@@ -272,18 +317,158 @@ class Clients:
         self._delivery.keep_to_quota()
         self._journal.tick(self._delivery.positions(), self._delivery.progress())
         self._delivery.sys_topics.tick()
-        now_ms = self._clock.now_ms()
         self._shared.tick()
-        due = self._journal.due(now_ms, DUE_MAX)
+        self._claims.tick()
+        return self._journal.is_first and self._do_due()
+
+    def _do_due(self) -> bool:
+        """End sessions and publish wills that are due; return whether more is due already.
+
+        While other gateways live, each waits for its turn first.
+        """
+        due = self._journal.due(self._clock.now_ms(), DUE_MAX)
+        is_more = len(due) == DUE_MAX
+        if not self._journal.others_live:
+            for stored in due:
+                self._do_due_one(stored, 0)
+            return is_more
+        self._is_more_due = is_more
         for stored in due:
-            expires_ms = stored.expires_ms
-            if expires_ms is not None and expires_ms <= now_ms:
-                self._metrics.sessions_expired += 1
-                self._discard(stored)
-            elif stored.will is not None:
-                self._publish_will(stored.client_id, stored.will)
-                self._journal.save(msgspec.structs.replace(stored, will=None))
-        return len(due) == DUE_MAX
+            client_id = stored.client_id
+            if client_id not in self._claims:
+                self._due_claimed += 1
+                self._claims.want(
+                    client_id,
+                    ClaimKind.AWAY,
+                    go_on=partial(self._do_due_in_turn, client_id),
+                    lost=self._due_lost,
+                )
+        self._claims.commit()
+        return False
+
+    def _do_due_one(self, stored: StoredSession, claim: int) -> bool:
+        """End one session or publish its will, if that is due; return whether it was."""
+        now_ms = self._clock.now_ms()
+        expires_ms, will_due_ms = stored.expires_ms, stored.will_due_ms
+        if expires_ms is not None and expires_ms <= now_ms:
+            self._metrics.sessions_expired += 1
+            self._discard(stored, claim)
+        elif stored.will is not None and will_due_ms is not None and will_due_ms <= now_ms:
+            self._publish_will(stored.client_id, stored.will)
+            self._journal.save(msgspec.structs.replace(stored, will=None), claim=claim)
+        else:
+            return False
+        return True
+
+    def _do_due_in_turn(self, client_id: str, claim: int) -> None:
+        self._due_claimed -= 1
+        stored = None
+        with suppress(ViewError):  # then the next tick tries again
+            stored = self._journal.load(client_id)
+        if stored is None or not self._do_due_one(stored, claim):
+            self._claims.settle(client_id, claim)
+
+    def _due_lost(self, _: str | None) -> None:
+        self._due_claimed -= 1  # what it was is due still, or whoever has the session sees to it
+
+    # --- other gateways ------------------------------------------------------------------
+
+    def read_back(self, limit: int) -> bool:
+        """Bring the view of sessions up to date, and do what other gateways' records ask for.
+
+        About ``limit`` changes; return whether there are more at hand.
+        """
+        is_more = self._journal.refresh(limit)
+        if self._journal.is_over:
+            self._begin_again()
+            return True
+        for heard in self._journal.take_heard():
+            if isinstance(heard, ClaimHeard) and heard.takes and not self._journal.is_own(heard):
+                self._yield_to(heard)
+            self._claims.hear(heard)
+        if self._claims.go_on(limit):
+            is_more = True
+        if self._is_more_due and not self._due_claimed:
+            self._do_due()
+        self._claims.commit()
+        return is_more
+
+    def claim(self) -> None:
+        """Append what this turn has claimed."""
+        self._claims.commit()
+
+    def _yield_to(self, heard: ClaimHeard) -> None:
+        """Hand over what another gateway has claimed, if it is here; then our claim is older."""
+        session = self._by_client_id.get(heard.client_id)
+        if session is not None and session.connection is not None:
+            self._take_over(heard.client_id)
+        else:
+            with suppress(ViewError):  # the other one's client tries again
+                self._journal.release(heard)
+
+    def _begin_again(self) -> None:
+        """Drop all sessions without storing them: for the others, this gateway's run is over."""
+        logger.error(
+            "another gateway counts this one as lost: its clients are disconnected count=%d",
+            len(self._by_client_id),
+        )
+        self.disconnect_all(ReasonCode.SERVER_BUSY, "this gateway was taken for lost")
+        self._claims.clear()
+        self._journal.begin_again()
+
+    def keep(self, packet: tuple[Any, ...]) -> bool:
+        """Keep a packet of a connection that is parked; return False if it is not."""
+        parked = self._parked.get(packet[0])
+        if parked is None:
+            return False
+        parked.kept.append(packet)
+        parked.kept_bytes += sum(len(part) for part in packet[2:] if isinstance(part, bytes))
+        if parked.kept_bytes > KEPT_BYTES_MAX:
+            self._end_parked(parked, "too much has come behind a CONNECT that waits")
+        else:
+            parked.connection.output.pause(packet[0])
+        return True
+
+    def _park(self, connection: Connection, accepted: Accepted) -> None:
+        """Have a CONNECT wait until this gateway has its client identifier."""
+        output, number = connection.output, connection.number
+        parked = self._parked[number] = Parked(connection, accepted)
+        self._connections[number] = None
+        output.pause(number)
+        # Bytes that came with the CONNECT are cut into packets in the next turn.
+        self._set_terms(connection, accepted)
+        self._claims.want(
+            accepted.client_id,
+            ClaimKind.LASTING if accepted.expiry_s else ClaimKind.PASSING,
+            go_on=partial(self._unpark, parked),
+            lost=partial(self._lose_parked, parked),
+        )
+
+    def _unpark(self, parked: Parked, claim: int) -> None:
+        """Go on with a CONNECT, and with what came behind it."""
+        connection, accepted = parked.connection, parked.accepted
+        number = connection.number
+        del self._parked[number]
+        self._connections[number] = connection
+        if self._has_room(accepted.client_id):
+            self._accept(connection, accepted, claim)
+            connection.output.resume(number)
+            self._handle_kept(parked.kept)
+        else:
+            self._claims.settle(accepted.client_id, claim)
+            self._refuse(connection, refuse_for_now(accepted, FULL))
+
+    def _lose_parked(self, parked: Parked, why: str | None) -> None:
+        if why is not None:
+            self._refuse(parked.connection, refuse_for_now(parked.accepted, why))
+            return
+        # Taken over before it had an answer; CONNACK has no code for that.
+        parked.connection.output.close(parked.connection.number)
+        self._forget(parked.connection)
+
+    def _end_parked(self, parked: Parked, why: str) -> None:
+        self._claims.drop(parked.accepted.client_id)
+        self._refuse(parked.connection, refuse_for_now(parked.accepted, why))
 
     # --- for the operator ----------------------------------------------------------------
 
@@ -305,22 +490,55 @@ class Clients:
         session = self._by_client_id.get(client_id)
         return self._journal.load(client_id) if session is None else self._stored(session)
 
-    def end_session(self, client_id: str) -> Ticket | None:
-        """End a session, and the connection if there is one; None if there is no such session.
+    def end_session(self, client_id: str, then: Callable[[MotelogError | None], None]) -> bool:
+        """End a session, and the connection if there is one; False if there is no such session.
 
-        Its will is published. ViewError; SessionInUseError if it is not this gateway's to end.
+        Its will is published. ``then`` is called when it is sure, or with the reason why it failed.
+        ViewError; SessionInUseError if it is not a client's that could be ended.
         """
         session = self._by_client_id.get(client_id)
         if session is None or session.connection is None:
-            stored = self._journal.load(client_id)
-            if stored is not None and stored.left_ms is None:
-                raise SessionInUseError(client_id)
-            return None if stored is None else self._discard(stored)
+            return self._end_stored(client_id, then)
         was_stored = session.expiry_s > 0
         session.expiry_s = 0
         code = ReasonCode.ADMINISTRATIVE_ACTION
         self.disconnect(session.connection, code, "an operator has ended the session")
-        return self._journal.end(client_id) if was_stored else SETTLED
+        ticket = self._journal.end(client_id) if was_stored else SETTLED
+        self._answer_after(ticket, then)
+        return True
+
+    def _end_stored(self, client_id: str, then: Callable[[MotelogError | None], None]) -> bool:
+        """End a session that is not connected here; another gateway may have to give it up."""
+        stored = self._journal.load(client_id)
+        if stored is None:
+            return False
+        if not self._journal.others_live or is_shared(client_id):
+            if stored.left_ms is None:
+                raise SessionInUseError(client_id)
+            self._answer_after(self._discard(stored), then)
+            return True
+
+        def in_turn(claim: int) -> None:
+            try:
+                handed_over = self._journal.load(client_id)
+            except ViewError as exc:
+                self._claims.settle(client_id, claim)
+                then(exc)
+                return
+            if handed_over is None:
+                self._claims.settle(client_id, claim)
+                then(None)
+                return
+            ticket = self._discard(handed_over, claim)
+            self._settle_after(ticket, client_id, claim)
+            self._answer_after(ticket, then)
+
+        def lost(why: str | None) -> None:
+            then(GatewayError(why or "its client has connected meanwhile"))
+
+        self._claims.want(client_id, ClaimKind.TO_END, go_on=in_turn, lost=lost)
+        self._claims.commit()
+        return True
 
     # --- packets -------------------------------------------------------------------------
 
@@ -332,6 +550,8 @@ class Clients:
     def _end_faulty(self, number: int, reason_code: int, why: str) -> None:
         connection = self._connections[number]
         if connection is None:
+            if number in self._parked:
+                self._end_parked(self._parked[number], why)
             return
         if connection.session is None:
             self._refuse(connection, refuse_unread(reason_code, f"{why} before CONNECT"))
@@ -395,17 +615,20 @@ class Clients:
         decision = self._connect_rules.decide(first_byte, body, new_client_id=_new_client_id)
         if isinstance(decision, Refused):
             self._refuse(connection, decision)
-        elif self._has_room(decision.client_id):
-            self._accept(connection, decision)
+        elif not self._has_room(decision.client_id):
+            self._refuse(connection, refuse_for_now(decision, FULL))
+        elif self._journal.others_live:
+            self._park(connection, decision)
         else:
-            why = "as many clients are connected as connections_max allows"
-            self._refuse(connection, refuse_for_now(decision, why))
+            self._claims.overtake(decision.client_id)
+            self._accept(connection, decision, 0)
 
     def _has_room(self, client_id: str) -> bool:
         """Return whether the client may connect: it is new and there is room, or it takes over."""
         return client_id in self._by_client_id or len(self._by_client_id) < self._connections_max
 
-    def _accept(self, connection: Connection, accepted: Accepted) -> None:
+    def _accept(self, connection: Connection, accepted: Accepted, claim: int) -> None:
+        """Begin or resume a session; ``claim`` is that which is settled, 0 if there is none."""
         client_id = accepted.client_id
         self._take_over(client_id)
         try:
@@ -414,6 +637,7 @@ class Clients:
                 self._shared.check(stored)
         except ViewError as exc:
             why = f"stored sessions cannot be found for the moment: {exc}"
+            self._claims.settle(client_id, claim)
             self._refuse(connection, refuse_for_now(accepted, why))
             return
         if stored is not None:
@@ -439,6 +663,28 @@ class Clients:
         self._names.add(client_id)
         self._connected_ms[connection.number] = self._clock.now_ms()
         self._metrics.sessions_now += 1
+        self._set_terms(connection, accepted)
+        is_present = stored is not None
+        connection.send(self._connect_rules.connack(accepted, session_present=is_present))
+        if stored is not None:
+            self._resume(session, stored)
+        ticket = self._store(session, was_stored=is_present, claim=claim)
+        if claim:
+            self._settle_after(ticket, client_id, claim)
+
+    def _settle_after(self, ticket: Ticket | None, client_id: str, claim: int) -> None:
+        """Settle a claim otherwise if the record that does so is refused, or if there is none."""
+        if ticket is None:
+            self._claims.settle(client_id, claim)
+            return
+
+        def appended(error: MotelogError | None) -> None:
+            if error is not None:
+                self._claims.settle(client_id, claim)
+
+        self._answer_after(ticket, appended)
+
+    def _set_terms(self, connection: Connection, accepted: Accepted) -> None:
         output, number = connection.output, connection.number
         output.set_variant(number, accepted.version)
         output.set_limits(
@@ -446,17 +692,12 @@ class Clients:
             frame_bytes_max=self._config.packet_bytes_max,
             idle_s_max=accepted.idle_s_max,
         )
-        is_present = stored is not None
-        connection.send(self._connect_rules.connack(accepted, session_present=is_present))
-        if stored is not None:
-            self._resume(session, stored)
-        self._store(session, was_stored=is_present)
 
-    def _store(self, session: Session, *, was_stored: bool) -> Ticket | None:
+    def _store(self, session: Session, *, was_stored: bool, claim: int = 0) -> Ticket | None:
         """Put the state of a session into the log; None if it ends with its connection."""
         if session.expiry_s:
             lagging = [queue.name for queue in session.lagging or ()]
-            return self._journal.save(self._stored(session), lagging=lagging)
+            return self._journal.save(self._stored(session), lagging=lagging, claim=claim)
         if was_stored:
             self._journal.end(session.client_id)
         return None

@@ -178,12 +178,10 @@ class Operator:
 
         ``then`` is called when it is sure, or with the reason why it failed.
         """
-        ticket = self._clients.end_session(client_id)
-        if ticket is None:
-            return False
-        self._log_port.settle_soon()
-        self._after(ticket, then)
-        return True
+        is_there = self._clients.end_session(client_id, then)
+        if is_there:
+            self._log_port.settle_soon()
+        return is_there
 
 
 def _peer(connection: Connection) -> str:

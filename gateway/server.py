@@ -9,6 +9,7 @@ from __future__ import annotations
 import gc
 import logging
 import resource
+from collections.abc import Sequence
 from typing import Final
 
 import trio
@@ -20,7 +21,7 @@ from motelog.core.net.reactor import Framing, Reactor
 from motelog.gateway.assembly import assemble
 from motelog.gateway.clients import CONNECTIONS_RESERVED
 from motelog.gateway.config import GatewayConfig
-from motelog.gateway.log.log_port import LogPort
+from motelog.gateway.log.log_port import LogPort, QueueHandle
 from motelog.gateway.metrics import GatewayMetrics
 from motelog.gateway.mqtt.packet_types import ReasonCode
 from motelog.gateway.operator import Operator
@@ -43,6 +44,8 @@ RESUME_S: Final = 0.05
 HOUR_MS: Final = 3_600_000
 #: How long to wait for a log that does not have them at hand.
 READ_BACK_PAUSE_S: Final = 0.005
+#: How long records of other gateways wait for more, so that one transaction takes them all.
+GATHER_S: Final = 0.002
 
 
 class Gateway:
@@ -133,14 +136,38 @@ class Gateway:
                 await trio.sleep(TICK_S)
                 while parts.clients.tick():
                     await trio.lowlevel.checkpoint()
-                while journal.refresh(READ_BACK_MAX):
-                    await trio.lowlevel.checkpoint()
-                while parts.delivery.refresh_retained(READ_BACK_MAX):
-                    await trio.lowlevel.checkpoint()
+                await read_back()
                 younger_ms = self._clock.now_ms() - config.state_rewrite_hours * HOUR_MS
                 journal.rewrite_older(younger_ms, REWRITES_MAX)
-                retained.rewrite_older(younger_ms, REWRITES_MAX)
+                if journal.is_first:
+                    retained.rewrite_older(younger_ms, REWRITES_MAX)
                 reactor.flush()
+
+        async def read_back() -> None:
+            while parts.clients.read_back(READ_BACK_MAX):
+                reactor.flush()
+                await trio.lowlevel.checkpoint()
+            while parts.delivery.refresh_retained(READ_BACK_MAX):
+                await trio.lowlevel.checkpoint()
+
+        state_grown = trio.Event()
+
+        def state_has_grown(queues: Sequence[QueueHandle]) -> None:
+            if journal.others_live and (journal.has_grown(queues) or retained.has_grown(queues)):
+                state_grown.set()
+
+        async def follow_others() -> None:
+            # Reads back at once what others may have written, as clients wait for it.
+            nonlocal state_grown
+            while True:
+                await state_grown.wait()
+                await trio.sleep(GATHER_S)
+                state_grown = trio.Event()
+                await read_back()
+                reactor.flush()
+                self._log_port.settle_soon()
+
+        self._log_port.on_growth(state_has_grown)
 
         async def resume() -> None:
             # Reads again from clients that have sent, or come, faster than they may.
@@ -160,6 +187,7 @@ class Gateway:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(deliver)
                 nursery.start_soon(tick)
+                nursery.start_soon(follow_others)
                 nursery.start_soon(self._view.run)
                 if parts.rates.is_on:
                     nursery.start_soon(resume)
@@ -175,6 +203,7 @@ class Gateway:
             parts.clients.disconnect_all(
                 ReasonCode.SERVER_SHUTTING_DOWN, "the server is shutting down"
             )
+            journal.stop()
             reactor.flush()
             reactor.shut_down()
             listener_socket.close()

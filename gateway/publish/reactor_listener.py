@@ -103,7 +103,13 @@ class ReactorListener:
             connection = self._connections[number]
             if connection is not None and connection.session is not None:
                 self._delivery.acknowledged(connection.session)
+        self._clients.claim()
         self._delivery.deliver(now_ms)
+
+    def handle_kept(self, packets: list[tuple[Any, ...]]) -> None:
+        """Handle the packets that a client has sent behind its CONNECT, which was parked."""
+        self._handle_packets(packets, self._clock.now_ms())
+        self._commit()
 
     def _handle_packets(self, packets: list[tuple[Any, ...]], now_ms: int) -> None:
         # The hot loop runs once per PUBLISH and PUBACK, so it avoids calls where it can.
@@ -156,6 +162,8 @@ class ReactorListener:
         self, packet: tuple[Any, ...], connection: Connection | None, now_ms: int
     ) -> None:
         number, first_byte, topic, payload, packet_id, extra = packet
+        if connection is None and self._clients.keep(packet):
+            return
         session = connection.session if connection is not None else None
         if connection is not None and session is not None and 0x30 <= first_byte < 0x80:
             if payload is not None and topic is None:

@@ -185,7 +185,7 @@ class FakeLog:
                 self._write([(tail, body, text, _tag_code(record), 0, HOST, 0, 0, 0, 0)])
 
     def on_settled(self, listener: Callable[[Settled], None]) -> None:
-        self._settled = [listener]
+        self._settled.append(listener)
 
     def settle_soon(self) -> None:
         self.settle_requests += 1

@@ -45,7 +45,8 @@ class FakeTurn:
 class Stage:
     """One listener with its surroundings; ``turn`` plays one turn of the reactor.
 
-    A second stage on the same ``log`` is the gateway after a restart.
+    A second stage on the same ``log`` is the gateway after a restart; with another ``name``, it is
+    another gateway.
     """
 
     def __init__(
@@ -54,16 +55,18 @@ class Stage:
         *,
         log: FakeLog | None = None,
         connections_max: int = 16,
+        name: str = "stage",
+        clock: ManualClock | None = None,
     ) -> None:
         self.log = log or FakeLog()
         self.output = MemoryOutput()
         #: The Reason Strings that ``sent`` has taken out of answers.
         self.reasons: list[str] = []
-        self.clock = ManualClock(self.log.now_ms)
+        self.clock = clock or ManualClock(self.log.now_ms)
         self.metrics = GatewayMetrics()
         view = self.view = View(IN_MEMORY)
         view.open()
-        self.journal = SessionJournal(self.log, view, self.clock, gateway="stage")
+        self.journal = SessionJournal(self.log, view, self.clock, gateway=name)
         while self.journal.refresh(1000) or not self.journal.is_current:
             pass
         self.retained = RetainedStore(self.log, view, self.clock)

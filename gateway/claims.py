@@ -1,0 +1,239 @@
+"""Claims: this gateway waits for its turn to have a client identifier, among several gateways.
+
+Owns: what this gateway has claimed, which of that the log has, whose turn it is, how long it waits.
+Must not touch: connections and sessions (``clients`` says what is done in turn), the rules of who
+comes next (``state.session_rows``).
+Invariant: each claim is settled, by the record that ``go_on`` writes, or by ``settle``. Until then,
+claims of other gateways for the same client identifier wait.
+
+    want -> commit: one record -> read back -> nobody has it, no older claim -> go_on -> settled
+      |                                     -> a later claim of another gateway -> lost
+      '-> too long, refused, another want here -> lost
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from enum import Enum, auto
+from functools import partial
+from itertools import islice
+from typing import Final
+
+from motelog.core.clock import Clock
+from motelog.core.errors import MotelogError
+from motelog.gateway.log.log_port import Ticket
+from motelog.gateway.state.journal import ENTRIES_MAX, SessionJournal
+from motelog.gateway.state.session_rows import ClaimHeard, Heard
+from motelog.gateway.state.view import ViewError
+
+#: How long a claim waits. A gateway that has died is known to be lost before.
+WAIT_MS_MAX: Final = 10_000
+
+
+class ClaimKind(Enum):
+    """What a client identifier is wanted for."""
+
+    LASTING = auto()
+    """For a CONNECT whose session outlives the connection."""
+    PASSING = auto()
+    """For a CONNECT whose session does not: there may be no record that settles the claim."""
+    TO_END = auto()
+    """To end its session, wherever its client is connected."""
+    AWAY = auto()
+    """To do what is due of its session while that is away."""
+
+    @property
+    def is_connect(self) -> bool:
+        return self in (ClaimKind.LASTING, ClaimKind.PASSING)
+
+
+class Claim:
+    """One client identifier that is wanted.
+
+    ``number`` is that of its record, 0 before it is appended; ``at`` is where the log has it, -1
+    before it is read back. ``go_on`` gets the number of the claim to settle, 0 if there is none.
+    ``lost`` gets the reason, None if somebody else has it or wants it later.
+    """
+
+    __slots__ = ("at", "begun_ms", "client_id", "go_on", "is_open", "kind", "lost", "number")
+
+    def __init__(
+        self,
+        client_id: str,
+        begun_ms: int,
+        kind: ClaimKind,
+        *,
+        go_on: Callable[[int], None],
+        lost: Callable[[str | None], None],
+    ) -> None:
+        self.client_id = client_id
+        self.begun_ms = begun_ms
+        self.kind = kind
+        self.go_on = go_on
+        self.lost = lost
+        self.number = 0
+        self.at = -1
+        self.is_open = True
+
+
+class Claims:
+    """The claims of one gateway."""
+
+    def __init__(
+        self,
+        journal: SessionJournal,
+        *,
+        clock: Clock,
+        after: Callable[[Ticket, Callable[[MotelogError | None], None]], None],
+    ) -> None:
+        self._journal = journal
+        self._clock = clock
+        self._after = after
+        #: In the order of their begin.
+        self._wanted: dict[str, Claim] = {}
+        self._new: list[Claim] = []
+        #: Client identifiers of claims whose turn may have come.
+        self._ready: dict[str, None] = {}
+        #: Claims that no other record settles.
+        self._given_up: list[tuple[str, int]] = []
+
+    def __contains__(self, client_id: str) -> bool:
+        return client_id in self._wanted
+
+    # --- what is wanted ------------------------------------------------------------------
+
+    def want(
+        self,
+        client_id: str,
+        kind: ClaimKind,
+        *,
+        go_on: Callable[[int], None],
+        lost: Callable[[str | None], None],
+    ) -> None:
+        """Claim a client identifier with the next ``commit``; an earlier claim here is lost."""
+        self.overtake(client_id)
+        begun_ms = self._clock.monotonic_ms()
+        claim = Claim(client_id, begun_ms, kind, go_on=go_on, lost=lost)
+        self._wanted[client_id] = claim
+        self._new.append(claim)
+        self._journal.awaited.add(client_id)
+
+    def overtake(self, client_id: str) -> None:
+        """End the claim of a client identifier, if there is one, as somebody wants it later."""
+        if client_id in self._wanted:
+            self._end(self._wanted[client_id], None)
+
+    def drop(self, client_id: str) -> None:
+        """Forget the claim of a client identifier: whoever wanted it has gone."""
+        claim = self._wanted.pop(client_id, None)
+        if claim is not None:
+            self._forget(claim)
+            self.settle(client_id, claim.number)
+
+    def settle(self, client_id: str, number: int) -> None:
+        """Have others go on, where no record says so; nothing if ``number`` is 0."""
+        if number:
+            self._given_up.append((client_id, number))
+
+    def clear(self) -> None:
+        """End all claims, as this gateway's run is over."""
+        for claim in list(self._wanted.values()):
+            self._end(claim, "this gateway begins again")
+        self._new.clear()
+        self._given_up.clear()
+
+    def commit(self) -> None:
+        """Append what is new."""
+        if not (self._new or self._given_up):
+            return
+        all_new = [claim for claim in self._new if self._is_wanted(claim)]
+        all_given_up, self._given_up = self._given_up, []
+        self._new = []
+        for at in range(0, max(len(all_new), len(all_given_up)), ENTRIES_MAX):
+            new = all_new[at : at + ENTRIES_MAX]
+            given_up = all_given_up[at : at + ENTRIES_MAX]
+            number, ticket = self._journal.claim(
+                [c.client_id for c in new if c.kind in (ClaimKind.LASTING, ClaimKind.TO_END)],
+                [c.client_id for c in new if c.kind is ClaimKind.PASSING],
+                [c.client_id for c in new if c.kind is ClaimKind.AWAY],
+                given_up,
+            )
+            for claim in new:
+                claim.number = number
+            self._after(ticket, partial(self._appended, new, given_up))
+
+    def _appended(
+        self, new: list[Claim], given_up: list[tuple[str, int]], error: MotelogError | None
+    ) -> None:
+        if error is None:
+            return
+        for claim in new:
+            if self._is_wanted(claim):
+                self._end(claim, f"the log refuses a claim: {error}")
+        self._given_up += given_up  # the next tick tries again
+
+    def _is_wanted(self, claim: Claim) -> bool:
+        return self._wanted.get(claim.client_id) is claim
+
+    def _end(self, claim: Claim, why: str | None) -> None:
+        self.drop(claim.client_id)
+        claim.lost(why)
+
+    def _forget(self, claim: Claim) -> None:
+        self._ready.pop(claim.client_id, None)
+        self._journal.awaited.discard(claim.client_id)
+
+    # --- whose turn it is ----------------------------------------------------------------
+
+    def hear(self, heard: Heard) -> None:
+        """Take what has been read back, in the order of the log."""
+        if heard is None:
+            self._ready.update((name, None) for name, one in self._wanted.items() if one.at >= 0)
+            return
+        client_id = heard.client_id if isinstance(heard, ClaimHeard) else heard
+        claim = self._wanted.get(client_id)
+        if claim is None:
+            return
+        if isinstance(heard, str):
+            if claim.at >= 0:
+                self._ready[client_id] = None
+        elif self._journal.is_own(heard):
+            if heard.number == claim.number:
+                claim.at, claim.is_open = heard.at, heard.is_open
+                self._ready[client_id] = None
+        elif claim.at >= 0 and heard.takes and claim.kind.is_connect:
+            self._end(claim, None)
+
+    def go_on(self, limit: int) -> bool:
+        """Have up to ``limit`` claims go on whose turn it is; return whether there may be more."""
+        for client_id in list(islice(self._ready, limit)):
+            if client_id not in self._ready:
+                continue  # ended by what an earlier one has done
+            del self._ready[client_id]
+            claim = self._wanted[client_id]
+            try:
+                is_its_turn = self._journal.may_have(client_id, claim.at)
+                is_elsewhere = not is_its_turn and self._journal.is_elsewhere(client_id)
+            except ViewError as exc:
+                self._end(claim, f"stored sessions cannot be found for the moment: {exc}")
+                continue
+            if is_its_turn:
+                del self._wanted[client_id]
+                self._forget(claim)
+                claim.go_on(claim.number if claim.is_open else 0)
+            elif is_elsewhere and claim.kind is ClaimKind.AWAY:
+                self._end(claim, None)
+        return bool(self._ready)
+
+    def tick(self) -> None:
+        """End the claims that have waited too long."""
+        now_ms = self._clock.monotonic_ms()
+        late = []
+        for claim in self._wanted.values():
+            if now_ms - claim.begun_ms < WAIT_MS_MAX:
+                break
+            late.append(claim)
+        for claim in late:
+            if self._is_wanted(claim):
+                self._end(claim, "another gateway has not handed the session over in time")
+        self.commit()

@@ -1,0 +1,587 @@
+"""Several gateways as one server: they meet through the log alone, and its order decides."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from motelog.core.errors import MotelogError, StoreFullError
+from motelog.core.net.reactor_types import CloseReason
+from motelog.core.topic_names import MQTT_SESSION_TOPIC
+from motelog.gateway.claims import WAIT_MS_MAX
+from motelog.gateway.mqtt.connect import encode_connect
+from motelog.gateway.mqtt.disconnect import encode_disconnect
+from motelog.gateway.mqtt.frames import split_one
+from motelog.gateway.mqtt.packet_types import (
+    NO_PROPERTIES,
+    Connect,
+    Properties,
+    Subscribe,
+    SubscribeEntry,
+    Will,
+)
+from motelog.gateway.mqtt.subscribe import encode_subscribe
+from motelog.gateway.state.journal import LOST_TICKS
+from tests.support.gateway_fleet import HOUR, Fleet
+from tests.support.gateway_stage import Stage
+from tests.support.mqtt import body_of
+
+TAKEN_OVER = b"\xe0\x01\x8e"
+GOODBYE = Will(topic="will/dev", payload=b"gone", qos=1, retain=False)
+LATE_GOODBYE = Will(
+    topic="will/dev",
+    payload=b"gone",
+    qos=1,
+    retain=False,
+    properties=Properties(will_delay_interval_s=5),
+)
+
+
+def subscribe(
+    fleet: Fleet, name: str, number: int, topic_filter: str = "t/#", qos: int = 1
+) -> None:
+    entries = (SubscribeEntry(topic_filter, qos),)
+    fleet[name].turn((number, encode_subscribe(5, Subscribe(7, entries))))
+    [suback] = [p for p in fleet[name].output.sent[number] if p[0] == 0x90]
+    fleet[name].output.sent[number].remove(suback)
+
+
+def frame(topic: str, payload: bytes, qos: int = 1, packet_id: int = 1, dup: int = 0) -> bytes:
+    name = topic.encode()
+    body = len(name).to_bytes(2, "big") + name
+    if qos:
+        body += packet_id.to_bytes(2, "big")
+    body += b"\0" + payload
+    return bytes((0x30 | dup << 3 | qos << 1, len(body))) + body
+
+
+def publish(fleet: Fleet, name: str, *payloads: bytes, qos: int = 1) -> None:
+    """Publish by a client that is there for as long as that takes."""
+    stage = fleet[name]
+    fleet.connected(name, 15, f"publisher-{name}", properties=NO_PROPERTIES)
+    for packet_id, payload in enumerate(payloads, 1):
+        stage.turn((15, frame("t/1", payload, qos, packet_id)))
+        if qos == 2:
+            stage.turn((15, b"\x62\x02" + packet_id.to_bytes(2, "big")))
+    stage.turn((15, encode_disconnect(5)))
+    stage.sent(15)
+    fleet.settle()
+
+
+def got(stage: Stage, number: int) -> list[tuple[int, int, bytes]]:
+    """Return (first byte, packet identifier, payload) of each PUBLISH, or of another packet."""
+    found = []
+    for packet in stage.packets(number):
+        if packet[0] >> 4 == 3:
+            _, first_byte, _, payload, packet_id, _ = split_one(packet[0], body_of(packet), 5, 0)
+            found.append((first_byte, packet_id, payload))
+        else:
+            found.append((packet[0], int.from_bytes(packet[2:4], "big"), b""))
+    return found
+
+
+def wills(fleet: Fleet) -> int:
+    """Return how many wills have been published."""
+    stage = next(iter(fleet.stages.values()))
+    return sum(b"gone" in message for message in stage.stored())
+
+
+def holders(fleet: Fleet, client_id: str = "dev") -> list[str]:
+    """Return the gateways at which a client is connected."""
+    return [name for name, stage in fleet.stages.items() if stage.clients.live(client_id)]
+
+
+def open_claims(fleet: Fleet) -> int:
+    counts = {
+        stage.view.execute("SELECT count(*) FROM claims").fetchone()[0]
+        for stage in fleet.stages.values()
+    }
+    assert len(counts) == 1, "the views differ"
+    return int(counts.pop())
+
+
+# --- a client that connects to another gateway -----------------------------------------------
+
+
+@pytest.mark.parametrize("version", [3, 4, 5])
+@pytest.mark.parametrize("lasts", [False, True])
+def test_client_is_taken_over_by_another_gateway(version: int, lasts: bool) -> None:
+    fleet = Fleet("a", "b")
+    how: dict[str, Any] = {"version": version, "clean_start": not lasts}
+    if not lasts:
+        how["properties"] = NO_PROPERTIES
+    assert not fleet.connected("a", 1, **how)
+    for source, target, number in (("a", "b", 2), ("b", "a", 3)):
+        assert fleet.connected(target, number, **how) is (lasts and version > 3)
+        assert holders(fleet) == [target]
+        old = fleet[source]
+        assert old.sent(number - 1) == ([TAKEN_OVER] if version == 5 else [])
+        assert old.output.closed == [number - 1]
+        assert old.metrics.sessions_taken_over == 1
+    assert open_claims(fleet) == 0
+
+
+def test_session_and_what_is_in_flight_move_with_the_client() -> None:
+    fleet = Fleet("a", "b")
+    fleet.connected("a", 1)
+    subscribe(fleet, "a", 1)
+    publish(fleet, "b", b"one", b"two")
+    assert got(fleet["a"], 1) == [(0x32, 1, b"one"), (0x32, 2, b"two")]
+    fleet["a"].turn((1, b"\x40\x02\x00\x01"))
+    assert fleet.connected("b", 2)
+    publish(fleet, "a", b"three")
+    assert got(fleet["b"], 2) == [(0x3A, 2, b"two"), (0x32, 3, b"three")]
+    fleet["b"].turn((2, b"\x40\x02\x00\x02"), (2, b"\x40\x02\x00\x03"))
+    assert fleet.connected("a", 3)
+    fleet.settle()
+    assert got(fleet["a"], 3) == []
+
+
+def test_qos_2_message_to_the_client_keeps_its_exchange() -> None:
+    fleet = Fleet("a", "b")
+    fleet.connected("a", 1)
+    subscribe(fleet, "a", 1, qos=2)
+    publish(fleet, "b", b"one", b"two", b"three", qos=2)
+    assert [packet_id for _, packet_id, _ in got(fleet["a"], 1)] == [1, 2, 3]
+    fleet["a"].turn((1, b"\x50\x02\x00\x01"), (1, b"\x50\x02\x00\x02"))
+    fleet["a"].turn((1, b"\x70\x02\x00\x01"))
+    assert fleet.connected("b", 2)
+    assert got(fleet["b"], 2) == [(0x62, 2, b""), (0x3C, 3, b"three")]
+
+
+def test_qos_2_message_from_the_client_is_stored_once() -> None:
+    fleet = Fleet("a", "b")
+    fleet.connected("a", 1)
+    fleet["a"].turn((1, frame("t/1", b"once", 2, 9)))
+    assert got(fleet["a"], 1) == [(0x50, 9, b"")]
+    assert fleet.connected("b", 2)
+    fleet["b"].turn((2, frame("t/1", b"once", 2, 9, dup=1)))
+    assert got(fleet["b"], 2) == [(0x50, 9, b"")]
+    fleet["b"].turn((2, b"\x62\x02\x00\x09"))
+    assert got(fleet["b"], 2) == [(0x70, 9, b"")]
+    assert len(fleet["a"].stored()) == 1
+    assert fleet.connected("a", 3)
+    fleet["a"].turn((3, frame("t/1", b"another", 2, 9)))
+    assert len(fleet["a"].stored()) == 2
+
+
+def test_packets_behind_a_connect_that_waits_are_handled_after_it_in_order() -> None:
+    fleet = Fleet("a", "b")
+    fleet.connected("a", 1)
+    connect = encode_connect(
+        Connect(version=5, clean_start=False, keep_alive_s=60, client_id="dev", properties=HOUR)
+    )
+    entries = (SubscribeEntry("t/#", 1),)
+    fleet["b"].turn(
+        (2, connect),
+        (2, b"\xc0\x00"),
+        (2, encode_subscribe(5, Subscribe(7, entries))),
+        (2, frame("t/1", b"mine", 1, 5)),
+        opened=[2],
+    )
+    assert (fleet["b"].sent(2), fleet["b"].output.paused) == ([], {2})
+    # What had been read with them comes in the next turn.
+    fleet["b"].turn((2, frame("t/1", b"late", 0)))
+    assert fleet["b"].sent(2) == []
+    fleet.settle()
+    kinds = [packet[0] for packet in fleet["b"].packets(2)]
+    assert (kinds[0], fleet["b"].output.paused) == (0x20, set())
+    assert sorted(kinds[1:]) == [0x30, 0x32, 0x40, 0x90, 0xD0]
+
+
+def test_clients_of_one_turn_are_claimed_by_one_record() -> None:
+    fleet = Fleet("a", "b")
+    before = len(fleet.log.records[MQTT_SESSION_TOPIC, 0])
+    frames = []
+    for number in range(1, 6):
+        packet = Connect(version=5, clean_start=True, keep_alive_s=60, client_id=f"c{number}")
+        frames.append((number, encode_connect(packet)))
+    fleet["a"].turn(*frames, opened=range(1, 6))
+    assert len(fleet.log.records[MQTT_SESSION_TOPIC, 0]) == before + 1
+    fleet.settle()
+    assert len(fleet.log.records[MQTT_SESSION_TOPIC, 0]) == before + 1
+    assert fleet["a"].metrics.sessions_now == 5
+
+
+def test_single_gateway_claims_nothing() -> None:
+    fleet = Fleet("a")
+    before = len(fleet.log.records[MQTT_SESSION_TOPIC, 0])
+    fleet.connect("a", 1, properties=NO_PROPERTIES)
+    assert [packet[0] for packet in fleet["a"].sent(1)] == [0x20]
+    fleet.tick()
+    assert len(fleet.log.records[MQTT_SESSION_TOPIC, 0]) == before
+
+
+# --- races ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("first", ["a", "b"])
+@pytest.mark.parametrize("lasts", [False, True])
+@pytest.mark.parametrize("is_stored", [False, True])
+def test_of_two_that_connect_at_the_same_moment_the_later_claim_stays(
+    first: str, lasts: bool, is_stored: bool
+) -> None:
+    fleet = Fleet("a", "b")
+    if is_stored:
+        fleet.connected("a", 9)
+        fleet.lose("a", 9)
+        fleet.settle()
+    second = "b" if first == "a" else "a"
+    how: dict[str, Any] = {} if lasts else {"properties": NO_PROPERTIES, "clean_start": True}
+    fleet.connect(first, 1, **how)
+    fleet.connect(second, 2, **how)
+    fleet.settle()
+    assert holders(fleet) == [second]
+    assert fleet[first].output.closed[-1] == 1
+    assert open_claims(fleet) == 0
+    expected = {lasts}
+    assert {stage.journal.load("dev") is not None for stage in fleet.stages.values()} == expected
+
+
+@pytest.mark.parametrize("order", ["aba", "abc", "abab", "cabca"])
+def test_many_connects_at_the_same_moment_leave_one(order: str) -> None:
+    fleet = Fleet("a", "b", "c")
+    for number, name in enumerate(order, 1):
+        fleet.connect(name, number)
+    fleet.settle()
+    assert holders(fleet) == [order[-1]]
+    assert open_claims(fleet) == 0
+    states = [stage.journal.load("dev") for stage in fleet.stages.values()]
+    assert states[0] is not None
+    assert states[0].left_ms is None
+
+
+def test_gateway_that_does_not_know_of_the_other_yet_loses_its_client_to_the_claim() -> None:
+    fleet = Fleet("a")
+    other = fleet.start("b")
+    fleet.connect("a", 1)  # at once, as a has not read that b has started
+    assert [packet[0] for packet in fleet["a"].sent(1)] == [0x20]
+    assert fleet.connected("b", 2)
+    assert holders(fleet) == ["b"]
+    fleet.stages = {"b": other, "a": fleet["a"]}
+    fleet.connect("b", 3)
+    # Both ways: a's record comes behind b's claim.
+    fleet.settle()
+    assert holders(fleet) == ["b"]
+
+
+def test_record_without_a_claim_behind_a_claim_is_nothing() -> None:
+    fleet = Fleet("a")
+    other = fleet.start("b")
+    fleet.connect("b", 2)
+    fleet.connect("a", 1)  # it has not read that b has started
+    fleet.read_back(other)
+    assert holders(fleet) == ["a", "b"]
+    fleet.settle()
+    assert holders(fleet) == ["b"]
+    assert open_claims(fleet) == 0
+    subscribe(fleet, "b", 2)
+    fleet.settle()
+    for stage in fleet.stages.values():
+        stored = stage.journal.load("dev")
+        assert stored is not None
+        assert (stored.left_ms, len(stored.filters)) == (None, 1)
+
+
+def test_client_that_leaves_while_its_connect_waits_keeps_nobody_waiting() -> None:
+    fleet = Fleet("a", "b")
+    fleet.connect("a", 1)
+    fleet.lose("a", 1)
+    assert not fleet.connected("b", 2)
+    assert open_claims(fleet) == 0
+    metrics = fleet["a"].metrics
+    assert (metrics.connections_opened, metrics.connections_closed) == (1, 1)
+
+
+def test_second_connect_here_ends_the_first_that_waits() -> None:
+    fleet = Fleet("a", "b")
+    fleet.connect("a", 1)
+    fleet.connect("a", 2)
+    fleet.settle()
+    assert fleet["a"].output.closed == [1]
+    assert [packet[0] for packet in fleet["a"].sent(2)] == [0x20]
+    assert open_claims(fleet) == 0
+
+
+# --- gateways that end ------------------------------------------------------------------------
+
+
+def test_gateway_that_stops_hands_its_sessions_over_at_once() -> None:
+    fleet = Fleet("a", "b")
+    fleet.connected("a", 1)
+    subscribe(fleet, "a", 1)
+    stage = fleet.kill("a")
+    stage.clients.disconnect_all(0x8B, "the end")
+    stage.journal.stop()
+    publish(fleet, "b", b"one")
+    assert not fleet["b"].journal.others_live
+    fleet.connect("b", 2)
+    assert [packet[0] for packet in fleet["b"].sent(2)] == [0x20, 0x32]
+
+
+def test_gateway_that_dies_is_lost_after_some_ticks_and_its_session_goes_on() -> None:
+    fleet = Fleet("a", "b")
+    fleet.connected("a", 1)
+    subscribe(fleet, "a", 1)
+    fleet.tick()
+    fleet.kill("a")
+    fleet.connect("b", 2)
+    fleet.settle()
+    assert fleet["b"].sent(2) == []
+    for _ in range(LOST_TICKS):
+        assert fleet["b"].journal.others_live
+        fleet.tick()
+    fleet.tick()
+    assert not fleet["b"].journal.others_live
+    [connack] = fleet["b"].packets(2)
+    assert (connack[0], connack[2], connack[3]) == (0x20, 1, 0)
+    publish(fleet, "b", b"one")
+    assert got(fleet["b"], 2) == [(0x32, 1, b"one")]
+
+
+def test_gateway_that_restarts_frees_its_sessions_at_once() -> None:
+    fleet = Fleet("a", "b")
+    fleet.connected("a", 1)
+    fleet.kill("a")
+    fleet.connect("b", 2)
+    fleet.start("a")
+    fleet.settle()
+    [connack] = fleet["b"].packets(2)
+    assert (connack[0], connack[2], connack[3]) == (0x20, 1, 0)
+    assert fleet.connected("a", 3)
+
+
+def test_gateway_that_stands_still_declares_nobody_lost() -> None:
+    fleet = Fleet("a", "b")
+    fleet.tick()
+    for _ in range(3 * LOST_TICKS):  # a's ticks come while b reads nothing back
+        fleet.clock.advance(1000)
+        fleet["b"].clients.tick()
+    fleet.tick("a")
+    for _ in range(2 * LOST_TICKS):
+        fleet.tick()
+    assert all(stage.journal.others_live for stage in fleet.stages.values())
+    assert not any(stage.journal.is_over for stage in fleet.stages.values())
+
+
+def test_gateway_that_was_taken_for_lost_drops_its_clients_and_begins_again(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    fleet = Fleet("a", "b")
+    fleet.connected("a", 1, will=GOODBYE)
+    subscribe(fleet, "a", 1)
+    still = fleet.kill("a")  # it hangs
+    for _ in range(LOST_TICKS + 2):
+        fleet.tick()
+    assert fleet.connected("b", 2)
+    assert wills(fleet) == 1
+    fleet.stages["a"] = still
+    still.turn((1, frame("t/1", b"late")))
+    fleet.settle()
+    assert still.packets(1)[-1] == b"\xe0\x01\x89"
+    assert holders(fleet) == ["b"]
+    assert got(fleet["b"], 2) == [(0x32, 1, b"late")]
+    assert wills(fleet) == 1
+    assert "taken for lost" in caplog.text or "counts this one as lost" in caplog.text
+    stored = fleet["b"].journal.load("dev")
+    assert stored is not None
+    assert stored.left_ms is None
+    assert fleet.connected("a", 3)
+    assert holders(fleet) == ["a"]
+
+
+def test_will_of_a_passing_session_is_published_by_the_gateway_that_was_taken_for_lost() -> None:
+    fleet = Fleet("a", "b")
+    fleet.connected("a", 1, will=GOODBYE, properties=NO_PROPERTIES, clean_start=True)
+    still = fleet.kill("a")
+    for _ in range(LOST_TICKS + 2):
+        fleet.tick()
+    assert wills(fleet) == 0
+    fleet.stages["a"] = still
+    fleet.settle()
+    assert wills(fleet) == 1
+
+
+def test_two_gateways_of_one_name_do_not_end_each_other_for_ever(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    fleet = Fleet("a")
+    fleet.connected("a", 1)
+    first = fleet["a"]
+    second = Stage(log=fleet.log, name="a", clock=fleet.clock)
+    fleet.stages["other"] = second
+    for _ in range(3):
+        fleet.tick()
+    assert "gateway.name must differ" in caplog.text
+    assert all(s.journal.others_live for s in (first, second))
+    runs = [stage.journal._run for stage in (first, second)]
+    for _ in range(3):
+        fleet.tick()
+    assert [stage.journal._run for stage in (first, second)] == runs
+    assert fleet.connected("other", 2)
+    assert fleet.connected("a", 3)
+
+
+def test_connect_that_waits_too_long_is_refused() -> None:
+    fleet = Fleet("a", "b")
+    fleet.connected("a", 1)
+    still = fleet.kill("a")
+    fleet.connect("b", 2)
+    fleet.connect("b", 3, version=4)
+    fleet.connect("b", 4, "other", version=4)
+    fleet.settle()
+    fleet.clock.advance(WAIT_MS_MAX)  # at once, so that there are no ticks of silence
+    fleet.tick()
+    assert fleet["b"].sent(2) == []  # taken over by the next
+    assert fleet["b"].sent(3) == [b"\x20\x02\x00\x03"]
+    assert [packet[0] for packet in fleet["b"].sent(4)] == [0x20]
+    assert fleet["b"].output.closed == [2, 3]
+    fleet.stages["a"] = still
+    fleet.settle()
+    assert open_claims(fleet) == 0
+
+
+def test_connect_whose_claim_the_log_refuses_is_refused() -> None:
+    fleet = Fleet("a", "b")
+    fleet.log.error = StoreFullError("full")
+    fleet.connect("a", 1, version=4)
+    assert fleet["a"].sent(1) == [b"\x20\x02\x00\x03"]
+    fleet.log.error = None
+    fleet.tick()
+    assert not fleet.connected("a", 2)
+    assert open_claims(fleet) == 0
+
+
+def test_session_whose_record_was_refused_does_not_keep_others_waiting() -> None:
+    fleet = Fleet("a", "b")
+    fleet.connected("a", 1)
+    fleet.log.error = StoreFullError("full")
+    fleet.lose("a", 1)
+    fleet.log.error = None
+    assert fleet.connected("b", 2)
+
+
+# --- what is due ------------------------------------------------------------------------------
+
+
+def test_will_is_published_once_when_its_client_moves_on() -> None:
+    fleet = Fleet("a", "b")
+    fleet.connected("a", 1, will=GOODBYE)
+    fleet.connected("b", 2, will=GOODBYE)
+    assert wills(fleet) == 1
+    fleet.lose("b", 2)
+    fleet.settle()
+    assert wills(fleet) == 2
+
+
+def test_delayed_will_is_not_published_when_its_client_comes_back_elsewhere() -> None:
+    fleet = Fleet("a", "b")
+    fleet.connected("a", 1, will=LATE_GOODBYE)
+    fleet.lose("a", 1)
+    fleet.tick()
+    fleet.connected("b", 2)
+    for _ in range(7):
+        fleet.tick()
+    assert wills(fleet) == 0
+
+
+def test_delayed_will_and_expiry_are_done_by_one_of_the_gateways() -> None:
+    fleet = Fleet("a", "b", "c")
+    fleet.connected("b", 1, will=LATE_GOODBYE, properties=Properties(session_expiry_interval_s=8))
+    fleet.lose("b", 1)
+    for _ in range(7):
+        fleet.tick()
+    assert wills(fleet) == 1
+    assert all(stage.journal.load("dev") is not None for stage in fleet.stages.values())
+    for _ in range(4):
+        fleet.tick()
+    assert wills(fleet) == 1
+    assert all(stage.journal.load("dev") is None for stage in fleet.stages.values())
+    assert sum(stage.metrics.sessions_expired for stage in fleet.stages.values()) == 1
+    assert open_claims(fleet) == 0
+
+
+@pytest.mark.parametrize("is_claimed_first", [False, True])
+def test_will_that_is_due_while_its_client_comes_back_is_published_once(
+    is_claimed_first: bool,
+) -> None:
+    fleet = Fleet("a", "b")
+    fleet.connected("b", 1, will=LATE_GOODBYE)
+    fleet.lose("b", 1)
+    fleet.settle()
+    fleet.clock.advance(5000)
+    fleet.log.now_ms = fleet.clock.now_ms()
+    if is_claimed_first:
+        fleet["a"].clients.tick()
+        fleet.connect("b", 2)
+    else:
+        fleet.connect("b", 2)
+        fleet["a"].clients.tick()
+    fleet.settle()
+    assert [packet[0] for packet in fleet["b"].sent(2)] == [0x20]
+    assert wills(fleet) == 1
+    assert open_claims(fleet) == 0
+    stored = fleet["a"].journal.load("dev")
+    assert stored is not None
+    assert stored.left_ms is None
+
+
+def test_many_that_are_due_do_not_wait_for_ticks() -> None:
+    fleet = Fleet("a", "b")
+    for number in range(250):
+        session = Connect(
+            version=5,
+            clean_start=True,
+            keep_alive_s=60,
+            client_id=f"d{number}",
+            properties=Properties(session_expiry_interval_s=2),
+        )
+        fleet["b"].turn((1, encode_connect(session)), opened=[1])
+        fleet.settle()
+        fleet["b"].turn(closed=[(1, CloseReason.PEER)])
+    for _ in range(4):
+        fleet.tick()
+    assert fleet["a"].journal.count() == 0
+
+
+def test_will_of_a_client_whose_gateway_died_is_published_once() -> None:
+    fleet = Fleet("a", "b", "c")
+    fleet.connected("a", 1, will=GOODBYE)
+    fleet.kill("a")
+    for _ in range(LOST_TICKS + 3):
+        fleet.tick()
+    assert wills(fleet) == 1
+
+
+def test_only_the_first_gateway_repeats_old_records_of_sessions_that_are_away() -> None:
+    fleet = Fleet("a", "b")
+    fleet.connected("b", 1, "away")
+    fleet.lose("b", 1)
+    fleet.connected("b", 2, "here")
+    fleet.settle()
+    fleet.clock.advance(1000)
+    now_ms = fleet.clock.now_ms()
+    counts = [fleet[name].journal.rewrite_older(now_ms, 10) for name in "ab"]
+    assert counts == [1, 1]
+    fleet.settle()
+    assert holders(fleet, "here") == ["b"]
+    assert fleet.connected("a", 3, "here")
+
+
+# --- the operator -----------------------------------------------------------------------------
+
+
+def test_operator_ends_a_session_that_is_connected_to_another_gateway() -> None:
+    fleet = Fleet("a", "b")
+    fleet.connected("a", 1, will=GOODBYE)
+    done: list[MotelogError | None] = []
+    assert fleet["b"].operator.end_session("dev", done.append)
+    assert done == []
+    fleet.settle()
+    assert done == [None]
+    assert fleet["a"].sent(1) == [TAKEN_OVER]
+    assert wills(fleet) == 1
+    assert [stage.journal.load("dev") for stage in fleet.stages.values()] == [None, None]
+    assert open_claims(fleet) == 0
+    assert not fleet["b"].operator.end_session("dev", done.append)
