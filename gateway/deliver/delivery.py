@@ -96,7 +96,15 @@ class Delivery:
             self._queues, journal, metrics, after=after, output_bytes_high=output_bytes_high
         )
         self._retained = retained
-        self._replays = Replays(retained, self._queues, subscriptions, self._sender)
+        self._journal = journal
+        self._replays = Replays(
+            retained,
+            self._queues,
+            subscriptions,
+            self._sender,
+            others_live=lambda: journal.others_live,
+            go_on=self._replay_on,
+        )
         self.sys_topics = SysTopics(subscriptions, self._sender, metrics, clock)
         self._catch_up = CatchUp(
             log,
@@ -128,7 +136,6 @@ class Delivery:
         # The parts hold the state that subscriptions and acknowledgements change.
         self.replan = self._plans.replan
         self.keep_to_quota = self._catch_up.keep_to_quota
-        self.add_replay = self._replays.add
         self.replays = self._replays.stored
         log.on_growth(self._on_growth)
 
@@ -221,12 +228,34 @@ class Delivery:
         self._catch_up.acknowledged(session)
         self._wake()
 
+    def add_replay(self, session: Session, topic_filter: str) -> None:
+        """Note the retained messages that a subscription is owed, which was made just now."""
+        self._replays.add(session, topic_filter)
+        if not self._journal.others_live:
+            return
+        # A message is retained before it is published. So what the queues had before the
+        # subscription is below the tail that is asked for afterwards.
+        missing = {queue for queue in self._queues.needed(topic_filter) if not queue.is_known}
+
+        def known(queue: WatchedQueue) -> None:
+            missing.remove(queue)
+            if not missing:
+                self._replays.ask(session, topic_filter)
+
+        for queue in list(missing):
+            self._when_known.setdefault(queue, []).append(partial(known, queue))
+        if not missing:
+            self._replays.ask(session, topic_filter)
+
     def begin_replays(self, session: Session) -> None:
         """Send what ``add_replay`` has noted: SUBACK has been sent."""
         if session.has_replays:
             self._replays.begin(session)
-            self._catch_up.acknowledged(session)
-            self._wake()
+            self._replay_on(session)
+
+    def _replay_on(self, session: Session) -> None:
+        self._catch_up.acknowledged(session)
+        self._wake()
 
     def refresh_retained(self, limit: int) -> bool:
         """Bring the view of retained messages up to date; return whether there is more at hand."""
@@ -234,8 +263,7 @@ class Delivery:
         self._metrics.retained_messages_now = self._retained.count
         self._metrics.retained_bytes_now = self._retained.size_bytes
         for session in self._replays.refreshed():
-            self._catch_up.acknowledged(session)
-            self._wake()
+            self._replay_on(session)
         return is_more
 
     def unsubscribe(self, session: Session, topic_filter: str) -> None:

@@ -5,15 +5,16 @@ Must not touch: which receiver is served next (``catch_up``), how one message is
 the store of retained messages.
 Invariants: a replay sends what was retained before its SUBSCRIBE; newer messages come live. Before
 a slice, the view is brought up to the log's tail, so that no message is replayed behind a newer one
-of its topic name that came live. Nothing is kept by message: a slice is scanned for when it can be
-sent.
+of its topic name that came live. While other gateways live, a replay begins when the view has all
+that the log had after the SUBSCRIBE: so it has what they acknowledged before. Nothing is kept by
+message: a slice is scanned for when it can be sent.
 Spec: MQTT 5.0 sections 3.3.1.3, 3.8.3.1 and 3.8.4.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Set
+from collections.abc import Callable, Set
 from typing import Final
 
 from motelog.core.limited_log import LimitedLog
@@ -38,16 +39,19 @@ READ_BACK_MAX: Final = 1000
 QUEUE_NAME: Final = f"{MQTT_RETAINED_TOPIC}/0"
 
 _NOWHERE: Final[frozenset[int]] = frozenset()
+#: Stands for the moment of a SUBSCRIBE while the log has not said where it was.
+_NOT_KNOWN: Final = 1 << 62
 
 
 class Replay:
     """Retained messages that one subscription is still to be sent: those behind ``after``, by name.
 
     ``before`` is the moment of the SUBSCRIBE. ``delivered`` has places that are not to be sent:
-    they are in flight. ``is_begun``: SUBACK has been sent.
+    they are in flight. ``is_begun``: SUBACK has been sent. ``wait_for`` is how far the view must
+    be first, None while that is not known.
     """
 
-    __slots__ = ("after", "before", "delivered", "is_begun")
+    __slots__ = ("after", "before", "delivered", "is_begun", "wait_for")
 
     def __init__(
         self, after: str, before: Before, *, is_begun: bool = False, delivered: Set[int] = _NOWHERE
@@ -56,6 +60,7 @@ class Replay:
         self.before = before
         self.is_begun = is_begun
         self.delivered = delivered
+        self.wait_for: int | None = 0
 
 
 class Replays:
@@ -67,8 +72,13 @@ class Replays:
         queues: WatchedQueues,
         subscriptions: SubscriptionTree[Receiver],
         sender: Sender,
+        *,
+        others_live: Callable[[], bool],
+        go_on: Callable[[Session], None],
     ) -> None:
         self._retained = retained
+        self._others_live = others_live
+        self._go_on = go_on
         self._queues = queues
         self._subscriptions = subscriptions
         self._sender = sender
@@ -79,11 +89,35 @@ class Replays:
     # --- life of a replay ----------------------------------------------------------------
 
     def add(self, session: Session, topic_filter: str) -> None:
-        """Note what a subscription is owed that is made now; ``begin`` lets it be sent."""
+        """Note what a subscription is owed that is made now; ``begin`` lets it be sent.
+
+        While other gateways live, ``ask`` has to be called when the log has said from where on the
+        subscription holds.
+        """
         before = self._retained.now()
+        if self._others_live():
+            replay = Replay("", Before(_NOT_KNOWN, before.written))
+            replay.wait_for = None
+            session.particulars.replays[topic_filter] = replay
+            return
         if self._is_empty(topic_filter, before):
             return
         session.particulars.replays[topic_filter] = Replay("", before)
+
+    def ask(self, session: Session, topic_filter: str) -> None:
+        """Have a replay wait until the view is as far as the log is now."""
+        replay: Replay | None = session.particulars.replays.get(topic_filter)
+        if replay is None or replay.wait_for is not None:
+            return
+
+        def known(tail: int) -> None:
+            replay.wait_for = tail
+            if replay.before.queue_offset == _NOT_KNOWN:
+                replay.before = Before(tail, replay.before.written)
+            if session.connection is not None:
+                self._go_on(session)
+
+        self._retained.ask_tail(known)
 
     def begin(self, session: Session) -> None:
         """Let all replays of a session be sent: SUBACK has been."""
@@ -97,9 +131,12 @@ class Replays:
         # A kill may have come behind the marks of these, and before the tick that tells of them.
         inflight = {f.queue_offset for f in stored.inflight if f.queue == QUEUE_NAME}
         for one in stored.replays:
-            session.particulars.replays[one.topic_filter] = Replay(
-                one.after, Before(one.before, 0), is_begun=True, delivered=inflight
-            )
+            replay = Replay(one.after, Before(one.before, 0), is_begun=True, delivered=inflight)
+            session.particulars.replays[one.topic_filter] = replay
+            if self._others_live():
+                # Another gateway may have had the session, whose view was ahead of this one.
+                replay.wait_for = None
+                self.ask(session, one.topic_filter)
 
     def stored(self, session: Session) -> tuple[StoredReplay, ...]:
         """Return the replays of a session as the log keeps them."""
@@ -133,6 +170,10 @@ class Replays:
             return False
         if self._retained.refresh(READ_BACK_MAX):
             return True
+        wait_for = replays[topic_filter].wait_for
+        if wait_for is None or self._retained.next_offset < wait_for:
+            self._waiting[session] = None
+            return False
         try:
             is_blocked = self._send_slice(session, topic_filter, now_ms)
         except ViewError as exc:

@@ -15,7 +15,7 @@ Spec: MQTT 5.0 section 3.3.1.3.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from typing import Any, Final, NamedTuple
 
@@ -100,6 +100,9 @@ class RetainedStore:
         self._rows = RetainedRows(view)
         self._follower = Follower(log, view, MQTT_RETAINED_TOPIC, self._rows)
         self._number = 0
+        # Who waits for the tail that the log has been asked for, and for the one asked for then.
+        self._asking: list[Callable[[int], None]] = []
+        self._asking_next: list[Callable[[int], None]] = []
         # Not read back, by topic name; those that may still be refused, in their order.
         self._written: SortedDict[str, deque[Written]] = SortedDict()
         self._unsettled: deque[Written] = deque()
@@ -182,6 +185,36 @@ class RetainedStore:
         if tail is None:
             tail = self._follower.next_offset + sum(map(len, self._written.values()))
         return Before(tail, self._number)
+
+    def ask_tail(self, then: Callable[[int], None]) -> None:
+        """Call ``then`` with where the log ends: what was acknowledged before this call is below.
+
+        At once, if the log knows it at once.
+        """
+        queues = self._log_port.queues(MQTT_RETAINED_TOPIC)
+        if self._asking:
+            self._asking_next.append(then)
+        elif not queues:
+            then(0)
+        else:
+            tail = self._log_port.tail(queues[0], self._tail_known)
+            if tail is None:
+                self._asking.append(then)
+            else:
+                then(tail)
+
+    def _tail_known(self, tail: int) -> None:
+        known, self._asking = self._asking, []
+        for then in known:
+            then(tail)
+        waiting, self._asking_next = self._asking_next, []
+        for then in waiting:
+            self.ask_tail(then)
+
+    @property
+    def next_offset(self) -> int:
+        """Up to where the view has been brought."""
+        return self._follower.next_offset
 
     def scan(self, topic_filter: str, after: str, limit: int, before: Before) -> Slice:
         """Return up to ``limit`` messages that match and are older than ``before``, by name.

@@ -10,6 +10,7 @@ from motelog.core.errors import MotelogError, StoreFullError
 from motelog.core.net.reactor_types import CloseReason
 from motelog.core.topic_names import MQTT_SESSION_TOPIC
 from motelog.gateway.claims import WAIT_MS_MAX
+from motelog.gateway.config import GatewayConfig
 from motelog.gateway.mqtt.connect import encode_connect
 from motelog.gateway.mqtt.disconnect import encode_disconnect
 from motelog.gateway.mqtt.frames import split_one
@@ -585,3 +586,66 @@ def test_operator_ends_a_session_that_is_connected_to_another_gateway() -> None:
     assert [stage.journal.load("dev") for stage in fleet.stages.values()] == [None, None]
     assert open_claims(fleet) == 0
     assert not fleet["b"].operator.end_session("dev", done.append)
+
+
+# --- retained messages ------------------------------------------------------------------------
+
+
+def retain(fleet: Fleet, name: str, payload: bytes) -> None:
+    fleet.connected(name, 15, "publisher", properties=NO_PROPERTIES, clean_start=True)
+    fleet[name].turn((15, bytes((frame("t/1", payload)[0] | 1,)) + frame("t/1", payload)[1:]))
+    assert fleet[name].packets(15)[-1][0] == 0x40
+    fleet[name].turn((15, encode_disconnect(5)))
+
+
+@pytest.mark.parametrize("lasts", [False, True])
+def test_subscription_gets_what_another_gateway_has_just_retained(lasts: bool) -> None:
+    fleet = Fleet("a", "b")
+    how: dict[str, Any] = {} if lasts else {"properties": NO_PROPERTIES}
+    fleet.connected("a", 1, **how)
+    retain(fleet, "b", b"old")
+    retain(fleet, "b", b"new")
+    subscribe(fleet, "a", 1)
+    fleet.settle()
+    assert got(fleet["a"], 1) == [(0x33, 1, b"new")]
+
+
+def test_replay_waits_until_the_log_has_said_how_far_it_is_and_the_view_is_there() -> None:
+    fleet = Fleet("a", "b")
+    fleet.connected("a", 1)
+    fleet.log.knows_tails = False
+    subscribe(fleet, "a", 1)
+    fleet.log.cold = {0}
+    retain(fleet, "b", b"kept")
+    fleet.settle()
+    assert got(fleet["a"], 1) == []
+    fleet.log.tell_tails()  # of the queues that the filter needs
+    fleet.log.tell_tails()
+    fleet["a"].delivery.deliver(fleet.clock.now_ms())
+    assert got(fleet["a"], 1) == []
+    fleet.log.paged_in()
+    fleet.settle()
+    assert [payload for _, _, payload in got(fleet["a"], 1)] == [b"kept"]
+
+
+def test_replay_goes_on_at_another_gateway() -> None:
+    fleet = Fleet("a", "b", config=GatewayConfig(inflight_max=1))
+    fleet.connected("a", 1)
+    for number in range(4):
+        fleet.connected("b", 15, "publisher", properties=NO_PROPERTIES, clean_start=True)
+        packet = frame(f"t/{number}", b"%d" % number)
+        fleet["b"].turn((15, bytes((packet[0] | 1,)) + packet[1:]))
+        fleet["b"].turn((15, encode_disconnect(5)))
+    subscribe(fleet, "a", 1)
+    fleet.settle()
+    [(_, packet_id, _)] = got(fleet["a"], 1)
+    fleet["a"].turn((1, b"\x40\x02" + packet_id.to_bytes(2, "big")))
+    fleet.settle()
+    assert fleet.connected("b", 2)
+    payloads = []
+    for _ in range(4):
+        fleet.settle()
+        for _, packet_id, payload in got(fleet["b"], 2):
+            payloads.append(payload)
+            fleet["b"].turn((2, b"\x40\x02" + packet_id.to_bytes(2, "big")))
+    assert payloads == [b"1", b"2", b"3"]

@@ -282,19 +282,18 @@ def test_record_without_a_claim_does_not_take_a_session_from_one_with() -> None:
     assert gateways.seen() == session(at=4)
 
 
-def test_batch_that_fails_is_heard_once() -> None:
+def test_batch_that_fails_is_heard_once(monkeypatch: pytest.MonkeyPatch) -> None:
     gateways = Journals("a", "b")
     claim(gateways, "a")
     journal = gateways["b"]
-    transaction = journal._view.set_applied
 
     def fail(*_: object) -> None:
         raise ViewError("for the test")
 
-    journal._view.set_applied = fail  # type: ignore[method-assign]
-    journal.refresh(10)
+    with monkeypatch.context() as patch:
+        patch.setattr(journal._view, "set_applied", fail)
+        journal.refresh(10)
     assert journal.take_heard() == []
-    journal._view.set_applied = transaction  # type: ignore[method-assign]
     gateways.read("b")
     assert len(claims_of(journal)) == 1
 
