@@ -22,13 +22,14 @@ import msgspec
 import trio
 
 from motelog.config import MotelogConfig, Role
+from motelog.console.asking import GatewayHere
 from motelog.console.gateway import GatewayRoutes
 from motelog.console.health import Health
 from motelog.console.server import Console
 from motelog.core.addresses import format_address
 from motelog.core.broker.config import BrokerConfig
 from motelog.core.broker.server import Broker
-from motelog.core.errors import MotelogError
+from motelog.core.errors import MotelogError, leaves
 from motelog.core.metrics import Registry
 from motelog.core.namesrv.server import NameServer
 from motelog.core.state_file import StateFile
@@ -159,7 +160,8 @@ async def _start_all(
         gateway = Gateway(section, _log_of(section, broker, health))
         registry.add_counters("motelog_gateway", gateway.metrics.sample)
         await start("gateway", config.gateway.listen, gateway)
-        routes.operator = gateway.operator
+        assert gateway.operator is not None, "it has started"
+        routes.gateway = GatewayHere(gateway.operator)
 
 
 def _log_of(config: GatewayConfig, broker: Broker | None, health: Health) -> LogPort:
@@ -258,10 +260,3 @@ def _raise_listen_error(exc: BaseException, role: Role, listen: str) -> None:
             raise PortTakenError(role, listen) from exc
         if leaf.errno in (errno.EACCES, errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT):
             raise CannotListenError(role, listen, leaf.strerror or str(leaf)) from exc
-
-
-def leaves(exc: BaseException) -> list[BaseException]:
-    """Return the errors inside nested exception groups, in order."""
-    if isinstance(exc, BaseExceptionGroup):
-        return [leaf for inner in exc.exceptions for leaf in leaves(inner)]
-    return [exc]
