@@ -81,6 +81,7 @@ class Clients:
             assert number < 100, f"all connections are taken by {list(found)}"
             client = self.one(server, f"{prefix}{number}")
             name = worker_at(server.pid, client.address)
+            assert name is not None
             if name in found:
                 client.disconnect()
             else:

@@ -281,14 +281,17 @@ class DurableClient:
         assert self._socket is not None
         return self._socket.fileno()
 
-    def connect(self, address: tuple[str, int]) -> Connack | None:
-        """Connect and send again what is owed; None if the server goes away meanwhile."""
+    def connect(self, address: tuple[str, int], *, within_s: float = DEADLINE_S) -> Connack | None:
+        """Connect and send again what is owed; None if the server goes away meanwhile.
+
+        TimeoutError, and the client is away, if there is no answer in time.
+        """
         assert self.is_away
         self._in, self._out = b"", bytearray()
         session = self.session
         session.come()
         try:
-            self._socket = socket.create_connection(address, timeout=DEADLINE_S)
+            self._socket = socket.create_connection(address, timeout=within_s)
             self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             self._socket.sendall(session.take_out())
             while session.connack is None:
@@ -300,6 +303,9 @@ class DurableClient:
         except ConnectionError:
             self.break_off()
             return None
+        except TimeoutError:
+            self.break_off()
+            raise
         self._socket.setblocking(False)
         self.flush()
         return session.connack
