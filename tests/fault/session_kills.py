@@ -64,6 +64,8 @@ WORKER_WEIGHTS = (12, 2, 2, 1, 1, 1)
 WORKERS_KILLED_MAX = 3
 #: Longer than the others wait for a process that says nothing.
 PAUSE_S = 8.0
+#: What the process says when it hears that.
+LOST = "another gateway counts this one as lost"
 #: How long a client waits for CONNACK meanwhile.
 PATIENCE_S = 0.5
 LOAD_S_MAX = 1.5
@@ -293,7 +295,11 @@ class SessionKills:
             self._play(PAUSE_S)
         finally:
             worker.resume()
-            self._is_paused = False
+        # It ends the connections of those who have come meanwhile: paho must not be among them.
+        end = time.monotonic() + PAUSE_S
+        while LOST not in process.output() and time.monotonic() < end:
+            self._play(0.1)
+        self._is_paused = False
         self._play(LOAD_S_MAX, is_coming_back=True)
 
     def _one_worker(self, process: MotelogProcess) -> psutil.Process:
