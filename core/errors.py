@@ -1,6 +1,6 @@
 """Error trees of everything below the gateway: one root per part, leaves carry what is needed.
 
-Owns: StoreError, BrokerError, RemotingError and their leaves.
+Owns: StoreError, BrokerError, RemotingError and their leaves; what a group of errors has.
 Must not touch: anything; this module imports the standard library alone.
 """
 
@@ -9,6 +9,13 @@ from __future__ import annotations
 
 class MotelogError(Exception):
     """Root of every error Motelog raises on purpose."""
+
+
+def leaves(exc: BaseException) -> list[BaseException]:
+    """Return the errors inside nested exception groups, in order."""
+    if isinstance(exc, BaseExceptionGroup):
+        return [leaf for inner in exc.exceptions for leaf in leaves(inner)]
+    return [exc]
 
 
 class ConfigError(MotelogError):

@@ -6,12 +6,13 @@ Must not touch: files, the environment; ``core.config`` reads those.
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal
 
 import msgspec
 
 from motelog.core.addresses import parse_address
 
+NAME_MAX: Final = 64
 PositiveInt = Annotated[int, msgspec.Meta(ge=1)]
 
 
@@ -48,9 +49,14 @@ class GatewayConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     """HOST:PORT of every name server whose brokers keep the messages: ours, or Apache RocketMQ's.
     Empty: the broker of this process keeps them."""
 
-    name: Annotated[str, msgspec.Meta(min_length=1, max_length=64)] = "gateway"
+    name: Annotated[str, msgspec.Meta(min_length=1, max_length=NAME_MAX)] = "gateway"
     """Names this gateway in what it stores of its sessions; gateways of the same brokers have
     different ones."""
+
+    workers: Annotated[int, msgspec.Meta(ge=1, le=64)] = 1
+    """Processes that listen on the address and serve as one gateway; about one for each core. 1:
+    the gateway is in this process. More: each is a process of its own, NAME-1 to NAME-N, and
+    reaches its brokers through a name server. Limits and rates are for each of them."""
 
     append_wait_s: Annotated[float, msgspec.Meta(gt=0, le=300)] = 10.0
     """How long publishes wait for a broker elsewhere that is away; then they are refused."""
@@ -60,7 +66,7 @@ class GatewayConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
 
     connections_max: PositiveInt = 1_000_000
     """Clients connected at once, others are refused; the process's descriptor limit bounds it as
-    well."""
+    well. With ``workers``, of each: the system spreads connections by a hash, not evenly."""
 
     connect_timeout_s: PositiveInt = 10
     """How long a new connection may take until its CONNECT is complete."""
@@ -159,3 +165,10 @@ class GatewayConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     def __post_init__(self) -> None:
         for address in self.namesrv:
             parse_address(address, port_min=1)
+        longest = self.name_of(self.workers)
+        if self.workers > 1 and len(longest) > NAME_MAX:
+            raise ValueError(f"name is too long for {self.workers} workers: {longest}")
+
+    def name_of(self, worker: int) -> str:
+        """Return the name of a gateway that is one of several workers."""
+        return f"{self.name}-{worker}"

@@ -6,6 +6,10 @@ Owns: their names and meanings. Must not touch: exposition (core.metrics does th
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
+from typing import Final
+
+#: What is the same at all gateways of one log; the other gauges add up.
+SHARED: Final = frozenset({"retained_messages_now", "retained_bytes_now"})
 
 
 @dataclass(slots=True)

@@ -92,7 +92,7 @@ class Gateway:
         task_status: trio.TaskStatus[None],
     ) -> None:
         config = self._config
-        listener_socket = open_listener(config.listen)
+        listener_socket = open_listener(config.listen, is_shared=config.workers > 1)
         self.address = listener_socket.getsockname()[:2]
         connections_max = _connections_max(config.connections_max)
         reactor = Reactor(

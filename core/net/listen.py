@@ -1,6 +1,7 @@
 """Listening sockets: the one way in which a role opens one.
 
-Owns: the socket's options and its backlog, the log line when accepting fails.
+Owns: the socket's options and its backlog, an address that processes share, the log line when
+accepting fails.
 Must not touch: accepting (the reactor), which addresses are allowed (the configuration).
 """
 
@@ -9,7 +10,7 @@ from __future__ import annotations
 import socket
 from typing import Final
 
-from motelog.core.addresses import parse_address
+from motelog.core.addresses import format_address, parse_address
 
 # Connections that the system completes before the reactor accepts them. After an outage all devices
 # come back at once. The system's own limit (net.core.somaxconn) may be lower.
@@ -21,17 +22,50 @@ ACCEPTING_RESTS: Final = (
 ACCEPT_LINE_PERIOD_S: Final = 60.0
 
 
-def open_listener(address: str) -> socket.socket:
-    """Return a bound, listening, non-blocking socket; OSError names the address if it is taken."""
-    host, port = parse_address(address)
-    family, kind, protocol, _, target = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-    listener = socket.socket(family, kind, protocol)
+def open_listener(address: str, *, is_shared: bool = False) -> socket.socket:
+    """Return a bound, listening, non-blocking socket; OSError names the address if it is taken.
+
+    ``is_shared``: other processes of ours listen on it too, and the system gives each new
+    connection to one of them (``hold_address``).
+    """
+    listener = _bound(address, is_shared=is_shared)
     try:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind(target)
         listener.listen(LISTEN_BACKLOG)
         listener.setblocking(False)
     except OSError as exc:
         listener.close()
-        raise OSError(exc.errno, f"cannot listen on {address}: {exc.strerror}") from exc
+        raise _refused(address, exc) from exc
     return listener
+
+
+def hold_address(address: str) -> socket.socket:
+    """Return a socket that keeps an address for shared listeners until it is closed.
+
+    It does not listen. OSError names the address if it is taken, also by shared listeners: two
+    servers must not divide the connections of one address without knowing it.
+    """
+    with _bound(address, is_shared=False) as alone:
+        host, port = alone.getsockname()[:2]
+        held = _bound(format_address(host, port), is_shared=True)
+    # While no process listens, the address is still ours: SO_REUSEADDR would let others have it.
+    held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 0)
+    return held
+
+
+def _bound(address: str, *, is_shared: bool) -> socket.socket:
+    host, port = parse_address(address)
+    family, kind, protocol, _, target = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+    bound = socket.socket(family, kind, protocol)
+    try:
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if is_shared:
+            bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        bound.bind(target)
+    except OSError as exc:
+        bound.close()
+        raise _refused(address, exc) from exc
+    return bound
+
+
+def _refused(address: str, exc: OSError) -> OSError:
+    return OSError(exc.errno, f"cannot listen on {address}: {exc.strerror}")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from collections.abc import Set as AbstractSet
-from typing import Any, Final
+from typing import Any, Final, Self
 
 import trio
 
@@ -16,6 +16,7 @@ from motelog.bridge.client import Client
 from motelog.bridge.pull import HOLD_S
 from motelog.core.message import TIMER_DELIVER_MS, encode_properties
 from motelog.core.topic_names import GATEWAY_GROUP
+from motelog.gateway.config import GatewayConfig
 from motelog.gateway.log.log_port import LogRead, QueueHandle, Settled, Ticket, Waiting
 from motelog.gateway.log.remote.appends import Appends, Part
 from motelog.gateway.log.remote.links import BrokerLinks
@@ -81,6 +82,15 @@ class RemoteLog:
         self.on_topic_created = self._topics.on_created
         self.on_topic_refused = self._topics.on_refused
         self.on_growth = self._reads.on_growth
+
+    @classmethod
+    def of(cls, config: GatewayConfig) -> Self:
+        """Return the log that a gateway's section names."""
+        return cls(
+            ";".join(config.namesrv),
+            wait_s=config.append_wait_s,
+            waiting_bytes_max=config.append_wait_bytes_max,
+        )
 
     def settle_soon(self) -> None:
         """Do nothing: what was appended is sent as soon as the reactor waits."""

@@ -103,6 +103,8 @@ class SessionJournal:
         # The record that says so; the view is current once it has been read back.
         self._started: tuple[int, Ticket] | None = None
         self._marks: list[Mark] = []
+        # The last append since the last tick that had some: a turn is shorter.
+        self._marked: Ticket = SETTLED
         # Not read back: the changes of each client, who has some by the record's number, positions.
         self._written: dict[str, deque[_Written]] = {}
         self._writers: deque[tuple[int, tuple[str, ...]]] = deque()
@@ -181,8 +183,13 @@ class SessionJournal:
         self._marks.append(mark)
 
     def commit(self) -> Ticket:
-        """Append the steps that were collected, as one batch."""
-        return self._append(self._collected()) if self._marks else SETTLED
+        """Append the steps that were collected, as one batch; return the ticket of this turn's.
+
+        Another record may have taken them along: no answer must leave before that is in the log.
+        """
+        if self._marks:
+            self._append(self._collected())
+        return self._marked
 
     def tick(self, positions: Mapping[str, int], progress: Sequence[Progress]) -> Ticket:
         """Append how far delivery has got: live positions, and who is not at them.
@@ -195,6 +202,7 @@ class SessionJournal:
 
         While other gateways live, there is always a record, and runs that are silent are lost.
         """
+        self._marked = SETTLED
         owed = self._owed
         for entry in progress:
             owed[entry.client_id] = entry
@@ -270,6 +278,8 @@ class SessionJournal:
         ticket = self._log_port.append([message_of(r, self._queue, now_ms) for r in records])
         for record in records:
             self._note(record, ticket)
+        if isinstance(records[0], MarksRecord):
+            self._marked = ticket
         return ticket
 
     def _note(self, record: Record, ticket: Ticket) -> None:

@@ -67,6 +67,16 @@ class MotelogConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
                 'the role "gateway" needs the role "broker" in the same process, or '
                 "gateway.namesrv: the name servers of the brokers that keep its messages"
             )
+        if (
+            "gateway" in self.roles
+            and self.gateway.workers > 1
+            and "namesrv" not in self.roles
+            and not (self.gateway.namesrv or (self.broker is not None and self.broker.namesrv))
+        ):
+            raise ValueError(
+                f"{self.gateway.workers} workers find their broker through a name server: "
+                'gateway.workers needs gateway.namesrv, or the role "namesrv" in the same process'
+            )
 
 
 def load_config(path: str | Path) -> MotelogConfig:

@@ -22,13 +22,14 @@ import msgspec
 import trio
 
 from motelog.config import MotelogConfig, Role
+from motelog.console.asking import GatewayHere
 from motelog.console.gateway import GatewayRoutes
 from motelog.console.health import Health
 from motelog.console.server import Console
 from motelog.core.addresses import format_address
 from motelog.core.broker.config import BrokerConfig
 from motelog.core.broker.server import Broker
-from motelog.core.errors import MotelogError
+from motelog.core.errors import MotelogError, leaves
 from motelog.core.metrics import Registry
 from motelog.core.namesrv.server import NameServer
 from motelog.core.state_file import StateFile
@@ -38,6 +39,7 @@ from motelog.gateway.log.local_log import LocalLog
 from motelog.gateway.log.log_port import LogPort
 from motelog.gateway.log.remote_log import RemoteLog
 from motelog.gateway.server import Gateway
+from motelog.workers.supervisor import Workers
 
 logger = logging.getLogger(__name__)
 
@@ -79,6 +81,8 @@ class Roles:
     """The roles that run, by name."""
 
     addresses: dict[Role, Address] = field(default_factory=dict)
+    #: Processes of the gateway; 1 is this one.
+    workers: int = 1
 
 
 @dataclass(slots=True)
@@ -101,7 +105,7 @@ async def run_roles(
     """
     health = Health()
     registry = Registry()
-    roles = Roles()
+    roles = Roles(workers=config.gateway.workers)
     running: list[_Running] = []
     async with trio.open_nursery() as nursery:
         try:
@@ -156,10 +160,20 @@ async def _start_all(
         _watch(broker, health)
     if "gateway" in config.roles:
         section = _beside_store(config)
-        gateway = Gateway(section, _log_of(section, broker, health))
-        registry.add_counters("motelog_gateway", gateway.metrics.sample)
-        await start("gateway", config.gateway.listen, gateway)
-        routes.operator = gateway.operator
+        if section.workers > 1:
+            workers = Workers(_with_names(section, config, roles))
+            health.doing["gateway"] = lambda: workers.starting
+            registry.add_counters("motelog_gateway", workers.sample)
+            await start("gateway", config.gateway.listen, workers)
+            health.checks["workers"] = lambda: workers.fault
+            health.checks["log"] = lambda: workers.outage
+            routes.gateway = workers.gateway
+        else:
+            gateway = Gateway(section, _log_of(section, broker, health))
+            registry.add_counters("motelog_gateway", gateway.metrics.sample)
+            await start("gateway", config.gateway.listen, gateway)
+            assert gateway.operator is not None, "it has started"
+            routes.gateway = GatewayHere(gateway.operator)
 
 
 def _log_of(config: GatewayConfig, broker: Broker | None, health: Health) -> LogPort:
@@ -167,11 +181,7 @@ def _log_of(config: GatewayConfig, broker: Broker | None, health: Health) -> Log
     if not config.namesrv:
         assert broker is not None, "checked by MotelogConfig"
         return LocalLog(broker.api)
-    log = RemoteLog(
-        ";".join(config.namesrv),
-        wait_s=config.append_wait_s,
-        waiting_bytes_max=config.append_wait_bytes_max,
-    )
+    log = RemoteLog.of(config)
     health.doing["gateway"] = lambda: f"asking the name servers {', '.join(config.namesrv)}"
     health.checks["log"] = lambda: log.outage
     return log
@@ -226,6 +236,14 @@ def _with_namesrv(config: BrokerConfig, roles: Roles) -> BrokerConfig:
     return msgspec.structs.replace(config, namesrv=(format_address(host, port),))
 
 
+def _with_names(section: GatewayConfig, config: MotelogConfig, roles: Roles) -> GatewayConfig:
+    """Return the section; where it names no name server, with those that our broker is known to."""
+    if section.namesrv:
+        return section
+    assert config.broker is not None, "checked by MotelogConfig"
+    return msgspec.structs.replace(section, namesrv=_with_namesrv(config.broker, roles).namesrv)
+
+
 def _beside_store(config: MotelogConfig) -> GatewayConfig:
     """Return the gateway's section with a view beside the store, unless it names one.
 
@@ -258,10 +276,3 @@ def _raise_listen_error(exc: BaseException, role: Role, listen: str) -> None:
             raise PortTakenError(role, listen) from exc
         if leaf.errno in (errno.EACCES, errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT):
             raise CannotListenError(role, listen, leaf.strerror or str(leaf)) from exc
-
-
-def leaves(exc: BaseException) -> list[BaseException]:
-    """Return the errors inside nested exception groups, in order."""
-    if isinstance(exc, BaseExceptionGroup):
-        return [leaf for inner in exc.exceptions for leaf in leaves(inner)]
-    return [exc]

@@ -1,6 +1,7 @@
 """Kills: a gateway with persistent sessions is killed with SIGKILL, round after round.
 
-Usage: python -m tests.fault.session_kills [--rounds 200] [--seed N] [--folder DIR] [--json]
+Usage: python -m tests.fault.session_kills [--rounds 200] [--workers N] [--seed N] [--folder DIR]
+                                           [--json]
 
 All rounds use one folder, one port and the same clients. Publishers number their messages for each
 topic and QoS; subscribers are at QoS 1, at QoS 2, or at 1 for messages at 2; one publisher and one
@@ -11,6 +12,12 @@ acknowledgements are held back, subscriptions are made.
     sync      the same, where acknowledgements wait for the disk
     start     killed while the clients come back
     stop      ended with SIGTERM
+
+With ``--workers N`` the gateway is several processes, and most rounds are about one of them:
+
+    worker    one after the other is killed while the server and the others go on; clients come back
+              to whichever takes them. Then the server is killed or stopped
+    pause     one stands still for so long that the others take it for dead, and then goes on
 
 Whenever a subscriber gets a message, for each topic and QoS: the first copies come in the order in
 which they were published, without a gap, and at QoS 2 there is no second copy. Whenever a client
@@ -39,16 +46,28 @@ from pathlib import Path
 from typing import Any
 
 import paho.mqtt.client as paho
+import psutil
 from paho.mqtt.enums import CallbackAPIVersion
 
 from motelog.testing import MotelogProcess
 from tests.support.delivery_audit import Audit, AuditError, Received
 from tests.support.durable_client import Arrived, BadAnswerError, ClientSession, DurableClient
 from tests.support.rounds import Report
+from tests.support.worker_processes import clients_of, workers_of
 
 KINDS = ("async", "sync", "start", "stop")
 #: Of KINDS, by chance: a start is quick and a stop is not what this is about.
 WEIGHTS = (6, 3, 2, 1)
+WORKER_KINDS = ("worker", "pause", *KINDS)
+WORKER_WEIGHTS = (12, 2, 2, 1, 1, 1)
+#: Processes that are killed in one round, at most.
+WORKERS_KILLED_MAX = 3
+#: Longer than the others wait for a process that says nothing.
+PAUSE_S = 8.0
+#: What the process says when it hears that.
+LOST = "another gateway counts this one as lost"
+#: How long a client waits for CONNACK meanwhile.
+PATIENCE_S = 0.5
 LOAD_S_MAX = 1.5
 DRAINED_WITHIN_S = 60.0
 #: Unacknowledged messages of one publisher.
@@ -190,8 +209,10 @@ class Subscriber:
 class SessionKills:
     """Rounds over one folder, which must be empty at the start."""
 
-    def __init__(self, folder: Path, seed: int) -> None:
+    def __init__(self, folder: Path, seed: int, workers: int) -> None:
         self._folder = folder
+        self._workers = workers
+        self._is_paused = False
         self._chance = random.Random(seed)
         self._port = _free_port()
         self._audit = Audit()
@@ -241,11 +262,55 @@ class SessionKills:
                     self._joined += 1
                     self._join(self._newcomer())
                 self._play(self._chance.uniform(0.1, LOAD_S_MAX))
-                if kind != "stop":
+                if kind == "worker":
+                    self._kill_workers(process)
+                elif kind == "pause":
+                    self._pause_worker(process)
+                if kind != "stop" and (kind in KINDS or self._chance.random() < 0.5):
                     process.kill()
         self._all_away()
         self._audit.check()
         return Round(kind, self._audit.acknowledged - before)
+
+    def _kill_workers(self, process: MotelogProcess) -> None:
+        for _ in range(self._chance.randint(1, WORKERS_KILLED_MAX)):
+            victim = self._one_worker(process)
+            victim.kill()
+            # Its address takes no more connections, so that paho does not come back in vain.
+            psutil.wait_procs([victim], DRAINED_WITHIN_S)
+            self._play(self._chance.uniform(0.1, LOAD_S_MAX), is_coming_back=True)
+
+    def _pause_worker(self, process: MotelogProcess) -> None:
+        worker = self._one_worker(process)
+        for one in (self._paho_reader, self._paho_writer):
+            one.stop()  # it would wait for an answer until the pause is over
+        worker.suspend()
+        self._is_paused = True
+        try:
+            self._play(1.0)  # some of it into the sockets of the process
+            theirs = clients_of(worker.pid)
+            for client in self._clients():
+                if not client.is_away and client.address in theirs:
+                    client.break_off()
+            self._play(PAUSE_S)
+        finally:
+            worker.resume()
+        # It ends the connections of those who have come meanwhile: paho must not be among them.
+        end = time.monotonic() + PAUSE_S
+        while LOST not in process.output() and time.monotonic() < end:
+            self._play(0.1)
+        self._is_paused = False
+        self._play(LOAD_S_MAX, is_coming_back=True)
+
+    def _one_worker(self, process: MotelogProcess) -> psutil.Process:
+        found: list[int] = []
+
+        def is_found() -> bool:
+            found[:] = workers_of(process.pid).values()
+            return bool(found)
+
+        _wait_until(is_found, "no gateway process is started")
+        return psutil.Process(self._chance.choice(sorted(found)))
 
     def end(self) -> str:
         """Have everything delivered that was published; return what came more than once."""
@@ -272,6 +337,7 @@ class SessionKills:
 
     def _process(self, flush: str) -> MotelogProcess:
         options = [f"--mqtt=127.0.0.1:{self._port}", "--flush", flush]
+        options += [f"--workers={self._workers}"]
         return MotelogProcess(data=self._folder, options=options)
 
     def _missing(self) -> list[str]:
@@ -299,7 +365,8 @@ class SessionKills:
 
     def _paho_come_back(self) -> None:
         for one in (self._paho_reader, self._paho_writer):
-            one.come_back(self._port)
+            if not one.client.is_connected():
+                one.come_back(self._port)
 
     def _come_back(self, away: set[str]) -> None:
         clients = self._clients()
@@ -311,8 +378,13 @@ class SessionKills:
     def _connect(self, client: DurableClient) -> None:
         name = client.session.client_id
         connack = None
+        address = ("127.0.0.1", self._port)
         with suppress(ConnectionError):
-            connack = client.connect(("127.0.0.1", self._port))
+            if self._is_paused:
+                with suppress(TimeoutError):  # it may be the one that stands still
+                    connack = client.connect(address, within_s=PATIENCE_S)
+            else:
+                connack = client.connect(address)
         if connack is None:
             return  # killed meanwhile
         if connack.reason_code:
@@ -354,8 +426,11 @@ class SessionKills:
 
     # --- load ----------------------------------------------------------------------------
 
-    def _play(self, seconds: float) -> None:
-        """Publish, acknowledge, break connections by chance for some time."""
+    def _play(self, seconds: float, *, is_coming_back: bool = False) -> None:
+        """Publish, acknowledge, break connections by chance for some time.
+
+        ``is_coming_back``: who is away does not stay away for long.
+        """
         chance = self._chance
         end = time.monotonic() + seconds
         generation = self._number // ROUNDS_PER_TOPIC
@@ -364,6 +439,8 @@ class SessionKills:
                 if not publisher.client.is_away:
                     for _ in range(chance.randrange(4)):
                         publisher.publish(chance, generation)
+            if is_coming_back:
+                self._paho_come_back()
             self._paho_writer.publish(chance, 7, generation)
             for one in self._clients():
                 if chance.random() < 0.03:
@@ -371,7 +448,7 @@ class SessionKills:
                 if not one.session.holds_back:
                     one.session.acknowledge()
                     one.flush()
-                if chance.random() < 0.004:
+                if chance.random() < (0.1 if is_coming_back and one.is_away else 0.004):
                     self._disturb(one)
             self._wait(chance.uniform(0, 0.01))
             self._audit.check()
@@ -430,13 +507,16 @@ def _free_port() -> int:
         return port
 
 
-def rounds(folder: Path, seed: int, count: int, *, note: Callable[[str], None]) -> Iterator[Round]:
+def rounds(
+    folder: Path, seed: int, count: int, *, note: Callable[[str], None], workers: int = 1
+) -> Iterator[Round]:
     """Do rounds by chance, every kind among the first ones; ``note`` is told the last word."""
-    kills = SessionKills(folder, seed)
+    kinds, weights = (WORKER_KINDS, WORKER_WEIGHTS) if workers > 1 else (KINDS, WEIGHTS)
+    kills = SessionKills(folder, seed, workers)
     kills.first()
     chance = random.Random(seed)
     for number in range(count):
-        kind = KINDS[number] if number < len(KINDS) else chance.choices(KINDS, WEIGHTS)[0]
+        kind = kinds[number] if number < len(kinds) else chance.choices(kinds, weights)[0]
         yield kills.run(kind)
     note(kills.end())
 
@@ -444,6 +524,7 @@ def rounds(folder: Path, seed: int, count: int, *, note: Callable[[str], None]) 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.fault.session_kills")
     parser.add_argument("--rounds", type=int, default=200)
+    parser.add_argument("--workers", type=int, default=1, help="processes of the gateway")
     parser.add_argument("--seed", type=int, default=None)
     parser.add_argument("--folder", type=Path, default=None, help="for the data; else below /tmp")
     parser.add_argument("--json", action="store_true")
@@ -453,7 +534,7 @@ def main() -> int:
     done: list[Round] = []
     said: list[str] = []
     try:
-        for one in rounds(folder, report.seed, args.rounds, note=said.append):
+        for one in rounds(folder, report.seed, args.rounds, note=said.append, workers=args.workers):
             done.append(one)
             sys.stderr.write(
                 f"round {len(done)} of {args.rounds}: {one.kind}, {one.acknowledged} acknowledged\n"

@@ -25,6 +25,7 @@ def test_every_address_of_the_ready_line_answers(motelog_stack: MotelogProcess) 
         "namesrv",
         "broker",
         "admin",
+        "workers",
         "data",
         "data_bytes",
     }

@@ -47,6 +47,7 @@ class Sending:
     topic: str
     payload: bytes
     qos: int
+    retain: bool = False
     is_released: bool = False
 
 
@@ -91,8 +92,9 @@ class ClientSession:
         #: The last CONNACK, reason codes of the last SUBACK; None while it is waited for.
         self.connack: Connack | None = None
         self.granted: list[int] | None = None
-        #: Whether the server has said that it ends the connection.
+        #: Whether the server has said that it ends the connection, and why.
         self.is_ended = False
+        self.end_code = 0
         #: While set, acknowledgements wait.
         self.holds_back = False
         self._owed: list[bytes] = []
@@ -141,7 +143,7 @@ class ClientSession:
     def unsubscribe(self, *filters: str) -> None:
         self._out += encode_unsubscribe(self.version, Unsubscribe(SUBSCRIBE_ID, filters))
 
-    def publish(self, topic: str, payload: bytes, qos: int) -> None:
+    def publish(self, topic: str, payload: bytes, qos: int, *, retain: bool = False) -> None:
         """Send a message at QoS 1 or 2 and remember it until the server has it."""
         packet_id = self._last_packet_id
         while True:
@@ -149,7 +151,7 @@ class ClientSession:
             if packet_id not in self.sending:
                 break
         self._last_packet_id = packet_id
-        message = self.sending[packet_id] = Sending(topic, payload, qos)
+        message = self.sending[packet_id] = Sending(topic, payload, qos, retain)
         self._out += self._publish(message, packet_id, 0)
 
     def disconnect(self) -> None:
@@ -172,7 +174,8 @@ class ClientSession:
         name = message.topic.encode()
         body = len(name).to_bytes(2, "big") + name + packet_id.to_bytes(2, "big")
         body += (b"\x00" if self.version == 5 else b"") + message.payload
-        return bytes((0x30 | message.qos << 1 | flags,)) + varint(len(body)) + body
+        first_byte = 0x30 | message.qos << 1 | message.retain | flags
+        return bytes((first_byte,)) + varint(len(body)) + body
 
     def _answer(self, first_byte: int, packet_id: int) -> None:
         packet = _ack(first_byte, packet_id)
@@ -208,6 +211,7 @@ class ClientSession:
             self.granted = list(decode_suback(self.version, body).reason_codes)
         elif first_byte == 0xE0:
             self.is_ended = True
+            self.end_code = body[0] if body else 0
         elif first_byte not in (0xB0, 0xD0):
             raise BadAnswerError(f"{self.client_id} is sent {first_byte:#x} {body.hex()}")
 
@@ -266,18 +270,28 @@ class DurableClient:
     def is_away(self) -> bool:
         return self._socket is None
 
+    @property
+    def address(self) -> tuple[str, int]:
+        """Our (host, port) of the connection."""
+        assert self._socket is not None
+        host, port = self._socket.getsockname()[:2]
+        return host, port
+
     def fileno(self) -> int:
         assert self._socket is not None
         return self._socket.fileno()
 
-    def connect(self, address: tuple[str, int]) -> Connack | None:
-        """Connect and send again what is owed; None if the server goes away meanwhile."""
+    def connect(self, address: tuple[str, int], *, within_s: float = DEADLINE_S) -> Connack | None:
+        """Connect and send again what is owed; None if the server goes away meanwhile.
+
+        TimeoutError, and the client is away, if there is no answer in time.
+        """
         assert self.is_away
         self._in, self._out = b"", bytearray()
         session = self.session
         session.come()
         try:
-            self._socket = socket.create_connection(address, timeout=DEADLINE_S)
+            self._socket = socket.create_connection(address, timeout=within_s)
             self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             self._socket.sendall(session.take_out())
             while session.connack is None:
@@ -289,6 +303,9 @@ class DurableClient:
         except ConnectionError:
             self.break_off()
             return None
+        except TimeoutError:
+            self.break_off()
+            raise
         self._socket.setblocking(False)
         self.flush()
         return session.connack

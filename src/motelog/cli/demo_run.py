@@ -21,7 +21,7 @@ import trio
 from motelog.bridge.pull import PullConsumer
 from motelog.cli.mqtt_client import MqttClient, connect
 from motelog.cli.tools import find_java, has_pyspark
-from motelog.roles import leaves
+from motelog.core.errors import leaves
 from motelog.testing import MotelogProcess
 
 TOPIC: Final = "telemetry"

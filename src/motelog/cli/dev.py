@@ -33,6 +33,7 @@ LISTEN_VARIABLES = {
 }
 DIRECTORY_VARIABLE = "MOTELOG__BROKER__STORE__DIRECTORY"
 FLUSH_VARIABLE = "MOTELOG__BROKER__STORE__FLUSH"
+WORKERS_VARIABLE = "MOTELOG__GATEWAY__WORKERS"
 # All roles run here, whatever a variable says.
 ROLES_VARIABLE = "MOTELOG__ROLES"
 
@@ -86,6 +87,16 @@ def dev(
             show_envvar=False,
         ),
     ] = "127.0.0.1:8080",
+    workers: Annotated[
+        int,
+        typer.Option(
+            min=1,
+            metavar="N",
+            help="Gateway processes that share the MQTT listener; 1: none of its own.",
+            envvar=WORKERS_VARIABLE,
+            show_envvar=False,
+        ),
+    ] = 1,
     data: Annotated[
         Path | None,
         typer.Option(metavar="DIR", help="Where messages are kept. [default: ./motelog-data]"),
@@ -124,7 +135,7 @@ def dev(
     if ephemeral:
         directory = Path(tempfile.mkdtemp(prefix="motelog-"))
     try:
-        config = _config(listen, directory, ephemeral=ephemeral, flush=flush)
+        config = _config(listen, directory, ephemeral=ephemeral, flush=flush, workers=workers)
         _serve(config, directory, json=json)
     finally:
         if ephemeral:
@@ -142,7 +153,7 @@ def _check_addresses(listen: dict[str, str]) -> None:
 
 
 def _config(
-    listen: dict[str, str], directory: Path, *, ephemeral: bool, flush: Flush
+    listen: dict[str, str], directory: Path, *, ephemeral: bool, flush: Flush, workers: int
 ) -> MotelogConfig:
     from motelog.config import config_of
 
@@ -156,10 +167,11 @@ def _config(
     table: dict[str, object] = {
         "namesrv": {"listen": listen["--namesrv"]},
         "broker": {"listen": listen["--broker"], "store": store},
-        "gateway": {"listen": listen["--mqtt"]},
+        "gateway": {"listen": listen["--mqtt"], "workers": workers},
         "admin": {"listen": listen["--admin"]},
     }
-    settled = {*LISTEN_VARIABLES.values(), DIRECTORY_VARIABLE, FLUSH_VARIABLE, ROLES_VARIABLE}
+    settled = {*LISTEN_VARIABLES.values(), DIRECTORY_VARIABLE, FLUSH_VARIABLE, WORKERS_VARIABLE}
+    settled.add(ROLES_VARIABLE)
     return config_of(table, name="motelog dev", fixed=settled)
 
 
@@ -192,6 +204,7 @@ def ready_line(roles: Roles, directory: Path) -> dict[str, object]:
         "namesrv": text["namesrv"],
         "broker": text["broker"],
         "admin": text["console"],
+        "workers": roles.workers,
         "data": str(directory.absolute()),
         "data_bytes": _used_bytes(directory),
     }
@@ -216,9 +229,10 @@ def _ready_text(roles: Roles, directory: Path, promise: str) -> str:
     used_bytes = line["data_bytes"]
     assert isinstance(used_bytes, int)
     used = f"{used_bytes / 1024**2:,.0f} MiB of the disk"
+    processes = f" ({roles.workers} processes)" if roles.workers > 1 else ""
     namesrv = "" if line["namesrv"] == "127.0.0.1:9876" else f" --namesrv {line['namesrv']}"
     return f"""Motelog is ready.
-  MQTT         {line["mqtt"]}
+  MQTT         {line["mqtt"]}{processes}
   name server  {line["namesrv"]}
   broker       {line["broker"]}
   admin        http://{line["admin"]}/health/ready  /metrics

@@ -14,10 +14,10 @@ import trio
 
 from motelog.cli.output import CliError, write_error, write_json
 from motelog.config import MotelogConfig
-from motelog.core.errors import MotelogError
+from motelog.core.errors import MotelogError, leaves
 from motelog.core.store.disk.files import NO_ROOM, no_room_text
 from motelog.core.store.state.progress import OnProgress, StartProgress
-from motelog.roles import CannotListenError, PortTakenError, Roles, leaves, run_roles
+from motelog.roles import CannotListenError, PortTakenError, Roles, run_roles
 
 
 def serve(

@@ -41,11 +41,14 @@ def up(
         if json:
             import os
 
-            write_json({"event": "ready", "pid": os.getpid(), **addresses})
+            workers = {"workers": roles.workers} if "gateway" in addresses else {}
+            write_json({"event": "ready", "pid": os.getpid(), **addresses, **workers})
             return
         write("Motelog is ready.")
         for role, address in addresses.items():
-            write(f"  {role:<9}{address}")
+            is_several = role == "gateway" and roles.workers > 1
+            processes = f" ({roles.workers} processes)" if is_several else ""
+            write(f"  {role:<9}{address}{processes}")
         if loaded.broker is not None:
             write(f"Messages are {loaded.broker.store.promise}.")
 

@@ -88,6 +88,19 @@ def test_a_gateway_may_have_its_brokers_elsewhere(tmp_path: Path) -> None:
     assert "a port is at least 1" in fault
 
 
+def test_workers_need_a_name_server_to_find_their_broker(tmp_path: Path) -> None:
+    workers = "[gateway]\nworkers = 2\n"
+    assert load_config(write(tmp_path, STORE + workers)).gateway.workers == 2
+    alone = f'roles = ["broker", "gateway"]\n{STORE}{workers}'
+    (fault,) = faults(write(tmp_path, alone))
+    assert "gateway.workers needs gateway.namesrv, or the role" in fault
+    load_config(write(tmp_path, f'{alone}namesrv = ["127.0.0.1:9876"]\n'))
+    load_config(write(tmp_path, f'{alone}[broker]\nnamesrv = ["127.0.0.1:9876"]\n'))
+    load_config(write(tmp_path, alone.replace("2", "1")))
+    (fault,) = faults(write(tmp_path, f'{STORE}{workers}name = "{63 * "n"}"\n'))
+    assert "name is too long for 2 workers" in fault
+
+
 def test_unknown_role_and_unknown_section_are_reported_together(tmp_path: Path) -> None:
     found = faults(write(tmp_path, 'roles = ["brokr"]\n[gatway]\nlisten = "x"\n'))
     assert found == [

@@ -9,6 +9,7 @@ import trio
 import trio.testing
 from starlette.applications import Starlette
 
+from motelog.console.asking import GatewayHere
 from motelog.console.gateway import GatewayRoutes
 from motelog.core.errors import StoreFullError
 from tests.conformance.peers import Gateway
@@ -23,7 +24,7 @@ async def ask(routes: GatewayRoutes, method: str, path: str) -> tuple[int, dict[
 
 def started(gateway: Gateway) -> GatewayRoutes:
     routes = GatewayRoutes()
-    routes.operator = gateway.stage.operator
+    routes.gateway = GatewayHere(gateway.stage.operator)
     return routes
 
 

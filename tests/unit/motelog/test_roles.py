@@ -30,7 +30,7 @@ class FakeService:
     metrics = type("FakeMetrics", (), {"sample": staticmethod(dict)})
     api = type("FakeApi", (), {"fence_reason": None})
     is_registered = True
-    operator = None
+    operator = object()
 
     start_progress: StartProgress | None = None
 

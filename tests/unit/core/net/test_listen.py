@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import errno
 import socket
-from contextlib import closing
+from contextlib import closing, suppress
 
 import pytest
 
-from motelog.core.net.listen import open_listener
+from motelog.core.net.listen import hold_address, open_listener
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1:0", "localhost:0"])
@@ -33,3 +33,34 @@ def test_a_taken_address_is_named() -> None:
 def test_what_is_no_address_is_refused(address: str) -> None:
     with pytest.raises(ValueError, match=r"address|HOST:PORT|65535"):
         open_listener(address)
+
+
+def test_an_address_is_shared_by_those_who_say_so() -> None:
+    with closing(hold_address("127.0.0.1:0")) as held:
+        host, port = held.getsockname()
+        address = f"{host}:{port}"
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection((host, port), timeout=5)
+        with (
+            closing(open_listener(address, is_shared=True)) as one,
+            closing(open_listener(address, is_shared=True)) as other,
+        ):
+            met: set[socket.socket] = set()
+            while len(met) < 2:  # by a hash of the client's port
+                with closing(socket.create_connection((host, port), timeout=5)):
+                    for listener in (one, other):
+                        with suppress(BlockingIOError):
+                            listener.accept()[0].close()
+                            met.add(listener)
+            for attempt in (open_listener, hold_address):
+                with pytest.raises(OSError, match=f"cannot listen on {address}"):
+                    attempt(address)
+
+
+def test_a_held_address_is_kept_while_nobody_listens() -> None:
+    with closing(hold_address("127.0.0.1:0")) as held:
+        host, port = held.getsockname()
+        open_listener(f"{host}:{port}", is_shared=True).close()
+        with pytest.raises(OSError, match="in use"):
+            open_listener(f"{host}:{port}")
+    open_listener(f"{host}:{port}").close()

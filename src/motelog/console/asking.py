@@ -1,0 +1,109 @@
+"""What the console asks of a gateway, whichever process that is in.
+
+Owns: the questions, how long an answer may take. Must not touch: HTTP, what the answers are made of
+(``gateway.operator`` does that).
+
+Answers are what JSON can have.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Final, Protocol, TypeVar
+
+import trio
+
+from motelog.core.errors import MotelogError
+from motelog.gateway.errors import SessionInUseError, TopicFilterError
+from motelog.gateway.operator import Operator
+from motelog.gateway.state.view import ViewError
+
+_T = TypeVar("_T")
+
+ANSWER_WITHIN_S: Final = 10.0
+
+
+class RefusedError(MotelogError):
+    """A question has no answer; ``status`` is HTTP's: 400, 409, or 503 while there is none."""
+
+    def __init__(self, why: str, status: int = 503) -> None:
+        super().__init__(why)
+        self.status = status
+
+
+class AskedGateway(Protocol):
+    """A gateway that answers. None and False: there is nothing of this name. RefusedError."""
+
+    async def list_retained(self, topic_filter: str, after: str, limit: int) -> dict[str, Any]: ...
+
+    async def get_retained(self, topic: str) -> dict[str, Any] | None: ...
+
+    async def delete_retained(self, topic: str) -> bool: ...
+
+    async def list_sessions(self, prefix: str, after: str, limit: int) -> dict[str, Any]: ...
+
+    async def get_session(self, client_id: str) -> dict[str, Any] | None: ...
+
+    async def end_session(self, client_id: str) -> bool: ...
+
+
+class GatewayHere:
+    """The gateway of this process."""
+
+    def __init__(self, operator: Operator) -> None:
+        self._operator = operator
+
+    async def list_retained(self, topic_filter: str, after: str, limit: int) -> dict[str, Any]:
+        return _answer(partial(self._operator.list_retained, topic_filter, after, limit))._asdict()
+
+    async def get_retained(self, topic: str) -> dict[str, Any] | None:
+        found = _answer(partial(self._operator.get_retained, topic))
+        if found is None:
+            return None
+        message, payload = found
+        return {**message, "payload": base64.b64encode(payload).decode()}
+
+    async def delete_retained(self, topic: str) -> bool:
+        return await _settled(partial(self._operator.delete_retained, topic))
+
+    async def list_sessions(self, prefix: str, after: str, limit: int) -> dict[str, Any]:
+        return _answer(partial(self._operator.list_sessions, prefix, after, limit))._asdict()
+
+    async def get_session(self, client_id: str) -> dict[str, Any] | None:
+        return _answer(partial(self._operator.get_session, client_id))
+
+    async def end_session(self, client_id: str) -> bool:
+        return await _settled(partial(self._operator.end_session, client_id))
+
+
+def _answer(ask: Callable[[], _T]) -> _T:
+    """Ask the gateway; its errors become refusals."""
+    try:
+        return ask()
+    except TopicFilterError as exc:
+        raise RefusedError(str(exc), 400) from exc
+    except SessionInUseError as exc:
+        raise RefusedError(str(exc), 409) from exc
+    except ViewError as exc:
+        raise RefusedError(str(exc)) from exc
+
+
+async def _settled(begin: Callable[[Callable[[MotelogError | None], None]], bool]) -> bool:
+    """Wait until the log has what ``begin`` appends; False if there is nothing to do."""
+    done = trio.Event()
+    failed: list[MotelogError] = []
+
+    def settled(error: MotelogError | None) -> None:
+        if error is not None:
+            failed.append(error)
+        done.set()
+
+    if not _answer(partial(begin, settled)):
+        return False
+    with trio.move_on_after(ANSWER_WITHIN_S):
+        await done.wait()
+    if not done.is_set() or failed:
+        raise RefusedError(str(failed[0]) if failed else "the log does not answer")
+    return True

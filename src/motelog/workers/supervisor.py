@@ -1,0 +1,351 @@
+"""Several gateway processes as one service of a server: started, watched, started again, stopped.
+
+Owns: the processes, the address that they share, what is known of each.
+Must not touch: what a gateway does; sockets of clients, which the processes alone have.
+
+    start     all processes at once; ready when all are. One that cannot start ends the service
+    end       a process that ends later is started again, the sooner the longer it has lived
+    stop      the line to each ends, it stops in order, and is killed if it does not
+
+Invariants: no process outlives its line for longer than a stop may take, and the line ends with
+this process, however that ends. Those of an earlier start have gone before new ones are started:
+a lock that all of them inherit says so.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import logging
+import os
+import signal
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from socket import socketpair
+from typing import Any, Final
+
+import msgspec
+import trio
+
+from motelog.console.asking import ANSWER_WITHIN_S, RefusedError
+from motelog.core.addresses import format_address
+from motelog.core.errors import MotelogError
+from motelog.core.net.listen import hold_address
+from motelog.gateway.config import GatewayConfig
+from motelog.gateway.metrics import SHARED, GatewayMetrics
+from motelog.workers.answers import GatewayOfWorkers
+from motelog.workers.channel import (
+    Answer,
+    Asked,
+    Begin,
+    Channel,
+    Failed,
+    Message,
+    Question,
+    Ready,
+    State,
+)
+
+logger = logging.getLogger(__name__)
+
+#: Then a process that does not stop is killed; it has given up itself before (``worker``).
+STOPPED_WITHIN_S: Final = 9.0
+#: How long processes of an earlier start may take to end.
+ALONE_WITHIN_S: Final = 15.0
+#: Between an end and the next start: doubled for each life that was short.
+RESTART_S: Final = 0.1
+RESTART_S_MAX: Final = 10.0
+SHORT_LIFE_S: Final = 10.0
+#: A process tells its state each second. One that has not for so long is said not to answer.
+SILENCE_S_MAX: Final = 5.0
+#: How long the console waits for an answer that nothing is appended for.
+LOOK_WITHIN_S: Final = 3.0
+#: Questions that one process may have open.
+QUESTIONS_MAX: Final = 100
+
+
+class WorkerError(MotelogError):
+    """A gateway process cannot start."""
+
+
+class Workers:
+    """Gateway processes as one service; ``address`` is known once started.
+
+    ``config`` names the name servers, and a view that each has a file beside, or none.
+    """
+
+    def __init__(self, config: GatewayConfig) -> None:
+        self._config = config
+        self._workers = [_Worker(config, number) for number in range(1, config.workers + 1)]
+        self.address: tuple[str, int] = ("", 0)
+        #: What the console asks.
+        self.gateway = GatewayOfWorkers(lambda: [one for one in self._workers if one.is_ready])
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Serve until cancelled; started when all processes are ready.
+
+        OSError if the address cannot be had; WorkerError if a process cannot start.
+        """
+        with _lock_file(self._config.view_path) as lock:
+            if lock is not None:
+                await _take(lock)
+            with hold_address(self._config.listen) as held:
+                self.address = held.getsockname()[:2]
+                await self._run_all(format_address(*self.address), lock, task_status)
+
+    async def _run_all(
+        self, listen: str, lock: int | None, task_status: trio.TaskStatus[None]
+    ) -> None:
+        async with trio.open_nursery() as nursery:
+            async with trio.open_nursery() as starting:
+                for one in self._workers:
+                    starting.start_soon(nursery.start, one.run, listen, lock)
+            task_status.started()
+
+    # --- what the server says of them ----------------------------------------------------
+
+    @property
+    def starting(self) -> str | None:
+        """Say which processes are not ready; None if all are."""
+        names = [one.name for one in self._workers if not one.is_ready]
+        return f"waiting for {', '.join(names)}" if names else None
+
+    @property
+    def fault(self) -> str | None:
+        """Say which processes are away or do not answer; None if all are well."""
+        faults = [f"{one.name} {fault}" for one in self._workers if (fault := one.fault)]
+        return "; ".join(faults) or None
+
+    @property
+    def outage(self) -> str | None:
+        """Say which brokers are away, as the first process sees it that misses one."""
+        return next((one.outage for one in self._workers if one.outage), None)
+
+    def sample(self) -> dict[str, int]:
+        """Return the counters of all processes together, of those that have ended too."""
+        total = Counter(GatewayMetrics().sample())
+        for one in self._workers:
+            total.update(one.ended)
+            for name, value in one.counters.items():
+                total[name] = max(total[name], value) if name in SHARED else total[name] + value
+        total["workers_now"] = sum(one.is_ready for one in self._workers)
+        total["workers_restarted"] = sum(one.restarts for one in self._workers)
+        return dict(total)
+
+
+class _Worker:
+    """One process after the other under one name; asked as ``AskedGateway`` while it is ready."""
+
+    def __init__(self, config: GatewayConfig, number: int) -> None:
+        self.name = config.name_of(number)
+        path = Path(config.view_path)
+        view_path = str(path.with_stem(f"{path.stem}-{number}")) if config.view_path else ""
+        self._config = msgspec.structs.replace(config, name=self.name, view_path=view_path)
+        self.restarts = 0
+        #: What processes that have ended had counted; what the one that runs has.
+        self.ended: Counter[str] = Counter()
+        self.counters: dict[str, int] = {}
+        self.outage: str | None = None
+        self.is_ready = False
+        self._has_been_ready = False
+        self._why = "starts"
+        self._heard_s = 0.0
+        self._questions: trio.MemorySendChannel[Message] | None = None
+        self._asked = 0
+        self._open: dict[int, tuple[trio.Event, list[Answer]]] = {}
+
+    @property
+    def fault(self) -> str | None:
+        if not self.is_ready:
+            return self._why
+        silent_s = trio.current_time() - self._heard_s
+        return f"has said nothing for {silent_s:.0f} s" if silent_s > SILENCE_S_MAX else None
+
+    # --- its life ------------------------------------------------------------------------
+
+    async def run(
+        self, listen: str, lock: int | None, *, task_status: trio.TaskStatus[None]
+    ) -> None:
+        """Keep a process running until cancelled; WorkerError if the first one cannot start."""
+        config = msgspec.structs.replace(self._config, listen=listen)
+        delay_s = RESTART_S
+        while True:
+            began_s = trio.current_time()
+            try:
+                why = await self._live(config, lock, task_status)
+            except OSError as exc:  # too little of something for one more process
+                why = str(exc)
+            if not self._has_been_ready:
+                raise WorkerError(f"{self.name} cannot start: {why}")
+            lived_s = trio.current_time() - began_s
+            if lived_s >= SHORT_LIFE_S:
+                delay_s = RESTART_S
+            self._why = f"starts again: {why}"
+            logger.warning(
+                "a gateway process has ended and is started again worker=%s reason=%s after_s=%.1f"
+                " delay_s=%.1f",
+                self.name,
+                why,
+                lived_s,
+                delay_s,
+            )
+            self.restarts += 1
+            await trio.sleep(delay_s)
+            delay_s = min(2 * delay_s, RESTART_S_MAX)
+
+    async def _live(
+        self, config: GatewayConfig, lock: int | None, task_status: trio.TaskStatus[None]
+    ) -> str:
+        """Run one process to its end; return why it has ended."""
+        ours, theirs = socketpair()
+        with ours, theirs:
+            # -P: modules in the folder that the server was started in are none of ours.
+            process = await trio.lowlevel.open_process(
+                [sys.executable, "-P", "-m", "motelog.workers.worker", self.name],
+                stdin=theirs,
+                stdout=subprocess.DEVNULL,  # the server's own is for whoever started it
+                pass_fds=() if lock is None else (lock,),
+            )
+            channel = Channel(ours)
+        questions, asked = trio.open_memory_channel[Message](QUESTIONS_MAX)
+        failed = ""
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(_send_all, channel, asked)
+                questions.send_nowait(Begin(config, logging.getLogger().getEffectiveLevel()))
+                async for message in channel.messages():
+                    match message:
+                        case Ready():
+                            self._questions, self.is_ready = questions, True
+                            self._heard_s = trio.current_time()
+                            if not self._has_been_ready:
+                                self._has_been_ready = True
+                                task_status.started()
+                        case State(counters, outage):
+                            self.counters, self.outage = counters, outage
+                            self._heard_s = trio.current_time()
+                        case Answer():
+                            self._answered(message)
+                        case Failed(reason):
+                            failed = reason
+                nursery.cancel_scope.cancel()
+        finally:
+            self._questions, self.is_ready, self.outage = None, False, None
+            self._why = "ends"
+            self._keep_counters()
+            for event, _ in self._open.values():
+                event.set()  # there will be no answer
+            channel.close()
+            with trio.CancelScope(shield=True):
+                await _stopped(process, self.name)
+        return failed or _status(process.returncode)
+
+    def _keep_counters(self) -> None:
+        for name, value in self.counters.items():
+            if not name.endswith("_now"):  # nothing is left of what a gauge shows
+                self.ended[name] += value
+        self.counters = {}
+
+    # --- questions -----------------------------------------------------------------------
+
+    async def list_retained(self, topic_filter: str, after: str, limit: int) -> dict[str, Any]:
+        answer: dict[str, Any] = await self._ask("list_retained", topic_filter, after, limit)
+        return answer
+
+    async def get_retained(self, topic: str) -> dict[str, Any] | None:
+        answer: dict[str, Any] | None = await self._ask("get_retained", topic)
+        return answer
+
+    async def delete_retained(self, topic: str) -> bool:
+        return bool(await self._ask("delete_retained", topic, within_s=2 * ANSWER_WITHIN_S))
+
+    async def list_sessions(self, prefix: str, after: str, limit: int) -> dict[str, Any]:
+        answer: dict[str, Any] = await self._ask("list_sessions", prefix, after, limit)
+        return answer
+
+    async def get_session(self, client_id: str) -> dict[str, Any] | None:
+        answer: dict[str, Any] | None = await self._ask("get_session", client_id)
+        return answer
+
+    async def end_session(self, client_id: str) -> bool:
+        return bool(await self._ask("end_session", client_id, within_s=2 * ANSWER_WITHIN_S))
+
+    async def _ask(self, name: Asked, *arguments: Any, within_s: float = LOOK_WITHIN_S) -> Any:
+        """Return the process's answer; RefusedError if it has none, or gives none in time."""
+        number = self._asked = self._asked + 1
+        event, answers = self._open[number] = trio.Event(), []
+        try:
+            if self._questions is not None:
+                self._questions.send_nowait(Question(number, name, arguments))
+                with trio.move_on_after(within_s):
+                    await event.wait()
+        except trio.WouldBlock:
+            pass
+        finally:
+            self._open.pop(number, None)
+        if not answers:
+            raise RefusedError(f"the gateway process {self.name} does not answer")
+        (answer,) = answers
+        if answer.status:
+            raise RefusedError(answer.answer, answer.status)
+        return answer.answer
+
+    def _answered(self, answer: Answer) -> None:
+        if answer.number in self._open:
+            event, answers = self._open[answer.number]
+            answers.append(answer)
+            event.set()
+
+
+async def _send_all(channel: Channel, messages: trio.MemoryReceiveChannel[Message]) -> None:
+    with suppress(trio.BrokenResourceError):  # the line ends: the one who reads it says so
+        async for message in messages:
+            await channel.send(message)
+
+
+async def _stopped(process: trio.Process, name: str) -> None:
+    """Wait for the end of a process whose line has ended."""
+    with trio.move_on_after(STOPPED_WITHIN_S):
+        await process.wait()
+    if process.returncode is None:
+        logger.warning(
+            "a gateway process does not stop and is killed worker=%s pid=%d", name, process.pid
+        )
+        process.kill()
+        await process.wait()
+
+
+def _status(returncode: int | None) -> str:
+    assert returncode is not None, "it has ended"
+    if returncode < 0:
+        return f"ended by {signal.Signals(-returncode).name}"
+    return f"ended with status {returncode}"
+
+
+@contextmanager
+def _lock_file(view_path: str) -> Iterator[int | None]:
+    """Open the file that is locked while processes with this view run; None without a view."""
+    if not view_path:
+        yield None
+        return
+    path = Path(view_path).with_suffix(".lock")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    lock = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        yield lock
+    finally:
+        os.close(lock)
+
+
+async def _take(lock: int) -> None:
+    """Wait until no process of an earlier start has the lock, and take it."""
+    with trio.move_on_after(ALONE_WITHIN_S):
+        while True:
+            with suppress(BlockingIOError):
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return
+            await trio.sleep(0.05)
+    raise WorkerError("gateway processes of another server use the same view")

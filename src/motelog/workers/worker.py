@@ -1,0 +1,129 @@
+"""One of several gateway processes: ``python -m motelog.workers.worker NAME``, started by a server.
+
+Owns: the process from its start to its end. Must not touch: what the gateway does, who starts it.
+Invariant: it ends when the line to the server does, whatever has become of the server; in order if
+that takes no longer than ENDED_WITHIN_S. SIGTERM ends it in the same way, and the server starts
+another. SIGINT goes to all processes of a terminal: the server decides.
+
+The line is standard input.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import socket
+import sys
+import threading
+from collections.abc import AsyncIterator
+from contextlib import suppress
+from typing import Final
+
+import trio
+
+from motelog.console.asking import GatewayHere, RefusedError
+from motelog.core.errors import MotelogError, leaves
+from motelog.gateway.log.remote_log import RemoteLog
+from motelog.gateway.server import Gateway
+from motelog.workers.channel import (
+    Answer,
+    Begin,
+    Channel,
+    Failed,
+    Message,
+    Question,
+    Ready,
+    State,
+)
+
+#: How long an end may take: clients are told, sessions stored, the last appends sent.
+ENDED_WITHIN_S: Final = 8.0
+STATE_INTERVAL_S: Final = 1.0
+
+
+def main() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    name = sys.argv[1]
+    logging.basicConfig(format=f"%(asctime)s %(levelname)s {name} %(name)s %(message)s")
+    channel = Channel(socket.socket(fileno=os.dup(sys.stdin.fileno())))
+    sys.exit(trio.run(_serve, channel))
+
+
+async def _serve(channel: Channel) -> int:
+    """Serve until the end of the line or SIGTERM; return the exit status."""
+    messages = channel.messages()
+    begin = await anext(messages, None)
+    if not isinstance(begin, Begin):
+        return 0  # the server has ended meanwhile
+    logging.getLogger().setLevel(begin.log_level)
+    log = RemoteLog.of(begin.gateway)
+    gateway = Gateway(begin.gateway, log)
+    line = _Line(channel)
+    reasons: list[str] = []
+    try:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(_end_at_signal, nursery.cancel_scope)
+            nursery.start_soon(line.answer_all, messages, nursery.cancel_scope)
+            await nursery.start(gateway.run)
+            assert gateway.operator is not None, "it has started"
+            line.here = GatewayHere(gateway.operator)
+            await line.send(Ready())
+            while True:
+                await line.send(State(gateway.metrics.sample(), log.outage))
+                await trio.sleep(STATE_INTERVAL_S)
+    except* (MotelogError, OSError) as group:
+        reasons += [str(leaf) for leaf in leaves(group)]
+    if reasons:
+        await line.send(Failed(reasons[0]))
+    return 1 if reasons else 0
+
+
+class _Line:
+    """Our end of the line; what is sent to a server that has gone is dropped."""
+
+    def __init__(self, channel: Channel) -> None:
+        self._channel = channel
+        self._turn = trio.Lock()
+        #: None until the gateway has started; nobody asks before.
+        self.here: GatewayHere | None = None
+
+    async def send(self, message: Message) -> None:
+        async with self._turn:
+            with suppress(trio.BrokenResourceError, trio.ClosedResourceError):
+                await self._channel.send(message)
+
+    async def answer_all(self, messages: AsyncIterator[Message], scope: trio.CancelScope) -> None:
+        """Answer questions until the end of the line, and end the process then."""
+        async with trio.open_nursery() as nursery:
+            async for message in messages:
+                assert isinstance(message, Question)
+                nursery.start_soon(self._answer, message)
+            _end(scope)
+
+    async def _answer(self, question: Question) -> None:
+        assert self.here is not None, "the server asks those that are ready"
+        try:
+            answer = await getattr(self.here, question.name)(*question.arguments)
+        except RefusedError as exc:
+            await self.send(Answer(question.number, str(exc), exc.status))
+        else:
+            await self.send(Answer(question.number, answer))
+
+
+async def _end_at_signal(scope: trio.CancelScope) -> None:
+    with trio.open_signal_receiver(signal.SIGTERM) as signals:
+        async for _ in signals:
+            _end(scope)
+
+
+def _end(scope: trio.CancelScope) -> None:
+    """End in order; if that takes too long, at once."""
+    last = threading.Timer(ENDED_WITHIN_S, os._exit, (1,))
+    last.daemon = True
+    last.start()
+    scope.cancel()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,133 @@
+"""What several gateway processes answer as one, and what their counters come to."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from motelog.console.asking import AskedGateway, GatewayHere, RefusedError
+from motelog.core.errors import StoreFullError
+from motelog.gateway.config import GatewayConfig
+from motelog.workers.answers import GatewayOfWorkers, merged
+from motelog.workers.supervisor import Workers
+from tests.conformance.peers import Gateway
+
+
+def asked(gateway: Gateway) -> AskedGateway:
+    return GatewayHere(gateway.stage.operator)
+
+
+def together(*gateways: AskedGateway) -> GatewayOfWorkers:
+    return GatewayOfWorkers(lambda: gateways)
+
+
+class Silent(GatewayHere):
+    """A process that does not answer."""
+
+    def __init__(self) -> None:
+        pass
+
+    def __getattribute__(self, name: str) -> Any:
+        async def refuse(*_: object) -> Any:
+            raise RefusedError("it does not answer")
+
+        return refuse
+
+
+async def test_pages_of_sessions_have_those_of_all() -> None:
+    gateways = [Gateway() for _ in range(3)]
+    names = [f"dev{number:02}" for number in range(20)]
+    for number, name in enumerate(names):
+        gateways[number * number % 3].connect(5, name)
+    one = together(*map(asked, gateways))
+    for limit in (1, 3, 7, 19, 20, 100):
+        found: list[str] = []
+        after: str | None = ""
+        while after is not None:
+            page = await one.list_sessions("dev", after, limit)
+            assert len(page["sessions"]) <= limit
+            found += [session["client_id"] for session in page["sessions"]]
+            after = page["after"]
+        assert found == names
+
+
+@pytest.mark.parametrize(
+    ("states", "best"),
+    [
+        ([(True, None), (True, 5), (False, 3)], 1),  # connected there
+        ([(True, None), (False, 3)], 1),  # left, which one has not heard yet
+        ([(True, None), (True, None)], 0),
+    ],
+)
+async def test_the_process_that_knows_a_session_best_counts(
+    states: Sequence[tuple[bool, int | None]], best: int
+) -> None:
+    sessions = [
+        {"client_id": "dev", "is_connected": is_connected, "since_ms": since_ms, "by": number}
+        for number, (is_connected, since_ms) in enumerate(states)
+    ]
+    pages = [{"sessions": [session], "after": None} for session in sessions]
+    for ordered in (pages, pages[::-1]):
+        [found] = merged(ordered, 10)["sessions"]
+        assert (found["is_connected"], found["since_ms"]) == states[best]
+
+
+async def test_a_session_is_ended_where_its_client_is_connected() -> None:
+    gateways = [Gateway(), Gateway()]
+    peer = gateways[1].connect(5, "dev")
+    one = together(*map(asked, gateways))
+    session = await one.get_session("dev")
+    assert session is not None
+    assert session["is_connected"]
+    assert await one.end_session("dev")
+    assert peer.is_closed
+    assert await one.get_session("dev") is None
+    assert not await one.end_session("dev")
+
+
+async def test_retained_messages_are_asked_of_the_first_that_answers() -> None:
+    gateway = Gateway()
+    gateway.connect(5).publish("a", b"x", retain=True)
+    one = together(Silent(), asked(gateway))
+    page = await one.list_retained("#", "", 10)
+    assert [message["topic"] for message in page["messages"]] == ["a"]
+    with pytest.raises(RefusedError, match="does not answer"):
+        await one.list_sessions("", "", 10)  # its own would be missing
+    with pytest.raises(RefusedError) as refused:
+        await one.list_retained("a/#/b", "", 10)
+    assert refused.value.status == 400
+    gateway.stage.log.error = StoreFullError("full")
+    with pytest.raises(RefusedError, match="full"):
+        await one.delete_retained("a")
+    gateway.stage.log.error = None
+    assert await one.delete_retained("a")
+    assert await one.get_retained("a") is None
+
+
+async def test_without_a_process_there_is_no_answer() -> None:
+    with pytest.raises(RefusedError, match="no gateway process runs"):
+        await together().list_sessions("", "", 10)
+    with pytest.raises(RefusedError, match="no gateway process runs"):
+        await together().list_retained("#", "", 10)
+
+
+def test_counters_are_added_and_do_not_go_back_when_a_process_ends() -> None:
+    workers = Workers(GatewayConfig(workers=2))
+    one, two = workers._workers
+    for worker, count in ((one, 3), (two, 4)):
+        worker.counters = {
+            "publishes_received": count,
+            "sessions_now": count,
+            "retained_messages_now": 7,
+        }
+    sample = workers.sample()
+    assert (sample["publishes_received"], sample["sessions_now"]) == (7, 7)
+    assert sample["retained_messages_now"] == 7  # all have the same
+    one._keep_counters()
+    sample = workers.sample()
+    assert (sample["publishes_received"], sample["sessions_now"]) == (7, 4)
+    one.counters = {"publishes_received": 1}
+    assert workers.sample()["publishes_received"] == 8
+    assert sample.keys() >= {"connections_opened", "workers_now", "workers_restarted"}
