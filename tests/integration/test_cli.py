@@ -6,6 +6,7 @@ import json
 import signal
 import tempfile
 import time
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -76,6 +77,11 @@ def test_bodies_that_are_not_text_survive_scripts(motelog_stack: MotelogProcess)
         assert motelog("pub", "-t", "binary/dev1", "-f", file.name, *server).returncode == 0
     _, message = motelog_lines("sub", "--json", *what)
     assert (message["payload"], message["payload_base64"]) == (None, "AP8=")
+    namesrv = ["--namesrv", motelog_stack.ready["namesrv"]]
+    (stored,) = motelog_lines("consume", "binary", "--until-end", "--json", *namesrv)
+    assert (stored["body"], stored["body_base64"]) == (None, "AP8=")
+    result = motelog("consume", "binary", "--until-end", "--hex", *namesrv)
+    assert result.stdout.endswith(" 00ff\n")
     result = motelog("sub", "-F", "%t %x", *what)
     assert result.stdout == "binary/dev1 00ff\n"
     assert result.stderr == "subscribed to binary/dev1 with QoS 1\n"
@@ -124,6 +130,27 @@ def test_a_group_goes_on_where_it_committed(motelog_stack: MotelogProcess) -> No
     assert [message["body"] for message in second] == ["4"]
 
 
+def test_consume_begins_at_a_time_or_an_offset(motelog_stack: MotelogProcess) -> None:
+    namesrv = ["--namesrv", motelog_stack.ready["namesrv"]]
+
+    def bodies(*options: str) -> list[str]:
+        lines = motelog_lines("consume", "timed", "--until-end", "--json", *options, *namesrv)
+        return sorted(message["body"] for message in lines)
+
+    motelog("produce", "timed", *namesrv, input="1\n2\n3\n4\n")
+    stored = motelog_lines("consume", "timed", "--until-end", "--json", *namesrv)
+    between_ms = max(message["store_timestamp_ms"] for message in stored) + 1
+    motelog("produce", "timed", "-m", "later", *namesrv)
+    assert bodies("--from", "1h ago") == ["1", "2", "3", "4", "later"]
+    assert bodies("--from", "7d") == ["1", "2", "3", "4", "later"]
+    assert bodies("--from", str(between_ms)) == ["later"]
+    when = datetime.fromtimestamp(between_ms / 1000, UTC).isoformat(timespec="milliseconds")
+    assert bodies("--from", when) == ["later"]
+    assert bodies("--from", "2100-01-01") == []
+    assert bodies("--from", "offset:1") == ["later"]
+    assert bodies("--from", "end") == []
+
+
 def test_consume_filters_by_properties(motelog_stack: MotelogProcess) -> None:
     namesrv = ["--namesrv", motelog_stack.ready["namesrv"]]
     for degrees in (19, 21, 23):
@@ -168,6 +195,7 @@ def test_plain_output_is_for_people(motelog_stack: MotelogProcess) -> None:
         (["consume", "a", "--namesrv", "127.0.0.1:1"], 1, "no name server answered"),
         (["consume", "a", "--sql", "a > 5 AND"], 1, "wrong at column 10: it ends too early"),
         (["consume", "a", "--sql", "a > 5", "--tags", "b"], 1, "tags and sql are both given"),
+        (["consume", "a", "--from", "1y"], 2, "--from '1y': use begin, end, committed, 1h"),
         (["consume", "a", "--tags", "||"], 1, "'||' names no tag"),
         (["produce", "bad topic", "-m", "x", "--namesrv", "{namesrv}"], 1, "'bad topic'"),
         (["produce", "a", "-m", "x", "-p", "novalue"], 2, "'novalue' is not NAME=VALUE"),
