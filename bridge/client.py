@@ -15,14 +15,14 @@ import logging
 import os
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Final
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Final, TypeAlias, cast
 
 import trio
 
 from motelog.bridge.errors import ClientClosedError, NoNameServerError, RouteError
 from motelog.bridge.routes import MASTER_ID, TopicRoute, decode_route
-from motelog.core.addresses import parse_address
+from motelog.core.addresses import format_address, parse_address
 from motelog.core.errors import (
     BrokerError,
     RemotingDecodeError,
@@ -48,6 +48,9 @@ STAND_IN_RETRY_S: Final = 0.1
 # The members of the heartbeat that say which groups this client belongs to.
 GroupsOf = Callable[[], Mapping[str, list[dict[str, Any]]]]
 
+# "host:port", several separated by ";", one (host, port), or a list of both forms.
+NameServers: TypeAlias = str | tuple[str, int] | Sequence[str | tuple[str, int]]
+
 _instances = itertools.count(1)
 
 
@@ -57,7 +60,7 @@ class Client:
     def __init__(
         self,
         *,
-        namesrv: str,
+        namesrv: NameServers,
         groups: GroupsOf,
         unregister: Mapping[str, str],
         on_request: RequestHandler | None = None,
@@ -370,14 +373,34 @@ def int_field(answer: RemotingCommand, name: str) -> int:
         raise RemotingDecodeError(f"answer's field {name} is {text!r}, not a number") from None
 
 
-def parse_namesrv(namesrv: str) -> tuple[str, ...]:
-    """Return the addresses of ``host:port;host:port``; ValueError if it is empty or malformed."""
-    addresses = tuple(part.strip() for part in namesrv.split(";") if part.strip())
+def parse_namesrv(namesrv: NameServers) -> tuple[str, ...]:
+    """Return the addresses as texts; ValueError if there is none or one is malformed."""
+    addresses: list[str] = []
+    for server in (namesrv,) if isinstance(namesrv, str) or _is_pair(namesrv) else namesrv:
+        if isinstance(server, str):
+            addresses += [part.strip() for part in server.split(";") if part.strip()]
+        elif _is_pair(server):
+            addresses.append(format_address(*cast("tuple[str, int]", server)))
+        else:
+            raise ValueError(f"namesrv: {server!r} is neither HOST:PORT nor (host, port)")
     if not addresses:
         raise ValueError("namesrv is empty; expected HOST:PORT, several separated by ';'")
     for address in addresses:
         parse_address(address, port_min=1)
-    return addresses
+    return tuple(addresses)
+
+
+def _is_pair(value: object) -> bool:
+    return isinstance(value, tuple) and len(value) == 2 and isinstance(value[1], int)
+
+
+def check_text(name: str, value: str) -> str:
+    """Return ``value``; TypeError if it is no text, ValueError if it is empty."""
+    if not isinstance(value, str):
+        raise TypeError(f"{name} is text, not {type(value).__name__}")
+    if not value:
+        raise ValueError(f"{name} is empty")
+    return value
 
 
 async def _own_address(peer: str) -> str:

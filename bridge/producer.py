@@ -8,18 +8,20 @@ Spec: RocketMQ DefaultMQProducerImpl, SendMessageRequestHeaderV2, MessageBatch.
 from __future__ import annotations
 
 import ipaddress
+import math
 import os
 import time
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from enum import IntEnum
 from types import TracebackType
 from typing import Final, Self
 
 import trio
 
-from motelog.bridge.client import Client, int_field
+from motelog.bridge.client import Client, NameServers, check_text, int_field
 from motelog.bridge.errors import (
     ClientClosedError,
     MessageRefusedError,
@@ -40,6 +42,9 @@ from motelog.core.message import (
     KEYS,
     SYS_FLAG_COMPRESSED,
     TAGS,
+    TIMER_DELAY_MS,
+    TIMER_DELAY_SEC,
+    TIMER_DELIVER_MS,
     UNIQ_KEY,
     WAIT,
     Message,
@@ -75,6 +80,9 @@ _LOCAL_CODES: Final = frozenset(
     {ResponseCode.SYSTEM_ERROR, ResponseCode.NO_PERMISSION, ResponseCode.TOPIC_NOT_EXIST}
 )
 
+# Each of these properties delays a message.
+_DELAYING: Final = frozenset({DELAY, TIMER_DELAY_MS, TIMER_DELAY_SEC, TIMER_DELIVER_MS})
+
 compress_limiter = trio.CapacityLimiter(2)
 
 
@@ -105,8 +113,8 @@ class SendResult:
 class Producer:
     """Send messages to the brokers that the name servers know.
 
-    ``async with Producer(namesrv="127.0.0.1:9876", group="P") as producer:``; ``namesrv`` may list
-    several servers separated by ";". One producer serves any number of topics and tasks.
+    ``async with Producer(namesrv="127.0.0.1:9876", group="P") as producer:``; ``namesrv`` takes
+    what ``NameServers`` says. One producer serves any number of topics and tasks.
 
     A message that a broker refuses by flow control (SYSTEM_BUSY, FLOW_CONTROL) is not sent again:
     ``send`` raises BrokerError, and the caller slows down. With ``retry_when_busy`` such a refusal
@@ -116,7 +124,7 @@ class Producer:
     def __init__(
         self,
         *,
-        namesrv: str = "127.0.0.1:9876",
+        namesrv: NameServers = "127.0.0.1:9876",
         group: str = "motelog",
         timeout_s: float = SEND_TIMEOUT_S,
         retries: int = RETRIES,
@@ -124,7 +132,7 @@ class Producer:
         message_bytes_max: int = MESSAGE_BYTES_MAX,
         compress_above_bytes: int = COMPRESS_ABOVE_BYTES,
     ) -> None:
-        self.group = group
+        self.group = check_text("group", group)
         self._timeout_s = timeout_s
         self._retries = retries
         self._passing_codes = _PASSING_CODES | (_BUSY_CODES if retry_when_busy else frozenset())
@@ -163,16 +171,20 @@ class Producer:
         queue: MessageQueue | None = None,
         hash_key: str | None = None,
         timeout_s: float | None = None,
+        delay: float | timedelta = 0,
     ) -> SendResult:
         """Return once a broker has stored ``message``.
 
         Without ``queue`` or ``hash_key`` queues take turns and a retry goes to another broker. With
-        ``hash_key`` equal keys go to the same queue, as long as the number of queues stays. Raises
-        MessageRefusedError before anything is sent, BrokerError when the broker refuses the
-        message, SendFailedError when no attempt was acknowledged within ``timeout_s``. After a
-        SendFailedError the message may be stored all the same, under the same unique id.
+        ``hash_key`` equal keys go to the same queue, as long as the number of queues stays.
+        Consumers and subscribers get the message after ``delay``, in seconds: from our brokers and
+        RocketMQ's from 5.0 on; older ones deliver it at once. Raises MessageRefusedError before
+        anything is sent, BrokerError when the broker refuses the message, SendFailedError when no
+        attempt was acknowledged within ``timeout_s``. After a SendFailedError the message may be
+        stored all the same, under the same unique id.
         """
-        message_id, properties = self._properties(message)
+        _check_arguments((message,), queue, hash_key)
+        message_id, properties = self._properties(message, _delay_ms(delay))
         self._check_size(len(message.body))
         body, sys_flag = await self._compress(message.body)
         ext = self._ext(message.topic, properties, sys_flag=sys_flag, flag=message.flag)
@@ -192,6 +204,7 @@ class Producer:
         They share a topic and have at most 4 MiB together. None may be delayed or go to a retry
         topic. A batch is stored whole or not at all. Errors are those of ``send``.
         """
+        _check_arguments(messages, queue, hash_key)
         if not messages:
             raise MessageRefusedError("a batch needs at least one message")
         topic = messages[0].topic
@@ -200,7 +213,7 @@ class Producer:
         for message in messages:
             if message.topic != topic:
                 raise MessageRefusedError(f"batch mixes topics {topic!r} and {message.topic!r}")
-            if DELAY in message.properties or topic.startswith(RETRY_PREFIX):
+            if not _DELAYING.isdisjoint(message.properties) or topic.startswith(RETRY_PREFIX):
                 raise MessageRefusedError("a batch can neither be delayed nor go to a retry topic")
             message_id, properties = self._properties(message)
             message_ids.append(message_id)
@@ -330,7 +343,7 @@ class Producer:
         self._turns[route.topic] = turn
         return queues[turn]
 
-    def _properties(self, message: Message) -> tuple[str, bytes]:
+    def _properties(self, message: Message, delay_ms: int = 0) -> tuple[str, bytes]:
         """Return the message's unique id and its property text."""
         _check_topic(message.topic)
         if self._ids is None:
@@ -340,6 +353,10 @@ class Producer:
         properties.setdefault(WAIT, "true")
         if message.tags is not None:
             properties[TAGS] = message.tags
+        if delay_ms:
+            if not _DELAYING.isdisjoint(properties):
+                raise MessageRefusedError("the message has a delay of its own: leave one out")
+            properties[TIMER_DELAY_MS] = str(delay_ms)
         if message.keys:
             if any(not key or " " in key for key in message.keys):
                 raise MessageRefusedError("keys are words: not empty and without spaces")
@@ -383,6 +400,26 @@ class Producer:
             "k": "false",  # unit mode
             "m": "false",  # batch
         }
+
+
+def _check_arguments(messages: object, queue: MessageQueue | None, hash_key: str | None) -> None:
+    """TypeError if an argument is of a kind that would be sent as something else, or fail late."""
+    if not isinstance(messages, Sequence) or isinstance(messages, str | bytes):
+        raise TypeError("a batch is a list of Message; one message is for send()")
+    for message in messages:
+        if not isinstance(message, Message):
+            raise TypeError(f"send takes Message(topic, body), not {type(message).__name__}")
+    if queue is not None and not isinstance(queue, MessageQueue):
+        raise TypeError(f"queue is one of queues(topic), not {type(queue).__name__}")
+    if hash_key is not None and not isinstance(hash_key, str):
+        raise TypeError(f"hash_key is text, not {type(hash_key).__name__}")
+
+
+def _delay_ms(delay: float | timedelta) -> int:
+    seconds = delay.total_seconds() if isinstance(delay, timedelta) else delay
+    if not isinstance(seconds, int | float) or not 0 <= seconds < math.inf:
+        raise ValueError(f"delay is seconds or a timedelta, 0 or more, not {delay!r}")
+    return math.ceil(seconds * 1000)
 
 
 def _check_topic(topic: str) -> None:

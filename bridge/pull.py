@@ -13,6 +13,7 @@ Spec: RocketMQ DefaultLitePullConsumerImpl.
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Mapping
@@ -21,7 +22,14 @@ from typing import Any, Final, Literal, Self, TypeVar
 
 import trio
 
-from motelog.bridge.client import REQUEST_TIMEOUT_S, Client, check, int_field
+from motelog.bridge.client import (
+    REQUEST_TIMEOUT_S,
+    Client,
+    NameServers,
+    check,
+    check_text,
+    int_field,
+)
 from motelog.bridge.errors import ClientError, FilterError, NoNameServerError, RouteError
 from motelog.bridge.pull_request import (
     PULL_BYTES_MAX,
@@ -71,18 +79,22 @@ class PullConsumer:
 
     ``async with PullConsumer(namesrv="127.0.0.1:9876", group="G") as consumer:``. A queue without a
     committed offset starts at its oldest message, or with ``start="last"`` at the next new one.
+    ``async for message in consumer`` hands out one message after the other, without an end;
+    ``commit`` inside the loop commits up to the message at hand.
     """
 
     def __init__(
         self,
         *,
-        namesrv: str = "127.0.0.1:9876",
+        namesrv: NameServers = "127.0.0.1:9876",
         group: str = "motelog",
         start: Literal["first", "last"] = "first",
         hold_s: float = HOLD_S,
         request_timeout_s: float = REQUEST_TIMEOUT_S,
     ) -> None:
-        self.group = group
+        if start not in ("first", "last"):
+            raise ValueError(f"start is 'first' or 'last', not {start!r}")
+        self.group = check_text("group", group)
         self._start = Start.BEGIN if start == "first" else Start.END
         self._hold_s = hold_s
         self._request_timeout_s = request_timeout_s
@@ -138,6 +150,9 @@ class PullConsumer:
         """
         selector = select(tags, sql)
         wanted = list(dict.fromkeys(queues))
+        for one in wanted:
+            if not isinstance(one, MessageQueue):
+                raise TypeError("assign takes queues: assign(await consumer.queues(topic))")
         for queue, reading in list(self._reading.items()):
             if queue not in wanted or reading.selector != selector:
                 self._stop_reading(queue)
@@ -175,11 +190,20 @@ class PullConsumer:
         queue (BrokerError, RouteError, RecordError, FilterError) is raised once; ``seek`` starts
         the queue again.
         """
+        batches = await self.poll_batches(timeout_s=timeout_s, count_max=count_max)
+        return [message for _, messages in batches for message in messages]
+
+    async def poll_batches(
+        self, *, timeout_s: float = 1.0, count_max: int = 512
+    ) -> list[tuple[MessageQueue, list[StoredMessage]]]:
+        """As ``poll``, with the queue of each messages that follow one another."""
+        if count_max < 1:
+            raise ValueError(f"count_max is at least 1, not {count_max}")
         deadline = trio.current_time() + timeout_s
         while True:
-            messages = self._take(count_max)
-            if messages:
-                return messages
+            batches = self._take(count_max)
+            if batches:
+                return batches
             self._raise_failure()
             self._arrived = trio.Event()
             with trio.move_on_at(deadline) as scope:
@@ -187,17 +211,29 @@ class PullConsumer:
             if scope.cancelled_caught:
                 return []
 
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> StoredMessage:
+        """Return the next message, however long it takes; errors as with ``poll``."""
+        await trio.lowlevel.checkpoint()  # others run too while messages are read ahead
+        return (await self.poll(timeout_s=math.inf, count_max=1))[0]
+
+    def uncommitted(self) -> dict[MessageQueue, int]:
+        """Return the positions that ``commit`` would store."""
+        return {
+            queue: reading.position
+            for queue, reading in self._reading.items()
+            if reading.position is not None and reading.position != reading.committed
+        }
+
     async def commit(self, offsets: Mapping[MessageQueue, int] | None = None) -> None:
         """Store the positions of all assigned queues, or ``offsets``, at the brokers.
 
         Returns when every broker has confirmed. On an error some queues may have been committed.
         """
         if offsets is None:
-            offsets = {
-                queue: reading.position
-                for queue, reading in self._reading.items()
-                if reading.position is not None and reading.position != reading.committed
-            }
+            offsets = self.uncommitted()
         # One queue of each topic and broker goes ahead. RocketMQ creates the table of a group's
         # first commit to a topic without a lock, and of several that come at once it loses some.
         ahead = {(queue.topic, queue.broker_name): queue for queue in offsets}
@@ -295,16 +331,19 @@ class PullConsumer:
         """Return the address of the queue's master; RouteError if it has no route."""
         return await self._address(queue)
 
-    def _take(self, count_max: int) -> list[StoredMessage]:
+    def _take(self, count_max: int) -> list[tuple[MessageQueue, list[StoredMessage]]]:
         """Hand out messages read ahead, one batch of each queue in turn."""
-        messages: list[StoredMessage] = []
+        batches: list[tuple[MessageQueue, list[StoredMessage]]] = []
         idle = 0
-        while idle < len(self._turn) and len(messages) < count_max:
-            taken = self._turn[0].take(count_max - len(messages))
+        while idle < len(self._turn) and count_max:
+            reading = self._turn[0]
+            taken = reading.take(count_max)
             self._turn.rotate(-1)
             idle = 0 if taken else idle + 1
-            messages += taken
-        return messages
+            if taken:
+                batches.append((reading.queue, taken))
+                count_max -= len(taken)
+        return batches
 
     def _raise_failure(self) -> None:
         for reading in self._turn:

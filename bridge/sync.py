@@ -9,17 +9,14 @@ ClientClosedError).
 
 from __future__ import annotations
 
-import os
-import threading
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, suppress
-from functools import partial
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import timedelta
 from types import TracebackType
-from typing import Any, Generic, Literal, Self, TypeVar
+from typing import Generic, Literal, Self
 
-import trio
-
-from motelog.bridge.errors import ClientClosedError
+from motelog.bridge.background import Background, Service
+from motelog.bridge.client import NameServers
 from motelog.bridge.producer import (
     COMPRESS_ABOVE_BYTES,
     MESSAGE_BYTES_MAX,
@@ -32,82 +29,22 @@ from motelog.bridge.pull import HOLD_S, PULL_BYTES_MAX, PULL_COUNT, PullConsumer
 from motelog.bridge.query import QUERY_COUNT, TIME_MAX
 from motelog.bridge.queue_puller import QueuePuller
 from motelog.bridge.selector import TAGS_ALL, select
+from motelog.bridge.unseen import Unseen
 from motelog.core.message import Message, MessageQueue, StoredMessage
 
-T = TypeVar("T")
-_Service = TypeVar("_Service", bound=AbstractAsyncContextManager[Any])
 
+class _Blocking(Generic[Service]):
+    """What producer and consumer share: the thread, and its end."""
 
-class _Background(Generic[_Service]):
-    """Runs a trio-native service in a thread of its own and calls it from other threads."""
-
-    def __init__(self, service: _Service, name: str) -> None:
+    def __init__(self, service: Service, name: str) -> None:
+        self._background = Background(service, name)
         self._service = service
-        self._process_id = os.getpid()
-        self._lock = threading.Lock()
-        self._is_closed = False
-        self._token: trio.lowlevel.TrioToken | None = None
-        self._failure: BaseException | None = None
-        self._started = threading.Event()
-        self._leave: trio.Event | None = None
-        # A daemon, so that a program that forgets to close can still end.
-        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
-        self._thread.start()
-        self._started.wait()
-        if self._failure is not None:
-            raise self._failure
+        self._call = self._background.call
+        self._call_sync = self._background.call_sync
 
     def close(self) -> None:
-        """Leave the service and end the thread; safe to call twice, and after a fork."""
-        with self._lock:
-            if self._is_closed or self._process_id != os.getpid():
-                return
-            self._is_closed = True
-        assert self._token is not None
-        assert self._leave is not None
-        with suppress(trio.RunFinishedError):  # raised when the thread has ended by itself
-            self._token.run_sync_soon(self._leave.set)
-        self._thread.join()
-        if self._failure is not None:
-            raise self._failure
-
-    def _call(self, method: Callable[..., Awaitable[T]], *args: Any, **options: Any) -> T:
-        """Run ``method`` in the thread and return its result; its errors are raised here."""
-        token = self._check_open()
-        try:
-            return trio.from_thread.run(partial(method, *args, **options), trio_token=token)
-        except (trio.RunFinishedError, trio.Cancelled):
-            raise ClientClosedError("closed while the call was running") from None
-
-    def _call_sync(self, function: Callable[..., T], *args: Any, **options: Any) -> T:
-        token = self._check_open()
-        try:
-            return trio.from_thread.run_sync(partial(function, *args, **options), trio_token=token)
-        except trio.RunFinishedError:
-            raise ClientClosedError("closed while the call was running") from None
-
-    def _check_open(self) -> trio.lowlevel.TrioToken:
-        if self._process_id != os.getpid():
-            raise ClientClosedError("created before a fork: create it in the process that uses it")
-        if self._is_closed or self._token is None:
-            raise ClientClosedError("closed")
-        return self._token
-
-    def _run(self) -> None:
-        try:
-            trio.run(self._serve)
-        except BaseException as exc:
-            # Raised where the object is constructed or closed: a thread cannot raise to anyone.
-            self._failure = exc
-        finally:
-            self._started.set()
-
-    async def _serve(self) -> None:
-        self._leave = trio.Event()
-        async with self._service:
-            self._token = trio.lowlevel.current_trio_token()
-            self._started.set()
-            await self._leave.wait()
+        """End the thread; safe to call twice, and after a fork."""
+        self._background.close()
 
     def __enter__(self) -> Self:
         return self
@@ -121,13 +58,13 @@ class _Background(Generic[_Service]):
         self.close()
 
 
-class SyncProducer(_Background[Producer]):
+class SyncProducer(_Blocking[Producer]):
     """``bridge.producer.Producer``, blocking. Close it, or use it in ``with``."""
 
     def __init__(
         self,
         *,
-        namesrv: str = "127.0.0.1:9876",
+        namesrv: NameServers = "127.0.0.1:9876",
         group: str = "motelog",
         timeout_s: float = SEND_TIMEOUT_S,
         retries: int = RETRIES,
@@ -157,10 +94,16 @@ class SyncProducer(_Background[Producer]):
         queue: MessageQueue | None = None,
         hash_key: str | None = None,
         timeout_s: float | None = None,
+        delay: float | timedelta = 0,
     ) -> SendResult:
         """As Producer.send."""
         return self._call(
-            self._service.send, message, queue=queue, hash_key=hash_key, timeout_s=timeout_s
+            self._service.send,
+            message,
+            queue=queue,
+            hash_key=hash_key,
+            timeout_s=timeout_s,
+            delay=delay,
         )
 
     def send_batch(
@@ -177,19 +120,23 @@ class SyncProducer(_Background[Producer]):
         )
 
 
-class SyncPullConsumer(_Background[PullConsumer]):
-    """``bridge.pull.PullConsumer``, blocking. Close it, or use it in ``with``."""
+class SyncPullConsumer(_Blocking[PullConsumer]):
+    """``bridge.pull.PullConsumer``, blocking. Close it, or use it in ``with``.
+
+    ``for message in consumer`` hands out one message after the other, without an end.
+    """
 
     def __init__(
         self,
         *,
-        namesrv: str = "127.0.0.1:9876",
+        namesrv: NameServers = "127.0.0.1:9876",
         group: str = "motelog",
         start: Literal["first", "last"] = "first",
         hold_s: float = HOLD_S,
     ) -> None:
         consumer = PullConsumer(namesrv=namesrv, group=group, start=start, hold_s=hold_s)
         super().__init__(consumer, f"motelog-consumer-{group}")
+        self._unseen = Unseen()
 
     def queues(self, topic: str, *, wait_s: float = 2.0) -> tuple[MessageQueue, ...]:
         """As PullConsumer.queues."""
@@ -203,30 +150,52 @@ class SyncPullConsumer(_Background[PullConsumer]):
         self, queues: Iterable[MessageQueue], *, tags: str = TAGS_ALL, sql: str | None = None
     ) -> None:
         """As PullConsumer.assign."""
+        for queue, queue_offset in self._unseen.drop().items():
+            self._call_sync(self._service.seek, queue, queue_offset)
         self._call_sync(self._service.assign, tuple(queues), tags=tags, sql=sql)
 
     def seek(self, queue: MessageQueue, queue_offset: int) -> None:
         """As PullConsumer.seek."""
+        self._unseen.drop((queue,))
         self._call_sync(self._service.seek, queue, queue_offset)
 
     def seek_to_begin(self, queues: Iterable[MessageQueue] | None = None) -> None:
         """As PullConsumer.seek_to_begin."""
+        queues = None if queues is None else tuple(queues)
+        self._unseen.drop(queues)
         self._call_sync(self._service.seek_to_begin, queues)
 
     def seek_to_end(self, queues: Iterable[MessageQueue] | None = None) -> None:
         """As PullConsumer.seek_to_end."""
+        queues = None if queues is None else tuple(queues)
+        self._unseen.drop(queues)
         self._call_sync(self._service.seek_to_end, queues)
 
     def position(self, queue: MessageQueue) -> int | None:
         """As PullConsumer.position."""
-        return self._call_sync(self._service.position, queue)
+        position = self._call_sync(self._service.position, queue)
+        return self._unseen.first_offsets().get(queue, position)
 
     def poll(self, *, timeout_s: float = 1.0, count_max: int = 512) -> list[StoredMessage]:
         """As PullConsumer.poll."""
-        return self._call(self._service.poll, timeout_s=timeout_s, count_max=count_max)
+        left = self._unseen.take(count_max)
+        return left or self._call(self._service.poll, timeout_s=timeout_s, count_max=count_max)
+
+    def __iter__(self) -> Iterator[StoredMessage]:
+        return self
+
+    def __next__(self) -> StoredMessage:
+        """Return the next message, however long it takes; errors as with ``poll``."""
+        while (message := self._unseen.pop()) is None:
+            self._unseen.add(self._call(self._service.poll_batches, timeout_s=math.inf))
+        return message
 
     def commit(self, offsets: Mapping[MessageQueue, int] | None = None) -> None:
-        """As PullConsumer.commit."""
+        """As PullConsumer.commit; inside ``for message in consumer``, up to that message."""
+        if offsets is None:
+            # What the loop has not come to is not committed.
+            uncommitted = self._call_sync(self._service.uncommitted)
+            offsets = uncommitted | self._unseen.first_offsets()
         self._call(self._service.commit, offsets)
 
     def committed(self, queue: MessageQueue) -> int | None:

@@ -10,10 +10,11 @@ Spec: RocketMQ MessageDecoder, MessageConst, UtilAll.
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from functools import lru_cache
-from typing import Final, NewType
+from typing import Any, Final, NewType
 
 PhysicalOffset = NewType("PhysicalOffset", int)
 QueueOffset = NewType("QueueOffset", int)
@@ -59,16 +60,54 @@ class MessageQueue:
     queue_id: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, init=False)
 class Message:
-    """A message to be sent; ``keys`` are the words it can be found by."""
+    """A message to be sent; ``keys`` are the words it can be found by, one or several.
+
+    TypeError says which argument has the wrong type, where the message is made and not where it is
+    sent.
+    """
 
     topic: str
     body: bytes
-    tags: str | None = None
-    keys: tuple[str, ...] = ()
-    properties: Mapping[str, str] = field(default_factory=dict)
-    flag: int = 0
+    tags: str | None
+    keys: tuple[str, ...]
+    properties: Mapping[str, str]
+    flag: int
+
+    def __init__(
+        self,
+        topic: str,
+        body: bytes | bytearray | memoryview,
+        tags: str | None = None,
+        keys: str | Iterable[str] = (),
+        properties: Mapping[str, str] | None = None,
+        flag: int = 0,
+    ) -> None:
+        _check_type("topic", topic, str)
+        if isinstance(body, str):
+            raise TypeError("body is text, and a message carries bytes: write text.encode()")
+        _check_type("body", body, bytes | bytearray | memoryview)
+        if tags is not None:
+            _check_type("tags", tags, str)
+        _check_type("flag", flag, int)
+        words = (keys,) if isinstance(keys, str) else tuple(keys)
+        for word in words:
+            _check_type("a key", word, str)
+        pairs = dict(properties or {})
+        for name, value in pairs.items():
+            _check_type("the name of a property", name, str)
+            if not isinstance(value, str):
+                kind = type(value).__name__
+                raise TypeError(
+                    f"property {name!r} is {kind}, and properties are text: write str()"
+                )
+        object.__setattr__(self, "topic", topic)
+        object.__setattr__(self, "body", bytes(body))
+        object.__setattr__(self, "tags", tags)
+        object.__setattr__(self, "keys", words)
+        object.__setattr__(self, "properties", pairs)
+        object.__setattr__(self, "flag", flag)
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +150,27 @@ class StoredMessage:
         return tuple(self.properties.get(KEYS, "").split())
 
     @property
+    def device(self) -> str | None:
+        """The tag, which an MQTT message has from its topic name's second level; None without."""
+        return self.tags
+
+    @property
+    def mqtt_topic(self) -> str:
+        """The topic name by which MQTT subscribers get it: its publisher's, else topic and tag."""
+        found = self.properties.get(MQTT_TOPIC)
+        if found is not None:
+            return found
+        return f"{self.topic}/{self.tags}" if self.tags else self.topic
+
+    def json(self) -> Any:
+        """Return the body read as JSON; ValueError says which message is not."""
+        try:
+            return json.loads(self.body)
+        except ValueError as exc:
+            place = f"{self.topic}, queue {self.queue_id}, offset {self.queue_offset}"
+            raise ValueError(f"the body of the message at {place} is not JSON: {exc}") from exc
+
+    @property
     def offset_id(self) -> str:
         """The id that names the record by store address and physical offset."""
         return encode_offset_id(encode_host(*self.store_host), self.physical_offset)
@@ -119,6 +179,12 @@ class StoredMessage:
     def message_id(self) -> str:
         """The producer's unique id when it sent one, else the offset id."""
         return self.properties.get(UNIQ_KEY) or self.offset_id
+
+
+def _check_type(name: str, value: object, kind: Any) -> None:
+    if not isinstance(value, kind):
+        wanted = {str: "text", int: "a number"}.get(kind, "bytes")
+        raise TypeError(f"{name} is {wanted}, not {type(value).__name__}")
 
 
 def encode_properties(properties: Mapping[str, str]) -> bytes:

@@ -1,11 +1,24 @@
 """Errors of the Spark source.
 
-Owns: SourceError and its leaves. Must not touch: pyspark; the pure parts raise these too.
+Owns: SourceError and its leaves, finding them in Spark's reports. Must not touch: pyspark; the pure
+parts raise these too.
 """
 
 from __future__ import annotations
 
+import re
+from typing import Final
+
 from motelog.core.errors import MotelogError
+
+# An error of ours as Spark reports it: the last line of a traceback inside a longer text.
+_OURS: Final = re.compile(r"^motelog\.[\w.]+Error: (.+)$", re.MULTILINE)
+
+
+def our_sentence(exc: BaseException) -> str:
+    """Return what our own error says, also when Spark has wrapped it; else the text of ``exc``."""
+    found = _OURS.findall(str(exc))
+    return found[-1] if found and not isinstance(exc, MotelogError) else str(exc)
 
 
 class SourceError(MotelogError):

@@ -1,6 +1,7 @@
 """A Spark session with the settings that Motelog's jobs and tests need.
 
-Owns: start_session, the check for Java. Must not touch: the source, brokers.
+Owns: start_session, the check for Java, how a script's uncaught error is shown. Must not touch: the
+source, brokers.
 Workers run the interpreter of this process, because no other one has our packages. A session on
 this machine keeps to loopback and opens no web interface.
 """
@@ -12,11 +13,12 @@ import shutil
 import sys
 from collections.abc import Mapping
 from pathlib import Path
+from types import TracebackType
 from typing import Final
 
 from pyspark.sql import SparkSession
 
-from motelog.spark.errors import SourceError
+from motelog.spark.errors import SourceError, our_sentence
 
 JAVA_NEEDED: Final = (
     "Spark needs Java 17 or 21: install a JRE (such as openjdk-17-jre-headless) or set JAVA_HOME"
@@ -41,7 +43,8 @@ def start_session(
 ) -> SparkSession:
     """Return the running session or start one; ``conf`` overrides the settings made here.
 
-    The caller stops it. NoJavaError if there is no Java.
+    The caller stops it. NoJavaError if there is no Java. An error of the source that nobody catches
+    is shown as one sentence, in place of Spark's tracebacks around it.
     """
     if not has_java():
         raise NoJavaError
@@ -65,8 +68,18 @@ def start_session(
     for key, value in (settings | dict(conf or {})).items():
         builder = builder.config(key, value)
     session = builder.getOrCreate()
+    if sys.excepthook is sys.__excepthook__:  # shells and debuggers have one of their own
+        sys.excepthook = _show
     session.sparkContext.setLogLevel("ERROR")
     return session
+
+
+def _show(kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> None:
+    sentence = our_sentence(error)
+    if sentence == str(error):
+        sys.__excepthook__(kind, error, traceback)
+    else:
+        sys.stderr.write(f"motelog: {sentence}\n")
 
 
 def _share_checkout() -> None:

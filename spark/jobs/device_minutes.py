@@ -22,7 +22,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
-from motelog.spark.errors import SourceError
+from motelog.spark.errors import SourceError, our_sentence
 from motelog.spark.session import start_session
 
 # Batches of a first run over a long log stay small enough for a laptop.
@@ -109,7 +109,7 @@ def device_minutes(readings: DataFrame, *, lateness: str) -> DataFrame:
 
 
 def _failed(exc: Exception) -> int:
-    sys.stderr.write(f"device-minutes: {exc}\n")
+    sys.stderr.write(f"device-minutes: {our_sentence(exc)}\n")
     return 1
 
 

@@ -10,6 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from motelog.bridge.asyncio import AsyncioProducer, AsyncioPullConsumer
     from motelog.bridge.errors import ClientError, MessageRefusedError, RouteError, SendFailedError
     from motelog.bridge.producer import Producer, SendResult
     from motelog.bridge.pull import PullConsumer, PullResult
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
     from motelog.core.message import Message, MessageQueue, StoredMessage
 
 __all__ = [
+    "AsyncioProducer",
+    "AsyncioPullConsumer",
     "BrokerError",
     "ClientError",
     "ConfigError",
@@ -46,6 +49,8 @@ __all__ = [
 ]
 
 _FOUND_IN = {
+    "AsyncioProducer": ("motelog.bridge.asyncio", "AsyncioProducer"),
+    "AsyncioPullConsumer": ("motelog.bridge.asyncio", "AsyncioPullConsumer"),
     "BrokerError": ("motelog.core.errors", "BrokerError"),
     "ClientError": ("motelog.bridge.errors", "ClientError"),
     "ConfigError": ("motelog.core.errors", "ConfigError"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import zlib
+from datetime import timedelta
 
 import pytest
 import trio
@@ -16,7 +17,7 @@ from motelog.bridge.errors import (
 )
 from motelog.bridge.producer import Producer, SendStatus
 from motelog.core.errors import BrokerError
-from motelog.core.message import Message, MessageQueue
+from motelog.core.message import Message, MessageQueue, decode_properties
 from motelog.core.records.decode import decode_messages
 from motelog.core.remoting.frames import RemotingCommand, RequestCode, ResponseCode, loads
 from tests.support.fake_cluster import NO_ANSWER, FakeBroker, fake_cluster, serve
@@ -84,6 +85,20 @@ async def test_large_bodies_are_compressed(size: int, is_packed: bool) -> None:
     assert request.ext["f"] == ("1" if is_packed else "0")
     assert (zlib.decompress(request.body) if is_packed else request.body) == b"x" * size
     assert stored.body == b"x" * size
+
+
+@pytest.mark.parametrize("delay", [2.5, timedelta(seconds=2, milliseconds=500)])
+async def test_delay_is_what_the_broker_is_asked_for(delay: float | timedelta) -> None:
+    async with fake_cluster("a") as cluster, Producer(namesrv=cluster.namesrv) as producer:
+        await producer.send(Message("T", b""), delay=delay)
+        await producer.send(Message("T", b""))
+        with pytest.raises(MessageRefusedError, match="a delay of its own"):
+            await producer.send(Message("T", b"", properties={"DELAY": "1"}), delay=delay)
+        first, second = (
+            decode_properties(one.ext["i"].encode()) for one in sends(cluster.brokers[0])
+        )
+    assert first["TIMER_DELAY_MS"] == "2500"
+    assert "TIMER_DELAY_MS" not in second
 
 
 @pytest.mark.parametrize(

@@ -95,6 +95,19 @@ async def test_committed_offset_counts_what_was_handed_out_not_what_was_read_ahe
         assert cluster.brokers[0].committed["G", "T", 0] == 42
 
 
+async def test_loop_hands_out_one_by_one_and_commits_what_it_came_to() -> None:
+    async with fake_cluster("a") as cluster, consumer_of(cluster) as consumer:
+        fill(cluster, Q0, 5)
+        consumer.assign([Q0])
+        with trio.fail_after(10):
+            async for message in consumer:
+                if message.queue_offset == 2:
+                    await consumer.commit()
+                    break
+        assert await consumer.committed(Q0) == consumer.position(Q0) == 3
+        assert [one.queue_offset for one in await drain(consumer, 2)] == [3, 4]
+
+
 async def test_commit_asks_only_for_what_has_changed() -> None:
     async with fake_cluster("a") as cluster, consumer_of(cluster) as consumer:
         fill(cluster, Q0, 1)

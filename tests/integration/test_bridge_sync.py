@@ -74,6 +74,34 @@ def test_messages_go_out_and_come_back(cluster: FakeCluster) -> None:
         assert consumer.pull(queues[0], 0, count_max=1).messages()[0].queue_offset == 0
 
 
+def test_loop_hands_out_one_by_one_and_commits_what_it_came_to(cluster: FakeCluster) -> None:
+    with SyncProducer(namesrv=cluster.namesrv) as producer:
+        first, second = producer.queues("T")
+        for i in range(5):
+            producer.send(Message("T", b"%d" % i), queue=first)
+        producer.send(Message("T", b"x"), queue=second)
+    with SyncPullConsumer(namesrv=cluster.namesrv, group="G") as consumer:
+        consumer.assign([first])
+        for message in consumer:
+            if message.body == b"2":
+                consumer.commit()
+                break
+        assert consumer.committed(first) == consumer.position(first) == 3
+        assert [one.body for one in consumer.poll(timeout_s=5, count_max=1)] == [b"3"]
+        # What the loop had taken and not come to is read again.
+        consumer.assign([first, second])
+        bodies: list[bytes] = []
+        for message in consumer:
+            bodies.append(message.body)
+            if len(bodies) == 2:
+                break
+        assert sorted(bodies) == [b"4", b"x"]
+        consumer.seek(first, 1)
+        assert next(consumer).body == b"1"
+        consumer.commit()
+        assert consumer.committed(first) == 2
+
+
 def test_errors_come_out_as_they_are(cluster: FakeCluster) -> None:
     with SyncProducer(namesrv=cluster.namesrv) as producer:
         with pytest.raises(RouteError, match="Nowhere"):

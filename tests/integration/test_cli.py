@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import signal
+import tempfile
 import time
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -15,12 +17,12 @@ from motelog.testing import MotelogProcess
 from tests.support.cli import motelog, motelog_lines, started_motelog
 
 
-@pytest.mark.parametrize("protocol", ["4", "5"])
+@pytest.mark.parametrize("protocol", ["311", "5"])
 @pytest.mark.parametrize("qos", ["0", "1"])
 def test_what_pub_publishes_reaches_sub(
     motelog_stack: MotelogProcess, protocol: str, qos: str
 ) -> None:
-    to = ["--to", motelog_stack.ready["mqtt"], "--protocol", protocol, "-q", qos]
+    to = ["--to", motelog_stack.ready["mqtt"], "-V", protocol, "-q", qos]
     topic = f"pubsub{protocol}{qos}"
     with started_motelog(
         "sub", "-t", f"{topic}/+/x", "-t", f"{topic}/#", "--count=2", "--seconds=30", "--json", *to
@@ -35,7 +37,8 @@ def test_what_pub_publishes_reaches_sub(
         output, errors = subscriber.communicate(timeout=40)
         assert subscriber.returncode == 0, errors
         messages = [json.loads(line) for line in output.splitlines()]
-        assert messages == [{"topic": f"{topic}/a/x", "payload": "ünï", "qos": int(qos)}] * 2
+        message = {"topic": f"{topic}/a/x", "payload": "ünï", "qos": int(qos), "retain": False}
+        assert messages == [message] * 2
 
 
 @pytest.mark.parametrize("since", ["earliest", "1h"])
@@ -46,7 +49,7 @@ def test_sub_begins_in_the_past(motelog_stack: MotelogProcess, since: str) -> No
     what = ["sub", "-t", topic, "--since", since, "--count=1", "--seconds=30", "--json", *to]
     subscribed, message = motelog_lines(*what)
     assert subscribed["event"] == "subscribed"
-    assert message == {"topic": topic, "payload": "earlier", "qos": 1}
+    assert message == {"topic": topic, "payload": "earlier", "qos": 1, "retain": False}
 
 
 def test_delayed_publish_arrives_when_it_is_due(motelog_stack: MotelogProcess) -> None:
@@ -61,7 +64,27 @@ def test_delayed_publish_arrives_when_it_is_due(motelog_stack: MotelogProcess) -
         message = json.loads(subscriber.stdout.readline())
         assert time.monotonic() - begin >= 2
         subscriber.communicate(timeout=40)
-    assert message == {"topic": "delayed/late", "payload": "m", "qos": 1}
+    assert message == {"topic": "delayed/late", "payload": "m", "qos": 1, "retain": False}
+
+
+def test_bodies_that_are_not_text_survive_scripts(motelog_stack: MotelogProcess) -> None:
+    host, port = motelog_stack.mqtt
+    server = ["-h", host, "-p", str(port)]
+    what = ["-t", "binary/dev1", "--since", "earliest", "-C", "1", "-W", "30", *server]
+    with tempfile.NamedTemporaryFile() as file:
+        file.write(b"\x00\xff")
+        file.flush()
+        assert motelog("pub", "-t", "binary/dev1", "-f", file.name, *server).returncode == 0
+    _, message = motelog_lines("sub", "--json", *what)
+    assert (message["payload"], message["payload_base64"]) == (None, "AP8=")
+    namesrv = ["--namesrv", motelog_stack.ready["namesrv"]]
+    (stored,) = motelog_lines("consume", "binary", "--until-end", "--json", *namesrv)
+    assert (stored["body"], stored["body_base64"]) == (None, "AP8=")
+    result = motelog("consume", "binary", "--until-end", "--hex", *namesrv)
+    assert result.stdout.endswith(" 00ff\n")
+    result = motelog("sub", "-F", "%t %x", *what)
+    assert result.stdout == "binary/dev1 00ff\n"
+    assert result.stderr == "subscribed to binary/dev1 with QoS 1\n"
 
 
 def test_lines_of_standard_input_reach_a_native_consumer(motelog_stack: MotelogProcess) -> None:
@@ -107,6 +130,27 @@ def test_a_group_goes_on_where_it_committed(motelog_stack: MotelogProcess) -> No
     assert [message["body"] for message in second] == ["4"]
 
 
+def test_consume_begins_at_a_time_or_an_offset(motelog_stack: MotelogProcess) -> None:
+    namesrv = ["--namesrv", motelog_stack.ready["namesrv"]]
+
+    def bodies(*options: str) -> list[str]:
+        lines = motelog_lines("consume", "timed", "--until-end", "--json", *options, *namesrv)
+        return sorted(message["body"] for message in lines)
+
+    motelog("produce", "timed", *namesrv, input="1\n2\n3\n4\n")
+    stored = motelog_lines("consume", "timed", "--until-end", "--json", *namesrv)
+    between_ms = max(message["store_timestamp_ms"] for message in stored) + 1
+    motelog("produce", "timed", "-m", "later", *namesrv)
+    assert bodies("--from", "1h ago") == ["1", "2", "3", "4", "later"]
+    assert bodies("--from", "7d") == ["1", "2", "3", "4", "later"]
+    assert bodies("--from", str(between_ms)) == ["later"]
+    when = datetime.fromtimestamp(between_ms / 1000, UTC).isoformat(timespec="milliseconds")
+    assert bodies("--from", when) == ["later"]
+    assert bodies("--from", "2100-01-01") == []
+    assert bodies("--from", "offset:1") == ["later"]
+    assert bodies("--from", "end") == []
+
+
 def test_consume_filters_by_properties(motelog_stack: MotelogProcess) -> None:
     namesrv = ["--namesrv", motelog_stack.ready["namesrv"]]
     for degrees in (19, 21, 23):
@@ -125,7 +169,7 @@ def test_consume_filters_by_properties(motelog_stack: MotelogProcess) -> None:
 def test_plain_output_is_for_people(motelog_stack: MotelogProcess) -> None:
     namesrv = ["--namesrv", motelog_stack.ready["namesrv"]]
     result = motelog("pub", "-t", "plain/a", "-m", "x", "--to", motelog_stack.ready["mqtt"])
-    assert result.stdout == "published 1, acknowledged 1\n"
+    assert (result.stdout, result.stderr) == ("", "published 1, acknowledged 1\n")
     assert motelog("produce", "plain", "-m", "y", *namesrv).stdout == "sent 1\n"
     lines = motelog("consume", "plain", "--until-end", *namesrv).stdout.splitlines()
     assert sorted(line.rpartition(" ")[2] for line in lines) == ["x", "y"]
@@ -137,14 +181,21 @@ def test_plain_output_is_for_people(motelog_stack: MotelogProcess) -> None:
         (["pub", "-t", "a/#", "-m", "x"], 2, "--topic 'a/#'"),
         (["pub", "-t", "a", "-m", "x", "--to", "nowhere"], 2, "--to: 'nowhere' is not HOST:PORT"),
         (["pub", "-t", "a", "-m", "x", "--to", "127.0.0.1:1"], 1, "cannot connect to 127.0.0.1:1"),
+        (["pub", "-m", "x"], 2, "name the topic: --topic NAME"),
+        (["pub", "-t", "a", "-m", "x", "-n"], 2, "one body at a time"),
+        (["pub", "-t", "a", "-f", "nowhere"], 2, "--file nowhere: No such file or directory"),
         (["sub", "-t", "a/#/b"], 2, "--topic 'a/#/b'"),
+        (["sub", "-t", "a", "-T", "#/a"], 2, "--filter-out '#/a'"),
+        (["sub", "-t", "a", "-F", "%z"], 2, "--format: '%z' has no meaning"),
+        (["sub", "-v"], 2, "name a topic filter: --topic FILTER"),
         (["sub", "-t", "$own/a", "--to", "{mqtt}"], 1, "refused to subscribe '$own/a'"),
         (["sub", "-t", "a", "--since", "1y"], 2, "--since '1y': use 90s"),
-        (["sub", "-t", "a", "--since", "1h", "--protocol", "4"], 2, "needs --protocol 5"),
+        (["sub", "-t", "a", "--since", "1h", "-V", "311"], 2, "needs --protocol-version mqttv5"),
         (["consume", "never-written", "--namesrv", "{namesrv}"], 1, "'never-written'"),
         (["consume", "a", "--namesrv", "127.0.0.1:1"], 1, "no name server answered"),
         (["consume", "a", "--sql", "a > 5 AND"], 1, "wrong at column 10: it ends too early"),
         (["consume", "a", "--sql", "a > 5", "--tags", "b"], 1, "tags and sql are both given"),
+        (["consume", "a", "--from", "1y"], 2, "--from '1y': use begin, end, committed, 1h"),
         (["consume", "a", "--tags", "||"], 1, "'||' names no tag"),
         (["produce", "bad topic", "-m", "x", "--namesrv", "{namesrv}"], 1, "'bad topic'"),
         (["produce", "a", "-m", "x", "-p", "novalue"], 2, "'novalue' is not NAME=VALUE"),

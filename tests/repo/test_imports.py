@@ -22,7 +22,7 @@ CORNERS = {
     "starlette": ("src/motelog/console", "tests"),
     "typer": ("src/motelog/cli", "tests"),
     "pytest": ("tests", "src/motelog/pytest_plugin.py"),
-    "asyncio": ("tests",),
+    "asyncio": ("bridge/asyncio.py", "tests"),
     "prometheus_client": ("core/metrics.py", "tests"),
     "lark": ("core/filter/sql_compiler.py", "tests"),
     "mmap": ("core/store/disk/files.py", "tests"),

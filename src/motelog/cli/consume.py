@@ -5,7 +5,6 @@ Owns: its options, where reading begins and ends. Must not touch: the terminal (
 
 from __future__ import annotations
 
-from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -15,21 +14,23 @@ from motelog.cli.output import CliError, write, write_json
 if TYPE_CHECKING:
     from motelog.bridge.pull import PullConsumer
     from motelog.core.message import MessageQueue, StoredMessage
+    from motelog.gateway.sessions.stream import StreamStart
 
 POLL_S = 1.0
-
-
-class Begin(StrEnum):
-    BEGIN = "begin"
-    END = "end"
-    COMMITTED = "committed"
+BEGIN, END, COMMITTED = "begin", "end", "committed"
 
 
 def consume(
     topic: Annotated[str, typer.Argument(metavar="TOPIC", help="Queue topic.")],
     begin: Annotated[
-        Begin, typer.Option("--from", help="committed: at the group's committed offset.")
-    ] = Begin.BEGIN,
+        str,
+        typer.Option(
+            "--from",
+            metavar="WHERE",
+            help="begin, end, committed (where the group has got to), 15m, 1h or 7d ago, a time in"
+            " ISO 8601 (UTC unless it says otherwise) or in milliseconds, or offset:N.",
+        ),
+    ] = BEGIN,
     group: Annotated[str, typer.Option(help="Consumer group.")] = "motelog-cli",
     tags: Annotated[
         str, typer.Option(help="Only messages with one of these tags: 'a || b'.")
@@ -51,7 +52,11 @@ def consume(
     namesrv: Annotated[
         str, typer.Option(metavar="HOST:PORT", help="Name server; more separated by ';'.")
     ] = "127.0.0.1:9876",
-    json: Annotated[bool, typer.Option("--json", help="One JSON object per message.")] = False,
+    is_hex: Annotated[bool, typer.Option("--hex", help="Print bodies in hexadecimal.")] = False,
+    json: Annotated[
+        bool,
+        typer.Option("--json", help="One JSON object per message; bodies not UTF-8 in base64."),
+    ] = False,
 ) -> None:
     """Print messages as they arrive, until --count, --seconds, --until-end or Ctrl-C."""
     import math
@@ -62,16 +67,15 @@ def consume(
     from motelog.bridge.pull import PullConsumer
     from motelog.bridge.selector import select
 
+    start = None if begin in (BEGIN, END, COMMITTED) else _start(begin)
+
     async def run() -> int:
         received = 0
         async with PullConsumer(namesrv=namesrv, group=group, hold_s=POLL_S) as consumer:
             queues = await consumer.queues(topic)
             ends = await consumer.end_offsets(queues) if until_end else None
             consumer.assign(queues, tags=tags, sql=sql)
-            if begin is Begin.BEGIN:
-                consumer.seek_to_begin()
-            elif begin is Begin.END:
-                consumer.seek_to_end()
+            await _seek(consumer, start or begin)
             with trio.move_on_after(math.inf if seconds is None else seconds):
                 while count is None or received < count:
                     if ends is not None and await _has_reached(consumer, ends):
@@ -79,7 +83,7 @@ def consume(
                     left = 512 if count is None else min(512, count - received)
                     for message in await consumer.poll(timeout_s=POLL_S, count_max=left):
                         received += 1
-                        _show(message, json=json)
+                        _show(message, json=json, is_hex=is_hex)
             if commit:
                 with trio.CancelScope(shield=True):
                     await consumer.commit()
@@ -97,6 +101,39 @@ def consume(
         raise CliError(f"{received} of {count} messages arrived within {seconds:g} s")
 
 
+def _start(text: str) -> StreamStart:
+    from motelog.cli.times import before_now
+    from motelog.gateway.sessions.stream import StreamStart, parse_start
+
+    ago_ms = before_now(text)
+    if ago_ms is not None:
+        return StreamStart(time_ms=ago_ms)
+    try:
+        return parse_start(text)
+    except ValueError as exc:
+        known = "begin, end, committed, 1h, a time in ISO 8601 or in milliseconds, or offset:N"
+        raise CliError(f"--from {text!r}: use {known}", status=2) from exc
+
+
+async def _seek(consumer: PullConsumer, start: StreamStart | str) -> None:
+    """Begin in all queues where ``--from`` says; an offset that is not there is the nearest one."""
+    if start == COMMITTED:
+        return
+    if start == BEGIN:
+        consumer.seek_to_begin()
+    elif start == END:
+        consumer.seek_to_end()
+    else:
+        assert not isinstance(start, str)
+        queues = consumer.assigned
+        begins = await consumer.begin_offsets(queues)
+        ends = await consumer.end_offsets(queues)
+        offsets = await consumer.offsets_for_time(queues, start.time_ms)
+        for queue in queues:
+            wanted = max(offsets[queue], start.queue_offset)
+            consumer.seek(queue, min(max(wanted, begins[queue]), ends[queue]))
+
+
 async def _has_reached(consumer: PullConsumer, ends: dict[MessageQueue, int]) -> bool:
     begins = None
     for queue, end in ends.items():
@@ -110,11 +147,14 @@ async def _has_reached(consumer: PullConsumer, ends: dict[MessageQueue, int]) ->
     return True
 
 
-def _show(message: StoredMessage, *, json: bool) -> None:
-    body = message.body.decode(errors="replace")
+def _show(message: StoredMessage, *, json: bool, is_hex: bool) -> None:
     if not json:
-        write(f"{message.topic}/{message.queue_id}@{message.queue_offset} {body}")
+        place = f"{message.topic}/{message.queue_id}@{message.queue_offset} "
+        body = message.body.hex() if is_hex else message.body.decode(errors="replace")
+        write(place + body)
         return
+    from motelog.cli.message_format import payload_fields
+
     value: dict[str, Any] = {
         "topic": message.topic,
         "queue_id": message.queue_id,
@@ -124,6 +164,6 @@ def _show(message: StoredMessage, *, json: bool) -> None:
         "message_id": message.message_id,
         "store_timestamp_ms": message.store_timestamp_ms,
         "properties": message.properties,
-        "body": body,
+        **payload_fields("body", message.body),
     }
     write_json(value)

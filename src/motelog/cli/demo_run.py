@@ -13,13 +13,13 @@ import os
 import random
 import zlib
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Final
 
 import trio
 
 from motelog.bridge.pull import PullConsumer
-from motelog.cli.mqtt_client import MqttClient, connect
+from motelog.cli.mqtt_client import WANTED, MqttClient, connect
 from motelog.cli.tools import find_java, has_pyspark
 from motelog.core.errors import leaves
 from motelog.testing import MotelogProcess
@@ -102,7 +102,7 @@ class Device:
     async def run(self, mqtt: tuple[str, int], seconds: float, rate: float) -> None:
         """Publish for ``seconds``; return when everything is acknowledged."""
         client_id = f"motelog-demo-{os.getpid()}-{self.name}"
-        async with connect(mqtt, client_id=client_id) as client:
+        async with connect(mqtt, replace(WANTED, client_id=client_id)) as client:
             begin = trio.current_time()
             # Devices do not tick together.
             due = begin + self._random.random() / rate

@@ -240,7 +240,7 @@ def _ready_text(roles: Roles, directory: Path, promise: str) -> str:
                {promise}
 
 Try, in other terminals:
-  motelog sub -t 'telemetry/#'{to}
+  motelog sub -v -t 'telemetry/#'{to}
   motelog pub -t telemetry/dev42/temp -m 21.5{to}
   mosquitto_pub -h {host} -p {port} -q 1 -t telemetry/dev42/temp -m 21.5
   motelog consume telemetry{namesrv}

@@ -1,36 +1,41 @@
-"""A small MQTT client on trio for the command line: QoS 0 and 1, MQTT 3.1.1 and 5.0.
+"""A small MQTT client on trio for the command line: all three QoS, MQTT 3.1, 3.1.1 and 5.0.
 
 Owns: one connection, its packet identifiers, the publish window. Must not touch: the terminal;
 bytes of packets (gateway.mqtt). Faults of the server end the connection with MqttClientError.
+Invariants: a message is acknowledged when the caller takes it, never before. So what a persistent
+session has sent and nobody has taken is sent again to the next connection.
 """
 
 from __future__ import annotations
 
-import array
 import math
 import os
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import trio
 
 from motelog.core.errors import MotelogError
 from motelog.gateway.errors import GatewayError
+from motelog.gateway.mqtt.acks import decode_ack, encode_ack
 from motelog.gateway.mqtt.connect import decode_connack, encode_connect
 from motelog.gateway.mqtt.disconnect import PINGREQ, decode_disconnect, encode_disconnect
-from motelog.gateway.mqtt.frames import encode_publish, split
+from motelog.gateway.mqtt.frames import encode_publish, split_one
 from motelog.gateway.mqtt.packet_types import (
     NO_PROPERTIES,
+    Ack,
     Connect,
     PacketType,
     Properties,
     ReasonCode,
     Subscribe,
     SubscribeEntry,
+    Unsubscribe,
 )
-from motelog.gateway.mqtt.subscribe import decode_suback, encode_subscribe
+from motelog.gateway.mqtt.properties import decode_properties, encode_properties
+from motelog.gateway.mqtt.subscribe import decode_suback, encode_subscribe, encode_unsubscribe
 
 CONNECT_WITHIN_S: Final = 10.0
 ANSWER_WITHIN_S: Final = 30.0
@@ -39,6 +44,8 @@ PACKET_BYTES_MAX: Final = 4_194_304
 WINDOW_MAX: Final = 64
 RECEIVED_MAX: Final = 1000  # messages that wait for the caller; then we stop reading
 FAILURE: Final = 0x80  # reason codes from here on are failures
+KEEP_ALIVE_S: Final = 60
+WANTED: Final = Connect(version=5, clean_start=True, keep_alive_s=KEEP_ALIVE_S, client_id="")
 
 # MQTT 3.1.1 table 3.1.
 RETURN_CODES: Final = {
@@ -56,18 +63,21 @@ class MqttClientError(MotelogError):
 
 @dataclass(frozen=True, slots=True)
 class Received:
-    """One application message that the server sent."""
+    """One application message that the server sent; ``packet_id`` is 0 at QoS 0."""
 
     topic: str
     payload: bytes
     qos: int
     retain: bool
+    packet_id: int = 0
+    properties: Properties = NO_PROPERTIES
 
 
 class MqttClient:
     """One connection. Its state changes between awaits only, so several tasks may publish.
 
-    ``acknowledged`` and ``refused`` count QoS 1 publishes; ``refusals`` keeps one text per reason.
+    ``acknowledged`` and ``refused`` count publishes of QoS 1 and 2; ``refusals`` keeps one text per
+    reason. ``session_present`` says whether the server had a session of the client identifier.
     """
 
     def __init__(self, stream: trio.abc.Stream, version: int) -> None:
@@ -79,15 +89,28 @@ class MqttClient:
         self._waiting: dict[int, trio.Event] = {}
         self._answers: dict[int, bytes] = {}
         self._window = trio.Semaphore(WINDOW_MAX)
-        self._send_received, self.received = trio.open_memory_channel[Received](RECEIVED_MAX)
+        self._send_received, self._received = trio.open_memory_channel[Received](RECEIVED_MAX)
+        # Identifiers of QoS 2 messages that have come and are not released yet.
+        self._unreleased: set[int] = set()
+        self.session_present = False
         self.acknowledged = 0
         self.refused = 0
         self.refusals: dict[int, str] = {}
 
-    async def publish(self, topic: str, payload: bytes, *, qos: int = 0) -> None:
-        """Send one message. At QoS 1, wait while too many are unacknowledged."""
+    async def publish(
+        self,
+        topic: str,
+        payload: bytes,
+        *,
+        qos: int = 0,
+        retain: bool = False,
+        properties: Properties = NO_PROPERTIES,
+    ) -> None:
+        """Send one message. Above QoS 0, wait while too many are unacknowledged."""
+        block = encode_properties(properties.as_dict()) or None
+        first_byte = PacketType.PUBLISH << 4 | qos << 1 | retain
         packet, number_at = encode_publish(
-            topic.encode(), payload, 0x30 | qos << 1, self._version, None
+            topic.encode(), payload, first_byte, self._version, block
         )
         if qos == 0:
             await self._send(packet)
@@ -100,24 +123,45 @@ class MqttClient:
         await self._send(bytes(numbered))
 
     async def settle(self) -> None:
-        """Wait until every QoS 1 publish has been answered."""
+        """Wait until every publish of QoS 1 and 2 has been answered."""
         with _deadline(ANSWER_WITHIN_S, "the server did not acknowledge"):
             for event in list(self._waiting.values()):
                 await event.wait()
 
     async def subscribe(
-        self, topic_filters: list[str], *, qos: int = 0, properties: Properties = NO_PROPERTIES
+        self, entries: Sequence[SubscribeEntry], *, properties: Properties = NO_PROPERTIES
     ) -> list[int]:
         """Return the reason code of each filter; below 0x80 it is the granted QoS."""
         packet_id = self._next_packet_id()
+        packet = Subscribe(packet_id, tuple(entries), properties)
+        body = await self._ask(packet_id, encode_subscribe(self._version, packet), "SUBSCRIBE")
+        return list(decode_suback(self._version, body).reason_codes)
+
+    async def unsubscribe(self, topic_filters: Sequence[str]) -> None:
+        """Return when the server has answered."""
+        packet_id = self._next_packet_id()
+        packet = Unsubscribe(packet_id, tuple(topic_filters))
+        await self._ask(packet_id, encode_unsubscribe(self._version, packet), "UNSUBSCRIBE")
+
+    async def receive(self) -> Received:
+        """Return the next message and acknowledge it."""
+        message = await self._received.receive()
+        if message.qos == 1:
+            await self._send_ack(PacketType.PUBACK, message.packet_id)
+        elif message.qos == 2:
+            await self._send_ack(PacketType.PUBREC, message.packet_id)
+        return message
+
+    async def _ask(self, packet_id: int, packet: bytes, name: str) -> bytes:
+        """Return the body of the packet that answers this one."""
         event = self._waiting[packet_id] = trio.Event()
-        entries = tuple(SubscribeEntry(topic_filter, qos) for topic_filter in topic_filters)
-        packet = Subscribe(packet_id, entries, properties)
-        await self._send(encode_subscribe(self._version, packet))
-        with _deadline(ANSWER_WITHIN_S, "the server did not answer SUBSCRIBE"):
+        await self._send(packet)
+        with _deadline(ANSWER_WITHIN_S, f"the server did not answer {name}"):
             await event.wait()
-        answer = decode_suback(self._version, self._answers.pop(packet_id))
-        return list(answer.reason_codes)
+        return self._answers.pop(packet_id)
+
+    async def _send_ack(self, packet_type: PacketType, packet_id: int) -> None:
+        await self._send(encode_ack(packet_type, self._version, packet_id))
 
     async def _leave(self) -> None:
         self._is_leaving = True
@@ -143,8 +187,13 @@ class MqttClient:
     async def _read(self, buffer: bytearray) -> None:
         """Handle packets until cancelled or the connection ends, which is an error."""
         while True:
-            for frame in _split(_cut(buffer), self._version):
-                await self._handle(frame)
+            while (end := _frame_end(buffer, 0)) is not None:
+                frame = bytes(buffer[:end])
+                del buffer[:end]
+                try:
+                    await self._handle(frame[0], frame[_header_bytes(frame) :])
+                except GatewayError as exc:
+                    raise MqttClientError(f"the server sent a malformed packet: {exc}") from exc
             try:
                 buffer += await self._receive()
             except MqttClientError:
@@ -161,30 +210,26 @@ class MqttClient:
             raise MqttClientError("the server closed the connection")
         return data
 
-    async def _handle(self, frame: _Frame) -> None:
-        _, first_byte, topic, payload, packet_id, extra = frame
+    async def _handle(self, first_byte: int, body: bytes) -> None:
         match first_byte >> 4:
             case PacketType.PUBLISH:
-                assert topic is not None
-                qos = first_byte >> 1 & 3
-                if qos:
-                    # Acknowledged before the caller has it: the command line keeps no state.
-                    await self._send(b"\x40\x02" + packet_id.to_bytes(2, "big"))
-                message = Received(
-                    topic.decode(errors="replace"), bytes(payload or b""), qos, bool(first_byte & 1)
-                )
-                await self._send_received.send(message)
-            case PacketType.PUBACK:
-                self._acknowledge(packet_id, extra if isinstance(extra, int) else 0)
-            case PacketType.SUBACK:
-                body = bytes(payload or b"")
+                await self._take(first_byte, body)
+            case PacketType.PUBACK | PacketType.PUBREC | PacketType.PUBCOMP as answered:
+                ack = decode_ack(self._version, first_byte, body)
+                if answered == PacketType.PUBREC and ack.reason_code < FAILURE:
+                    await self._send_ack(PacketType.PUBREL, ack.packet_id)
+                else:
+                    self._acknowledge(ack)
+            case PacketType.PUBREL:
+                packet_id = decode_ack(self._version, first_byte, body).packet_id
+                self._unreleased.discard(packet_id)
+                await self._send_ack(PacketType.PUBCOMP, packet_id)
+            case PacketType.SUBACK | PacketType.UNSUBACK:
                 packet_id = int.from_bytes(body[:2], "big")
                 self._answers[packet_id] = body
                 self._done(packet_id)
             case PacketType.DISCONNECT:
-                answer = decode_disconnect(
-                    self._version, first_byte, bytes(payload or b""), from_server=True
-                )
+                answer = decode_disconnect(self._version, first_byte, body, from_server=True)
                 text = reason_text(answer.reason_code, answer.properties)
                 raise MqttClientError(f"the server disconnected us: {text}")
             case PacketType.PINGRESP:
@@ -192,16 +237,34 @@ class MqttClient:
             case other:
                 raise MqttClientError(f"the server sent an unexpected packet (type {other})")
 
-    def _acknowledge(self, packet_id: int, reason_code: int) -> None:
-        if packet_id not in self._waiting:
+    async def _take(self, first_byte: int, body: bytes) -> None:
+        """Keep a PUBLISH for the caller, unless it repeats a QoS 2 message that we have."""
+        _, kind, topic, payload, packet_id, block = split_one(first_byte, body, self._version, 0)
+        if kind == 0:
+            raise MqttClientError(f"the server sent a malformed packet (0x{packet_id:02x})")
+        qos = first_byte >> 1 & 3
+        if qos == 2:
+            if packet_id in self._unreleased:
+                await self._send_ack(PacketType.PUBREC, packet_id)
+                return
+            self._unreleased.add(packet_id)
+        properties = decode_properties(block, PacketType.PUBLISH, from_server=True)
+        message = Received(
+            topic.decode(), bytes(payload), qos, bool(first_byte & 1), packet_id, properties
+        )
+        await self._send_received.send(message)
+
+    def _acknowledge(self, ack: Ack) -> None:
+        if ack.packet_id not in self._waiting:
             return
-        if reason_code < FAILURE:
+        if ack.reason_code < FAILURE:
             self.acknowledged += 1
         else:
             self.refused += 1
-            self.refusals.setdefault(reason_code, reason_text(reason_code, Properties()))
+            text = reason_text(ack.reason_code, ack.properties)
+            self.refusals.setdefault(ack.reason_code, text)
         self._window.release()
-        self._done(packet_id)
+        self._done(ack.packet_id)
 
     def _done(self, packet_id: int) -> None:
         event = self._waiting.pop(packet_id, None)
@@ -210,24 +273,23 @@ class MqttClient:
 
 
 @asynccontextmanager
-async def connect(
-    address: tuple[str, int], *, version: int = 5, client_id: str = "", keep_alive_s: int = 60
-) -> AsyncIterator[MqttClient]:
+async def connect(address: tuple[str, int], wanted: Connect = WANTED) -> AsyncIterator[MqttClient]:
     """Connect, and disconnect at the end of the block; MqttClientError says what went wrong."""
     host, port = address
-    # A name of our own, since MQTT 3.1.1 servers may refuse an empty one.
-    client_id = client_id or f"motelog-{os.getpid()}-{os.urandom(4).hex()}"
+    if not wanted.client_id:
+        # A name of our own, since servers of MQTT 3 may refuse an empty one; 3.1 allows 23 letters.
+        wanted = replace(wanted, client_id=f"motelog-{os.urandom(6).hex()}")
     with _deadline(CONNECT_WITHIN_S, f"no answer from {host}:{port}"):
         try:
             stream = await trio.open_tcp_stream(host, port)
         except OSError as exc:
             raise MqttClientError(f"cannot connect to {host}:{port}: {_os_reason(exc)}") from exc
     async with stream:
-        client = MqttClient(stream, version)
+        client = MqttClient(stream, wanted.version)
         with _deadline(CONNECT_WITHIN_S, f"{host}:{port} did not answer CONNECT"):
-            await client._send(encode_connect(Connect(version, True, keep_alive_s, client_id)))
+            await client._send(encode_connect(wanted))
             buffer = bytearray()
-            await _await_connack(client, buffer)
+            keep_alive_s = await _await_connack(client, buffer, wanted.keep_alive_s)
         try:
             async with trio.open_nursery(strict_exception_groups=True) as nursery:
                 nursery.start_soon(_keep_alive, client, keep_alive_s)
@@ -249,11 +311,8 @@ def reason_text(reason_code: int, properties: Properties) -> str:
     return f"{text}: {properties.reason_string}" if properties.reason_string else text
 
 
-# connection, first byte, topic, payload or body, packet identifier, extra (gateway.mqtt.frames)
-_Frame = tuple[int, int, bytes | None, bytes | None, int, bytes | int | None]
-
-
-async def _await_connack(client: MqttClient, buffer: bytearray) -> None:
+async def _await_connack(client: MqttClient, buffer: bytearray, keep_alive_s: int) -> int:
+    """Read the CONNACK and return the keep alive in seconds, which the server may have chosen."""
     version = client._version
     while (end := _frame_end(buffer, 0)) is None:
         try:
@@ -273,39 +332,17 @@ async def _await_connack(client: MqttClient, buffer: bytearray) -> None:
         if version == 5:
             text = reason_text(answer.reason_code, answer.properties)
         raise MqttClientError(f"the server refused the connection: {text}")
+    client.session_present = answer.session_present
     if answer.properties.receive_maximum is not None:
         client._limit_window(answer.properties.receive_maximum)
+    chosen = answer.properties.server_keep_alive_s
+    return keep_alive_s if chosen is None else chosen
 
 
 async def _keep_alive(client: MqttClient, keep_alive_s: int) -> None:
     while True:
         await trio.sleep(keep_alive_s / 2 if keep_alive_s else math.inf)
         await client._send(PINGREQ)
-
-
-def _cut(buffer: bytearray) -> tuple[bytes, list[tuple[int, int]]]:
-    """Take the complete packets off ``buffer``; return their bytes and where each lies."""
-    places: list[tuple[int, int]] = []
-    begin = 0
-    while (end := _frame_end(buffer, begin)) is not None:
-        places.append((begin, end))
-        begin = end
-    data = bytes(buffer[:begin])
-    del buffer[:begin]
-    return data, places
-
-
-def _split(cut: tuple[bytes, list[tuple[int, int]]], version: int) -> Iterator[_Frame]:
-    data, places = cut
-    if not places:
-        return
-    index = array.array("I")
-    for begin, end in places:
-        index.extend((0, version, begin, end))
-    for frame in split(data, index):
-        if frame[1] == 0:
-            raise MqttClientError(f"the server sent a malformed packet (0x{frame[4]:02x})")
-        yield frame
 
 
 def _frame_end(buffer: bytes | bytearray, begin: int) -> int | None:

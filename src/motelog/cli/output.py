@@ -33,6 +33,18 @@ def write_json(value: Any) -> None:
     write(json.dumps(value, ensure_ascii=False))
 
 
+def write_bytes(data: bytes) -> None:
+    """Write bytes as they are; flushed, since a reader may wait for them."""
+    sys.stdout.buffer.write(data)
+    sys.stdout.buffer.flush()
+
+
+def write_note(text: str) -> None:
+    """Tell a person how it goes, on standard error, which a pipe does not see."""
+    sys.stderr.write(text + "\n")
+    sys.stderr.flush()
+
+
 def write_error(message: str, remedy: str | None = None) -> None:
     """Write what went wrong and what to do to standard error."""
     sys.stderr.write(f"motelog: {message}\n")

@@ -1,50 +1,141 @@
-"""``motelog pub``: publish MQTT messages from the command line."""
+"""``motelog pub``: publish MQTT messages from the command line, with mosquitto_pub's options.
+
+Owns: what is published and how often. Must not touch: packets (mqtt_client), the options that
+``sub`` has too (mqtt_options).
+"""
 
 from __future__ import annotations
 
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from motelog.cli.addresses import address
-from motelog.cli.input import bodies
-from motelog.cli.output import CliError, write, write_json
+from motelog.cli import mqtt_options
+from motelog.cli.input import bodies, whole
+from motelog.cli.output import CliError, write_json, write_note
+
+pub = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
 
 
-def pub(
-    topic: Annotated[str, typer.Option("--topic", "-t", metavar="NAME", help="Topic name.")],
+@pub.command("pub", cls=mqtt_options.MqttCommand)
+def publish(
+    topic: Annotated[
+        str | None, typer.Option("--topic", "-t", metavar="NAME", help="Topic name.")
+    ] = None,
     message: Annotated[
         str | None,
         typer.Option(
             "--message", "-m", metavar="TEXT", help="Body. [default: each line of standard input]"
         ),
     ] = None,
-    qos: Annotated[int, typer.Option("--qos", "-q", min=0, max=1, help="0 or 1.")] = 1,
-    to: Annotated[str, typer.Option(metavar="HOST:PORT", help="MQTT server.")] = "127.0.0.1:1883",
-    count: Annotated[int, typer.Option(min=1, help="Publish it this many times.")] = 1,
-    protocol: Annotated[int, typer.Option(min=4, max=5, help="5, or 4 for MQTT 3.1.1.")] = 5,
-    client_id: Annotated[str, typer.Option(help="Client identifier. [default: a new one]")] = "",
+    file: Annotated[
+        str | None, typer.Option("--file", "-f", metavar="PATH", help="Body: a file's content.")
+    ] = None,
+    stdin_line: Annotated[
+        bool, typer.Option("--stdin-line", "-l", help="A message per line of standard input.")
+    ] = False,
+    stdin_file: Annotated[
+        bool, typer.Option("--stdin-file", "-s", help="Body: the whole of standard input.")
+    ] = False,
+    null_message: Annotated[
+        bool, typer.Option("--null-message", "-n", help="An empty body.")
+    ] = False,
+    qos: Annotated[
+        int, typer.Option("--qos", "-q", metavar="N", min=0, max=2, help="0, 1 or 2.")
+    ] = 1,
+    retain: Annotated[
+        bool, typer.Option("--retain", "-r", help="Retain it for those who subscribe later.")
+    ] = False,
+    count: Annotated[
+        int,
+        typer.Option("--repeat", "--count", metavar="N", min=1, help="Publish it this many times."),
+    ] = 1,
+    repeat_delay: Annotated[
+        float, typer.Option(min=0.0, metavar="SECONDS", help="Pause between two of them.")
+    ] = 0.0,
+    host: mqtt_options.Host = None,
+    port: mqtt_options.Port = None,
+    to: mqtt_options.To = None,
+    url: mqtt_options.Url = None,
+    client_id: mqtt_options.ClientId = "",
+    user_name: mqtt_options.UserName = None,
+    password: mqtt_options.Password = None,
+    version: mqtt_options.Version = "mqttv5",
+    keep_alive: mqtt_options.KeepAlive = 60,
+    keep_session: mqtt_options.KeepSession = False,
+    session_expiry: mqtt_options.SessionExpiry = None,
+    will_topic: mqtt_options.WillTopic = None,
+    will_payload: mqtt_options.WillPayload = None,
+    will_qos: mqtt_options.WillQos = None,
+    will_retain: mqtt_options.WillRetain = False,
+    property_: mqtt_options.Property = None,
+    quiet: mqtt_options.Quiet = False,
     json: Annotated[bool, typer.Option("--json", help="One JSON object at the end.")] = False,
 ) -> None:
-    """Publish a message, or one per line of standard input."""
+    """Publish a message, or one per line of standard input.
+
+    The options are those of mosquitto_pub. Other defaults: QoS 1 and MQTT 5, so that you see what
+    the server says about each message.
+    """
     import trio
 
     from motelog.cli.mqtt_client import MqttClient, connect
-    from motelog.gateway.errors import GatewayError
-    from motelog.gateway.mqtt.topics import check_topic_name
 
-    try:
-        check_topic_name(topic)
-    except GatewayError as exc:
-        raise CliError(f"--topic {topic!r}: {exc}", status=2) from exc
+    wanted = mqtt_options.wanted(
+        host=host,
+        port=port,
+        to=to,
+        url=url,
+        client_id=client_id,
+        user_name=user_name,
+        password=password,
+        version=version,
+        keep_alive_s=keep_alive,
+        keep_session=keep_session,
+        session_expiry_s=session_expiry,
+        will_topic=will_topic,
+        will_payload=will_payload,
+        will_qos=will_qos,
+        will_retain=will_retain,
+        properties=property_,
+    )
+    name = topic or wanted.url_topic
+    if name is None:
+        raise CliError("name the topic: --topic NAME, or --url with one", status=2)
+    mqtt_options.check_topic_name("--topic", name)
+    sources = (message is not None, file is not None, stdin_line, stdin_file, null_message)
+    if sum(sources) > 1:
+        raise CliError("one body at a time: -m, -f, -l, -s or -n", status=2)
+    payload = None if message is None else message.encode(errors="surrogateescape")
+    if file is not None:
+        payload = _content(file)
+    elif null_message:
+        payload = b""
     published = 0
+
+    async def payloads() -> AsyncGenerator[bytes]:
+        body = await whole() if stdin_file else payload
+        if body is None:
+            async for line in bodies(None, 1):
+                yield line
+            return
+        for _ in range(count):
+            yield body
 
     async def run() -> MqttClient:
         nonlocal published
-        async with connect(address("--to", to), version=protocol, client_id=client_id) as client:
-            async for payload in bodies(message, count):
-                await client.publish(topic, payload, qos=qos)
-                published += 1
+        properties = wanted.properties["publish"]
+        async with connect(wanted.address, wanted.connect) as client:
+            async with aclosing(payloads()) as each:
+                async for body in each:
+                    if published and repeat_delay:
+                        await client.settle()
+                        await trio.sleep(repeat_delay)
+                    await client.publish(name, body, qos=qos, retain=retain, properties=properties)
+                    published += 1
             await client.settle()
         return client
 
@@ -57,8 +148,15 @@ def pub(
                 "refused": client.refused,
             }
         )
-    else:
-        write(f"published {published}, acknowledged {client.acknowledged}")
+    elif not quiet:
+        write_note(f"published {published}, acknowledged {client.acknowledged}")
     if client.refused:
         reasons = "; ".join(client.refusals.values())
         raise CliError(f"the server refused {client.refused} of {published}: {reasons}")
+
+
+def _content(path: str) -> bytes:
+    try:
+        return Path(path).read_bytes()
+    except OSError as exc:
+        raise CliError(f"--file {path}: {exc.strerror}", status=2) from exc

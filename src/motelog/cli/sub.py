@@ -1,29 +1,43 @@
-"""``motelog sub``: print the MQTT messages that match topic filters.
+"""``motelog sub``: print the MQTT messages that match topic filters, with mosquitto_sub's options.
 
-Owns: the command's options and output. Must not touch: packets (``mqtt_client``).
+Owns: which messages are asked for and how they are printed. Must not touch: packets (mqtt_client),
+format strings (message_format), the options that ``pub`` has too (mqtt_options).
 """
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from motelog.cli.addresses import address
-from motelog.cli.output import CliError, write, write_json
+from motelog.cli import mqtt_options
+from motelog.cli.output import CliError, write_bytes, write_error, write_json, write_note
+
+if TYPE_CHECKING:
+    from motelog.cli.mqtt_client import MqttClient, Received
+    from motelog.gateway.mqtt.packet_types import Properties
+
+sub = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
 
 
-def sub(
+@sub.command("sub", cls=mqtt_options.MqttCommand)
+def subscribe(
     topic: Annotated[
-        list[str],
+        list[str] | None,
         typer.Option("--topic", "-t", metavar="FILTER", help="Topic filter. May be repeated."),
-    ],
-    qos: Annotated[int, typer.Option("--qos", "-q", min=0, max=1, help="0 or 1.")] = 1,
-    to: Annotated[str, typer.Option(metavar="HOST:PORT", help="MQTT server.")] = "127.0.0.1:1883",
-    count: Annotated[int | None, typer.Option(min=1, help="End after this many messages.")] = None,
-    seconds: Annotated[float | None, typer.Option(min=0.0, help="End after this time.")] = None,
-    protocol: Annotated[int, typer.Option(min=4, max=5, help="5, or 4 for MQTT 3.1.1.")] = 5,
-    client_id: Annotated[str, typer.Option(help="Client identifier. [default: a new one]")] = "",
+    ] = None,
+    qos: Annotated[
+        int, typer.Option("--qos", "-q", metavar="N", min=0, max=2, help="0, 1 or 2.")
+    ] = 1,
+    count: Annotated[
+        int | None,
+        typer.Option("--count", "-C", metavar="N", min=1, help="End after this many messages."),
+    ] = None,
+    seconds: Annotated[
+        float | None,
+        typer.Option("--seconds", "-W", metavar="SECONDS", min=0.0, help="End after this time."),
+    ] = None,
     since: Annotated[
         str | None,
         typer.Option(
@@ -32,73 +46,243 @@ def sub(
             " it says otherwise) or in milliseconds. Our own servers only.",
         ),
     ] = None,
-    json: Annotated[bool, typer.Option("--json", help="One JSON object per message.")] = False,
+    verbose: Annotated[
+        bool, typer.Option("--verbose", "-v", help="Print the topic name before each body.")
+    ] = False,
+    output_format: Annotated[
+        str | None,
+        typer.Option(
+            "--format",
+            "-F",
+            metavar="TEXT",
+            help="Print this for each message: %t topic, %p body, %x body in hexadecimal, %q QoS,"
+            " %r retained, %l bytes, %I time, %U Unix time, %j all as JSON, @H:@M:@S strftime,"
+            " and the rest of mosquitto_sub's.",
+        ),
+    ] = None,
+    no_newline: Annotated[
+        bool, typer.Option("-N", "--no-eol", help="Print no line end after a message.")
+    ] = False,
+    pretty: Annotated[bool, typer.Option("--pretty", help="%j and %J over several lines.")] = False,
+    filter_out: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--filter-out", "-T", metavar="FILTER", help="Do not print these. May be repeated."
+        ),
+    ] = None,
+    skip_retained: Annotated[
+        bool, typer.Option("-R", "--skip-retained", help="Do not print retained messages.")
+    ] = False,
+    retained_only: Annotated[
+        bool, typer.Option("--retained-only", help="End at the first message not retained.")
+    ] = False,
+    remove_retained: Annotated[
+        bool, typer.Option("--remove-retained", help="Delete the retained messages that come.")
+    ] = False,
+    retain_as_published: Annotated[
+        bool,
+        typer.Option("--retain-as-published", help="Show the publisher's retain flag. MQTT 5."),
+    ] = False,
+    unsubscribe: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--unsubscribe", "-U", metavar="FILTER", help="End this subscription. May be repeated."
+        ),
+    ] = None,
+    end_subscribed: Annotated[
+        bool, typer.Option("-E", "--end-subscribed", help="End as soon as it is subscribed.")
+    ] = False,
+    host: mqtt_options.Host = None,
+    port: mqtt_options.Port = None,
+    to: mqtt_options.To = None,
+    url: mqtt_options.Url = None,
+    client_id: mqtt_options.ClientId = "",
+    user_name: mqtt_options.UserName = None,
+    password: mqtt_options.Password = None,
+    version: mqtt_options.Version = "mqttv5",
+    keep_alive: mqtt_options.KeepAlive = 60,
+    keep_session: mqtt_options.KeepSession = False,
+    session_expiry: mqtt_options.SessionExpiry = None,
+    will_topic: mqtt_options.WillTopic = None,
+    will_payload: mqtt_options.WillPayload = None,
+    will_qos: mqtt_options.WillQos = None,
+    will_retain: mqtt_options.WillRetain = False,
+    property_: mqtt_options.Property = None,
+    quiet: mqtt_options.Quiet = False,
+    json: Annotated[
+        bool,
+        typer.Option("--json", help="One JSON object per message; bodies not UTF-8 in base64."),
+    ] = False,
 ) -> None:
-    """Print messages as they arrive, until --count, --seconds or Ctrl-C."""
+    """Print messages as they arrive, until --count, --seconds or Ctrl-C.
+
+    The options are those of mosquitto_sub. Other defaults: QoS 1 and MQTT 5.
+    """
     import math
 
     import trio
 
     from motelog.cli.mqtt_client import FAILURE, connect, reason_text
-    from motelog.gateway.errors import GatewayError
-    from motelog.gateway.mqtt.packet_types import NO_PROPERTIES, Properties
-    from motelog.gateway.mqtt.topics import check_topic_filter
-    from motelog.gateway.sessions.stream import STREAM_OFFSET, STREAM_PREFIX
+    from motelog.gateway.mqtt.packet_types import NO_PROPERTIES, SubscribeEntry
+    from motelog.gateway.mqtt.topics import matches
 
-    for topic_filter in topic:
-        try:
-            check_topic_filter(topic_filter)
-        except GatewayError as exc:
-            raise CliError(f"--topic {topic_filter!r}: {exc}", status=2) from exc
-
-    wanted, properties = topic, NO_PROPERTIES
+    wanted = mqtt_options.wanted(
+        host=host,
+        port=port,
+        to=to,
+        url=url,
+        client_id=client_id,
+        user_name=user_name,
+        password=password,
+        version=version,
+        keep_alive_s=keep_alive,
+        keep_session=keep_session,
+        session_expiry_s=session_expiry,
+        will_topic=will_topic,
+        will_payload=will_payload,
+        will_qos=will_qos,
+        will_retain=will_retain,
+        properties=property_,
+    )
+    filters = [*(topic or ()), *([wanted.url_topic] if wanted.url_topic else ())]
+    if not (filters or unsubscribe):
+        raise CliError("name a topic filter: --topic FILTER, or --url with one", status=2)
+    for option, given in (
+        ("--topic", filters), ("--filter-out", filter_out), ("--unsubscribe", unsubscribe)
+    ):  # fmt: skip
+        _check_filters(option, given or [])
+    if retain_as_published and wanted.version != 5:
+        raise CliError("--retain-as-published needs --protocol-version mqttv5", status=2)
+    asked, properties = filters, wanted.properties["subscribe"]
     if since is not None:
-        if protocol != 5:
-            raise CliError("--since needs --protocol 5", status=2)
-        properties = Properties(user_properties=((STREAM_OFFSET, _start(since)),))
-        wanted = [STREAM_PREFIX + topic_filter for topic_filter in topic]
+        if wanted.version != 5:
+            raise CliError("--since needs --protocol-version mqttv5", status=2)
+        asked, properties = _from_the_past(filters, since, properties)
+    show = _printer(json, output_format, verbose, pretty, b"" if no_newline else b"\n")
+
+    async def subscribe_to_all(client: MqttClient) -> None:
+        entries = [
+            SubscribeEntry(one, qos, retain_as_published=retain_as_published) for one in asked
+        ]
+        codes = await client.subscribe(entries, properties=properties) if entries else []
+        for topic_filter, code in zip(filters, codes, strict=True):
+            if code >= FAILURE:
+                text = reason_text(code, NO_PROPERTIES)
+                raise CliError(f"the server refused to subscribe {topic_filter!r}: {text}")
+        if unsubscribe:
+            await client.unsubscribe(unsubscribe)
+        if json:
+            write_json({"event": "subscribed", "qos": codes})
+        elif not quiet:
+            for topic_filter, code in zip(filters, codes, strict=True):
+                write_note(f"subscribed to {topic_filter} with QoS {code}")
+
+    def is_shown(message: Received) -> bool:
+        if skip_retained and message.retain:
+            return False
+        return not any(matches(one, message.topic) for one in filter_out or ())
 
     async def run() -> int:
         received = 0
-        async with connect(address("--to", to), version=protocol, client_id=client_id) as client:
-            codes = await client.subscribe(wanted, qos=qos, properties=properties)
-            for topic_filter, code in zip(topic, codes, strict=True):
-                if code >= FAILURE:
-                    text = reason_text(code, NO_PROPERTIES)
-                    raise CliError(f"the server refused to subscribe {topic_filter!r}: {text}")
-            if json:
-                write_json({"event": "subscribed", "qos": codes})
+        async with connect(wanted.address, wanted.connect) as client:
+            await subscribe_to_all(client)
             with trio.move_on_after(math.inf if seconds is None else seconds):
-                async for message in client.received:
-                    received += 1
-                    text = message.payload.decode(errors="replace")
-                    if json:
-                        write_json({"topic": message.topic, "payload": text, "qos": message.qos})
-                    else:
-                        write(f"{message.topic} {text}")
-                    if received == count:
+                while not end_subscribed and (count is None or received < count):
+                    message = await client.receive()
+                    if retained_only and not message.retain:
                         break
+                    if remove_retained and message.retain and message.payload:
+                        await client.publish(message.topic, b"", qos=qos, retain=True)
+                    if is_shown(message):
+                        show(message)
+                        received += 1
+            await client.settle()
         return received
 
     received = trio.run(run)
-    if count is not None and received < count:
+    if seconds is not None and count is not None and received < count:
         raise CliError(f"{received} of {count} messages arrived within {seconds:g} s")
+
+
+def _check_filters(option: str, topic_filters: list[str]) -> None:
+    from motelog.gateway.errors import GatewayError
+    from motelog.gateway.mqtt.topics import check_topic_filter
+
+    for topic_filter in topic_filters:
+        try:
+            check_topic_filter(topic_filter)
+        except GatewayError as exc:
+            raise CliError(f"{option} {topic_filter!r}: {exc}", status=2) from exc
+
+
+def _from_the_past(
+    topic_filters: list[str], since: str, properties: Properties
+) -> tuple[list[str], Properties]:
+    """Return the filters and the SUBSCRIBE's properties of a replay."""
+    from dataclasses import replace
+
+    from motelog.gateway.sessions.stream import STREAM_OFFSET, STREAM_PREFIX
+
+    pairs = (*properties.user_properties, (STREAM_OFFSET, _start(since)))
+    return [STREAM_PREFIX + one for one in topic_filters], replace(
+        properties, user_properties=pairs
+    )
 
 
 def _start(since: str) -> str:
     """Return the ``stream-offset`` that ``--since`` asks for."""
-    import re
-    import time
-
+    from motelog.cli.times import before_now
     from motelog.gateway.sessions.stream import parse_start
 
-    ago = re.fullmatch(r"(\d{1,9})([smhd])", since, re.ASCII)
-    if ago is not None:
-        seconds = int(ago[1]) * {"s": 1, "m": 60, "h": 3600, "d": 86_400}[ago[2]]
-        return str(max(0, int((time.time() - seconds) * 1000)))
+    ago_ms = before_now(since)
+    if ago_ms is not None:
+        return str(ago_ms)
     try:
         parse_start(since)
     except ValueError as exc:
         text = f"--since {since!r}: use 90s, 15m, 1h, 7d, earliest, or a time in ISO 8601"
         raise CliError(text, status=2) from exc
     return since
+
+
+def _printer(
+    json: bool, text: str | None, verbose: bool, pretty: bool, end: bytes
+) -> Callable[[Received], None]:
+    """Return what prints a message."""
+    import time
+
+    from motelog.cli.message_format import (
+        MessageFormat,
+        MessageFormatError,
+        NoJsonError,
+        json_properties,
+        payload_fields,
+    )
+
+    if json:
+
+        def show_json(message: Received) -> None:
+            value = {
+                "topic": message.topic,
+                **payload_fields("payload", message.payload),
+                "qos": message.qos,
+                "retain": message.retain,
+            }
+            properties = json_properties(message.properties)
+            write_json(value | ({"properties": properties} if properties else {}))
+
+        return show_json
+    if text is None:
+        text = "%t %p" if verbose else "%p"
+    try:
+        message_format = MessageFormat(text, is_pretty=pretty)
+    except MessageFormatError as exc:
+        raise CliError(f"--format: {exc}", status=2) from exc
+
+    def show(message: Received) -> None:
+        try:
+            write_bytes(message_format.render(message, time.time_ns()) + end)
+        except NoJsonError as exc:
+            write_error(str(exc))
+
+    return show

@@ -9,10 +9,17 @@ import trio
 import trio.testing
 
 from motelog.cli.mqtt_client import MqttClientError, connect
+from motelog.gateway.mqtt.acks import encode_puback
 from motelog.gateway.mqtt.connect import encode_connack
 from motelog.gateway.mqtt.disconnect import encode_disconnect
 from motelog.gateway.mqtt.frames import encode_publish
-from motelog.gateway.mqtt.packet_types import PropertyId, ReasonCode
+from motelog.gateway.mqtt.packet_types import (
+    Connect,
+    PropertyId,
+    ReasonCode,
+    SubscribeEntry,
+)
+from motelog.gateway.mqtt.properties import reason_string
 from motelog.gateway.mqtt.subscribe import encode_suback
 
 Script = Callable[[trio.abc.Stream], Awaitable[None]]
@@ -52,8 +59,8 @@ async def error_of(serve: Serve, script: Script, version: int = 5) -> str:
     """Return what connecting and then waiting for a message ends with."""
     serve(script)
     with pytest.raises(MqttClientError) as caught:
-        async with connect(ADDRESS, version=version, keep_alive_s=0) as client:
-            await client.received.receive()
+        async with connect(ADDRESS, Connect(version, True, 0, "")) as client:
+            await client.receive()
     return str(caught.value)
 
 
@@ -136,7 +143,7 @@ async def test_publishes_are_counted_by_their_answers(serve: Serve) -> None:
         while data.count(b"topic") < 3:
             data += await stream.receive_some()
         await stream.send_all(b"\x40\x02\x00\x02" + b"\x40\x03\x00\x01\x10")
-        await stream.send_all(b"\x40\x03\x00\x03\x97")
+        await stream.send_all(encode_puback(5, 3, 0x97, reason_string("disk full")))
         await trio.sleep_forever()
 
     serve(script)
@@ -145,7 +152,7 @@ async def test_publishes_are_counted_by_their_answers(serve: Serve) -> None:
             await client.publish("topic", b"x", qos=1)
         await client.settle()
     assert (client.acknowledged, client.refused) == (2, 1)
-    assert list(client.refusals.values()) == ["quota exceeded (0x97)"]
+    assert list(client.refusals.values()) == ["quota exceeded (0x97): disk full"]
 
 
 async def test_publisher_waits_when_the_servers_receive_maximum_is_used_up(
@@ -183,10 +190,62 @@ async def test_messages_arrive_however_the_stream_is_cut_and_qos_1_is_acknowledg
 
     serve(script)
     async with connect(ADDRESS) as client:
-        assert await client.subscribe(["a/+", "secret"], qos=1) == [1, 0x87]
-        messages = [await client.received.receive() for _ in range(2)]
+        assert await client.subscribe([SubscribeEntry("a/+", 1), SubscribeEntry("secret", 1)]) == [
+            1,
+            0x87,
+        ]
+        messages = [await client.receive() for _ in range(2)]
         await acknowledged.wait()
     assert [(m.topic, m.payload, m.qos) for m in messages] == [
         ("a/b", b"zero", 0),
         ("a/c", b"one", 1),
     ]
+
+
+async def test_message_nobody_has_taken_is_not_acknowledged(
+    serve: Serve, autojump_clock: trio.testing.MockClock
+) -> None:
+    first, number_at = encode_publish(b"a", b"taken", 0x32, 5, None)
+    second, _ = encode_publish(b"a", b"left", 0x32, 5, None)
+    answers = bytearray()
+
+    async def script(stream: trio.abc.Stream) -> None:
+        await stream.receive_some()
+        await stream.send_all(encode_connack(5, 0))
+        for packet_id, packet in ((b"\x00\x01", first), (b"\x00\x02", second)):
+            await stream.send_all(packet[:number_at] + packet_id + packet[number_at + 2 :])
+        while data := await stream.receive_some():
+            answers.extend(data)
+
+    serve(script)
+    async with connect(ADDRESS) as client:
+        await trio.sleep(1)  # both are here
+        assert (await client.receive()).payload == b"taken"
+    await trio.testing.wait_all_tasks_blocked()
+    assert bytes(answers) == b"\x40\x02\x00\x01" + b"\xe0\x00"
+
+
+async def test_qos_2_both_ways_hands_out_once(serve: Serve) -> None:
+    packet, number_at = encode_publish(b"a", b"once", 0x34, 4, None)
+    numbered = packet[:number_at] + b"\x00\x09" + packet[number_at + 2 :]
+
+    async def script(stream: trio.abc.Stream) -> None:
+        await stream.receive_some()
+        await stream.send_all(encode_connack(4, 0))
+        assert (await stream.receive_some())[0] == 0x34
+        await stream.send_all(b"\x50\x02\x00\x01")  # PUBREC
+        assert await stream.receive_some() == b"\x62\x02\x00\x01"  # PUBREL
+        await stream.send_all(b"\x70\x02\x00\x01" + numbered)  # PUBCOMP
+        assert await stream.receive_some() == b"\x50\x02\x00\x09"
+        await stream.send_all(b"\x3c" + numbered[1:])  # again: our PUBREC was lost
+        assert await stream.receive_some() == b"\x50\x02\x00\x09"
+        await stream.send_all(b"\x62\x02\x00\x09" + b"\x30\x04\x00\x01ax")
+        await trio.sleep_forever()
+
+    serve(script)
+    async with connect(ADDRESS, Connect(4, True, 0, "")) as client:
+        await client.publish("a", b"x", qos=2)
+        await client.settle()
+        assert client.acknowledged == 1
+        received = [(await client.receive()).payload for _ in range(2)]
+    assert received == [b"once", b"x"]

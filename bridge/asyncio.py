@@ -1,0 +1,319 @@
+"""Producer and consumer for programs that run asyncio.
+
+Owns: how a call waits on an asyncio loop, and what cancelling it does. Must not touch: decisions of
+the trio-native classes; each method here calls theirs, in a thread of its own (bridge.background).
+Used on one loop, by any number of its tasks.
+Invariants: a cancelled call has ended in the thread before CancelledError goes on; messages of a
+cancelled poll are handed out again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from datetime import timedelta
+from functools import partial
+from types import TracebackType
+from typing import Any, Generic, Literal, Self, TypeVar
+
+import trio
+
+from motelog.bridge.background import Background, Service
+from motelog.bridge.client import NameServers
+from motelog.bridge.errors import ClientClosedError
+from motelog.bridge.producer import (
+    COMPRESS_ABOVE_BYTES,
+    MESSAGE_BYTES_MAX,
+    RETRIES,
+    SEND_TIMEOUT_S,
+    Producer,
+    SendResult,
+)
+from motelog.bridge.pull import HOLD_S, PullConsumer
+from motelog.bridge.query import QUERY_COUNT, TIME_MAX
+from motelog.bridge.selector import TAGS_ALL
+from motelog.bridge.unseen import Unseen
+from motelog.core.message import Message, MessageQueue, StoredMessage
+
+T = TypeVar("T")
+Batches = list[tuple[MessageQueue, list[StoredMessage]]]
+
+
+class _OnAsyncio(Generic[Service]):
+    """What producer and consumer share: entering, leaving, and a call."""
+
+    def __init__(self, service: Service, name: str) -> None:
+        self._service = service
+        self._name = name
+        self._background: Background[Service] | None = None
+
+    async def __aenter__(self) -> Self:
+        self._background = await asyncio.to_thread(Background, self._service, self._name)
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        value: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        assert self._background is not None
+        await asyncio.to_thread(self._background.close)
+
+    async def _call(
+        self,
+        method: Callable[..., Awaitable[T]],
+        *args: Any,
+        undo: Callable[[T], object] | None = None,
+        **options: Any,
+    ) -> T:
+        """Return what ``method`` returns in the thread; its errors are raised here.
+
+        If this is cancelled when there is a result already, ``undo`` gets it, in the thread.
+        """
+        if self._background is None:
+            raise ClientClosedError("not open: use it inside `async with`")
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[T] = loop.create_future()
+        scope = trio.CancelScope()
+
+        def settle(outcome: Callable[[], object]) -> None:
+            with suppress(RuntimeError):  # the loop is closed: nobody waits any more
+                loop.call_soon_threadsafe(outcome)
+
+        def refuse() -> None:
+            settle(partial(future.set_exception, ClientClosedError("closed during the call")))
+
+        async def work() -> None:
+            outcome: Callable[[], object] | None = None
+            try:
+                with scope:
+                    outcome = partial(future.set_result, await method(*args, **options))
+                if scope.cancelled_caught:
+                    outcome = future.cancel
+            except Exception as exc:
+                outcome = partial(future.set_exception, exc)
+            finally:
+                settle(outcome) if outcome is not None else refuse()
+
+        self._background.start_soon(work, refuse)
+        try:
+            return await asyncio.shield(future)
+        except asyncio.CancelledError:
+            with suppress(ClientClosedError):
+                self._background.run_soon(scope.cancel)
+            if undo is not None:
+                future.add_done_callback(partial(self._undo, undo))
+            await asyncio.wait([future])
+            raise
+
+    def _undo(self, undo: Callable[[T], object], future: asyncio.Future[T]) -> None:
+        assert self._background is not None
+        if not future.cancelled() and future.exception() is None:
+            with suppress(ClientClosedError):
+                self._background.run_soon(partial(undo, future.result()))
+
+
+class AsyncioProducer(_OnAsyncio[Producer]):
+    """``bridge.producer.Producer`` for asyncio; use it in ``async with``.
+
+    Any number of tasks may send at once.
+    """
+
+    def __init__(
+        self,
+        *,
+        namesrv: NameServers = "127.0.0.1:9876",
+        group: str = "motelog",
+        timeout_s: float = SEND_TIMEOUT_S,
+        retries: int = RETRIES,
+        retry_when_busy: bool = False,
+        message_bytes_max: int = MESSAGE_BYTES_MAX,
+        compress_above_bytes: int = COMPRESS_ABOVE_BYTES,
+    ) -> None:
+        producer = Producer(
+            namesrv=namesrv,
+            group=group,
+            timeout_s=timeout_s,
+            retries=retries,
+            retry_when_busy=retry_when_busy,
+            message_bytes_max=message_bytes_max,
+            compress_above_bytes=compress_above_bytes,
+        )
+        super().__init__(producer, f"motelog-producer-{group}")
+
+    async def queues(self, topic: str) -> tuple[MessageQueue, ...]:
+        """As Producer.queues."""
+        return await self._call(self._service.queues, topic)
+
+    async def send(
+        self,
+        message: Message,
+        *,
+        queue: MessageQueue | None = None,
+        hash_key: str | None = None,
+        timeout_s: float | None = None,
+        delay: float | timedelta = 0,
+    ) -> SendResult:
+        """As Producer.send. A message whose send was cancelled may be stored or not."""
+        return await self._call(
+            self._service.send,
+            message,
+            queue=queue,
+            hash_key=hash_key,
+            timeout_s=timeout_s,
+            delay=delay,
+        )
+
+    async def send_batch(
+        self,
+        messages: Sequence[Message],
+        *,
+        queue: MessageQueue | None = None,
+        hash_key: str | None = None,
+        timeout_s: float | None = None,
+    ) -> SendResult:
+        """As Producer.send_batch."""
+        return await self._call(
+            self._service.send_batch, messages, queue=queue, hash_key=hash_key, timeout_s=timeout_s
+        )
+
+
+class AsyncioPullConsumer(_OnAsyncio[PullConsumer]):
+    """``bridge.pull.PullConsumer`` for asyncio; use it in ``async with``.
+
+    Every method is awaited. ``async for message in consumer`` hands out one message after the
+    other, without an end.
+    """
+
+    def __init__(
+        self,
+        *,
+        namesrv: NameServers = "127.0.0.1:9876",
+        group: str = "motelog",
+        start: Literal["first", "last"] = "first",
+        hold_s: float = HOLD_S,
+    ) -> None:
+        consumer = PullConsumer(namesrv=namesrv, group=group, start=start, hold_s=hold_s)
+        super().__init__(consumer, f"motelog-consumer-{group}")
+        self._unseen = Unseen()
+
+    async def queues(self, topic: str, *, wait_s: float = 2.0) -> tuple[MessageQueue, ...]:
+        """As PullConsumer.queues."""
+        return await self._call(self._service.queues, topic, wait_s=wait_s)
+
+    async def assign(
+        self, queues: Iterable[MessageQueue], *, tags: str = TAGS_ALL, sql: str | None = None
+    ) -> None:
+        """As PullConsumer.assign."""
+        wanted = tuple(queues)
+        await self._call_sync(self._seek_all, self._unseen.drop())
+        await self._call_sync(self._service.assign, wanted, tags=tags, sql=sql)
+
+    async def seek(self, queue: MessageQueue, queue_offset: int) -> None:
+        """As PullConsumer.seek."""
+        self._unseen.drop((queue,))
+        await self._call_sync(self._service.seek, queue, queue_offset)
+
+    async def seek_to_begin(self, queues: Iterable[MessageQueue] | None = None) -> None:
+        """As PullConsumer.seek_to_begin."""
+        chosen = None if queues is None else tuple(queues)
+        self._unseen.drop(chosen)
+        await self._call_sync(self._service.seek_to_begin, chosen)
+
+    async def seek_to_end(self, queues: Iterable[MessageQueue] | None = None) -> None:
+        """As PullConsumer.seek_to_end."""
+        chosen = None if queues is None else tuple(queues)
+        self._unseen.drop(chosen)
+        await self._call_sync(self._service.seek_to_end, chosen)
+
+    async def position(self, queue: MessageQueue) -> int | None:
+        """As PullConsumer.position."""
+        position = await self._call_sync(self._service.position, queue)
+        return self._unseen.first_offsets().get(queue, position)
+
+    async def poll(self, *, timeout_s: float = 1.0, count_max: int = 512) -> list[StoredMessage]:
+        """As PullConsumer.poll. What a cancelled call had taken is handed out by the next one."""
+        left = self._unseen.take(count_max)
+        if left:
+            return left
+        batches = await self._poll(timeout_s, count_max)
+        return [message for _, messages in batches for message in messages]
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> StoredMessage:
+        """Return the next message, however long it takes; errors as with ``poll``."""
+        while (message := self._unseen.pop()) is None:
+            self._unseen.add(await self._poll(math.inf, 512))
+        return message
+
+    async def commit(self, offsets: Mapping[MessageQueue, int] | None = None) -> None:
+        """As PullConsumer.commit; inside ``async for``, up to the message at hand."""
+        if offsets is None:
+            # What the loop has not come to is not committed.
+            uncommitted = await self._call_sync(self._service.uncommitted)
+            offsets = uncommitted | self._unseen.first_offsets()
+        await self._call(self._service.commit, offsets)
+
+    async def committed(self, queue: MessageQueue) -> int | None:
+        """As PullConsumer.committed."""
+        return await self._call(self._service.committed, queue)
+
+    async def begin_offsets(self, queues: Iterable[MessageQueue]) -> dict[MessageQueue, int]:
+        """As PullConsumer.begin_offsets."""
+        return await self._call(self._service.begin_offsets, queues)
+
+    async def end_offsets(self, queues: Iterable[MessageQueue]) -> dict[MessageQueue, int]:
+        """As PullConsumer.end_offsets."""
+        return await self._call(self._service.end_offsets, queues)
+
+    async def offsets_for_time(
+        self, queues: Iterable[MessageQueue], timestamp_ms: int
+    ) -> dict[MessageQueue, int]:
+        """As PullConsumer.offsets_for_time."""
+        return await self._call(self._service.offsets_for_time, queues, timestamp_ms)
+
+    async def query_by_key(
+        self,
+        topic: str,
+        key: str,
+        begin_ms: int = 0,
+        end_ms: int = TIME_MAX,
+        count_max: int = QUERY_COUNT,
+    ) -> list[StoredMessage]:
+        """As PullConsumer.query_by_key."""
+        return await self._call(self._service.query_by_key, topic, key, begin_ms, end_ms, count_max)
+
+    async def view(self, message_id: str) -> StoredMessage:
+        """As PullConsumer.view."""
+        return await self._call(self._service.view, message_id)
+
+    async def _poll(self, timeout_s: float, count_max: int) -> Batches:
+        return await self._call(
+            self._service.poll_batches,
+            timeout_s=timeout_s,
+            count_max=count_max,
+            undo=self._give_back,
+        )
+
+    def _give_back(self, batches: Batches) -> None:
+        """Have the consumer hand these out again; runs in the thread."""
+        first: dict[MessageQueue, int] = {}
+        for queue, messages in batches:
+            first.setdefault(queue, messages[0].queue_offset)
+        self._seek_all(first)
+
+    def _seek_all(self, offsets: Mapping[MessageQueue, int]) -> None:
+        for queue, queue_offset in offsets.items():
+            if queue in self._service.assigned:
+                self._service.seek(queue, queue_offset)
+
+    async def _call_sync(self, function: Callable[..., T], *args: Any, **options: Any) -> T:
+        async def call() -> T:
+            return function(*args, **options)
+
+        return await self._call(call)

@@ -1,0 +1,63 @@
+"""What a message takes, refuses, and says of itself."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from motelog.core.message import Message, StoredMessage
+
+
+def stored(body: bytes = b"", **properties: str) -> StoredMessage:
+    host = ("127.0.0.1", 1)
+    return StoredMessage("room", 2, 7, 0, body, properties, 0, 0, 0, host, 0, host, 0, 0, 0)
+
+
+def test_one_key_is_one_key() -> None:
+    assert Message("T", b"", keys="k1").keys == ("k1",)
+    assert Message("T", b"", keys=["k1", "k2"]).keys == ("k1", "k2")
+    assert Message("T", b"").keys == ()
+
+
+def test_buffers_become_bytes_and_properties_a_copy() -> None:
+    properties = {"a": "b"}
+    message = Message("T", bytearray(b"x"), properties=properties)
+    properties["a"] = "c"
+    assert (message.body, message.properties) == (b"x", {"a": "b"})
+    assert message == Message("T", b"x", properties={"a": "b"})
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        ({"body": "21.5"}, r"body is text, .* write text.encode\(\)"),
+        ({"body": 21}, "body is bytes, not int"),
+        ({"body": None}, "body is bytes, not NoneType"),
+        ({"topic": b"T"}, "topic is text, not bytes"),
+        ({"tags": 1}, "tags is text, not int"),
+        ({"keys": [1]}, "a key is text, not int"),
+        ({"properties": {"degrees": 21}}, r"property 'degrees' is int, .* write str\(\)"),
+        ({"properties": {1: "a"}}, "the name of a property is text, not int"),
+    ],
+)
+def test_wrong_types_are_a_sentence_where_the_message_is_made(
+    arguments: dict[str, Any], text: str
+) -> None:
+    with pytest.raises(TypeError, match=text):
+        Message(**{"topic": "T", "body": b"", **arguments})
+
+
+def test_mqtt_topic_is_the_one_subscribers_know() -> None:
+    assert stored(mqttRealTopic="room/dev1/temp", TAGS="dev1").mqtt_topic == "room/dev1/temp"
+    assert stored(TAGS="dev1").mqtt_topic == "room/dev1"
+    assert stored().mqtt_topic == "room"
+    assert stored(TAGS="dev1").device == "dev1"
+    assert stored().device is None
+
+
+def test_body_as_json() -> None:
+    assert stored(b'{"value": 21.5}').json() == {"value": 21.5}
+    for body in (b"21.5 C", b"\xff", b""):
+        with pytest.raises(ValueError, match="message at room, queue 2, offset 7 is not JSON"):
+            stored(body).json()
