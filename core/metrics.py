@@ -1,7 +1,11 @@
 """Metrics registry and exposition: parts count in plain attributes, the registry reads at scrape.
 
-Owns: the registry of sources, the histogram, the Prometheus text. Must not touch: what is counted;
-each folder's own metrics module decides that and hands its ``read`` to ``Registry.add``.
+Owns: the registry of sources, the histogram, how a number is shown, the Prometheus text.
+Must not touch: what is counted; each role has a table of its own and hands it over with its sample.
+
+    sample       name -> number                              plain, so that samples can be added up
+    histograms   name -> counts and sum                      likewise
+    table        name -> Shown: family, unit, labels, help   what /metrics makes of both
 
 Invariants: counting costs one addition on an attribute or array element, no lock and no label
 lookup; no label value without a bound comes from a client; prometheus_client is imported at the
@@ -12,11 +16,12 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from enum import StrEnum
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
     from prometheus_client.core import Metric
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
@@ -25,75 +30,130 @@ CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 class MetricKind(StrEnum):
     COUNTER = "counter"
     GAUGE = "gauge"
-
-
-@dataclass(frozen=True, slots=True)
-class Reading:
-    """One value at scrape time; readings of the same name form one family."""
-
-    name: str
-    kind: MetricKind
-    help: str
-    value: float
-    labels: Mapping[str, str] = field(default_factory=dict)
+    HISTOGRAM = "histogram"
 
 
 class Histogram:
     """Counts of values per bucket; ``bounds`` are the inclusive upper ends, ascending."""
 
-    __slots__ = ("bounds", "counts", "help", "name", "total")
+    __slots__ = ("bounds", "counts", "total")
 
-    def __init__(self, name: str, help_text: str, bounds: Sequence[float]) -> None:
+    def __init__(self, bounds: Sequence[float]) -> None:
         assert list(bounds) == sorted(set(bounds)), "bounds ascend"
-        self.name = name
-        self.help = help_text
         self.bounds = tuple(bounds)
         self.counts = [0] * (len(bounds) + 1)
         self.total = 0.0
 
-    def observe(self, value: float) -> None:
-        self.counts[bisect_left(self.bounds, value)] += 1
-        self.total += value
+    def observe(self, value: float, count: int = 1) -> None:
+        """Count ``count`` values that are alike."""
+        self.counts[bisect_left(self.bounds, value)] += count
+        self.total += value * count
+
+    def sample(self) -> list[float]:
+        """Return the counts and, as the last number, the sum of the values."""
+        return [*self.counts, self.total]
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """How one entry of a sample is shown; entries of the same family differ in their labels.
+
+    ``unit`` is what one counted unit is in the shown one: 1e-6 for microseconds shown as seconds.
+    ``bounds`` are those of a histogram, in counted units.
+    """
+
+    family: str
+    help: str
+    kind: MetricKind = MetricKind.COUNTER
+    labels: Mapping[str, str] = field(default_factory=dict)
+    unit: float = 1
+    bounds: tuple[float, ...] = ()
+
+
+def counter(family: str, help_text: str, /, **labels: str) -> Shown:
+    """Return how a number that only grows is shown; "_total" comes behind ``family``."""
+    return Shown(family, help_text, MetricKind.COUNTER, labels)
+
+
+def gauge(family: str, help_text: str, unit: float = 1, /, **labels: str) -> Shown:
+    """Return how a number that goes up and down is shown."""
+    return Shown(family, help_text, MetricKind.GAUGE, labels, unit)
+
+
+def histogram(family: str, help_text: str, bounds: Sequence[float], /, *, unit: float = 1) -> Shown:
+    """Return how the counts of a Histogram with ``bounds`` are shown."""
+    return Shown(family, help_text, MetricKind.HISTOGRAM, {}, unit, tuple(bounds))
+
+
+#: Where a dataclass of counters says how a field is shown.
+_SHOWN: Final = "shown"
+
+
+def counted(shown: Shown) -> Any:
+    """Return a dataclass field that begins at 0 and is shown so."""
+    return field(default=0, metadata={_SHOWN: shown})
+
+
+def table_of(counters: type[DataclassInstance]) -> dict[str, Shown]:
+    """Return the table of a dataclass's ``counted`` fields."""
+    known = ((one.name, one.metadata.get(_SHOWN)) for one in fields(counters))
+    return {name: shown for name, shown in known if shown is not None}
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """One entry of a sample at scrape time; readings of the same family differ in their labels."""
+
+    shown: Shown
+    value: float | Sequence[float]
 
 
 class Registry:
     """Everything that one process shows under /metrics."""
 
     def __init__(self) -> None:
-        self._sources: list[Callable[[], Iterable[Reading | Histogram]]] = []
+        self._sources: list[tuple[str, Callable[[], Iterable[Reading]]]] = []
 
-    def add(self, read: Callable[[], Iterable[Reading | Histogram]]) -> None:
-        """Ask ``read`` for its readings at each scrape."""
-        self._sources.append(read)
+    def add(
+        self,
+        prefix: str,
+        table: Mapping[str, Shown],
+        sample: Callable[[], Mapping[str, float]],
+        histograms: Callable[[], Mapping[str, Sequence[float]]] = dict,
+    ) -> None:
+        """Show every entry of ``sample()`` and ``histograms()`` as ``table`` says.
 
-    def add_counters(self, prefix: str, sample: Callable[[], Mapping[str, float]]) -> None:
-        """Show every entry of ``sample()``; names that end in ``_now`` are gauges."""
+        An entry that the table does not have is a KeyError at the scrape. The values of
+        ``histograms()`` are as ``Histogram.sample`` has them.
+        """
 
         def read() -> Iterable[Reading]:
             for name, value in sample().items():
-                kind = MetricKind.GAUGE if name.endswith("_now") else MetricKind.COUNTER
-                words = name.removesuffix("_now").replace("_", " ").capitalize()
-                yield Reading(f"{prefix}_{name}", kind, f"{words}.", value)
+                yield Reading(table[name], value)
+            for name, counts in histograms().items():
+                yield Reading(table[name], counts)
 
-        self._sources.append(read)
+        self.add_readings(prefix, read)
 
-    def add_histograms(self, prefix: str, read: Callable[[], Iterable[Histogram]]) -> None:
-        """Show every histogram of ``read()`` under its name behind ``prefix``."""
-
-        def read_named() -> Iterable[Histogram]:
-            for known in read():
-                shown = Histogram(f"{prefix}_{known.name}", known.help, known.bounds)
-                shown.counts, shown.total = known.counts, known.total
-                yield shown
-
-        self._sources.append(read_named)
+    def add_readings(self, prefix: str, read: Callable[[], Iterable[Reading]]) -> None:
+        """Ask ``read`` at each scrape, for what has labels that are not known before."""
+        self._sources.append((prefix, read))
 
     def exposition(self) -> bytes:
-        """Return all readings in the Prometheus text format (``CONTENT_TYPE``)."""
-        from prometheus_client import CollectorRegistry, generate_latest
+        """Return all readings, and those of the process, in Prometheus' text format."""
+        from prometheus_client import (
+            CollectorRegistry,
+            GCCollector,
+            PlatformCollector,
+            ProcessCollector,
+            generate_latest,
+        )
 
         registry = CollectorRegistry(auto_describe=False)
         registry.register(self)
+        ProcessCollector(registry=registry)
+        PlatformCollector(registry=registry)
+        GCCollector(registry=registry)
         return generate_latest(registry)
 
     def collect(self) -> Iterable[Metric]:
@@ -104,30 +164,33 @@ class Registry:
             HistogramMetricFamily,
         )
 
-        families: dict[str, CounterMetricFamily | GaugeMetricFamily] = {}
-        for read in self._sources:
-            for item in read():
-                if isinstance(item, Histogram):
-                    histogram = HistogramMetricFamily(item.name, item.help)
-                    histogram.add_metric([], _cumulative(item), item.total)
-                    yield histogram
-                    continue
-                family = families.get(item.name)
+        kinds = {
+            MetricKind.COUNTER: CounterMetricFamily,
+            MetricKind.GAUGE: GaugeMetricFamily,
+            MetricKind.HISTOGRAM: HistogramMetricFamily,
+        }
+        families: dict[str, Any] = {}
+        for prefix, read in self._sources:
+            for shown, value in ((one.shown, one.value) for one in read()):
+                name = f"{prefix}_{shown.family}"
+                family = families.get(name)
                 if family is None:
-                    counts = item.kind is MetricKind.COUNTER
-                    kind = CounterMetricFamily if counts else GaugeMetricFamily
-                    family = kind(item.name, item.help, labels=list(item.labels))
-                    families[item.name] = family
-                family.add_metric(list(item.labels.values()), item.value)
+                    family = kinds[shown.kind](name, shown.help, labels=list(shown.labels))
+                    families[name] = family
+                labels = list(shown.labels.values())
+                if isinstance(value, Sequence):
+                    family.add_metric(labels, _cumulative(shown, value), value[-1] * shown.unit)
+                else:
+                    family.add_metric(labels, value * shown.unit)
         yield from families.values()
 
 
-def _cumulative(histogram: Histogram) -> list[tuple[str, float]]:
+def _cumulative(shown: Shown, sample: Sequence[float]) -> list[tuple[str, float]]:
     """Return (upper bound, values at or below it) as the exposition format has them."""
     buckets: list[tuple[str, float]] = []
-    below = 0
-    bounds = [*(f"{bound:g}" for bound in histogram.bounds), "+Inf"]
-    for bound, count in zip(bounds, histogram.counts, strict=True):
+    below = 0.0
+    bounds = [*(f"{bound * shown.unit:g}" for bound in shown.bounds), "+Inf"]
+    for bound, count in zip(bounds, sample[:-1], strict=True):
         below += count
         buckets.append((bound, below))
     return buckets

@@ -1,46 +1,169 @@
 """The gateway's counters: plain integers that the hot path adds to and a scrape reads.
 
-Owns: their names and meanings. Must not touch: exposition (core.metrics does that).
+Owns: their names and meanings, how /metrics shows them.
+Must not touch: exposition (core.metrics does that).
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from array import array
+from dataclasses import dataclass, field
 from typing import Final
+
+from motelog.core.metrics import (
+    Histogram,
+    Shown,
+    counted,
+    counter,
+    gauge,
+    histogram,
+    table_of,
+)
+from motelog.gateway.mqtt.packet_types import PacketType
 
 #: What is the same at all gateways of one log; the other gauges add up.
 SHARED: Final = frozenset({"retained_messages_now", "retained_bytes_now"})
+#: From tens of microseconds, an append on this machine, to a broker that is away.
+ACKNOWLEDGE_US_BOUNDS: Final = (
+    50, 100, 200, 500, 1_000, 2_000, 5_000, 10_000, 20_000, 50_000, 100_000, 200_000, 500_000,
+    1_000_000, 2_000_000, 5_000_000, 10_000_000,
+)  # fmt: skip
+#: The log keeps milliseconds.
+DELIVER_MS_BOUNDS: Final = (
+    0, 1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000, 2_000, 5_000, 10_000, 60_000, 600_000,
+)  # fmt: skip
+
+_DROPPED: Final = "Messages that a client with a matching subscription did not get."
 
 
 @dataclass(slots=True)
 class GatewayMetrics:
     """Counters since the start; the ``*_now`` fields are gauges."""
 
-    connections_opened: int = 0
-    connections_closed: int = 0
-    connections_refused: int = 0
-    sessions_now: int = 0
-    sessions_taken_over: int = 0
-    sessions_resumed: int = 0
-    sessions_expired: int = 0
-    wills_published: int = 0
-    subscriptions_now: int = 0
-    packets_malformed: int = 0
-    publishes_received: int = 0
-    publishes_refused: int = 0
-    messages_appended: int = 0
-    messages_delivered: int = 0
-    messages_dropped_qos0: int = 0
-    messages_dropped_too_large: int = 0
-    messages_dropped_quota: int = 0
-    messages_expired: int = 0
-    messages_lost_to_retention: int = 0
-    messages_undeliverable: int = 0
-    receivers_lagging_now: int = 0
-    retained_messages_now: int = 0
-    retained_bytes_now: int = 0
-    retained_refused: int = 0
+    connections_opened: int = counted(counter("connections_opened", "Connections accepted."))
+    connections_closed: int = counted(counter("connections_closed", "Connections that have ended."))
+    connections_refused: int = counted(
+        counter("connections_refused", "Connections refused before or at CONNECT.")
+    )
+    sessions_now: int = counted(gauge("sessions", "Sessions whose client is connected."))
+    sessions_taken_over: int = counted(
+        counter("sessions_taken_over", "Connections ended by a newer one of the same client.")
+    )
+    sessions_resumed: int = counted(
+        counter("sessions_resumed", "Stored sessions whose client has come back.")
+    )
+    sessions_expired: int = counted(
+        counter("sessions_expired", "Stored sessions whose expiry interval is over.")
+    )
+    wills_published: int = counted(counter("wills_published", "Wills that were published."))
+    subscriptions_now: int = counted(gauge("subscriptions", "Subscriptions of connected clients."))
+    packets_malformed: int = counted(
+        counter("packets_malformed", "Packets that break the protocol; each ended its connection.")
+    )
+    received_bytes: int = counted(counter("received_bytes", "Bytes of whole packets received."))
+    publishes_received: int = counted(
+        counter("publishes_received", "Messages from clients that were handed to the log.")
+    )
+    publishes_refused: int = counted(
+        counter("publishes_refused", "Publishes that were not stored; their clients were told.")
+    )
+    messages_appended: int = counted(
+        counter("messages_appended", "Messages that the log has taken.")
+    )
+    messages_delivered: int = counted(
+        counter("messages_delivered", "Messages sent to clients, each for each of them.")
+    )
+    messages_dropped_qos0: int = counted(counter("messages_dropped", _DROPPED, reason="slow"))
+    messages_dropped_too_large: int = counted(
+        counter("messages_dropped", _DROPPED, reason="too_large")
+    )
+    messages_dropped_quota: int = counted(counter("messages_dropped", _DROPPED, reason="quota"))
+    messages_expired: int = counted(counter("messages_dropped", _DROPPED, reason="expired"))
+    messages_lost_to_retention: int = counted(
+        counter("messages_dropped", _DROPPED, reason="retention")
+    )
+    messages_undeliverable: int = counted(
+        counter("messages_dropped", _DROPPED, reason="not_for_mqtt")
+    )
+    receivers_lagging_now: int = counted(
+        gauge("receivers_lagging", "Sessions and groups that read behind the live position.")
+    )
+    retained_messages_now: int = counted(gauge("retained_messages", "Retained messages."))
+    retained_bytes_now: int = counted(
+        gauge("retained_bytes", "Bytes of their topic names, payloads and properties.")
+    )
+    retained_refused: int = counted(
+        counter("retained_refused", "Publishes that were not retained, as a limit was reached.")
+    )
+    #: Connected clients by the protocol level of their CONNECT.
+    clients_by_level: list[int] = field(default_factory=lambda: [0] * 6)
+    #: Whole packets by their first byte, which has type and QoS.
+    received_packets: array[int] = field(default_factory=lambda: array("Q", bytes(8 * 256)))
+    acknowledge_us: Histogram = field(default_factory=lambda: Histogram(ACKNOWLEDGE_US_BOUNDS))
+    deliver_ms: Histogram = field(default_factory=lambda: Histogram(DELIVER_MS_BOUNDS))
 
     def sample(self) -> dict[str, int]:
-        """Return every counter by name."""
-        return {field.name: getattr(self, field.name) for field in fields(self)}
+        """Return every counter by name, as GATEWAY_METRICS has them."""
+        sample: dict[str, int] = {name: getattr(self, name) for name in _COUNTED}
+        for level, name in _LEVELS.items():
+            sample[name] = self.clients_by_level[level]
+        packets = self.received_packets
+        for name, first_bytes in _FIRST_BYTES.items():
+            sample[name] = sum(packets[first_byte] for first_byte in first_bytes)
+        return sample
+
+    def histograms(self) -> dict[str, list[float]]:
+        """Return the distributions, by names that GATEWAY_METRICS has too."""
+        return {
+            "acknowledge_us": self.acknowledge_us.sample(),
+            "deliver_ms": self.deliver_ms.sample(),
+        }
+
+
+_FROM_CLIENTS: Final = tuple(
+    kind
+    for kind in PacketType
+    if kind not in (PacketType.CONNACK, PacketType.SUBACK, PacketType.UNSUBACK, PacketType.PINGRESP)
+)
+_LEVELS: Final = {3: "clients_mqtt31_now", 4: "clients_mqtt311_now", 5: "clients_mqtt5_now"}
+
+
+def _packets() -> dict[str, tuple[Shown, list[int]]]:
+    """Return the counters of packets by name: how they are shown, and of which first bytes."""
+    shown: dict[str, tuple[Shown, list[int]]] = {}
+    text = "Packets from clients; those with a right length."
+    for kind in _FROM_CLIENTS:
+        qualities = (0, 1, 2) if kind is PacketType.PUBLISH else (None,)
+        for qos in qualities:
+            labels = {"type": kind.name.lower(), "qos": "" if qos is None else str(qos)}
+            name = f"packets_{labels['type']}{labels['qos']}"
+            first_bytes = [
+                kind << 4 | flags for flags in range(16) if qos is None or flags >> 1 & 3 == qos
+            ]
+            shown[name] = counter("received_packets", text, **labels), first_bytes
+    return shown
+
+
+_COUNTED: Final = table_of(GatewayMetrics)
+_FIRST_BYTES: Final = {name: first_bytes for name, (_, first_bytes) in _packets().items()}
+
+#: How /metrics shows what ``GatewayMetrics.sample`` has.
+GATEWAY_METRICS: Final[dict[str, Shown]] = {
+    **_COUNTED,
+    "clients_mqtt31_now": gauge("clients", "Connected clients.", listener="tcp", protocol="3.1"),
+    "clients_mqtt311_now": gauge("clients", "Connected clients.", listener="tcp", protocol="3.1.1"),
+    "clients_mqtt5_now": gauge("clients", "Connected clients.", listener="tcp", protocol="5.0"),
+    **{name: shown for name, (shown, _) in _packets().items()},
+    "acknowledge_us": histogram(
+        "publish_acknowledge_seconds",
+        "Time from the packet that was read to its PUBACK or PUBREC, for each.",
+        ACKNOWLEDGE_US_BOUNDS,
+        unit=1e-6,
+    ),
+    "deliver_ms": histogram(
+        "deliver_seconds",
+        "Time from the append of a message to its delivery to connected clients.",
+        DELIVER_MS_BOUNDS,
+        unit=1e-3,
+    ),
+}

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import logging
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 import trio
@@ -22,12 +22,13 @@ from motelog.core.broker.api import BrokerApi
 from motelog.core.broker.assembly import BrokerParts, assemble, make_schedule
 from motelog.core.broker.config import BrokerConfig
 from motelog.core.broker.delay.schedule import ScheduleService
+from motelog.core.broker.shown.metrics import lag_by_group, topics_by_name
 from motelog.core.broker.tables.saved import SavedTables
 from motelog.core.broker.tables.tables import Tables
 from motelog.core.clock import Clock, SystemClock
 from motelog.core.limited_log import LimitedLog
 from motelog.core.message import encode_host
-from motelog.core.metrics import Histogram
+from motelog.core.metrics import Reading
 from motelog.core.net.listen import open_listener
 from motelog.core.store.message_store import MessageStore
 from motelog.core.store.state.progress import OnProgress, StartProgress, log_progress
@@ -95,9 +96,17 @@ class Broker:
         }
         return counters if self._parts is None else counters | self._parts.sample()
 
-    def histograms(self) -> list[Histogram]:
+    def histograms(self) -> dict[str, list[float]]:
         """Return the store's distributions; none before ``run`` has started."""
-        return [] if self._parts is None else self._parts.store.stats.histograms()
+        return {} if self._parts is None else self._parts.store.stats.histograms()
+
+    def readings(self) -> Iterator[Reading]:
+        """Yield what /metrics shows by topic and group; nothing before ``run`` has started."""
+        if self._parts is not None:
+            yield from topics_by_name(self._parts.stats)
+            yield from lag_by_group(
+                self.tables.offsets, self._parts.store.reader, self._clock.now_ms()
+            )
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Serve until cancelled.

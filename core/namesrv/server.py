@@ -16,6 +16,7 @@ import trio
 
 from motelog.core.errors import BrokerError, ConfigError
 from motelog.core.limited_log import LimitedLog
+from motelog.core.metrics import gauge
 from motelog.core.namesrv.config import NamesrvConfig
 from motelog.core.namesrv.kv_config import ORDER_TOPIC_NAMESPACE, KvConfig
 from motelog.core.namesrv.registration_body import decode_registration, decode_version
@@ -30,6 +31,12 @@ from motelog.core.state_file import StateFile
 logger = logging.getLogger(__name__)
 
 IDENTITY_CHARACTERS_MAX: Final = 255
+
+#: How /metrics shows what ``NameServer.sample`` has.
+NAMESRV_METRICS: Final = {
+    "brokers_now": gauge("brokers", "Brokers that are registered."),
+    "topics_now": gauge("topics", "Topics for which there is a route."),
+}
 
 
 class NameServer:

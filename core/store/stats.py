@@ -36,16 +36,10 @@ class StoreStats:
         self.gets_missed = 0
         self.got_messages = 0
         self.got_bytes = 0
-        self.append_us = Histogram(
-            "store_append_us", "Time of one append of a batch.", LATENCY_US_BOUNDS
-        )
-        self.read_us = Histogram("store_read_us", "Time of one read of a queue.", LATENCY_US_BOUNDS)
-        self.sync_us = Histogram(
-            "store_sync_us", "Time of one sync of the CommitLog.", LATENCY_US_BOUNDS
-        )
-        self.record_bytes = Histogram(
-            "store_record_bytes", "Sizes of records, each its batch's mean.", SIZE_BOUNDS
-        )
+        self.append_us = Histogram(LATENCY_US_BOUNDS)
+        self.read_us = Histogram(LATENCY_US_BOUNDS)
+        self.sync_us = Histogram(LATENCY_US_BOUNDS)
+        self.record_bytes = Histogram(SIZE_BOUNDS)
         self.append_us_max = 0
         self.read_us_max = 0
         self._samples: deque[_Sample] = deque(maxlen=RATE_WINDOWS_S[-1] + 1)
@@ -122,18 +116,24 @@ class StoreStats:
             rates.append(round((newest[column] - oldest[column]) * 1000 / passed_ms, 2))
         return rates
 
-    def histograms(self) -> list[Histogram]:
-        return [self.append_us, self.read_us, self.sync_us, self.record_bytes]
-
     def sample(self) -> dict[str, int]:
         """Return the counters."""
         return {
             "store_put_messages": self.put_messages,
             "store_put_bytes": self.put_bytes,
-            "store_gets": self.gets_found + self.gets_missed,
-            "store_get_misses": self.gets_missed,
+            "store_gets_found": self.gets_found,
+            "store_gets_missed": self.gets_missed,
             "store_got_messages": self.got_messages,
             "store_got_bytes": self.got_bytes,
+        }
+
+    def histograms(self) -> dict[str, list[float]]:
+        """Return the distributions."""
+        return {
+            "store_append_us": self.append_us.sample(),
+            "store_read_us": self.read_us.sample(),
+            "store_sync_us": self.sync_us.sample(),
+            "store_record_bytes": self.record_bytes.sample(),
         }
 
 

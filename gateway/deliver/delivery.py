@@ -466,7 +466,10 @@ class Delivery:
         plans = self._plans
         by_name = plans.by_name
         shared: dict[Group, list[Matched]] = {}
-        for record in decode_brief(read.records, TOPIC_PROPERTY):
+        records = decode_brief(read.records, TOPIC_PROPERTY)
+        if records:
+            self._metrics.deliver_ms.observe(max(now_ms - records[0][6], 0), len(records))
+        for record in records:
             name = record[1] or native_topic_name(record)
             try:
                 plan = by_name[name]

@@ -17,7 +17,7 @@ a PUBLISH QoS 1 with 23 bytes of topic and 100 of payload is split in 0.12 to 0.
 takes 4.1 to 4.9; a PUBACK 0.07 against 5.8; encode_publish 0.14 against 1.44.
 """
 
-from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
+from cpython.buffer cimport PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from libc.string cimport memcpy
@@ -41,6 +41,7 @@ cdef enum:
     PINGRESP = 13
     AUTH = 15
     BODY_BYTES_MAX = 268435455
+    COUNTS_BYTES = 2048
 
 # 1 where an octet needs a second look in a topic name: control, wildcard, DEL, not ASCII.
 cdef uint8_t[256] _odd
@@ -62,16 +63,27 @@ cdef void _fill_tables() noexcept:
 _fill_tables()
 
 
-def split(data, index):
+def split(data, index, counts=None):
     cdef Py_buffer octets
     cdef Py_buffer numbers
+    cdef Py_buffer counters
+    if counts is None:
+        counts = bytearray(COUNTS_BYTES)
     PyObject_GetBuffer(data, &octets, PyBUF_SIMPLE)
     try:
         PyObject_GetBuffer(index, &numbers, PyBUF_SIMPLE)
         try:
-            return _split_all(
-                <const uint8_t *>octets.buf, octets.len, <const uint8_t *>numbers.buf, numbers.len
-            )
+            PyObject_GetBuffer(counts, &counters, PyBUF_WRITABLE)
+            try:
+                if counters.len != COUNTS_BYTES:
+                    raise ValueError(f"counts of {counters.len} bytes are not 256 u64")
+                return _split_all(
+                    <const uint8_t *>octets.buf, octets.len,
+                    <const uint8_t *>numbers.buf, numbers.len,
+                    <uint8_t *>counters.buf,
+                )
+            finally:
+                PyBuffer_Release(&counters)
         finally:
             PyBuffer_Release(&numbers)
     finally:
@@ -141,7 +153,8 @@ def encode_publish(bytes topic not None, bytes payload not None, int first_byte,
 
 
 cdef list _split_all(
-    const uint8_t *octets, Py_ssize_t octets_count, const uint8_t *numbers, Py_ssize_t numbers_bytes
+    const uint8_t *octets, Py_ssize_t octets_count, const uint8_t *numbers, Py_ssize_t numbers_bytes,
+    uint8_t *counts,
 ):
     cdef uint32_t[4] entry  # connection, version, begin, end; copied, as the index may lie anywhere
     cdef Py_ssize_t i
@@ -149,6 +162,7 @@ cdef list _split_all(
     cdef const uint8_t *frame
     cdef Py_ssize_t frame_bytes
     cdef uint8_t first_byte
+    cdef uint64_t count  # copied too
     cdef list frames = []
     cdef set connecting = None
     if numbers_bytes % 16:
@@ -166,6 +180,9 @@ cdef list _split_all(
             frames.append(_fault(entry[0], MALFORMED_PACKET, 0))
             continue
         first_byte = frame[0]
+        memcpy(&count, counts + 8 * first_byte, 8)
+        count += 1
+        memcpy(counts + 8 * first_byte, &count, 8)
         if entry[1] != 0:
             frames.append(
                 _split_body(

@@ -18,6 +18,7 @@ from motelog.gateway.mqtt.packing import check_flags
 from motelog.gateway.mqtt.varint import VARINT_MAX, decode_varint, encode_varint
 
 _BODY_BYTES_MAX: Final = VARINT_MAX
+_COUNTS_BYTES: Final = 8 * 256
 # Within valid UTF-8: control characters U+0001..U+001F, U+007F..U+009F, U+0000 and the wildcards.
 _NOT_IN_NAME: Final = re.compile(rb"[\x00-\x1f\x7f+#]|\xc2[\x80-\x9f]")
 _ACKS: Final = frozenset(
@@ -28,9 +29,15 @@ _FLAGS_2: Final = frozenset({PacketType.PUBREL, PacketType.SUBSCRIBE, PacketType
 Frame = tuple[int, int, Any, Any, int, Any]
 
 
-def split(data: Any, index: Any) -> list[Frame]:
+def split(data: Any, index: Any, counts: Any = None) -> list[Frame]:
     octets = memoryview(data).cast("B")
     numbers = memoryview(index).cast("B")
+    counters = memoryview(bytearray(_COUNTS_BYTES) if counts is None else counts).cast("B")
+    if counters.readonly:
+        raise BufferError("counts cannot be written")
+    if len(counters) != _COUNTS_BYTES:
+        raise ValueError(f"counts of {len(counters)} bytes are not 256 u64")
+    counters = counters.cast("Q")
     if len(numbers) % 16:
         raise ValueError(f"index of {len(numbers)} bytes is not made of four u32 each")
     numbers = numbers.cast("I")
@@ -42,7 +49,13 @@ def split(data: Any, index: Any) -> list[Frame]:
             raise ValueError(f"frame [{begin}, {end}) is outside {len(octets)} bytes")
         if version != 0 and version not in PROTOCOL_VERSIONS:
             raise ValueError(f"{version} is not an MQTT version")
-        frames.append(_split_frame(connection, version, bytes(octets[begin:end]), connecting))
+        frame = bytes(octets[begin:end])
+        body_begin = _body_begin(frame, version)
+        if body_begin == 0:
+            frames.append(_fault(connection, ReasonCode.MALFORMED_PACKET, 0))
+            continue
+        counters[frame[0]] += 1
+        frames.append(_split_frame(connection, version, frame[0], frame[body_begin:], connecting))
     return frames
 
 
@@ -79,12 +92,10 @@ def encode_publish(
     return head + packet_id + block + payload, len(head) if packet_id else 0
 
 
-def _split_frame(connection: int, version: int, frame: bytes, connecting: set[int]) -> Frame:
-    """Check the fixed header and go on with the body."""
-    body_begin = _body_begin(frame, version)
-    if body_begin == 0:
-        return _fault(connection, ReasonCode.MALFORMED_PACKET, 0)
-    first_byte, body = frame[0], frame[body_begin:]
+def _split_frame(
+    connection: int, version: int, first_byte: int, body: bytes, connecting: set[int]
+) -> Frame:
+    """Go on with the body of a frame whose fixed header is right."""
     if version != 0:
         return split_one(first_byte, body, version, connection)
     if first_byte >> 4 == PacketType.CONNECT:

@@ -32,9 +32,10 @@ Frame = tuple[int, int, Any, Any, int, Any]
 COMPILED: Final = kernels.COMPILED
 _kernel = kernels.kernel_of(__name__)
 
-split: Final[Callable[[Any, Any], list[Frame]]] = _kernel.split
-"""``split(data, index)``: the frames of one Turn; ``index`` holds four native u32 per frame:
-connection, MQTT version (0, 3, 4, 5), begin and end in ``data``, the fixed header included.
+split: Final[Callable[..., list[Frame]]] = _kernel.split
+"""``split(data, index, counts=None)``: the frames of one Turn; ``index`` holds four native u32 per
+frame: connection, MQTT version (0, 3, 4, 5), begin and end in ``data``, the fixed header included.
+``counts``, 256 native u64, counts each frame whose fixed header is right at its first byte.
 
 ValueError, and no frames at all, if the index has another form or points outside the data.
 """

@@ -16,6 +16,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
+from time import perf_counter_ns
 from typing import Final
 
 from motelog.core.errors import MotelogError, StoreFullError
@@ -48,6 +49,7 @@ class Owed:
 
     ``connections`` has the connection of each of ``acks``; ``counted`` has those among them that
     Receive Maximum binds. ``error`` refuses the publishes, whatever becomes of the ticket.
+    ``began_ns`` is when the publishes were read, 0 if it is not asked.
     """
 
     kind: PacketType
@@ -55,6 +57,7 @@ class Owed:
     connections: list[Connection | None]
     counted: list[Connection]
     error: GatewayError | None = None
+    began_ns: int = 0
 
 
 class Answers:
@@ -79,8 +82,11 @@ class Answers:
 
     # --- what waits ----------------------------------------------------------------------
 
-    def answer(self, kind: PacketType, acks: Acks, ticket: Ticket) -> None:
-        """Send the answers of one append or mark, now or when its ticket settles."""
+    def answer(self, kind: PacketType, acks: Acks, ticket: Ticket, began_ns: int = 0) -> None:
+        """Send the answers of one append or mark, now or when its ticket settles.
+
+        ``began_ns`` is when the publishes were read, for the time that they take.
+        """
         if ticket.is_settled:  # then no ticket waits: they settle in order
             if not acks:
                 return
@@ -88,9 +94,10 @@ class Answers:
                 self.refuse(kind, acks, ticket.error)
             else:
                 self._send(kind, acks)
+                self._took(began_ns, len(acks))
             return
         if acks:
-            self._wait(kind, acks, ticket)
+            self._wait(kind, acks, ticket, began_ns=began_ns)
 
     def answer_behind(self, kind: PacketType, acks: Acks) -> None:
         """Send answers behind all that wait, for what has been appended before."""
@@ -106,14 +113,26 @@ class Answers:
         else:
             self._waiting.setdefault(ticket, []).append(then)
 
+    def _took(self, began_ns: int, count: int) -> None:
+        """Note how long publishes have taken that are acknowledged now."""
+        if began_ns:
+            self._metrics.acknowledge_us.observe((perf_counter_ns() - began_ns) // 1000, count)
+
     def _wait(
-        self, kind: PacketType, acks: Acks, ticket: Ticket, error: GatewayError | None = None
+        self,
+        kind: PacketType,
+        acks: Acks,
+        ticket: Ticket,
+        error: GatewayError | None = None,
+        *,
+        began_ns: int = 0,
     ) -> None:
         connections = self._connections_of(acks)
         counted: list[Connection] = []
         if kind is PacketType.PUBACK:
             counted = [c for c in connections if c is not None and c.version == 5]
-        self._waiting.setdefault(ticket, []).append(Owed(kind, acks, connections, counted, error))
+        owed = Owed(kind, acks, connections, counted, error, began_ns)
+        self._waiting.setdefault(ticket, []).append(owed)
         for connection in counted:
             connection.unacknowledged += 1
             if connection.unacknowledged > self._receive_maximum:  # [MQTT-3.3.4-9]
@@ -194,6 +213,7 @@ class Answers:
                 acks = self._still_open(owed)
                 if error is None and owed.error is None:
                     ready.setdefault(owed.kind, []).extend(acks)
+                    self._took(owed.began_ns, len(acks))
                     continue
                 self._send_ready(ready)
                 if owed.error is None:

@@ -11,6 +11,7 @@ Spec: MQTT 5.0 sections 3.3, 3.4 and 4.6; 3.1.1 likewise.
 from __future__ import annotations
 
 import logging
+from time import perf_counter_ns
 from typing import Any
 
 from motelog.core.clock import Clock
@@ -80,6 +81,7 @@ class ReactorListener:
         self._acks: Acks = []
         self._recs: Acks = []
         self._pings: list[int] = []
+        self._began_ns = 0
 
     def handle_turn(self, turn: Turn) -> None:
         """Handle one batch of the reactor; called by ``core.net.driver.drive``."""
@@ -93,7 +95,10 @@ class ReactorListener:
             if turn.frames and rates.limits_publishes:
                 rates.received(turn.data, turn.index, self._clock.monotonic_ms())
         if turn.frames:
-            self._handle_packets(split(turn.data, turn.index), now_ms)
+            self._began_ns = perf_counter_ns()
+            metrics = self._metrics
+            metrics.received_bytes += len(turn.data)
+            self._handle_packets(split(turn.data, turn.index, metrics.received_packets), now_ms)
             self._commit()
         for number, fault in turn.faults:
             self._clients.faulted(number, fault)
@@ -343,5 +348,6 @@ class ReactorListener:
         acks, recs = self._acks.copy(), self._recs.copy()
         self._acks.clear()
         self._recs.clear()
-        self._answers.answer(PacketType.PUBACK, acks, ticket)
-        self._answers.answer(PacketType.PUBREC, recs, ticket)
+        began_ns = self._began_ns
+        self._answers.answer(PacketType.PUBACK, acks, ticket, began_ns)
+        self._answers.answer(PacketType.PUBREC, recs, ticket, began_ns)

@@ -29,17 +29,19 @@ from motelog.console.server import Console
 from motelog.core.addresses import format_address
 from motelog.core.broker.config import BrokerConfig
 from motelog.core.broker.server import Broker
+from motelog.core.broker.shown.metrics import BROKER_METRICS
 from motelog.core.errors import MotelogError, leaves
 from motelog.core.metrics import Registry
-from motelog.core.namesrv.server import NameServer
+from motelog.core.namesrv.server import NAMESRV_METRICS, NameServer
 from motelog.core.state_file import StateFile
 from motelog.core.store.state.progress import OnProgress, StartProgress, log_progress
 from motelog.gateway.config import GatewayConfig
 from motelog.gateway.log.local_log import LocalLog
 from motelog.gateway.log.log_port import LogPort
 from motelog.gateway.log.remote_log import RemoteLog
+from motelog.gateway.metrics import GATEWAY_METRICS
 from motelog.gateway.server import Gateway
-from motelog.workers.supervisor import Workers
+from motelog.workers.supervisor import WORKERS_METRICS, Workers
 
 logger = logging.getLogger(__name__)
 
@@ -148,14 +150,15 @@ async def _start_all(
     if "namesrv" in config.roles:
         kv_file = StateFile(_kv_config_path(config), holds="entries of the key-value table")
         namesrv = NameServer(config.namesrv, kv_file=kv_file)
+        registry.add("motelog_namesrv", NAMESRV_METRICS, namesrv.sample)
         await start("namesrv", config.namesrv.listen, namesrv)
     broker: Broker | None = None
     if "broker" in config.roles:
         assert config.broker is not None, "checked by MotelogConfig"
         broker = Broker(_with_namesrv(config.broker, roles), on_progress=on_progress)
         health.doing["broker"] = lambda: _text(broker.start_progress)
-        registry.add_counters("motelog_broker", broker.sample)
-        registry.add_histograms("motelog_broker", broker.histograms)
+        registry.add("motelog_broker", BROKER_METRICS, broker.sample, broker.histograms)
+        registry.add_readings("motelog_broker", broker.readings)
         await start("broker", config.broker.listen, broker)
         _watch(broker, health)
     if "gateway" in config.roles:
@@ -163,14 +166,17 @@ async def _start_all(
         if section.workers > 1:
             workers = Workers(_with_names(section, config, roles))
             health.doing["gateway"] = lambda: workers.starting
-            registry.add_counters("motelog_gateway", workers.sample)
+            registry.add(
+                "motelog_gateway", WORKERS_METRICS, workers.sample, workers.histograms
+            )
             await start("gateway", config.gateway.listen, workers)
             health.checks["workers"] = lambda: workers.fault
             health.checks["log"] = lambda: workers.outage
             routes.gateway = workers.gateway
         else:
             gateway = Gateway(section, _log_of(section, broker, health))
-            registry.add_counters("motelog_gateway", gateway.metrics.sample)
+            metrics = gateway.metrics
+            registry.add("motelog_gateway", GATEWAY_METRICS, metrics.sample, metrics.histograms)
             await start("gateway", config.gateway.listen, gateway)
             assert gateway.operator is not None, "it has started"
             routes.gateway = GatewayHere(gateway.operator)

@@ -86,7 +86,7 @@ def calls(
     block = chance.choice([None, b"", data[:200]])
     first_byte = chance.choice([0x30, 0x32, 0x3D, frame[0] if frame else 0x36])
     return [
-        ("split", (data, index)),
+        ("split", (data, index, bytearray(2048))),
         ("split_one", (frame[0] if frame else 0, frame[2:], version or 4, 7)),
         ("encode_publish", (topic, payload, first_byte, chance.choice([3, 4, 5, 6]), block)),
     ]

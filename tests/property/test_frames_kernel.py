@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from array import array
 from typing import Any
 
 import pytest
@@ -30,11 +31,27 @@ def answer(split: Any, *arguments: Any) -> Any:
 
 @settings(max_examples=200)
 @given(drawn=st.lists(st.tuples(CONNECTIONS, nearly_packets()), max_size=8))
-def test_kernel_splits_damaged_frames_like_the_reference(
+def test_kernel_splits_and_counts_damaged_frames_like_the_reference(
     drawn: list[tuple[int, tuple[int, bytes]]],
 ) -> None:
     data, index = batch((connection, *packet) for connection, packet in drawn)
-    assert _frames.split(data, index) == _frames_py.split(data, index)
+    counts, expected = array("Q", bytes(2048)), array("Q", bytes(2048))
+    assert _frames.split(data, index, counts) == _frames_py.split(data, index, expected)
+    assert counts == expected
+
+
+@pytest.mark.parametrize("kernel", [_frames, _frames_py], ids=["kernel", "reference"])
+def test_frames_are_counted_by_their_first_byte(kernel: Any) -> None:
+    counts = array("Q", bytes(2048))
+    data, index = batch([(0, 4, b"\xc0\x00"), (1, 4, b"\xc0\x00"), (1, 4, b"\xe0\x01")])
+    kernel.split(data, index, counts)
+    assert counts[0xC0] == 2
+    assert sum(counts) == 2, "the last one has a wrong length"
+    for wrong in (bytearray(2040), bytearray(2056)):
+        with pytest.raises(ValueError, match="256 u64"):
+            kernel.split(data, index, wrong)
+    with pytest.raises(BufferError):
+        kernel.split(data, index, bytes(2048))
 
 
 @settings(max_examples=200)

@@ -22,7 +22,7 @@ at most ``items_max`` of each kind; further ones are not counted by name.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -137,6 +137,14 @@ class BrokerStats:
             return None
         return StatsData(*[window.snapshot(column) for window in item.windows])
 
+    def puts(self) -> Iterator[tuple[Key, Sequence[int]]]:
+        """Yield what was put since the start by topic: calls, messages, bytes."""
+        return self._puts.counters()
+
+    def gets(self) -> Iterator[tuple[Key, Sequence[int]]]:
+        """Yield what pulls were answered with by (topic, group): calls, messages, bytes."""
+        return self._gets.counters()
+
     def put_rate(self, topic: str) -> float:
         """Return messages appended to a topic per second, over the last minute."""
         return _rate(self._puts.get((topic, "")))
@@ -237,6 +245,9 @@ class _Items:
         item = self._items.get(key) or self._make(key)
         if item is not None:
             item.counters[1] = messages
+
+    def counters(self) -> Iterator[tuple[Key, Sequence[int]]]:
+        return ((key, item.counters) for key, item in self._items.items())
 
     def _make(self, key: Key) -> _Item | None:
         if len(self._items) >= self._count_max:

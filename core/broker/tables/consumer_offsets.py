@@ -72,10 +72,15 @@ class ConsumerOffsets:
 
     def topics_of(self, group: str) -> Iterator[tuple[str, Mapping[int, int]]]:
         """Yield each topic in which ``group`` has offsets, and these by queue id."""
-        for key, queues in self._table.items():
-            topic, _, owner = key.partition(_SEPARATOR)
+        for owner, topic, queues in self.entries():
             if owner == group:
                 yield topic, queues
+
+    def entries(self) -> Iterator[tuple[str, str, Mapping[int, int]]]:
+        """Yield each group with a topic in which it has offsets, and these by queue id."""
+        for key, queues in self._table.items():
+            topic, _, group = key.partition(_SEPARATOR)
+            yield group, topic, queues
 
     def groups_of(self, topic: str) -> list[str]:
         """Return the groups that have offsets in ``topic``."""

@@ -24,6 +24,7 @@ from starlette.routing import Route
 from motelog.config import AdminConfig
 from motelog.console.gateway import GatewayRoutes
 from motelog.console.health import Health
+from motelog.console.process import LoopLag, build_readings
 from motelog.core.addresses import parse_address
 from motelog.core.limited_log import LimitedLog
 from motelog.core.metrics import CONTENT_TYPE, Registry
@@ -63,6 +64,9 @@ class Console:
         self._config = config
         self._health = health
         self._registry = registry
+        self._loop_lag = LoopLag()
+        registry.add_readings("motelog", build_readings)
+        registry.add_readings("motelog", self._loop_lag.readings)
         self._gateway = gateway
         self.address: tuple[str, int] = parse_address(config.listen)
 
@@ -80,6 +84,7 @@ class Console:
         # Its start message would be a second, differently formatted line about our address.
         config.errorlog = logging.getLogger(__name__ + ".http")
         async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._loop_lag.run)
             await nursery.start(serve, self.application(), config)
             task_status.started()
 

@@ -63,6 +63,7 @@ class State(_Message, frozen=True):
     """What the process has counted, which brokers are away; each second."""
 
     counters: dict[str, int]
+    histograms: dict[str, list[float]]
     outage: str | None
 
 

@@ -21,7 +21,7 @@ import signal
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from socket import socketpair
@@ -33,9 +33,10 @@ import trio
 from motelog.console.asking import ANSWER_WITHIN_S, RefusedError
 from motelog.core.addresses import format_address
 from motelog.core.errors import MotelogError
+from motelog.core.metrics import counter, gauge
 from motelog.core.net.listen import hold_address
 from motelog.gateway.config import GatewayConfig
-from motelog.gateway.metrics import SHARED, GatewayMetrics
+from motelog.gateway.metrics import GATEWAY_METRICS, SHARED, GatewayMetrics
 from motelog.workers.answers import GatewayOfWorkers
 from motelog.workers.channel import (
     Answer,
@@ -65,6 +66,15 @@ SILENCE_S_MAX: Final = 5.0
 LOOK_WITHIN_S: Final = 3.0
 #: Questions that one process may have open.
 QUESTIONS_MAX: Final = 100
+
+#: How /metrics shows what several processes have counted together.
+WORKERS_METRICS: Final = {
+    **GATEWAY_METRICS,
+    "workers_now": gauge("workers", "Gateway processes that are ready."),
+    "workers_restarted": counter(
+        "workers_restarted", "Gateway processes that were started again, as one had ended."
+    ),
+}
 
 
 class WorkerError(MotelogError):
@@ -135,6 +145,14 @@ class Workers:
         total["workers_restarted"] = sum(one.restarts for one in self._workers)
         return dict(total)
 
+    def histograms(self) -> dict[str, list[float]]:
+        """Return the distributions of all processes together, of those that have ended too."""
+        total = GatewayMetrics().histograms()
+        for one in self._workers:
+            _add(total, one.ended_histograms)
+            _add(total, one.histograms)
+        return total
+
 
 class _Worker:
     """One process after the other under one name; asked as ``AskedGateway`` while it is ready."""
@@ -148,6 +166,9 @@ class _Worker:
         #: What processes that have ended had counted; what the one that runs has.
         self.ended: Counter[str] = Counter()
         self.counters: dict[str, int] = {}
+        #: Likewise, by name the counts of each bucket and the sum.
+        self.ended_histograms: dict[str, list[float]] = {}
+        self.histograms: dict[str, list[float]] = {}
         self.outage: str | None = None
         self.is_ready = False
         self._has_been_ready = False
@@ -224,8 +245,9 @@ class _Worker:
                             if not self._has_been_ready:
                                 self._has_been_ready = True
                                 task_status.started()
-                        case State(counters, outage):
-                            self.counters, self.outage = counters, outage
+                        case State(counters, histograms, outage):
+                            self.counters, self.histograms = counters, histograms
+                            self.outage = outage
                             self._heard_s = trio.current_time()
                         case Answer():
                             self._answered(message)
@@ -247,7 +269,8 @@ class _Worker:
         for name, value in self.counters.items():
             if not name.endswith("_now"):  # nothing is left of what a gauge shows
                 self.ended[name] += value
-        self.counters = {}
+        _add(self.ended_histograms, self.histograms)
+        self.counters, self.histograms = {}, {}
 
     # --- questions -----------------------------------------------------------------------
 
@@ -298,6 +321,14 @@ class _Worker:
             event, answers = self._open[answer.number]
             answers.append(answer)
             event.set()
+
+
+def _add(total: dict[str, list[float]], histograms: Mapping[str, Sequence[float]]) -> None:
+    for name, counts in histograms.items():
+        known = total.get(name)
+        total[name] = (
+            list(counts) if known is None else [a + b for a, b in zip(known, counts, strict=True)]
+        )
 
 
 async def _send_all(channel: Channel, messages: trio.MemoryReceiveChannel[Message]) -> None:

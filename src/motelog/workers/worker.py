@@ -70,7 +70,8 @@ async def _serve(channel: Channel) -> int:
             line.here = GatewayHere(gateway.operator)
             await line.send(Ready())
             while True:
-                await line.send(State(gateway.metrics.sample(), log.outage))
+                metrics = gateway.metrics
+                await line.send(State(metrics.sample(), metrics.histograms(), log.outage))
                 await trio.sleep(STATE_INTERVAL_S)
     except* (MotelogError, OSError) as group:
         reasons += [str(leaf) for leaf in leaves(group)]

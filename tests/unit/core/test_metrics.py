@@ -2,7 +2,20 @@
 
 from __future__ import annotations
 
-from motelog.core.metrics import Histogram, MetricKind, Reading, Registry
+from dataclasses import dataclass
+
+import pytest
+
+from motelog.core.metrics import (
+    Histogram,
+    Reading,
+    Registry,
+    counted,
+    counter,
+    gauge,
+    histogram,
+    table_of,
+)
 
 
 def lines(registry: Registry) -> list[str]:
@@ -10,66 +23,70 @@ def lines(registry: Registry) -> list[str]:
 
 
 def test_counter_and_gauge_are_read_at_scrape() -> None:
-    count = 0
+    sample = {"messages": 0, "sessions_now": 3}
+    table = {"messages": counter("in", "Messages."), "sessions_now": gauge("sessions", "Sessions.")}
     registry = Registry()
-    registry.add(
-        lambda: [
-            Reading("m_messages", MetricKind.COUNTER, "Messages.", count),
-            Reading("m_sessions", MetricKind.GAUGE, "Sessions.", 3),
-        ]
-    )
-    count = 7
-    assert "m_messages_total 7.0" in lines(registry)
-    assert "m_sessions 3.0" in lines(registry)
-    assert "# TYPE m_sessions gauge" in lines(registry)
+    registry.add("m", table, lambda: sample)
+    sample["messages"] = 7
+    found = lines(registry)
+    assert "m_in_total 7.0" in found
+    assert "# HELP m_in_total Messages." in found
+    assert "m_sessions 3.0" in found
+    assert "# TYPE m_sessions gauge" in found
 
 
-def test_readings_of_one_name_form_one_family_across_sources() -> None:
+def test_an_entry_without_a_table_is_an_error() -> None:
+    registry = Registry()
+    registry.add("m", {}, lambda: {"new": 1})
+    with pytest.raises(KeyError):
+        registry.exposition()
+
+
+def test_readings_of_one_family_come_together_across_sources() -> None:
     registry = Registry()
     for qos in ("0", "1"):
-        reading = Reading("m_in", MetricKind.COUNTER, "In.", 1, {"qos": qos})
-        registry.add(lambda reading=reading: [reading])  # type: ignore[misc]  # bound per turn
+        table = {"in": counter("in", "In.", qos=qos)}
+        registry.add("m", table, lambda: {"in": 1})
     found = lines(registry)
     assert found.count("# TYPE m_in_total counter") == 1
     assert 'm_in_total{qos="0"} 1.0' in found
     assert 'm_in_total{qos="1"} 1.0' in found
 
 
-def test_histogram_buckets_are_cumulative_and_bounds_inclusive() -> None:
-    histogram = Histogram("m_latency_us", "Latency.", (10, 100))
+def test_histogram_buckets_are_cumulative_bounds_inclusive_and_units_scaled() -> None:
+    waits = Histogram((10, 100))
     for value in (1, 10, 11, 1000):
-        histogram.observe(value)
+        waits.observe(value)
+    waits.observe(50, 5)
     registry = Registry()
-    registry.add(lambda: [histogram])
+    table = {"wait_us": histogram("wait_seconds", "Waiting time.", (10, 100), unit=1e-6)}
+    registry.add("m", table, dict, lambda: {"wait_us": waits.sample()})
     found = lines(registry)
-    assert 'm_latency_us_bucket{le="10"} 2.0' in found
-    assert 'm_latency_us_bucket{le="100"} 3.0' in found
-    assert 'm_latency_us_bucket{le="+Inf"} 4.0' in found
-    assert "m_latency_us_sum 1022.0" in found
+    assert 'm_wait_seconds_bucket{le="1e-05"} 2.0' in found
+    assert 'm_wait_seconds_bucket{le="0.0001"} 8.0' in found
+    assert 'm_wait_seconds_bucket{le="+Inf"} 9.0' in found
+    assert "m_wait_seconds_count 9.0" in found
+    (total,) = [line for line in found if line.startswith("m_wait_seconds_sum")]
+    assert float(total.split()[1]) == pytest.approx(1272e-6)
 
 
 def test_label_values_are_escaped() -> None:
     registry = Registry()
-    registry.add(lambda: [Reading("m_x", MetricKind.GAUGE, "X.", 1, {"a": 'b"\n'})])
+    registry.add_readings("m", lambda: [Reading(gauge("x", "X.", a='b"\n'), 1)])
     assert 'm_x{a="b\\"\\n"} 1.0' in lines(registry)
 
 
-def test_plain_counters_are_shown_with_a_prefix() -> None:
-    registry = Registry()
-    registry.add_counters("m", lambda: {"publishes_received": 4, "sessions_now": 2})
-    found = lines(registry)
-    assert "m_publishes_received_total 4.0" in found
-    assert "# HELP m_sessions_now Sessions." in found
-    assert "# TYPE m_sessions_now gauge" in found
+def test_a_dataclass_of_counters_says_how_they_are_shown() -> None:
+    @dataclass(slots=True)
+    class Counters:
+        slow: int = counted(counter("dropped", "Dropped.", reason="slow"))
+        other: str = ""
+
+    assert Counters().slow == 0
+    assert table_of(Counters) == {"slow": counter("dropped", "Dropped.", reason="slow")}
 
 
-def test_histograms_are_shown_with_a_prefix_and_their_newest_counts() -> None:
-    registry = Registry()
-    known = Histogram("wait_us", "Waiting time.", (10, 100))
-    registry.add_histograms("broker", lambda: [known])
-    known.observe(11)
-    lines = registry.exposition().decode().splitlines()
-    assert 'broker_wait_us_bucket{le="10"} 0.0' in lines
-    assert 'broker_wait_us_bucket{le="100"} 1.0' in lines
-    assert "broker_wait_us_sum 11.0" in lines
-    assert known.name == "wait_us"
+def test_the_process_is_shown_too() -> None:
+    found = lines(Registry())
+    assert any(line.startswith("process_resident_memory_bytes ") for line in found)
+    assert any(line.startswith("python_gc_collections_total") for line in found)

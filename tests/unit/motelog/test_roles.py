@@ -15,7 +15,7 @@ from motelog import roles
 from motelog.config import MotelogConfig
 from motelog.console.health import Health
 from motelog.core.broker.config import BrokerConfig
-from motelog.core.metrics import Histogram, Registry
+from motelog.core.metrics import Reading
 from motelog.core.store.config import StoreConfig
 from motelog.core.store.state.progress import OnProgress, StartProgress
 from motelog.roles import CannotListenError, PortTakenError, Roles, run_roles
@@ -27,7 +27,9 @@ readiness: list[bool] = []
 
 class FakeService:
     name = ""
-    metrics = type("FakeMetrics", (), {"sample": staticmethod(dict)})
+    metrics = type(
+        "FakeMetrics", (), {"sample": staticmethod(dict), "histograms": staticmethod(dict)}
+    )
     api = type("FakeApi", (), {"fence_reason": None})
     is_registered = True
     operator = object()
@@ -41,7 +43,10 @@ class FakeService:
     def sample(self) -> dict[str, int]:
         return {}
 
-    def histograms(self) -> list[Histogram]:
+    def histograms(self) -> dict[str, list[float]]:
+        return {}
+
+    def readings(self) -> list[Reading]:
         return []
 
     async def run(self, *, task_status: trio.TaskStatus[None]) -> None:
@@ -231,10 +236,6 @@ def test_health_says_what_is_missing() -> None:
     assert health.faults() == {}
     health.checks["store"] = lambda: "fenced"
     assert health.faults() == {"store": "fenced"}
-
-
-def test_registry_is_empty_without_a_gateway() -> None:
-    assert Registry().exposition() == b""
 
 
 async def test_fenced_store_and_lost_registration_end_readiness(

@@ -10,8 +10,9 @@ import pytest
 from motelog.console.asking import AskedGateway, GatewayHere, RefusedError
 from motelog.core.errors import StoreFullError
 from motelog.gateway.config import GatewayConfig
+from motelog.gateway.metrics import GatewayMetrics
 from motelog.workers.answers import GatewayOfWorkers, merged
-from motelog.workers.supervisor import Workers
+from motelog.workers.supervisor import WORKERS_METRICS, Workers
 from tests.conformance.peers import Gateway
 
 
@@ -130,4 +131,19 @@ def test_counters_are_added_and_do_not_go_back_when_a_process_ends() -> None:
     assert (sample["publishes_received"], sample["sessions_now"]) == (7, 4)
     one.counters = {"publishes_received": 1}
     assert workers.sample()["publishes_received"] == 8
-    assert sample.keys() >= {"connections_opened", "workers_now", "workers_restarted"}
+    assert sample.keys() | workers.histograms().keys() == WORKERS_METRICS.keys()
+
+
+def test_distributions_are_added_and_do_not_go_back_when_a_process_ends() -> None:
+    workers = Workers(GatewayConfig(workers=2))
+    one, two = workers._workers
+    for worker, times in ((one, [70, 70, 300]), (two, [70])):
+        metrics = GatewayMetrics()
+        for took_us in times:
+            metrics.acknowledge_us.observe(took_us)
+        worker.histograms = metrics.histograms()
+    expected = [0.0, 3.0, 0.0, 1.0]
+    assert workers.histograms()["acknowledge_us"][:4] == expected
+    one._keep_counters()
+    assert workers.histograms()["acknowledge_us"][:4] == expected
+    assert workers.histograms()["acknowledge_us"][-1] == 510

@@ -1,0 +1,138 @@
+"""What /metrics shows of a broker and its store.
+
+Owns: the table of the broker's sample; which topics and groups are shown by name.
+Must not touch: what is counted (``assembly``, ``store.stats``, ``stats``), the exposition.
+Invariant: at most NAMED_MAX topics and as many queues' groups are named, those with the most, so
+that clients cannot make the exposition arbitrarily long.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from heapq import nlargest
+from operator import itemgetter
+from typing import Final
+
+from motelog.core.broker.shown.stats import MESSAGES, BrokerStats, Key
+from motelog.core.broker.tables.consumer_offsets import ConsumerOffsets
+from motelog.core.errors import StoreError
+from motelog.core.metrics import Reading, Shown, counter, gauge, histogram
+from motelog.core.store.disk.page_cache import NotInMemoryError
+from motelog.core.store.stats import LATENCY_US_BOUNDS, SIZE_BOUNDS
+from motelog.core.store.store_reader import StoreReader
+
+#: Topics, and pairs of topic and group, that are shown by name: those with the most messages.
+NAMED_MAX: Final = 20
+
+_US: Final = 1e-6
+
+BROKER_METRICS: Final[Mapping[str, Shown]] = {
+    "topics_now": gauge("topics", "Topics, those of the system included."),
+    "groups_now": gauge("consumer_groups", "Consumer groups that the broker knows."),
+    "consumers_now": gauge("clients", "Native clients that send heartbeats.", role="consumer"),
+    "producers_now": gauge("clients", "Native clients that send heartbeats.", role="producer"),
+    "connections_now": gauge("connections", "Open connections of native clients."),
+    "held_pulls_now": gauge("held_pulls", "Pulls that wait for a message."),
+    "held_pulls_woken": counter("held_pulls_woken", "Held pulls that were read again."),
+    "messages_received": counter("messages_received", "Messages taken from native producers."),
+    "messages_refused": counter("messages_refused", "Messages refused to native producers."),
+    "messages_too_late_on_disk": counter(
+        "messages_too_late_on_disk",
+        "Messages whose producers were told FLUSH_DISK_TIMEOUT: they are stored, and perhaps not"
+        " on the disk.",
+    ),
+    "messages_pulled": counter("messages_pulled", "Messages in answers to pulls."),
+    "dead_letters": counter(
+        "dead_letters", "Messages that a group has given up: look at the topic %DLQ%<group>."
+    ),
+    "cold_reads": counter("cold_reads", "Reads for which something was paged in."),
+    "cold_reads_waiting_now": gauge("cold_reads_waiting", "Reads that wait for the disk."),
+    "delayed_messages_delivered": counter(
+        "delayed_messages_delivered", "Delayed messages that have come due."
+    ),
+    "timers_near_now": gauge("timers_near", "Delayed messages in memory, as they are due soon."),
+    "sends_waiting_for_disk_now": gauge("sends_waiting_for_disk", "Sends that wait for a sync."),
+    "store_put_messages": counter("store_put_messages", "Messages appended by anyone."),
+    "store_put_bytes": counter("store_put_bytes", "Bytes of their records in the log."),
+    "store_gets_found": counter("store_gets", "Reads of a queue.", result="found"),
+    "store_gets_missed": counter("store_gets", "Reads of a queue.", result="nothing"),
+    "store_got_messages": counter("store_got_messages", "Messages read."),
+    "store_got_bytes": counter("store_got_bytes", "Bytes of their records."),
+    "store_append_us": histogram(
+        "store_append_seconds", "Time of one append of a batch.", LATENCY_US_BOUNDS, unit=_US
+    ),
+    "store_read_us": histogram(
+        "store_read_seconds", "Time of one read of a queue.", LATENCY_US_BOUNDS, unit=_US
+    ),
+    "store_sync_us": histogram(
+        "store_sync_seconds", "Time of one sync of the CommitLog.", LATENCY_US_BOUNDS, unit=_US
+    ),
+    "store_record_bytes": histogram(
+        "store_record_bytes", "Sizes of records, each its batch's mean.", SIZE_BOUNDS
+    ),
+    "store_queue_files_rebuilt": counter(
+        "store_queue_files_rebuilt", "ConsumeQueue files rebuilt, as a disk had changed them."
+    ),
+    "store_queue_files_aside_now": gauge(
+        "store_queue_files_aside", "ConsumeQueue files in quarantine, which are being rebuilt."
+    ),
+    "store_dispatch_behind_bytes_now": gauge(
+        "store_dispatch_behind_bytes", "Log that no index file has yet."
+    ),
+    "store_sync_behind_bytes_now": gauge(
+        "store_sync_behind_bytes", "Log that may not be on the disk yet."
+    ),
+    "store_log_bytes_now": gauge("store_log_bytes", "The whole log."),
+    "store_mapped_bytes_now": gauge("store_mapped_bytes", "Files of log and index in memory."),
+    "store_mapped_files_now": gauge("store_mapped_files", "How many these are."),
+    "store_wrote_offset_now": gauge("store_offset", "How far the log is.", of="written"),
+    "store_committed_offset_now": gauge("store_offset", "How far the log is.", of="committed"),
+    "store_flushed_offset_now": gauge("store_offset", "How far the log is.", of="flushed"),
+}
+
+
+def topics_by_name(stats: BrokerStats) -> Iterator[Reading]:
+    """Yield what the busiest topics were put, and what busy groups have got of topics."""
+    for name, (_, messages, put_bytes) in nlargest(NAMED_MAX, stats.puts(), key=_messages):
+        topic = {"topic": name[0]}
+        shown = counter("topic_put_messages", "Messages appended to the busiest topics.", **topic)
+        yield Reading(shown, messages)
+        yield Reading(counter("topic_put_bytes", "Bytes of their records.", **topic), put_bytes)
+    for name, (_, messages, got_bytes) in nlargest(NAMED_MAX, stats.gets(), key=_messages):
+        labels = {"group": name[1], "topic": name[0]}
+        shown = counter("group_got_messages", "Messages that busy groups have pulled.", **labels)
+        yield Reading(shown, messages)
+        yield Reading(counter("group_got_bytes", "Bytes of their records.", **labels), got_bytes)
+
+
+def _messages(item: tuple[Key, Sequence[int]]) -> int:
+    return item[1][MESSAGES - 1]
+
+
+def lag_by_group(offsets: ConsumerOffsets, reader: StoreReader, now_ms: int) -> Iterator[Reading]:
+    """Yield how far the groups that lag most are behind, in messages and in seconds.
+
+    The time is the age of the oldest message that a group has not confirmed; it is left out where
+    this is not in memory.
+    """
+    lags = []
+    for group, topic, queues in offsets.entries():
+        behind = {
+            queue_id: max(reader.min_offset(topic, queue_id), queue_offset)
+            for queue_id, queue_offset in queues.items()
+            if queue_offset < reader.max_offset(topic, queue_id)
+        }
+        count = sum(reader.max_offset(topic, at) - begin for at, begin in behind.items())
+        lags.append((count, group, topic, behind))
+    for count, group, topic, behind in nlargest(NAMED_MAX, lags, key=itemgetter(0)):
+        labels = {"group": group, "topic": topic}
+        yield Reading(gauge("group_lag_messages", "Messages not confirmed yet.", **labels), count)
+        with suppress(NotInMemoryError, StoreError):
+            times = [
+                reader.store_timestamp(topic, queue_id, begin, may_wait=False)
+                for queue_id, begin in behind.items()
+            ]
+            lag_ms = max((now_ms - stored_ms for stored_ms in times if stored_ms >= 0), default=0)
+            shown = gauge("group_lag_seconds", "Age of the oldest of them.", 0.001, **labels)
+            yield Reading(shown, max(lag_ms, 0))
