@@ -166,9 +166,7 @@ async def _start_all(
         if section.workers > 1:
             workers = Workers(_with_names(section, config, roles))
             health.doing["gateway"] = lambda: workers.starting
-            registry.add(
-                "motelog_gateway", WORKERS_METRICS, workers.sample, workers.histograms
-            )
+            registry.add("motelog_gateway", WORKERS_METRICS, workers.sample, workers.histograms)
             await start("gateway", config.gateway.listen, workers)
             health.checks["workers"] = lambda: workers.fault
             health.checks["log"] = lambda: workers.outage

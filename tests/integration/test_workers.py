@@ -139,8 +139,8 @@ def test_a_message_reaches_the_clients_of_all_processes(
         client.wait(lambda: len(client.messages) == 2)  # noqa: B023  # waited for here
         assert sorted(message.payload.decode() for message in client.messages) == NAMES
     wait_until(lambda: metric(server, "publishes_received_total") == before + 2)
-    wait_until(lambda: metric(server, "sessions_now") == 2)
-    assert metric(server, "workers_now") == 2
+    wait_until(lambda: metric(server, "sessions") == 2)
+    assert metric(server, "workers") == 2
     for client in found.values():
         client.disconnect()
 
@@ -168,7 +168,7 @@ def test_retained_messages_are_found_and_deleted(server: MotelogProcess, clients
         client.wait(lambda: not client.session.sending)  # noqa: B023  # waited for here
         client.disconnect()
     wait_until(lambda: len(ask(server, "/retained?filter=keep/%2B").json()["messages"]) == 2)
-    wait_until(lambda: metric(server, "retained_messages_now") == 2)
+    wait_until(lambda: metric(server, "retained_messages") == 2)
     for name in NAMES:
         path = f"/retained/message?topic=keep/{name}"
         assert ask(server, path, "DELETE").json() == {"deleted": True}
