@@ -31,7 +31,7 @@ from motelog.gateway.metrics import GatewayMetrics
 from motelog.gateway.mqtt.topics import check_topic_name, matches
 from motelog.gateway.sessions.groups import Receiver
 from motelog.gateway.sessions.inflight import read_flight
-from motelog.gateway.sessions.session import Session
+from motelog.gateway.sessions.session import ALL_FILTERS, Session
 from motelog.gateway.sessions.subscriptions import SubscriptionTree, merge_options
 
 logger = logging.getLogger(__name__)
@@ -299,7 +299,7 @@ class CatchUp:
         None if it does not want the record.
         """
         since = session.particulars.since
-        if queue_offset < since.get("", {}).get(queue, 0):
+        if queue_offset < since.get(ALL_FILTERS, {}).get(queue, 0):
             return None
         merged: int | None = None
         topic_name = name.decode(errors="replace")

@@ -51,7 +51,7 @@ from motelog.gateway.metrics import GatewayMetrics
 from motelog.gateway.output import Output
 from motelog.gateway.sessions.groups import Group, Receiver
 from motelog.gateway.sessions.inflight import flight_of, read_flight
-from motelog.gateway.sessions.session import Session
+from motelog.gateway.sessions.session import ALL_FILTERS, Session
 from motelog.gateway.sessions.stream import StreamStart
 from motelog.gateway.sessions.subscriptions import SubscriptionTree
 from motelog.gateway.state.journal import SessionJournal
@@ -61,9 +61,6 @@ from motelog.gateway.state.stored import FlightState, Progress, StoredFlight, St
 #: Most records of one queue, and their bytes, that one turn of the live path takes.
 LIVE_COUNT_MAX: Final = 2048
 LIVE_BYTES_MAX: Final = 1_048_576
-
-#: In ``Particulars.since``: for all filters of the session.
-ALL_FILTERS: Final = ""
 
 #: Queue -> queue offset at which a stream begins.
 Starts: TypeAlias = dict[WatchedQueue, int]
@@ -205,8 +202,7 @@ class Delivery:
         since = session.particulars.since
         positions: Starts = {}
         for queue in starts:
-            lags = session.lagging is not None and queue in session.lagging
-            cursor = session.lagging[queue] if session.lagging and lags else queue.next_offset
+            cursor = (session.lagging or {}).get(queue, queue.next_offset)
             positions[queue] = max(cursor, since.get(ALL_FILTERS, {}).pop(queue, 0))
         if not since.get(ALL_FILTERS, True):
             del since[ALL_FILTERS]
