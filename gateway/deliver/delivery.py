@@ -23,16 +23,14 @@ from functools import partial
 from typing import Final, TypeAlias
 
 from motelog.core.clock import Clock
-from motelog.core.message import SYS_FLAG_COMPRESSED
-from motelog.core.records.decode import decode_brief, inflate
+from motelog.core.records.decode import decode_brief
 from motelog.gateway.deliver.catch_up import CatchUp, Quota
 from motelog.gateway.deliver.handing import Handing, Matched
 from motelog.gateway.deliver.outgoing import (
-    INFLATED_BYTES_MAX,
     TOPIC_PROPERTY,
-    V5_PROPERTIES,
     BriefRecord,
     OutgoingMessage,
+    body_and_block,
     encode,
     message_qos,
     native_topic_name,
@@ -45,7 +43,6 @@ from motelog.gateway.deliver.shares import Shares
 from motelog.gateway.deliver.sys_topics import SysTopics
 from motelog.gateway.deliver.watched import WatchedQueue, WatchedQueues, count_lost
 from motelog.gateway.log.log_port import LogPort, LogRead, QueueHandle
-from motelog.gateway.mapping.message_properties import delivery_properties
 from motelog.gateway.mapping.topic_mapping import TopicMapping
 from motelog.gateway.metrics import GatewayMetrics
 from motelog.gateway.output import Output
@@ -499,21 +496,14 @@ class Delivery:
     def _send_live(
         self, plan: Plan, name: bytes, record: BriefRecord, queue: WatchedQueue, now_ms: int
     ) -> None:
-        queue_offset, _, _, properties, body, sys_flag, store_ms, _ = record
-        block: bytes | None = None
-        if sys_flag & SYS_FLAG_COMPRESSED:
-            inflated = inflate(body, INFLATED_BYTES_MAX)
-            if inflated is None:
-                self._metrics.messages_undeliverable += 1
-                return
-            body = inflated
-        # find, because "in" raises and catches an exception inside whenever it looks for bytes.
-        if properties.find(V5_PROPERTIES) >= 0:
-            block = delivery_properties(properties, store_ms=store_ms, now_ms=now_ms)
-            if block is None:
-                self._metrics.messages_expired += 1
-                return
-        qos = message_qos(properties)
+        body, block = body_and_block(record, now_ms)
+        if body is None:
+            self._metrics.messages_undeliverable += 1
+            return
+        if block is None:
+            self._metrics.messages_expired += 1
+            return
+        queue_offset, qos = record[0], message_qos(record[3])
         for output, version, sessions, numbers in plan.direct:
             packet, _ = encode(name, body, 0x30, version, block)
             self._fan_out(output, packet, sessions, numbers, queue)
