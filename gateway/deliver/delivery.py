@@ -288,14 +288,8 @@ class Delivery:
         if flights:
             session.inflight.restore(flights)
             session.particulars.resend = [packet_id for packet_id, _ in flights]
-        for topic_filter in stored.filters:
-            self._queues.subscribe(topic_filter.topic_filter)
-        by_name = self._needed_by_name(stored)
-        strange = stored.cursors.keys() - by_name.keys()
-        if strange:
-            for name in strange:
-                self._queues.read_whole(name)
-            by_name = self._needed_by_name(stored)
+        topic_filters = [one.topic_filter for one in stored.filters]
+        by_name = self._queues.resume(topic_filters, stored.cursors)
         for queue in by_name.values():
             # A queue that the session does not know is younger than its last connection.
             cursor = stored.cursors.get(queue.name, 0)
@@ -317,13 +311,6 @@ class Delivery:
         self._replays.resume(session, stored)
         self._catch_up.acknowledged(session)
         self._wake()
-
-    def _needed_by_name(self, stored: StoredSession) -> dict[str, WatchedQueue]:
-        return {
-            queue.name: queue
-            for topic_filter in stored.filters
-            for queue in self._queues.needed(topic_filter.topic_filter)
-        }
 
     def acknowledged(self, session: Session) -> None:
         """Note that ``session`` has room in its window or socket again."""

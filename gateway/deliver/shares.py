@@ -84,13 +84,7 @@ class Shares:
     def resume(self, group: Group, stored: StoredSession) -> None:
         """Go on with a group of which no member was connected."""
         self._by_number[group.number] = group
-        self._queues.subscribe(group.topic_filter)
-        by_name = self._needed_by_name(group)
-        strange = stored.cursors.keys() - by_name.keys()
-        if strange:
-            for name in strange:
-                self._queues.read_whole(name)
-            by_name = self._needed_by_name(group)
+        by_name = self._queues.resume([group.topic_filter], stored.cursors)
         for name, queue in by_name.items():
             # A queue that the group does not know is younger than its last member's connection.
             cursor = stored.cursors.get(name, 0)
@@ -111,9 +105,6 @@ class Shares:
             else:
                 group.give_back(flight_of(number, flight.queue_offset, 1, group.number))
         self.go_on(group)
-
-    def _needed_by_name(self, group: Group) -> dict[str, WatchedQueue]:
-        return {queue.name: queue for queue in self._queues.needed(group.topic_filter)}
 
     def unsubscribe(self, group: Group) -> None:
         """Stop delivery to a group that has no member."""
