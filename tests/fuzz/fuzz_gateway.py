@@ -599,14 +599,12 @@ class Game:
             "wanted": stage.delivery._queues._wanted,
             "returning": stage.delivery._catch_up.returning,
             "elevators": stage.delivery._catch_up._elevators,
-            "waited": stage.delivery._catch_up._waited,
-            "waiting": stage.delivery._catch_up._waiting,
+            "reads": stage.delivery._catch_up._reads._attempts,
             "plans": {k: v for k, v in stage.delivery._plans.by_name.items() if v is not None},
             "answers": stage.answers._waiting,
             "groups": stage.delivery.shares._by_number,
             "groups returning": stage.delivery.shares.returning,
-            "groups waited": stage.delivery.shares._waited,
-            "groups waiting": stage.delivery.shares._waiting,
+            "groups' reads": stage.delivery.shares._reads._attempts,
         }
         for name, what in kept.items():
             if what:
