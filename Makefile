@@ -15,6 +15,9 @@ PYTEST := $(BIN)/python -m pytest --numprocesses=$(WORKERS) --maxprocesses=8 --d
 DEV_ARGS ?=
 BENCH_ARGS ?=
 
+# Where it is set, each process that the tests start would compile every module anew.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: help run check test lint types unit suite fuzz bench wheel clean
 
 help:  ## show this list
@@ -23,10 +26,10 @@ help:  ## show this list
 run: .make/run  ## build and start the whole stack on loopback (motelog dev)
 	@$(BIN)/motelog dev $(DEV_ARGS)
 
-check: .make/test  ## lint, types, unit, conformance and repository tests, at once: a minute on two cores
+check: .make/test  ## lint, types, unit and repository tests, at once: under a minute on two cores
 	@$(MAKE) --no-print-directory --jobs --output-sync=target lint types unit
 
-test: lint types suite  ## lint, types and every test
+test: lint types suite  ## lint, types and every test, the conformance tests among them
 
 lint: .make/test  ## ruff and the import contracts
 	@$(BIN)/ruff check .
@@ -36,8 +39,8 @@ lint: .make/test  ## ruff and the import contracts
 types: .make/test  ## mypy --strict
 	@$(BIN)/mypy
 
-unit: .make/test  ## unit, conformance and repository tests alone
-	@$(PYTEST) --quiet tests/unit tests/conformance tests/repo
+unit: .make/test  ## unit and repository tests alone
+	@$(PYTEST) --quiet tests/unit tests/repo
 
 suite: .make/test  ## the tests alone; TEST_ARGS='-k store' selects
 	@.ci/java-note

@@ -38,6 +38,14 @@ class SharedStarts(LoadScopeScheduling):  # type: ignore[misc]  # it has no type
     def _split_scope(self, nodeid: str) -> str:
         return next((group for group in SHARED_STARTS if nodeid.startswith(group)), nodeid)
 
+    def mark_test_complete(self, node: Any, item_index: int, duration: float = 0) -> None:
+        """Forget what is done: each choice of work for a worker counts all that it was given."""
+        super().mark_test_complete(node, item_index, duration)
+        given = self.assigned_work[node]
+        scope = self._split_scope(self.registered_collections[node][item_index])
+        if all(given[scope].values()):
+            del given[scope]
+
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeScheduling:

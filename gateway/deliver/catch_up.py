@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from functools import partial
 from typing import Final, NamedTuple
 
 from motelog.core.limited_log import LimitedLog
@@ -21,17 +20,18 @@ from motelog.core.message import tags_code
 from motelog.core.records.decode import decode_brief
 from motelog.gateway.deliver.elevator import Elevator
 from motelog.gateway.deliver.outgoing import TOPIC_PROPERTY, OutgoingMessage, native_topic_name
+from motelog.gateway.deliver.reads import Reads
 from motelog.gateway.deliver.replay import QUEUE_NAME, Replays
 from motelog.gateway.deliver.sender import Sender
 from motelog.gateway.deliver.watched import WatchedQueue, WatchedQueues, count_lost
 from motelog.gateway.errors import MalformedPacketError, TopicNameError
-from motelog.gateway.log.log_port import LogPort, LogRead, QueueHandle, Waiting
+from motelog.gateway.log.log_port import LogPort
 from motelog.gateway.mapping.topic_mapping import TopicMapping
 from motelog.gateway.metrics import GatewayMetrics
 from motelog.gateway.mqtt.topics import check_topic_name, matches
 from motelog.gateway.sessions.groups import Receiver
 from motelog.gateway.sessions.inflight import read_flight
-from motelog.gateway.sessions.session import Session
+from motelog.gateway.sessions.session import ALL_FILTERS, Session
 from motelog.gateway.sessions.subscriptions import SubscriptionTree, merge_options
 
 logger = logging.getLogger(__name__)
@@ -87,10 +87,8 @@ class CatchUp:
         self._elevators: dict[WatchedQueue, Elevator] = {}
         #: Topic name -> who wants it, within one ``serve``.
         self._matches: dict[bytes, dict[Session, int]] = {}
-        #: Session -> the place that it has to be sent again, and what the log returned for it.
-        self._waited: dict[Session, tuple[QueueHandle, int, Waiting]] = {}
-        #: Sessions of these whose read waits for the log now.
-        self._waiting: set[Session] = set()
+        #: Of what sessions have to be sent again.
+        self._reads: Reads[Session] = Reads(log, read_again=self._read_again)
 
     def serve(self, now_ms: int) -> None:
         """Have ``returning`` picked up, and each elevator pass over one slice."""
@@ -127,8 +125,7 @@ class CatchUp:
         for queue in list(session.lagging or ()):
             self.reached(session, queue)
         self.returning.pop(session, None)
-        self._waited.pop(session, None)
-        self._waiting.discard(session)
+        self._reads.forget(session)
 
     def lag(self, session: Session, queue: WatchedQueue, queue_offset: int) -> None:
         """Have a receiver go on at ``queue_offset`` when it has room again."""
@@ -299,7 +296,7 @@ class CatchUp:
         None if it does not want the record.
         """
         since = session.particulars.since
-        if queue_offset < since.get("", {}).get(queue, 0):
+        if queue_offset < since.get(ALL_FILTERS, {}).get(queue, 0):
             return None
         merged: int | None = None
         topic_name = name.decode(errors="replace")
@@ -334,7 +331,9 @@ class CatchUp:
         """Send one message again; return False if that must wait for the log or the socket."""
         place = read_flight(flight)
         handle, queue_name = self._queues.places[place.queue_number]
-        read = self._read(session, handle, place.queue_offset)
+        read = self._reads.read(
+            session, handle, place.queue_offset, count_max=1, bytes_max=RESEND_BYTES_MAX
+        )
         if read is None:
             return False
         records = decode_brief(read.records, TOPIC_PROPERTY)
@@ -350,29 +349,6 @@ class CatchUp:
             session, packet_id, options, message, place.qos, is_replayed=queue_name == QUEUE_NAME
         )
 
-    def _read(self, session: Session, handle: QueueHandle, queue_offset: int) -> LogRead | None:
-        """Read one record, or None if it is not at hand: then the session is served again later."""
-        if session in self._waiting:
-            return None
-        last = self._waited.pop(session, None)
-        read = self._log_port.read(
-            handle,
-            queue_offset,
-            count_max=1,
-            bytes_max=RESEND_BYTES_MAX,
-            waited=last[2] if last is not None and last[:2] == (handle, queue_offset) else None,
-        )
-        if isinstance(read, LogRead):
-            return read
-        self._waited[session] = handle, queue_offset, read
-        if self._log_port.when_at_hand(read, partial(self._at_hand, session)):
-            self._waiting.add(session)
-        else:
-            self.returning[session] = None
-        return None
-
-    def _at_hand(self, session: Session) -> None:
-        if session in self._waiting:  # it has not gone meanwhile
-            self._waiting.remove(session)
-            self.acknowledged(session)
-            self._wake()
+    def _read_again(self, session: Session) -> None:
+        self.acknowledged(session)
+        self._wake()

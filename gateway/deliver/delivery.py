@@ -23,16 +23,14 @@ from functools import partial
 from typing import Final, TypeAlias
 
 from motelog.core.clock import Clock
-from motelog.core.message import SYS_FLAG_COMPRESSED
-from motelog.core.records.decode import decode_brief, inflate
+from motelog.core.records.decode import decode_brief
 from motelog.gateway.deliver.catch_up import CatchUp, Quota
 from motelog.gateway.deliver.handing import Handing, Matched
 from motelog.gateway.deliver.outgoing import (
-    INFLATED_BYTES_MAX,
     TOPIC_PROPERTY,
-    V5_PROPERTIES,
     BriefRecord,
     OutgoingMessage,
+    body_and_block,
     encode,
     message_qos,
     native_topic_name,
@@ -45,13 +43,12 @@ from motelog.gateway.deliver.shares import Shares
 from motelog.gateway.deliver.sys_topics import SysTopics
 from motelog.gateway.deliver.watched import WatchedQueue, WatchedQueues, count_lost
 from motelog.gateway.log.log_port import LogPort, LogRead, QueueHandle
-from motelog.gateway.mapping.message_properties import delivery_properties
 from motelog.gateway.mapping.topic_mapping import TopicMapping
 from motelog.gateway.metrics import GatewayMetrics
 from motelog.gateway.output import Output
 from motelog.gateway.sessions.groups import Group, Receiver
 from motelog.gateway.sessions.inflight import flight_of, read_flight
-from motelog.gateway.sessions.session import Session
+from motelog.gateway.sessions.session import ALL_FILTERS, Session
 from motelog.gateway.sessions.stream import StreamStart
 from motelog.gateway.sessions.subscriptions import SubscriptionTree
 from motelog.gateway.state.journal import SessionJournal
@@ -61,9 +58,6 @@ from motelog.gateway.state.stored import FlightState, Progress, StoredFlight, St
 #: Most records of one queue, and their bytes, that one turn of the live path takes.
 LIVE_COUNT_MAX: Final = 2048
 LIVE_BYTES_MAX: Final = 1_048_576
-
-#: In ``Particulars.since``: for all filters of the session.
-ALL_FILTERS: Final = ""
 
 #: Queue -> queue offset at which a stream begins.
 Starts: TypeAlias = dict[WatchedQueue, int]
@@ -205,8 +199,7 @@ class Delivery:
         since = session.particulars.since
         positions: Starts = {}
         for queue in starts:
-            lags = session.lagging is not None and queue in session.lagging
-            cursor = session.lagging[queue] if session.lagging and lags else queue.next_offset
+            cursor = (session.lagging or {}).get(queue, queue.next_offset)
             positions[queue] = max(cursor, since.get(ALL_FILTERS, {}).pop(queue, 0))
         if not since.get(ALL_FILTERS, True):
             del since[ALL_FILTERS]
@@ -295,14 +288,8 @@ class Delivery:
         if flights:
             session.inflight.restore(flights)
             session.particulars.resend = [packet_id for packet_id, _ in flights]
-        for topic_filter in stored.filters:
-            self._queues.subscribe(topic_filter.topic_filter)
-        by_name = self._needed_by_name(stored)
-        strange = stored.cursors.keys() - by_name.keys()
-        if strange:
-            for name in strange:
-                self._queues.read_whole(name)
-            by_name = self._needed_by_name(stored)
+        topic_filters = [one.topic_filter for one in stored.filters]
+        by_name = self._queues.resume(topic_filters, stored.cursors)
         for queue in by_name.values():
             # A queue that the session does not know is younger than its last connection.
             cursor = stored.cursors.get(queue.name, 0)
@@ -324,13 +311,6 @@ class Delivery:
         self._replays.resume(session, stored)
         self._catch_up.acknowledged(session)
         self._wake()
-
-    def _needed_by_name(self, stored: StoredSession) -> dict[str, WatchedQueue]:
-        return {
-            queue.name: queue
-            for topic_filter in stored.filters
-            for queue in self._queues.needed(topic_filter.topic_filter)
-        }
 
     def acknowledged(self, session: Session) -> None:
         """Note that ``session`` has room in its window or socket again."""
@@ -506,21 +486,14 @@ class Delivery:
     def _send_live(
         self, plan: Plan, name: bytes, record: BriefRecord, queue: WatchedQueue, now_ms: int
     ) -> None:
-        queue_offset, _, _, properties, body, sys_flag, store_ms, _ = record
-        block: bytes | None = None
-        if sys_flag & SYS_FLAG_COMPRESSED:
-            inflated = inflate(body, INFLATED_BYTES_MAX)
-            if inflated is None:
-                self._metrics.messages_undeliverable += 1
-                return
-            body = inflated
-        # find, because "in" raises and catches an exception inside whenever it looks for bytes.
-        if properties.find(V5_PROPERTIES) >= 0:
-            block = delivery_properties(properties, store_ms=store_ms, now_ms=now_ms)
-            if block is None:
-                self._metrics.messages_expired += 1
-                return
-        qos = message_qos(properties)
+        body, block = body_and_block(record, now_ms)
+        if body is None:
+            self._metrics.messages_undeliverable += 1
+            return
+        if block is None:
+            self._metrics.messages_expired += 1
+            return
+        queue_offset, qos = record[0], message_qos(record[3])
         for output, version, sessions, numbers in plan.direct:
             packet, _ = encode(name, body, 0x30, version, block)
             self._fan_out(output, packet, sessions, numbers, queue)

@@ -14,19 +14,15 @@ from collections.abc import Iterator, Sequence
 from operator import itemgetter
 from typing import Final, TypeAlias
 
-from motelog.core.message import SYS_FLAG_COMPRESSED
-from motelog.core.records.decode import inflate
 from motelog.gateway.deliver.outgoing import (
-    INFLATED_BYTES_MAX,
-    V5_PROPERTIES,
     BriefRecord,
     OutgoingMessage,
+    body_and_block,
     identifier_property,
     message_qos,
 )
 from motelog.gateway.deliver.sender import Outcome, Sender
 from motelog.gateway.deliver.watched import WatchedQueues
-from motelog.gateway.mapping.message_properties import delivery_properties
 from motelog.gateway.metrics import GatewayMetrics
 from motelog.gateway.mqtt.frames import encode_publish
 from motelog.gateway.sessions.connection import PACKET_BYTES_LIMIT, Connection
@@ -171,22 +167,15 @@ class _Slice:
 
     def hand_out(self, name: bytes, record: BriefRecord) -> bool:
         """Give a record to one member, or drop it by a rule; return False if it must wait."""
-        _, _, _, properties, body, sys_flag, store_ms, _ = record
         metrics = self._handing.metrics
-        block: bytes | None = None
-        if sys_flag & SYS_FLAG_COMPRESSED:
-            inflated = inflate(body, INFLATED_BYTES_MAX)
-            if inflated is None:
-                metrics.messages_undeliverable += 1
-                return True
-            body = inflated
-        # find, because "in" raises and catches an exception inside whenever it looks for bytes.
-        if properties.find(V5_PROPERTIES) >= 0:
-            block = delivery_properties(properties, store_ms=store_ms, now_ms=self._now_ms)
-            if block is None:
-                metrics.messages_expired += 1
-                return True
-        qos = message_qos(properties)
+        body, block = body_and_block(record, self._now_ms)
+        if body is None:
+            metrics.messages_undeliverable += 1
+            return True
+        if block is None:
+            metrics.messages_expired += 1
+            return True
+        qos = message_qos(record[3])
         for batch in self._takers:
             sent_qos = qos if qos < batch.qos else batch.qos
             if sent_qos <= batch.plain_qos:

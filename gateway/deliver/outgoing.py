@@ -28,10 +28,10 @@ from motelog.gateway.sessions.session import Session
 from motelog.gateway.sessions.subscriptions import HAS_IDENTIFIER
 
 #: A native producer's compressed body is inflated to at most this size for an MQTT client.
-INFLATED_BYTES_MAX: Final = 4_194_304
+_INFLATED_BYTES_MAX: Final = 4_194_304
 
 TOPIC_PROPERTY: Final = MQTT_TOPIC.encode()
-V5_PROPERTIES: Final = f"{MQTT_PROPERTIES}\x01".encode()
+_V5_PROPERTIES: Final = f"{MQTT_PROPERTIES}\x01".encode()
 _AT_MOST_ONCE: Final = f"{MQTT_QOS}\x010\x02".encode()
 _EXACTLY_ONCE: Final = f"{MQTT_QOS}\x012\x02".encode()
 _RETAIN: Final = f"{MQTT_RETAIN}\x011\x02".encode()
@@ -51,12 +51,28 @@ def message_qos(properties: bytes) -> int:
     return 2 if properties.find(_EXACTLY_ONCE) >= 0 else 1
 
 
+def body_and_block(
+    record: BriefRecord, now_ms: int, *, was_sent: bool = False
+) -> tuple[bytes | None, bytes | None]:
+    """Return the body, None if it cannot be inflated, and the properties for MQTT 5 receivers.
+
+    The properties are b"" if there are none, and None if the message has expired; one that
+    ``was_sent`` before does not expire.
+    """
+    _, _, _, properties, body, sys_flag, store_ms, _ = record
+    inflated = inflate(body, _INFLATED_BYTES_MAX) if sys_flag & SYS_FLAG_COMPRESSED else body
+    # find, because "in" raises and catches an exception inside whenever it looks for bytes.
+    if properties.find(_V5_PROPERTIES) < 0:
+        return inflated, b""
+    return inflated, delivery_properties(
+        properties, store_ms=store_ms, now_ms=now_ms, was_sent=was_sent
+    )
+
+
 class OutgoingMessage:
     """One record as a message, for receivers that are served one by one.
 
     ``body`` is None if it cannot be inflated. A message that ``was_sent`` before does not expire.
-    ``is_replayed`` says that a subscription is what made the message be sent, not a publish.
-    [MQTT-3.3.1-8]
     """
 
     __slots__ = (
@@ -73,22 +89,14 @@ class OutgoingMessage:
     def __init__(
         self, record: BriefRecord, name: bytes, now_ms: int, *, was_sent: bool = False
     ) -> None:
-        properties, body = record[3], record[4]
+        properties = record[3]
         self.name = name
-        self.body: bytes | None = body
-        if record[5] & SYS_FLAG_COMPRESSED:
-            self.body = inflate(body, INFLATED_BYTES_MAX)
+        self.body, block = body_and_block(record, now_ms, was_sent=was_sent)
+        self.is_expired = block is None
+        self.properties = block or None
         self.qos = message_qos(properties)
         self.store_ms = record[6]
         self.is_retained = properties.find(_RETAIN) >= 0
-        self.properties: bytes | None = None
-        self.is_expired = False
-        if properties.find(V5_PROPERTIES) >= 0:
-            block = delivery_properties(
-                properties, store_ms=record[6], now_ms=now_ms, was_sent=was_sent
-            )
-            self.is_expired = block is None
-            self.properties = block or None
         self.client_id = client_id_property(properties)
 
 

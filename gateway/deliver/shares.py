@@ -11,17 +11,17 @@ Spec: MQTT 5.0 section 4.8.2.
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from itertools import chain
 from typing import Final
 
 from motelog.core.records.decode import decode_brief
 from motelog.gateway.deliver.handing import Handing, Matched
 from motelog.gateway.deliver.outgoing import TOPIC_PROPERTY, native_topic_name
+from motelog.gateway.deliver.reads import Reads
 from motelog.gateway.deliver.sender import Sender
 from motelog.gateway.deliver.watched import WatchedQueue, WatchedQueues, count_lost
 from motelog.gateway.errors import MalformedPacketError, TopicNameError
-from motelog.gateway.log.log_port import LogPort, LogRead, QueueHandle, Waiting
+from motelog.gateway.log.log_port import LogPort, LogRead, QueueHandle
 from motelog.gateway.metrics import GatewayMetrics
 from motelog.gateway.mqtt.topics import check_topic_name, matches
 from motelog.gateway.sessions.groups import Group
@@ -61,10 +61,7 @@ class Shares:
         self._by_number: dict[int, Group] = {}
         #: Groups that can go on and wait for ``serve``.
         self.returning: dict[Group, None] = {}
-        #: (group, queue) -> what the log returned for its last read, which is tried again.
-        self._waited: dict[tuple[Group, QueueHandle], Waiting] = {}
-        #: Reads that wait for the log now.
-        self._waiting: set[tuple[Group, QueueHandle]] = set()
+        self._reads: Reads[Group] = Reads(log, read_again=self._read_again)
 
     # --- groups --------------------------------------------------------------------------
 
@@ -84,13 +81,7 @@ class Shares:
     def resume(self, group: Group, stored: StoredSession) -> None:
         """Go on with a group of which no member was connected."""
         self._by_number[group.number] = group
-        self._queues.subscribe(group.topic_filter)
-        by_name = self._needed_by_name(group)
-        strange = stored.cursors.keys() - by_name.keys()
-        if strange:
-            for name in strange:
-                self._queues.read_whole(name)
-            by_name = self._needed_by_name(group)
+        by_name = self._queues.resume([group.topic_filter], stored.cursors)
         for name, queue in by_name.items():
             # A queue that the group does not know is younger than its last member's connection.
             cursor = stored.cursors.get(name, 0)
@@ -112,15 +103,13 @@ class Shares:
                 group.give_back(flight_of(number, flight.queue_offset, 1, group.number))
         self.go_on(group)
 
-    def _needed_by_name(self, group: Group) -> dict[str, WatchedQueue]:
-        return {queue.name: queue for queue in self._queues.needed(group.topic_filter)}
-
     def unsubscribe(self, group: Group) -> None:
         """Stop delivery to a group that has no member."""
         del self._by_number[group.number]
         for queue in list(group.lagging or ()):
             self._reached(group, queue)
         self.returning.pop(group, None)
+        self._reads.forget(group)
         self._sender.changed.pop(group, None)
         self._queues.unsubscribe(group.topic_filter)
 
@@ -159,8 +148,6 @@ class Shares:
                     group.give_back(flight)
                     groups[group] = None
         for group in groups:
-            for cursor in [one for one in self._waited if one[0] is group]:
-                del self._waited[cursor]  # the next read is another one
             if group.expiry_s:
                 self._sender.note_change(group)
             self.go_on(group)
@@ -252,7 +239,6 @@ class Shares:
         """Have a group get ``queue`` from the live path, or not at all."""
         assert group.lagging is not None
         del group.lagging[queue]
-        self._waited.pop((group, queue.handle), None)
         group.reached(queue)
         if not group.lagging:
             group.lagging = None
@@ -336,37 +322,16 @@ class Shares:
                 return False
         return True
 
-    # --- reads that may wait -------------------------------------------------------------
-
     def _read(
         self, group: Group, handle: QueueHandle, queue_offset: int, count_max: int
     ) -> LogRead | None:
-        """Read, or None if the records are not at hand: then the group is served again later."""
-        cursor = group, handle
-        if cursor in self._waiting:
-            return None
-        read = self._log_port.read(
-            handle,
-            queue_offset,
-            count_max=count_max,
-            bytes_max=SERVE_BYTES_MAX,
-            waited=self._waited.pop(cursor, None),
+        return self._reads.read(
+            group, handle, queue_offset, count_max=count_max, bytes_max=SERVE_BYTES_MAX
         )
-        if isinstance(read, LogRead):
-            return read
-        self._waited[cursor] = read
-        if self._log_port.when_at_hand(read, partial(self._at_hand, *cursor)):
-            self._waiting.add(cursor)
-        else:
-            self.returning[group] = None
-        return None
 
-    def _at_hand(self, group: Group, handle: QueueHandle) -> None:
-        self._waiting.remove((group, handle))
-        if group.is_served:
-            self.go_on(group)
-        else:
-            self._waited.pop((group, handle), None)
+    def _read_again(self, group: Group) -> None:
+        self.returning[group] = None
+        self._wake()
 
 
 def _wants(group: Group, name: bytes) -> bool:

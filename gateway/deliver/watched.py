@@ -150,6 +150,30 @@ class WatchedQueues:
                     del self._wanted[topic]
                 self._unwatch(topic)
 
+    def resume(
+        self, topic_filters: Collection[str], known: Iterable[str]
+    ) -> dict[str, WatchedQueue]:
+        """Subscribe again for a receiver that was away; return the queues that it needs, by name.
+
+        ``known`` are the names of the queues that it has cursors for.
+        """
+        for topic_filter in topic_filters:
+            self.subscribe(topic_filter)
+        by_name = self._needed_by_name(topic_filters)
+        strange = set(known).difference(by_name)
+        if strange:
+            for name in strange:
+                self.read_whole(name)
+            by_name = self._needed_by_name(topic_filters)
+        return by_name
+
+    def _needed_by_name(self, topic_filters: Iterable[str]) -> dict[str, WatchedQueue]:
+        return {
+            queue.name: queue
+            for topic_filter in topic_filters
+            for queue in self.needed(topic_filter)
+        }
+
     def read_whole(self, name: str) -> None:
         """Take it that the topic of the queue with this name had another number of queues."""
         if self.number_of(name) is not None:

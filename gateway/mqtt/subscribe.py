@@ -20,6 +20,7 @@ from motelog.gateway.mqtt.fields import FieldReader, encode_string
 from motelog.gateway.mqtt.packet_types import (
     NO_PROPERTIES,
     PacketType,
+    Properties,
     PropertyId,
     PropertyValue,
     ReasonCode,
@@ -43,12 +44,7 @@ def decode_subscribe(version: int, first_byte: int, body: bytes) -> Subscribe:
 
     Raises MalformedPacketError, ProtocolViolationError or TopicFilterError.
     """
-    check_flags(version, first_byte, _FLAGS)
-    reader = FieldReader(body)
-    packet_id = _read_packet_id(reader)
-    properties = NO_PROPERTIES
-    if version == 5:
-        properties = read_properties(reader, PacketType.SUBSCRIBE)
+    reader, packet_id, properties = _begin(PacketType.SUBSCRIBE, version, first_byte, body)
     entries: list[SubscribeEntry] = []
     while len(reader):
         topic_filter = reader.string()  # [MQTT-3.8.3-1]
@@ -70,12 +66,7 @@ def encode_subscribe(version: int, subscribe: Subscribe) -> bytes:
 
 def decode_unsubscribe(version: int, first_byte: int, body: bytes) -> Unsubscribe:
     """Return the UNSUBSCRIBE in a packet body; errors as with ``decode_subscribe``."""
-    check_flags(version, first_byte, _FLAGS)
-    reader = FieldReader(body)
-    packet_id = _read_packet_id(reader)
-    properties = NO_PROPERTIES
-    if version == 5:
-        properties = read_properties(reader, PacketType.UNSUBSCRIBE)
+    reader, packet_id, properties = _begin(PacketType.UNSUBSCRIBE, version, first_byte, body)
     topic_filters: list[str] = []
     while len(reader):
         topic_filter = reader.string()  # [MQTT-3.10.3-1]
@@ -144,6 +135,18 @@ def _decode_answer(version: int, packet_type: PacketType, body: bytes) -> Subscr
     if version == 5:
         properties = read_properties(reader, packet_type, from_server=True)
     return SubscriptionAck(packet_id, tuple(reader.rest()), properties)
+
+
+def _begin(
+    packet_type: PacketType, version: int, first_byte: int, body: bytes
+) -> tuple[FieldReader, int, Properties]:
+    """Read what stands before the topic filters; the reader goes on at the first."""
+    check_flags(version, first_byte, _FLAGS)
+    reader = FieldReader(body)
+    packet_id = _read_packet_id(reader)
+    if version != 5:
+        return reader, packet_id, NO_PROPERTIES
+    return reader, packet_id, read_properties(reader, packet_type)
 
 
 def _check_filter(topic_filter: str, before_it: int) -> None:

@@ -23,6 +23,9 @@ from motelog.gateway.state.stored import Received, StoredWill
 if TYPE_CHECKING:
     from motelog.gateway.sessions.groups import Group
 
+#: In ``Particulars.since``: for all filters of the session.
+ALL_FILTERS: Final = ""
+
 _NONE: Final[tuple[str, ...]] = ()
 _NO_SHARES: Final[Mapping[str, Group]] = {}
 
@@ -50,7 +53,7 @@ class Particulars:
         #: Topic filter -> subscription identifier, for the filters that have one.
         self.identifiers: dict[str, int] = {}
         #: Topic filter -> queue -> the queue offset from which on the subscription holds, for the
-        #: queues in which the session's cursor was lower when it was made. "": for all filters.
+        #: queues in which the session's cursor was lower when it was made; or ALL_FILTERS.
         self.since: dict[str, dict[Any, int]] = {}
         #: Places behind the cursors that must not be sent again: QoS 2 messages the client has.
         self.delivered: set[tuple[Any, int]] = set()

@@ -36,7 +36,7 @@ from motelog.gateway.state.journal import SessionJournal
 from motelog.gateway.state.retained import RetainedStore
 from motelog.gateway.state.view import View
 from tests.support.gateway_stage import FakeTurn
-from tests.support.local_log import local_log
+from tests.support.local_log import local_log, read_back
 from tests.support.memory_output import MemoryOutput
 from tests.support.stores import BORN_HOST, make_store
 
@@ -66,11 +66,6 @@ class Fleet:
             wake=lambda: None,
         )
         self.got: Counter[int] = Counter()
-
-    async def read_back(self) -> None:
-        for part in (self.journal, self.retained):
-            while part.refresh(100) or not part.is_current:
-                await trio.lowlevel.checkpoint()
 
     def turn(self, frames: list[tuple[int, bytes]], **what: list[object]) -> None:
         data, index = b"".join(frame for _, frame in frames), b""
@@ -129,7 +124,7 @@ async def measure(sessions: int, messages: int, each: int) -> None:
         )
         async with local_log(store, SystemClock()) as log:
             fleet = Fleet(log, Path(folder), sessions)
-            await fleet.read_back()
+            await read_back(fleet.journal, fleet.retained)
             await run(fleet, sessions, messages, each)
 
 

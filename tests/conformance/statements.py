@@ -1,7 +1,7 @@
 """The numbered statements of the MQTT standards, and which tests prove them.
 
-Owns: reading ``mqtt-3.1.1.txt`` and ``mqtt-5.0.txt``, the decorator ``proves``, the marker
-``not_offered_yet``. Must not touch: gateways.
+Owns: reading ``mqtt-3.1.1.txt`` and ``mqtt-5.0.txt``, the decorator ``proves``.
+Must not touch: gateways.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 
 import pytest
 
@@ -18,11 +18,6 @@ FOLDER: Final = Path(__file__).resolve().parent
 STANDARDS: Final = {4: "3.1.1", 5: "5.0"}
 
 Test = TypeVar("Test", bound=Callable[..., None])
-
-#: For tests of what the gateway does not offer yet; whoever makes them pass removes it.
-not_offered_yet: Final = pytest.mark.xfail(
-    raises=(AssertionError, ValueError), reason="the gateway does not offer this yet"
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,8 +49,7 @@ def proves(*, mqtt3: str = "", mqtt5: str = "") -> Callable[[Test], Test]:
     ]
 
     def decorate(test: Test) -> Test:
-        for statement in found:
-            _tests.setdefault(statement.name, {})[f"{test.__module__}.{test.__name__}"] = test
+        _tested.update(found)
         params = [pytest.param(s.version, id=s.name) for s in found]
         decorated: Test = pytest.mark.parametrize("version", params)(test)
         return decorated
@@ -63,9 +57,9 @@ def proves(*, mqtt3: str = "", mqtt5: str = "") -> Callable[[Test], Test]:
     return decorate
 
 
-def passing(statement: Statement) -> set[bool]:
-    """Return whether a statement's tests have to pass; empty if it has none."""
-    return {not _is_expected_to_fail(test) for test in _tests.get(statement.name, {}).values()}
+def has_test(statement: Statement) -> bool:
+    """Return whether a test module that has been imported proves a statement."""
+    return statement in _tested
 
 
 def read(version: int) -> Iterator[Statement]:
@@ -78,13 +72,7 @@ def read(version: int) -> Iterator[Statement]:
         yield Statement(version, number, binds, sentence, absent)
 
 
-def _is_expected_to_fail(test: Callable[..., None]) -> bool:
-    marks: list[pytest.Mark] = getattr(test, "pytestmark", [])
-    return any(mark.name == "xfail" for mark in marks)
-
-
 STATEMENTS: Final = {
     (version, statement.number): statement for version in STANDARDS for statement in read(version)
 }
-#: Name of a statement -> its tests, by their names.
-_tests: dict[str, dict[str, Any]] = {}
+_tested: set[Statement] = set()

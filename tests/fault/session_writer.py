@@ -27,7 +27,7 @@ from motelog.gateway.state.journal import SessionJournal
 from motelog.gateway.state.retained import RetainedStore
 from motelog.gateway.state.stored import Mark, MarkKind, Progress, StoredFlight, StoredSession
 from motelog.gateway.state.view import View
-from tests.support.local_log import local_log
+from tests.support.local_log import local_log, read_back
 from tests.support.stores import make_store
 
 SESSIONS = 20
@@ -42,12 +42,7 @@ async def main(folder: str, view_path: str, flush: str, round_: int) -> None:
     async with local_log(store, SystemClock()) as log:
         journal = SessionJournal(log, view, SystemClock(), gateway="gw")
         retained = RetainedStore(log, view, SystemClock())
-        while (
-            journal.refresh(100)
-            or retained.refresh(100)
-            or not (journal.is_current and retained.is_current)
-        ):
-            await trio.lowlevel.checkpoint()
+        await read_back(journal, retained)
         log.create_topic("retained", 1)
         queue = log.queue_of("retained", "")
         async with trio.open_nursery() as nursery:

@@ -19,7 +19,7 @@ from motelog.gateway.state.retained import RetainedStore
 from motelog.gateway.state.stored import StoredSession
 from motelog.gateway.state.view import IN_MEMORY, View
 from tests.fault.session_writer import QUEUE, SESSIONS
-from tests.support.local_log import local_log
+from tests.support.local_log import local_log, read_back
 from tests.support.stores import make_store
 
 WRITER = Path(__file__).with_name("session_writer.py")
@@ -78,12 +78,7 @@ async def state(
     async with local_log(opened, SystemClock()) as log:
         journal = SessionJournal(log, view, SystemClock(), gateway="gw")
         retained = RetainedStore(log, view, SystemClock())
-        while (
-            journal.refresh(100)
-            or retained.refresh(100)
-            or not (journal.is_current and retained.is_current)
-        ):
-            await trio.lowlevel.checkpoint()
+        await read_back(journal, retained)
         sessions = {session.client_id: session for session in journal.list_sessions()}
         found = retained.scan("#", "", 100, retained.now()).messages
     view.close()

@@ -52,6 +52,7 @@ from motelog.gateway.sessions.groups import Receiver
 from tests.support.delivery_audit import Audit, Received
 from tests.support.durable_client import Arrived, ClientSession, split
 from tests.support.fake_log import FakeLog
+from tests.support.fuzz_faults import Errors, FoundError
 from tests.support.gateway_stage import Stage
 from tests.support.mqtt_wire import varint
 
@@ -74,26 +75,6 @@ FILTERS: Final = (
 TEXTS: Final = ("", "s0", "s1", "s2", "é", "x" * 300, "a b")
 U16: Final = (0, 1, 2, 3, 60, 255, 32_767, 65_534, 65_535)
 U32: Final = (0, 1, 5, 100, 1 << 20, (1 << 32) - 1)
-
-
-class FoundError(Exception):
-    """Something that the gateway may not do."""
-
-
-class Errors(logging.Handler):
-    """Keeps the log lines that say that something was not foreseen."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.texts: list[str] = []
-
-    def emit(self, record: logging.LogRecord) -> None:
-        if record.levelno >= logging.ERROR or record.exc_info:
-            self.texts.append(self.format(record))
-
-    def check(self) -> None:
-        if self.texts:
-            raise FoundError("in the log: " + "\n".join(self.texts[:3]))
 
 
 class Peer:
@@ -599,14 +580,12 @@ class Game:
             "wanted": stage.delivery._queues._wanted,
             "returning": stage.delivery._catch_up.returning,
             "elevators": stage.delivery._catch_up._elevators,
-            "waited": stage.delivery._catch_up._waited,
-            "waiting": stage.delivery._catch_up._waiting,
+            "reads": stage.delivery._catch_up._reads._attempts,
             "plans": {k: v for k, v in stage.delivery._plans.by_name.items() if v is not None},
             "answers": stage.answers._waiting,
             "groups": stage.delivery.shares._by_number,
             "groups returning": stage.delivery.shares.returning,
-            "groups waited": stage.delivery.shares._waited,
-            "groups waiting": stage.delivery.shares._waiting,
+            "groups' reads": stage.delivery.shares._reads._attempts,
         }
         for name, what in kept.items():
             if what:

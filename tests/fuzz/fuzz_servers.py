@@ -45,6 +45,7 @@ from motelog.core.remoting.frames import (
 )
 from motelog.core.state_file import StateFile
 from tests.support.broker_stack import joined, store_config
+from tests.support.fuzz_faults import Errors, FoundError
 
 REQUESTS_PER_ROUND: Final = 400
 AT_ONCE: Final = 16
@@ -437,26 +438,6 @@ FREQUENT: Final = (
     RequestCode.HEART_BEAT,
     RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP,
 )
-
-
-class FoundError(Exception):
-    """Something that no request may cause."""
-
-
-class Errors(logging.Handler):
-    """Keeps the log lines that say that something was not foreseen."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.texts: list[str] = []
-
-    def emit(self, record: logging.LogRecord) -> None:
-        if record.levelno >= logging.ERROR or record.exc_info:
-            self.texts.append(self.format(record))
-
-    def check(self) -> None:
-        if self.texts:
-            raise FoundError("in the log: " + "\n".join(self.texts[:3]))
 
 
 class Round:

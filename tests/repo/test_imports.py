@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import ast
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
 
-from tests.support.repository import ROOT, is_in_package, source_files
+from tests.support.repository import ROOT, is_in_package, source, source_files
 
 # Foreign package -> the only folders that may import it (docs/architecture.md).
 CORNERS = {
@@ -36,7 +32,7 @@ def test_outside_package_stays_in_its_corner(name: str) -> None:
         f"{path.relative_to(ROOT)}:{line}"
         for path in source_files()
         if not str(path).startswith(allowed)
-        for line, module in imports(path)
+        for line, module, _ in source(path).imports
         if module.partition(".")[0] == name
     ]
     assert found == []
@@ -44,10 +40,10 @@ def test_outside_package_stays_in_its_corner(name: str) -> None:
 
 def test_imports_inside_the_project_are_absolute() -> None:
     found = [
-        f"{path.relative_to(ROOT)}:{node.lineno}"
+        f"{path.relative_to(ROOT)}:{line}"
         for path in source_files()
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
-        if isinstance(node, ast.ImportFrom) and node.level
+        for line, _, dots in source(path).imports
+        if dots
     ]
     assert found == []
 
@@ -57,17 +53,7 @@ def test_nothing_imports_the_tests() -> None:
         str(path.relative_to(ROOT))
         for path in source_files()
         if is_in_package(path)
-        for _, module in imports(path)
+        for _, module, _ in source(path).imports
         if module.partition(".")[0] == "tests"
     ]
     assert found == []
-
-
-def imports(path: Path) -> Iterator[tuple[int, str]]:
-    """Yield (line, module) of every import in a file, wherever it stands."""
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        if isinstance(node, ast.Import):
-            for alias in node.names:
-                yield node.lineno, alias.name
-        elif isinstance(node, ast.ImportFrom) and node.module:
-            yield node.lineno, node.module

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import re
 from importlib import import_module
 from importlib.util import find_spec
@@ -11,7 +10,14 @@ from pathlib import Path
 import pytest
 
 from motelog.cli.kernels import KERNELS
-from tests.support.repository import PACKAGES, ROOT, is_in_package, module_name, source_files
+from tests.support.repository import (
+    PACKAGES,
+    ROOT,
+    is_in_package,
+    module_name,
+    source,
+    source_files,
+)
 
 # A module with fewer statements than this explains itself in a sentence.
 STATEMENTS_FOR_OWNS = 60
@@ -20,9 +26,7 @@ KERNEL_SOURCES = sorted(path for folder in PACKAGES for path in (ROOT / folder).
 
 def test_every_module_opens_with_a_docstring() -> None:
     missing = [
-        str(path.relative_to(ROOT))
-        for path in source_files()
-        if not (ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or "").strip()
+        str(path.relative_to(ROOT)) for path in source_files() if not source(path).docstring.strip()
     ]
     assert missing == []
 
@@ -32,9 +36,7 @@ def test_larger_modules_say_what_they_own_and_must_not_touch() -> None:
     for path in source_files():
         if not is_in_package(path):
             continue
-        tree = ast.parse(path.read_text(encoding="utf-8"))
-        statements = sum(isinstance(node, ast.stmt) for node in ast.walk(tree))
-        text = ast.get_docstring(tree) or ""
+        text, statements, _ = source(path)
         if statements >= STATEMENTS_FOR_OWNS and not ("Owns:" in text and "Must not" in text):
             missing.append(str(path.relative_to(ROOT)))
     assert missing == []
@@ -44,12 +46,12 @@ def test_there_are_kernels() -> None:
     assert KERNEL_SOURCES
 
 
-@pytest.mark.parametrize("source", KERNEL_SOURCES, ids=lambda path: path.stem)
-def test_kernel_has_reference_stub_chooser_property_test_and_fuzz_program(source: Path) -> None:
-    stem = source.stem.removeprefix("_")
-    assert source.stem.startswith("_")
+@pytest.mark.parametrize("kernel", KERNEL_SOURCES, ids=lambda path: path.stem)
+def test_kernel_has_reference_stub_chooser_property_test_and_fuzz_program(kernel: Path) -> None:
+    stem = kernel.stem.removeprefix("_")
+    assert kernel.stem.startswith("_")
     for name in (f"_{stem}_py.py", f"_{stem}.pyi", f"{stem}.py"):
-        assert (source.parent / name).exists(), f"{source.parent.name}/{name} is missing"
+        assert (kernel.parent / name).exists(), f"{kernel.parent.name}/{name} is missing"
     fuzz = {path.stem for path in (ROOT / "tests" / "fuzz").glob("fuzz_*.py")}
     assert f"fuzz_{stem}" in fuzz
     assert any(

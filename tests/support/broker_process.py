@@ -6,61 +6,30 @@ Owns: BrokerProcess; run as a program it is the broker. Must not touch: other pr
 from __future__ import annotations
 
 import logging
-import subprocess
 import sys
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 import trio
 
 from motelog.core.broker.config import BrokerConfig
 from motelog.core.broker.server import Broker
 from motelog.core.store.config import StoreConfig
+from tests.support.server_process import ServerProcess
 
 
-class BrokerProcess:
+class BrokerProcess(ServerProcess):
     """A broker on a free port that stays the same over restarts; ends with the ``with`` block."""
 
     def __init__(self, directory: Path, *, namesrv: str) -> None:
+        super().__init__()
         self._directory = directory
         self._namesrv = namesrv
         self.address = "127.0.0.1:0"
-        self._process: subprocess.Popen[str] | None = None
 
     def start(self) -> None:
         """Start it and return when it serves and is registered."""
-        arguments = [str(self._directory), self.address, self._namesrv]
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", __name__, *arguments],
-            cwd=Path(__file__).parents[2],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        assert self._process.stdout is not None
-        self.address = self._process.stdout.readline().strip()
+        self.address = self._run(__name__, str(self._directory), self.address, self._namesrv)
         assert self.address, "the broker did not start; its errors are above"
-
-    def kill(self) -> None:
-        """SIGKILL: nothing is written any more."""
-        assert self._process is not None
-        self._process.kill()
-        self._process.wait()
-        assert self._process.stdout is not None
-        self._process.stdout.close()
-
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        value: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.kill()
 
 
 async def _main(directory: str, listen: str, namesrv: str) -> None:

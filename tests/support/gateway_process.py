@@ -7,21 +7,19 @@ from __future__ import annotations
 
 import json
 import signal
-import subprocess
-import sys
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 from motelog.core.addresses import parse_address
+from tests.support.server_process import ServerProcess
 
 STOPPED_WITHIN_S = 15
 
 
-class GatewayProcess:
+class GatewayProcess(ServerProcess):
     """A gateway on a free port, with ``settings`` in its section; ends with the ``with`` block."""
 
     def __init__(self, folder: Path, *, namesrv: str, settings: str = "") -> None:
+        super().__init__()
         self._config = folder / "gateway.toml"
         self._config.write_text(
             'roles = ["gateway"]\n[gateway]\nlisten = "127.0.0.1:0"\n'
@@ -29,27 +27,13 @@ class GatewayProcess:
         )
         self._errors = folder / "gateway.errors"
         self.address = ("", 0)
-        self._process: subprocess.Popen[str] | None = None
-
-    @property
-    def pid(self) -> int:
-        assert self._process is not None
-        return self._process.pid
 
     def start(self) -> None:
         """Start it and return when it serves."""
-        command = [sys.executable, "-m", "motelog", "up", "--json", "--config", str(self._config)]
         with self._errors.open("a") as errors:
-            self._process = subprocess.Popen(
-                command,
-                cwd=Path(__file__).parents[2],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=errors,
-                text=True,
+            line = self._run(
+                "motelog", "up", "--json", "--config", str(self._config), errors=errors
             )
-        assert self._process.stdout is not None
-        line = self._process.stdout.readline()
         assert line, f"the gateway did not start:\n{self.errors()}"
         self.address = parse_address(json.loads(line)["gateway"])
 
@@ -61,26 +45,6 @@ class GatewayProcess:
         self.kill()
         return status
 
-    def kill(self) -> None:
-        """SIGKILL: nothing is sent any more."""
-        assert self._process is not None
-        self._process.kill()
-        self._process.wait()
-        assert self._process.stdout is not None
-        self._process.stdout.close()
-
     def errors(self) -> str:
         """Return what it has logged so far."""
         return self._errors.read_text()
-
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        value: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.kill()

@@ -1,6 +1,6 @@
 """A LocalLog on a store that runs, without a broker's sockets.
 
-Owns: ``local_log``. Must not touch: what is appended.
+Owns: ``local_log``, reading it back into a view. Must not touch: what is appended.
 """
 
 from __future__ import annotations
@@ -15,6 +15,8 @@ from motelog.core.broker.tables.topics import TopicTable
 from motelog.core.clock import Clock
 from motelog.core.store.message_store import MessageStore
 from motelog.gateway.log.local_log import LocalLog
+from motelog.gateway.state.journal import SessionJournal
+from motelog.gateway.state.retained import RetainedStore
 from tests.support.stores import STORE_HOST
 
 
@@ -34,3 +36,10 @@ async def local_log(store: MessageStore, clock: Clock) -> AsyncIterator[LocalLog
         nursery.start_soon(log.run)
         yield log
         nursery.cancel_scope.cancel()
+
+
+async def read_back(*parts: SessionJournal | RetainedStore) -> None:
+    """Bring parts of a view up to date, as a gateway's start does."""
+    for part in parts:
+        while part.refresh(100) or not part.is_current:
+            await trio.lowlevel.checkpoint()

@@ -1,15 +1,17 @@
 """What belongs to this repository, for the tests that read its files.
 
-Owns: the root, the lists of source and tracked files. Must not touch: any file.
+Owns: the root, the lists of source and tracked files, what a source file says of itself. Must not
+touch: any file.
 """
 
 from __future__ import annotations
 
+import ast
 import subprocess
 import tomllib
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 #: Folder -> the name under which it is imported.
@@ -37,6 +39,29 @@ def module_name(path: Path) -> str:
         if path.is_relative_to(ROOT / folder):
             return ".".join((package, *path.with_suffix("").relative_to(ROOT / folder).parts))
     raise ValueError(f"{path} is in no package")
+
+
+class Source(NamedTuple):
+    """What the tests ask of a Python file."""
+
+    docstring: str
+    statements: int
+    #: (line, module, how many dots stand before it), wherever an import stands.
+    imports: list[tuple[int, str, int]]
+
+
+@cache
+def source(path: Path) -> Source:
+    """Return a Python file's facts; it is parsed once for all tests of a process."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    statements, imports = 0, []
+    for node in ast.walk(tree):
+        statements += isinstance(node, ast.stmt)
+        if isinstance(node, ast.Import):
+            imports += [(node.lineno, alias.name, 0) for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            imports.append((node.lineno, node.module or "", node.level))
+    return Source(ast.get_docstring(tree) or "", statements, imports)
 
 
 @cache

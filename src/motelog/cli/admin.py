@@ -1,12 +1,14 @@
 """What the commands share that ask a running server's admin listener.
 
-Owns: the option ``--admin``, the request, how times are written. Must not touch: what is asked for.
+Owns: the option ``--admin``, the request, the pages of a list, how times are written.
+Must not touch: what is asked for.
 """
 
 from __future__ import annotations
 
 import http.client
 import json as json_module
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Annotated, Any
 from urllib.parse import urlencode
@@ -42,6 +44,19 @@ def ask(admin: str, method: str, path: str, query: dict[str, str]) -> dict[str, 
     if response.status != http.client.OK:
         raise CliError(str(answer.get("error", response.reason)))
     return answer
+
+
+def ask_pages(
+    admin: str, path: str, name: str, query: dict[str, str], *, count: int, page_count: int
+) -> Iterator[dict[str, Any]]:
+    """Yield up to ``count`` entries of a list, ``page_count`` a request; ``name`` is its key."""
+    after: str | None = ""
+    while after is not None and count:
+        limit = str(min(count, page_count))
+        page = ask(admin, "GET", path, {**query, "after": after, "limit": limit})
+        yield from page[name]
+        count -= len(page[name])
+        after = page["after"]
 
 
 def time_text(ms: int | None) -> str:

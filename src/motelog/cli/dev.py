@@ -8,7 +8,7 @@ from __future__ import annotations
 from contextlib import suppress
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -50,43 +50,20 @@ class Flush(StrEnum):
     SYNC = "sync"
 
 
+def _listener(option: str, what: str) -> Any:
+    """Return the option for the address of one listener."""
+    return typer.Option(
+        metavar="HOST:PORT", help=what, envvar=LISTEN_VARIABLES[option], show_envvar=False
+    )
+
+
 def dev(
     mqtt: Annotated[
-        str,
-        typer.Option(
-            metavar="HOST:PORT",
-            help="MQTT listener; port 0 takes any free one.",
-            envvar=LISTEN_VARIABLES["--mqtt"],
-            show_envvar=False,
-        ),
+        str, _listener("--mqtt", "MQTT listener; port 0 takes any free one.")
     ] = "127.0.0.1:1883",
-    namesrv: Annotated[
-        str,
-        typer.Option(
-            metavar="HOST:PORT",
-            help="Name server.",
-            envvar=LISTEN_VARIABLES["--namesrv"],
-            show_envvar=False,
-        ),
-    ] = "127.0.0.1:9876",
-    broker: Annotated[
-        str,
-        typer.Option(
-            metavar="HOST:PORT",
-            help="Broker.",
-            envvar=LISTEN_VARIABLES["--broker"],
-            show_envvar=False,
-        ),
-    ] = "127.0.0.1:10911",
-    admin: Annotated[
-        str,
-        typer.Option(
-            metavar="HOST:PORT",
-            help="Health and metrics over HTTP.",
-            envvar=LISTEN_VARIABLES["--admin"],
-            show_envvar=False,
-        ),
-    ] = "127.0.0.1:8080",
+    namesrv: Annotated[str, _listener("--namesrv", "Name server.")] = "127.0.0.1:9876",
+    broker: Annotated[str, _listener("--broker", "Broker.")] = "127.0.0.1:10911",
+    admin: Annotated[str, _listener("--admin", "Health and metrics over HTTP.")] = "127.0.0.1:8080",
     workers: Annotated[
         int,
         typer.Option(

@@ -6,12 +6,11 @@ Owns: the words and the JSON. Must not touch: the log; the server's admin listen
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterator
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
-from motelog.cli.admin import ADMIN, Admin, Json, ask, time_text
+from motelog.cli.admin import ADMIN, Admin, Json, ask, ask_pages, time_text
 from motelog.cli.output import table, write, write_json
 
 retained = typer.Typer(
@@ -39,7 +38,8 @@ def list_messages(
 ) -> None:
     """List messages by topic name."""
     rows: list[tuple[str, ...]] = [("topic", "bytes", "qos", "client", "stored", "expires")]
-    for message in _messages(admin, topic_filter, count):
+    query = {"filter": topic_filter}
+    for message in ask_pages(admin, "/retained", "messages", query, count=count, page_count=PAGE):
         if json:
             write_json(message)
             continue
@@ -75,13 +75,3 @@ def delete(topic: Topic, admin: Admin = ADMIN, json: Json = False) -> None:
         write_json({"deleted": topic})
     else:
         write(f"deleted {topic}")
-
-
-def _messages(admin: str, topic_filter: str, count: int) -> Iterator[dict[str, Any]]:
-    after: str | None = ""
-    while after is not None and count:
-        query = {"filter": topic_filter, "after": after, "limit": str(min(count, PAGE))}
-        page = ask(admin, "GET", "/retained", query)
-        yield from page["messages"]
-        count -= len(page["messages"])
-        after = page["after"]

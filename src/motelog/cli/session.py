@@ -5,12 +5,11 @@ Owns: the words and the JSON. Must not touch: the log; the server's admin listen
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Annotated, Any
 
 import typer
 
-from motelog.cli.admin import ADMIN, Admin, Json, ask, time_text
+from motelog.cli.admin import ADMIN, Admin, Json, ask, ask_pages, time_text
 from motelog.cli.output import table, write, write_json
 
 session = typer.Typer(
@@ -41,7 +40,8 @@ def list_sessions(
     rows: list[tuple[str, ...]] = [
         ("client", "connected", "since", "filters", "in flight", "expires")
     ]
-    for one in _sessions(admin, prefix, count):
+    query = {"prefix": prefix}
+    for one in ask_pages(admin, "/sessions", "sessions", query, count=count, page_count=PAGE):
         if json:
             write_json(one)
             continue
@@ -102,16 +102,6 @@ def end(client_id: ClientId, admin: Admin = ADMIN, json: Json = False) -> None:
         write_json({"ended": client_id})
     else:
         write(f"ended {client_id}")
-
-
-def _sessions(admin: str, prefix: str, count: int) -> Iterator[dict[str, Any]]:
-    after: str | None = ""
-    while after is not None and count:
-        query = {"prefix": prefix, "after": after, "limit": str(min(count, PAGE))}
-        page = ask(admin, "GET", "/sessions", query)
-        yield from page["sessions"]
-        count -= len(page["sessions"])
-        after = page["after"]
 
 
 def _write_table(head: list[tuple[str, ...]], rows: list[tuple[str, ...]]) -> None:

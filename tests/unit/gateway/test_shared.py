@@ -191,6 +191,22 @@ def test_unacknowledged_messages_of_a_lost_member_go_to_another_first() -> None:
     assert payloads(stage, 2) == [b"3"]
 
 
+def test_group_that_ends_before_it_reads_again_leaves_nothing() -> None:
+    stage = Stage()
+    member(stage, 1)
+    send(stage, b"0")
+    member(stage, 2)
+    stage.log.cold = {0}
+    lose(stage, 1)
+    settle(stage)
+    assert stage.log.paging_in
+    assert payloads(stage, 2) == []
+    stage.log.paged_in()
+    lose(stage, 2)
+    settle(stage)
+    assert not stage.delivery.shares._reads._attempts
+
+
 def test_what_was_given_back_goes_before_what_is_published_in_the_same_turn() -> None:
     stage = Stage(GatewayConfig(inflight_max=1))
     member(stage, 1)

@@ -368,8 +368,7 @@ def test_lagging_receiver_waits_for_the_disk_and_others_do_not() -> None:
     stage.log.paged_in()
     stage.deliver()
     assert [payload for _, _, payload in stage.got(1)] == [b"0", b"1"]
-    assert not stage.delivery._catch_up._waited
-    assert not stage.delivery._catch_up._waiting
+    assert not stage.delivery._catch_up._reads._attempts
 
 
 def test_session_that_ends_while_its_records_are_paged_in_is_forgotten() -> None:
@@ -387,8 +386,7 @@ def test_session_that_ends_while_its_records_are_paged_in_is_forgotten() -> None
     stage.unsubscribe(session, "t/a")
     stage.log.paged_in()
     stage.deliver()
-    assert not stage.delivery._catch_up._waited
-    assert not stage.delivery._catch_up._waiting
+    assert not stage.delivery._catch_up._reads._attempts
     assert len(stage.got(1)) == 1
 
 
@@ -404,8 +402,7 @@ def test_session_that_ends_before_it_reads_again_is_forgotten() -> None:
     stage.deliver()
     stage.log.paged_in()
     stage.delivery.forget(session)
-    assert not stage.delivery._catch_up._waited
-    assert not stage.delivery._catch_up._waiting
+    assert not stage.delivery._catch_up._reads._attempts
 
 
 def test_lagging_receiver_reads_what_cannot_be_kept_in_memory_all_the_same() -> None:

@@ -5,13 +5,10 @@ from __future__ import annotations
 from typing import Literal
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from motelog.core.errors import ConfigError
 from motelog.gateway.config import TopicRule
 from motelog.gateway.mapping.topic_mapping import MappedName, TopicMapping, is_device_topic
-from motelog.gateway.mqtt.topics import matches
 
 RULES = (
     TopicRule(filter="site/+/meter/#", queue_topic="meters", tag="{2}", keys="{4} {client_id}"),
@@ -138,42 +135,6 @@ def test_filter_that_leaves_a_template_level_open_needs_any() -> None:
 def test_bad_rule_is_refused_by_its_key(rule: TopicRule, key: str) -> None:
     with pytest.raises(ConfigError, match=rf"topic_map\[0\]\.{key}"):
         mapping(rule)
-
-
-LEVEL = st.sampled_from(["a", "b", "site", "fleet", "meter", "x.y", ""])
-NAME = st.lists(LEVEL, min_size=1, max_size=5).map("/".join)
-FILTER = st.tuples(
-    st.lists(st.one_of(LEVEL, st.just("+")), min_size=1, max_size=5), st.booleans()
-).map(lambda parts: "/".join(parts[0] + ["#"] * parts[1]))
-
-
-TEMPLATE = st.sampled_from(["", "fixed", "{1}", "{2}", "{3}", "t_{2}", "{client_id}"])
-RULE = st.builds(
-    TopicRule,
-    filter=FILTER.filter(bool),
-    queue_topic=TEMPLATE.filter(bool),
-    tag=TEMPLATE,
-    queue_by=st.sampled_from(["tag", "topic", "client_id"]),
-)
-
-
-@settings(max_examples=300)
-@given(
-    names=st.lists(NAME, min_size=5, max_size=10),
-    topic_filter=FILTER,
-    rules=st.lists(RULE, max_size=3) | st.just(list(RULES)),
-)
-def test_a_filter_names_the_queue_of_every_name_it_matches(
-    names: list[str], topic_filter: str, rules: list[TopicRule]
-) -> None:
-    topic_mapping = mapping(*rules)
-    choices = topic_mapping.queue_choices(topic_filter)
-    for name in names:
-        if choices is not None and matches(topic_filter, name):
-            mapped = topic_mapping.map_name(name, client_id="c", user_name="")
-            # The default topic takes the message if the topic may not be created.
-            for topic in (mapped.queue_topic or "MQTT_DEFAULT", "MQTT_DEFAULT"):
-                assert (topic, None) in choices or (topic, mapped.selector) in choices
 
 
 def test_device_topics_are_what_devices_may_name() -> None:

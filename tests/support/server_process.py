@@ -1,0 +1,61 @@
+"""A server in a process of its own, to be killed as a power cut would.
+
+Owns: ServerProcess: the process, its first line, its end. Must not touch: other processes.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Self
+
+
+class ServerProcess:
+    """A Python module run as a program; ``start`` and the ``with`` block's end are its life."""
+
+    def __init__(self) -> None:
+        self._process: subprocess.Popen[str] | None = None
+
+    def start(self) -> None:
+        """Start it and return when it serves."""
+        raise NotImplementedError
+
+    def _run(self, module: str, *arguments: str, errors: IO[str] | None = None) -> str:
+        """Run a module; return the first line that it prints, "" if it ends without one."""
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", module, *arguments],
+            cwd=Path(__file__).parents[2],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            text=True,
+        )
+        assert self._process.stdout is not None
+        return self._process.stdout.readline().strip()
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
+    def kill(self) -> None:
+        """SIGKILL: nothing is sent or written any more."""
+        assert self._process is not None
+        self._process.kill()
+        self._process.wait()
+        assert self._process.stdout is not None
+        self._process.stdout.close()
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        value: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.kill()
