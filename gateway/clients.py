@@ -618,7 +618,7 @@ class Clients:
             self._refuse(connection, decision)
         elif not self._has_room(decision.client_id):
             self._refuse(connection, refuse_for_now(decision, FULL))
-        elif self._journal.others_live:
+        elif self._journal.others_live and self._journal.is_current:
             self._park(connection, decision)
         else:
             self._claims.overtake(decision.client_id)

@@ -314,10 +314,13 @@ class SessionJournal:
 
         ViewError while the view is not current or cannot be used.
         """
-        if not self.is_current:
-            raise ViewError("the view is being brought up to date")
+        self._check()
         found = self._find(client_id)
         return None if found is None else found[0]
+
+    def _check(self) -> None:
+        if not self.is_current:
+            raise ViewError("the view is being brought up to date")
 
     def _find(self, client_id: str) -> tuple[StoredSession, SessionState] | None:
         state = self._rows.state(client_id)
@@ -435,13 +438,16 @@ class SessionJournal:
             # What was read back before is not in the view any more, and comes before a new record.
             self._life, self._started = self._view.life, None
         if self._started is None or self._started[1].error is not None:
-            started = StartedRecord(*self._head())
-            self._started = started.number, self._append([started])
+            self._start()
             is_more = True
         if not self.is_current:
-            self._rows.heard.clear()
+            self._rows.heard.clear()  # it is of the past
         self._forget_read()
         return is_more
+
+    def _start(self) -> None:
+        started = StartedRecord(*self._head())
+        self._started = started.number, self._append([started])
 
     def _forget_read(self) -> None:
         """Drop the changes that the view has."""
@@ -481,7 +487,7 @@ class SessionJournal:
     def begin_again(self) -> None:
         """Begin a new run, as this one is over; all its sessions have been dropped.
 
-        ``refresh`` says so to the others. If another process has the gateway's name now, this one
+        If another process has the gateway's name now, this one
         goes on under another: with the same, each would end the other's runs in turn.
         """
         runs = self._rows.runs
@@ -494,6 +500,7 @@ class SessionJournal:
                 self._gateway,
             )
         self._begin_run()
+        self._start()
 
     def take_heard(self) -> list[Heard]:
         """Return what has been read back of claims and holders since the last call."""
@@ -507,6 +514,7 @@ class SessionJournal:
 
     def may_have(self, client_id: str, at: int) -> bool:
         """Whether it is the turn of this gateway's claim that lies at ``at``; ViewError."""
+        self._check()
         return self._rows.may_have(client_id, self._run, at)
 
     def is_elsewhere(self, client_id: str) -> bool:

@@ -392,6 +392,24 @@ def test_gateway_that_was_taken_for_lost_drops_its_clients_and_begins_again(
     assert holders(fleet) == ["a"]
 
 
+def test_claims_wait_for_no_view_that_is_being_made_again() -> None:
+    fleet = Fleet("a", "b")
+    fleet.connected("a", 1)
+    fleet.connect("b", 2)
+    fleet["b"].clients.read_back(100)  # it waits for a
+    fleet["b"].view.rebuild("for the test")
+    fleet.connect("b", 3, "other")
+    fleet.settle()
+    assert fleet["b"].sent(3)[0][3] == 0x88
+    fleet.clock.advance(WAIT_MS_MAX)
+    fleet.tick()
+    [connack] = [packet for packet in fleet["b"].sent(2) if packet[0] == 0x20]
+    assert connack[3] == 0x88  # where its claim lies is not known any more
+    assert fleet.connected("b", 4)
+    assert holders(fleet) == ["b"]
+    assert open_claims(fleet) == 0
+
+
 def test_will_of_a_passing_session_is_published_by_the_gateway_that_was_taken_for_lost() -> None:
     fleet = Fleet("a", "b")
     fleet.connected("a", 1, will=GOODBYE, properties=NO_PROPERTIES, clean_start=True)
