@@ -1,56 +1,191 @@
-"""The programs in README.md and docs/quickstart.md do what the text says."""
+"""README.md and docs/quickstart.md as a reader meets them: each block pasted, in their order.
+
+What the blocks name by default ports is answered by a stack on free ports: ``motelog`` and
+mosquitto's clients are found as scripts that add the addresses.
+"""
 
 from __future__ import annotations
 
+import importlib.util
+import os
 import re
+import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
+import pytest
+
 from motelog.testing import MotelogProcess
-from tests.support.cli import motelog, motelog_lines
+from tests.support.cli import motelog
 
 ROOT = Path(__file__).resolve().parents[2]
+BLOCK_WITHIN_S = 180.0  # Spark's on a busy machine
+
+# These set a machine up, and the tests run on one that is.
+SETUP = re.compile(r"make |\. \.venv/bin/activate|pip install ")
+# It runs until Ctrl-C and writes after minutes: tests/integration/spark/test_device_minutes.py.
+TESTED_ELSEWHERE = re.compile(r"motelog spark run device-minutes --output")
+ENDLESS = re.compile(r"motelog sub (?!.*(-C|--count))[^&]*$")
+
+# The addresses of the stack, for a command of each program.
+MOTELOG = """#!/bin/sh
+case "$1" in
+    pub|sub) command=$1; shift; set -- "$command" --to {mqtt} "$@" ;;
+    produce|consume) set -- "$@" --namesrv {namesrv} ;;
+    # It finds what a machine lacks; this test is about the words that call it.
+    doctor) {python} -m motelog doctor || true; exit 0 ;;
+esac
+exec {python} -m motelog "$@"
+"""
+MOSQUITTO = """#!/bin/sh
+exec {program} -h {host} -p {port} "$@"
+"""
 
 
-def program(document: str, holding: str, stack: MotelogProcess) -> str:
-    """Return the Python block that holds a word, with the stack's addresses in it."""
-    text = (ROOT / document).read_text(encoding="utf-8")
-    blocks: list[str] = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
-    (found,) = (block for block in blocks if holding in block)
-    host, port = stack.mqtt
-    found = found.replace("127.0.0.1:9876", stack.ready["namesrv"])
-    return found.replace('"127.0.0.1", 1883', f'"{host}", {port}')
+class Reader:
+    """Someone who pastes the blocks of a document into terminals."""
+
+    def __init__(self, stack: MotelogProcess, folder: Path) -> None:
+        self._stack = stack
+        self._folder = folder
+        self._programs = folder / "programs"
+        self._programs.mkdir()
+        self.others: list[subprocess.Popen[str]] = []
+        self._script("motelog", MOTELOG.format(python=sys.executable, **stack.ready))
+        host, port = stack.mqtt
+        program = shutil.which("mosquitto_pub") or "true"
+        self._script("mosquitto_pub", MOSQUITTO.format(program=program, host=host, port=port))
+        path = f"{self._programs}{os.pathsep}{os.environ['PATH']}"
+        self._environment = {**os.environ, "PATH": path, "PYTHONPATH": str(ROOT)}
+
+    def read(self, document: str) -> Iterator[tuple[str, str]]:
+        """Yield each block that was pasted and what it printed."""
+        text = (ROOT / document).read_text(encoding="utf-8")
+        for kind, block in re.findall(r"```(\w+)\n(.*?)```", text, re.DOTALL):
+            if kind == "toml":
+                (self._folder / "motelog.toml").write_text(block, encoding="utf-8")
+            elif kind == "python":
+                if "pyspark" not in block and (".spark" not in block or _has_spark()):
+                    yield block, self._run([sys.executable, "-c", self._addressed(block)])
+            elif kind == "sh":
+                lines = [line for line in block.splitlines() if _is_pasted(line)]
+                if lines and ENDLESS.match(lines[-1]):
+                    self._open_terminal("\n".join(lines))
+                elif lines:
+                    yield block, self._run(["bash", "-e", "-c", self._addressed("\n".join(lines))])
+
+    def seen_by_subscriber(self) -> str:
+        """Return what the subscriber in the other terminal has printed."""
+        (other,) = self.others
+        other.terminate()
+        return other.communicate(timeout=20)[0]
+
+    def close(self) -> None:
+        for other in self.others:
+            other.kill()
+            other.communicate()
+
+    def _open_terminal(self, command: str) -> None:
+        # "exec", so that the process is the subscriber and not its shell.
+        other = subprocess.Popen(
+            ["bash", "-c", f"exec {command}"],
+            cwd=self._folder,
+            env=self._environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        self.others.append(other)
+        assert other.stderr is not None
+        assert other.stderr.readline().startswith("subscribed to ")
+
+    def _run(self, command: list[str]) -> str:
+        result = subprocess.run(
+            command,
+            cwd=self._folder,
+            env=self._environment,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=BLOCK_WITHIN_S,
+            check=False,
+        )
+        assert result.returncode == 0, f"{command[-1]}\n{result.stdout}{result.stderr}"
+        return result.stdout
+
+    def _addressed(self, block: str) -> str:
+        host, port = self._stack.mqtt
+        block = block.replace("127.0.0.1:9876", self._stack.ready["namesrv"])
+        block = block.replace("127.0.0.1:8080", self._stack.ready["admin"])
+        return block.replace('"127.0.0.1", 1883', f'"{host}", {port}')
+
+    def _script(self, name: str, text: str) -> None:
+        path = self._programs / name
+        path.write_text(text, encoding="utf-8")
+        path.chmod(0o755)
 
 
-def run(source: str) -> str:
-    result = subprocess.run(
-        [sys.executable, "-c", source],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    assert result.returncode == 0, result.stderr
-    return result.stdout
+def _is_pasted(line: str) -> bool:
+    return not (SETUP.match(line) or TESTED_ELSEWHERE.match(line))
 
 
-def test_readme_sends_and_reads() -> None:
+def _has_spark() -> bool:
+    return importlib.util.find_spec("pyspark") is not None and shutil.which("java") is not None
+
+
+@contextmanager
+def reader(folder: Path) -> Iterator[Reader]:
     with MotelogProcess() as stack:
-        # As the text has it: the topic exists since the first messages above.
-        pub = ["pub", "-t", "telemetry/dev42/temperature", "-m", "21.5", "--json"]
-        motelog_lines(*pub, "--to", stack.ready["mqtt"])
-        lines = run(program("README.md", "Producer(", stack)).splitlines()
-    assert set(lines) == {"dev42 b'21.5'"}
+        found = Reader(stack, folder)
+        try:
+            yield found
+        finally:
+            found.close()
 
 
-def test_quickstart_publishes_with_paho_and_reads_in_a_program() -> None:
-    with MotelogProcess() as stack:
-        run(program("docs/quickstart.md", "paho", stack))
-        reader = program("docs/quickstart.md", "SyncPullConsumer", stack)
-        assert run(reader) == "telemetry/dev42/temperature b'21.9'\n"
-        assert run(reader) == "", "the group has committed"
+def test_readme_as_it_is_pasted(tmp_path: Path) -> None:
+    with reader(tmp_path) as someone:
+        printed = dict(someone.read("README.md"))
+        (program,) = (block for block in printed if "Producer(" in block)
+        lines = printed[program].splitlines()
+        assert lines
+        assert set(lines) <= {
+            "telemetry/dev42/temperature 21.5", "telemetry/dev42/temperature 22",
+            "telemetry/dev42 21.5",
+        }  # fmt: skip
+        seen = someone.seen_by_subscriber()
+        assert seen.startswith("telemetry/dev42/temperature 21.5\n")
+        assert seen.endswith("telemetry/dev42 21.5\n")
+
+
+@pytest.mark.timeout(400)
+@pytest.mark.skipif(shutil.which("mosquitto_pub") is None, reason="mosquitto_pub is missing")
+def test_quickstart_as_it_is_pasted(tmp_path: Path) -> None:
+    with reader(tmp_path) as someone:
+        printed = dict(someone.read("docs/quickstart.md"))
+
+        def output_of(words: str) -> str:
+            (found,) = (text for block, text in printed.items() if words in block)
+            return found
+
+        assert output_of("--since 1h -C 1") == "telemetry/dev42/temperature 21.5\n"
+        values = ("21.5", "21.7", "21.9")
+        lines = output_of("with SyncPullConsumer").splitlines()
+        assert sorted(lines) == [f"telemetry/dev42/temperature dev42 {one}" for one in values]
+        lines = output_of("AsyncioProducer").splitlines()
+        assert lines[-1] == "dev0 b'report'"
+        assert sorted(lines[:-1]) == [f"dev{n} b'restart'" for n in range(3)]
+        assert "commands/dev42 restart\n" in output_of("motelog produce")
+        assert "ready" in output_of("curl -s http://127.0.0.1:8080/health/ready")
+        assert "valid" in output_of("motelog config check")
+        if _has_spark():
+            table = output_of("session.read.format")
+            assert re.search(r"\|dev42 *\| *3 *\|21.7 *\||\| *dev42\| *3\| *21.7\|", table), table
+        seen = someone.seen_by_subscriber().splitlines()
+        assert seen[:3] == [f"telemetry/dev42/temperature {one}" for one in values]
 
 
 def test_quickstart_configurations_are_valid(tmp_path: Path) -> None:
