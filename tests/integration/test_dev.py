@@ -69,7 +69,7 @@ def test_the_environment_sets_what_no_option_sets(
             assert producer.send(Message("T", b"")).queue.broker_name == "broker-of-the-test"
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_signal_stops_it_cleanly(number: signal.Signals) -> None:
     with started_motelog("dev", "--ephemeral", "--json", *ANY_PORTS) as process:
         assert process.stdout is not None

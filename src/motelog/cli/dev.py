@@ -127,6 +127,9 @@ def dev(
     import shutil
     import tempfile
 
+    # Now: from the making of the folder to the first look at signals little time may pass.
+    import motelog.cli.serve  # noqa: F401  # imports what takes longest
+
     if ephemeral and data is not None:
         raise CliError("--data and --ephemeral exclude each other", status=2)
     listen = {"--mqtt": mqtt, "--namesrv": namesrv, "--broker": broker, "--admin": admin}

@@ -27,7 +27,7 @@ def serve(
     *,
     json: bool,
 ) -> None:
-    """Run the roles until SIGINT or SIGTERM; call ``ready`` once when all have started.
+    """Run the roles until a signal; call ``ready`` once when all have started.
 
     A start that takes long says every two seconds how far it is: on standard error for people, or
     with ``json`` as a line on standard output. ``option_of_role`` names the option that moves a
@@ -54,10 +54,22 @@ def _show_json(progress: StartProgress) -> None:
 async def _serve(
     config: MotelogConfig, ready: Callable[[Roles], None], on_progress: OnProgress
 ) -> None:
-    with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+    with trio.open_signal_receiver(*_ending_signals()) as signals:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(_cancel_at_signal, signals, nursery.cancel_scope)
             ready(await nursery.start(run_roles, config, on_progress))
+
+
+def _ending_signals() -> list[signal.Signals]:
+    """Return the signals that end the process in order.
+
+    SIGHUP is one of them: the terminal has gone. It may come to mean that the configuration is read
+    again. Under nohup it is ignored, and stays so.
+    """
+    signals = [signal.SIGINT, signal.SIGTERM]
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+        signals.append(signal.SIGHUP)
+    return signals
 
 
 async def _cancel_at_signal(signals: object, scope: trio.CancelScope) -> None:
