@@ -437,7 +437,7 @@ class SessionJournal:
         if self._started is None or self._started[1].error is not None:
             started = StartedRecord(*self._head())
             self._started = started.number, self._append([started])
-            is_more = True
+            is_more = self._started[1].error is None
         if not self.is_current:
             self._rows.heard.clear()
         self._forget_read()

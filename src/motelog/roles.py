@@ -78,11 +78,12 @@ class CannotListenError(MotelogError):
 
 @dataclass(slots=True)
 class Roles:
-    """The roles that run, by name."""
+    """The roles that run, by name, and what keeps them from taking work: see Health.faults."""
 
     addresses: dict[Role, Address] = field(default_factory=dict)
     #: Processes of the gateway; 1 is this one.
     workers: int = 1
+    faults: Callable[[], dict[str, str]] = dict
 
 
 @dataclass(slots=True)
@@ -105,7 +106,7 @@ async def run_roles(
     """
     health = Health()
     registry = Registry()
-    roles = Roles(workers=config.gateway.workers)
+    roles = Roles(workers=config.gateway.workers, faults=health.faults)
     running: list[_Running] = []
     async with trio.open_nursery() as nursery:
         try:
@@ -129,7 +130,7 @@ async def _start_all(
 ) -> None:
     async def start(role: Role, listen: str, service: Service) -> None:
         health.starting(role)
-        entry = _Running(role, trio.CancelScope(shield=True), trio.Event())
+        entry = _Running(role, trio.CancelScope(), trio.Event())
         running.append(entry)
         try:
             await nursery.start(_run_one, service.run, entry)
@@ -192,9 +193,10 @@ def _text(progress: StartProgress | None) -> str | None:
 
 
 def _watch(broker: Broker, health: Health) -> None:
-    """Let readiness say when the store is fenced or no name server knows the broker."""
+    """Let readiness say when the store takes no messages or no name server knows the broker."""
     api = broker.api
     health.checks["store"] = lambda: api.fence_reason
+    health.checks["disk"] = lambda: api.disk.fault
     health.checks["registration"] = lambda: (
         None if broker.is_registered else "no name server has taken the last registration"
     )
@@ -206,12 +208,26 @@ async def _run_one(
     *,
     task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
 ) -> None:
-    # Shielded, so that a cancelled process ends its roles one by one instead of all at once.
     try:
         with entry.scope:
-            await run(task_status=task_status)
+            await run(task_status=_Starting(entry, task_status))
     finally:
         entry.ended.set()
+
+
+class _Starting:
+    """What a role calls when it is ready; a start can be cancelled, and from then on the role not.
+
+    So a cancelled process ends its roles one by one instead of all at once.
+    """
+
+    def __init__(self, entry: _Running, task_status: trio.TaskStatus[None]) -> None:
+        self._entry = entry
+        self._task_status = task_status
+
+    def started(self, value: None = None) -> None:
+        self._entry.scope.shield = True
+        self._task_status.started(value)
 
 
 async def _stop_all(running: list[_Running]) -> None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from motelog.cli.output import CliError, write, write_json
+from motelog.cli.output import CliError, ready_text, write, write_json
 
 if TYPE_CHECKING:
     from motelog.config import MotelogConfig
@@ -210,6 +210,7 @@ def ready_line(roles: Roles, directory: Path) -> dict[str, object]:
         "workers": roles.workers,
         "data": str(directory.absolute()),
         "data_bytes": _used_bytes(directory),
+        "faults": roles.faults(),
     }
 
 
@@ -234,7 +235,7 @@ def _ready_text(roles: Roles, directory: Path, promise: str) -> str:
     used = f"{used_bytes / 1024**2:,.0f} MiB of the disk"
     processes = f" ({roles.workers} processes)" if roles.workers > 1 else ""
     namesrv = "" if line["namesrv"] == "127.0.0.1:9876" else f" --namesrv {line['namesrv']}"
-    return f"""Motelog is ready.
+    return f"""{ready_text(roles.faults())}
   MQTT         {line["mqtt"]}{processes}
   name server  {line["namesrv"]}
   broker       {line["broker"]}

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
 from motelog.core.errors import MotelogError
@@ -51,6 +51,15 @@ def write_error(message: str, remedy: str | None = None) -> None:
     if remedy is not None:
         sys.stderr.write(f"  {remedy}\n")
     sys.stderr.flush()
+
+
+def ready_text(faults: Mapping[str, str]) -> str:
+    """Return the first lines of what a server says when it has started."""
+    if not faults:
+        return "Motelog is ready."
+    return "\n".join(
+        ["Motelog runs, and is not ready:", *(f"  {fault}" for fault in faults.values())]
+    )
 
 
 def table(rows: Sequence[tuple[str, ...]], *, right: frozenset[int] = frozenset()) -> str:

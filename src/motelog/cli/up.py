@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from motelog.cli.output import write, write_json
+from motelog.cli.output import ready_text, write, write_json
 
 if TYPE_CHECKING:
     from motelog.roles import Roles
@@ -42,9 +42,10 @@ def up(
             import os
 
             workers = {"workers": roles.workers} if "gateway" in addresses else {}
-            write_json({"event": "ready", "pid": os.getpid(), **addresses, **workers})
+            more = {**workers, "faults": roles.faults()}
+            write_json({"event": "ready", "pid": os.getpid(), **addresses, **more})
             return
-        write("Motelog is ready.")
+        write(ready_text(roles.faults()))
         for role, address in addresses.items():
             is_several = role == "gateway" and roles.workers > 1
             processes = f" ({roles.workers} processes)" if is_several else ""
