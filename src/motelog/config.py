@@ -19,6 +19,7 @@ from motelog.core.addresses import parse_address
 from motelog.core.broker.config import BrokerConfig
 from motelog.core.namesrv.config import NamesrvConfig
 from motelog.gateway.config import GatewayConfig
+from motelog.logs import LogConfig
 
 Role = Literal["namesrv", "broker", "gateway", "console"]
 
@@ -52,6 +53,9 @@ class MotelogConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
 
     admin: AdminConfig = msgspec.field(default_factory=AdminConfig)
     """The console of this process."""
+
+    log: LogConfig = msgspec.field(default_factory=LogConfig)
+    """What this process writes to standard error."""
 
     def __post_init__(self) -> None:
         if not self.roles:

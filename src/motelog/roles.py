@@ -140,7 +140,7 @@ async def _start_all(
             raise
         roles.addresses[role] = service.address
         health.started(role)
-        logger.info("role started role=%s address=%s:%d", role, *service.address)
+        logger.debug("role started role=%s address=%s:%d", role, *service.address)
 
     routes = GatewayRoutes()
     if "console" in config.roles:

@@ -11,7 +11,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from motelog import Message, SyncProducer
+from motelog import Message, SyncProducer, __version__
 from motelog.core.addresses import parse_address
 from motelog.testing import MotelogProcess, MotelogProcessError
 from tests.support.cli import motelog, motelog_lines, started_motelog
@@ -74,7 +74,8 @@ def test_the_environment_sets_what_no_option_sets(
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_signal_stops_it_cleanly(number: signal.Signals) -> None:
-    with started_motelog("dev", "--ephemeral", "--json", *ANY_PORTS) as process:
+    command = ["dev", "--ephemeral", "--json", "--log-format=json", *ANY_PORTS]
+    with started_motelog(*command) as process:
         assert process.stdout is not None
         line = process.stdout.readline()
         ready = json.loads(line)
@@ -85,6 +86,12 @@ def test_signal_stops_it_cleanly(number: signal.Signals) -> None:
         assert process.returncode == 0, errors
         assert output == "", "one JSON line and nothing else"
         assert not data.exists(), "an ephemeral folder goes with its process"
+        lines = {line["event"]: line for line in map(json.loads, errors.splitlines())}
+        started, stopped = lines["the server has started"], lines["the server has stopped"]
+        assert (started["version"], started["config"]) == (__version__, "motelog dev")
+        assert started["data"] == str(data)
+        assert f"gateway@{ready['mqtt']}" in started["roles"].split(",")
+        assert (stopped["reason"], stopped["level"]) == (number.name, "info")
 
 
 def test_disk_over_its_limit_is_told_wherever_somebody_looks(

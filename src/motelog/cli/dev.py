@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from motelog.cli.output import CliError, ready_text, write, write_json
+from motelog.cli.output import CliError, LogFormat, LogLevel, ready_text, write, write_json
 
 if TYPE_CHECKING:
     from motelog.config import MotelogConfig
@@ -32,6 +32,7 @@ LISTEN_VARIABLES = {
     "--admin": "MOTELOG__ADMIN__LISTEN",
 }
 DIRECTORY_VARIABLE = "MOTELOG__BROKER__STORE__DIRECTORY"
+LOG_VARIABLES = {"level": "MOTELOG__LOG__LEVEL", "format": "MOTELOG__LOG__FORMAT"}
 FLUSH_VARIABLE = "MOTELOG__BROKER__STORE__FLUSH"
 WORKERS_VARIABLE = "MOTELOG__GATEWAY__WORKERS"
 # All roles run here, whatever a variable says.
@@ -112,6 +113,22 @@ def dev(
             show_envvar=False,
         ),
     ] = Flush.ASYNC,
+    log_level: Annotated[
+        LogLevel,
+        typer.Option(
+            help="The least that the log has.",
+            envvar=LOG_VARIABLES["level"],
+            show_envvar=False,
+        ),
+    ] = LogLevel.INFO,
+    log_format: Annotated[
+        LogFormat,
+        typer.Option(
+            help="The log's lines, on standard error.",
+            envvar=LOG_VARIABLES["format"],
+            show_envvar=False,
+        ),
+    ] = LogFormat.TEXT,
     json: Annotated[
         bool,
         typer.Option(
@@ -138,7 +155,8 @@ def dev(
     if ephemeral:
         directory = Path(tempfile.mkdtemp(prefix="motelog-"))
     try:
-        config = _config(listen, directory, ephemeral=ephemeral, flush=flush, workers=workers)
+        log = {"level": log_level.value, "format": log_format.value}
+        config = _config(listen, directory, log, ephemeral=ephemeral, flush=flush, workers=workers)
         _serve(config, directory, json=json)
     finally:
         if ephemeral:
@@ -156,7 +174,13 @@ def _check_addresses(listen: dict[str, str]) -> None:
 
 
 def _config(
-    listen: dict[str, str], directory: Path, *, ephemeral: bool, flush: Flush, workers: int
+    listen: dict[str, str],
+    directory: Path,
+    log: dict[str, str],
+    *,
+    ephemeral: bool,
+    flush: Flush,
+    workers: int,
 ) -> MotelogConfig:
     from motelog.config import config_of
 
@@ -172,9 +196,10 @@ def _config(
         "broker": {"listen": listen["--broker"], "store": store},
         "gateway": {"listen": listen["--mqtt"], "workers": workers},
         "admin": {"listen": listen["--admin"]},
+        "log": log,
     }
-    settled = {*LISTEN_VARIABLES.values(), DIRECTORY_VARIABLE, FLUSH_VARIABLE, WORKERS_VARIABLE}
-    settled.add(ROLES_VARIABLE)
+    settled = {*LISTEN_VARIABLES.values(), *LOG_VARIABLES.values()}
+    settled |= {DIRECTORY_VARIABLE, FLUSH_VARIABLE, WORKERS_VARIABLE, ROLES_VARIABLE}
     return config_of(table, name="motelog dev", fixed=settled)
 
 
@@ -190,7 +215,7 @@ def _serve(config: MotelogConfig, directory: Path, *, json: bool) -> None:
         else:
             write(_ready_text(roles, directory, broker.store.promise))
 
-    serve(config, ready, OPTION_OF_ROLE, json=json)
+    serve(config, ready, OPTION_OF_ROLE, json=json, source="motelog dev")
 
 
 def ready_line(roles: Roles, directory: Path) -> dict[str, object]:

@@ -26,10 +26,13 @@ failures: dict[str, BaseException] = {}
 readiness: list[bool] = []
 
 
+DISK = SimpleNamespace(fault=None)
+
+
 class FakeService:
     name = ""
     metrics = type("FakeMetrics", (), {"sample": staticmethod(dict)})
-    api = type("FakeApi", (), {"fence_reason": None, "disk": SimpleNamespace(fault=None)})
+    api = type("FakeApi", (), {"fence_reason": None, "disk": DISK})
     is_registered = True
     operator = object()
 
@@ -278,7 +281,9 @@ async def test_fenced_store_full_disk_and_lost_registration_end_readiness(
         assert health.faults() == {}
         monkeypatch.setattr(FakeService.api, "fence_reason", "a write failed")
         monkeypatch.setattr(FakeService, "is_registered", False)
-        monkeypatch.setattr(FakeService.api.disk, "fault", "disk 91 % full")
+        monkeypatch.setattr(
+            cast("SimpleNamespace", vars(FakeService.api)["disk"]), "fault", "disk 91 % full"
+        )
         assert health.faults() == {
             "store": "a write failed",
             "disk": "disk 91 % full",
