@@ -88,6 +88,15 @@ class Registry:
 
         self._sources.append(read_named)
 
+    def values(self) -> dict[str, float]:
+        """Return the value of each name, summed over its labels; histograms are left out."""
+        values: dict[str, float] = {}
+        for read in self._sources:
+            for item in read():
+                if isinstance(item, Reading):
+                    values[item.name] = values.get(item.name, 0) + item.value
+        return values
+
     def exposition(self) -> bytes:
         """Return all readings in the Prometheus text format (``CONTENT_TYPE``)."""
         from prometheus_client import CollectorRegistry, generate_latest

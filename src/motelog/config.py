@@ -30,7 +30,7 @@ NOT_LOOPBACK = (
 
 
 class AdminConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """The admin HTTP listener: /health/live, /health/ready, /metrics, /retained, /sessions."""
+    """The admin HTTP listener: a page for browsers, /status, /health/live, /health/ready, /metrics, /retained, /sessions."""
 
     listen: str = "127.0.0.1:8080"
     """HOST:PORT; port 0 takes any free one."""

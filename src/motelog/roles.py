@@ -26,6 +26,7 @@ from motelog.console.asking import GatewayHere
 from motelog.console.gateway import GatewayRoutes
 from motelog.console.health import Health
 from motelog.console.server import Console
+from motelog.console.status import Status
 from motelog.core.addresses import format_address
 from motelog.core.broker.config import BrokerConfig
 from motelog.core.broker.server import Broker
@@ -144,7 +145,8 @@ async def _start_all(
 
     routes = GatewayRoutes()
     if "console" in config.roles:
-        console = Console(config.admin, health, registry, routes)
+        status = Status(health, registry, roles.addresses, data=_data(config))
+        console = Console(config.admin, health, registry, routes, status)
         await start("console", config.admin.listen, console)
     if "namesrv" in config.roles:
         kv_file = StateFile(_kv_config_path(config), holds="entries of the key-value table")
@@ -175,6 +177,13 @@ async def _start_all(
             await start("gateway", config.gateway.listen, gateway)
             assert gateway.operator is not None, "it has started"
             routes.gateway = GatewayHere(gateway.operator)
+
+
+def _data(config: MotelogConfig) -> str | None:
+    """Return the folder of this process's store."""
+    if "broker" not in config.roles or config.broker is None:
+        return None
+    return str(Path(config.broker.store.directory).absolute())
 
 
 def _log_of(config: GatewayConfig, broker: Broker | None, health: Health) -> LogPort:

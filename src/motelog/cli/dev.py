@@ -264,7 +264,7 @@ def _ready_text(roles: Roles, directory: Path, promise: str) -> str:
   MQTT         {line["mqtt"]}{processes}
   name server  {line["namesrv"]}
   broker       {line["broker"]}
-  admin        http://{line["admin"]}/health/ready  /metrics
+  admin        http://{line["admin"]}/  /health/ready  /metrics
   messages     {line["data"]} ({used})
                {promise}
 

@@ -2,6 +2,8 @@
 
 Owns: the listening socket and the routes. Must not touch: what is healthy (health.py) or counted.
 
+    GET /               the first page, for a browser (``page``)
+    GET /status         what it shows, as JSON (``status``)
     GET /health/live    200 while the process answers
     GET /health/ready   200 when all roles take work, else 503; {"ready": bool, "faults": {...}}
     GET /metrics        Prometheus text
@@ -18,12 +20,14 @@ from hypercorn.config import Config
 from hypercorn.trio import serve
 from starlette.applications import Starlette
 from starlette.requests import Request
-from starlette.responses import JSONResponse, PlainTextResponse, Response
+from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
 from motelog.config import AdminConfig
+from motelog.console import page
 from motelog.console.gateway import GatewayRoutes
 from motelog.console.health import Health
+from motelog.console.status import Status
 from motelog.core.addresses import parse_address
 from motelog.core.limited_log import LimitedLog
 from motelog.core.metrics import CONTENT_TYPE, Registry
@@ -58,12 +62,18 @@ class Console:
     """The admin listener as a service; ``address`` is known once started."""
 
     def __init__(
-        self, config: AdminConfig, health: Health, registry: Registry, gateway: GatewayRoutes
+        self,
+        config: AdminConfig,
+        health: Health,
+        registry: Registry,
+        gateway: GatewayRoutes,
+        status: Status,
     ) -> None:
         self._config = config
         self._health = health
         self._registry = registry
         self._gateway = gateway
+        self._status = status
         self.address: tuple[str, int] = parse_address(config.listen)
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
@@ -79,6 +89,7 @@ class Console:
         config.include_server_header = False
         # Its start message would be a second, differently formatted line about our address.
         config.errorlog = logging.getLogger(__name__ + ".http")
+        config.errorlog.setLevel(logging.WARNING)
         async with trio.open_nursery() as nursery:
             await nursery.start(serve, self.application(), config)
             task_status.started()
@@ -87,12 +98,20 @@ class Console:
         """Return the routes, also used without a socket in tests."""
         return Starlette(
             routes=[
+                Route("/", self._page),
+                Route("/status", self._shown_status),
                 Route("/health/live", self._live),
                 Route("/health/ready", self._ready),
                 Route("/metrics", self._metrics),
                 *self._gateway.routes(),
             ]
         )
+
+    async def _page(self, request: Request) -> Response:
+        return HTMLResponse(page.HTML, headers=page.HEADERS)
+
+    async def _shown_status(self, request: Request) -> Response:
+        return JSONResponse(self._status.read(), headers={"Cache-Control": "no-store"})
 
     async def _live(self, request: Request) -> Response:
         return PlainTextResponse("ok\n")

@@ -281,9 +281,7 @@ async def test_fenced_store_full_disk_and_lost_registration_end_readiness(
         assert health.faults() == {}
         monkeypatch.setattr(FakeService.api, "fence_reason", "a write failed")
         monkeypatch.setattr(FakeService, "is_registered", False)
-        monkeypatch.setattr(
-            cast("SimpleNamespace", vars(FakeService.api)["disk"]), "fault", "disk 91 % full"
-        )
+        monkeypatch.setattr(DISK, "fault", "disk 91 % full")
         assert health.faults() == {
             "store": "a write failed",
             "disk": "disk 91 % full",
