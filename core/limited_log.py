@@ -17,6 +17,8 @@ from typing import Final
 
 LINES_MAX: Final = 20
 PERIOD_S: Final = 1.0
+KEY_PERIOD_S: Final = 10.0
+KEYS_MAX: Final = 1000
 
 
 class LimitedLog:
@@ -65,3 +67,40 @@ class LimitedLog:
             self._count = 0
         self._count += 1
         return self._count <= self._lines_max
+
+
+class LimitedByKey:
+    """Passes on one line of a key in ``period_s``, which says how many events it stands for.
+
+    Of all keys together no more lines pass than a LimitedLog lets through.
+    """
+
+    def __init__(
+        self,
+        log: logging.Logger,
+        *,
+        period_s: float = KEY_PERIOD_S,
+        keys_max: int = KEYS_MAX,
+        monotonic_s: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._lines = LimitedLog(log, monotonic_s=monotonic_s)
+        self._period_s = period_s
+        self._keys_max = keys_max
+        self._monotonic_s = monotonic_s
+        #: Key -> when its next line is due, events since its last one.
+        self._keys: dict[str, tuple[float, int]] = {}
+
+    def warning(self, key: str, message: str, *values: object, count: int = 1) -> None:
+        """Log ``message`` with ``values`` and, behind them, how many events of ``key`` there were.
+
+        Those are ``count`` and the ones for which there was no line.
+        """
+        now_s = self._monotonic_s()
+        due_s, held_back = self._keys.get(key, (now_s, 0))
+        count += held_back
+        if now_s >= due_s:
+            self._lines.warning(message, *values, count)
+            due_s, count = now_s + self._period_s, 0
+            if key not in self._keys and len(self._keys) >= self._keys_max:
+                self._keys.clear()  # then some get a line early
+        self._keys[key] = due_s, count

@@ -113,6 +113,7 @@ class Registry:
 
     def __init__(self) -> None:
         self._sources: list[tuple[str, Callable[[], Iterable[Reading]]]] = []
+        self._samples: list[tuple[str, Mapping[str, Shown], Callable[[], Mapping[str, float]]]] = []
 
     def add(
         self,
@@ -133,11 +134,22 @@ class Registry:
             for name, counts in histograms().items():
                 yield Reading(table[name], counts)
 
+        self._samples.append((prefix, table, sample))
         self.add_readings(prefix, read)
 
     def add_readings(self, prefix: str, read: Callable[[], Iterable[Reading]]) -> None:
         """Ask ``read`` at each scrape, for what has labels that are not known before."""
         self._sources.append((prefix, read))
+
+    def values(self) -> dict[str, float]:
+        """Return the number of each family that was ``add``ed, summed over its labels."""
+        values: dict[str, float] = {}
+        for prefix, table, sample in self._samples:
+            for name, value in sample().items():
+                shown = table[name]
+                family = f"{prefix}_{shown.family}"
+                values[family] = values.get(family, 0) + value * shown.unit
+        return values
 
     def exposition(self) -> bytes:
         """Return all readings, and those of the process, in Prometheus' text format."""

@@ -98,6 +98,7 @@ def assemble(
         connections=connections,
         receive_maximum=config.receive_maximum,
         disconnect=disconnect,
+        clock=clock,
     )
     log.on_settled(answers.settled)
     delivery = Delivery(

@@ -32,7 +32,7 @@ from sortedcontainers import SortedList
 
 from motelog.core.clock import Clock
 from motelog.core.errors import MotelogError
-from motelog.core.limited_log import LimitedLog
+from motelog.core.limited_log import LimitedByKey, LimitedLog
 from motelog.core.net.reactor_types import CloseReason, Fault
 from motelog.gateway.claims import ClaimKind, Claims
 from motelog.gateway.config import GatewayConfig
@@ -158,6 +158,7 @@ class Clients:
         #: packets that change its subscriptions.
         self._subscribing: dict[Session, list[tuple[int, bytes]]] = {}
         self._peer_log = LimitedLog(logger, monotonic_s=lambda: clock.monotonic_ms() / 1000)
+        self._closings = LimitedByKey(logger, monotonic_s=lambda: clock.monotonic_ms() / 1000)
 
     # --- connections ---------------------------------------------------------------------
 
@@ -191,8 +192,9 @@ class Clients:
         session = connection.session
         if session is None:
             return  # ended meanwhile
-        self._peer_log.warning(
-            "the gateway closes a connection client_id=%r reason_code=0x%02x why=%s",
+        self._closings.warning(
+            session.client_id,
+            "the gateway closes a connection client_id=%r reason_code=0x%02x why=%s times=%d",
             session.client_id,
             reason_code,
             why,

@@ -6,12 +6,13 @@ Owns: the list of jobs. Must not touch: pyspark; a job is imported when it runs.
 from __future__ import annotations
 
 import importlib
+import threading
 from collections.abc import Sequence
 from typing import Final
 
 from motelog.spark.errors import SourceError
 
-# Name -> (module with ``main(argv) -> int``, one line for listings).
+# Name -> (module with ``main(argv, stop) -> int``, one line for listings).
 JOBS: Final[dict[str, tuple[str, str]]] = {
     "device-minutes": (
         "motelog.spark.jobs.device_minutes",
@@ -32,11 +33,11 @@ def names() -> list[str]:
     return list(JOBS)
 
 
-def run(name: str, argv: Sequence[str]) -> int:
-    """Run a job with its own arguments; return its exit status."""
+def run(name: str, argv: Sequence[str], stop: threading.Event | None = None) -> int:
+    """Run a job with its own arguments until it ends or ``stop`` is set; return its exit status."""
     if name not in JOBS:
         raise UnknownJobError(name)
     module = importlib.import_module(JOBS[name][0])
-    status = module.main(list(argv))
+    status = module.main(list(argv), stop or threading.Event())
     assert isinstance(status, int)
     return status

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from functools import partial
 
 from motelog.core.broker.acknowledge import policy_of
 from motelog.core.broker.tables.topics import TopicTable
@@ -22,11 +21,17 @@ from motelog.core.message import REAL_QID, REAL_TOPIC, TIMER_OUT_MS, encode_prop
 from motelog.core.records.append import AppendMessage, QueueTail
 from motelog.core.remoting.codes import ResponseCode
 from motelog.core.remoting.topic_config import TopicConfig
+from motelog.core.store.disk.disk_watch import DiskWatch
 from motelog.core.store.disk.page_cache import NotInMemoryError, Pageable, PageIns
 from motelog.core.store.due_time import timer_queue
 from motelog.core.store.message_store import MessageStore
 from motelog.core.store.store_reader import ReadResult, ReadStatus
-from motelog.core.topic_names import GATEWAY_TOPICS, TIMER_TOPIC, is_group_topic
+from motelog.core.topic_names import (
+    GATEWAY_TOPICS,
+    MQTT_SESSION_TOPIC,
+    TIMER_TOPIC,
+    is_group_topic,
+)
 
 __all__ = [
     "BrokerApi",
@@ -39,6 +44,8 @@ __all__ = [
 ]
 
 logger = logging.getLogger(__name__)
+
+_SESSIONS = MQTT_SESSION_TOPIC.encode()
 
 
 class BrokerApi:
@@ -69,7 +76,7 @@ class BrokerApi:
         self.offset_by_time = store.reader.offset_by_time
         # The event loop may not wait for a file.
         self.line = AppendLine(
-            partial(store.append, may_wait=False),
+            self._append,
             clock=clock,
             timeout_ms=store.config.flush_timeout_ms,
         )
@@ -79,6 +86,32 @@ class BrokerApi:
     def fence_reason(self) -> str | None:
         """Why nothing is accepted until a restart; None while all is well."""
         return self._store.fence_reason
+
+    def _append(
+        self,
+        messages: list[AppendMessage],
+        placed: list[tuple[int, int]] | None = None,
+        *,
+        store_timestamp_ms: int | None = None,
+    ) -> int:
+        """Append without waiting; sessions too while the disk is over its limit.
+
+        Without them no gateway could start, nor a client come back and read on. They are small, and
+        the limit leaves room. What is published comes last in its batch.
+        """
+        is_state = bool(messages) and messages[-1][0].topic == _SESSIONS
+        return self._store.append(
+            messages,
+            placed,
+            store_timestamp_ms=store_timestamp_ms,
+            even_if_full=is_state,
+            may_wait=False,
+        )
+
+    @property
+    def disk(self) -> DiskWatch:
+        """How full the disk is, and why messages are refused while it has no room for them."""
+        return self._store.disk_watch
 
     def topic_queue_count(self, topic: str) -> int | None:
         """Return how many queues may be written to; None if there is no such topic.

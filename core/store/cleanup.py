@@ -32,7 +32,7 @@ from motelog.core.clock import Clock, SteadyClock
 from motelog.core.errors import StoreError
 from motelog.core.records.scan import scan
 from motelog.core.store.config import StoreConfig
-from motelog.core.store.disk.files import NO_ROOM, Storage
+from motelog.core.store.disk.files import NO_ROOM, DiskUsage, Storage
 from motelog.core.store.log.commitlog import CommitLog
 from motelog.core.store.log.flush import GroupFlusher
 from motelog.core.store.log.mapped_file_queue import MappedFile
@@ -168,7 +168,7 @@ class LogCleaner:
         if is_expired and self._retention.hour() in self._config.cleanup_hours:
             return True
         usage = await trio.to_thread.run_sync(self._storage.disk_usage, self._config.directory)
-        if usage.used_percent > self._config.cleanup_oldest_percent:
+        if usage.free_bytes < self._free_bytes_wanted(usage, self._config.cleanup_oldest_percent):
             if not is_expired:
                 logger.warning(
                     "the disk is nearly full and the oldest file is removed before its time: free "
@@ -176,7 +176,14 @@ class LogCleaner:
                     usage.used_percent,
                 )
             return True
-        return is_expired and usage.used_percent > self._config.cleanup_expired_percent
+        wanted = self._free_bytes_wanted(usage, self._config.cleanup_expired_percent)
+        return is_expired and usage.free_bytes < wanted
+
+    def _free_bytes_wanted(self, usage: DiskUsage, used_percent: int) -> int:
+        config = self._config
+        share = usage.share_bytes(100 - used_percent, config.disk_counted_bytes_max)
+        # On a small disk too, removal begins before appends are refused.
+        return max(share, 2 * config.disk_free_bytes_min)
 
     async def _remove(self, file: MappedFile) -> None:
         for listener in self.before_removal:

@@ -52,10 +52,16 @@ class StoreConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     """Largest message, body and properties together."""
 
     disk_used_percent_max: int = 90
-    """How full the disk may be; above it appends are refused and reads go on."""
+    """How full the disk may be; above it appends are refused and reads go on. On a disk larger than
+    ``disk_counted_bytes_max`` it may be fuller."""
+
+    disk_counted_bytes_max: int = 107_374_182_400
+    """How much of the disk the shares are taken of: what must be free on a disk of 100 GiB is
+    enough on any larger one. At 90 % that is 10 GiB."""
 
     disk_free_bytes_min: int = 268_435_456
-    """What the disk must have free; below it appends are refused and reads go on."""
+    """What a small disk must have free too; below it appends are refused and reads go on. Below
+    twice as much, old files are removed."""
 
     disk_check_interval_ms: int = 1_000
     """Time between two looks at the disk."""
@@ -101,11 +107,11 @@ class StoreConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     """Hours of the day, local time, in which files are removed by age."""
 
     cleanup_expired_percent: int = 75
-    """How full the disk is when expired files are removed at any hour."""
+    """How full the disk is when expired files are removed at any hour; large disks as above."""
 
     cleanup_oldest_percent: int = 85
     """How full the disk is when the oldest files are removed, expired or not, before appends are
-    refused."""
+    refused; large disks as above."""
 
     cleanup_interval_ms: int = 10_000
     """Time between two rounds of cleaning."""
@@ -159,6 +165,8 @@ class StoreConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
                 raise ValueError(f"{name} must lie in [1, 67108864]")
         if self.commitlog_touch_ahead_bytes < 0:
             raise ValueError("commitlog_touch_ahead_bytes must not be negative")
+        if self.disk_counted_bytes_max < 1 << 20:
+            raise ValueError("disk_counted_bytes_max must be at least 1048576")
         if self.disk_free_bytes_min < 0 or self.consume_queue_files_open_max < 2:
             raise ValueError(
                 "disk_free_bytes_min must not be negative, consume_queue_files_open_max at least 2"

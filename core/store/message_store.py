@@ -407,6 +407,7 @@ class MessageStore:
             raise StoreError("the store is not open")
         full_reason = self.disk_watch.full_reason
         if full_reason is not None and not even_if_full:
+            self.disk_watch.refuse(len(messages))
             raise StoreFullError(full_reason)
         began_at, began_ns = self._log.end_offset, perf_counter_ns()
         total, largest = measure(messages, 0, self.config.message_bytes_max)
@@ -420,6 +421,7 @@ class MessageStore:
         except OSError as exc:
             if exc.errno in NO_ROOM:
                 text = no_room_text(exc)
+                self.disk_watch.refuse(len(messages), text)
                 self._refusals.warning(
                     "messages are refused until there is room; reads go on reason=%s", text
                 )
@@ -522,6 +524,11 @@ class MessageStore:
             "store_flushed_offset_now": self._flusher.durable_offset,
             "store_queue_files_rebuilt": self.quarantine.rebuilt_files,
             "store_queue_files_aside_now": self.quarantine.aside_count,
+            "store_messages_refused_full": self.disk_watch.refused_count,
+            "store_full_now": int(self.disk_watch.fault is not None),
+            "store_disk_total_bytes_now": self.disk_watch.usage.total_bytes,
+            "store_disk_free_bytes_now": self.disk_watch.usage.free_bytes,
+            "store_disk_reserve_bytes_now": self.disk_watch.reserve_bytes,
         }
 
     @property

@@ -14,12 +14,15 @@ An answer is a tuple (connection, packet identifier); the answers of one append 
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from time import perf_counter_ns
 from typing import Final
 
+from motelog.core.clock import Clock
 from motelog.core.errors import MotelogError, StoreFullError
+from motelog.core.limited_log import LimitedByKey
 from motelog.gateway.errors import GatewayError
 from motelog.gateway.log.log_port import Settled, Ticket
 from motelog.gateway.metrics import GatewayMetrics
@@ -71,12 +74,14 @@ class Answers:
         connections: list[Connection | None],
         receive_maximum: int,
         disconnect: Callable[[Connection, int, str], None],
+        clock: Clock,
     ) -> None:
         self._output = output
         self._metrics = metrics
         self._connections = connections
         self._receive_maximum = receive_maximum
         self._disconnect = disconnect
+        self._refusals = LimitedByKey(logger, monotonic_s=lambda: clock.monotonic_ms() / 1000)
         #: Ticket -> what waits for it, in the order of the tickets.
         self._waiting: dict[Ticket, list[Owed | Callable[[MotelogError | None], None]]] = {}
 
@@ -143,10 +148,13 @@ class Answers:
 
     def refuse(self, kind: PacketType, acks: Acks, error: MotelogError) -> None:
         """Tell publishers that the log has not taken their messages, or cannot keep them."""
-        logger.error(
-            "the log refuses publishes, whose devices must send them again acks=%d reason=%s",
-            len(acks), error,
-        )  # fmt: skip
+        for client_id, count in Counter(map(self._client_id_of, acks)).items():
+            self._refusals.warning(
+                client_id,
+                "the log refuses publishes, whose client must send them again client_id=%r "
+                "reason=%s publishes=%d",
+                client_id, error, count=count,
+            )  # fmt: skip
         is_full = isinstance(error, StoreFullError)
         code = ReasonCode.QUOTA_EXCEEDED if is_full else ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR
         refusal = GatewayError(str(error), reason_code=code)
@@ -156,6 +164,11 @@ class Answers:
                 self._metrics.publishes_refused += 1
             else:
                 self._refuse(kind, connection, packet_id, refusal)
+
+    def _client_id_of(self, ack: tuple[int, int]) -> str:
+        connection = self._connections[ack[0]]
+        session = connection.session if connection is not None else None
+        return session.client_id if session is not None else ""
 
     def refuse_one(
         self, kind: PacketType, connection: Connection, packet_id: int, error: GatewayError

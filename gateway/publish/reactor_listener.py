@@ -344,6 +344,8 @@ class ReactorListener:
         self._retaining.appended(ticket)
         if ticket.error is None:
             self._metrics.messages_appended += count
+        else:  # the others have answers to be refused by
+            self._metrics.publishes_refused += count - len(self._acks) - len(self._recs)
         messages.clear()
         acks, recs = self._acks.copy(), self._recs.copy()
         self._acks.clear()

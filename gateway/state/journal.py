@@ -439,7 +439,7 @@ class SessionJournal:
             self._life, self._started = self._view.life, None
         if self._started is None or self._started[1].error is not None:
             self._start()
-            is_more = True
+            is_more = self._started is not None and self._started[1].error is None
         if not self.is_current:
             self._rows.heard.clear()  # it is of the past
         self._forget_read()

@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import re
 import sys
+import threading
 from collections.abc import Sequence
 
 from pyspark.errors import AnalysisException, StreamingQueryException
@@ -27,10 +28,11 @@ from motelog.spark.session import start_session
 
 # Batches of a first run over a long log stay small enough for a laptop.
 OFFSETS_PER_TRIGGER = 1_000_000
+STOP_LOOK_S = 1
 
 
-def main(argv: Sequence[str]) -> int:
-    """Run the job; returns when --once has read everything, else at an interrupt.
+def main(argv: Sequence[str], stop: threading.Event) -> int:
+    """Run the job; returns when --once has read everything, else soon after ``stop`` is set.
 
     In a program that has a Spark session already, that one is used and left running.
     """
@@ -42,10 +44,9 @@ def main(argv: Sequence[str]) -> int:
         return _failed(exc)
     try:
         query = start(session, arguments)
-        try:
-            query.awaitTermination()
-        except KeyboardInterrupt:
-            query.stop()
+        while not stop.is_set() and not query.awaitTermination(STOP_LOOK_S):
+            pass
+        query.stop()
     except (AnalysisException, StreamingQueryException) as exc:
         return _failed(exc)
     finally:

@@ -19,6 +19,7 @@ from motelog.core.addresses import parse_address
 from motelog.core.broker.config import BrokerConfig
 from motelog.core.namesrv.config import NamesrvConfig
 from motelog.gateway.config import GatewayConfig
+from motelog.logs import LogConfig
 
 Role = Literal["namesrv", "broker", "gateway", "console"]
 
@@ -29,7 +30,8 @@ NOT_LOOPBACK = (
 
 
 class AdminConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """The admin HTTP listener: /health/live, /health/ready, /metrics, /retained, /sessions."""
+    """The admin HTTP listener: a page for browsers, /status, /health/live, /health/ready, /metrics,
+    /retained, /sessions."""
 
     listen: str = "127.0.0.1:8080"
     """HOST:PORT; port 0 takes any free one."""
@@ -52,6 +54,9 @@ class MotelogConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
 
     admin: AdminConfig = msgspec.field(default_factory=AdminConfig)
     """The console of this process."""
+
+    log: LogConfig = msgspec.field(default_factory=LogConfig)
+    """What this process writes to standard error."""
 
     def __post_init__(self) -> None:
         if not self.roles:

@@ -26,6 +26,7 @@ from motelog.console.asking import GatewayHere
 from motelog.console.gateway import GatewayRoutes
 from motelog.console.health import Health
 from motelog.console.server import Console
+from motelog.console.status import Status
 from motelog.core.addresses import format_address
 from motelog.core.broker.config import BrokerConfig
 from motelog.core.broker.server import Broker
@@ -80,11 +81,12 @@ class CannotListenError(MotelogError):
 
 @dataclass(slots=True)
 class Roles:
-    """The roles that run, by name."""
+    """The roles that run, by name, and what keeps them from taking work: see Health.faults."""
 
     addresses: dict[Role, Address] = field(default_factory=dict)
     #: Processes of the gateway; 1 is this one.
     workers: int = 1
+    faults: Callable[[], dict[str, str]] = dict
 
 
 @dataclass(slots=True)
@@ -107,7 +109,7 @@ async def run_roles(
     """
     health = Health()
     registry = Registry()
-    roles = Roles(workers=config.gateway.workers)
+    roles = Roles(workers=config.gateway.workers, faults=health.faults)
     running: list[_Running] = []
     async with trio.open_nursery() as nursery:
         try:
@@ -131,7 +133,7 @@ async def _start_all(
 ) -> None:
     async def start(role: Role, listen: str, service: Service) -> None:
         health.starting(role)
-        entry = _Running(role, trio.CancelScope(shield=True), trio.Event())
+        entry = _Running(role, trio.CancelScope(), trio.Event())
         running.append(entry)
         try:
             await nursery.start(_run_one, service.run, entry)
@@ -141,11 +143,12 @@ async def _start_all(
             raise
         roles.addresses[role] = service.address
         health.started(role)
-        logger.info("role started role=%s address=%s:%d", role, *service.address)
+        logger.debug("role started role=%s address=%s:%d", role, *service.address)
 
     routes = GatewayRoutes()
     if "console" in config.roles:
-        console = Console(config.admin, health, registry, routes)
+        status = Status(health, registry, roles.addresses, data=_data(config))
+        console = Console(config.admin, health, registry, routes, status)
         await start("console", config.admin.listen, console)
     if "namesrv" in config.roles:
         kv_file = StateFile(_kv_config_path(config), holds="entries of the key-value table")
@@ -180,6 +183,13 @@ async def _start_all(
             routes.gateway = GatewayHere(gateway.operator)
 
 
+def _data(config: MotelogConfig) -> str | None:
+    """Return the folder of this process's store."""
+    if "broker" not in config.roles or config.broker is None:
+        return None
+    return str(Path(config.broker.store.directory).absolute())
+
+
 def _log_of(config: GatewayConfig, broker: Broker | None, health: Health) -> LogPort:
     """Return the log that a gateway's section names."""
     if not config.namesrv:
@@ -196,9 +206,10 @@ def _text(progress: StartProgress | None) -> str | None:
 
 
 def _watch(broker: Broker, health: Health) -> None:
-    """Let readiness say when the store is fenced or no name server knows the broker."""
+    """Let readiness say when the store takes no messages or no name server knows the broker."""
     api = broker.api
     health.checks["store"] = lambda: api.fence_reason
+    health.checks["disk"] = lambda: api.disk.fault
     health.checks["registration"] = lambda: (
         None if broker.is_registered else "no name server has taken the last registration"
     )
@@ -210,12 +221,26 @@ async def _run_one(
     *,
     task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
 ) -> None:
-    # Shielded, so that a cancelled process ends its roles one by one instead of all at once.
     try:
         with entry.scope:
-            await run(task_status=task_status)
+            await run(task_status=_Starting(entry, task_status))
     finally:
         entry.ended.set()
+
+
+class _Starting:
+    """What a role calls when it is ready; a start can be cancelled, and from then on the role not.
+
+    So a cancelled process ends its roles one by one instead of all at once.
+    """
+
+    def __init__(self, entry: _Running, task_status: trio.TaskStatus[None]) -> None:
+        self._entry = entry
+        self._task_status = task_status
+
+    def started(self, value: None = None) -> None:
+        self._entry.scope.shield = True
+        self._task_status.started(value)
 
 
 async def _stop_all(running: list[_Running]) -> None:

@@ -41,7 +41,7 @@ class HalfFullDisk(OsStorage):
     """A disk that is always half used: a limit below that has files removed."""
 
     def disk_usage(self, path: str) -> DiskUsage:
-        return DiskUsage(50.0, 1 << 40)
+        return DiskUsage(1 << 40, 1 << 41)
 
 
 async def main(folder: str, notes: str, flush: str, round_: int, config: dict[str, object]) -> int:

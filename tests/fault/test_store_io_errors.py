@@ -221,13 +221,13 @@ async def test_a_nearly_full_disk_refuses_appends_until_there_is_space(tmp_path:
     async with trio.open_nursery() as nursery:
         await nursery.start(store.run)
         append(store, b"kept")
-        for used_percent, free_bytes in ((90.5, 1 << 40), (10.0, 999_999)):
+        for used_percent, free_bytes in ((90.5, 1 << 30), (10.0, 999_999)):
             storage.used_percent, storage.free_bytes = used_percent, free_bytes
             await until(lambda: store.full_reason is not None)
             with pytest.raises(StoreFullError):
                 append(store)
             assert read_bodies(store)[("T", 0)][0] == b"kept"
-            storage.used_percent, storage.free_bytes = 10.0, 1 << 40
+            storage.used_percent, storage.free_bytes = 10.0, 1 << 30
             await until(lambda: store.full_reason is None)
             append(store)
         nursery.cancel_scope.cancel()

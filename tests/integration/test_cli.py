@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import signal
+import subprocess
 import tempfile
 import time
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import IO
 
 import pytest
 
@@ -298,6 +300,35 @@ def test_interrupt_ends_a_command_quietly(
         _, errors = process.communicate(timeout=20)
         assert process.returncode == 130
         assert errors == ""
+
+
+def test_interrupt_while_standard_input_is_open_ends_quietly(
+    motelog_stack: MotelogProcess,
+) -> None:
+    to, namesrv = motelog_stack.ready["mqtt"], motelog_stack.ready["namesrv"]
+    with (
+        started_motelog("sub", "-t", "typed/#", "--json", "--to", to) as sub,
+        started_motelog("pub", "-t", "typed/1", "--to", to, stdin=subprocess.PIPE) as pub,
+    ):
+        assert sub.stdout is not None
+        assert "subscribed" in sub.stdout.readline()
+        _interrupt_while_it_reads(pub, sub.stdout)
+    produce = ["produce", "produced", "--json", "--namesrv", namesrv]
+    with started_motelog(*produce, stdin=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        _interrupt_while_it_reads(process, process.stdout)
+
+
+def _interrupt_while_it_reads(process: subprocess.Popen[str], shown: IO[str]) -> None:
+    """Interrupt a command that has read one line, as ``shown`` tells, and waits for the next."""
+    assert process.stdin is not None
+    assert process.stderr is not None
+    process.stdin.write("typed\n")
+    process.stdin.flush()
+    assert shown.readline()
+    process.send_signal(signal.SIGINT)
+    assert process.wait(timeout=20) == 130
+    assert process.stderr.read() == ""
 
 
 def test_pipe_whose_reader_has_gone_is_no_traceback(motelog_stack: MotelogProcess) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 import socket
 from pathlib import Path
@@ -10,7 +11,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-from motelog import Message, SyncProducer
+from motelog import Message, SyncProducer, __version__
+from motelog.core.addresses import parse_address
 from motelog.testing import MotelogProcess, MotelogProcessError
 from tests.support.cli import motelog, motelog_lines, started_motelog
 
@@ -28,6 +30,7 @@ def test_every_address_of_the_ready_line_answers(motelog_stack: MotelogProcess) 
         "workers",
         "data",
         "data_bytes",
+        "faults",
     }
     assert motelog_stack.ready["event"] == "ready"
     assert motelog_stack.ready["pid"] == motelog_stack.pid
@@ -71,9 +74,10 @@ def test_the_environment_sets_what_no_option_sets(
             assert producer.send(Message("T", b"")).queue.broker_name == "broker-of-the-test"
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_signal_stops_it_cleanly(number: signal.Signals) -> None:
-    with started_motelog("dev", "--ephemeral", "--json", *ANY_PORTS) as process:
+    command = ["dev", "--ephemeral", "--json", "--log-format=json", *ANY_PORTS]
+    with started_motelog(*command) as process:
         assert process.stdout is not None
         line = process.stdout.readline()
         ready = json.loads(line)
@@ -84,6 +88,55 @@ def test_signal_stops_it_cleanly(number: signal.Signals) -> None:
         assert process.returncode == 0, errors
         assert output == "", "one JSON line and nothing else"
         assert not data.exists(), "an ephemeral folder goes with its process"
+        lines = {line["event"]: line for line in map(json.loads, errors.splitlines())}
+        started, stopped = lines["the server has started"], lines["the server has stopped"]
+        assert (started["version"], started["config"]) == (__version__, "motelog dev")
+        assert started["data"] == str(data)
+        assert f"gateway@{ready['mqtt']}" in started["roles"].split(",")
+        assert (stopped["reason"], stopped["level"]) == (number.name, "info")
+
+
+def test_disk_over_its_limit_is_told_wherever_somebody_looks(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # More than any disk has free, so that this one is over its limit.
+    monkeypatch.setenv("MOTELOG__BROKER__STORE__DISK_FREE_BYTES_MIN", str(1 << 60))
+    text = r"disk \d+\.\d % full, limit 0 %; \d+\.\d GiB free, 1073741824\.0 GiB needed"
+    with started_motelog("dev", "--ephemeral", *ANY_PORTS) as process:
+        assert process.stdout is not None
+        lines = [process.stdout.readline()]
+        while "Ctrl-C" not in lines[-1]:
+            lines.append(process.stdout.readline())
+            assert lines[-1], process.communicate(timeout=20)
+        assert lines[0] == "Motelog runs, and is not ready:\n"
+        assert re.match(f"  {text}: messages are refused until there is room; free ", lines[1])
+        address = {line.split()[0]: line.split()[1] for line in lines[2:] if "  " in line}
+        mqtt, base = address["MQTT"], address["admin"].rstrip("/")
+        ready = httpx.get(f"{base}/health/ready")
+        assert ready.status_code == 503
+        assert re.match(text, ready.json()["faults"]["disk"])
+        answer = _answers_to_publish(parse_address(mqtt))
+        assert answer[:2] == b"\x40" + bytes([len(answer) - 2])
+        assert answer[4] == 0x97, "quota exceeded"
+        assert re.search(text.encode(), answer), "the Reason String"
+        qos_0 = motelog("pub", "-t", "a/b", "-m", "x", "--qos", "0", "--to", mqtt)
+        assert qos_0.returncode == 0, "nobody can tell it"
+        metrics = httpx.get(f"{base}/metrics").text
+        assert "motelog_broker_store_messages_refused_full_total 2.0" in metrics
+        assert "motelog_broker_store_full_now 1.0" in metrics
+        assert f"motelog_broker_store_disk_reserve_bytes_now {float(1 << 60)!r}" in metrics
+        assert "motelog_gateway_publishes_refused_total 2.0" in metrics
+
+
+def _answers_to_publish(address: tuple[str, int]) -> bytes:
+    """Return the PUBACK that an MQTT 5 client gets."""
+    connect = b"\x10\x10\x00\x04MQTT\x05\x02\x00\x3c\x00\x00\x03abc"
+    with socket.create_connection(address, timeout=20) as client, client.makefile("rb") as stream:
+        client.sendall(connect + b"\x32\x09\x00\x03a/b\x00\x01\x00x")
+        _, connack_bytes = stream.read(2)
+        assert stream.read(connack_bytes)[1] == 0
+        header = stream.read(2)
+        return header + stream.read(header[1])
 
 
 def test_text_names_the_addresses_and_what_to_try_next() -> None:
@@ -202,7 +255,7 @@ def test_up_runs_the_roles_that_a_file_names(tmp_path: Path) -> None:
     with started_motelog("up", "--config", str(path), "--json") as process:
         assert process.stdout is not None
         ready = json.loads(process.stdout.readline())
-        assert set(ready) == {"event", "pid", "namesrv", "console"}
+        assert set(ready) == {"event", "pid", "namesrv", "console", "faults"}
         assert httpx.get(f"http://{ready['console']}/health/ready").status_code == 200
         process.send_signal(signal.SIGTERM)
         _, errors = process.communicate(timeout=20)

@@ -46,11 +46,13 @@ def motelog_lines(*arguments: str, input: str | None = None) -> list[dict[str, A
 
 
 @contextmanager
-def started_motelog(*arguments: str) -> Iterator[subprocess.Popen[str]]:
+def started_motelog(
+    *arguments: str, stdin: int = subprocess.DEVNULL
+) -> Iterator[subprocess.Popen[str]]:
     """Run a command whose output is read meanwhile; what has not ended by then is killed."""
     process = subprocess.Popen(
         [sys.executable, "-m", "motelog", *arguments],
-        stdin=subprocess.DEVNULL,
+        stdin=stdin,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

@@ -268,7 +268,7 @@ class SimulatedDisk:
         return _NoLock()
 
     def disk_usage(self, path: str) -> DiskUsage:
-        return DiskUsage(10.0, 1 << 40)
+        return DiskUsage(1 << 40, (1 << 40) * 10 // 9)
 
     def is_cached(self, path: str, positions: Sequence[int]) -> bool:
         return True

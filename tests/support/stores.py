@@ -159,7 +159,7 @@ class RecordingStorage(OsStorage):
         self.calls: list[tuple[str, str]] = []
         self.fail_at: dict[str, tuple[int, OSError]] = {}
         self.used_percent = 10.0
-        self.free_bytes = 1 << 40
+        self.free_bytes = 1 << 30
 
     def note(self, call: str, path: str) -> None:
         self.calls.append((call, path))
@@ -216,7 +216,7 @@ class RecordingStorage(OsStorage):
 
     def disk_usage(self, path: str) -> DiskUsage:
         self.note("disk_usage", path)
-        return DiskUsage(self.used_percent, self.free_bytes)
+        return DiskUsage(self.free_bytes, int(self.free_bytes * 100 / (100 - self.used_percent)))
 
 
 class _RecordingRegion:

@@ -77,6 +77,15 @@ BROKER_METRICS: Final[Mapping[str, Shown]] = {
     "store_queue_files_aside_now": gauge(
         "store_queue_files_aside", "ConsumeQueue files in quarantine, which are being rebuilt."
     ),
+    "store_messages_refused_full": counter(
+        "store_messages_refused_full", "Messages refused, as the disk is over its limit."
+    ),
+    "store_full_now": gauge("store_full", "1 while appends are refused for that."),
+    "store_disk_total_bytes_now": gauge("store_disk_total_bytes", "Size of the store's disk."),
+    "store_disk_free_bytes_now": gauge("store_disk_free_bytes", "What is free of it."),
+    "store_disk_reserve_bytes_now": gauge(
+        "store_disk_reserve_bytes", "What must stay free: with less, appends are refused."
+    ),
     "store_dispatch_behind_bytes_now": gauge(
         "store_dispatch_behind_bytes", "Log that no index file has yet."
     ),

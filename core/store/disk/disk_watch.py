@@ -1,7 +1,11 @@
 """Whether the disk has room for appends: looked at each second.
 
-Owns: DiskWatch: the two limits, the reason to refuse. Must not touch: appends, calls that find no
-room.
+Owns: DiskWatch: the limit, the reason to refuse, how much was refused. Must not touch: appends,
+calls that find no room.
+
+    limit:  free < the larger of  disk_free_bytes_min
+                                  (100 - disk_used_percent_max) % of the disk, of which no more than
+                                  disk_counted_bytes_max counts
 """
 
 from __future__ import annotations
@@ -15,16 +19,43 @@ from motelog.core.store.disk.files import DiskUsage, Storage
 
 logger = logging.getLogger(__name__)
 
+#: For how many looks a call that found no room is a reason, if none does after it.
+NO_ROOM_LOOKS = 10
+
 
 class DiskWatch:
-    """``usage`` and ``full_reason`` are as of the last look."""
+    """``usage``, ``reserve_bytes`` and ``full_reason`` are as of the last look."""
 
     def __init__(self, storage: Storage, config: StoreConfig) -> None:
         self._storage = storage
         self._config = config
-        self.usage = DiskUsage(0.0, 0)
+        self.usage = DiskUsage(0, 0)
+        #: What must be free for appends to be accepted.
+        self.reserve_bytes = 0
         #: Why appends are refused until there is space again; None while there is.
         self.full_reason: str | None = None
+        #: Messages refused since the start, for whichever lack of room.
+        self.refused_count = 0
+        self._refused_before = 0
+        self._no_room_reason: str | None = None
+        self._no_room_looks = 0
+
+    @property
+    def fault(self) -> str | None:
+        """What an operator has to know and do while messages are refused; None while they fit."""
+        reason = self.full_reason or self._no_room_reason
+        if reason is None:
+            return None
+        return (
+            f"{reason}: messages are refused until there is room; free space on the disk of "
+            f"{self._config.directory}, or lower broker.store.retention_hours"
+        )
+
+    def refuse(self, count: int, no_room_reason: str | None = None) -> None:
+        """Note refused messages; ``no_room_reason`` is what a call said that found no room."""
+        self.refused_count += count
+        if no_room_reason is not None:
+            self._no_room_reason, self._no_room_looks = no_room_reason, NO_ROOM_LOOKS
 
     async def run(self) -> None:
         """Look each interval, in a thread, until cancelled."""
@@ -36,13 +67,20 @@ class DiskWatch:
         """Refuse appends while the disk is nearly full; accept them again when it is not."""
         reason = self._reason_to_refuse()
         if reason is not None and self.full_reason is None:
+            self._refused_before = self.refused_count
             logger.warning(
-                "appends are refused and reads go on, until there is space: free some reason=%s",
-                reason,
-            )
+                "appends are refused and reads go on, until there is space: free some directory=%s "
+                "reason=%s",
+                self._config.directory, reason,
+            )  # fmt: skip
         elif reason is None and self.full_reason is not None:
-            logger.warning("appends are accepted again")
+            refused_count = self.refused_count - self._refused_before
+            logger.warning("appends are accepted again messages_refused=%d", refused_count)
         self.full_reason = reason
+        if self._no_room_looks:
+            self._no_room_looks -= 1
+        else:
+            self._no_room_reason = None
 
     def _reason_to_refuse(self) -> str | None:
         config = self._config
@@ -50,11 +88,16 @@ class DiskWatch:
             usage = self._storage.disk_usage(config.directory)
         except OSError as exc:
             return f"how full the disk is cannot be told: {exc}"
-        self.usage = usage
-        if usage.used_percent > config.disk_used_percent_max:
-            limit = config.disk_used_percent_max
-            return f"the disk is {usage.used_percent:.1f} % full, the limit is {limit} %"
-        if usage.free_bytes < config.disk_free_bytes_min:
-            limit = config.disk_free_bytes_min
-            return f"the disk has {usage.free_bytes} bytes free, the limit is {limit}"
-        return None
+        share = usage.share_bytes(100 - config.disk_used_percent_max, config.disk_counted_bytes_max)
+        self.usage, self.reserve_bytes = usage, max(share, config.disk_free_bytes_min)
+        if usage.free_bytes >= self.reserve_bytes:
+            return None
+        limit = 100 * max(0.0, 1 - self.reserve_bytes / max(usage.total_bytes, 1))
+        return (
+            f"disk {usage.used_percent:.1f} % full, limit {limit:.4g} %; "
+            f"{_size(usage.free_bytes)} free, {_size(self.reserve_bytes)} needed"
+        )
+
+
+def _size(count: int) -> str:
+    return f"{count / 2**30:.1f} GiB" if count >= 2**30 else f"{count / 2**20:.0f} MiB"

@@ -83,9 +83,17 @@ Piece = tuple[str, int, bytes]  # (path, position in the file, what goes there)
 class DiskUsage:
     """How full the disk is, as ``df`` counts it: blocks that only root may use are not free."""
 
-    used_percent: float
     free_bytes: int
-    total_bytes: int = 0
+    total_bytes: int
+
+    @property
+    def used_percent(self) -> float:
+        used_bytes = self.total_bytes - self.free_bytes
+        return 100 * used_bytes / self.total_bytes if self.total_bytes else 100.0
+
+    def share_bytes(self, percent: int, counted_bytes_max: int) -> int:
+        """Return a share of the disk, or of ``counted_bytes_max`` if the disk is larger."""
+        return percent * min(self.total_bytes, counted_bytes_max) // 100
 
 
 class Region(Protocol):
@@ -337,11 +345,8 @@ class OsStorage:
 
     def disk_usage(self, path: str) -> DiskUsage:
         stat = os.statvfs(path)
-        used = stat.f_blocks - stat.f_bfree
-        total = used + stat.f_bavail
-        used_percent = 100 * used / total if total else 100.0
-        free_bytes, total_bytes = stat.f_bavail * stat.f_frsize, total * stat.f_frsize
-        return DiskUsage(used_percent, free_bytes, total_bytes)
+        total = stat.f_blocks - stat.f_bfree + stat.f_bavail
+        return DiskUsage(stat.f_bavail * stat.f_frsize, total * stat.f_frsize)
 
     def is_cached(self, path: str, positions: Sequence[int]) -> bool:
         byte = [bytearray(1)]

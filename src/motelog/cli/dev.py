@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from motelog.cli.output import CliError, write, write_json
+from motelog.cli.output import CliError, LogFormat, LogLevel, ready_text, write, write_json
 
 if TYPE_CHECKING:
     from motelog.config import MotelogConfig
@@ -32,6 +32,7 @@ LISTEN_VARIABLES = {
     "--admin": "MOTELOG__ADMIN__LISTEN",
 }
 DIRECTORY_VARIABLE = "MOTELOG__BROKER__STORE__DIRECTORY"
+LOG_VARIABLES = {"level": "MOTELOG__LOG__LEVEL", "format": "MOTELOG__LOG__FORMAT"}
 FLUSH_VARIABLE = "MOTELOG__BROKER__STORE__FLUSH"
 WORKERS_VARIABLE = "MOTELOG__GATEWAY__WORKERS"
 # All roles run here, whatever a variable says.
@@ -89,6 +90,22 @@ def dev(
             show_envvar=False,
         ),
     ] = Flush.ASYNC,
+    log_level: Annotated[
+        LogLevel,
+        typer.Option(
+            help="The least that the log has.",
+            envvar=LOG_VARIABLES["level"],
+            show_envvar=False,
+        ),
+    ] = LogLevel.INFO,
+    log_format: Annotated[
+        LogFormat,
+        typer.Option(
+            help="The log's lines, on standard error.",
+            envvar=LOG_VARIABLES["format"],
+            show_envvar=False,
+        ),
+    ] = LogFormat.TEXT,
     json: Annotated[
         bool,
         typer.Option(
@@ -104,6 +121,9 @@ def dev(
     import shutil
     import tempfile
 
+    # Now: from the making of the folder to the first look at signals little time may pass.
+    import motelog.cli.serve  # noqa: F401  # imports what takes longest
+
     if ephemeral and data is not None:
         raise CliError("--data and --ephemeral exclude each other", status=2)
     listen = {"--mqtt": mqtt, "--namesrv": namesrv, "--broker": broker, "--admin": admin}
@@ -112,7 +132,8 @@ def dev(
     if ephemeral:
         directory = Path(tempfile.mkdtemp(prefix="motelog-"))
     try:
-        config = _config(listen, directory, ephemeral=ephemeral, flush=flush, workers=workers)
+        log = {"level": log_level.value, "format": log_format.value}
+        config = _config(listen, directory, log, ephemeral=ephemeral, flush=flush, workers=workers)
         _serve(config, directory, json=json)
     finally:
         if ephemeral:
@@ -130,7 +151,13 @@ def _check_addresses(listen: dict[str, str]) -> None:
 
 
 def _config(
-    listen: dict[str, str], directory: Path, *, ephemeral: bool, flush: Flush, workers: int
+    listen: dict[str, str],
+    directory: Path,
+    log: dict[str, str],
+    *,
+    ephemeral: bool,
+    flush: Flush,
+    workers: int,
 ) -> MotelogConfig:
     from motelog.config import config_of
 
@@ -146,9 +173,10 @@ def _config(
         "broker": {"listen": listen["--broker"], "store": store},
         "gateway": {"listen": listen["--mqtt"], "workers": workers},
         "admin": {"listen": listen["--admin"]},
+        "log": log,
     }
-    settled = {*LISTEN_VARIABLES.values(), DIRECTORY_VARIABLE, FLUSH_VARIABLE, WORKERS_VARIABLE}
-    settled.add(ROLES_VARIABLE)
+    settled = {*LISTEN_VARIABLES.values(), *LOG_VARIABLES.values()}
+    settled |= {DIRECTORY_VARIABLE, FLUSH_VARIABLE, WORKERS_VARIABLE, ROLES_VARIABLE}
     return config_of(table, name="motelog dev", fixed=settled)
 
 
@@ -164,7 +192,7 @@ def _serve(config: MotelogConfig, directory: Path, *, json: bool) -> None:
         else:
             write(_ready_text(roles, directory, broker.store.promise))
 
-    serve(config, ready, OPTION_OF_ROLE, json=json)
+    serve(config, ready, OPTION_OF_ROLE, json=json, source="motelog dev")
 
 
 def ready_line(roles: Roles, directory: Path) -> dict[str, object]:
@@ -184,6 +212,7 @@ def ready_line(roles: Roles, directory: Path) -> dict[str, object]:
         "workers": roles.workers,
         "data": str(directory.absolute()),
         "data_bytes": _used_bytes(directory),
+        "faults": roles.faults(),
     }
 
 
@@ -208,11 +237,11 @@ def _ready_text(roles: Roles, directory: Path, promise: str) -> str:
     used = f"{used_bytes / 1024**2:,.0f} MiB of the disk"
     processes = f" ({roles.workers} processes)" if roles.workers > 1 else ""
     namesrv = "" if line["namesrv"] == "127.0.0.1:9876" else f" --namesrv {line['namesrv']}"
-    return f"""Motelog is ready.
+    return f"""{ready_text(roles.faults())}
   MQTT         {line["mqtt"]}{processes}
   name server  {line["namesrv"]}
   broker       {line["broker"]}
-  admin        http://{line["admin"]}/health/ready  /metrics
+  admin        http://{line["admin"]}/  /health/ready  /metrics
   messages     {line["data"]} ({used})
                {promise}
 

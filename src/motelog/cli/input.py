@@ -1,33 +1,43 @@
-"""Message bodies from an option or from standard input, shared by ``pub`` and ``produce``."""
+"""Message bodies from an option or from standard input, shared by ``pub`` and ``produce``.
+
+Owns: reading standard input. Must not touch: what a body becomes.
+"""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
 
+READ_BYTES = 65_536
+
 
 async def bodies(message: str | None, count: int) -> AsyncIterator[bytes]:
     """Yield ``message`` ``count`` times; without one, each line of standard input."""
-    import sys
-
-    import trio
-
     if message is not None:
         for _ in range(count):
             yield message.encode()
         return
-    read = sys.stdin.buffer.readline
-    while line := await trio.to_thread.run_sync(read, abandon_on_cancel=True):
-        yield line.rstrip(b"\r\n")
+    rest: list[bytes] = []
+    async for part in _parts():
+        *complete, last = part.split(b"\n")
+        for line in complete:
+            yield b"".join((*rest, line)).rstrip(b"\r")
+            rest.clear()
+        rest.append(last)
+    if line := b"".join(rest).rstrip(b"\r"):
+        yield line
 
 
 async def whole() -> bytes:
     """Return all of standard input."""
+    return b"".join([part async for part in _parts()])
+
+
+async def _parts() -> AsyncIterator[bytes]:
+    """Yield what comes on standard input, as it comes."""
     import os
 
     import trio
 
-    parts: list[bytes] = []
     # The descriptor and not sys.stdin: an abandoned thread would keep the buffer's lock at exit.
-    while part := await trio.to_thread.run_sync(os.read, 0, 65_536, abandon_on_cancel=True):
-        parts.append(part)
-    return b"".join(parts)
+    while part := await trio.to_thread.run_sync(os.read, 0, READ_BYTES, abandon_on_cancel=True):
+        yield part

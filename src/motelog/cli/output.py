@@ -7,10 +7,23 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from enum import StrEnum
 from typing import Any, NoReturn
 
 from motelog.core.errors import MotelogError
+
+
+class LogLevel(StrEnum):
+    DEBUG = "debug"
+    INFO = "info"
+    WARNING = "warning"
+    ERROR = "error"
+
+
+class LogFormat(StrEnum):
+    TEXT = "text"
+    JSON = "json"
 
 
 class CliError(MotelogError):
@@ -51,6 +64,15 @@ def write_error(message: str, remedy: str | None = None) -> None:
     if remedy is not None:
         sys.stderr.write(f"  {remedy}\n")
     sys.stderr.flush()
+
+
+def ready_text(faults: Mapping[str, str]) -> str:
+    """Return the first lines of what a server says when it has started."""
+    if not faults:
+        return "Motelog is ready."
+    return "\n".join(
+        ["Motelog runs, and is not ready:", *(f"  {fault}" for fault in faults.values())]
+    )
 
 
 def table(rows: Sequence[tuple[str, ...]], *, right: frozenset[int] = frozenset()) -> str:

@@ -1,23 +1,30 @@
 """Running roles in the foreground until a signal: shared by ``dev`` and ``up``.
 
-Owns: signals, turning a taken port into an error that helps. Must not touch: the roles.
+Owns: signals, the lines of start and stop, turning a taken port into an error that helps.
+Must not touch: the roles.
 """
 
 from __future__ import annotations
 
 import logging
+import os
 import signal
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
 
 import trio
 
+from motelog import __version__, logs
 from motelog.cli.output import CliError, write_error, write_json
 from motelog.config import MotelogConfig
+from motelog.core.addresses import format_address
 from motelog.core.errors import MotelogError, leaves
 from motelog.core.store.disk.files import NO_ROOM, no_room_text
 from motelog.core.store.state.progress import OnProgress, StartProgress
 from motelog.roles import CannotListenError, PortTakenError, Roles, run_roles
+
+logger = logging.getLogger(__name__)
 
 
 def serve(
@@ -26,21 +33,23 @@ def serve(
     option_of_role: Mapping[str, str],
     *,
     json: bool,
+    source: str,
 ) -> None:
-    """Run the roles until SIGINT or SIGTERM; call ``ready`` once when all have started.
+    """Run the roles until a signal; call ``ready`` once when all have started.
 
     A start that takes long says every two seconds how far it is: on standard error for people, or
     with ``json`` as a line on standard output. ``option_of_role`` names the option that moves a
-    role to another address.
+    role to another address; ``source`` is where the configuration is from.
     """
-    logging.basicConfig(
-        level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s %(message)s"
-    )
+    logs.set_up(config.log)
+    run = _Run(config, ready, source)
     try:
-        trio.run(_serve, config, ready, _show_json if json else _show)
+        trio.run(run.serve, _show_json if json else _show)
     except BaseException as exc:
+        run.note_stop(_reason(exc))
         _raise_helpful(exc, option_of_role)
         raise
+    run.note_stop(run.reason)
 
 
 def _show(progress: StartProgress) -> None:
@@ -51,18 +60,61 @@ def _show_json(progress: StartProgress) -> None:
     write_json({"event": "starting", **asdict(progress)})
 
 
-async def _serve(
-    config: MotelogConfig, ready: Callable[[Roles], None], on_progress: OnProgress
-) -> None:
-    with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(_cancel_at_signal, signals, nursery.cancel_scope)
-            ready(await nursery.start(run_roles, config, on_progress))
+class _Run:
+    """One run of the roles, with a line in the log when it has started and when it has stopped."""
+
+    def __init__(self, config: MotelogConfig, ready: Callable[[Roles], None], source: str) -> None:
+        self._config = config
+        self._ready = ready
+        self._source = source
+        self._began_s = time.monotonic()
+        self.reason = "ended"
+
+    async def serve(self, on_progress: OnProgress) -> None:
+        with trio.open_signal_receiver(*_ending_signals()) as signals:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._cancel_at_signal, signals, nursery.cancel_scope)
+                roles = await nursery.start(run_roles, self._config, on_progress)
+                self._note_start(roles)
+                self._ready(roles)
+
+    async def _cancel_at_signal(self, signals: object, scope: trio.CancelScope) -> None:
+        async for number in signals:  # type: ignore[attr-defined]  # trio names no public type
+            self.reason = signal.Signals(number).name
+            scope.cancel()
+
+    def _note_start(self, roles: Roles) -> None:
+        broker = self._config.broker if "broker" in roles.addresses else None
+        logger.info(
+            "the server has started version=%s pid=%d config=%s data=%s roles=%s start_s=%.1f",
+            __version__,
+            os.getpid(),
+            self._source,
+            os.path.abspath(broker.store.directory) if broker is not None else "none",
+            ",".join(f"{role}@{format_address(*at)}" for role, at in roles.addresses.items()),
+            time.monotonic() - self._began_s,
+        )
+
+    def note_stop(self, reason: str) -> None:
+        ran_s = time.monotonic() - self._began_s
+        logger.info("the server has stopped reason=%s ran_s=%.1f", reason, ran_s)
 
 
-async def _cancel_at_signal(signals: object, scope: trio.CancelScope) -> None:
-    async for _ in signals:  # type: ignore[attr-defined]  # trio names no public type for it
-        scope.cancel()
+def _reason(exc: BaseException) -> str:
+    first = leaves(exc)[0]
+    return f"{type(first).__name__}: {first}"
+
+
+def _ending_signals() -> list[signal.Signals]:
+    """Return the signals that end the process in order.
+
+    SIGHUP is one of them: the terminal has gone. It may come to mean that the configuration is read
+    again. Under nohup it is ignored, and stays so.
+    """
+    signals = [signal.SIGINT, signal.SIGTERM]
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+        signals.append(signal.SIGHUP)
+    return signals
 
 
 def _raise_helpful(exc: BaseException, option_of_role: Mapping[str, str]) -> None:

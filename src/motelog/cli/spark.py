@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from motelog.cli.output import CliError, stop, write
+from motelog.cli.output import CliError, stop, write, write_error
+
+if TYPE_CHECKING:
+    import threading
+
+# A job that takes longer after Ctrl-C is left behind. Its checkpoint says how far it is.
+STOP_WITHIN_S = 10.0
 
 spark = typer.Typer(
     help="Run Spark jobs on messages.",
@@ -58,4 +65,45 @@ def run(
         raise CliError("pyspark is not installed", remedy="pip install 'motelog[spark]'")
     if find_java() is None:
         raise CliError("Spark needs Java 17 or 21", remedy="apt install openjdk-17-jre-headless")
-    stop(jobs.run(name, context.args))
+    stop(run_until_interrupt(lambda wanted: jobs.run(name, context.args, wanted), name))
+
+
+def run_until_interrupt(
+    job: Callable[[threading.Event], int], name: str, *, stop_within_s: float = STOP_WITHIN_S
+) -> int:
+    """Return the exit status of a job; at Ctrl-C set its event, wait, and go on with the interrupt.
+
+    The job has a thread of its own. In the main one pyspark would take SIGINT for itself and raise
+    KeyboardInterrupt in the middle of calls to the JVM, which log it and do not survive it.
+    """
+    import os
+    import threading
+
+    from motelog.cli.main import INTERRUPTED_STATUS
+
+    statuses: list[int] = []
+    errors: list[BaseException] = []
+    wanted, done = threading.Event(), threading.Event()
+
+    def work() -> None:
+        try:
+            statuses.append(job(wanted))
+        except BaseException as exc:  # raised again below, in the thread that it is meant for
+            errors.append(exc)
+        finally:
+            done.set()
+
+    try:
+        threading.Thread(target=work, name=name, daemon=True).start()
+        done.wait()
+    except KeyboardInterrupt:
+        write_error(f"{name} is interrupted and stops")
+        wanted.set()
+        if not done.wait(stop_within_s):
+            # The interpreter's end would wait for what pyspark does in that thread. The JVM ends
+            # itself when this process has gone.
+            os._exit(INTERRUPTED_STATUS)
+        raise
+    if errors:
+        raise errors[0]
+    return statuses[0]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from motelog.cli.output import write, write_json
+from motelog.cli.output import LogFormat, LogLevel, ready_text, write, write_json
 
 if TYPE_CHECKING:
     from motelog.roles import Roles
@@ -22,6 +22,12 @@ OPTION_OF_ROLE = {
 
 def up(
     config: Annotated[Path, typer.Option("--config", metavar="FILE", help="TOML file.")],
+    log_level: Annotated[
+        LogLevel | None, typer.Option(help="The least that the log has. [default: log.level]")
+    ] = None,
+    log_format: Annotated[
+        LogFormat | None, typer.Option(help="The log's lines. [default: log.format]")
+    ] = None,
     json: Annotated[
         bool,
         typer.Option(
@@ -30,11 +36,16 @@ def up(
     ] = False,
 ) -> None:
     """Run the roles that a configuration file names."""
+    from msgspec.structs import replace
+
     from motelog.cli.serve import serve
     from motelog.config import load_config
     from motelog.core.addresses import format_address
 
     loaded = load_config(config)
+    given = {"level": log_level, "format": log_format}
+    log = replace(loaded.log, **{key: value.value for key, value in given.items() if value})
+    loaded = replace(loaded, log=log)
 
     def ready(roles: Roles) -> None:
         addresses = {role: format_address(*address) for role, address in roles.addresses.items()}
@@ -42,9 +53,10 @@ def up(
             import os
 
             workers = {"workers": roles.workers} if "gateway" in addresses else {}
-            write_json({"event": "ready", "pid": os.getpid(), **addresses, **workers})
+            more = {**workers, "faults": roles.faults()}
+            write_json({"event": "ready", "pid": os.getpid(), **addresses, **more})
             return
-        write("Motelog is ready.")
+        write(ready_text(roles.faults()))
         for role, address in addresses.items():
             is_several = role == "gateway" and roles.workers > 1
             processes = f" ({roles.workers} processes)" if is_several else ""
@@ -52,4 +64,4 @@ def up(
         if loaded.broker is not None:
             write(f"Messages are {loaded.broker.store.promise}.")
 
-    serve(loaded, ready, OPTION_OF_ROLE, json=json)
+    serve(loaded, ready, OPTION_OF_ROLE, json=json, source=str(config.absolute()))

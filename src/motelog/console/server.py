@@ -2,6 +2,8 @@
 
 Owns: the listening socket and the routes. Must not touch: what is healthy (health.py) or counted.
 
+    GET /               the first page, for a browser (``page``)
+    GET /status         what it shows, as JSON (``status``)
     GET /health/live    200 while the process answers
     GET /health/ready   200 when all roles take work, else 503; {"ready": bool, "faults": {...}}
     GET /metrics        Prometheus text
@@ -18,13 +20,15 @@ from hypercorn.config import Config
 from hypercorn.trio import serve
 from starlette.applications import Starlette
 from starlette.requests import Request
-from starlette.responses import JSONResponse, PlainTextResponse, Response
+from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
 from motelog.config import AdminConfig
+from motelog.console import page
 from motelog.console.gateway import GatewayRoutes
 from motelog.console.health import Health
 from motelog.console.process import LoopLag, build_readings
+from motelog.console.status import Status
 from motelog.core.addresses import parse_address
 from motelog.core.limited_log import LimitedLog
 from motelog.core.metrics import CONTENT_TYPE, Registry
@@ -59,7 +63,12 @@ class Console:
     """The admin listener as a service; ``address`` is known once started."""
 
     def __init__(
-        self, config: AdminConfig, health: Health, registry: Registry, gateway: GatewayRoutes
+        self,
+        config: AdminConfig,
+        health: Health,
+        registry: Registry,
+        gateway: GatewayRoutes,
+        status: Status,
     ) -> None:
         self._config = config
         self._health = health
@@ -68,6 +77,7 @@ class Console:
         registry.add_readings("motelog", build_readings)
         registry.add_readings("motelog", self._loop_lag.readings)
         self._gateway = gateway
+        self._status = status
         self.address: tuple[str, int] = parse_address(config.listen)
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
@@ -83,6 +93,7 @@ class Console:
         config.include_server_header = False
         # Its start message would be a second, differently formatted line about our address.
         config.errorlog = logging.getLogger(__name__ + ".http")
+        config.errorlog.setLevel(logging.WARNING)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._loop_lag.run)
             await nursery.start(serve, self.application(), config)
@@ -92,12 +103,20 @@ class Console:
         """Return the routes, also used without a socket in tests."""
         return Starlette(
             routes=[
+                Route("/", self._page),
+                Route("/status", self._shown_status),
                 Route("/health/live", self._live),
                 Route("/health/ready", self._ready),
                 Route("/metrics", self._metrics),
                 *self._gateway.routes(),
             ]
         )
+
+    async def _page(self, request: Request) -> Response:
+        return HTMLResponse(page.HTML, headers=page.HEADERS)
+
+    async def _shown_status(self, request: Request) -> Response:
+        return JSONResponse(self._status.read(), headers={"Cache-Control": "no-store"})
 
     async def _live(self, request: Request) -> Response:
         return PlainTextResponse("ok\n")

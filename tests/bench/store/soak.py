@@ -54,7 +54,7 @@ class SmallDisk(OsStorage):
 
     def disk_usage(self, path: str) -> DiskUsage:
         used = sum(entry.size for entry in self.list_directory(f"{path}/commitlog"))
-        return DiskUsage(100 * used / self._size_bytes, max(self._size_bytes - used, 0))
+        return DiskUsage(max(self._size_bytes - used, 0), self._size_bytes)
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ import logging
 import pytest
 import trio
 
-from motelog.core.limited_log import LimitedLog
+from motelog.core.limited_log import LimitedByKey, LimitedLog
 
 
 class Seconds:
@@ -29,6 +29,29 @@ def test_lines_above_the_rate_are_held_back_and_counted(caplog: pytest.LogCaptur
     seconds.now = 10.0
     log.warning("line 6")
     assert caplog.messages[2:] == ["log lines of one kind held back count=4", "line 6"]
+
+
+def test_a_key_has_one_line_in_a_period_with_the_events_since(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    seconds = Seconds()
+    log = LimitedByKey(logging.getLogger("x"), period_s=10, keys_max=2, monotonic_s=seconds)
+
+    def refuse(client_id: str, count: int) -> None:
+        log.warning(client_id, "refused client_id=%s publishes=%d", client_id, count=count)
+
+    for _ in range(500):
+        refuse("a", 2)
+    refuse("b", 1)
+    seconds.now = 10.0
+    refuse("a", 1)
+    refuse("c", 1)
+    assert caplog.messages == [
+        "refused client_id=a publishes=2",
+        "refused client_id=b publishes=1",
+        "refused client_id=a publishes=999",
+        "refused client_id=c publishes=1",
+    ]
 
 
 def test_the_boundary_logs_a_fault_with_its_traceback(caplog: pytest.LogCaptureFixture) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import logging
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -25,12 +26,15 @@ failures: dict[str, BaseException] = {}
 readiness: list[bool] = []
 
 
+DISK = SimpleNamespace(fault=None)
+
+
 class FakeService:
     name = ""
     metrics = type(
         "FakeMetrics", (), {"sample": staticmethod(dict), "histograms": staticmethod(dict)}
     )
-    api = type("FakeApi", (), {"fence_reason": None})
+    api = type("FakeApi", (), {"fence_reason": None, "disk": DISK})
     is_registered = True
     operator = object()
 
@@ -226,6 +230,27 @@ async def test_a_long_start_is_told_to_health_and_to_whoever_asked(
     assert told == [progress]
 
 
+async def test_a_start_that_takes_long_can_be_cancelled(
+    autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ended: list[str] = []
+
+    class Waiting(FakeService):
+        name = "gateway"
+
+        async def run(self, *, task_status: trio.TaskStatus[None]) -> None:
+            try:
+                await trio.sleep_forever()
+            finally:
+                ended.append("gateway")
+
+    monkeypatch.setattr(roles, "Gateway", Waiting)
+    with trio.move_on_after(1) as scope:
+        await run_roles(config())
+    assert scope.cancelled_caught
+    assert ended == ["gateway"]
+
+
 def test_health_says_what_is_missing() -> None:
     health = Health()
     health.starting("broker")
@@ -238,7 +263,7 @@ def test_health_says_what_is_missing() -> None:
     assert health.faults() == {"store": "fenced"}
 
 
-async def test_fenced_store_and_lost_registration_end_readiness(
+async def test_fenced_store_full_disk_and_lost_registration_end_readiness(
     autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: list[Health] = []
@@ -257,8 +282,10 @@ async def test_fenced_store_and_lost_registration_end_readiness(
         assert health.faults() == {}
         monkeypatch.setattr(FakeService.api, "fence_reason", "a write failed")
         monkeypatch.setattr(FakeService, "is_registered", False)
+        monkeypatch.setattr(DISK, "fault", "disk 91 % full")
         assert health.faults() == {
             "store": "a write failed",
+            "disk": "disk 91 % full",
             "registration": "no name server has taken the last registration",
         }
         nursery.cancel_scope.cancel()

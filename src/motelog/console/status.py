@@ -1,0 +1,88 @@
+"""What the process says of itself at a glance: the JSON behind the first page.
+
+Owns: its members. Must not touch: HTTP, what is counted (it reads the metrics' registry).
+
+    {"version": "0.1.0", "time_ms": 1795365614123, "up_s": 12.5,
+     "ready": true, "faults": {},                 as /health/ready has them
+     "addresses": {"gateway": "127.0.0.1:1883", ...}, "data": "/var/lib/motelog" or null,
+     "now": {"connections": 2, "sessions": 3, "subscriptions": 4, ...},
+     "totals": {"mqtt_in": 17, "mqtt_out": 51, "mqtt_refused": 0, "queue_in": 4, "queue_out": 8},
+     "disk": {"total_bytes": ..., "free_bytes": ..., "reserve_bytes": ...} or null}
+
+A rate is the difference of two ``totals`` by that of their ``time_ms``. What this process does not
+run is missing from ``addresses``, ``now`` and ``totals``.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Any, Final
+
+from motelog import __version__
+from motelog.console.health import Health
+from motelog.core.addresses import format_address
+from motelog.core.metrics import Registry
+
+_NOW: Final = {
+    "sessions": "motelog_gateway_sessions",
+    "subscriptions": "motelog_gateway_subscriptions",
+    "retained_messages": "motelog_gateway_retained_messages",
+    "queue_clients": "motelog_broker_connections",
+}
+_TOTALS: Final = {
+    "mqtt_in": "motelog_gateway_publishes_received",
+    "mqtt_out": "motelog_gateway_messages_delivered",
+    "mqtt_refused": "motelog_gateway_publishes_refused",
+    "queue_in": "motelog_broker_messages_received",
+    "queue_out": "motelog_broker_messages_pulled",
+}
+_OPENED: Final = "motelog_gateway_connections_opened"
+_CLOSED: Final = "motelog_gateway_connections_closed"
+_DISK: Final = "motelog_broker_store_disk_"
+
+
+class Status:
+    """``addresses`` are those of the roles that have started, filled by ``motelog.roles``."""
+
+    def __init__(
+        self,
+        health: Health,
+        registry: Registry,
+        addresses: Mapping[Any, tuple[str, int]],
+        *,
+        data: str | None,
+    ) -> None:
+        self._health = health
+        self._registry = registry
+        self._addresses = addresses
+        self._data = data
+        self._began_s = time.monotonic()
+
+    def read(self) -> dict[str, Any]:
+        values = self._registry.values()
+        faults = self._health.faults()
+        now = {name: int(values[metric]) for name, metric in _NOW.items() if metric in values}
+        if _OPENED in values:
+            now["connections"] = int(values[_OPENED] - values[_CLOSED])
+        return {
+            "version": __version__,
+            "time_ms": time.time_ns() // 1_000_000,
+            "up_s": round(time.monotonic() - self._began_s, 1),
+            "ready": not faults,
+            "faults": faults,
+            "addresses": {role: format_address(*at) for role, at in self._addresses.items()},
+            "data": self._data,
+            "now": now,
+            "totals": {
+                name: int(values[metric]) for name, metric in _TOTALS.items() if metric in values
+            },
+            "disk": _disk(values),
+        }
+
+
+def _disk(values: Mapping[str, float]) -> dict[str, int] | None:
+    names = ("total_bytes", "free_bytes", "reserve_bytes")
+    if not values.get(f"{_DISK}total_bytes"):
+        return None  # no store in this process, or it has not looked yet
+    return {name: int(values[f"{_DISK}{name}"]) for name in names}
