@@ -1,9 +1,9 @@
 """``motelog``: the list of commands and how their errors end.
 
-Owns: the table of commands, exit statuses. Must not touch: any subject; a command's file is
+Owns: the table of commands. Must not touch: any subject; a command's file is
 imported when that command is called, so that ``motelog --help`` stays under 200 ms.
 
-    0 done    1 failed    2 wrong usage    78 wrong configuration    130 interrupted
+How a command ends is a ``Status``.
 """
 
 from __future__ import annotations
@@ -18,14 +18,12 @@ import typer
 from typer.core import TyperGroup
 
 from motelog.cli.output import CliError, write_error
-from motelog.core.errors import ConfigError, MotelogError, StoreFolderError
+from motelog.cli.status import Status, status_of
+from motelog.core.errors import ConfigError, MotelogError
 
 if TYPE_CHECKING:
     from typer._click import Command, Context
     from typer._click.formatting import HelpFormatter
-
-CONFIG_STATUS: Final = 78  # EX_CONFIG of sysexits.h
-INTERRUPTED_STATUS: Final = 130
 
 # Command -> what it is for; motelog/cli/<command>.py has a function or a Typer group of that name.
 COMMANDS: Final = {
@@ -111,24 +109,20 @@ def main() -> NoReturn:
 def _status(error: BaseException) -> int:
     """Say what an error means and return the exit status; raise it if nobody expected it."""
     match _telling(error):
-        case ConfigError() as exc:
-            write_error(f"the configuration cannot be used\n{exc}")
-            return CONFIG_STATUS
         case CliError() as exc:
             write_error(str(exc), exc.remedy)
             return exc.status
-        case StoreFolderError() as exc:
-            write_error(str(exc), "choose a folder that this user can write to")
-            return CONFIG_STATUS
         case MotelogError() as exc:
-            write_error(str(exc))
-            return 1
+            status, remedy = status_of(exc)
+            what = "the configuration cannot be used\n" if isinstance(exc, ConfigError) else ""
+            write_error(f"{what}{exc}", remedy)
+            return status
         case KeyboardInterrupt():
-            return INTERRUPTED_STATUS
+            return Status.INTERRUPTED
         case BrokenPipeError():
             # The reader of a pipe has gone; Python would complain again when it flushes at exit.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            return 1
+            return Status.FAILED
         case _:
             raise error
 
