@@ -123,7 +123,10 @@ def dev(
 
     # Now: from the making of the folder to the first look at signals little time may pass.
     import motelog.cli.serve  # noqa: F401  # imports what takes longest
+    from motelog.cli.config import tell_unread
+    from motelog.config import unread_variables
 
+    tell_unread(unread_variables())
     if ephemeral and data is not None:
         raise CliError("--data and --ephemeral exclude each other", status=2)
     listen = {"--mqtt": mqtt, "--namesrv": namesrv, "--broker": broker, "--admin": admin}
