@@ -194,18 +194,30 @@ def test_plain_output_is_for_people(motelog_stack: MotelogProcess) -> None:
         (["sub", "-t", "a", "--since", "1y"], 2, "--since '1y': use 90s"),
         (["sub", "-t", "a", "--since", "1h", "-V", "311"], 2, "needs --protocol-version mqttv5"),
         (["consume", "never-written", "--namesrv", "{namesrv}"], 1, "'never-written'"),
-        (["consume", "a", "--namesrv", "127.0.0.1:1"], 1, "no name server answered"),
+        (["consume", "a", "--namesrv", "127.0.0.1:1"], 4, "no name server answered"),
         (["consume", "a", "--sql", "a > 5 AND"], 1, "wrong at column 10: it ends too early"),
         (["consume", "a", "--sql", "a > 5", "--tags", "b"], 1, "tags and sql are both given"),
         (["consume", "a", "--from", "1y"], 2, "--from '1y': use begin, end, committed, 1h"),
         (["consume", "a", "--tags", "||"], 1, "'||' names no tag"),
-        (["produce", "bad topic", "-m", "x", "--namesrv", "{namesrv}"], 1, "'bad topic'"),
+        (["produce", "bad topic", "-m", "x", "--namesrv", "{namesrv}"], 2, "'bad topic'"),
         (["produce", "a", "-m", "x", "-p", "novalue"], 2, "'novalue' is not NAME=VALUE"),
         (["pub", "-t", "a", "-m", "x", "--to", "{namesrv}"], 1, "is this MQTT?"),
         (["sub", "-t", "a", "--seconds=0.1", "--count=1", "--to", "{mqtt}"], 1, "0 of 1 messages"),
         (["spark", "run", "nothing"], 2, "no Spark job is called 'nothing'"),
-        (["retained", "list", "--admin", "127.0.0.1:1"], 1, "admin listener with --admin"),
-        (["session", "list", "--admin", "127.0.0.1:1"], 1, "admin listener with --admin"),
+        (["retained", "list", "--admin", "127.0.0.1:1"], 4, "is it running? `motelog dev`"),
+        (["session", "list", "--admin", "127.0.0.1:1"], 4, "admin listener with HOST:PORT"),
+        (["session", "list", "--admin", "{mqtt}"], 4, "does not answer"),
+        (["retained", "get", "nothing", "--admin", "{admin}"], 3, "no retained message"),
+        (["retained", "delete", "nothing", "--admin", "{admin}"], 3, "no retained message"),
+        (["retained", "list", "--filter", "a/#/b", "--admin", "{admin}"], 2, "last level"),
+        (["session", "describe", "nobody", "--admin", "{admin}"], 3, "no session"),
+        (["session", "end", "nobody", "--admin", "{admin}"], 3, "no session"),
+        (["store", "inspect", "/nowhere"], 3, "holds no store"),
+        (["bench", "pub", "--to", "127.0.0.1:1"], 4, "is it running? `motelog dev`"),
+        (["bench", "connect", "--seconds", "x"], 2, "'x' is not a number of at least 0.1"),
+        (["dev", "--flush", "never"], 2, "'never' is not async or sync\n  see: motelog dev --h"),
+        (["session", "lst"], 2, "Did you mean 'list'"),
+        (["store", "verify"], 2, "missing argument 'DIR'"),
         (["verson"], 2, "Did you mean version?"),
         (["config", "check", "no-such-file"], 78, "no-such-file: cannot read: No such file"),
     ],
@@ -237,7 +249,33 @@ def test_help_lists_every_command_without_loading_the_runtime() -> None:
     assert not imported & {"trio", "msgspec", "numpy", "pyspark", "rich", "starlette", "asyncio"}
 
 
+def test_a_group_without_a_command_says_what_there_is() -> None:
+    for arguments in ([], ["store"]):
+        result = motelog(*arguments)
+        assert result.returncode == 2
+        assert result.stderr.startswith("Usage: motelog")
+
+
+@pytest.mark.parametrize(
+    ("words", "found"),
+    [
+        ("motelog ver", ["version"]),
+        ("motelog store ver", ["verify"]),
+        ("motelog dev --fl", ["--flush"]),
+        ("motelog dev --flush ", ["async", "sync"]),
+    ],
+)
+def test_a_shell_can_complete(words: str, found: list[str]) -> None:
+    environment = {
+        "_MOTELOG_COMPLETE": "complete_bash",
+        "COMP_WORDS": words,
+        "COMP_CWORD": str(words.count(" ")),
+    }
+    assert motelog(environment=environment).stdout.split() == found
+
+
 def test_version() -> None:
+    assert motelog("--version").stdout == f"motelog {package.__version__}\n"
     (found,) = motelog_lines("version", "--json")
     assert found["version"] == package.__version__
     assert set(found["kernels"].values()) <= {
