@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
+import socket
 import subprocess
 import tempfile
 import time
@@ -14,6 +16,7 @@ from typing import IO
 import pytest
 
 import motelog as package
+from motelog.cli import doctor
 from motelog.cli.main import COMMANDS
 from motelog.testing import MotelogProcess
 from tests.support.cli import motelog, motelog_lines, started_motelog
@@ -293,6 +296,21 @@ def test_doctor_reports_with_remedies() -> None:
     assert {"python", "compiler", "java", "mosquitto", "port 1883", "disk", "descriptors"} <= names
     assert "kernel motelog.core.records.append" in names
     assert motelog("doctor").stdout
+
+
+def test_doctor_knows_a_stack_of_ours_and_names_who_has_a_port(
+    motelog_stack: MotelogProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        ours, foreign = motelog_stack.mqtt[1], other.getsockname()[1]
+        monkeypatch.setattr(doctor, "PORTS", {ours: "--mqtt", foreign: "--broker"})
+        monkeypatch.setattr(doctor, "ADMIN_PORT", motelog_stack.admin[1])
+        first, second, stack = doctor._ports()
+    name = f"motelog dev (process {motelog_stack.pid})"
+    assert (first.level, first.text, first.remedy) == ("ok", f"used by {name}", None)
+    assert (second.level, f"(process {os.getpid()})" in second.text) == ("note", True)
+    assert "motelog dev --broker 127.0.0.1:0, or --auto-port" in str(second.remedy)
+    assert (stack.name, stack.level, stack.text) == ("stack", "ok", f"{name} is running and ready")
 
 
 def test_doctor_says_what_to_do_about_a_folder_that_cannot_be_used(tmp_path: Path) -> None:

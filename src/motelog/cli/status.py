@@ -46,6 +46,9 @@ def status_of(error: MotelogError) -> tuple[Status, str | None]:
             return Status.CONFIG, None
         case core.StoreFolderError():
             return Status.CONFIG, "choose a folder that this user can write to"
+        case core.StoreLockedError():
+            text = "stop that process, or keep messages elsewhere: motelog dev --data DIR"
+            return Status.FAILED, text
         case bridge.NoNameServerError():
             return Status.UNREACHABLE, IS_IT_RUNNING
         case bridge.RouteError():

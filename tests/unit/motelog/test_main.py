@@ -49,7 +49,13 @@ def end(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> int:
             "motelog: the configuration cannot be used\nf.toml:1: a\n",
         ),
         (CliError("what", remedy="do this", status=2), 2, "motelog: what\n  do this\n"),
-        (StoreLockedError("in use"), 1, "motelog: in use\n"),
+        (StoreError("broken"), 1, "motelog: broken\n"),
+        (
+            StoreLockedError("in use"),
+            1,
+            "motelog: in use\n"
+            "  stop that process, or keep messages elsewhere: motelog dev --data DIR\n",
+        ),
         (ExceptionGroup("n", [ExceptionGroup("m", [CliError("deep")])]), 1, "motelog: deep\n"),
         (KeyboardInterrupt(), 130, ""),
         (BaseExceptionGroup("n", [CliError("then"), KeyboardInterrupt()]), 130, ""),
