@@ -18,6 +18,7 @@ import pytest
 import motelog as package
 from motelog.cli import doctor
 from motelog.cli.main import COMMANDS
+from motelog.cli.tools import install_command
 from motelog.testing import MotelogProcess
 from tests.support.cli import motelog, motelog_lines, started_motelog
 
@@ -283,7 +284,7 @@ def test_version() -> None:
     assert found["version"] == package.__version__
     assert set(found["kernels"].values()) <= {
         "compiled",
-        "not installed (pip install motelog[spark])",
+        f"not installed ({install_command('spark')})",
     }
     assert motelog("version").stdout.startswith(f"motelog {package.__version__}\n")
 

@@ -97,6 +97,7 @@ def _compiler() -> Finding:
 
 def _kernels() -> list[Finding]:
     from motelog.cli.kernels import COMPILED, KERNELS, REFERENCE, kernel_states
+    from motelog.cli.tools import install_command
 
     findings = []
     for name, state in kernel_states().items():
@@ -106,7 +107,7 @@ def _kernels() -> list[Finding]:
             findings.append(Finding(f"kernel {name}", "note", state))
         else:
             level = "note" if state == REFERENCE else "fault"
-            remedy = "build it: pip install -e . (with a C compiler, without MOTELOG_PURE)"
+            remedy = f"build it: {install_command()} (with a C compiler, without MOTELOG_PURE)"
             findings.append(Finding(f"kernel {name}", level, state, remedy))
     return findings
 
@@ -125,11 +126,12 @@ def _java() -> Finding:
 
 
 def _pyspark() -> Finding:
-    from motelog.cli.tools import has_pyspark
+    from motelog.cli.tools import has_pyspark, install_command
 
     if has_pyspark():
         return Finding("pyspark", "ok", "installed")
-    return Finding("pyspark", "note", "not installed", "for Spark: pip install 'motelog[spark]'")
+    remedy = f"only needed for Spark: {install_command('spark')}"
+    return Finding("pyspark", "note", "not installed", remedy)
 
 
 def _mosquitto() -> Finding:

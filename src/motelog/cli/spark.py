@@ -51,7 +51,7 @@ def run(
     """Run a job. Options after its name are the job's own (try --help)."""
     import difflib
 
-    from motelog.cli.tools import find_java, has_pyspark
+    from motelog.cli.tools import find_java, has_pyspark, install_command
     from motelog.spark import run as jobs
 
     if name in ("-h", "--help"):
@@ -62,7 +62,7 @@ def run(
         hint = f"did you mean {close[0]}?" if close else f"there are: {', '.join(jobs.JOBS)}"
         raise CliError(f"no Spark job is called {name!r}", remedy=hint, status=2)
     if not has_pyspark():
-        raise CliError("pyspark is not installed", remedy="pip install 'motelog[spark]'")
+        raise CliError("pyspark is not installed", remedy=install_command("spark"))
     if find_java() is None:
         raise CliError("Spark needs Java 17 or 21", remedy="apt install openjdk-17-jre-headless")
     stop(run_until_interrupt(lambda wanted: jobs.run(name, context.args, wanted), name))
