@@ -44,7 +44,8 @@ class SendFailedError(ClientError):
     """
 
     def __init__(self, message: str, *, attempts: tuple[str, ...]) -> None:
-        super().__init__(f"{message}: {'; '.join(attempts)}")
+        # Attempts that ended alike are told once.
+        super().__init__(f"{message}: {'; '.join(dict.fromkeys(attempts))}")
         self.attempts = attempts
 
 
