@@ -61,6 +61,8 @@ def run(
         close = difflib.get_close_matches(name, jobs.JOBS, n=1)
         hint = f"did you mean {close[0]}?" if close else f"there are: {', '.join(jobs.JOBS)}"
         raise CliError(f"no Spark job is called {name!r}", remedy=hint, status=2)
+    # Help and wrong options end here, whether or not Spark is installed.
+    jobs.parser(name).parse_args(context.args)
     if not has_pyspark():
         raise CliError("pyspark is not installed", remedy=install_command("spark"))
     if find_java() is None:
