@@ -202,7 +202,7 @@ class GatewayConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
                 yield SectionFault(str(exc), ("namesrv",))
         longest = self.name_of(self.workers)
         if self.workers > 1 and len(longest) > NAME_MAX:
-            text = f"{longest} is too long a name for the last of {self.workers} workers"
+            text = f"name is too long for {self.workers} workers: {longest}"
             yield SectionFault(text, ("name", "workers"))
 
     def name_of(self, worker: int) -> str:
