@@ -81,7 +81,7 @@ def run_until_interrupt(
     import os
     import threading
 
-    from motelog.cli.main import INTERRUPTED_STATUS
+    from motelog.cli.status import Status
 
     statuses: list[int] = []
     errors: list[BaseException] = []
@@ -104,7 +104,7 @@ def run_until_interrupt(
         if not done.wait(stop_within_s):
             # The interpreter's end would wait for what pyspark does in that thread. The JVM ends
             # itself when this process has gone.
-            os._exit(INTERRUPTED_STATUS)
+            os._exit(Status.INTERRUPTED)
         raise
     if errors:
         raise errors[0]
