@@ -39,11 +39,13 @@ class RouteError(ClientError):
 class SendFailedError(ClientError):
     """No attempt to send was acknowledged; a message may still have been stored by one of them.
 
-    ``attempts`` has for each attempt which broker was asked and how it ended.
+    ``attempts`` has for each attempt which broker was asked and how it ended; the last one's error
+    is the cause.
     """
 
     def __init__(self, message: str, *, attempts: tuple[str, ...]) -> None:
-        super().__init__(f"{message}: {'; '.join(attempts)}")
+        # Attempts that ended alike are told once.
+        super().__init__(f"{message}: {'; '.join(dict.fromkeys(attempts))}")
         self.attempts = attempts
 
 

@@ -239,6 +239,7 @@ class Producer:
         attempts: list[str] = []
         avoided: set[str] = set()
         asked_at: float | None = None
+        last: Exception | None = None
         for attempt in range(self._retries + 1):
             remaining_s = deadline - trio.current_time()
             if remaining_s <= 0:
@@ -264,13 +265,16 @@ class Producer:
                 ):
                     raise
                 attempts.append(_describe(target, exc))
+                last = exc
             except RouteError as exc:
                 # A broker that restarts takes its topics with it for a moment.
                 if attempt == 0:
                     raise
                 attempts.append(_describe(target, exc))
+                last = exc
             except (RemotingError, NoNameServerError) as exc:
                 attempts.append(_describe(target, exc))
+                last = exc
             asked_at = trio.current_time()  # ask again: the route may have been wrong
             if not others:
                 await trio.sleep(min(RETRY_PAUSE_S * 2**attempt, max(0.0, deadline - asked_at)))
@@ -278,7 +282,7 @@ class Producer:
             f"message {message_id} for topic {topic!r} was not acknowledged within "
             f"{timeout_s:.3g} s and {len(attempts)} attempts",
             attempts=tuple(attempts),
-        )
+        ) from last
 
     async def _attempt(
         self,

@@ -2,19 +2,21 @@
 
 Owns: overriding by environment variables, checking a table against a Struct, finding the line that
 a fault is about, and the wording of faults. Must not touch: what any section means; a section
-checks the relation of its own fields in ``__post_init__`` by raising ValueError.
+checks its own fields and how they go together in ``__post_init__``, by ``refuse``.
 
     MOTELOG__BROKER__STORE__FLUSH=sync     overrides     [broker.store]  flush = "sync"
 
-Invariants: all faults of one load are found and reported together; nothing is ignored.
+Invariants: all faults of one load are found and reported together, also where a value is missing
+or of the wrong type: another stands in for it, and what follows from that is not reported.
 """
 
 from __future__ import annotations
 
 import difflib
 import json
+import sys
 import tomllib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -23,12 +25,12 @@ import msgspec
 from msgspec import inspect
 
 from motelog.core.errors import ConfigError
+from motelog.core.toml_lines import KeyPath, find_lines
+from motelog.core.units import Unit, unit_of
 
 ENVIRONMENT_PREFIX: Final = "MOTELOG__"
-CONFIG_EXIT_STATUS: Final = 78  # EX_CONFIG of sysexits.h
 
 S = TypeVar("S", bound=msgspec.Struct)
-KeyPath = tuple[str | int, ...]
 LeafCheck = Callable[[KeyPath, Any], str | None]
 
 
@@ -58,6 +60,30 @@ class ConfigFaultsError(ConfigError):
     def __init__(self, faults: list[ConfigFault]) -> None:
         super().__init__("\n".join(str(fault) for fault in faults))
         self.faults = tuple(faults)
+
+
+@dataclass(frozen=True, slots=True)
+class SectionFault:
+    """What a section finds wrong; ``keys`` are the keys below it (dotted) that it is about."""
+
+    message: str
+    keys: tuple[str, ...]
+
+
+class SectionFaultsError(ValueError):
+    """A section refuses its fields. It carries the section, whose other fields can be used."""
+
+    def __init__(self, section: msgspec.Struct, faults: list[SectionFault]) -> None:
+        super().__init__("; ".join(f"{fault.keys[0]}: {fault.message}" for fault in faults))
+        self.section = section
+        self.faults = tuple(faults)
+
+
+def refuse(section: msgspec.Struct, faults: Iterable[SectionFault]) -> None:
+    """Raise SectionFaultsError if there are any; for a section's ``__post_init__``."""
+    found = list(faults)
+    if found:
+        raise SectionFaultsError(section, found)
 
 
 def load_file(
@@ -113,42 +139,26 @@ def load_table(
     loader.override(table, kind, environment)
     section = loader.section(kind, table, ())
     if loader.faults:
-        raise ConfigFaultsError(loader.faults)
+        raise ConfigFaultsError(sorted(loader.faults, key=_reading_order))
     assert isinstance(section, kind)
     return section
 
 
-def find_lines(text: str) -> dict[KeyPath, int]:
-    """Return the line of each table header and key by its path, with the numbers of ``[[x]]``.
+def unread_variables(
+    kind: type[msgspec.Struct], environment: Mapping[str, str], *, prefix: str, known: Iterable[str]
+) -> dict[str, str | None]:
+    """Return the variables that begin with ``prefix`` but are not read, and what each may mean.
 
-    A scan of its own, because tomllib does not say where it found a value. It expects text that
-    tomllib has accepted; keys inside inline tables are not found: their faults get its line.
+    ``known`` are those that are read elsewhere. A wrong ``MOTELOG__`` variable is a fault instead.
     """
-    lines: dict[KeyPath, int] = {}
-    counts: dict[KeyPath, int] = {}
-    table: KeyPath = ()
-    open_text = ""  # the delimiter of a multi-line string that is still open
-    depth = 0  # brackets of a multi-line array that are still open
-    for number, line in enumerate(text.splitlines(), start=1):
-        if not open_text and depth == 0:
-            stripped = line.strip()
-            if stripped.startswith("[["):
-                path = _with_elements(_split_key(stripped[2:].partition("]]")[0]), counts)
-                counts[path] = counts.get(path, -1) + 1
-                table = (*path, counts[path])
-                lines.setdefault(path, number)
-                lines[table] = number
-                continue
-            if stripped.startswith("["):
-                table = _with_elements(_split_key(stripped[1:].partition("]")[0]), counts)
-                lines[table] = number
-                continue
-            if stripped and not stripped.startswith("#"):
-                path = (*table, *_split_key(stripped))
-                for end in range(len(table) + 1, len(path) + 1):
-                    lines.setdefault(path[:end], number)
-        open_text, depth = _scan_value(line, open_text, depth)
-    return lines
+    read = [*known, *_variables_of(kind, ENVIRONMENT_PREFIX)]
+    unread: dict[str, str | None] = {}
+    for name in sorted(environment):
+        is_ours = name.upper().startswith(prefix)
+        if is_ours and name not in known and not name.startswith(ENVIRONMENT_PREFIX):
+            close = difflib.get_close_matches(name.upper(), read, n=1, cutoff=0.8)
+            unread[name] = close[0] if close else None
+    return unread
 
 
 class _Loader:
@@ -160,6 +170,7 @@ class _Loader:
         self._lines = lines
         self._check = check
         self._variables: dict[KeyPath, str] = {}
+        self._failed: set[KeyPath] = set()
 
     def override(
         self, table: dict[str, Any], kind: type[msgspec.Struct], environment: Mapping[str, str]
@@ -184,26 +195,31 @@ class _Loader:
 
     def section(
         self, kind: type[msgspec.Struct], table: Mapping[str, Any], path: KeyPath
-    ) -> msgspec.Struct | None:
-        """Return the Struct of one table, or None after reporting its faults."""
+    ) -> msgspec.Struct:
+        """Return the Struct of one table; where its faults are reported, with stand-ins."""
         fields = {field.encode_name: field for field in msgspec.structs.fields(kind)}
-        faults_before = len(self.faults)
         values: dict[str, Any] = {}
         for key, value in table.items():
             if key not in fields:
                 self._report_unknown((*path, key), list(fields))
                 continue
-            values[fields[key].name] = self._value(fields[key].type, value, (*path, key))
+            at = (*path, key)
+            read = self._value(fields[key].type, value, at)
+            if at not in self._failed:
+                values[fields[key].name] = read
         for key, field in fields.items():
-            if field.required and key not in table:
-                self._report((*path, key), "missing", _describe(field.type))
-        if len(self.faults) > faults_before:
-            return None
+            if not field.required or field.name in values:
+                continue
+            if key not in table:
+                unit = _unit_at(field.type, (key,))
+                self._report((*path, key), "missing", _describe(field.type, unit))
+            values[field.name] = _stand_in(field.type)
         try:
             return kind(**values)
-        except ValueError as exc:  # the section's own check of how its fields go together
-            self._report(path, str(exc))
-            return None
+        except SectionFaultsError as exc:
+            for fault in exc.faults:
+                self._report_relation(path, fault)
+            return exc.section
 
     def _value(self, kind: Any, value: Any, path: KeyPath) -> Any:
         struct = _as_struct(kind)
@@ -221,18 +237,31 @@ class _Loader:
         return self._leaf(kind, value, path)
 
     def _leaf(self, kind: Any, value: Any, path: KeyPath) -> Any:
+        unit = _unit_at(kind, path)
         try:
+            number = _number(value, kind, unit) if unit is not None else value
             # A variable is text, so "8" is good for an integer there and nowhere else.
-            leaf = msgspec.convert(value, kind, strict=path not in self._variables)
-        except msgspec.ValidationError:
+            leaf = msgspec.convert(number, kind, strict=path not in self._variables)
+        except (msgspec.ValidationError, ValueError):
             close = difflib.get_close_matches(str(value), _choices(kind), n=1)
             nearest = json.dumps(close[0]) if close else None
-            self._report(path, f"{_show(value)} is not accepted", _describe(kind), nearest)
-            return None
+            self._report(path, f"{_show(value)} is not accepted", _describe(kind, unit), nearest)
+            return _stand_in(kind)
         refusal = self._check(path, leaf) if self._check is not None else None
         if refusal is not None:
             self._report(path, refusal)
         return leaf
+
+    def _report_relation(self, section: KeyPath, fault: SectionFault) -> None:
+        """Report what a section found, at the key that was written last, unless it is about a key
+        that has been reported."""
+        paths = [(*section, *key.split(".")) for key in fault.keys]
+        for path in paths:
+            if any(path[:end] in self._failed for end in range(1, len(path) + 1)):
+                return
+        written = [path for path in paths if path in self._lines or path in self._variables]
+        at = max(written or paths[:1], key=lambda path: self._lines.get(path, 0))
+        self._report(at, fault.message)
 
     def _report_unknown(self, path: KeyPath, known: list[str]) -> None:
         close = difflib.get_close_matches(str(path[-1]), known, n=1, cutoff=0.5)
@@ -249,6 +278,7 @@ class _Loader:
         expected: str | None = None,
         nearest: str | None = None,
     ) -> None:
+        self._failed.add(path)
         self.faults.append(ConfigFault(self._source(path), _join(path), message, expected, nearest))
 
     def _source(self, path: KeyPath) -> str:
@@ -258,6 +288,12 @@ class _Loader:
             if path[:end] in self._lines:
                 return f"{self._name}:{self._lines[path[:end]]}"
         return self._name
+
+
+def _reading_order(fault: ConfigFault) -> int:
+    """Return the fault's line; what is in no line comes last."""
+    line = fault.source.rpartition(":")[2]
+    return int(line) if line.isdigit() else sys.maxsize
 
 
 def _syntax_fault(name: str, exc: tomllib.TOMLDecodeError) -> ConfigFault:
@@ -298,6 +334,49 @@ def _element_struct(kind: Any) -> tuple[type[msgspec.Struct] | None, type]:
     return None, list
 
 
+def _stand_in(kind: Any) -> Any:
+    """Return a value of this type for a section whose own one cannot be used."""
+    struct = _as_struct(kind)
+    if struct is not None:
+        return _Loader("", {}, None).section(struct, {}, ())
+    match inspect.type_info(kind):
+        case inspect.StrType():
+            return ""
+        case inspect.IntType() | inspect.FloatType():
+            return 0
+        case _:
+            return None
+
+
+def _variables_of(kind: type[msgspec.Struct], prefix: str) -> Iterator[str]:
+    """Yield the variable of each key that one variable can set."""
+    for field in msgspec.structs.fields(kind):
+        name = prefix + field.encode_name.upper()
+        struct = _as_struct(field.type)
+        if struct is None:
+            yield name
+        else:
+            yield from _variables_of(struct, f"{name}__")
+
+
+def _unit_at(kind: Any, path: KeyPath) -> Unit | None:
+    """Return the unit of the number at ``path``, None if it is no number or a mere count."""
+    is_number = isinstance(inspect.type_info(kind), inspect.IntType | inspect.FloatType)
+    return unit_of(str(path[-1])) if is_number else None
+
+
+def _number(value: Any, kind: Any, unit: Unit) -> Any:
+    """Return what a text with a unit says as a plain number; any other value as it is."""
+    if not isinstance(value, str) or value.strip()[-1:].isdigit():
+        return value
+    amount = unit.parse(value)
+    if amount.denominator == 1:
+        return int(amount)
+    if isinstance(inspect.type_info(kind), inspect.FloatType):
+        return float(amount)
+    raise ValueError(f"{value!r} is no whole number of {unit.name}")
+
+
 def _type_at(kind: type[msgspec.Struct], path: tuple[str, ...]) -> Any:
     """Return the type of the field at ``path``, or None where there is none."""
     found: Any = kind
@@ -335,8 +414,9 @@ def _choices(kind: Any) -> list[str]:
             return []
 
 
-def _describe(kind: Any) -> str:
-    return _describe_info(inspect.type_info(kind))
+def _describe(kind: Any, unit: Unit | None) -> str:
+    text = _describe_info(inspect.type_info(kind))
+    return text if unit is None else f'{unit.name}: {text}, or a text such as "{unit.example}"'
 
 
 def _describe_info(info: inspect.Type) -> str:
@@ -378,84 +458,3 @@ def _bounds(ge: Any, gt: Any, le: Any, lt: Any) -> str:
     if high is not None:
         return f" of at most {high}" if le is not None else f" less than {high}"
     return ""
-
-
-def _with_elements(path: KeyPath, counts: Mapping[KeyPath, int]) -> KeyPath:
-    """Put the number of the current element behind each array of tables on the way to ``path``."""
-    placed: KeyPath = ()
-    for index, part in enumerate(path):
-        placed = (*placed, part)
-        if placed in counts and index < len(path) - 1:
-            placed = (*placed, counts[placed])
-    return placed
-
-
-def _split_key(text: str) -> KeyPath:
-    """Return the parts of the dotted key that ``text`` begins with; it ends at ``=`` or the end."""
-    parts: list[str] = []
-    part = ""
-    quote = ""
-    for char in text:
-        if quote:
-            if char == quote:
-                quote = ""
-            else:
-                part += char
-        elif char in "\"'":
-            quote = char
-        elif char == ".":
-            parts.append(part.strip())
-            part = ""
-        elif char == "=":
-            break
-        else:
-            part += char
-    return (*parts, part.strip())
-
-
-def _scan_value(line: str, open_text: str, depth: int) -> tuple[str, int]:
-    """Return which string delimiter and how many brackets are open at the end of ``line``."""
-    for token in _tokens(line, open_text):
-        if token in ('"""', "'''"):
-            open_text = "" if open_text else token
-        elif not open_text:
-            depth += 1 if token in "[{" else -1
-    return open_text, max(depth, 0)
-
-
-def _tokens(line: str, open_text: str) -> Iterator[str]:
-    """Yield the brackets outside strings and the delimiters of multi-line strings."""
-    at = 0
-    while at < len(line):
-        char = line[at]
-        if open_text:
-            if char == "\\" and open_text == '"""':
-                at += 2
-                continue
-            if line.startswith(open_text, at):
-                yield open_text
-                at += 3
-                open_text = ""
-                continue
-        elif line.startswith(('"""', "'''"), at):
-            open_text = line[at : at + 3]
-            yield open_text
-            at += 3
-            continue
-        elif char in "\"'":
-            at = _end_of_string(line, at)
-            continue
-        elif char == "#":
-            return
-        elif char in "[]{}":
-            yield char
-        at += 1
-
-
-def _end_of_string(line: str, begin: int) -> int:
-    """Return the position behind the one-line string that begins at ``begin``."""
-    quote = line[begin]
-    at = begin + 1
-    while at < len(line) and line[at] != quote:
-        at += 2 if line[at] == "\\" and quote == '"' else 1
-    return at + 1

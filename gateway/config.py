@@ -6,11 +6,20 @@ Must not touch: files, the environment; ``core.config`` reads those.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Annotated, Final, Literal
 
 import msgspec
 
 from motelog.core.addresses import parse_address
+from motelog.core.config import SectionFault, refuse
+from motelog.gateway.mapping.templates import (
+    LEGAL,
+    filter_fault,
+    is_device_topic,
+    queue_topic_fault,
+    template_faults,
+)
 
 NAME_MAX: Final = 64
 PositiveInt = Annotated[int, msgspec.Meta(ge=1)]
@@ -30,13 +39,30 @@ class TopicRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     """Template of the queue topic."""
 
     tag: str = "{2}"
-    """Template of the tag."""
+    """Template of the tag; where the filter has no second level, the default is no tag."""
 
     keys: str = ""
     """Template of the keys by which a message can be found."""
 
     queue_by: Literal["tag", "topic", "client_id"] = "tag"
     """The text that is hashed to choose the queue; messages that share it keep their order."""
+
+    def __post_init__(self) -> None:
+        refuse(self, self._faults())
+
+    def _faults(self) -> Iterator[SectionFault]:
+        fault = filter_fault(self.filter)
+        if fault is not None:
+            yield SectionFault(fault, ("filter",))
+            return
+        for key in ("queue_topic", "tag", "keys"):
+            template = getattr(self, key)
+            if (key, template) == ("tag", "{2}"):
+                continue
+            yield from (SectionFault(f, (key,)) for f in template_faults(template, self.filter))
+        fault = queue_topic_fault(self.queue_topic)
+        if fault is not None:
+            yield SectionFault(fault, ("queue_topic",))
 
 
 class GatewayConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -163,11 +189,21 @@ class GatewayConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     """The operator's rules for where topic names go; the built-in rules come after them."""
 
     def __post_init__(self) -> None:
+        refuse(self, self._faults())
+
+    def _faults(self) -> Iterator[SectionFault]:
+        if not is_device_topic(self.default_topic):
+            text = f"{self.default_topic!r} is no legal queue topic ({LEGAL})"
+            yield SectionFault(text, ("default_topic",))
         for address in self.namesrv:
-            parse_address(address, port_min=1)
+            try:
+                parse_address(address, port_min=1)
+            except ValueError as exc:
+                yield SectionFault(str(exc), ("namesrv",))
         longest = self.name_of(self.workers)
         if self.workers > 1 and len(longest) > NAME_MAX:
-            raise ValueError(f"name is too long for {self.workers} workers: {longest}")
+            text = f"name is too long for {self.workers} workers: {longest}"
+            yield SectionFault(text, ("name", "workers"))
 
     def name_of(self, worker: int) -> str:
         """Return the name of a gateway that is one of several workers."""

@@ -24,9 +24,23 @@ from motelog.loadtest.bench_client import Bench
 from motelog.loadtest.bench_connect import ConnectBench
 from motelog.loadtest.bench_delivery import DeliveryBench
 from motelog.loadtest.bench_pub import PubBench
-from motelog.loadtest.bench_report import BenchError, BenchOptions, BenchReport
+from motelog.loadtest.bench_report import (
+    BenchError,
+    BenchOptions,
+    BenchRefusedError,
+    BenchReport,
+    BenchUnreachableError,
+)
 
-__all__ = ["KINDS", "BenchError", "BenchOptions", "BenchReport", "run"]
+__all__ = [
+    "KINDS",
+    "BenchError",
+    "BenchOptions",
+    "BenchRefusedError",
+    "BenchReport",
+    "BenchUnreachableError",
+    "run",
+]
 
 KINDS: Final = ("pub", "pipe", "fanout", "connect")
 

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any, Final
 
+from motelog.core.addresses import format_address
 from motelog.core.net.reactor import CloseReason, Framing, Reactor, Turn
 from motelog.gateway.errors import GatewayError
 from motelog.gateway.mqtt.connect import decode_connack, encode_connect
@@ -25,7 +26,12 @@ from motelog.gateway.mqtt.frames import split
 from motelog.gateway.mqtt.packet_types import Connect, PacketType, Subscribe, SubscribeEntry
 from motelog.gateway.mqtt.subscribe import decode_suback, encode_subscribe
 from motelog.loadtest.bench_process import Usage, UsageMeter
-from motelog.loadtest.bench_report import BenchError, BenchOptions
+from motelog.loadtest.bench_report import (
+    BenchError,
+    BenchOptions,
+    BenchRefusedError,
+    BenchUnreachableError,
+)
 
 NS: Final = 1_000_000_000
 CONNECTING_MAX: Final = 90  # a common listen backlog is 100
@@ -88,6 +94,7 @@ class Bench:
         self.duplicates = 0
         self.errors = 0
         self.error_examples: list[str] = []
+        self.is_refused = False
         self.session_bytes: int | None = None
         self.is_measuring = False
         self.now_ns = time.monotonic_ns()
@@ -152,15 +159,22 @@ class Bench:
         """Connect and subscribe everybody; BenchError if that is refused or takes too long."""
         self._waiting.extend(self.clients)
         give_up_ns = time.monotonic_ns() + int(self.options.connect_timeout_s * NS)
+        next_second_ns = time.monotonic_ns() + NS
         while self._waiting or self._connecting:
             while self._waiting and self._connecting < CONNECTING_MAX:
                 self._connect(self._waiting.popleft())
             self.turn()
             if self.errors:
-                raise BenchError(f"cannot open the clients: {self.error_examples[0]}")
+                kind = BenchRefusedError if self.is_refused else BenchUnreachableError
+                where = format_address(self.options.host, self.options.port)
+                raise kind(f"cannot open the clients at {where}: {self.error_examples[0]}")
+            if self.now_ns >= next_second_ns:
+                next_second_ns = self.now_ns + NS
+                up = sum(client.is_up for client in self.clients)
+                self.say(f"{up:,} of {len(self.clients):,} clients are connected")
             if self.now_ns > give_up_ns:
                 up = sum(client.is_up for client in self.clients)
-                raise BenchError(
+                raise BenchUnreachableError(
                     f"{up} of {len(self.clients)} clients were up after "
                     f"{self.options.connect_timeout_s:g} s"
                 )
@@ -262,6 +276,7 @@ class Bench:
                     case PacketType.CONNACK:
                         code = decode_connack(version, body).reason_code
                         if code:
+                            self.is_refused = True
                             self.fail(f"CONNECT was refused with code 0x{code:02x}")
                         elif client.topic_filter is None:
                             self._up(client)
@@ -272,6 +287,7 @@ class Bench:
                     case PacketType.SUBACK:
                         granted = decode_suback(version, body).reason_codes[0]
                         if granted != self.options.qos:
+                            self.is_refused = True
                             self.fail(f"SUBSCRIBE was answered with code 0x{granted:02x}")
                         self._up(client)
                     case _:
@@ -292,7 +308,8 @@ class Bench:
         client = self._by_connection.pop(connection)
         self._connecting -= not client.is_up
         client.is_up = False
-        self.fail(f"{client.client_id}: the connection ended ({reason.name})")
+        how = reason.name.lower().replace("_", " ")
+        self.fail(f"{client.client_id}: the connection ended ({how})")
 
 
 def allow_descriptors(count: int) -> None:
@@ -308,6 +325,6 @@ def resolve(host: str, port: int) -> tuple[str, int]:
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     except OSError as exc:
-        raise BenchError(f"{host}: {exc.strerror}") from exc
+        raise BenchUnreachableError(f"{host}: {exc.strerror}") from exc
     address = found[0][4]
     return str(address[0]), port

@@ -1,6 +1,6 @@
 """What a bench is asked to do and what it reports.
 
-Owns: BenchOptions, BenchReport, BenchError. Must not touch: anything that runs.
+Owns: BenchOptions, BenchReport, BenchError and its leaves. Must not touch: anything that runs.
 """
 
 from __future__ import annotations
@@ -17,6 +17,14 @@ WINDOW_MAX: Final = 30_000  # so that packet identifiers do not run out
 
 class BenchError(MotelogError):
     """The bench cannot run: bad options, no server, or a server that refuses."""
+
+
+class BenchUnreachableError(BenchError):
+    """Nothing listens at the address, or whatever listens there went away."""
+
+
+class BenchRefusedError(BenchError):
+    """The server refuses a client."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

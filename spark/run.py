@@ -5,6 +5,7 @@ Owns: the list of jobs. Must not touch: pyspark; a job is imported when it runs.
 
 from __future__ import annotations
 
+import argparse
 import importlib
 import threading
 from collections.abc import Sequence
@@ -12,7 +13,8 @@ from typing import Final
 
 from motelog.spark.errors import SourceError
 
-# Name -> (module with ``main(argv, stop) -> int``, one line for listings).
+# Name -> (module with ``main(argv, stop) -> int``, one line for listings). Its options are in a
+# module of the same name and ``_options``, with ``parser()``.
 JOBS: Final[dict[str, tuple[str, str]]] = {
     "device-minutes": (
         "motelog.spark.jobs.device_minutes",
@@ -41,3 +43,12 @@ def run(name: str, argv: Sequence[str], stop: threading.Event | None = None) -> 
     status = module.main(list(argv), stop or threading.Event())
     assert isinstance(status, int)
     return status
+
+
+def parser(name: str) -> argparse.ArgumentParser:
+    """Return the parser of a job's options; nothing that the job needs has to be installed."""
+    if name not in JOBS:
+        raise UnknownJobError(name)
+    made = importlib.import_module(f"{JOBS[name][0]}_options").parser()
+    assert isinstance(made, argparse.ArgumentParser)
+    return made

@@ -5,10 +5,23 @@ Owns: BrokerConfig. Must not touch: files, environment; core.config reads those.
 
 from __future__ import annotations
 
+import ipaddress
+from collections.abc import Iterator
+from typing import Annotated, Final
+
 import msgspec
 
 from motelog.core.addresses import parse_address
+from motelog.core.config import SectionFault, refuse
 from motelog.core.store.config import StoreConfig
+
+# How far below its port the broker listens for old clients, as RocketMQ does.
+VIP_PORT_DISTANCE: Final = 2
+
+NaturalInt = Annotated[int, msgspec.Meta(ge=0)]
+PositiveInt = Annotated[int, msgspec.Meta(ge=1)]
+PositiveFloat = Annotated[float, msgspec.Meta(gt=0)]
+Name = Annotated[str, msgspec.Meta(min_length=1, max_length=127)]
 
 
 class BrokerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -28,25 +41,25 @@ class BrokerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     """HOST:PORT told to clients and written into message ids; empty: the address of ``listen``.
     Needed when ``listen`` is a wildcard. HOST must be an IP address."""
 
-    name: str = "broker-a"
+    name: Name = "broker-a"
     """Broker name; masters of one cluster have different ones."""
 
-    cluster: str = "DefaultCluster"
+    cluster: Name = "DefaultCluster"
     """Cluster name."""
 
-    region: str = "DefaultRegion"
+    region: Name = "DefaultRegion"
     """Region told to producers and written into each message, as RocketMQ does."""
 
     namesrv: tuple[str, ...] = ()
     """HOST:PORT of every name server; the broker registers with all of them."""
 
-    register_interval_s: float = 30.0
+    register_interval_s: PositiveFloat = 30.0
     """Seconds between registrations; name servers drop a broker after 120."""
 
-    register_timeout_s: float = 6.0
+    register_timeout_s: PositiveFloat = 6.0
     """Seconds that one name server may take to answer."""
 
-    default_queue_count: int = 8
+    default_queue_count: Annotated[int, msgspec.Meta(ge=1, le=4096)] = 8
     """Queues of the template topic TBW102, so the most that an auto-created topic gets."""
 
     auto_create_topics: bool = True
@@ -55,55 +68,56 @@ class BrokerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     auto_create_groups: bool = True
     """Create a consumer group at its first request."""
 
-    topics_max: int = 10_000
+    topics_max: PositiveInt = 10_000
     """Topics kept, the system's included; further ones are refused."""
 
-    groups_max: int = 10_000
+    groups_max: PositiveInt = 10_000
     """Consumer groups kept; further ones are refused."""
 
-    clients_max: int = 50_000
+    clients_max: PositiveInt = 50_000
     """Group memberships of connected producers and consumers; further ones are refused."""
 
-    client_silence_s_max: int = 120
+    client_silence_s_max: PositiveInt = 120
     """Seconds without a heartbeat after which a client is forgotten; they come every 30 s."""
 
-    offset_entries_max: int = 1_000_000
+    offset_entries_max: PositiveInt = 1_000_000
     """Consume offsets kept (group, topic, queue); commits that would add more are refused."""
 
-    waiting_answers_max: int = 100_000
+    waiting_answers_max: NaturalInt = 100_000
     """Sends that may wait for the disk under sync flush; further ones get SYSTEM_BUSY."""
 
-    save_interval_s: float = 5.0
+    save_interval_s: PositiveFloat = 5.0
     """Seconds between two writes of changed consume offsets, topics and groups to disk."""
 
-    delay_save_interval_s: float = 1.0
+    delay_save_interval_s: PositiveFloat = 1.0
     """Seconds between two notes of how far delayed messages have been delivered; those delivered
     since the last one may come twice after a crash."""
 
-    timers_near_max: int = 100_000
+    timers_near_max: NaturalInt = 100_000
     """Messages for a time of their own whose places are kept in memory; others are read again."""
 
     long_poll: bool = True
     """Hold a pull that finds nothing for as long as it asks; else for ``short_poll_ms``."""
 
-    short_poll_ms: int = 1000
+    short_poll_ms: PositiveInt = 1000
     """Milliseconds to hold a pull when ``long_poll`` is off."""
 
-    hold_ms_max: int = 60_000
+    hold_ms_max: NaturalInt = 60_000
     """Longest hold that a client may ask for."""
 
-    held_pulls_max: int = 100_000
+    held_pulls_max: NaturalInt = 100_000
     """Pulls held at once; further ones are answered at once."""
 
-    held_pulls_per_connection_max: int = 4096
+    held_pulls_per_connection_max: NaturalInt = 4096
     """Pulls held for one connection; further ones are answered at once."""
 
-    pull_bytes_max: int = 4_194_304
+    pull_bytes_max: Annotated[int, msgspec.Meta(ge=1, le=8_388_608)] = 4_194_304
     """Most bytes of one pull's answer that a client may ask for (maxMsgBytes, clients from 5.0 on).
-    One that does not ask gets 262144 at most. The first message is sent whatever its size. A client
-    that does not read holds about this much memory of the broker, and 1 MiB."""
+    An answer, and the one before it that is not sent yet, fit into a connection's output. One that
+    does not ask gets 262144 at most. The first message is sent whatever its size. A client that
+    does not read holds about this much memory of the broker, and 1 MiB."""
 
-    pull_count_max: int = 16_384
+    pull_count_max: Annotated[int, msgspec.Meta(ge=1, le=65_536)] = 16_384
     """Most messages of one pull's answer; a client that does not ask for bytes gets 32."""
 
     enable_property_filter: bool = True
@@ -114,25 +128,44 @@ class BrokerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     """Send readers whose messages are likely not in memory any more to the broker that their group
     names (``whichBrokerWhenConsumeSlowly``), and others to its ``brokerId``; as in RocketMQ."""
 
-    connections_max: int = 20_000
+    connections_max: PositiveInt = 20_000
     """Open connections; above it accepting pauses."""
 
-    idle_s_max: int = 120
+    idle_s_max: NaturalInt = 120
     """Seconds without a complete request after which a connection is closed."""
 
-    frame_bytes_max: int = 16_777_216
+    frame_bytes_max: PositiveInt = 16_777_216
     """Largest request; RocketMQ's own limit."""
 
     def __post_init__(self) -> None:
-        host, _ = parse_address(self.listen)
-        if host in ("0.0.0.0", "::") and not self.advertise:
-            raise ValueError(f"listen is {self.listen}, so advertise must say what clients use")
-        for address in (*self.namesrv, *((self.advertise,) if self.advertise else ())):
-            parse_address(address)
-        if not 1 <= self.default_queue_count <= 4096:
-            raise ValueError(f"default_queue_count is {self.default_queue_count}, not 1 to 4096")
-        # An answer, and the one before it that is not sent yet, fit into a connection's output.
-        if not 1 <= self.pull_bytes_max <= 8_388_608:
-            raise ValueError(f"pull_bytes_max is {self.pull_bytes_max}, not 1 to 8388608")
-        if not 1 <= self.pull_count_max <= 65_536:
-            raise ValueError(f"pull_count_max is {self.pull_count_max}, not 1 to 65536")
+        refuse(self, self._faults())
+
+    def _faults(self) -> Iterator[SectionFault]:
+        for key in ("name", "cluster", "region"):
+            if not getattr(self, key).isprintable():
+                yield SectionFault("must not hold control characters", (key,))
+        for address in self.namesrv:
+            yield from _address_faults("namesrv", address)
+        host = ""
+        try:
+            host, _ = parse_address(self.listen)
+        except ValueError as exc:
+            yield SectionFault(str(exc), ("listen",))
+        if self.advertise:
+            yield from _address_faults("advertise", self.advertise, is_ip=True)
+        elif host in ("0.0.0.0", "::"):
+            text = f"listen is {self.listen}, so advertise must say what clients use"
+            yield SectionFault(text, ("advertise", "listen"))
+
+
+def _address_faults(key: str, text: str, *, is_ip: bool = False) -> Iterator[SectionFault]:
+    try:
+        host, _ = parse_address(text, port_min=1)
+    except ValueError as exc:
+        yield SectionFault(str(exc), (key,))
+        return
+    try:
+        if is_ip:
+            ipaddress.ip_address(host)
+    except ValueError:
+        yield SectionFault(f"{text}: HOST must be an IP address, as it is in message ids", (key,))

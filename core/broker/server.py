@@ -20,7 +20,7 @@ import trio
 from motelog.core.addresses import format_address, parse_address
 from motelog.core.broker.api import BrokerApi
 from motelog.core.broker.assembly import BrokerParts, assemble, make_schedule
-from motelog.core.broker.config import BrokerConfig
+from motelog.core.broker.config import VIP_PORT_DISTANCE, BrokerConfig
 from motelog.core.broker.delay.schedule import ScheduleService
 from motelog.core.broker.shown.metrics import lag_by_group, topics_by_name
 from motelog.core.broker.tables.saved import SavedTables
@@ -35,7 +35,6 @@ from motelog.core.store.state.progress import OnProgress, StartProgress, log_pro
 
 logger = logging.getLogger(__name__)
 
-VIP_PORT_DISTANCE: Final = 2
 _EXPIRE_INTERVAL_S: Final = 10.0
 _FIRST_REGISTRATION_S_MAX: Final = 3.0
 

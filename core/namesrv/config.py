@@ -5,7 +5,11 @@ Owns: NamesrvConfig. Must not touch: files, environment; core.config reads those
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import msgspec
+
+PositiveInt = Annotated[int, msgspec.Meta(ge=1)]
 
 
 class NamesrvConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -14,34 +18,34 @@ class NamesrvConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     listen: str = "127.0.0.1:9876"
     """HOST:PORT to listen on; port 0 takes any free one. Loopback: there is no access control."""
 
-    broker_silence_s_max: int = 120
+    broker_silence_s_max: PositiveInt = 120
     """Seconds without a registration after which a broker is dropped; they come every 30 s."""
 
-    scan_interval_s: float = 5.0
+    scan_interval_s: Annotated[float, msgspec.Meta(gt=0)] = 5.0
     """Seconds between two looks for silent brokers."""
 
-    connections_max: int = 10_000
+    connections_max: PositiveInt = 10_000
     """Open connections; above it accepting pauses."""
 
-    idle_s_max: int = 120
+    idle_s_max: PositiveInt = 120
     """Seconds without a request after which a connection is closed; clients ask every 30 s."""
 
-    frame_bytes_max: int = 16_777_216
+    frame_bytes_max: PositiveInt = 16_777_216
     """Largest request; RocketMQ's own limit. A registration carries every topic of a broker."""
 
-    brokers_max: int = 10_000
+    brokers_max: PositiveInt = 10_000
     """Broker addresses kept; registrations of further ones are refused."""
 
-    topics_max: int = 1_000_000
+    topics_max: PositiveInt = 1_000_000
     """Topics kept over all brokers; registrations that would exceed it are refused."""
 
-    kv_entries_max: int = 10_000
+    kv_entries_max: PositiveInt = 10_000
     """Entries of the key-value table (order topics and the like)."""
 
-    kv_entry_characters_max: int = 65_536
+    kv_entry_characters_max: PositiveInt = 65_536
     """Characters of one entry's namespace, key and value together."""
 
-    kv_characters_max: int = 4_194_304
+    kv_characters_max: PositiveInt = 4_194_304
     """Characters of all entries together; the file is written as a whole at each change, and the
     brokers get the order topics with each answer to a registration."""
 

@@ -11,6 +11,7 @@ above OUTPUT_BYTES_HIGH makes senders wait. State changes between two awaits, on
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Callable
 from typing import Final
 
@@ -263,6 +264,7 @@ def _cause(exc: BaseException) -> str:
     inner = exc.__cause__ if isinstance(exc.__cause__, BaseException) else exc
     if isinstance(inner, BaseExceptionGroup):
         inner = inner.exceptions[0]
-    if isinstance(inner, OSError) and inner.strerror:
-        return inner.strerror
+    if isinstance(inner, OSError) and inner.errno:
+        # trio's own text of a failed connection names the address again.
+        return os.strerror(inner.errno) if inner.errno > 0 else inner.strerror or str(inner)
     return str(inner) or type(inner).__name__

@@ -5,10 +5,12 @@ Owns: StoreConfig. Must not touch: the environment, files.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Literal
 
 import msgspec
 
+from motelog.core.config import SectionFault, refuse
 from motelog.core.store.due_time import DEFAULT_DELAY_LEVELS, DueTimes
 
 
@@ -140,58 +142,66 @@ class StoreConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
         )
 
     def __post_init__(self) -> None:
+        refuse(self, self._faults())
+
+    def _faults(self) -> Iterator[SectionFault]:
+        if not self.directory:
+            yield SectionFault("must name a folder", ("directory",))
         if self.commitlog_file_bytes < 4096 or self.commitlog_file_bytes % 4096:
-            raise ValueError("commitlog_file_bytes must be a multiple of 4096")
-        if not 1 <= self.consume_queue_file_units <= 1 << 26:
-            raise ValueError("consume_queue_file_units must lie in [1, 67108864]")
-        if not 1 <= self.message_bytes_max <= 1 << 30:
-            raise ValueError("message_bytes_max must lie in [1, 1073741824]")
+            yield SectionFault(
+                f"{self.commitlog_file_bytes} is not a multiple of 4096; sizes like 64MiB and 1GiB"
+                " are",
+                ("commitlog_file_bytes",),
+            )
+        for name, (low, high) in _BETWEEN.items():
+            value = getattr(self, name)
+            if not low <= value <= high:
+                yield SectionFault(f"{value} does not lie in [{low}, {high}]", (name,))
+        for name, low in _AT_LEAST.items():
+            value = getattr(self, name)
+            if value < low:
+                yield SectionFault(f"must be at least {low}, and is {value}", (name,))
         if self.write_buffer and self.flush == "sync":
-            raise ValueError(
+            yield SectionFault(
                 'write_buffer needs flush = "async": what waits for the disk must not wait in '
-                "memory first"
+                "memory first",
+                ("write_buffer", "flush"),
             )
-        for name in _AT_LEAST_ONE:
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1")
-        for name in _PERCENT:
-            if not 1 <= getattr(self, name) <= 100:
-                raise ValueError(f"{name} must lie in [1, 100]")
         if not all(0 <= hour < 24 for hour in self.cleanup_hours):
-            raise ValueError("cleanup_hours must lie in [0, 23]")
-        DueTimes(self.delay_levels)
-        for name in ("index_slots", "index_entries"):
-            if not 1 <= getattr(self, name) <= 1 << 26:
-                raise ValueError(f"{name} must lie in [1, 67108864]")
-        if self.commitlog_touch_ahead_bytes < 0:
-            raise ValueError("commitlog_touch_ahead_bytes must not be negative")
-        if self.disk_counted_bytes_max < 1 << 20:
-            raise ValueError("disk_counted_bytes_max must be at least 1048576")
-        if self.disk_free_bytes_min < 0 or self.consume_queue_files_open_max < 2:
-            raise ValueError(
-                "disk_free_bytes_min must not be negative, consume_queue_files_open_max at least 2"
-            )
+            yield SectionFault("hours of the day lie in [0, 23]", ("cleanup_hours",))
+        try:
+            DueTimes(self.delay_levels)
+        except ValueError as exc:
+            yield SectionFault(str(exc), ("delay_levels",))
 
 
-_AT_LEAST_ONE = (
-    "commitlog_files_mapped_max",
-    "flush_interval_ms",
-    "flush_timeout_ms",
-    "write_buffer_commit_ms",
-    "write_buffer_files_max",
-    "consume_queue_flush_interval_ms",
-    "consume_queue_flush_least_pages",
-    "consume_queue_memory_bytes_max",
-    "checkpoint_interval_ms",
-    "disk_check_interval_ms",
-    "retention_hours",
-    "cleanup_interval_ms",
-    "cleanup_files_max",
-    "cleanup_pause_ms",
-)
-_PERCENT = (
-    "cached_memory_percent",
-    "disk_used_percent_max",
-    "cleanup_expired_percent",
-    "cleanup_oldest_percent",
-)
+_AT_LEAST = {
+    "commitlog_files_mapped_max": 1,
+    "flush_interval_ms": 1,
+    "flush_timeout_ms": 1,
+    "write_buffer_commit_ms": 1,
+    "write_buffer_files_max": 1,
+    "consume_queue_flush_interval_ms": 1,
+    "consume_queue_flush_least_pages": 1,
+    "consume_queue_memory_bytes_max": 1,
+    "consume_queue_files_open_max": 2,
+    "checkpoint_interval_ms": 1,
+    "commitlog_touch_ahead_bytes": 0,
+    "disk_check_interval_ms": 1,
+    "disk_counted_bytes_max": 1 << 20,
+    "disk_free_bytes_min": 0,
+    "retention_hours": 1,
+    "cleanup_interval_ms": 1,
+    "cleanup_files_max": 1,
+    "cleanup_pause_ms": 1,
+}
+_BETWEEN = {
+    "consume_queue_file_units": (1, 1 << 26),
+    "message_bytes_max": (1, 1 << 30),
+    "index_slots": (1, 1 << 26),
+    "index_entries": (1, 1 << 26),
+    "cached_memory_percent": (1, 100),
+    "disk_used_percent_max": (1, 100),
+    "cleanup_expired_percent": (1, 100),
+    "cleanup_oldest_percent": (1, 100),
+}

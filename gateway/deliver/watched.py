@@ -14,7 +14,8 @@ from functools import partial
 from typing import Final
 
 from motelog.gateway.log.log_port import LogPort, QueueHandle, Waiting, choose_queue
-from motelog.gateway.mapping.topic_mapping import QueueChoice, TopicMapping, is_device_topic
+from motelog.gateway.mapping.templates import is_device_topic
+from motelog.gateway.mapping.topic_mapping import QueueChoice, TopicMapping
 from motelog.gateway.metrics import GatewayMetrics
 from motelog.gateway.sessions.session import Session
 

@@ -1,6 +1,6 @@
 """Where an MQTT topic name goes in the log, and which queues a filter can match.
 
-Owns: the rules (configured ones first, then the built-in ones) and their templates.
+Owns: the rules: configured ones first, then the built-in ones.
 Must not touch: the log, sessions, clocks. Invariant: a message mapped by ``map_name`` lies in one
 of the topics that ``queue_choices`` names for every filter that matches its topic name, and in the
 queue of the selector that stands there with it.
@@ -20,15 +20,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from motelog.core.errors import ConfigError
-from motelog.core.topic_names import SYSTEM_TOPICS, is_topic_name
 from motelog.gateway.config import TopicRule
-from motelog.gateway.errors import TopicFilterError
-from motelog.gateway.mqtt.topics import check_topic_filter, matches
-
-_PLACEHOLDER = re.compile(r"\{([^{}]*)\}")
-_NOT_FOR_DEVICES = frozenset("%|")
-_SYSTEM_PREFIXES = ("RMQ_SYS_", "rmq_sys_")
+from motelog.gateway.mapping.templates import PLACEHOLDER, is_device_topic
+from motelog.gateway.mqtt.topics import matches
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,12 +45,8 @@ class TopicMapping:
     """The rules of one gateway, compiled."""
 
     def __init__(self, rules: Sequence[TopicRule], *, default_topic: str) -> None:
-        if not is_device_topic(default_topic):
-            raise ConfigError(f"gateway.default_topic: {default_topic!r} is no legal queue topic")
         self.default_topic = default_topic
         self._rules = tuple(rules)
-        for position, rule in enumerate(rules):
-            _check_rule(rule, f"gateway.topic_map[{position}]")
         #: Whether the same topic name may map differently for different publishers.
         self.depends_on_publisher = any(
             "{client_id}" in text or "{user_name}" in text or rule.queue_by == "client_id"
@@ -118,19 +108,6 @@ class TopicMapping:
         return frozenset(found)
 
 
-def is_device_topic(queue_topic: str) -> bool:
-    """Return whether devices may read and write the queue topic of this name.
-
-    Narrower than a broker's own rule: '%' names retry and dead-letter topics.
-    """
-    return (
-        is_topic_name(queue_topic)
-        and _NOT_FOR_DEVICES.isdisjoint(queue_topic)
-        and queue_topic not in SYSTEM_TOPICS
-        and not queue_topic.startswith(_SYSTEM_PREFIXES)
-    )
-
-
 def _fill(template: str, levels: Sequence[str], values: dict[str, str]) -> str:
     def value(match: re.Match[str]) -> str:
         name = match.group(1)
@@ -139,7 +116,7 @@ def _fill(template: str, levels: Sequence[str], values: dict[str, str]) -> str:
             return levels[level] if level < len(levels) else ""
         return values[name]
 
-    return _PLACEHOLDER.sub(value, template)
+    return PLACEHOLDER.sub(value, template)
 
 
 def _selector(rule: TopicRule, levels: Sequence[str]) -> str | None:
@@ -155,7 +132,7 @@ def _selector(rule: TopicRule, levels: Sequence[str]) -> str | None:
 
 def _fill_from_filter(template: str, levels: Sequence[str]) -> str | None:
     """Return the text that all names get which the filter matches, None if they differ in it."""
-    for match in _PLACEHOLDER.finditer(template):
+    for match in PLACEHOLDER.finditer(template):
         name = match.group(1)
         if not name.isdigit():
             return None
@@ -182,23 +159,3 @@ def _may_overlap(one: Sequence[str], other: Sequence[str]) -> bool:
         if "+" not in (first, second) and first != second:
             return False
     raise AssertionError("the last position is past the end of both filters")
-
-
-def _check_rule(rule: TopicRule, where: str) -> None:
-    try:
-        check_topic_filter(rule.filter)
-    except TopicFilterError as exc:
-        raise ConfigError(f"{where}.filter: {exc}") from exc
-    for key, text in (("queue_topic", rule.queue_topic), ("tag", rule.tag), ("keys", rule.keys)):
-        for match in _PLACEHOLDER.finditer(text):
-            name = match.group(1)
-            if name not in ("client_id", "user_name") and not (name.isdigit() and int(name) > 0):
-                raise ConfigError(
-                    f"{where}.{key}: unknown placeholder {{{name}}};"
-                    " use {1}, {2}, ... for topic levels, {client_id} or {user_name}"
-                )
-    if not _PLACEHOLDER.search(rule.queue_topic) and not is_device_topic(rule.queue_topic):
-        raise ConfigError(
-            f"{where}.queue_topic: {rule.queue_topic!r} is no legal queue topic"
-            " (letters, digits, '_' and '-', at most 127, no system topic)"
-        )

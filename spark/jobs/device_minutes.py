@@ -1,6 +1,6 @@
 """Statistics of each device's values per minute, from a topic's JSON telemetry to Parquet.
 
-Owns: the job's command line, its query. Must not touch: the source's inside.
+Owns: its query. Must not touch: the source's inside; its command line (device_minutes_options).
 A message is ``{"value": 21.5, ...}``; its device is the tag. Messages without a number in ``value``
 count as messages, not as values. A minute is written once, when the watermark has passed it: the
 Parquet folder and the checkpoint together give every minute exactly once, over restarts too. With
@@ -13,7 +13,6 @@ Parquet folder and the checkpoint together give every minute exactly once, over 
 from __future__ import annotations
 
 import argparse
-import re
 import sys
 import threading
 from collections.abc import Sequence
@@ -24,6 +23,8 @@ from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
 from motelog.spark.errors import SourceError, our_sentence
+from motelog.spark.jobs.device_minutes_options import parser
+from motelog.spark.jobs.progress import Progress
 from motelog.spark.session import start_session
 
 # Batches of a first run over a long log stay small enough for a laptop.
@@ -36,7 +37,7 @@ def main(argv: Sequence[str], stop: threading.Event) -> int:
 
     In a program that has a Spark session already, that one is used and left running.
     """
-    arguments = _parser().parse_args(argv)
+    arguments = parser().parse_args(argv)
     running = SparkSession.getActiveSession()
     try:
         session = running or start_session("motelog device-minutes", master=arguments.master)
@@ -44,8 +45,10 @@ def main(argv: Sequence[str], stop: threading.Event) -> int:
         return _failed(exc)
     try:
         query = start(session, arguments)
+        progress = Progress("device-minutes")
         while not stop.is_set() and not query.awaitTermination(STOP_LOOK_S):
-            pass
+            progress.tell(query.lastProgress)
+        progress.tell(query.lastProgress)
         query.stop()
     except (AnalysisException, StreamingQueryException) as exc:
         return _failed(exc)
@@ -112,46 +115,3 @@ def device_minutes(readings: DataFrame, *, lateness: str) -> DataFrame:
 def _failed(exc: Exception) -> int:
     sys.stderr.write(f"device-minutes: {our_sentence(exc)}\n")
     return 1
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="device-minutes",
-        description="Statistics of each device's values per minute, to Parquet.",
-    )
-    parser.add_argument("--namesrv", default="127.0.0.1:9876", help="name servers, HOST:PORT;...")
-    parser.add_argument("--topic", default="telemetry", help="queue topic (default: telemetry)")
-    parser.add_argument("--output", required=True, help="folder of the Parquet files")
-    parser.add_argument("--checkpoint", required=True, help="folder of the query's progress")
-    parser.add_argument("--master", default="local[*]", help="Spark master (default: local[*])")
-    trigger = parser.add_mutually_exclusive_group()
-    trigger.add_argument("--once", action="store_true", help="read what is there, then end")
-    trigger.add_argument(
-        "--interval", type=_seconds, default=10, help="seconds from batch to batch (default: 10)"
-    )
-    parser.add_argument(
-        "--lateness",
-        type=_duration,
-        default="2 minutes",
-        help="how long a minute waits for late messages (default: 2 minutes)",
-    )
-    parser.add_argument(
-        "--time",
-        choices=("store_time", "born_time"),
-        default="store_time",
-        help="the broker's clock (default), or the producer's: one that runs ahead makes the"
-        " others' messages late",
-    )
-    return parser
-
-
-def _seconds(text: str) -> int:
-    if not (text.isascii() and text.isdecimal() and 1 <= int(text[:6]) <= 86_400):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds, 1 to 86400")
-    return int(text[:6])
-
-
-def _duration(text: str) -> str:
-    if not re.fullmatch(r"[0-9]{1,6} (second|minute|hour|day)s?", text):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a duration such as '2 minutes'")
-    return text

@@ -8,20 +8,25 @@ from __future__ import annotations
 
 import ipaddress
 import os
-from collections.abc import Container
+from collections.abc import Container, Iterator
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 import msgspec
 
 from motelog.core import config as loader
 from motelog.core.addresses import parse_address
-from motelog.core.broker.config import BrokerConfig
+from motelog.core.broker.config import VIP_PORT_DISTANCE, BrokerConfig
+from motelog.core.config import SectionFault, refuse
 from motelog.core.namesrv.config import NamesrvConfig
+from motelog.core.toml_lines import KeyPath
 from motelog.gateway.config import GatewayConfig
 from motelog.logs import LogConfig
 
 Role = Literal["namesrv", "broker", "gateway", "console"]
+
+# Variables that are no key of the configuration: of the build, and of tests.
+OTHER_VARIABLES: Final = ("MOTELOG_PURE", "MOTELOG_SESSION_KILLS", "MOTELOG_VECTORS")
 
 NOT_LOOPBACK = (
     "{text} is not a loopback address: Motelog has no access control yet, so anyone on the network "
@@ -59,29 +64,66 @@ class MotelogConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     """What this process writes to standard error."""
 
     def __post_init__(self) -> None:
+        refuse(self, self._faults())
+
+    def _faults(self) -> Iterator[SectionFault]:
         if not self.roles:
-            raise ValueError("roles is empty, so there is nothing to run")
+            yield SectionFault("roles is empty, so there is nothing to run", ("roles",))
         if len(set(self.roles)) < len(self.roles):
-            raise ValueError(f"roles names one role twice: {', '.join(self.roles)}")
+            text = f"roles names one role twice: {', '.join(self.roles)}"
+            yield SectionFault(text, ("roles",))
         if "broker" in self.roles and self.broker is None:
-            raise ValueError(
-                'the role "broker" needs broker.store.directory: where to keep messages'
-            )
+            text = 'the role "broker" needs broker.store.directory: where to keep messages'
+            yield SectionFault(text, ("roles", "broker"))
         if "gateway" in self.roles and "broker" not in self.roles and not self.gateway.namesrv:
-            raise ValueError(
+            text = (
                 'the role "gateway" needs the role "broker" in the same process, or '
                 "gateway.namesrv: the name servers of the brokers that keep its messages"
             )
+            yield SectionFault(text, ("roles", "gateway.namesrv"))
         if (
             "gateway" in self.roles
             and self.gateway.workers > 1
             and "namesrv" not in self.roles
             and not (self.gateway.namesrv or (self.broker is not None and self.broker.namesrv))
         ):
-            raise ValueError(
+            text = (
                 f"{self.gateway.workers} workers find their broker through a name server: "
                 'gateway.workers needs gateway.namesrv, or the role "namesrv" in the same process'
             )
+            yield SectionFault(text, ("gateway.workers", "gateway.namesrv", "broker", "roles"))
+        yield from self._port_faults()
+
+    def _port_faults(self) -> Iterator[SectionFault]:
+        """Yield a fault for each listener that would find its port taken by an earlier one."""
+        taken: dict[tuple[str, int], tuple[str, str]] = {}
+        for key, host, port in self._listeners():
+            address = ("127.0.0.1" if host == "localhost" else host, port)
+            if address in taken:
+                owner, owner_key = taken[address]
+                text = f"{owner} and {key} have the same port {port}"
+                yield SectionFault(text, (key, owner_key))
+            taken[address] = (key, key)
+            if key == "broker.listen" and self.broker is not None and self.broker.vip:
+                # That the broker finds this one taken is a mere warning.
+                vip = (address[0], port - VIP_PORT_DISTANCE)
+                taken.setdefault(vip, ("broker.vip (two below broker.listen)", key))
+
+    def _listeners(self) -> Iterator[tuple[str, str, int]]:
+        """Yield (key, host, port) of each listener whose port is settled, as they are opened."""
+        listeners: tuple[tuple[Role, str, str], ...] = (
+            ("console", "admin.listen", self.admin.listen),
+            ("namesrv", "namesrv.listen", self.namesrv.listen),
+            ("broker", "broker.listen", self.broker.listen if self.broker else ""),
+            ("gateway", "gateway.listen", self.gateway.listen),
+        )
+        for role, key, text in listeners:
+            try:
+                host, port = parse_address(text, port_min=1)
+            except ValueError:
+                continue  # any free port, or a fault that is reported where it is
+            if role in self.roles:
+                yield key, host, port
 
 
 def load_config(path: str | Path) -> MotelogConfig:
@@ -101,6 +143,16 @@ def config_of(table: dict[str, Any], *, name: str, fixed: Container[str] = ()) -
     )
 
 
+def unread_variables() -> dict[str, str | None]:
+    """Return the ``MOTELOG_`` variables that nothing reads, and what each may mean.
+
+    They are no fault: a container platform makes such variables for a service of that name.
+    """
+    return loader.unread_variables(
+        MotelogConfig, os.environ, prefix="MOTELOG_", known=OTHER_VARIABLES
+    )
+
+
 def check_listen(text: str) -> tuple[str, int]:
     """Return (host, port) of an address to listen on; ValueError if malformed or not loopback."""
     host, port = parse_address(text)
@@ -116,7 +168,7 @@ def _is_loopback(host: str) -> bool:
         return False  # a name may resolve to anything, and to something else tomorrow
 
 
-def _check_leaf(path: loader.KeyPath, value: Any) -> str | None:
+def _check_leaf(path: KeyPath, value: Any) -> str | None:
     if path[-1] != "listen":
         return None
     try:

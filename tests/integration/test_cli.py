@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
+import socket
 import subprocess
 import tempfile
 import time
@@ -14,7 +16,9 @@ from typing import IO
 import pytest
 
 import motelog as package
+from motelog.cli import doctor
 from motelog.cli.main import COMMANDS
+from motelog.cli.tools import install_command
 from motelog.testing import MotelogProcess
 from tests.support.cli import motelog, motelog_lines, started_motelog
 
@@ -182,7 +186,7 @@ def test_plain_output_is_for_people(motelog_stack: MotelogProcess) -> None:
     [
         (["pub", "-t", "a/#", "-m", "x"], 2, "--topic 'a/#'"),
         (["pub", "-t", "a", "-m", "x", "--to", "nowhere"], 2, "--to: 'nowhere' is not HOST:PORT"),
-        (["pub", "-t", "a", "-m", "x", "--to", "127.0.0.1:1"], 1, "cannot connect to 127.0.0.1:1"),
+        (["pub", "-t", "a", "-m", "x", "--to", "127.0.0.1:1"], 4, "cannot connect to 127.0.0.1:1"),
         (["pub", "-m", "x"], 2, "name the topic: --topic NAME"),
         (["pub", "-t", "a", "-m", "x", "-n"], 2, "one body at a time"),
         (["pub", "-t", "a", "-f", "nowhere"], 2, "--file nowhere: No such file or directory"),
@@ -190,22 +194,39 @@ def test_plain_output_is_for_people(motelog_stack: MotelogProcess) -> None:
         (["sub", "-t", "a", "-T", "#/a"], 2, "--filter-out '#/a'"),
         (["sub", "-t", "a", "-F", "%z"], 2, "--format: '%z' has no meaning"),
         (["sub", "-v"], 2, "name a topic filter: --topic FILTER"),
-        (["sub", "-t", "$own/a", "--to", "{mqtt}"], 1, "refused to subscribe '$own/a'"),
+        (["sub", "-t", "$own/a", "--to", "{mqtt}"], 5, "refused to subscribe '$own/a'"),
         (["sub", "-t", "a", "--since", "1y"], 2, "--since '1y': use 90s"),
         (["sub", "-t", "a", "--since", "1h", "-V", "311"], 2, "needs --protocol-version mqttv5"),
-        (["consume", "never-written", "--namesrv", "{namesrv}"], 1, "'never-written'"),
-        (["consume", "a", "--namesrv", "127.0.0.1:1"], 1, "no name server answered"),
-        (["consume", "a", "--sql", "a > 5 AND"], 1, "wrong at column 10: it ends too early"),
-        (["consume", "a", "--sql", "a > 5", "--tags", "b"], 1, "tags and sql are both given"),
+        (["consume", "never-written", "--namesrv", "{namesrv}"], 3, "'never-written'"),
+        (["consume", "a", "--namesrv", "127.0.0.1:1"], 4, "no name server answered"),
+        (["consume", "a", "--sql", "a > 5 AND"], 2, "wrong at column 10: it ends too early"),
+        (["consume", "a", "--sql", "a > 5", "--tags", "b"], 2, "tags and sql are both given"),
         (["consume", "a", "--from", "1y"], 2, "--from '1y': use begin, end, committed, 1h"),
-        (["consume", "a", "--tags", "||"], 1, "'||' names no tag"),
-        (["produce", "bad topic", "-m", "x", "--namesrv", "{namesrv}"], 1, "'bad topic'"),
+        (["consume", "a", "--tags", "||"], 2, "'||' names no tag"),
+        (["produce", "bad topic", "-m", "x", "--namesrv", "{namesrv}"], 2, "'bad topic'"),
+        (["produce", "a", "-m", "x", "--namesrv", "nowhere"], 2, "'nowhere' is not HOST:PORT"),
+        (["consume", "a", "--namesrv", "nowhere"], 2, "'nowhere' is not HOST:PORT"),
+        (["produce", "a", "-m", "x", "--namesrv", "127.0.0.1:1"], 4, "is it running? `motelog d"),
+        (["pub", "-t", "a", "-m", "x", "--to", "127.0.0.1:1"], 4, "is it running? `motelog dev`"),
+        (["pub", "-t", "%a/b", "-m", "x", "-q", "x"], 2, "'x' is not a whole number"),
         (["produce", "a", "-m", "x", "-p", "novalue"], 2, "'novalue' is not NAME=VALUE"),
-        (["pub", "-t", "a", "-m", "x", "--to", "{namesrv}"], 1, "is this MQTT?"),
-        (["sub", "-t", "a", "--seconds=0.1", "--count=1", "--to", "{mqtt}"], 1, "0 of 1 messages"),
+        (["pub", "-t", "a", "-m", "x", "--to", "{namesrv}"], 4, "is this MQTT?"),
+        (["sub", "-t", "a", "--seconds=0.1", "--count=1", "--to", "{mqtt}"], 6, "0 of 1 messages"),
         (["spark", "run", "nothing"], 2, "no Spark job is called 'nothing'"),
-        (["retained", "list", "--admin", "127.0.0.1:1"], 1, "admin listener with --admin"),
-        (["session", "list", "--admin", "127.0.0.1:1"], 1, "admin listener with --admin"),
+        (["retained", "list", "--admin", "127.0.0.1:1"], 4, "is it running? `motelog dev`"),
+        (["session", "list", "--admin", "127.0.0.1:1"], 4, "admin listener with HOST:PORT"),
+        (["session", "list", "--admin", "{mqtt}"], 4, "does not answer"),
+        (["retained", "get", "nothing", "--admin", "{admin}"], 3, "no retained message"),
+        (["retained", "delete", "nothing", "--admin", "{admin}"], 3, "no retained message"),
+        (["retained", "list", "--filter", "a/#/b", "--admin", "{admin}"], 2, "last level"),
+        (["session", "describe", "nobody", "--admin", "{admin}"], 3, "no session"),
+        (["session", "end", "nobody", "--admin", "{admin}"], 3, "no session"),
+        (["store", "inspect", "/nowhere"], 3, "holds no store"),
+        (["bench", "pub", "--to", "127.0.0.1:1"], 4, "is it running? `motelog dev`"),
+        (["bench", "connect", "--seconds", "x"], 2, "'x' is not a number of at least 0.1"),
+        (["dev", "--flush", "never"], 2, "'never' is not async or sync\n  see: motelog dev --h"),
+        (["session", "lst"], 2, "Did you mean 'list'"),
+        (["store", "verify"], 2, "missing argument 'DIR'"),
         (["verson"], 2, "Did you mean version?"),
         (["config", "check", "no-such-file"], 78, "no-such-file: cannot read: No such file"),
     ],
@@ -237,12 +258,38 @@ def test_help_lists_every_command_without_loading_the_runtime() -> None:
     assert not imported & {"trio", "msgspec", "numpy", "pyspark", "rich", "starlette", "asyncio"}
 
 
+def test_a_group_without_a_command_says_what_there_is() -> None:
+    for arguments in ([], ["store"]):
+        result = motelog(*arguments)
+        assert result.returncode == 2
+        assert result.stderr.startswith("Usage: motelog")
+
+
+@pytest.mark.parametrize(
+    ("words", "found"),
+    [
+        ("motelog ver", ["version"]),
+        ("motelog store ver", ["verify"]),
+        ("motelog dev --fl", ["--flush"]),
+        ("motelog dev --flush ", ["async", "sync"]),
+    ],
+)
+def test_a_shell_can_complete(words: str, found: list[str]) -> None:
+    environment = {
+        "_MOTELOG_COMPLETE": "complete_bash",
+        "COMP_WORDS": words,
+        "COMP_CWORD": str(words.count(" ")),
+    }
+    assert motelog(environment=environment).stdout.split() == found
+
+
 def test_version() -> None:
+    assert motelog("--version").stdout == f"motelog {package.__version__}\n"
     (found,) = motelog_lines("version", "--json")
     assert found["version"] == package.__version__
     assert set(found["kernels"].values()) <= {
         "compiled",
-        "not installed (pip install motelog[spark])",
+        f"not installed ({install_command('spark')})",
     }
     assert motelog("version").stdout.startswith(f"motelog {package.__version__}\n")
 
@@ -255,6 +302,21 @@ def test_doctor_reports_with_remedies() -> None:
     assert {"python", "compiler", "java", "mosquitto", "port 1883", "disk", "descriptors"} <= names
     assert "kernel motelog.core.records.append" in names
     assert motelog("doctor").stdout
+
+
+def test_doctor_knows_a_stack_of_ours_and_names_who_has_a_port(
+    motelog_stack: MotelogProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        ours, foreign = motelog_stack.mqtt[1], other.getsockname()[1]
+        monkeypatch.setattr(doctor, "PORTS", {ours: "--mqtt", foreign: "--broker"})
+        monkeypatch.setattr(doctor, "ADMIN_PORT", motelog_stack.admin[1])
+        first, second, stack = doctor._ports()
+    name = f"motelog dev (process {motelog_stack.pid})"
+    assert (first.level, first.text, first.remedy) == ("ok", f"used by {name}", None)
+    assert (second.level, f"(process {os.getpid()})" in second.text) == ("note", True)
+    assert "motelog dev --broker 127.0.0.1:0, or --auto-port" in str(second.remedy)
+    assert (stack.name, stack.level, stack.text) == ("stack", "ok", f"{name} is running and ready")
 
 
 def test_doctor_says_what_to_do_about_a_folder_that_cannot_be_used(tmp_path: Path) -> None:

@@ -66,9 +66,12 @@ def test_a_file_that_cannot_be_read_is_said_to_be_so(
     assert (caught.value.status, "dmesg" in str(caught.value.remedy)) == (1, True)
 
 
-def test_wrong_use_ends_with_status_2(tmp_path: Path, folder: Path) -> None:
+def test_a_folder_without_a_store_ends_with_status_3(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     wrong = motelog("store", "verify", str(tmp_path / "empty"))
-    assert (wrong.returncode, "holds no store" in wrong.stderr) == (2, True)
+    assert (wrong.returncode, "holds no store" in wrong.stderr) == (3, True)
+
+
+def test_wrong_use_ends_with_status_2(folder: Path) -> None:
     assert motelog("store", "repair", str(folder)).returncode == 2
     assert motelog("store").returncode == 2

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import signal
 import socket
@@ -217,7 +218,21 @@ def test_taken_port_names_the_port_and_the_option(option: str, role: str) -> Non
     assert result.stdout == ""
     assert f"the {role} cannot listen on {address}: another process uses that port" in result.stderr
     assert option in result.stderr
+    assert f"(process {os.getpid()}); stop it" in result.stderr
     assert "Traceback" not in result.stderr
+
+
+def test_auto_port_takes_the_next_free_ones_and_says_which() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        options = ["--auto-port", f"--mqtt=127.0.0.1:{port}", f"--admin=127.0.0.1:{port}"]
+        with MotelogProcess(options=options) as stack:
+            assert port < stack.mqtt[1] < stack.admin[1] <= port + 100
+            for address in (stack.mqtt, stack.admin):
+                socket.create_connection(address, timeout=10).close()
+            said = stack.output()
+    assert f"--mqtt: port {port} is taken by" in said
+    assert f"(process {os.getpid()}); {stack.mqtt[1]} is used instead" in said
 
 
 @pytest.mark.parametrize("option", ["--mqtt", "--namesrv", "--broker", "--admin"])

@@ -16,21 +16,27 @@ FILTER = st.tuples(
 ).map(lambda parts: "/".join(parts[0] + ["#"] * parts[1]))
 
 
-TEMPLATE = st.sampled_from(["", "fixed", "{1}", "{2}", "{3}", "t_{2}", "{client_id}"])
-RULE = st.builds(
-    TopicRule,
-    filter=FILTER.filter(bool),
-    queue_topic=TEMPLATE.filter(bool),
-    tag=TEMPLATE,
-    queue_by=st.sampled_from(["tag", "topic", "client_id"]),
-)
+@st.composite
+def rule(draw: st.DrawFn) -> TopicRule:
+    """Return a rule whose templates name levels that its filter has."""
+    topic_filter = draw(FILTER.filter(bool))
+    levels = 3 if topic_filter.endswith("#") else min(3, topic_filter.count("/") + 1)
+    texts = ["fixed", "{client_id}", *(f"{{{level}}}" for level in range(1, levels + 1))]
+    if levels > 1:
+        texts.append("t_{2}")
+    return TopicRule(
+        filter=topic_filter,
+        queue_topic=draw(st.sampled_from(texts)),
+        tag=draw(st.sampled_from(["", *texts])),
+        queue_by=draw(st.sampled_from(["tag", "topic", "client_id"])),
+    )
 
 
 @settings(max_examples=300)
 @given(
     names=st.lists(NAME, min_size=5, max_size=10),
     topic_filter=FILTER,
-    rules=st.lists(RULE, max_size=3) | st.just(list(RULES)),
+    rules=st.lists(rule(), max_size=3) | st.just(list(RULES)),
 )
 def test_a_filter_names_the_queue_of_every_name_it_matches(
     names: list[str], topic_filter: str, rules: list[TopicRule]

@@ -17,6 +17,7 @@ import typer
 
 from motelog.cli.addresses import address
 from motelog.cli.output import CliError
+from motelog.cli.status import IS_IT_RUNNING, Status
 
 Admin = Annotated[
     str, typer.Option(metavar="HOST:PORT", help="The server's admin listener.", show_default=True)
@@ -24,6 +25,7 @@ Admin = Annotated[
 Json = Annotated[bool, typer.Option("--json", help="JSON, one object per line.")]
 ADMIN = "127.0.0.1:8080"
 ANSWER_WITHIN_S = 30.0
+STATUSES = {400: Status.USAGE, 404: Status.NOT_FOUND, 409: Status.REFUSED, 503: Status.REFUSED}
 
 
 def ask(admin: str, method: str, path: str, query: dict[str, str]) -> dict[str, Any]:
@@ -34,15 +36,21 @@ def ask(admin: str, method: str, path: str, query: dict[str, str]) -> dict[str, 
         connection.request(method, f"{path}?{urlencode(query)}")
         response = connection.getresponse()
         answer: dict[str, Any] = json_module.loads(response.read())
+    except TimeoutError as exc:
+        text = f"the server's admin listener at {admin} does not answer in {ANSWER_WITHIN_S:g} s"
+        raise CliError(text, status=Status.TIME) from exc
     except (OSError, http.client.HTTPException, ValueError) as exc:
+        why = exc.strerror if isinstance(exc, OSError) and exc.strerror else f"no JSON: {exc}"
         raise CliError(
-            f"the server's admin listener at {admin} does not answer: {exc}",
-            remedy="start a server, or name its admin listener with --admin",
+            f"the server's admin listener at {admin} does not answer: {why}",
+            remedy=f"{IS_IT_RUNNING}; --admin names its admin listener with HOST:PORT",
+            status=Status.UNREACHABLE,
         ) from exc
     finally:
         connection.close()
     if response.status != http.client.OK:
-        raise CliError(str(answer.get("error", response.reason)))
+        status = STATUSES.get(response.status, Status.FAILED)
+        raise CliError(str(answer.get("error", response.reason)), status=status)
     return answer
 
 

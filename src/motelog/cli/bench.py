@@ -7,17 +7,22 @@ Owns: its options, the progress line, the report as text. Must not touch: the me
 from __future__ import annotations
 
 import sys
-from contextlib import ExitStack
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from motelog.cli.output import stop, table, write, write_json
+from motelog.cli.output import CliError, stop, table, write, write_json
+from motelog.cli.status import IS_IT_RUNNING, Status
 
 if TYPE_CHECKING:
     from motelog.loadtest.bench import BenchReport
+
+PROGRESS_EVERY_S = 9.5  # of lines that stay: each tenth of those that come each second
 
 
 class Kind(StrEnum):
@@ -54,12 +59,16 @@ def bench(
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="One JSON object at the end.")] = False,
 ) -> None:
-    """Measure an MQTT server. The exit status is 1 if messages were lost or connections failed."""
+    """Measure an MQTT server. The exit status is 1 if messages were lost or connections failed.
+
+    Standard error says how it goes: each second on a terminal, else every ten seconds.
+    """
     from motelog.cli.addresses import address
-    from motelog.loadtest.bench import BenchOptions, run
+    from motelog.loadtest.bench import BenchOptions, BenchRefusedError, BenchUnreachableError, run
     from motelog.testing import MotelogProcess
 
     with ExitStack() as stack:
+        progress = stack.enter_context(_progress())
         if to is None:
             own = stack.enter_context(MotelogProcess())
             (host, port), pid = own.mqtt, own.pid
@@ -77,22 +86,46 @@ def bench(
             duration_s=seconds,
             version=protocol,
             server_pid=pid,
-            progress=_progress if sys.stderr.isatty() else None,
+            progress=progress,
         )
-        report = run(kind.value, options)
-    if sys.stderr.isatty():
-        _progress("")
+        try:
+            report = run(kind.value, options)
+        except BenchUnreachableError as exc:
+            remedy = IS_IT_RUNNING
+            raise CliError(str(exc), remedy=remedy, status=Status.UNREACHABLE) from exc
+        except BenchRefusedError as exc:
+            raise CliError(str(exc), status=Status.REFUSED) from exc
     if json:
         write_json(asdict(report))
     else:
         write(_text(report))
-    stop(1 if report.lost or report.errors else 0)
+    stop(Status.FAILED if report.lost or report.errors else Status.DONE)
 
 
-def _progress(line: str) -> None:
-    """Show one line in place of the last one."""
-    sys.stderr.write(f"\r\x1b[K{line}")
-    sys.stderr.flush()
+@contextmanager
+def _progress() -> Iterator[Callable[[str], None]]:
+    """Give what takes a line each second; a terminal shows it in place of the last one."""
+    if not sys.stderr.isatty():
+        said_s = time.monotonic()
+
+        def say(line: str) -> None:
+            nonlocal said_s
+            if time.monotonic() - said_s >= PROGRESS_EVERY_S:
+                said_s = time.monotonic()
+                sys.stderr.write(line + "\n")
+                sys.stderr.flush()
+
+        yield say
+        return
+
+    def show(line: str) -> None:
+        sys.stderr.write(f"\r\x1b[K{line}")
+        sys.stderr.flush()
+
+    try:
+        yield show
+    finally:
+        show("")
 
 
 def _text(report: BenchReport) -> str:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from motelog.cli.output import CliError, write, write_json
+from motelog.cli.status import Status
 
 if TYPE_CHECKING:
     from motelog.bridge.pull import PullConsumer
@@ -63,7 +64,6 @@ def consume(
 
     import trio
 
-    from motelog.bridge.errors import FilterError, RouteError
     from motelog.bridge.pull import PullConsumer
     from motelog.bridge.selector import select
 
@@ -92,13 +92,11 @@ def consume(
     try:
         select(tags, sql)
         received = trio.run(run)
-    except (FilterError, ValueError) as exc:
-        raise CliError(str(exc)) from exc
-    except RouteError as exc:
-        remedy = "it is created by the first message: motelog produce, or motelog pub"
-        raise CliError(str(exc), remedy=remedy) from exc
+    except ValueError as exc:
+        raise CliError(str(exc), status=Status.USAGE) from exc
     if count is not None and received < count and seconds is not None:
-        raise CliError(f"{received} of {count} messages arrived within {seconds:g} s")
+        text = f"{received} of {count} messages arrived within {seconds:g} s"
+        raise CliError(text, status=Status.TIME)
 
 
 def _start(text: str) -> StreamStart:

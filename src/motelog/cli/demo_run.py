@@ -20,7 +20,7 @@ import trio
 
 from motelog.bridge.pull import PullConsumer
 from motelog.cli.mqtt_client import WANTED, MqttClient, connect
-from motelog.cli.tools import find_java, has_pyspark
+from motelog.cli.tools import find_java, has_pyspark, install_command
 from motelog.core.errors import leaves
 from motelog.testing import MotelogProcess
 
@@ -212,7 +212,7 @@ def _why_no_spark(options: DemoOptions) -> str | None:
     if not options.spark:
         return "--no-spark"
     if not has_pyspark():
-        return "pyspark is not installed (pip install 'motelog[spark]')"
+        return f"pyspark is not installed ({install_command('spark')})"
     if find_java() is None:
         return "Java is not installed (apt install openjdk-17-jre-headless)"
     return None

@@ -12,7 +12,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from motelog.cli.output import CliError, LogFormat, LogLevel, ready_text, write, write_json
+from motelog.cli.output import (
+    CliError,
+    LogFormat,
+    LogLevel,
+    ready_text,
+    write,
+    write_error,
+    write_json,
+)
 
 if TYPE_CHECKING:
     from motelog.config import MotelogConfig
@@ -75,6 +83,9 @@ def dev(
             show_envvar=False,
         ),
     ] = 1,
+    auto_port: Annotated[
+        bool, typer.Option("--auto-port", help="Where a port is taken, use the next free one.")
+    ] = False,
     data: Annotated[
         Path | None,
         typer.Option(metavar="DIR", help="Where messages are kept. [default: ./motelog-data]"),
@@ -123,11 +134,16 @@ def dev(
 
     # Now: from the making of the folder to the first look at signals little time may pass.
     import motelog.cli.serve  # noqa: F401  # imports what takes longest
+    from motelog.cli.config import tell_unread
+    from motelog.config import unread_variables
 
+    tell_unread(unread_variables())
     if ephemeral and data is not None:
         raise CliError("--data and --ephemeral exclude each other", status=2)
     listen = {"--mqtt": mqtt, "--namesrv": namesrv, "--broker": broker, "--admin": admin}
     _check_addresses(listen)
+    if auto_port:
+        listen = _free_addresses(listen)
     directory = data or Path(os.environ.get(DIRECTORY_VARIABLE) or "motelog-data")
     if ephemeral:
         directory = Path(tempfile.mkdtemp(prefix="motelog-"))
@@ -148,6 +164,26 @@ def _check_addresses(listen: dict[str, str]) -> None:
             check_listen(text)
         except ValueError as exc:
             raise CliError(f"{option}: {exc}", status=2) from exc
+
+
+def _free_addresses(listen: dict[str, str]) -> dict[str, str]:
+    """Return addresses whose ports are free, and tell which ones are not those that were meant."""
+    from motelog.cli.addresses import next_free
+    from motelog.cli.port_owner import port_owner
+    from motelog.core.addresses import parse_address
+    from motelog.core.broker.config import VIP_PORT_DISTANCE
+
+    free: dict[str, str] = {}
+    taken: set[int] = set()
+    for option, text in listen.items():
+        below = VIP_PORT_DISTANCE if option == "--broker" else 0
+        free[option], port = next_free(option, text, avoid=taken, below=below)
+        if free[option] != text:
+            meant = parse_address(text)[1]
+            who = "by another listener" if meant in taken else f"by {port_owner(meant)}"
+            write_error(f"{option}: port {meant} is taken {who}; {port} is used instead")
+        taken |= {port, port - below}
+    return free
 
 
 def _config(

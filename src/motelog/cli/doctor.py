@@ -19,12 +19,22 @@ from typing import Annotated
 import typer
 
 from motelog.cli.output import stop, table, write, write_json
+from motelog.cli.port_owner import port_owner
+from motelog.cli.status import Status
 
 PYTHON_MIN = (3, 11)
 DESCRIPTORS_WANTED = 20_000
 FREE_BYTES_WANTED = 4 * 1024**3  # a server's CommitLog file of 1 GiB, its successor, room to work
 JAVA_VERSIONS = range(17, 26)
-PORTS = {1883: "--mqtt", 8080: "--admin", 9876: "--namesrv", 10909: "--broker", 10911: "--broker"}
+ADMIN_PORT = 8080
+READY_WITHIN_S = 2.0
+PORTS = {
+    1883: "--mqtt",
+    ADMIN_PORT: "--admin",
+    9876: "--namesrv",
+    10909: "--broker",
+    10911: "--broker",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +73,7 @@ def doctor(
         for finding in findings:
             if finding.remedy is not None:
                 write(f"{finding.name}: {finding.remedy}")
-    stop(1 if has_fault else 0)
+    stop(Status.FAILED if has_fault else Status.DONE)
 
 
 def _python() -> Finding:
@@ -87,6 +97,7 @@ def _compiler() -> Finding:
 
 def _kernels() -> list[Finding]:
     from motelog.cli.kernels import COMPILED, KERNELS, REFERENCE, kernel_states
+    from motelog.cli.tools import install_command
 
     findings = []
     for name, state in kernel_states().items():
@@ -96,7 +107,7 @@ def _kernels() -> list[Finding]:
             findings.append(Finding(f"kernel {name}", "note", state))
         else:
             level = "note" if state == REFERENCE else "fault"
-            remedy = "build it: pip install -e . (with a C compiler, without MOTELOG_PURE)"
+            remedy = f"build it: {install_command()} (with a C compiler, without MOTELOG_PURE)"
             findings.append(Finding(f"kernel {name}", level, state, remedy))
     return findings
 
@@ -115,11 +126,12 @@ def _java() -> Finding:
 
 
 def _pyspark() -> Finding:
-    from motelog.cli.tools import has_pyspark
+    from motelog.cli.tools import has_pyspark, install_command
 
     if has_pyspark():
         return Finding("pyspark", "ok", "installed")
-    return Finding("pyspark", "note", "not installed", "for Spark: pip install 'motelog[spark]'")
+    remedy = f"only needed for Spark: {install_command('spark')}"
+    return Finding("pyspark", "note", "not installed", remedy)
 
 
 def _mosquitto() -> Finding:
@@ -131,20 +143,56 @@ def _mosquitto() -> Finding:
 
 
 def _ports() -> list[Finding]:
-    return [_port(port, option) for port, option in PORTS.items()]
+    """Look at the ports that ``motelog dev`` takes; a stack of ours that has them is no fault."""
+    findings = []
+    stacks: dict[int, str] = {}
+    for port in PORTS:
+        fault = _bind_fault(port)
+        if fault is None:
+            findings.append(Finding(f"port {port}", "ok", "free"))
+            continue
+        owner = port_owner(port) if fault.errno == errno.EADDRINUSE else None
+        if owner is None:
+            text = fault.strerror or str(fault)
+        elif owner.process_id is not None and owner.motelog_command is not None:
+            stacks[owner.process_id] = str(owner)
+            findings.append(Finding(f"port {port}", "ok", f"used by {owner}"))
+            continue
+        else:
+            text = f"used by {owner}"
+        remedy = f"stop what uses it, or motelog dev {PORTS[port]} 127.0.0.1:0, or --auto-port"
+        findings.append(Finding(f"port {port}", "note", text, remedy))
+    return [*findings, *(_stack(name) for name in stacks.values())]
 
 
-def _port(port: int, option: str) -> Finding:
-    name = f"port {port}"
+def _bind_fault(port: int) -> OSError | None:
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind(("127.0.0.1", port))
         except OSError as exc:
-            text = "in use" if exc.errno == errno.EADDRINUSE else (exc.strerror or str(exc))
-            remedy = f"stop what uses it (ss -ltnp 'sport = :{port}'), or motelog dev {option}"
-            return Finding(name, "note", text, f"{remedy} 127.0.0.1:0")
-    return Finding(name, "ok", "free")
+            return exc
+    return None
+
+
+def _stack(name: str) -> Finding:
+    """Say how a running stack of ours is, if its admin listener is at the usual address."""
+    import http.client
+    import json as json_module
+
+    connection = http.client.HTTPConnection("127.0.0.1", ADMIN_PORT, timeout=READY_WITHIN_S)
+    try:
+        connection.request("GET", "/health/ready")
+        health = json_module.loads(connection.getresponse().read())
+        faults = {str(role): str(why) for role, why in dict(health["faults"]).items()}
+    except (OSError, http.client.HTTPException, ValueError, KeyError, TypeError):
+        return Finding("stack", "ok", f"{name} is running; port {ADMIN_PORT} says nothing of it")
+    finally:
+        connection.close()
+    if not faults:
+        return Finding("stack", "ok", f"{name} is running and ready")
+    told = "; ".join(f"{role}: {why}" for role, why in faults.items())
+    return Finding("stack", "note", f"{name} is running, but not ready: {told}")
 
 
 def _disk(data: Path) -> Finding:

@@ -8,6 +8,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Final
 
+from motelog.cli.tools import install_command
+
 # Chooser module -> the extra of the package that it needs, None if it needs none.
 KERNELS: Final = {
     "motelog.core.net.reactor": None,
@@ -36,7 +38,7 @@ def _state(name: str, extra: str | None) -> str:
     except ModuleNotFoundError as exc:
         missing = (exc.name or "").partition(".")[0]
         if extra is not None and missing != "motelog":
-            return f"not installed (pip install motelog[{extra}])"
+            return f"not installed ({install_command(extra)})"
         return f"missing: {exc}"
     except ImportError as exc:
         return f"missing: {exc}"

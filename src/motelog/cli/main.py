@@ -1,9 +1,9 @@
 """``motelog``: the list of commands and how their errors end.
 
-Owns: the table of commands, exit statuses. Must not touch: any subject; a command's file is
+Owns: the table of commands. Must not touch: any subject; a command's file is
 imported when that command is called, so that ``motelog --help`` stays under 200 ms.
 
-    0 done    1 failed    2 wrong usage    78 wrong configuration    130 interrupted
+How a command ends is a ``Status``.
 """
 
 from __future__ import annotations
@@ -12,20 +12,24 @@ import difflib
 import os
 import sys
 from importlib import import_module
-from typing import TYPE_CHECKING, Final, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, Final, NoReturn
 
 import typer
 from typer.core import TyperGroup
 
-from motelog.cli.output import CliError, write_error
-from motelog.core.errors import ConfigError, MotelogError, StoreFolderError
+from motelog import __version__
+from motelog.cli.output import CliError, write, write_error
+from motelog.cli.status import Status, status_of
+from motelog.cli.values import read_plainly
+from motelog.core.errors import ConfigError, MotelogError
 
 if TYPE_CHECKING:
     from typer._click import Command, Context
+    from typer._click.exceptions import UsageError
     from typer._click.formatting import HelpFormatter
-
-CONFIG_STATUS: Final = 78  # EX_CONFIG of sysexits.h
-INTERRUPTED_STATUS: Final = 130
+else:
+    # What typer raises for wrong use; it has no public name of its own.
+    UsageError = typer.BadParameter.__bases__[0]
 
 # Command -> what it is for; motelog/cli/<command>.py has a function or a Typer group of that name.
 COMMANDS: Final = {
@@ -51,6 +55,10 @@ SETTINGS: Final = {"help_option_names": ["-h", "--help"]}
 class LazyGroup(TyperGroup):
     """The top level: knows its commands by name and imports one when it is called."""
 
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        read_plainly(self)
+
     def list_commands(self, ctx: Context) -> list[str]:
         return list(COMMANDS)
 
@@ -62,7 +70,9 @@ class LazyGroup(TyperGroup):
             command = found
             found = _typer()
             found.command(cmd_name, context_settings=SETTINGS)(command)
-        return typer.main.get_command(found)
+        made = typer.main.get_command(found)
+        read_plainly(made)
+        return made
 
     def resolve_command(
         self, ctx: Context, args: list[str]
@@ -87,50 +97,72 @@ app = typer.Typer(
     cls=LazyGroup,
     help="MQTT gateway on a CommitLog message store. Start with: motelog dev",
     no_args_is_help=True,
-    add_completion=False,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
     context_settings=SETTINGS,
 )
 
 
+def _show_version(is_wanted: bool) -> None:
+    if is_wanted:
+        write(f"motelog {__version__}")
+        raise typer.Exit
+
+
 @app.callback()
-def root() -> None:
+def root(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", help="Show the release and exit.", callback=_show_version, is_eager=True
+        ),
+    ] = False,
+) -> None:
     """MQTT gateway on a CommitLog message store. Start with: motelog dev"""
 
 
 def main() -> NoReturn:
     """Run the command line and exit; an error raised on purpose ends in one message."""
     try:
-        app(prog_name="motelog")
+        status = app(prog_name="motelog", standalone_mode=False)
     except (Exception, KeyboardInterrupt, BaseExceptionGroup) as exc:
         sys.exit(_status(exc))
-    sys.exit(0)
+    sys.exit(status if isinstance(status, int) else Status.DONE)
 
 
 def _status(error: BaseException) -> int:
     """Say what an error means and return the exit status; raise it if nobody expected it."""
     match _telling(error):
-        case ConfigError() as exc:
-            write_error(f"the configuration cannot be used\n{exc}")
-            return CONFIG_STATUS
+        case UsageError() as exc:
+            return _refuse_usage(exc)
         case CliError() as exc:
             write_error(str(exc), exc.remedy)
             return exc.status
-        case StoreFolderError() as exc:
-            write_error(str(exc), "choose a folder that this user can write to")
-            return CONFIG_STATUS
         case MotelogError() as exc:
-            write_error(str(exc))
-            return 1
+            status, remedy = status_of(exc)
+            what = "the configuration cannot be used\n" if isinstance(exc, ConfigError) else ""
+            write_error(f"{what}{exc}", remedy)
+            return status
         case KeyboardInterrupt():
-            return INTERRUPTED_STATUS
+            return Status.INTERRUPTED
         case BrokenPipeError():
             # The reader of a pipe has gone; Python would complain again when it flushes at exit.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            return 1
+            return Status.FAILED
         case _:
             raise error
+
+
+def _refuse_usage(error: UsageError) -> Status:
+    """Say what was typed wrong, in one line, and where the right use is described."""
+    if error.ctx is None or error.message == error.ctx.get_help():
+        error.show()  # a group without a command: its help
+        return Status.USAGE
+    text = error.format_message()
+    words = text.split(maxsplit=1)
+    text = f"{words[0].lower()} {words[1]}" if len(words) > 1 else text
+    write_error(text.rstrip("."), f"see: {error.ctx.command_path} --help")
+    return Status.USAGE
 
 
 def _telling(error: BaseException) -> BaseException:

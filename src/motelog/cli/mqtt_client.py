@@ -17,7 +17,8 @@ from typing import Final
 
 import trio
 
-from motelog.core.errors import MotelogError
+from motelog.cli.output import CliError
+from motelog.cli.status import IS_IT_RUNNING, Status
 from motelog.gateway.errors import GatewayError
 from motelog.gateway.mqtt.acks import decode_ack, encode_ack
 from motelog.gateway.mqtt.connect import decode_connack, encode_connect
@@ -57,8 +58,17 @@ RETURN_CODES: Final = {
 }
 
 
-class MqttClientError(MotelogError):
+class MqttClientError(CliError):
     """The connection could not be made, was refused, or has ended."""
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        remedy: str | None = None,
+        status: Status = Status.UNREACHABLE,
+    ) -> None:
+        super().__init__(message, remedy=remedy, status=status)
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,7 +241,7 @@ class MqttClient:
             case PacketType.DISCONNECT:
                 answer = decode_disconnect(self._version, first_byte, body, from_server=True)
                 text = reason_text(answer.reason_code, answer.properties)
-                raise MqttClientError(f"the server disconnected us: {text}")
+                raise MqttClientError(f"the server disconnected us: {text}", status=Status.REFUSED)
             case PacketType.PINGRESP:
                 pass
             case other:
@@ -283,7 +293,8 @@ async def connect(address: tuple[str, int], wanted: Connect = WANTED) -> AsyncIt
         try:
             stream = await trio.open_tcp_stream(host, port)
         except OSError as exc:
-            raise MqttClientError(f"cannot connect to {host}:{port}: {_os_reason(exc)}") from exc
+            text = f"cannot connect to {host}:{port}: {_os_reason(exc)}"
+            raise MqttClientError(text, remedy=IS_IT_RUNNING) from exc
     async with stream:
         client = MqttClient(stream, wanted.version)
         with _deadline(CONNECT_WITHIN_S, f"{host}:{port} did not answer CONNECT"):
@@ -331,7 +342,8 @@ async def _await_connack(client: MqttClient, buffer: bytearray, keep_alive_s: in
         text = RETURN_CODES.get(answer.reason_code, str(answer.reason_code))
         if version == 5:
             text = reason_text(answer.reason_code, answer.properties)
-        raise MqttClientError(f"the server refused the connection: {text}")
+        text = f"the server refused the connection: {text}"
+        raise MqttClientError(text, status=Status.REFUSED)
     client.session_present = answer.session_present
     if answer.properties.receive_maximum is not None:
         client._limit_window(answer.properties.receive_maximum)
@@ -374,7 +386,7 @@ def _deadline(seconds: float, message: str) -> Iterator[None]:
         with trio.fail_after(seconds):
             yield
     except trio.TooSlowError as exc:
-        raise MqttClientError(f"{message} within {seconds:g} s") from exc
+        raise MqttClientError(f"{message} within {seconds:g} s", status=Status.TIME) from exc
 
 
 def _most_telling(group: BaseExceptionGroup[BaseException]) -> BaseException:

@@ -8,6 +8,7 @@ import typer
 
 from motelog.cli.input import bodies
 from motelog.cli.output import CliError, write, write_json
+from motelog.cli.status import Status
 
 
 def produce(
@@ -58,7 +59,10 @@ def produce(
                         }
                     )
 
-    trio.run(run)
+    try:
+        trio.run(run)
+    except ValueError as exc:
+        raise CliError(str(exc), status=Status.USAGE) from exc
     if not json:
         write(f"sent {sent}")
 

@@ -16,6 +16,7 @@ import typer
 from motelog.cli import mqtt_options
 from motelog.cli.input import bodies, whole
 from motelog.cli.output import CliError, write_json, write_note
+from motelog.cli.status import Status
 
 pub = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
 
@@ -152,7 +153,8 @@ def publish(
         write_note(f"published {published}, acknowledged {client.acknowledged}")
     if client.refused:
         reasons = "; ".join(client.refusals.values())
-        raise CliError(f"the server refused {client.refused} of {published}: {reasons}")
+        text = f"the server refused {client.refused} of {published}: {reasons}"
+        raise CliError(text, status=Status.REFUSED)
 
 
 def _content(path: str) -> bytes:

@@ -17,8 +17,9 @@ import trio
 
 from motelog import __version__, logs
 from motelog.cli.output import CliError, write_error, write_json
+from motelog.cli.port_owner import port_owner
 from motelog.config import MotelogConfig
-from motelog.core.addresses import format_address
+from motelog.core.addresses import format_address, parse_address
 from motelog.core.errors import MotelogError, leaves
 from motelog.core.store.disk.files import NO_ROOM, no_room_text
 from motelog.core.store.state.progress import OnProgress, StartProgress
@@ -123,9 +124,13 @@ def _raise_helpful(exc: BaseException, option_of_role: Mapping[str, str]) -> Non
         if isinstance(leaf, PortTakenError | CannotListenError):
             option = option_of_role[leaf.role]
             host = leaf.listen.rpartition(":")[0]
-            remedy = f"stop that process, or choose another port: {option} {host}:0 takes any"
             if isinstance(leaf, CannotListenError):
-                remedy = f"choose another address with {option}"
+                raise CliError(str(leaf), remedy=f"choose another address with {option}") from exc
+            next_one = ", --auto-port the next free one" if option.startswith("--") else ""
+            remedy = (
+                f"it is {port_owner(parse_address(leaf.listen)[1])}; stop it, or choose another"
+                f" port: {option} {host}:0 takes any{next_one}"
+            )
             raise CliError(str(leaf), remedy=remedy) from exc
         if isinstance(leaf, MotelogError):
             raise leaf from exc

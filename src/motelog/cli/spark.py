@@ -51,7 +51,7 @@ def run(
     """Run a job. Options after its name are the job's own (try --help)."""
     import difflib
 
-    from motelog.cli.tools import find_java, has_pyspark
+    from motelog.cli.tools import find_java, has_pyspark, install_command
     from motelog.spark import run as jobs
 
     if name in ("-h", "--help"):
@@ -61,8 +61,10 @@ def run(
         close = difflib.get_close_matches(name, jobs.JOBS, n=1)
         hint = f"did you mean {close[0]}?" if close else f"there are: {', '.join(jobs.JOBS)}"
         raise CliError(f"no Spark job is called {name!r}", remedy=hint, status=2)
+    # Help and wrong options end here, whether or not Spark is installed.
+    jobs.parser(name).parse_args(context.args)
     if not has_pyspark():
-        raise CliError("pyspark is not installed", remedy="pip install 'motelog[spark]'")
+        raise CliError("pyspark is not installed", remedy=install_command("spark"))
     if find_java() is None:
         raise CliError("Spark needs Java 17 or 21", remedy="apt install openjdk-17-jre-headless")
     stop(run_until_interrupt(lambda wanted: jobs.run(name, context.args, wanted), name))
@@ -79,7 +81,7 @@ def run_until_interrupt(
     import os
     import threading
 
-    from motelog.cli.main import INTERRUPTED_STATUS
+    from motelog.cli.status import Status
 
     statuses: list[int] = []
     errors: list[BaseException] = []
@@ -102,7 +104,7 @@ def run_until_interrupt(
         if not done.wait(stop_within_s):
             # The interpreter's end would wait for what pyspark does in that thread. The JVM ends
             # itself when this process has gone.
-            os._exit(INTERRUPTED_STATUS)
+            os._exit(Status.INTERRUPTED)
         raise
     if errors:
         raise errors[0]

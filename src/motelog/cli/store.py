@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from motelog.cli.output import CliError, stop, table, write, write_json
+from motelog.cli.status import Status
 
 if TYPE_CHECKING:
     from motelog.core.store.tools.inspection import Progress, StoreFolder
@@ -33,8 +34,6 @@ Directory = Annotated[
     Path, typer.Argument(metavar="DIR", help="Store folder: the one with commitlog in it.")
 ]
 Json = Annotated[bool, typer.Option("--json", help="JSON, one object per line.")]
-DAMAGED_STATUS = 1
-USAGE_STATUS = 2
 
 
 @store.callback()
@@ -115,7 +114,7 @@ def verify(directory: Directory, json: Json = False) -> None:
             f"{found}: {result.records} records and {result.units} units up to physical offset "
             f"{result.end_offset}"
         )
-    stop(DAMAGED_STATUS if result.faults else 0)
+    stop(Status.FAILED if result.faults else 0)
 
 
 @store.command()
@@ -182,14 +181,14 @@ def repair(
         raise CliError(
             "the next start of the broker repairs the store; this command only says how",
             remedy="add --dry-run",
-            status=USAGE_STATUS,
+            status=Status.USAGE,
         )
     with _opened(directory) as folder:
         process_id = folder.process_id()
         report, steps = plan_repair(folder)
     if json:
         write_json({"process_id": process_id, **asdict(report), "steps": steps})
-        stop(DAMAGED_STATUS if report.damage else 0)
+        stop(Status.FAILED if report.damage else 0)
     if process_id is not None:
         write(
             f"the store is open in process {process_id}; this is what a start would do if it died"
@@ -223,7 +222,7 @@ def repair(
         if step in ("remove", "move"):
             write(f"{step}s {path}")
     write(f"the log ends at physical offset {report.end_offset}")
-    stop(DAMAGED_STATUS if report.damage else 0)
+    stop(Status.FAILED if report.damage else 0)
 
 
 @dataclass(slots=True)
@@ -273,14 +272,14 @@ def _opened(directory: Path) -> Iterator[StoreFolder]:
         folder = StoreFolder(str(directory))
     except StoreError as exc:
         remedy = "`motelog dev` keeps its store in DATA/store"
-        raise CliError(str(exc), remedy=remedy, status=USAGE_STATUS) from exc
+        raise CliError(str(exc), remedy=remedy, status=Status.NOT_FOUND) from exc
     try:
         yield folder
     except OSError as exc:
         raise CliError(
             f"a file of the store cannot be read: {exc}",
             remedy="look in the kernel's log (dmesg) for what the disk says",
-            status=DAMAGED_STATUS,
+            status=Status.FAILED,
         ) from exc
     finally:
         folder.close()

@@ -13,6 +13,7 @@ import typer
 
 from motelog.cli import mqtt_options
 from motelog.cli.output import CliError, write_bytes, write_error, write_json, write_note
+from motelog.cli.status import Status
 
 if TYPE_CHECKING:
     from motelog.cli.mqtt_client import MqttClient, Received
@@ -168,7 +169,8 @@ def subscribe(
         for topic_filter, code in zip(filters, codes, strict=True):
             if code >= FAILURE:
                 text = reason_text(code, NO_PROPERTIES)
-                raise CliError(f"the server refused to subscribe {topic_filter!r}: {text}")
+                text = f"the server refused to subscribe {topic_filter!r}: {text}"
+                raise CliError(text, status=Status.REFUSED)
         if unsubscribe:
             await client.unsubscribe(unsubscribe)
         if json:
@@ -201,7 +203,8 @@ def subscribe(
 
     received = trio.run(run)
     if seconds is not None and count is not None and received < count:
-        raise CliError(f"{received} of {count} messages arrived within {seconds:g} s")
+        text = f"{received} of {count} messages arrived within {seconds:g} s"
+        raise CliError(text, status=Status.TIME)
 
 
 def _check_filters(option: str, topic_filters: list[str]) -> None:

@@ -38,10 +38,12 @@ def up(
     """Run the roles that a configuration file names."""
     from msgspec.structs import replace
 
+    from motelog.cli.config import tell_unread
     from motelog.cli.serve import serve
-    from motelog.config import load_config
+    from motelog.config import load_config, unread_variables
     from motelog.core.addresses import format_address
 
+    tell_unread(unread_variables())
     loaded = load_config(config)
     given = {"level": log_level, "format": log_format}
     log = replace(loaded.log, **{key: value.value for key, value in given.items() if value})

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Literal
 
 import msgspec
 import pytest
 
-from motelog.core.config import ConfigFaultsError, find_lines, load, load_file
+from motelog.core.config import (
+    ConfigFaultsError,
+    SectionFault,
+    load,
+    load_file,
+    refuse,
+    unread_variables,
+)
 
 
 class Rule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -31,10 +39,19 @@ class Server(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     enabled: bool = True
     low: int = 1
     high: int = 2
+    wait_ms: int = 5
+    pause_s: float = 0.5
+    keep_hours: int = 1
 
     def __post_init__(self) -> None:
+        refuse(self, self._faults())
+
+    def _faults(self) -> Iterator[SectionFault]:
         if self.low > self.high:
-            raise ValueError(f"low {self.low} is above high {self.high}")
+            yield SectionFault(f"low {self.low} is above high {self.high}", ("low", "high"))
+        if self.listen == self.disk.directory:
+            text = f"listen and disk.directory are both {self.listen}"
+            yield SectionFault(text, ("listen", "disk.directory"))
 
 
 def faults(text: str, environment: dict[str, str] | None = None) -> list[str]:
@@ -107,7 +124,8 @@ def test_wrong_type_says_what_was_expected(line: str, expected: str) -> None:
 def test_value_outside_its_bounds_or_choices() -> None:
     text = '[disk]\ndirectory = "d"\nfile_bytes = 1\nflush = "asynk"\n'
     assert faults(text) == [
-        "f.toml:3: disk.file_bytes: 1 is not accepted; expected an integer of at least 4096",
+        "f.toml:3: disk.file_bytes: 1 is not accepted; "
+        'expected bytes: an integer of at least 4096, or a text such as "64MiB"',
         'f.toml:4: disk.flush: "asynk" is not accepted; expected "async" or "sync"; '
         'did you mean "async"?',
     ]
@@ -121,7 +139,73 @@ def test_missing_key_is_reported_at_its_table() -> None:
 
 
 def test_fields_that_do_not_go_together() -> None:
-    assert faults("low = 9\n" + GOOD) == ["f.toml: low 9 is above high 2"]
+    assert faults("low = 9\n" + GOOD) == ["f.toml:1: low: low 9 is above high 2"]
+    assert faults("low = 9\nhigh = 8\n" + GOOD) == ["f.toml:2: high: low 9 is above high 8"]
+    assert faults('listen = "d"\n' + GOOD) == [
+        "f.toml:3: disk.directory: listen and disk.directory are both d"
+    ]
+    with pytest.raises(ValueError, match="low: low 5 is above high 2"):
+        Server(disk=Disk(directory="d"), low=5)
+
+
+def test_relations_are_checked_beside_other_faults_but_not_what_follows_from_these() -> None:
+    assert faults('low = 9\nratio = "x"\n[disk]\nflush = 1\n') == [
+        "f.toml:1: low: low 9 is above high 2",
+        'f.toml:2: ratio: "x" is not accepted; expected a number',
+        "f.toml:3: disk.directory: missing; expected a text",
+        'f.toml:4: disk.flush: 1 is not accepted; expected "async" or "sync"',
+    ]
+    # What stands in for the wrong directory is not compared.
+    assert faults('listen = ""\n[disk]\ndirectory = 5\n') == [
+        "f.toml:3: disk.directory: 5 is not accepted; expected a text"
+    ]
+    assert faults('low = 9\nhigh = "x"\n' + GOOD) == [
+        'f.toml:2: high: "x" is not accepted; expected an integer'
+    ]
+
+
+def test_sizes_and_times_may_have_units_in_file_and_environment() -> None:
+    text = 'wait_ms = "1.5s"\npause_s = "20ms"\nkeep_hours = "3d"\n' + GOOD
+    server = load(Server, text, {"MOTELOG__DISK__FILE_BYTES": "64MiB"}, name="f.toml")
+    assert (server.wait_ms, server.pause_s, server.keep_hours) == (1500, 0.02, 72)
+    assert server.disk.file_bytes == 64 * 1024 * 1024
+    server = load(Server, "pause_s = 2\n" + GOOD, {"MOTELOG__WAIT_MS": "7"}, name="f.toml")
+    assert (server.pause_s, server.wait_ms) == (2.0, 7)
+
+
+@pytest.mark.parametrize(
+    "line", ['keep_hours = "90m"', 'keep_hours = "1GB"', 'keep_hours = "72"', 'keep_hours = "h"']
+)
+def test_text_that_says_no_such_number(line: str) -> None:
+    value = line.partition("= ")[2]
+    assert faults(f"{line}\n{GOOD}") == [
+        f"f.toml:1: keep_hours: {value} is not accepted; "
+        'expected hours: an integer, or a text such as "72h"'
+    ]
+
+
+def test_a_count_takes_no_unit() -> None:
+    assert faults('low = "1kB"\n' + GOOD) == [
+        'f.toml:1: low: "1kB" is not accepted; expected an integer'
+    ]
+
+
+def test_variables_that_nothing_reads_are_named_with_what_they_may_mean() -> None:
+    environment = {
+        "MOTELOG_DISK_FLUSH": "sync",
+        "motelog__disk__flush": "sync",
+        "MOTELOG_PUER": "1",
+        "MOTELOG_PURE": "1",
+        "MOTELOG_SERVICE_HOST": "10.0.0.1",
+        "MOTELOG__ANYTHING": "is a fault instead",
+        "PATH": "/",
+    }
+    assert unread_variables(Server, environment, prefix="MOTELOG_", known=["MOTELOG_PURE"]) == {
+        "MOTELOG_DISK_FLUSH": "MOTELOG__DISK__FLUSH",
+        "motelog__disk__flush": "MOTELOG__DISK__FLUSH",
+        "MOTELOG_PUER": "MOTELOG_PURE",
+        "MOTELOG_SERVICE_HOST": None,
+    }
 
 
 def test_faults_in_arrays_of_tables_name_element_and_line() -> None:
@@ -131,8 +215,8 @@ def test_faults_in_arrays_of_tables_name_element_and_line() -> None:
     )
     assert faults(text) == [
         "f.toml:8: rules[1].queues: 65 is not accepted; expected an integer from 1 to 64",
-        "f.toml:11: rules[2].filtr: unknown key; did you mean rules[2].filter?",
         "f.toml:10: rules[2].filter: missing; expected a text",
+        "f.toml:11: rules[2].filtr: unknown key; did you mean rules[2].filter?",
     ]
 
 
@@ -167,41 +251,6 @@ def test_file_that_is_not_utf8(tmp_path: Path) -> None:
     path.write_bytes(b'listen = "\xe9"\n')
     with pytest.raises(ConfigFaultsError, match="not UTF-8 at byte 10"):
         load_file(Server, path, {})
-
-
-def test_lines_are_found_through_multi_line_values() -> None:
-    text = '''a = """
-[not.a.table]
-b = 1
-"""
-c = [
-  "x = 1", # ]
-  { d = 2 },
-]
-"e.f".g = 1 # comment = 1
-[h]
-i.j = """one line"""
-k = \'\'\'
-l = 1\'\'\'
-m = "[["
-[[n.o]]
-p = 1
-[[n.o]]
-[n.o.q]
-r = 1
-'''
-    lines = find_lines(text)
-    assert lines[("a",)] == 1
-    assert ("not", "a", "table") not in lines
-    assert lines[("c",)] == 5
-    assert lines[("e.f", "g")] == 9
-    assert lines[("h", "i")] == lines[("h", "i", "j")] == 11
-    assert lines[("h", "k")] == 12
-    assert lines[("h", "m")] == 14
-    assert lines[("n", "o", 0, "p")] == 16
-    assert lines[("n", "o", 1)] == 17
-    assert lines[("n", "o", 1, "q", "r")] == 19
-    assert not any("l" in path or "x" in path for path in lines)
 
 
 def test_the_callers_own_check_is_reported_with_the_rest() -> None:

@@ -3,11 +3,24 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
+import msgspec
 import pytest
 
 from motelog.config import check_listen, config_of, load_config
+from motelog.core.broker.config import BrokerConfig
 from motelog.core.config import ConfigFaultsError
+from motelog.core.namesrv.config import NamesrvConfig
+from motelog.core.store.config import StoreConfig
+from motelog.gateway.config import GatewayConfig
+
+SECTIONS: dict[str, type[msgspec.Struct]] = {
+    "namesrv": NamesrvConfig,
+    "broker": BrokerConfig,
+    "broker.store": StoreConfig,
+    "gateway": GatewayConfig,
+}
 
 STORE = '[broker.store]\ndirectory = "d"\n'
 
@@ -108,6 +121,98 @@ def test_unknown_role_and_unknown_section_are_reported_together(tmp_path: Path) 
         '"broker" or "console" or "gateway" or "namesrv"',
         "2: gatway: unknown key; did you mean gateway?",
     ]
+
+
+def test_all_faults_of_all_sections_come_at_once_in_their_lines(tmp_path: Path) -> None:
+    text = """\
+[broker]
+listen = "127.0.0.1:1883"
+name = ""
+namesrv = ["nowhere"]
+[broker.store]
+directory = "d"
+commitlog_file_bytes = "1GB"
+delay_levels = "1x"
+[namesrv]
+scan_interval_s = 0
+[gateway]
+default_topic = "bad topic"
+connect_timeout_s = "1500ms"
+[[gateway.topic_map]]
+filter = "a/#/b"
+queue_topic = "{9}"
+[[gateway.topic_map]]
+filter = "a/+"
+queue_topic = "{3}"
+tag = "{client}"
+"""
+    found = faults(write(tmp_path, text))
+    assert [tuple(fault.split(": ")[:2]) for fault in found] == [
+        ("2", "broker.listen"),
+        ("3", "broker.name"),
+        ("4", "broker.namesrv"),
+        ("7", "broker.store.commitlog_file_bytes"),
+        ("8", "broker.store.delay_levels"),
+        ("10", "namesrv.scan_interval_s"),
+        ("12", "gateway.default_topic"),
+        ("13", "gateway.connect_timeout_s"),
+        ("15", "gateway.topic_map[0].filter"),
+        ("19", "gateway.topic_map[1].queue_topic"),
+        ("20", "gateway.topic_map[1].tag"),
+    ]
+    assert "broker.listen and gateway.listen have the same port 1883" in found[0]
+    assert "sizes like 64MiB and 1GiB" in found[3]
+    assert "{3} is always empty" in found[9]
+
+
+@pytest.mark.parametrize(
+    ("listen", "fault"),
+    [
+        ({"admin": "127.0.0.1:9876"}, "admin.listen and namesrv.listen have the same port 9876"),
+        ({"gateway": "localhost:8080"}, "admin.listen and gateway.listen have the same port 8080"),
+        ({"gateway": "127.0.0.1:10909"}, "broker.vip (two below broker.listen) and gateway.listen"),
+        ({"admin": "127.0.0.1:10909"}, None),  # the broker warns that old clients cannot send
+        ({"gateway": "[::1]:8080"}, None),
+        ({"gateway": "127.0.0.1:0", "admin": "127.0.0.1:0"}, None),
+    ],
+)
+def test_one_port_for_two_listeners(
+    tmp_path: Path, listen: dict[str, str], fault: str | None
+) -> None:
+    text = STORE + "".join(f'[{section}]\nlisten = "{at}"\n' for section, at in listen.items())
+    path = write(tmp_path, text)
+    if fault is None:
+        load_config(path)
+    else:
+        (found,) = faults(path)
+        assert fault in found
+
+
+def test_a_role_that_does_not_run_takes_no_port(tmp_path: Path) -> None:
+    text = 'roles = ["namesrv"]\n[admin]\nlisten = "127.0.0.1:9876"\n'
+    assert load_config(write(tmp_path, text)).roles == ("namesrv",)
+
+
+def test_every_size_and_time_takes_a_unit() -> None:
+    """What a key's name says of its unit is true: none is forgotten, and none is no number."""
+    smallest = {"bytes": "B", "ms": "ms", "s": "s", "hours": "h"}
+    tried = []
+    for section, kind in SECTIONS.items():
+        for field in msgspec.structs.fields(kind):
+            unit = next((u for word, u in smallest.items() if word in field.name.split("_")), None)
+            if unit is None or not isinstance(field.default, int | float):
+                continue
+            table: dict[str, Any] = {"broker": {"store": {"directory": "d"}}}
+            inner = table
+            for part in section.split("."):
+                inner = inner.setdefault(part, {})
+            inner[field.name] = f"{field.default}{unit}"
+            found: Any = config_of(table, name="test")
+            for part in section.split("."):
+                found = getattr(found, part)
+            assert getattr(found, field.name) == field.default
+            tried.append(field.name)
+    assert len(tried) >= 40
 
 
 @pytest.mark.parametrize("text", ["127.0.0.1:0", "127.8.9.1:1", "[::1]:1883", "localhost:80"])

@@ -6,9 +6,8 @@ import re
 from dataclasses import MISSING, fields
 from pathlib import Path
 
-import pytest
-
 from motelog.spark.columns import COLUMN_TYPES, Column
+from motelog.spark.jobs.device_minutes_options import parser
 from motelog.spark.options import SourceOptions, parse_options
 
 TEXT = (Path(__file__).resolve().parents[3] / "docs/spark.md").read_text(encoding="utf-8")
@@ -50,15 +49,12 @@ def test_the_offsets_shown_can_be_used() -> None:
 
 
 def test_the_jobs_options_are_listed_with_their_defaults() -> None:
-    pytest.importorskip("pyspark", reason="needs the [spark] extra")
-    from motelog.spark.jobs.device_minutes import _parser
-
     listed = {
         name: default
         for name, default in table("The job device-minutes").items()
         if name.startswith("--")
     }
-    for action in _parser()._actions:
+    for action in parser()._actions:
         (name,) = action.option_strings[-1:]
         if name != "--help":
             default = "required" if action.required else str(action.default or "")

@@ -6,9 +6,8 @@ from typing import Literal
 
 import pytest
 
-from motelog.core.errors import ConfigError
 from motelog.gateway.config import TopicRule
-from motelog.gateway.mapping.topic_mapping import MappedName, TopicMapping, is_device_topic
+from motelog.gateway.mapping.topic_mapping import MappedName, TopicMapping
 
 RULES = (
     TopicRule(filter="site/+/meter/#", queue_topic="meters", tag="{2}", keys="{4} {client_id}"),
@@ -121,24 +120,3 @@ def test_filter_that_leaves_a_template_level_open_needs_any() -> None:
         ("MQTT_DEFAULT", "eu"),
         ("MQTT_DEFAULT", None),
     }
-
-
-@pytest.mark.parametrize(
-    ("rule", "key"),
-    [
-        (TopicRule(filter="a/#/b", queue_topic="t"), "filter"),
-        (TopicRule(filter="a", queue_topic="{0}"), "queue_topic"),
-        (TopicRule(filter="a", queue_topic="TBW102"), "queue_topic"),
-        (TopicRule(filter="a", queue_topic="t", tag="{nobody}"), "tag"),
-    ],
-)
-def test_bad_rule_is_refused_by_its_key(rule: TopicRule, key: str) -> None:
-    with pytest.raises(ConfigError, match=rf"topic_map\[0\]\.{key}"):
-        mapping(rule)
-
-
-def test_device_topics_are_what_devices_may_name() -> None:
-    assert is_device_topic("telemetry")
-    assert not is_device_topic("%DLQ%x")
-    assert not is_device_topic("MQTT_SESSION")
-    assert not is_device_topic("x" * 128)

@@ -1,0 +1,21 @@
+"""What a running query tells of its batches."""
+
+from __future__ import annotations
+
+import pytest
+
+from motelog.spark.jobs.progress import Progress
+
+
+def batch(number: int, rows: int) -> dict[str, object]:
+    return {"batchId": number, "numInputRows": rows, "processedRowsPerSecond": rows / 2}
+
+
+def test_each_batch_that_has_read_anything_is_told_once(capsys: pytest.CaptureFixture[str]) -> None:
+    progress = Progress("job")
+    for one in (None, batch(0, 3000), batch(0, 3000), batch(0, 0), batch(1, 0), batch(2, 10)):
+        progress.tell(one)
+    assert capsys.readouterr().err.splitlines() == [
+        "job: batch 0: 3,000 messages at 1,500 /s, 3,000 so far",
+        "job: batch 2: 10 messages at 5 /s, 3,010 so far",
+    ]
