@@ -107,6 +107,8 @@ class SharedSubscriptions:
             for flight in unacknowledged:
                 group.give_back(flight)
             self._end(group)
+        elif unacknowledged:
+            group.parted[session] = None
 
     def lost(self, session: Session) -> None:
         """Take what a client has not acknowledged, as its connection has ended."""

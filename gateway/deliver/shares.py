@@ -145,6 +145,7 @@ class Shares:
                 group = self._by_number.get(number)
                 if group is not None:
                     session.inflight.ack(packet_id)
+                    group.parted.pop(session, None)
                     group.give_back(flight)
                     groups[group] = None
         for group in groups:
@@ -177,10 +178,14 @@ class Shares:
         return Progress(group.name, cursors, self.inflight(group))
 
     def inflight(self, group: Group) -> tuple[StoredFlight, ...]:
-        """Return what members have not acknowledged or have given back, but for QoS 2."""
-        flights = chain(
-            group.front, *(self.unacknowledged(group, session) for session in group.sessions())
-        )
+        """Return what members have not acknowledged or have given back, but for QoS 2.
+
+        Also what those have not acknowledged who have left: else a crash would lose it.
+        """
+        for session in [one for one in group.parted if not self.unacknowledged(group, one)]:
+            del group.parted[session]
+        receivers = chain(group.sessions(), group.parted)
+        flights = chain(group.front, *(self.unacknowledged(group, one) for one in receivers))
         places = self._queues.places
         stored = []
         for count, flight in enumerate(sorted(flights), 1):

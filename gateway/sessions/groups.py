@@ -57,6 +57,7 @@ class Group:
         "lagging",
         "name",
         "number",
+        "parted",
         "since",
         "topic_filter",
     )
@@ -77,6 +78,8 @@ class Group:
         self.delivered: set[tuple[Any, int]] = set()
         #: Heap of the flights that members gave back, to be sent before anything else.
         self.front: list[int] = []
+        #: Sessions that have left with messages which they may still acknowledge.
+        self.parted: dict[Session, None] = {}
         self._members: dict[Session, Member] = {}
         self._ring: list[Member] = []
         self._turn = 0
@@ -122,6 +125,7 @@ class Group:
         if member is None:
             member = self._members[session] = Member(session, len(self._ring))
             self._ring.append(member)
+        self.parted.pop(session, None)
         member.options = options
         member.identifier = identifier
         if session.expiry_s:

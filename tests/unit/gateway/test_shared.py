@@ -391,6 +391,23 @@ def test_group_is_not_lost_when_the_gateway_dies() -> None:
     assert len(payloads(stage, 1)) == 4
 
 
+def test_what_a_member_had_that_has_left_is_not_lost_when_the_gateway_dies() -> None:
+    stage = Stage()
+    member(stage, 2)
+    connect(stage, 1, "m1")
+    subscribe(stage, 1, GROUP)
+    send(stage, b"a", b"b")
+    [left] = payloads(stage, 2)
+    stage.turn((2, encode_unsubscribe(5, Unsubscribe(8, (GROUP,)))))
+    settle(stage)
+    ack(stage, 1, 0x40, 1)
+    stage.clients.tick()
+    stage = restart(stage)
+    assert connect(stage, 1, "m1")
+    settle(stage)
+    assert payloads(stage, 1) == [left]
+
+
 def test_group_is_kept_for_its_member_that_is_away_while_others_come_and_go() -> None:
     stage = Stage()
     connect(stage, 1, "m1")
