@@ -136,7 +136,7 @@ def test_counters_are_added_and_do_not_go_back_when_a_process_ends() -> None:
 
 
 def test_distributions_are_added_and_do_not_go_back_when_a_process_ends() -> None:
-    workers = Workers(GatewayConfig(workers=2))
+    workers = Workers(GatewayConfig(workers=2), LogConfig())
     one, two = workers._workers
     for worker, times in ((one, [70, 70, 300]), (two, [70])):
         metrics = GatewayMetrics()
