@@ -97,9 +97,11 @@ class BrokerApi:
         """Append without waiting; sessions too while the disk is over its limit.
 
         Without them no gateway could start, nor a client come back and read on. They are small, and
-        the limit leaves room. What is published comes last in its batch.
+        the limit leaves room. A batch that has anything else too is refused as a whole.
         """
-        is_state = bool(messages) and messages[-1][0].topic == _SESSIONS
+        is_state = self._store.full_reason is not None and all(
+            message[0].topic == _SESSIONS for message in messages
+        )
         return self._store.append(
             messages,
             placed,

@@ -23,11 +23,11 @@ import msgspec
 Level = Literal["debug", "info", "warning", "error"]
 Format = Literal["text", "json"]
 
-_TEXT: Final = "%(asctime)s %(levelname)s %(name)s %(message)s"
+_TEXT: Final = "%(asctime)s %(levelname)s {}%(name)s %(message)s"
 _FIELD: Final = re.compile(r"(?:^|[ ,;:(]+)([a-z][a-z0-9_]*)=(?=\S*%)")
 _SPECIFIER: Final = re.compile(r"%[-#0 +]*(?:\d+|\*)?(?:\.(?:\d+|\*))?[a-zA-Z%]")
 #: Members that every line has; a field of the same name gets an underscore.
-_COMMON: Final = frozenset({"time", "level", "logger", "event", "traceback"})
+_COMMON: Final = frozenset({"time", "level", "logger", "process", "event", "traceback"})
 
 
 class LogConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -41,9 +41,14 @@ class LogConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     """text: lines for people; json: one object per line, with the fields as members."""
 
 
-def set_up(config: LogConfig) -> None:
-    """Write this process's lines to standard error as ``config`` says."""
-    formatter = JsonFormatter() if config.format == "json" else logging.Formatter(_TEXT)
+def set_up(config: LogConfig, *, process: str = "") -> None:
+    """Write this process's lines to standard error as ``config`` says.
+
+    ``process`` tells its lines from those of the processes that share the stream.
+    """
+    formatter: logging.Formatter = JsonFormatter(process)
+    if config.format == "text":
+        formatter = logging.Formatter(_TEXT.format(process + " " if process else ""))
     handler = logging.StreamHandler()
     handler.setFormatter(formatter)
     level = logging.getLevelName(config.level.upper())
@@ -52,7 +57,11 @@ def set_up(config: LogConfig) -> None:
 
 
 class JsonFormatter(logging.Formatter):
-    """One JSON object per line."""
+    """One JSON object per line; ``process`` is a member if it has a name."""
+
+    def __init__(self, process: str = "") -> None:
+        super().__init__()
+        self._process = process
 
     def format(self, record: logging.LogRecord) -> str:
         at = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
@@ -61,6 +70,8 @@ class JsonFormatter(logging.Formatter):
             "level": record.levelname.lower(),
             "logger": record.name,
         }
+        if self._process:
+            line["process"] = self._process
         line |= _event(record)
         if record.exc_info:
             line["traceback"] = self.formatException(record.exc_info)

@@ -167,7 +167,7 @@ async def _start_all(
     if "gateway" in config.roles:
         section = _beside_store(config)
         if section.workers > 1:
-            workers = Workers(_with_names(section, config, roles))
+            workers = Workers(_with_names(section, config, roles), config.log)
             health.doing["gateway"] = lambda: workers.starting
             registry.add("motelog_gateway", WORKERS_METRICS, workers.sample, workers.histograms)
             await start("gateway", config.gateway.listen, workers)

@@ -23,6 +23,7 @@ import msgspec
 import trio
 
 from motelog.gateway.config import GatewayConfig
+from motelog.logs import LogConfig
 
 _HEAD_BYTES: Final = 4
 _RECEIVE_BYTES: Final = 65_536
@@ -46,7 +47,7 @@ class Begin(_Message, frozen=True):
     """What the process shall be."""
 
     gateway: GatewayConfig
-    log_level: int
+    log: LogConfig
 
 
 class Ready(_Message, frozen=True):

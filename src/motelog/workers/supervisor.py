@@ -37,6 +37,7 @@ from motelog.core.metrics import counter, gauge
 from motelog.core.net.listen import hold_address
 from motelog.gateway.config import GatewayConfig
 from motelog.gateway.metrics import GATEWAY_METRICS, SHARED, GatewayMetrics
+from motelog.logs import LogConfig
 from motelog.workers.answers import GatewayOfWorkers
 from motelog.workers.channel import (
     Answer,
@@ -87,9 +88,9 @@ class Workers:
     ``config`` names the name servers, and a view that each has a file beside, or none.
     """
 
-    def __init__(self, config: GatewayConfig) -> None:
+    def __init__(self, config: GatewayConfig, log: LogConfig) -> None:
         self._config = config
-        self._workers = [_Worker(config, number) for number in range(1, config.workers + 1)]
+        self._workers = [_Worker(config, number, log) for number in range(1, config.workers + 1)]
         self.address: tuple[str, int] = ("", 0)
         #: What the console asks.
         self.gateway = GatewayOfWorkers(lambda: [one for one in self._workers if one.is_ready])
@@ -157,7 +158,8 @@ class Workers:
 class _Worker:
     """One process after the other under one name; asked as ``AskedGateway`` while it is ready."""
 
-    def __init__(self, config: GatewayConfig, number: int) -> None:
+    def __init__(self, config: GatewayConfig, number: int, log: LogConfig) -> None:
+        self._log = log
         self.name = config.name_of(number)
         path = Path(config.view_path)
         view_path = str(path.with_stem(f"{path.stem}-{number}")) if config.view_path else ""
@@ -236,7 +238,7 @@ class _Worker:
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(_send_all, channel, asked)
-                questions.send_nowait(Begin(config, logging.getLogger().getEffectiveLevel()))
+                questions.send_nowait(Begin(config, self._log))
                 async for message in channel.messages():
                     match message:
                         case Ready():

@@ -10,7 +10,6 @@ The line is standard input.
 
 from __future__ import annotations
 
-import logging
 import os
 import signal
 import socket
@@ -22,6 +21,7 @@ from typing import Final
 
 import trio
 
+from motelog import logs
 from motelog.console.asking import GatewayHere, RefusedError
 from motelog.core.errors import MotelogError, leaves
 from motelog.gateway.log.remote_log import RemoteLog
@@ -43,20 +43,22 @@ STATE_INTERVAL_S: Final = 1.0
 
 
 def main() -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # A terminal sends these to all processes in it; the server says when this one ends.
+    for number in (signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
     name = sys.argv[1]
-    logging.basicConfig(format=f"%(asctime)s %(levelname)s {name} %(name)s %(message)s")
+    logs.set_up(logs.LogConfig(), process=name)
     channel = Channel(socket.socket(fileno=os.dup(sys.stdin.fileno())))
-    sys.exit(trio.run(_serve, channel))
+    sys.exit(trio.run(_serve, channel, name))
 
 
-async def _serve(channel: Channel) -> int:
+async def _serve(channel: Channel, name: str) -> int:
     """Serve until the end of the line or SIGTERM; return the exit status."""
     messages = channel.messages()
     begin = await anext(messages, None)
     if not isinstance(begin, Begin):
         return 0  # the server has ended meanwhile
-    logging.getLogger().setLevel(begin.log_level)
+    logs.set_up(begin.log, process=name)
     log = RemoteLog.of(begin.gateway)
     gateway = Gateway(begin.gateway, log)
     line = _Line(channel)

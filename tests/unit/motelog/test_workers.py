@@ -11,6 +11,7 @@ from motelog.console.asking import AskedGateway, GatewayHere, RefusedError
 from motelog.core.errors import StoreFullError
 from motelog.gateway.config import GatewayConfig
 from motelog.gateway.metrics import GatewayMetrics
+from motelog.logs import LogConfig
 from motelog.workers.answers import GatewayOfWorkers, merged
 from motelog.workers.supervisor import WORKERS_METRICS, Workers
 from tests.conformance.peers import Gateway
@@ -115,7 +116,7 @@ async def test_without_a_process_there_is_no_answer() -> None:
 
 
 def test_counters_are_added_and_do_not_go_back_when_a_process_ends() -> None:
-    workers = Workers(GatewayConfig(workers=2))
+    workers = Workers(GatewayConfig(workers=2), LogConfig())
     one, two = workers._workers
     for worker, count in ((one, 3), (two, 4)):
         worker.counters = {
@@ -135,7 +136,7 @@ def test_counters_are_added_and_do_not_go_back_when_a_process_ends() -> None:
 
 
 def test_distributions_are_added_and_do_not_go_back_when_a_process_ends() -> None:
-    workers = Workers(GatewayConfig(workers=2))
+    workers = Workers(GatewayConfig(workers=2), LogConfig())
     one, two = workers._workers
     for worker, times in ((one, [70, 70, 300]), (two, [70])):
         metrics = GatewayMetrics()
