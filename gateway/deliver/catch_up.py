@@ -109,6 +109,7 @@ class CatchUp:
             elevator.run(now_ms)
             if elevator.is_idle:
                 del self._elevators[queue]
+        self._sender.send_batches()
         self._matches.clear()
 
     def acknowledged(self, session: Session) -> None:
@@ -286,7 +287,7 @@ class CatchUp:
         if message.store_ms < self._aged_ms:
             self._count_dropped(session, 1)
             return True
-        return self._sender.send_one(session, options, message, queue.number, queue_offset)
+        return self._sender.hand(session, options, message, queue.number, queue_offset)
 
     def _options_since(
         self, session: Session, name: bytes, queue: WatchedQueue, queue_offset: int
