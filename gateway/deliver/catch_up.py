@@ -138,6 +138,18 @@ class CatchUp:
         if session.expiry_s:
             self._sender.note_change(session)
 
+    def resume(self, session: Session, behind: dict[WatchedQueue, int]) -> None:
+        """Have a receiver that is new here go on at these queue offsets."""
+        session.lagging = behind
+        self._metrics.receivers_lagging_now += 1
+        for queue in behind:
+            queue.lagging.add(session)
+        if session.expiry_s:
+            self._sender.note_change(session)
+        if self._quota.messages_max:
+            for queue in behind:
+                self.pass_over(session, queue)
+
     def reached(self, session: Session, queue: WatchedQueue) -> None:
         """Have a receiver get ``queue`` from the live path, or not at all."""
         assert session.lagging is not None

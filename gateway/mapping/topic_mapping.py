@@ -17,8 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
-from functools import lru_cache
-from typing import Final, TypeAlias
+from typing import TypeAlias
 
 from motelog.gateway.config import TopicRule
 from motelog.gateway.mapping.templates import PLACEHOLDER, is_device_topic
@@ -39,9 +38,6 @@ _BUILT_IN = TopicRule(filter="#", queue_topic="{1}")
 
 #: A queue topic, and the selector of the one queue that is meant, or None for all its queues.
 QueueChoice: TypeAlias = tuple[str, str | None]
-
-#: Filters whose choices are found at once.
-FILTERS_KEPT: Final = 1024
 
 
 class _Template:
@@ -103,9 +99,6 @@ class TopicMapping:
         self.default_topic = default_topic
         self._rules = tuple(map(_Rule, rules))
         self._all_rules = (*self._rules, _Rule(_BUILT_IN))
-        # One CONNECT or SUBSCRIBE asks for the same filter several times.
-        self.queue_choices = lru_cache(FILTERS_KEPT)(self._queue_choices)
-        self.tags = lru_cache(FILTERS_KEPT)(self._tags)
         #: Whether the same topic name may map differently for different publishers.
         self.depends_on_publisher = any(
             "{client_id}" in text or "{user_name}" in text or rule.queue_by == "client_id"
@@ -136,7 +129,7 @@ class TopicMapping:
         first_level = levels[0] if is_device_topic(levels[0]) else None
         return MappedName(first_level, tag, "", tag or topic_name)
 
-    def _queue_choices(self, topic_filter: str) -> Set[QueueChoice] | None:
+    def queue_choices(self, topic_filter: str) -> Set[QueueChoice] | None:
         """Return where matches of ``topic_filter`` can lie; None means in any topic."""
         choices: set[QueueChoice] = set()
         if topic_filter.startswith("$"):
@@ -154,7 +147,7 @@ class TopicMapping:
                 choices.add((self.default_topic, None))
         return frozenset(choices)
 
-    def _tags(self, topic_filter: str) -> Set[str] | None:
+    def tags(self, topic_filter: str) -> Set[str] | None:
         """Return the tags that matches of ``topic_filter`` can have; None means any."""
         levels = topic_filter.split("/")
         found = set()
