@@ -19,7 +19,7 @@ Where the filters of all riders fix their tags, the log passes over the other re
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
 from sortedcontainers import SortedDict
@@ -44,6 +44,11 @@ NEAR: Final = 4096
 SLICE_COUNT: Final = 512
 SLICE_COUNT_BY_TAGS: Final = 4096
 SLICE_BYTES: Final = 262_144
+
+#: For so few riders a slice is as long as their windows; each message is taken for so large.
+FEW: Final = 8
+ROOM_MIN: Final = 16
+BYTES_EXPECTED: Final = 512
 
 #: Tag hash of a record without a tag: a native producer's may be for anybody.
 NO_TAG: Final = 0
@@ -237,7 +242,7 @@ class Elevator:
         if not car.riders:
             self._end(car)
 
-    def _read(self, car: Car, boarding: Iterable[int]) -> LogRead | None:
+    def _read(self, car: Car, boarding: Sequence[int]) -> LogRead | None:
         tags: set[int] | None = None
         if None not in car.tags:
             tags = {NO_TAG, *(tag for tag in car.tags if tag is not None)}
@@ -246,11 +251,17 @@ class Elevator:
                 tags = None
             else:
                 tags.update(*(more for by_session in waiting for more in by_session.values()))
+        count_max, bytes_max = SLICE_COUNT if tags is None else SLICE_COUNT_BY_TAGS, SLICE_BYTES
+        room = self._room(car, boarding)
+        if room is not None:
+            bytes_max = min(bytes_max, room * BYTES_EXPECTED)
+            if tags is None:
+                count_max = min(count_max, room)
         read = self._log_port.read(
             self._queue.handle,
             car.position,
-            count_max=SLICE_COUNT if tags is None else SLICE_COUNT_BY_TAGS,
-            bytes_max=SLICE_BYTES,
+            count_max=count_max,
+            bytes_max=bytes_max,
             tag_codes=tags,
             waited=car.waited,
         )
@@ -265,6 +276,21 @@ class Elevator:
 
         car.is_waiting = self._log_port.when_at_hand(read, at_hand)
         return None
+
+    def _room(self, car: Car, boarding: Sequence[int]) -> int | None:
+        """Return about how many messages the riders take; None if there are many riders.
+
+        One that drains a queue has a window of messages at a time: what is read behind that is
+        read again.
+        """
+        if len(car.riders) > FEW or len(boarding) > FEW:
+            return None
+        sessions: list[Session] = list(car.riders)
+        for cursor in boarding:
+            sessions += self._ready[cursor]
+        if len(sessions) > FEW:
+            return None
+        return ROOM_MIN + sum(session.inflight.room for session in sessions)
 
     def _deliver(self, car: Car, record: BriefRecord, now_ms: int) -> None:
         """Offer one record to the riders that want it; park those that have no room for it."""
