@@ -40,9 +40,10 @@ from typing import Final, TypeVar
 
 from motelog.cli.tools import find_java, has_pyspark
 from motelog.core.addresses import format_address
+from motelog.core.errors import MotelogError
 from motelog.loadtest.bench import BenchOptions, run
 from motelog.loadtest.bench_process import anonymous_bytes
-from motelog.testing import MotelogProcess
+from motelog.testing import MotelogProcess, MotelogProcessError
 from tests.bench import session_load
 from tests.bench.report import Row, machine, markdown, run_json, say
 from tests.support.gateway_process import GatewayProcess
@@ -51,7 +52,7 @@ SERVER_WITHIN_S: Final = 10.0
 RULER_WITHIN_S: Final = 120.0
 FAN_OUT: Final = 1000
 #: Of "100 -> 3,000": with more in flight each the copies would wait in gigabytes.
-WIDE: Final = BenchOptions(qos=0, publishers=100, subscribers=3000, window=1)
+WIDE: Final = BenchOptions(qos=0, publishers=100, subscribers=3000, window=1, drain_s=8.0)
 #: Descriptors of a process that are not for clients, at the server and at the load generator.
 DESCRIPTORS_KEPT: Final = 1500
 PAIRS: Final = 10_000
@@ -147,7 +148,10 @@ def main() -> None:
     for name, make in all_rows(arguments, measure):
         if not arguments.only or any(text in name for text in arguments.only):
             say(f"[{time.monotonic() - begun_s:4.0f} s] {name}")
-            rows.append(make())
+            try:
+                rows.append(make())
+            except (MotelogError, MotelogProcessError, OSError, subprocess.SubprocessError) as exc:
+                rows.append((name, f"failed: {str(exc).splitlines()[0]}", *("",) * 4))
             say("    " + " | ".join(rows[-1][1:]))
     load = "an independent load generator" if arguments.ruler else "`motelog bench`'s engine"
     text = "\n".join(
@@ -186,7 +190,9 @@ def all_rows(
     yield APART, partial(apart_row, seconds, rounds)
     yield SHARE, partial(share_row, seconds, rounds)
     yield SUBSCRIBE, partial(
-        counted_row, SUBSCRIBE, 1, rounds,
+        SUBSCRIBE,
+        1,
+        1,
         partial(session_load.subscribe, before=SUBSCRIBED_BEFORE, count=SUBSCRIBED),
     )  # fmt: skip
     yield (
@@ -242,6 +248,8 @@ def ratio_row(
 ) -> Row:
     if not theirs:
         return name, text(ours), "not installed", "", "", ""
+    if not (median(ours, "cpu_us") and median(theirs, "rate")):
+        return name, text(ours), text(theirs), "", "", "nothing counted"
     rate_ratio = median(ours, "rate") / median(theirs, "rate")
     cpu_ratio = median(theirs, "cpu_us") / median(ours, "cpu_us")
     verdict = "" if goal is None else f"{goal:g} x: {'met' if cpu_ratio >= goal else 'missed'}"
@@ -509,7 +517,11 @@ def mosquitto_server() -> Iterator[Server | None]:
             yield Server("127.0.0.1", port, process.pid)
         finally:
             process.terminate()
-            process.wait(SERVER_WITHIN_S)
+            try:
+                process.wait(SERVER_WITHIN_S)
+            except subprocess.TimeoutExpired:  # it first sends all that it has
+                process.kill()
+                process.wait()
 
 
 def median(figures: Sequence[Figure], name: str) -> float:
