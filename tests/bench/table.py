@@ -189,16 +189,10 @@ def all_rows(
         yield case.name, partial(compare, timed, rounds, measure if case.has_ruler else own_bench)
     yield APART, partial(apart_row, seconds, rounds)
     yield SHARE, partial(share_row, seconds, rounds)
-    yield SUBSCRIBE, partial(
-        SUBSCRIBE,
-        1,
-        1,
-        partial(session_load.subscribe, before=SUBSCRIBED_BEFORE, count=SUBSCRIBED),
-    )  # fmt: skip
-    yield (
-        REPLAY,
-        partial(counted_row, REPLAY, 1, rounds, partial(session_load.replay, count=RETAINED)),
-    )
+    subscribe = partial(session_load.subscribe, before=SUBSCRIBED_BEFORE, count=SUBSCRIBED)
+    yield SUBSCRIBE, partial(counted_row, SUBSCRIBE, 1, 1, subscribe)
+    replay = partial(session_load.replay, count=RETAINED)
+    yield REPLAY, partial(counted_row, REPLAY, 1, rounds, replay)
     yield DRAIN, partial(drain_row, rounds)
     name = f"connect and memory per idle session, {arguments.sessions:,} clean sessions"
     yield name, partial(connect_row, name, arguments.sessions, measure)
