@@ -56,13 +56,24 @@ class Batch:
         if connection.packet_bytes_max < PACKET_BYTES_LIMIT or connection.topic_alias_max:
             self.plain_qos = -1
 
-    def add(self, name: bytes, body: bytes, block: bytes | None, qos: int, flight: int) -> bool:
-        """Take one message; return False without room. ``flight`` counts above QoS 0."""
+    def add(
+        self,
+        name: bytes,
+        body: bytes,
+        block: bytes | None,
+        qos: int,
+        flight: int,
+        first_byte: int = 0x30,
+    ) -> bool:
+        """Take one message; return False without room.
+
+        ``flight`` counts above QoS 0; ``first_byte`` is the PUBLISH's but for its QoS.
+        """
         if self.is_full:
             return False
         version = self.version
         packet, number_at = encode_publish(
-            name, body, 0x30 | qos << 1, version, block if version == 5 else None
+            name, body, first_byte | qos << 1, version, block if version == 5 else None
         )
         if qos:
             packet_id = self.window.allocate(flight)

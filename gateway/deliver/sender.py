@@ -97,6 +97,8 @@ class Sender:
         message: OutgoingMessage,
         queue_number: int,
         queue_offset: int,
+        *,
+        replayed: str = "",
     ) -> bool:
         """Do as ``send_one``, but for plain messages only with the next ``send_batches``."""
         batch = self._batches.get(session)
@@ -113,15 +115,18 @@ class Sender:
                 self._metrics.messages_expired += 1
                 return True
             flight = flight_of(queue_number, queue_offset, qos)
-            if batch.add(message.name, body, message.properties, qos, flight):
+            first_byte = 0x30 | _RETAIN if replayed else 0x30
+            if batch.add(message.name, body, message.properties, qos, flight, first_byte):
                 return True
-            if qos:
+            if qos or replayed:
                 return False
             self._metrics.messages_dropped_qos0 += 1
             return True
         self._send_batch(batch)  # it comes before this one
         del self._batches[session]
-        return self.send_one(session, options, message, queue_number, queue_offset)
+        return self.send_one(
+            session, options, message, queue_number, queue_offset, replayed=replayed
+        )
 
     def send_batches(self) -> None:
         """Send what ``hand`` has taken."""

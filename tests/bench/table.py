@@ -49,6 +49,8 @@ from tests.bench.report import Row, machine, markdown, run_json, say
 from tests.support.gateway_process import GatewayProcess
 
 SERVER_WITHIN_S: Final = 10.0
+#: A million subscriptions take their time to end.
+STOPPED_WITHIN_S: Final = 120.0
 RULER_WITHIN_S: Final = 120.0
 FAN_OUT: Final = 1000
 #: Of "100 -> 3,000": with more in flight each the copies would wait in gigabytes.
@@ -485,6 +487,7 @@ def ruler(program: Path) -> Measure:
 def motelog_server(flush: str) -> Iterator[Server]:
     with MotelogProcess(options=["--flush", flush]) as motelog:
         yield Server(*motelog.mqtt, motelog.pid)
+        motelog.stop(STOPPED_WITHIN_S)
 
 
 @contextmanager
