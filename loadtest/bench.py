@@ -5,7 +5,7 @@ Owns: the choice of the bench and the report. Must not touch: sockets and packet
 
     pub      publishers with a window of unacknowledged messages each; an acknowledged one counts
     pipe     publisher i has one subscriber, of exactly its topic; a delivered one counts
-    fanout   one publisher, many subscribers; each delivered copy counts
+    fanout   few publishers, many subscribers of all of them; each delivered copy counts
     connect  opens sessions and holds them; a session counts
 
 At QoS 0 nothing is acknowledged. So in ``pub`` a PINGREQ follows each window of messages, two such
@@ -93,9 +93,10 @@ def make(kind: str, options: BenchOptions) -> Bench:
         case "pub":
             return PubBench(options)
         case "pipe":
-            return DeliveryBench(options, publishers=options.connections, copies=1)
+            return DeliveryBench(options, publishers=options.connections)
         case "fanout":
-            return DeliveryBench(options, publishers=1, copies=options.subscribers)
+            publishers, subscribers = options.publishers, options.subscribers
+            return DeliveryBench(options, publishers=publishers, subscribers=subscribers)
         case "connect":
             return ConnectBench(options)
         case _:

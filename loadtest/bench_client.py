@@ -85,7 +85,8 @@ class Bench:
     def __init__(self, options: BenchOptions, *, output_bytes: int = 0) -> None:
         """``output_bytes`` is the most that one client queues at once."""
         self.options = options
-        self.run_id = random.getrandbits(32)  # tells concurrent runs apart
+        # Tells concurrent runs apart.
+        self.run_id = random.getrandbits(31) if options.run_id is None else options.run_id
         self.latency = Latency()
         self.usage = Usage()
         self.messages = 0
@@ -257,7 +258,7 @@ class Bench:
         for connection, _, _ in turn.opened:
             connect = Connect(
                 version=self.options.version,
-                clean_start=True,
+                clean_start=not self.options.is_persistent,
                 keep_alive_s=KEEP_ALIVE_S,
                 client_id=self._by_connection[connection].client_id,
             )

@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 
 from motelog.loadtest.bench_client import NS, Bench, Client
-from motelog.loadtest.bench_process import UsageMeter, rss_bytes
+from motelog.loadtest.bench_process import UsageMeter, anonymous_bytes
 from motelog.loadtest.bench_report import BenchOptions
 
 
@@ -30,13 +30,13 @@ class ConnectBench(Bench):
             self.say(f"{self.messages:,} of {len(self.clients):,} sessions")
 
     def run(self) -> None:
-        before_bytes = rss_bytes(self.options.server_pid)
+        before_bytes = anonymous_bytes(self.options.server_pid)
         meter = UsageMeter(self.options.server_pid)
         begun_ns = time.monotonic_ns()
         self.open_clients()
         self.measured_s = (self.now_ns - begun_ns) / NS
         self.usage = meter.read()
         self.spend(self.options.duration_s)
-        after_bytes = rss_bytes(self.options.server_pid)
+        after_bytes = anonymous_bytes(self.options.server_pid)
         if before_bytes is not None and after_bytes is not None:
             self.session_bytes = (after_bytes - before_bytes) // len(self.clients)

@@ -2,13 +2,16 @@
 
 Owns: windows of undelivered messages, sequence numbers. Must not touch: connections and phases.
 
-    payload   send time u64 (monotonic ns) | run u32 | sequence u32 | filler
+    payload   send time u64 (monotonic ns) | publisher u32 | sequence u32 | filler
+
+A publisher is told by the number of the run and its own, so that another run's messages are no
+one's.
 """
 
 from __future__ import annotations
 
 from struct import Struct
-from typing import Final
+from typing import Final, TypeAlias
 
 from motelog.gateway.mqtt.packet_types import PacketType
 from motelog.loadtest.bench_client import Bench, Client, Frame
@@ -24,12 +27,13 @@ PUBCOMP: Final = b"\x70\x02\x00\x00"
 class Publisher:
     """One publisher and its subscribers; ``undelivered`` counts copies still to arrive."""
 
-    __slots__ = ("client", "free", "head", "sent", "subscribers", "undelivered")
+    __slots__ = ("client", "free", "head", "key", "sent", "subscribers", "undelivered")
 
     def __init__(
-        self, client: Client, head: bytes, window: int, subscribers: list[Subscriber]
+        self, client: Client, key: int, head: bytes, window: int, subscribers: list[Subscriber]
     ) -> None:
         self.client = client
+        self.key = key
         self.head = head  # the PUBLISH up to the packet identifier
         self.free = set(range(1, 2 * window + 1))  # packet identifiers
         self.sent = 0
@@ -37,27 +41,26 @@ class Publisher:
         self.subscribers = subscribers
 
 
-class Subscriber:
-    """One subscriber of one publisher; ``expected`` is the next sequence number."""
-
-    __slots__ = ("expected", "publisher")
-
-    def __init__(self) -> None:
-        self.expected = 0
-        self.publisher: Publisher | None = None
+#: Of one subscriber: publisher's key -> the next sequence number, once there was one.
+Subscriber: TypeAlias = dict[int, int]
 
 
 class DeliveryBench(Bench):
     """Each publisher keeps a window of undelivered messages; a message counts when delivered."""
 
-    def __init__(self, options: BenchOptions, *, publishers: int, copies: int) -> None:
+    def __init__(
+        self, options: BenchOptions, *, publishers: int, subscribers: int | None = None
+    ) -> None:
+        """``subscribers`` of all publishers, or one for each publisher."""
         self.publishers_count = publishers
-        self.subscribers_count = publishers * copies
-        self._copies = copies
+        self.subscribers_count = publishers if subscribers is None else subscribers
+        self._is_fan_out = subscribers is not None
+        self._copies = subscribers or 1
         packet, _ = publish_packet(options, publishers)
         super().__init__(options, output_bytes=2 * options.window * len(packet))
         self._publishing = False
         self._publishers: dict[int, Publisher] = {}
+        self._by_key: dict[int, Publisher] = {}
         self._subscribers: dict[int, Subscriber] = {}
         # Behind the topic: packet identifier (QoS > 0), empty properties (v5), payload.
         between = ("H" if options.qos else "") + ("x" if options.version == 5 else "")
@@ -67,26 +70,25 @@ class DeliveryBench(Bench):
     def make_clients(self) -> list[Client]:
         """Subscribers first, so that nobody misses a message."""
         prefix = self.options.topic_prefix
-        if self._copies == 1:
-            filters = [f"{prefix}/{i}/telemetry" for i in range(self.publishers_count)]
+        if self._is_fan_out:
+            filters = [f"{prefix}/+/telemetry"] * self.subscribers_count
         else:
-            filters = [f"{prefix}/+/telemetry"] * self._copies
+            filters = [f"{prefix}/{i}/telemetry" for i in range(self.publishers_count)]
         subscribers = [self.client("sub", i, f) for i, f in enumerate(filters)]
         return subscribers + [self.client("pub", i) for i in range(self.publishers_count)]
 
     def begin(self) -> None:
         self._publishing = True
         for client in self.clients[: self.subscribers_count]:
-            self._subscribers[client.connection] = Subscriber()
+            self._subscribers[client.connection] = {}
         subscribers = list(self._subscribers.values())
         for i, client in enumerate(self.clients[self.subscribers_count :]):
             packet, _ = publish_packet(self.options, i)
             head = packet[: len(packet) - len(self._filler) - self._tail.size]
-            mine = subscribers[i * self._copies : (i + 1) * self._copies]
-            publisher = Publisher(client, head, self.options.window, mine)
-            for subscriber in mine:
-                subscriber.publisher = publisher
-            self._publishers[client.connection] = publisher
+            mine = subscribers if self._is_fan_out else subscribers[i : i + 1]
+            key = self.run_id + i
+            publisher = Publisher(client, key, head, self.options.window, mine)
+            self._publishers[client.connection] = self._by_key[key] = publisher
             self._fill(publisher)
 
     def handle(self, frames: list[Frame]) -> None:
@@ -100,17 +102,18 @@ class DeliveryBench(Bench):
         for connection, first_byte, topic, payload, packet_id, reason_code in frames:
             if topic is not None:
                 subscriber = self._subscribers[connection]
-                sent_ns, run, sequence = read_stamp(payload)
+                sent_ns, key, sequence = read_stamp(payload)
                 if packet_id:
                     answers.setdefault(received, []).append((connection, packet_id))
-                publisher = subscriber.publisher
-                if run != self.run_id or publisher is None:
+                publisher = self._by_key.get(key)
+                if publisher is None:
                     continue  # another run's message
-                if sequence < subscriber.expected:
+                expected = subscriber.get(key, 0)
+                if sequence < expected:
                     self.duplicates += 1
                     continue
-                self.lost += sequence - subscriber.expected
-                subscriber.expected = sequence + 1
+                self.lost += sequence - expected
+                subscriber[key] = sequence + 1
                 publisher.undelivered -= 1
                 waited_ns.append(now_ns - sent_ns)
                 touched[publisher.client.connection] = publisher
@@ -152,7 +155,7 @@ class DeliveryBench(Bench):
 
     def unfinished(self) -> bool:
         return any(
-            subscriber.expected < publisher.sent
+            subscriber.get(publisher.key, 0) < publisher.sent
             for publisher in self._publishers.values()
             for subscriber in publisher.subscribers
         )
@@ -160,7 +163,7 @@ class DeliveryBench(Bench):
     def finish(self) -> None:
         for publisher in self._publishers.values():
             for subscriber in publisher.subscribers:
-                self.lost += publisher.sent - subscriber.expected
+                self.lost += publisher.sent - subscriber.get(publisher.key, 0)
 
     def _fill(self, publisher: Publisher) -> None:
         """Publish until a window of messages is undelivered."""
@@ -174,7 +177,7 @@ class DeliveryBench(Bench):
         publisher.undelivered = undelivered + count * self._copies
         parts: list[bytes] = []
         for sequence in range(publisher.sent, publisher.sent + count):
-            stamp = (self.now_ns, self.run_id, sequence)
+            stamp = (self.now_ns, publisher.key, sequence)
             tail = self._tail.pack(publisher.free.pop(), *stamp) if qos else self._tail.pack(*stamp)
             parts += (publisher.head, tail, self._filler)
         publisher.sent += count

@@ -53,6 +53,20 @@ def cpu_seconds(pid: int | None) -> float | None:
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
+def anonymous_bytes(pid: int | None) -> int | None:
+    """Return the resident memory of a process that is not of files; None if it is not there.
+
+    The pages of a mapped log are the page cache's, which gives them back.
+    """
+    if pid is None:
+        return None
+    try:
+        status = Path(f"/proc/{pid}/status").read_text()
+    except OSError:
+        return None
+    return int(status.partition("RssAnon:")[2].split()[0]) * 1024
+
+
 def rss_bytes(pid: int | None) -> int | None:
     """Return the resident memory of a process; None if it is not there."""
     if pid is None:

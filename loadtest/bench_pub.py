@@ -49,7 +49,7 @@ class PubBench(Bench):
 
     def begin(self) -> None:
         self._publishing = True
-        for i, client in enumerate(self.clients):
+        for i, client in enumerate(self.clients[: self.options.connections]):
             publisher = Publisher(client.connection, i, *publish_packet(self.options, i))
             self._publishers[client.connection] = publisher
             if self.options.qos == 0:

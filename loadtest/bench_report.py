@@ -34,9 +34,15 @@ class BenchOptions:
     host: str = "127.0.0.1"
     port: int = 1883
     connections: int = 100
-    """Publishers of ``pub`` and ``pipe``, sessions of ``connect``; ``fanout`` has one publisher."""
+    """Publishers of ``pub`` and ``pipe``, sessions of ``connect``."""
+    publishers: int = 1
+    """Of ``fanout``: each subscriber gets the messages of all of them."""
     subscribers: int = 100
     """Of ``fanout``; ``pipe`` has one per publisher."""
+    is_persistent: bool = False
+    """Whether sessions outlive their connections: clean start is 0. For MQTT 3 alone."""
+    run_id: int | None = None
+    """Names the clients, so that a later run may come back as them; None: no run before had it."""
     window: int = 20
     """Messages in flight per publisher."""
     names: int = 0
@@ -64,6 +70,7 @@ class BenchOptions:
             for name, low, high in (
                 ("port", 1, 65_535),
                 ("connections", 1, 1_000_000),
+                ("publishers", 1, 1_000_000),
                 ("subscribers", 1, 1_000_000),
                 ("window", 1, WINDOW_MAX),
                 ("names", 0, 100_000_000),
@@ -111,7 +118,7 @@ class BenchReport:
     server_cpu_us: float | None
     server_rss_bytes: int | None
     server_session_bytes: int | None
-    """Growth of the server's memory per session (connect)."""
+    """Growth of the server's memory per session (connect), pages of files aside."""
     compiled: bool
     """Whether this client ran on the reactor kernel."""
     python: str

@@ -109,6 +109,7 @@ class CatchUp:
             elevator.run(now_ms)
             if elevator.is_idle:
                 del self._elevators[queue]
+        self._sender.send_batches()
         self._matches.clear()
 
     def acknowledged(self, session: Session) -> None:
@@ -136,6 +137,18 @@ class CatchUp:
         queue.lagging.add(session)
         if session.expiry_s:
             self._sender.note_change(session)
+
+    def resume(self, session: Session, behind: dict[WatchedQueue, int]) -> None:
+        """Have a receiver that is new here go on at these queue offsets."""
+        session.lagging = behind
+        self._metrics.receivers_lagging_now += 1
+        for queue in behind:
+            queue.lagging.add(session)
+        if session.expiry_s:
+            self._sender.note_change(session)
+        if self._quota.messages_max:
+            for queue in behind:
+                self.pass_over(session, queue)
 
     def reached(self, session: Session, queue: WatchedQueue) -> None:
         """Have a receiver get ``queue`` from the live path, or not at all."""
@@ -286,7 +299,7 @@ class CatchUp:
         if message.store_ms < self._aged_ms:
             self._count_dropped(session, 1)
             return True
-        return self._sender.send_one(session, options, message, queue.number, queue_offset)
+        return self._sender.hand(session, options, message, queue.number, queue_offset)
 
     def _options_since(
         self, session: Session, name: bytes, queue: WatchedQueue, queue_offset: int

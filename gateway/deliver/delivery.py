@@ -290,16 +290,18 @@ class Delivery:
             session.particulars.resend = [packet_id for packet_id, _ in flights]
         topic_filters = [one.topic_filter for one in stored.filters]
         by_name = self._queues.resume(topic_filters, stored.cursors)
-        for queue in by_name.values():
+        behind: dict[WatchedQueue, int] = {}
+        for name, queue in by_name.items():
             # A queue that the session does not know is younger than its last connection.
-            cursor = stored.cursors.get(queue.name, 0)
+            cursor = stored.cursors.get(name, 0)
             if cursor == queue.next_offset and queue.is_known and not flights:
                 continue
             if queue.is_known and cursor > queue.next_offset:
                 session.particulars.since.setdefault(ALL_FILTERS, {})[queue] = cursor
                 cursor = queue.next_offset
-            self._catch_up.lag(session, queue, cursor)
-            self._catch_up.pass_over(session, queue)
+            behind[queue] = cursor
+        if behind:
+            self._catch_up.resume(session, behind)
         for topic_filter in stored.filters:
             for name, queue_offset in topic_filter.since.items():
                 if name in by_name:
@@ -334,11 +336,13 @@ class Delivery:
             cursors[RETAINED_QUEUE] = max(replay.before, cursors.get(RETAINED_QUEUE, 0))
         for topic_filter in session.filters:
             for queue in self._queues.needed(topic_filter):
-                if queue.is_known or queue in lagging:
-                    cursor = queue.next_offset
-                    if queue in lagging:
-                        cursor = self._catch_up.cursor_of(session, queue)
-                    cursors[queue.name] = max(cursor, since.get(queue, 0))
+                if queue in lagging:
+                    cursors[queue.name] = self._catch_up.cursor_of(session, queue)
+                elif queue.is_known:
+                    cursors[queue.name] = queue.next_offset
+        for queue, begin in since.items():
+            if cursors.get(queue.name, begin) < begin:
+                cursors[queue.name] = begin
         return cursors
 
     def waiting(self, cursors: Mapping[str, int]) -> dict[str, int | None]:

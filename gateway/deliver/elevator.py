@@ -18,11 +18,11 @@ Where the filters of all riders fix their tags, the log passes over the other re
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Iterator
+from collections import Counter, deque
+from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
-from sortedcontainers import SortedKeyList
+from sortedcontainers import SortedDict
 
 from motelog.core.records.decode import decode_brief
 from motelog.gateway.deliver.outgoing import (
@@ -45,8 +45,15 @@ SLICE_COUNT: Final = 512
 SLICE_COUNT_BY_TAGS: Final = 4096
 SLICE_BYTES: Final = 262_144
 
+#: For so few riders a slice is as long as their windows; each message is taken for so large.
+FEW: Final = 8
+ROOM_MIN: Final = 16
+BYTES_EXPECTED: Final = 512
+
 #: Tag hash of a record without a tag: a native producer's may be for anybody.
 NO_TAG: Final = 0
+#: In place of tag hashes: any.
+_ANY: Final = (None,)
 
 
 class Passenger(Protocol):
@@ -83,20 +90,25 @@ class Car:
         #: Session -> tag hashes of what it can want; None: of any.
         self.riders: dict[Session, frozenset[int] | None] = {}
         #: How many riders want each tag; None counts those that want any.
-        self.tags: Counter[int | None] = Counter()
+        self.tags: dict[int | None, int] = {}
         self.waited: Waiting | None = None
         self.is_waiting = False
 
     def take(self, session: Session, tags: frozenset[int] | None) -> None:
         self.riders[session] = tags
-        self.tags.update((None,) if tags is None else tags)
+        counts = self.tags
+        for tag in _ANY if tags is None else tags:
+            counts[tag] = counts.get(tag, 0) + 1
 
     def leave(self, session: Session) -> None:
         tags = self.riders.pop(session)
-        for tag in (None,) if tags is None else tags:
-            self.tags[tag] -= 1
-            if not self.tags[tag]:
-                del self.tags[tag]
+        counts = self.tags
+        for tag in _ANY if tags is None else tags:
+            count = counts[tag] - 1
+            if count:
+                counts[tag] = count
+            else:
+                del counts[tag]
 
 
 class Elevator:
@@ -118,11 +130,11 @@ class Elevator:
         self._wake = wake
         self.cars: list[Car] = []
         self._riding: dict[Session, Car] = {}
-        #: Session -> tag hashes of what it can want; None: of any. Of those that ride or wait.
-        self._tags: dict[Session, frozenset[int] | None] = {}
-        #: Session -> its cursor, of those that wait for a car; and sorted by cursor.
+        #: Session -> its cursor, of those that wait for a car.
         self._waiting_at: dict[Session, int] = {}
-        self._ready: SortedKeyList = SortedKeyList(key=self._waiting_at.__getitem__)
+        #: Cursor -> those that wait there, with the tag hashes that they can want. Sessions that
+        #: left together have one cursor.
+        self._ready: SortedDict = SortedDict()
 
     # --- who rides -----------------------------------------------------------------------
 
@@ -145,9 +157,12 @@ class Elevator:
         """Take a session that has room; ``tags`` are the tag hashes that it can want, or None."""
         if session in self._riding or session in self._waiting_at:
             return
-        self._tags[session] = tags
         self._waiting_at[session] = cursor
-        self._ready.add(session)
+        waiting = self._ready.get(cursor)
+        if waiting is not None:
+            waiting[session] = tags
+            return
+        self._ready[cursor] = {session: tags}
         if not any(car.position <= cursor <= car.position + NEAR for car in self.cars):
             self._start(cursor)
 
@@ -156,10 +171,13 @@ class Elevator:
         car = self._riding.pop(session, None)
         if car is not None:
             car.leave(session)
-        elif session in self._waiting_at:
-            self._ready.remove(session)
-            del self._waiting_at[session]
-        self._tags.pop(session, None)
+            return
+        cursor = self._waiting_at.pop(session, None)
+        if cursor is not None:
+            waiting = self._ready[cursor]
+            del waiting[session]
+            if not waiting:
+                del self._ready[cursor]
 
     def _start(self, position: int) -> None:
         if len(self.cars) < CARS_MAX:
@@ -168,18 +186,17 @@ class Elevator:
     def _end(self, car: Car) -> None:
         self.cars.remove(car)
         if self._ready:
-            lowest = self._waiting_at[self._ready[0]]
+            lowest = self._ready.peekitem(0)[0]
             if not any(other.position <= lowest <= other.position + NEAR for other in self.cars):
                 self._start(lowest)
 
     def _pick_up(self, car: Car, until: int) -> None:
         """Take in those whose cursors are from the car's position to ``until``."""
-        found = list(self._ready.irange_key(car.position, until))
-        for session in found:
-            self._ready.remove(session)
-            del self._waiting_at[session]
-            self._riding[session] = car
-            car.take(session, self._tags[session])
+        for cursor in list(self._ready.irange(car.position, until)):
+            for session, tags in self._ready.pop(cursor).items():
+                del self._waiting_at[session]
+                self._riding[session] = car
+                car.take(session, tags)
 
     # --- a slice -------------------------------------------------------------------------
 
@@ -193,7 +210,8 @@ class Elevator:
         queue = self._queue
         if car.position < queue.next_offset:
             # Whoever is picked up on the way is one of those here, so that its tags count.
-            boarding = dict(self._on_the_way(car))
+            until = car.position + SLICE_COUNT_BY_TAGS
+            boarding = deque(self._ready.irange(car.position, until))
             read = self._read(car, boarding)
             if read is None:
                 return
@@ -203,7 +221,9 @@ class Elevator:
             for record in decode_brief(read.records, TOPIC_PROPERTY):
                 if record[0] >= end:
                     break
-                if boarding and self._may_board(boarding, record[0]):
+                if boarding and boarding[0] <= record[0]:
+                    while boarding and boarding[0] <= record[0]:
+                        boarding.popleft()
                     self._pick_up(car, record[0])
                 self._deliver(car, record, now_ms)
                 if not car.riders and not boarding:
@@ -214,43 +234,34 @@ class Elevator:
         else:
             self._pick_up(car, car.position)
         if car.position >= queue.next_offset:
-            for session in list(car.riders):
+            riders, car.riders = car.riders, {}
+            car.tags = {}
+            for session in riders:
+                del self._riding[session]
                 self._passenger.reached(session, queue)
         if not car.riders:
             self._end(car)
 
-    def _on_the_way(self, car: Car) -> Iterator[tuple[Session, int]]:
-        for session in self._ready.irange_key(car.position, car.position + SLICE_COUNT_BY_TAGS):
-            yield session, self._waiting_at[session]
-
-    @staticmethod
-    def _may_board(boarding: dict[Session, int], queue_offset: int) -> bool:
-        """Take those out of ``boarding`` who get on before a record; return whether any does."""
-        # In the order of their cursors.
-        found = []
-        for session, cursor in boarding.items():
-            if cursor > queue_offset:
-                break
-            found.append(session)
-        for session in found:
-            del boarding[session]
-        return bool(found)
-
-    def _read(self, car: Car, boarding: dict[Session, int]) -> LogRead | None:
+    def _read(self, car: Car, boarding: Sequence[int]) -> LogRead | None:
         tags: set[int] | None = None
         if None not in car.tags:
             tags = {NO_TAG, *(tag for tag in car.tags if tag is not None)}
-            for session in boarding:
-                more = self._tags[session]
-                if more is None:
-                    tags = None
-                    break
-                tags |= more
+            waiting = [self._ready[cursor] for cursor in boarding]
+            if any(None in by_session.values() for by_session in waiting):
+                tags = None
+            else:
+                tags.update(*(more for by_session in waiting for more in by_session.values()))
+        count_max, bytes_max = SLICE_COUNT if tags is None else SLICE_COUNT_BY_TAGS, SLICE_BYTES
+        room = self._room(car, boarding)
+        if room is not None:
+            bytes_max = min(bytes_max, room * BYTES_EXPECTED)
+            if tags is None:
+                count_max = min(count_max, room)
         read = self._log_port.read(
             self._queue.handle,
             car.position,
-            count_max=SLICE_COUNT if tags is None else SLICE_COUNT_BY_TAGS,
-            bytes_max=SLICE_BYTES,
+            count_max=count_max,
+            bytes_max=bytes_max,
             tag_codes=tags,
             waited=car.waited,
         )
@@ -265,6 +276,21 @@ class Elevator:
 
         car.is_waiting = self._log_port.when_at_hand(read, at_hand)
         return None
+
+    def _room(self, car: Car, boarding: Sequence[int]) -> int | None:
+        """Return about how many messages the riders take; None if there are many riders.
+
+        One that drains a queue has a window of messages at a time: what is read behind that is
+        read again.
+        """
+        if len(car.riders) > FEW or len(boarding) > FEW:
+            return None
+        sessions: list[Session] = list(car.riders)
+        for cursor in boarding:
+            sessions += self._ready[cursor]
+        if len(sessions) > FEW:
+            return None
+        return ROOM_MIN + sum(session.inflight.room for session in sessions)
 
     def _deliver(self, car: Car, record: BriefRecord, now_ms: int) -> None:
         """Offer one record to the riders that want it; park those that have no room for it."""
@@ -293,11 +319,13 @@ class Elevator:
         assert len(set(riders)) == len(riders)
         assert self._riding.keys() == set(riders)
         assert not self._riding.keys() & self._waiting_at.keys()
-        assert set(self._ready) == self._waiting_at.keys()
+        waiting = [(s, at) for at, by_session in self._ready.items() for s in by_session]
+        assert len(waiting) == len(self._waiting_at)
+        assert dict(waiting) == self._waiting_at
+        assert all(self._ready.values())
         for car in self.cars:
             wanted: Counter[int | None] = Counter()
             for tags in car.riders.values():
-                wanted.update((None,) if tags is None else tags)
+                wanted.update(_ANY if tags is None else tags)
             assert wanted == car.tags
         assert self.cars or not self._ready
-        assert self._tags.keys() == self._riding.keys() | self._waiting_at.keys()

@@ -14,6 +14,7 @@ from collections.abc import Iterator, Sequence
 from operator import itemgetter
 from typing import Final, TypeAlias
 
+from motelog.gateway.deliver.batch import Batch
 from motelog.gateway.deliver.outgoing import (
     BriefRecord,
     OutgoingMessage,
@@ -24,8 +25,6 @@ from motelog.gateway.deliver.outgoing import (
 from motelog.gateway.deliver.sender import Outcome, Sender
 from motelog.gateway.deliver.watched import WatchedQueues
 from motelog.gateway.metrics import GatewayMetrics
-from motelog.gateway.mqtt.frames import encode_publish
-from motelog.gateway.sessions.connection import PACKET_BYTES_LIMIT, Connection
 from motelog.gateway.sessions.groups import Group, Member
 from motelog.gateway.sessions.inflight import flight_of
 from motelog.gateway.sessions.subscriptions import QOS_MASK, RETAIN_AS_PUBLISHED
@@ -35,8 +34,6 @@ from motelog.gateway.state.stored import Mark, MarkKind
 #: A record that the group's filter matches, with its topic name.
 Matched: TypeAlias = tuple[bytes, BriefRecord]
 
-#: Packet identifiers as bytes: made once, as a slice of a busy group needs thousands.
-_PACKET_IDS: Final = [number.to_bytes(2, "big") for number in range(65536)]
 #: In marks of a group, which has no packet identifiers.
 _NO_PACKET_ID: Final = 0
 
@@ -99,42 +96,16 @@ class Handing:
         return waits
 
 
-class _Batch:
-    """What one member takes of a slice; ``bytes`` counts what its output holds already.
+class _Batch(Batch):
+    """What one member takes of a slice."""
 
-    Messages up to ``plain_qos`` need no check, no mark, and nothing of the member's own.
-    """
+    __slots__ = ("member", "qos")
 
-    __slots__ = (
-        "bytes",
-        "connection",
-        "count",
-        "is_full",
-        "member",
-        "parts",
-        "plain_qos",
-        "qos",
-        "version",
-        "window",
-    )
-
-    def __init__(self, member: Member, connection: Connection, waiting_bytes: int) -> None:
+    def __init__(self, member: Member, waiting_bytes: int, bytes_high: int) -> None:
+        super().__init__(member.session, waiting_bytes, bytes_high)
         self.member = member
-        self.connection = connection
         self.qos = member.options & QOS_MASK
-        self.bytes = waiting_bytes
-        self.count = 0
-        self.parts: list[bytes] = []
-        self.is_full = False
-        self.version = connection.version
-        self.window = member.session.inflight
-        self.plain_qos = 1 if member.session.expiry_s else 2
-        if (
-            member.identifier
-            or member.options & RETAIN_AS_PUBLISHED
-            or connection.packet_bytes_max < PACKET_BYTES_LIMIT
-            or connection.topic_alias_max
-        ):
+        if member.identifier or member.options & RETAIN_AS_PUBLISHED:
             self.plain_qos = -1
 
 
@@ -148,14 +119,12 @@ class _Slice:
         "_has_spare",
         "_last",
         "_now_ms",
-        "_output_bytes_high",
         "_queue_number",
         "_takers",
     )
 
     def __init__(self, handing: Handing, group: Group, queue_number: int, now_ms: int) -> None:
         self._handing = handing
-        self._output_bytes_high = handing.output_bytes_high
         self._group = group
         self._queue_number = queue_number
         self._now_ms = now_ms
@@ -202,10 +171,7 @@ class _Slice:
         if self._last is not None:
             self._group.took(self._last)
         for batch in self._batches.values():
-            if batch.parts:
-                connection = batch.connection
-                connection.output.send(connection.number, b"".join(batch.parts))
-                self._handing.metrics.messages_delivered += batch.count
+            self._handing.metrics.messages_delivered += batch.send()
 
     # --- who takes a message -------------------------------------------------------------
 
@@ -239,11 +205,9 @@ class _Slice:
     def _batch(self, member: Member) -> _Batch:
         batch = self._batches.get(member)
         if batch is None:
-            connection = member.session.connection
-            assert connection is not None, "only members that are connected are served"
             waiting_bytes = self._handing.output_bytes(member)
-            batch = self._batches[member] = _Batch(member, connection, waiting_bytes)
-            batch.is_full = waiting_bytes > self._handing.output_bytes_high
+            batch = _Batch(member, waiting_bytes, self._handing.output_bytes_high)
+            self._batches[member] = batch
         return batch
 
     # --- one message to one member -------------------------------------------------------
@@ -279,21 +243,9 @@ class _Slice:
         queue_offset: int,
     ) -> bool:
         """Put a packet behind what the member is sent of this slice; False without room."""
-        version = batch.version
-        packet, number_at = encode_publish(
-            name, body, 0x30 | qos << 1, version, block if version == 5 else None
-        )
-        if qos:
-            flight = flight_of(self._queue_number, queue_offset, qos, self._group.number)
-            packet_id = batch.window.allocate(flight)
-            if not packet_id:
-                return False
-            batch.parts += packet[:number_at], _PACKET_IDS[packet_id], packet[number_at + 2 :]
-        else:
-            batch.parts.append(packet)
-        batch.count += 1
-        batch.bytes += len(packet)
-        batch.is_full = batch.bytes > self._output_bytes_high
+        flight = flight_of(self._queue_number, queue_offset, qos, self._group.number) if qos else 0
+        if not batch.add(name, body, block, qos, flight):
+            return False
         self._last = batch.member
         if qos == 2:
             self._mark(queue_offset)

@@ -76,10 +76,9 @@ class OutgoingMessage:
     """
 
     __slots__ = (
+        "_text",
         "body",
-        "client_id",
         "is_expired",
-        "is_retained",
         "name",
         "properties",
         "qos",
@@ -89,15 +88,23 @@ class OutgoingMessage:
     def __init__(
         self, record: BriefRecord, name: bytes, now_ms: int, *, was_sent: bool = False
     ) -> None:
-        properties = record[3]
+        properties = self._text = record[3]
         self.name = name
         self.body, block = body_and_block(record, now_ms, was_sent=was_sent)
         self.is_expired = block is None
         self.properties = block or None
         self.qos = message_qos(properties)
         self.store_ms = record[6]
-        self.is_retained = properties.find(_RETAIN) >= 0
-        self.client_id = client_id_property(properties)
+
+    @property
+    def is_retained(self) -> bool:
+        """Whether it was published with RETAIN."""
+        return self._text.find(_RETAIN) >= 0
+
+    @property
+    def client_id(self) -> str:
+        """The publisher's client identifier, "" for a native producer's message."""
+        return client_id_property(self._text)
 
 
 def encode(

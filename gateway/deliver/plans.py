@@ -29,10 +29,8 @@ from motelog.gateway.sessions.connection import PACKET_BYTES_LIMIT
 from motelog.gateway.sessions.groups import Group, Receiver
 from motelog.gateway.sessions.session import Session
 from motelog.gateway.sessions.subscriptions import (
-    HAS_IDENTIFIER,
-    NO_LOCAL,
+    PARTICULAR,
     QOS_MASK,
-    RETAIN_AS_PUBLISHED,
     Entry,
     SubscriptionTree,
 )
@@ -45,8 +43,6 @@ BUCKETS: Final = 1024
 
 #: The version of a plan that no wide filter is in.
 _ANY_VERSION: Final = 1 << 62
-
-_PARTICULAR: Final = NO_LOCAL | RETAIN_AS_PUBLISHED | HAS_IDENTIFIER
 
 
 class Plan:
@@ -77,7 +73,7 @@ class Plan:
             if connection is None:
                 continue
             if (
-                options & _PARTICULAR
+                options & PARTICULAR
                 or connection.packet_bytes_max < PACKET_BYTES_LIMIT
                 or connection.topic_alias_max
             ):

@@ -24,7 +24,7 @@ from motelog.gateway.deliver.sender import Sender
 from motelog.gateway.deliver.watched import WatchedQueues
 from motelog.gateway.sessions.groups import Receiver
 from motelog.gateway.sessions.session import Session
-from motelog.gateway.sessions.subscriptions import SubscriptionTree
+from motelog.gateway.sessions.subscriptions import QOS_MASK, SubscriptionTree
 from motelog.gateway.state.retained import Before, RetainedStore
 from motelog.gateway.state.stored import StoredReplay, StoredSession
 from motelog.gateway.state.view import ViewError
@@ -166,7 +166,7 @@ class Replays:
         """
         replays = session.particulars.replays
         topic_filter = next((name for name, replay in replays.items() if replay.is_begun), None)
-        if topic_filter is None:
+        if topic_filter is None or not self._room(session, topic_filter):
             return False
         if self._retained.refresh(READ_BACK_MAX):
             return True
@@ -184,13 +184,26 @@ class Replays:
             self._sender.note_change(session)
         return not is_blocked and session.has_replays
 
+    def _room(self, session: Session, topic_filter: str) -> int:
+        """Return how many messages a slice is to have; 0 while less than half the window is free.
+
+        A slice for each acknowledgement would be a query for each message.
+        """
+        options = self._subscriptions.options(topic_filter, session)
+        assert options is not None, "a session's filters are in the tree"
+        if not options & QOS_MASK:
+            return REPLAY_COUNT_MAX
+        window = session.inflight
+        return min(window.room, REPLAY_COUNT_MAX) if 2 * window.room >= window.limit else 0
+
     def _send_slice(self, session: Session, topic_filter: str, now_ms: int) -> bool:
         """Send one slice and note how far it went; return whether the next one has to wait."""
         replay: Replay = session.particulars.replays[topic_filter]
         options = self._subscriptions.options(topic_filter, session)
         assert options is not None, "a session's filters are in the tree"
         number = self._queues.number_of(QUEUE_NAME)
-        found = self._retained.scan(topic_filter, replay.after, REPLAY_COUNT_MAX, replay.before)
+        count = self._room(session, topic_filter)
+        found = self._retained.scan(topic_filter, replay.after, count, replay.before)
         for message in found.messages:
             if number is None or not message.is_read_back:
                 self._waiting[session] = None
@@ -202,7 +215,7 @@ class Replays:
                     message.store_ms, 0,
                 )  # fmt: skip
                 outgoing = OutgoingMessage(record, name, now_ms)
-                if not self._sender.send_one(
+                if not self._sender.hand(
                     session, options, outgoing, number, message.queue_offset,
                     replayed=topic_filter,
                 ):  # fmt: skip

@@ -15,6 +15,7 @@ from enum import Enum, auto
 from typing import NamedTuple
 
 from motelog.core.errors import MotelogError
+from motelog.gateway.deliver.batch import Batch
 from motelog.gateway.deliver.outgoing import (
     OutgoingMessage,
     encode_for,
@@ -30,6 +31,7 @@ from motelog.gateway.sessions.inflight import flight_of, read_flight
 from motelog.gateway.sessions.session import Session
 from motelog.gateway.sessions.subscriptions import (
     NO_LOCAL,
+    PARTICULAR,
     QOS_MASK,
     RETAIN_AS_PUBLISHED,
 )
@@ -82,9 +84,67 @@ class Sender:
         #: Receivers that outlive their connection and have changed since the last tick -> what the
         #: last tick said of them, None if it said nothing.
         self.changed: dict[Receiver, Progress | None] = {}
+        #: What sessions take of the slice that is being served.
+        self._batches: dict[Session, Batch] = {}
         self._held: list[Held] = []
         #: Connection -> bytes of ``_held`` for it.
         self._held_bytes: dict[Connection, int] = {}
+
+    def hand(
+        self,
+        session: Session,
+        options: int,
+        message: OutgoingMessage,
+        queue_number: int,
+        queue_offset: int,
+        *,
+        replayed: str = "",
+    ) -> bool:
+        """Do as ``send_one``, but for plain messages only with the next ``send_batches``."""
+        batch = self._batches.get(session)
+        if batch is None:
+            waiting_bytes = self.output_bytes(session)
+            batch = Batch(session, waiting_bytes, self._output_bytes_high)
+            self._batches[session] = batch
+        qos = options & QOS_MASK
+        if message.qos < qos:
+            qos = message.qos
+        body = message.body
+        if qos <= batch.plain_qos and not options & PARTICULAR and body is not None:
+            if message.is_expired:
+                self._metrics.messages_expired += 1
+                return True
+            flight = flight_of(queue_number, queue_offset, qos)
+            first_byte = 0x30 | _RETAIN if replayed else 0x30
+            if batch.add(message.name, body, message.properties, qos, flight, first_byte):
+                return True
+            if qos or replayed:
+                return False
+            self._metrics.messages_dropped_qos0 += 1
+            return True
+        self._send_batch(batch)  # it comes before this one
+        del self._batches[session]
+        return self.send_one(
+            session, options, message, queue_number, queue_offset, replayed=replayed
+        )
+
+    def send_batches(self) -> None:
+        """Send what ``hand`` has taken."""
+        for batch in self._batches.values():
+            self._send_batch(batch)
+        self._batches.clear()
+
+    def _send_batch(self, batch: Batch) -> None:
+        if batch.count:
+            if batch.session.expiry_s:
+                self.note_change(batch.session)
+            self._metrics.messages_delivered += batch.send()
+
+    def output_bytes(self, session: Session) -> int:
+        """Return how much waits to be sent to a session that is connected."""
+        connection = session.connection
+        assert connection is not None, "only receivers that are connected are served"
+        return connection.output.output_bytes(connection.number)
 
     def send_one(
         self,

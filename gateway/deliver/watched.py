@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Iterable, Sequence
-from functools import partial
-from typing import Final
+from functools import lru_cache, partial
+from typing import Final, TypeAlias
 
 from motelog.gateway.log.log_port import LogPort, QueueHandle, Waiting, choose_queue
 from motelog.gateway.mapping.templates import is_device_topic
-from motelog.gateway.mapping.topic_mapping import QueueChoice, TopicMapping
+from motelog.gateway.mapping.topic_mapping import TopicMapping
 from motelog.gateway.metrics import GatewayMetrics
 from motelog.gateway.sessions.session import Session
 
@@ -26,6 +26,10 @@ logger = logging.getLogger(__name__)
 BUCKETS: Final = 64
 #: In place of a bucket: all queues of the topic.
 ALL: Final = -1
+#: Filters whose buckets are found at once.
+FILTERS_KEPT: Final = 1024
+#: Queue topics with a bucket each, or ALL.
+Buckets: TypeAlias = tuple[tuple[str, int], ...]
 
 
 class WatchedQueue:
@@ -83,6 +87,10 @@ class WatchedQueues:
         self._wanted_any = 0
         #: Queue topic -> its queues, and whether a bucket decides which of them it is.
         self._queues: dict[str, tuple[Sequence[QueueHandle], bool]] = {}
+        #: What some filters need, until the queues that are read are others.
+        self._needed: dict[Buckets, list[WatchedQueue]] = {}
+        # One CONNECT or SUBSCRIBE asks for the same filter several times.
+        self._buckets = lru_cache(FILTERS_KEPT)(self._find_buckets)
         #: Topics that have got another number of queues: a bucket does not tell the queue of a
         #: message that was there before. This is rare.
         self._changed: set[str] = set()
@@ -90,15 +98,30 @@ class WatchedQueues:
 
     def needed(self, topic_filter: str) -> Iterable[WatchedQueue]:
         """Return the watched queues that can hold matches of a filter."""
+        buckets = self._buckets(topic_filter)
+        if buckets is None:
+            return list(self.by_handle.values())
+        needed = self._needed.get(buckets)
+        if needed is None:
+            if len(self._needed) >= FILTERS_KEPT:
+                self._needed.clear()
+            needed = self._needed[buckets] = [
+                self.by_handle[handle]
+                for topic, bucket in buckets
+                for handle in self._chosen(topic, (bucket,))
+                if handle in self.by_handle
+            ]
+        return needed
+
+    def _find_buckets(self, topic_filter: str) -> Buckets | None:
+        """Return the topics that a filter needs with their buckets; None: all topics."""
         choices = self._mapping.queue_choices(topic_filter)
         if choices is None:
-            return list(self.by_handle.values())
-        return [
-            self.by_handle[handle]
-            for topic, bucket in map(_bucket, choices)
-            for handle in self._chosen(topic, (bucket,))
-            if handle in self.by_handle
-        ]
+            return None
+        return tuple(
+            (topic, ALL if selector is None else choose_queue(selector, BUCKETS))
+            for topic, selector in choices
+        )
 
     def number_of(self, name: str) -> int | None:
         """Return the number of the queue with this name; None if the log has no such queue."""
@@ -118,15 +141,14 @@ class WatchedQueues:
 
     def subscribe(self, topic_filter: str) -> None:
         """Read all queues that ``topic_filter`` needs, from the tail on, until ``unsubscribe``."""
-        choices = self._mapping.queue_choices(topic_filter)
+        choices = self._buckets(topic_filter)
         if choices is None:
             self._wanted_any += 1
             if self._wanted_any == 1:
                 for topic in self._log_port.topics():
                     self._watch(topic)
             return
-        for choice in choices:
-            topic, bucket = _bucket(choice)
+        for topic, bucket in choices:
             buckets = self._wanted.setdefault(topic, {})
             buckets[bucket] = buckets.get(bucket, 0) + 1
             if buckets[bucket] == 1:
@@ -134,15 +156,14 @@ class WatchedQueues:
 
     def unsubscribe(self, topic_filter: str) -> None:
         """Stop reading the queues that only ``topic_filter`` needed."""
-        choices = self._mapping.queue_choices(topic_filter)
+        choices = self._buckets(topic_filter)
         if choices is None:
             self._wanted_any -= 1
             if not self._wanted_any:
                 for topic in {queue.topic for queue in self.by_handle.values()}:
                     self._unwatch(topic)
             return
-        for choice in choices:
-            topic, bucket = _bucket(choice)
+        for topic, bucket in choices:
             buckets = self._wanted[topic]
             buckets[bucket] -= 1
             if not buckets[bucket]:
@@ -190,6 +211,7 @@ class WatchedQueues:
                 name = self._log_port.describe(handle)
                 queue = WatchedQueue(topic, handle, name, self._number(handle, name))
                 self.by_handle[handle] = queue
+                self._needed.clear()
                 tail = self._log_port.tail(handle, partial(self._begin, queue))
                 if tail is None:
                     queue.is_waiting = True
@@ -201,6 +223,7 @@ class WatchedQueues:
         """Stop reading the queues of ``topic`` that are not needed any more."""
         for handle in set(self._queues_of(topic)[0]).difference(self._wanted_of(topic)):
             self.by_handle.pop(handle, None)
+            self._needed.clear()
 
     def _wanted_of(self, topic: str) -> Sequence[QueueHandle]:
         buckets: Collection[int] = (ALL,) if self._wanted_any else self._wanted.get(topic, ())
@@ -233,18 +256,15 @@ class WatchedQueues:
         if any(queue.topic == topic for queue in self.by_handle.values()):
             self._topic_changed(topic)
         else:
+            self._needed.clear()
             self._queues.pop(topic, None)
             self._watch(topic)
 
     def _topic_changed(self, topic: str) -> None:
         self._changed.add(topic)
+        self._needed.clear()
         self._queues.pop(topic, None)
         self._watch(topic)
-
-
-def _bucket(choice: QueueChoice) -> tuple[str, int]:
-    topic, selector = choice
-    return topic, ALL if selector is None else choose_queue(selector, BUCKETS)
 
 
 def count_lost(metrics: GatewayMetrics, queue_name: str, begin: int, end: int) -> None:

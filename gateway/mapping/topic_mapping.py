@@ -15,8 +15,7 @@ another one is every message a publish, and the selector decides its queue.
 
 from __future__ import annotations
 
-import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -41,12 +40,65 @@ _BUILT_IN = TopicRule(filter="#", queue_topic="{1}")
 QueueChoice: TypeAlias = tuple[str, str | None]
 
 
+class _Template:
+    """A text with placeholders, taken apart once."""
+
+    __slots__ = ("_is_of_levels", "_parts")
+
+    def __init__(self, text: str) -> None:
+        #: Literal text, the number of a level, or the name of another value in a list.
+        self._parts: list[str | int | list[str]] = []
+        for position, part in enumerate(PLACEHOLDER.split(text)):
+            if position % 2:
+                self._parts.append(int(part) if part.isdigit() else [part])
+            elif part:
+                self._parts.append(part)
+        self._is_of_levels = not any(isinstance(part, list) for part in self._parts)
+
+    def fill(self, levels: Sequence[str], values: Mapping[str, str]) -> str:
+        """Return the text for one topic name; a level that it does not have is empty."""
+        filled = []
+        for part in self._parts:
+            if isinstance(part, int):
+                filled.append(levels[part - 1] if part <= len(levels) else "")
+            else:
+                filled.append(values[part[0]] if isinstance(part, list) else part)
+        return "".join(filled)
+
+    def fill_from_filter(self, levels: Sequence[str]) -> str | None:
+        """Return the text of all names that a filter matches, None if they differ in it."""
+        if not self._is_of_levels:
+            return None
+        for part in self._parts:
+            if isinstance(part, int):
+                # A level behind the end of a filter without "#" is empty in all names.
+                before = levels[:part]
+                if "#" in before or (len(before) == part and before[-1] == "+"):
+                    return None
+        return self.fill(levels, {})
+
+
+class _Rule:
+    """One rule, compiled."""
+
+    __slots__ = ("filter", "keys", "levels", "queue_by", "queue_topic", "tag")
+
+    def __init__(self, rule: TopicRule) -> None:
+        self.filter = rule.filter
+        self.levels = rule.filter.split("/")
+        self.queue_topic = _Template(rule.queue_topic)
+        self.tag = _Template(rule.tag)
+        self.keys = _Template(rule.keys)
+        self.queue_by = rule.queue_by
+
+
 class TopicMapping:
     """The rules of one gateway, compiled."""
 
     def __init__(self, rules: Sequence[TopicRule], *, default_topic: str) -> None:
         self.default_topic = default_topic
-        self._rules = tuple(rules)
+        self._rules = tuple(map(_Rule, rules))
+        self._all_rules = (*self._rules, _Rule(_BUILT_IN))
         #: Whether the same topic name may map differently for different publishers.
         self.depends_on_publisher = any(
             "{client_id}" in text or "{user_name}" in text or rule.queue_by == "client_id"
@@ -64,83 +116,59 @@ class TopicMapping:
             if not matches(rule.filter, topic_name):
                 continue
             values = {"client_id": client_id, "user_name": user_name}
-            queue_topic = _fill(rule.queue_topic, levels, values)
-            tag = _fill(rule.tag, levels, values)
+            queue_topic = rule.queue_topic.fill(levels, values)
+            tag = rule.tag.fill(levels, values)
             selector = {"tag": tag, "topic": topic_name, "client_id": client_id}[rule.queue_by]
             return MappedName(
                 queue_topic if is_device_topic(queue_topic) else None,
                 tag,
-                _fill(rule.keys, levels, values),
+                rule.keys.fill(levels, values),
                 selector or topic_name,
             )
         tag = levels[1] if len(levels) > 1 else ""
         first_level = levels[0] if is_device_topic(levels[0]) else None
         return MappedName(first_level, tag, "", tag or topic_name)
 
-    def queue_choices(self, topic_filter: str) -> set[QueueChoice] | None:
+    def queue_choices(self, topic_filter: str) -> Set[QueueChoice] | None:
         """Return where matches of ``topic_filter`` can lie; None means in any topic."""
-        levels = topic_filter.split("/")
         choices: set[QueueChoice] = set()
         if topic_filter.startswith("$"):
-            return choices  # such names are the server's, and not in the log
-        for rule in (*self._rules, _BUILT_IN):
-            if not _may_overlap(rule.filter.split("/"), levels):
+            return frozenset()  # such names are the server's, and not in the log
+        levels = topic_filter.split("/")
+        for rule in self._all_rules:
+            if not _may_overlap(rule.levels, levels):
                 continue
-            queue_topic = _fill_from_filter(rule.queue_topic, levels)
+            queue_topic = rule.queue_topic.fill_from_filter(levels)
             if queue_topic is None:
                 return None
             if is_device_topic(queue_topic) and queue_topic != self.default_topic:
                 choices |= {(queue_topic, None), (self.default_topic, _selector(rule, levels))}
             else:
                 choices.add((self.default_topic, None))
-        return choices
+        return frozenset(choices)
 
-    def tags(self, topic_filter: str) -> frozenset[str] | None:
+    def tags(self, topic_filter: str) -> Set[str] | None:
         """Return the tags that matches of ``topic_filter`` can have; None means any."""
         levels = topic_filter.split("/")
         found = set()
-        for rule in (*self._rules, _BUILT_IN):
-            if _may_overlap(rule.filter.split("/"), levels):
-                tag = _fill_from_filter(rule.tag, levels)
+        for rule in self._all_rules:
+            if _may_overlap(rule.levels, levels):
+                tag = rule.tag.fill_from_filter(levels)
                 if tag is None:
                     return None
                 found.add(tag)
         return frozenset(found)
 
 
-def _fill(template: str, levels: Sequence[str], values: dict[str, str]) -> str:
-    def value(match: re.Match[str]) -> str:
-        name = match.group(1)
-        if name.isdigit():
-            level = int(name) - 1
-            return levels[level] if level < len(levels) else ""
-        return values[name]
-
-    return PLACEHOLDER.sub(value, template)
-
-
-def _selector(rule: TopicRule, levels: Sequence[str]) -> str | None:
+def _selector(rule: _Rule, levels: Sequence[str]) -> str | None:
     """Return the selector of all names that the filter matches, None if they differ in it."""
     if rule.queue_by == "client_id":
         return None
     if rule.queue_by == "tag":
-        tag = _fill_from_filter(rule.tag, levels)
+        tag = rule.tag.fill_from_filter(levels)
         if tag is None or tag:
             return tag
     return "/".join(levels) if _is_exact(levels) else None
-
-
-def _fill_from_filter(template: str, levels: Sequence[str]) -> str | None:
-    """Return the text that all names get which the filter matches, None if they differ in it."""
-    for match in PLACEHOLDER.finditer(template):
-        name = match.group(1)
-        if not name.isdigit():
-            return None
-        # A level behind the end of a filter without "#" is empty in all names.
-        before = levels[: int(name)]
-        if "#" in before or (len(before) == int(name) and before[-1] == "+"):
-            return None
-    return _fill(template, levels, {})
 
 
 def _is_exact(levels: Sequence[str]) -> bool:

@@ -122,6 +122,7 @@ class ReactorListener:
         make_message = self._routes.message
         messages = self._messages
         acks = self._acks
+        have_room: dict[Session, None] = {}
         for packet in packets:
             number, first_byte, topic, payload, packet_id, extra = packet
             connection = connections[number]
@@ -150,7 +151,7 @@ class ReactorListener:
                     session = connection.session
                     try:
                         if session is not None and session.acknowledge(packet_id):
-                            self._delivery.acknowledged(session)
+                            have_room[session] = None
                     except ProtocolViolationError as exc:
                         self._clients.disconnect(connection, exc.reason_code, str(exc))
                     continue
@@ -162,6 +163,9 @@ class ReactorListener:
                     self._exchanges.go_on(connection, first_byte >> 4, packet_id, extra)
                     continue
             self._handle_rare(packet, connection, now_ms)
+        for session in have_room:
+            if session.connection is not None:  # not ended in this turn
+                self._delivery.acknowledged(session)
 
     def _handle_rare(
         self, packet: tuple[Any, ...], connection: Connection | None, now_ms: int

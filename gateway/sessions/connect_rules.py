@@ -129,7 +129,7 @@ class ConnectRules:
 
     def _accept(self, connect: Connect, client_id: str) -> Accepted | Refused:
         config, asked = self._config, connect.properties
-        told: dict[PropertyId, PropertyValue] = {}
+        told: dict[PropertyId, PropertyValue] = {}  # with MQTT 3 nothing can be
         keep_alive_s = connect.keep_alive_s
         if connect.version == 5:
             # MQTT 3 cannot be told another keep alive, so its clients keep what they asked for.
@@ -141,9 +141,9 @@ class ConnectRules:
         else:
             asked_s = 0 if connect.clean_start else EXPIRY_NEVER
         expiry_s = min(asked_s, config.session_expiry_max_s)
-        if expiry_s != asked_s:
+        if expiry_s != asked_s and connect.version == 5:
             told[PropertyId.SESSION_EXPIRY_INTERVAL] = expiry_s
-        if not connect.client_id:
+        if not connect.client_id and connect.version == 5:
             told[PropertyId.ASSIGNED_CLIENT_IDENTIFIER] = client_id
         accepted = Accepted(
             version=connect.version,

@@ -20,6 +20,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Final, NamedTuple
 
+from motelog.gateway.errors import ProtocolViolationError
+
 PACKET_ID_MAX: Final = 65535
 
 _OFFSET_BITS: Final = 48
@@ -117,6 +119,21 @@ class InflightWindow:
         assert self._flights is not None
         flight = self._flights[packet_id]
         self._flights[packet_id] = flight if flight < 0 else ~flight
+
+    def acknowledge(self, packet_id: int) -> bool:
+        """Take a PUBACK: as ``ack``. ProtocolViolationError if the message has QoS 2."""
+        flights = self._flights
+        if flights is None:
+            return False
+        flight = flights.get(packet_id)
+        if flight is None:
+            return False
+        if flight < 0 or flight & 3 == 2:
+            raise ProtocolViolationError("PUBACK for a message with QoS 2")
+        del flights[packet_id]
+        if not flights:
+            self._flights = None
+        return True
 
     def ack(self, packet_id: int) -> bool:
         """Forget the message; return False if none was in flight under that identifier."""

@@ -15,7 +15,6 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from motelog.gateway.errors import ProtocolViolationError
 from motelog.gateway.sessions.connection import Connection
 from motelog.gateway.sessions.inflight import InflightWindow
 from motelog.gateway.state.stored import Received, StoredWill
@@ -214,14 +213,7 @@ class Session:
         ProtocolViolationError if it is that of a QoS 2 message.
         """
         window = self._inflight
-        if window is None:
-            return False
-        flight = window.get(packet_id)
-        if flight is None:
-            return False
-        if flight < 0 or flight & 3 == 2:
-            raise ProtocolViolationError("PUBACK for a message with QoS 2")
-        if not window.ack(packet_id):
+        if window is None or not window.acknowledge(packet_id):
             return False
         if self.lagging:
             return True

@@ -38,6 +38,9 @@ HAS_IDENTIFIER: Final = 0x40
 #: Shapes of filters with "+" that are looked up like exact filters.
 SHAPES_MAX: Final = 16
 
+#: Options that make each message be made and checked for the receiver alone.
+PARTICULAR: Final = NO_LOCAL | RETAIN_AS_PUBLISHED | HAS_IDENTIFIER
+
 #: The options in place of a table's, where each subscriber of a filter has its own: in a trie.
 VARIOUS: Final = -1
 

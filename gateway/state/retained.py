@@ -224,6 +224,8 @@ class RetainedStore:
         """
         self._check()
         messages: list[Retained] = []
+        if not (self._rows.count or self._written):
+            return Slice(messages, None)
         if not has_wildcard(topic_filter):
             self._add(messages, self.get(topic_filter), before)
             return Slice(messages, None)

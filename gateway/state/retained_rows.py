@@ -160,6 +160,8 @@ class RetainedRows:
 
     def at(self, places: Sequence[int]) -> dict[str, Retained]:
         """Return the messages at these places by topic name."""
+        if not places:
+            return {}
         marks = ",".join("?" * len(places))
         rows = self._view.execute(f"SELECT {_COLUMNS} FROM retained WHERE at IN ({marks})", places)
         return {row[0]: Retained(*row) for row in rows}

@@ -184,13 +184,17 @@ class View:
 
     def execute(self, statement: str, values: Sequence[Any] = ()) -> sqlite3.Cursor:
         """Carry out one statement; ViewError if the view cannot be used."""
-        with self._translated():
+        try:
             return self._connected().execute(statement, values)
+        except sqlite3.DatabaseError as exc:
+            raise self._translated(exc) from exc
 
     def execute_many(self, statement: str, rows: Sequence[Sequence[Any]]) -> None:
         """Carry out one statement for each row of values; ViewError as from ``execute``."""
-        with self._translated():
+        try:
             self._connected().executemany(statement, rows)
+        except sqlite3.DatabaseError as exc:
+            raise self._translated(exc) from exc
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
@@ -223,18 +227,14 @@ class View:
             raise ViewError("the view is not open")
         return self._connection
 
-    @contextmanager
-    def _translated(self) -> Iterator[None]:
-        try:
-            yield
-        except sqlite3.OperationalError as exc:
+    def _translated(self, error: sqlite3.DatabaseError) -> ViewError:
+        if isinstance(error, sqlite3.OperationalError):
             # In use, or no room: it will pass.
-            if exc.sqlite_errorcode == sqlite3.SQLITE_BUSY:
-                raise ViewBusyError(str(exc)) from exc
-            raise ViewError(f"the view cannot be used: {exc}") from exc
-        except sqlite3.DatabaseError as exc:
-            self.fault = self.fault or str(exc)
-            raise ViewError(f"the view is damaged: {exc}") from exc
+            if error.sqlite_errorcode == sqlite3.SQLITE_BUSY:
+                return ViewBusyError(str(error))
+            return ViewError(f"the view cannot be used: {error}")
+        self.fault = self.fault or str(error)
+        return ViewError(f"the view is damaged: {error}")
 
 
 def _require_descriptors() -> None:

@@ -1,16 +1,17 @@
 """What does a session cost that comes back, beside a plain CONNECT with a SUBSCRIBE?
 
-Usage: python -m tests.bench.bench_return [--sessions N] [--messages M] [--each K]. A gateway on a
-real store in a temporary folder, clients in memory, so that no socket is in the figures. N devices
-subscribe to "commands/{id}/#" at QoS 1 and leave; M messages are written to that topic, K of them
-for each device; all come back and acknowledge what they get. Prints processor time in all and for
-each session, and for comparison the time of N new sessions that get K messages each live.
+Usage: python -m tests.bench.bench_return [--sessions N] [--messages M] [--each K] [--json]. A
+gateway on a real store in a temporary folder, clients in memory, so that no socket is in the
+figures. N devices subscribe to "commands/{id}/#" at QoS 1 and leave; M messages are written to that
+topic, K of them for each device; all come back and acknowledge what they get. Prints processor time
+in all and for each session.
 """
 
 from __future__ import annotations
 
 import argparse
 import gc
+import json
 import platform
 import random
 import struct
@@ -35,6 +36,7 @@ from motelog.gateway.mqtt.subscribe import encode_subscribe
 from motelog.gateway.state.journal import SessionJournal
 from motelog.gateway.state.retained import RetainedStore
 from motelog.gateway.state.view import View
+from tests.bench.report import note
 from tests.support.gateway_stage import FakeTurn
 from tests.support.local_log import local_log, read_back
 from tests.support.memory_output import MemoryOutput
@@ -112,7 +114,8 @@ class Fleet:
             self.turn(acks[begin : begin + BATCH])
 
 
-async def measure(sessions: int, messages: int, each: int) -> None:
+async def measure(sessions: int, messages: int, each: int) -> dict[str, float]:
+    """Return microseconds of processor time for each session, and seconds."""
     with tempfile.TemporaryDirectory() as folder:
         store = make_store(
             Path(folder) / "store",
@@ -125,10 +128,10 @@ async def measure(sessions: int, messages: int, each: int) -> None:
         async with local_log(store, SystemClock()) as log:
             fleet = Fleet(log, Path(folder), sessions)
             await read_back(fleet.journal, fleet.retained)
-            await run(fleet, sessions, messages, each)
+            return await run(fleet, sessions, messages, each)
 
 
-async def run(fleet: Fleet, sessions: int, messages: int, each: int) -> None:
+async def run(fleet: Fleet, sessions: int, messages: int, each: int) -> dict[str, float]:
     batches = [range(at, min(at + BATCH, sessions)) for at in range(0, sessions, BATCH)]
 
     async def over_batches(label: str, **how: bool) -> None:
@@ -138,7 +141,9 @@ async def run(fleet: Fleet, sessions: int, messages: int, each: int) -> None:
             await trio.lowlevel.checkpoint()
         say(label, time.process_time() - began, sessions)
 
+    began = time.process_time()
     await over_batches("connect and subscribe, persistent", subscribe=True)
+    new = time.process_time() - began
     began = time.process_time()
     for batch in batches:
         fleet.leave(batch)
@@ -160,10 +165,17 @@ async def run(fleet: Fleet, sessions: int, messages: int, each: int) -> None:
             await trio.lowlevel.checkpoint()
         fleet.acknowledge()
         await trio.lowlevel.checkpoint()
+    back, back_s = time.process_time() - began, time.monotonic() - began_s
     say("  of this, CONNECT", connected, sessions)
-    say("all back and served", time.process_time() - began, sessions)
-    say("  seconds on the clock", time.monotonic() - began_s, sessions)
+    say("all back and served", back, sessions)
+    say("  seconds on the clock", back_s, sessions)
     assert all(fleet.got[number] == each for number in range(sessions))
+    return {
+        "new_us": new / sessions * 1e6,
+        "connect_us": connected / sessions * 1e6,
+        "us_each": back / sessions * 1e6,
+        "seconds": back_s,
+    }
 
 
 async def write(log: LocalLog, sessions: int, messages: int, each: int) -> None:
@@ -185,7 +197,7 @@ async def write(log: LocalLog, sessions: int, messages: int, each: int) -> None:
 
 
 def say(label: str, seconds: float, sessions: int) -> None:
-    print(f"{label:36}{seconds:8.2f} s{seconds / sessions * 1e6:8.1f} us")  # noqa: T201
+    note(f"{label:36}{seconds:8.2f} s{seconds / sessions * 1e6:8.1f} us")
 
 
 def main() -> None:
@@ -193,10 +205,13 @@ def main() -> None:
     parser.add_argument("--sessions", type=int, default=20_000)
     parser.add_argument("--messages", type=int, default=1_000_000)
     parser.add_argument("--each", type=int, default=16)
+    parser.add_argument("--json", action="store_true", help="one JSON object at the end")
     args = parser.parse_args()
     about = f"{platform.machine()}, Python {platform.python_version()}"
-    print(f"{about}, {args.sessions} sessions, {args.messages} messages")  # noqa: T201
-    trio.run(measure, args.sessions, args.messages, args.each)
+    note(f"{about}, {args.sessions} sessions, {args.messages} messages")
+    report = trio.run(measure, args.sessions, args.messages, args.each)
+    if args.json:
+        print(json.dumps(report))  # noqa: T201
 
 
 if __name__ == "__main__":

@@ -53,6 +53,15 @@ def test_a_faultless_server_gives_a_clean_report(kind: str, qos: int, version: i
         assert (report.publishers, report.subscribers) == (1, 3)
 
 
+def test_each_subscriber_of_a_fan_out_gets_the_messages_of_all_publishers() -> None:
+    with bench_server() as server:
+        report = run("fanout", options(server.port, publishers=3, window=2))
+        assert report.publishers == 3
+        assert report.messages <= 3 * server.publishes  # three subscribers
+    assert is_clean(report), report
+    assert report.messages > 0
+
+
 @pytest.mark.parametrize("names", [2, 37])
 @pytest.mark.parametrize("qos", [0, 1, 2])
 def test_publishers_go_through_all_topic_names_together(qos: int, names: int) -> None:

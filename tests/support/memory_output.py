@@ -16,7 +16,7 @@ class MemoryOutput:
     def __init__(
         self, *, output_bytes_high: int = 262_144, output_bytes_max: int = 1_048_576
     ) -> None:
-        #: What each peer was sent and no test has taken.
+        #: What each peer was sent and no test has taken; MQTT packets one by one.
         self.sent: dict[int, list[bytes]] = {}
         self.closed: list[int] = []
         self.limits: dict[int, tuple[int, int]] = {}
@@ -128,6 +128,26 @@ class MemoryOutput:
         return skipped
 
     def _take(self, connection: int, data: bytes) -> None:
-        self.sent.setdefault(connection, []).append(data)
+        self.sent.setdefault(connection, []).extend(_packets(data))
         if connection in self._waiting_bytes:
             self._waiting_bytes[connection] += len(data)
+
+
+def _packets(data: bytes) -> list[bytes]:
+    """Return the MQTT packets of a message, or it as a whole if it is not made of such."""
+    packets = []
+    begin = 0
+    while begin < len(data):
+        at, shift, end = begin + 1, 0, begin
+        while at < len(data) and shift < 28:
+            end += (data[at] & 0x7F) << shift
+            shift += 7
+            at += 1
+            if data[at - 1] < 0x80:
+                break
+        end += at - begin
+        if end > len(data) or at == begin + 1:
+            return [data]
+        packets.append(data[begin:end])
+        begin = end
+    return packets

@@ -110,6 +110,19 @@ def test_replay_goes_through_the_window() -> None:
     assert payloads(peer) == [b"d"]
 
 
+def test_replay_goes_on_when_half_the_window_is_free() -> None:
+    gateway = Gateway(inflight_max=4)
+    retain(gateway, *(f"t/{number}" for number in range(8)))
+    peer = gateway.connect(5)
+    peer.subscribe("t/#")
+    first = messages(peer)
+    assert len(first) == 4
+    peer.answer(PacketType.PUBACK, first[0].packet_id)
+    assert payloads(peer) == []
+    peer.answer(PacketType.PUBACK, first[1].packet_id)
+    assert payloads(peer) == [b"t/4", b"t/5"]
+
+
 def test_replay_at_qos_0_waits_for_a_slow_receiver() -> None:
     gateway = Gateway()
     retain(gateway, *"abc")

@@ -18,7 +18,7 @@ from motelog.gateway.mqtt.packet_types import Properties
 from motelog.gateway.sessions.connection import Connection
 from motelog.gateway.sessions.groups import Receiver
 from motelog.gateway.sessions.session import Session
-from motelog.gateway.sessions.subscriptions import NO_LOCAL, SubscriptionTree
+from motelog.gateway.sessions.subscriptions import NO_LOCAL, RETAIN_AS_PUBLISHED, SubscriptionTree
 from motelog.gateway.state.journal import SessionJournal
 from motelog.gateway.state.retained import RetainedStore
 from motelog.gateway.state.view import IN_MEMORY, View
@@ -74,11 +74,14 @@ class Stage:
         connection = Connection(output, number, version=version, **how)
         session = Session(f"c{number}")
         session.attach(connection, inflight_max=inflight_max)
+        self.subscribe(session, topic_filter, options)
+        return session
+
+    def subscribe(self, session: Session, topic_filter: str, options: int) -> None:
         self.tree.add(topic_filter, session, options)
         session.add_filter(topic_filter)
         self.delivery.subscribe(session, topic_filter)
         self.delivery.replan(topic_filter)
-        return session
 
     def unsubscribe(self, session: Session, topic_filter: str) -> None:
         self.tree.remove(topic_filter, session)
@@ -167,6 +170,42 @@ def test_plans_follow_subscriptions(topic_filter: str) -> None:
         stage.unsubscribe(session, topic_filter)
         assert [body for _, _, body in stage.got(3 + number)] == [b"%d" % number]
     assert len(stage.got(2)) == 4
+
+
+def test_what_a_lagging_receiver_takes_of_a_slice_is_sent_in_one_piece(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    stage = Stage()
+    session = stage.session(1, "t/+", 1, inflight_max=3)
+    for number in range(6):
+        stage.publish("t/a", b"%d" % number)
+    stage.deliver()
+    for _, packet_id, _ in stage.got(1):
+        session.inflight.ack(packet_id)
+    pieces: list[bytes] = []
+    monkeypatch.setattr(stage.output, "send", lambda _, data: pieces.append(data))
+    stage.delivery.acknowledged(session)
+    stage.deliver()
+    assert len(pieces) == 1
+    assert [pieces[0].count(body) for body in (b"t/a", b"3", b"4", b"5")] == [3, 1, 1, 1]
+
+
+def test_receiver_of_plain_and_particular_messages_gets_them_in_order() -> None:
+    stage = Stage()
+    session = stage.session(1, "t/a", 1, inflight_max=5)
+    stage.subscribe(session, "t/b", 1 | RETAIN_AS_PUBLISHED)
+    for number in range(12):
+        stage.publish("t/a" if number % 3 else "t/b", b"%d" % number)
+    stage.deliver()
+    got: list[bytes] = []
+    while stage.output.sent.get(1):
+        for _, packet_id, payload in stage.got(1):
+            got.append(payload)
+            assert session.inflight.ack(packet_id)
+        stage.output.sent.clear()
+        stage.delivery.acknowledged(session)
+        stage.deliver()
+    assert got == [b"%d" % number for number in range(12)]
 
 
 def test_full_window_lags_and_goes_on_in_order_as_it_empties() -> None:
