@@ -150,6 +150,10 @@ class GatewayConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     """Age at which a message that waits for such a session is passed over and counted. 0: the log's
     retention is the limit."""
 
+    will_bytes_max: Annotated[int, msgspec.Meta(ge=0, le=65535)] = 16_384
+    """Largest payload of a will, which is kept for as long as the session is. 0: wills have none.
+    """
+
     retained_count_max: PositiveInt = 1_000_000
     """Retained messages of all clients together."""
 
