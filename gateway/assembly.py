@@ -20,6 +20,7 @@ from motelog.gateway.deliver.catch_up import Quota
 from motelog.gateway.deliver.delivery import Delivery
 from motelog.gateway.log.log_port import LogPort
 from motelog.gateway.mapping.topic_mapping import TopicMapping
+from motelog.gateway.memory import Memory
 from motelog.gateway.metrics import GatewayMetrics
 from motelog.gateway.operator import Operator
 from motelog.gateway.output import Output
@@ -50,6 +51,7 @@ class GatewayParts:
     listener: ReactorListener
     operator: Operator
     rates: Rates
+    memory: Memory
 
 
 def assemble(
@@ -161,4 +163,7 @@ def assemble(
         clock=clock,
     )
     operator = Operator(log, retained, clients, delivery, clock=clock, after=answers.after)
-    return GatewayParts(connections, delivery, clients, answers, journal, listener, operator, rates)
+    memory = Memory(output, clients, metrics, bytes_max=config.memory_max)
+    return GatewayParts(
+        connections, delivery, clients, answers, journal, listener, operator, rates, memory
+    )

@@ -201,6 +201,21 @@ class Clients:
         )
         self._close(connection, reason_code, why)
 
+    def shed(self, number: int) -> None:
+        """End a connection because of the memory that it takes.
+
+        A client that does not read what waits for it cannot be told why; others are.
+        """
+        connection = self._connections[number]
+        if connection is None:
+            return  # ended meanwhile
+        self._metrics.connections_shed += 1
+        if connection.output.output_bytes(number):
+            connection.output.abort(number)
+            self._forget(connection)
+        else:
+            self._close(connection, ReasonCode.QUOTA_EXCEEDED, "all connections hold too much")
+
     def disconnect_all(self, reason_code: int, why: str) -> None:
         """End every connection, for a shutdown or when this gateway's run is over."""
         for session in list(self._by_client_id.values()):

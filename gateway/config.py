@@ -150,6 +150,10 @@ class GatewayConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     """Age at which a message that waits for such a session is passed over and counted. 0: the log's
     retention is the limit."""
 
+    will_bytes_max: Annotated[int, msgspec.Meta(ge=0, le=65535)] = 16_384
+    """Largest payload of a will, which is kept for as long as the session is. 0: wills have none.
+    """
+
     retained_count_max: PositiveInt = 1_000_000
     """Retained messages of all clients together."""
 
@@ -163,6 +167,11 @@ class GatewayConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
 
     output_bytes_max: PositiveInt = 1_048_576
     """Output queued for one connection before it is closed."""
+
+    memory_max: Annotated[int, msgspec.Meta(ge=0)] = 1_073_741_824
+    """Bytes that all connections together may hold: output that waits (what waits for many counts
+    once), packets that have not come whole. Above, those that hold the most are closed first; it is
+    looked at each second. 0: no limit."""
 
     default_topic: str = "MQTT_DEFAULT"
     """Queue topic of the messages that no rule gives a queue topic of their own."""

@@ -45,6 +45,12 @@ class GatewayMetrics:
     connections_refused: int = counted(
         counter("connections_refused", "Connections refused before or at CONNECT.")
     )
+    connections_shed: int = counted(
+        counter("connections_shed", "Connections ended as all together held too much.")
+    )
+    connections_held_bytes_now: int = counted(
+        gauge("connections_held_bytes", "Bytes of waiting output and of packets not come whole.")
+    )
     sessions_now: int = counted(gauge("sessions", "Sessions whose client is connected."))
     sessions_taken_over: int = counted(
         counter("sessions_taken_over", "Connections ended by a newer one of the same client.")

@@ -44,12 +44,28 @@ class Output(Protocol):
         """Return how many bytes wait to be sent; 0 for a connection that has ended."""
         ...
 
+    def held_bytes(self) -> int:
+        """Return about how many bytes are held for all connections.
+
+        Output that waits, where what waits for many counts once, and packets that have not come
+        whole. Costs a look at each connection.
+        """
+        ...
+
+    def holding(self, bytes_min: int) -> list[tuple[int, int]]:
+        """Return (bytes, connection) of those with at least so many to send or received in part."""
+        ...
+
     def flush(self) -> None:
         """Send what is queued; needed after queueing outside the implementation's turns."""
         ...
 
     def close(self, connection: int) -> None:
         """Send what is queued, then end the connection; this end is not reported to the caller."""
+        ...
+
+    def abort(self, connection: int) -> None:
+        """End the connection at once, without what is queued; not reported to the caller."""
         ...
 
     def set_variant(self, connection: int, variant: int) -> None:

@@ -134,6 +134,7 @@ class Gateway:
             # Stores how far delivery has got; ends sessions and publishes wills that are due.
             while True:
                 await trio.sleep(TICK_S)
+                parts.memory.tick()
                 while parts.clients.tick():
                     await trio.lowlevel.checkpoint()
                 await read_back()

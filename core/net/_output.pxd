@@ -1,7 +1,7 @@
 """What waits to be sent on one connection; inlined into the reactor kernel.
 
 Owns: nodes, references to payloads, the system calls that send. Must not touch: connections, epoll,
-turns. Invariant: ``Output.bytes`` is the sum over its nodes. The caller keeps messages and sums
+turns. Invariants: ``Output.bytes`` and ``allocated`` are the sums over its nodes. The caller keeps messages and sums
 below 2 GiB.
 
     Output.head -> Node -> Node ... <- Output.tail
@@ -12,11 +12,11 @@ Sending runs without the GIL, so a payload that no node refers to any more is pu
 is released when the GIL is there.
 """
 
-from cpython.bytes cimport PyBytes_AS_STRING
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from cpython.object cimport PyObject
 from cpython.ref cimport Py_DECREF, Py_INCREF
 from libc.errno cimport EAGAIN, EINTR, errno
-from libc.stdint cimport uint8_t, uint32_t
+from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport free, malloc
 from libc.string cimport memcpy, memset
 
@@ -38,6 +38,10 @@ cdef struct Shared:
     Shared *next                     # in the list of those no node refers to
     uint32_t references
 
+cdef struct Payloads:
+    Shared *unreferenced
+    uint64_t bytes                   # of all payloads, each counted once
+
 cdef struct Node:
     Node *next
     Shared *shared                   # NULL: the bytes follow this header
@@ -49,6 +53,7 @@ cdef struct Output:
     Node *head
     Node *tail
     uint32_t bytes
+    uint32_t allocated               # by its nodes
 
 
 cdef inline uint8_t *append_copy(Output *output, const uint8_t *data, uint32_t size) except NULL:
@@ -67,6 +72,7 @@ cdef inline uint8_t *append_copy(Output *output, const uint8_t *data, uint32_t s
         node.begin = 0
         node.end = 0
         node.room = room
+        output.allocated += sizeof(Node) + room
         append_node(output, node)
     copied = <uint8_t *>(node + 1) + node.end
     memcpy(copied, data, size)
@@ -87,6 +93,7 @@ cdef inline int append_reference(
     node.end = end
     node.room = 0
     shared.references += 1
+    output.allocated += sizeof(Node)
     append_node(output, node)
     output.bytes += end - begin
     return 0
@@ -101,7 +108,7 @@ cdef inline void append_node(Output *output, Node *node) noexcept nogil:
     output.tail = node
 
 
-cdef inline Sent send_queued(Output *output, int fd, Shared **unreferenced) noexcept nogil:
+cdef inline Sent send_queued(Output *output, int fd, Payloads *payloads) noexcept nogil:
     """Send until the queue is empty or the socket is full; what was sent is dropped."""
     cdef iovec vectors[VECTORS_MAX]
     cdef msghdr message
@@ -138,7 +145,7 @@ cdef inline Sent send_queued(Output *output, int fd, Shared **unreferenced) noex
         left = <size_t>sent
         while output.head != NULL and left >= output.head.end - output.head.begin:
             left -= output.head.end - output.head.begin
-            drop_first(output, unreferenced)
+            drop_first(output, payloads)
         if left:
             output.head.begin += <uint32_t>left
         if <size_t>sent < queued:
@@ -146,23 +153,24 @@ cdef inline Sent send_queued(Output *output, int fd, Shared **unreferenced) noex
     return SENT_ALL
 
 
-cdef inline void drop_first(Output *output, Shared **unreferenced) noexcept nogil:
+cdef inline void drop_first(Output *output, Payloads *payloads) noexcept nogil:
     cdef Node *node = output.head
     output.head = node.next
     if output.head == NULL:
         output.tail = NULL
     if node.shared != NULL:
-        unshare(node.shared, unreferenced)
+        unshare(node.shared, payloads)
+    output.allocated -= sizeof(Node) + node.room
     free(node)
 
 
-cdef inline void drop_queued(Output *output, Shared **unreferenced) noexcept nogil:
+cdef inline void drop_queued(Output *output, Payloads *payloads) noexcept nogil:
     while output.head != NULL:
-        drop_first(output, unreferenced)
+        drop_first(output, payloads)
     output.bytes = 0
 
 
-cdef inline Shared *share(bytes data) except NULL:
+cdef inline Shared *share(bytes data, Payloads *payloads) except NULL:
     """A payload that nodes may refer to; the caller holds one reference."""
     cdef Shared *shared = <Shared *>malloc(sizeof(Shared))
     if shared == NULL:
@@ -172,20 +180,22 @@ cdef inline Shared *share(bytes data) except NULL:
     shared.data = <const uint8_t *>PyBytes_AS_STRING(data)
     shared.references = 1
     shared.next = NULL
+    payloads.bytes += <uint64_t>len(data)
     return shared
 
 
-cdef inline void unshare(Shared *shared, Shared **unreferenced) noexcept nogil:
+cdef inline void unshare(Shared *shared, Payloads *payloads) noexcept nogil:
     shared.references -= 1
     if shared.references == 0:
-        shared.next = unreferenced[0]
-        unreferenced[0] = shared
+        shared.next = payloads.unreferenced
+        payloads.unreferenced = shared
 
 
-cdef inline void release_payloads(Shared **unreferenced) noexcept:
+cdef inline void release_payloads(Payloads *payloads) noexcept:
     cdef Shared *shared
-    while unreferenced[0] != NULL:
-        shared = unreferenced[0]
-        unreferenced[0] = shared.next
+    while payloads.unreferenced != NULL:
+        shared = payloads.unreferenced
+        payloads.unreferenced = shared.next
+        payloads.bytes -= <uint64_t>PyBytes_GET_SIZE(<object>shared.owner)
         Py_DECREF(<object>shared.owner)
         free(shared)

@@ -45,7 +45,7 @@ from motelog.core.net._linux cimport (
     sockaddr_in, sockaddr_in6, sockaddr_storage, socket, socklen_t,
 )
 from motelog.core.net._output cimport (
-    SENT_NEVER, SENT_PART, Output, Sent, Shared, append_copy, append_reference, drop_queued,
+    SENT_NEVER, SENT_PART, Output, Payloads, Sent, Shared, append_copy, append_reference, drop_queued,
     release_payloads, send_queued, share, unshare,
 )
 
@@ -237,7 +237,7 @@ cdef class Reactor:
     cdef uint32_t dirty_count
     cdef uint32_t *deferred
     cdef uint32_t deferred_count
-    cdef Shared *unreferenced
+    cdef Payloads payloads
     # what the next turn reports; each id is in each list at most once
     cdef uint32_t *opened
     cdef uint32_t *faults
@@ -402,8 +402,8 @@ cdef class Reactor:
             self.now_s = now
             self.take_turn()
         self.inside = False
-        if self.unreferenced != NULL:
-            release_payloads(&self.unreferenced)
+        if self.payloads.unreferenced != NULL:
+            release_payloads(&self.payloads)
         return self.report()
 
     def flush(self):
@@ -412,21 +412,21 @@ cdef class Reactor:
         with nogil:
             self.flush_dirty()
         self.inside = False
-        if self.unreferenced != NULL:
-            release_payloads(&self.unreferenced)
+        if self.payloads.unreferenced != NULL:
+            release_payloads(&self.payloads)
 
     def send(self, Py_ssize_t connection, bytes data not None, bytes body not None=b""):
         self.check_owner()
         self.send_one(connection, data, body)
-        if self.unreferenced != NULL:
-            release_payloads(&self.unreferenced)
+        if self.payloads.unreferenced != NULL:
+            release_payloads(&self.payloads)
 
     def send_many(self, list items not None):
         self.check_owner()
         for connection, data in items:
             self.send_one(connection, <bytes?>data, b"")
-        if self.unreferenced != NULL:
-            release_payloads(&self.unreferenced)
+        if self.payloads.unreferenced != NULL:
+            release_payloads(&self.payloads)
 
     def fan_out(self, bytes data not None, connections):
         cdef const uint8_t *bytes_ = <const uint8_t *>PyBytes_AS_STRING(data)
@@ -436,7 +436,7 @@ cdef class Reactor:
         cdef list skipped = []
         self.check_owner()
         if size > COPIED_BYTES_MAX:
-            shared = share(data)
+            shared = share(data, &self.payloads)
         try:
             for connection in connections:
                 slot = self.receiver(connection)
@@ -448,9 +448,9 @@ cdef class Reactor:
                     self.refer(<uint32_t>slot, shared, 0, size)
         finally:
             if shared != NULL:
-                unshare(shared, &self.unreferenced)
-            if self.unreferenced != NULL:
-                release_payloads(&self.unreferenced)
+                unshare(shared, &self.payloads)
+            if self.payloads.unreferenced != NULL:
+                release_payloads(&self.payloads)
         return skipped
 
     def send_numbered(self, bytes data not None, Py_ssize_t number_at, list receivers not None):
@@ -466,7 +466,7 @@ cdef class Reactor:
         if number_at < 0 or number_at + 2 > size:
             raise ValueError(f"no room for a number at byte {number_at} of {size}")
         if size > COPIED_BYTES_MAX and size > rest_at:
-            shared = share(data)
+            shared = share(data, &self.payloads)
         try:
             for connection, number_ in receivers:
                 number = number_
@@ -481,9 +481,9 @@ cdef class Reactor:
                     self.refer(<uint32_t>slot, shared, rest_at, size)
         finally:
             if shared != NULL:
-                unshare(shared, &self.unreferenced)
-            if self.unreferenced != NULL:
-                release_payloads(&self.unreferenced)
+                unshare(shared, &self.payloads)
+            if self.payloads.unreferenced != NULL:
+                release_payloads(&self.payloads)
         return skipped
 
     def close(self, Py_ssize_t connection):
@@ -501,8 +501,8 @@ cdef class Reactor:
             self.ask(<uint32_t>connection)
         elif c.state == OPEN or c.state == CONNECTING:
             self.forget(<uint32_t>connection)
-            if self.unreferenced != NULL:
-                release_payloads(&self.unreferenced)
+            if self.payloads.unreferenced != NULL:
+                release_payloads(&self.payloads)
         elif c.state == DEAD:
             self.rest_slot(<uint32_t>connection)
 
@@ -517,8 +517,8 @@ cdef class Reactor:
         elif c.state == OPEN or c.state == CONNECTING or c.state == LINGERING:
             reset_on_close(c.fd)
             self.forget(<uint32_t>connection)
-            if self.unreferenced != NULL:
-                release_payloads(&self.unreferenced)
+            if self.payloads.unreferenced != NULL:
+                release_payloads(&self.payloads)
 
     def set_variant(self, Py_ssize_t connection, uint32_t variant):
         cdef Connection *c = self.existing(connection)
@@ -557,6 +557,23 @@ cdef class Reactor:
         cdef Connection *c = self.existing(connection)
         return 0 if c == NULL else c.output.bytes
 
+    def held_bytes(self):
+        cdef uint64_t total = 0
+        cdef uint32_t slot
+        for slot in range(self.slots_fresh):
+            total += self.slots[slot].output.allocated + self.slots[slot].rest_room
+        return total + self.payloads.bytes
+
+    def holding(self, uint32_t bytes_min):
+        cdef uint32_t slot
+        cdef uint32_t held
+        cdef list found = []
+        for slot in range(self.slots_fresh):
+            held = self.slots[slot].output.bytes + self.slots[slot].rest_room
+            if self.slots[slot].state == OPEN and held >= bytes_min:
+                found.append((held, slot))
+        return found
+
     def sweep(self, now_s):
         cdef uint32_t now = <uint32_t>(<int64_t>now_s)
         self.check_usable()
@@ -565,8 +582,8 @@ cdef class Reactor:
             self.now_s = now
             self.find_overdue()
         self.inside = False
-        if self.unreferenced != NULL:
-            release_payloads(&self.unreferenced)
+        if self.payloads.unreferenced != NULL:
+            release_payloads(&self.payloads)
 
     def shut_down(self):
         self.check_owner()
@@ -669,7 +686,7 @@ cdef class Reactor:
         close_descriptor(c.fd)
         c.fd = -1
         self.drop_input(c)
-        drop_queued(&c.output, &self.unreferenced)
+        drop_queued(&c.output, &self.payloads)
 
     cdef void end(self, uint32_t slot, uint8_t reason) noexcept nogil:
         """End a connection that Python has to hear about."""
@@ -702,7 +719,7 @@ cdef class Reactor:
         self.faults_count = 0
         self.closed_count = 0
         self.drained_count = 0
-        release_payloads(&self.unreferenced)
+        release_payloads(&self.payloads)
         if self.epoll_fd >= 0:
             close_descriptor(self.epoll_fd)
             self.epoll_fd = -1
@@ -1101,11 +1118,11 @@ cdef class Reactor:
         if size <= COPIED_BYTES_MAX:
             self.copy(slot, <const uint8_t *>PyBytes_AS_STRING(data), size)
             return 0
-        shared = share(data)
+        shared = share(data, &self.payloads)
         try:
             self.refer(slot, shared, 0, size)
         finally:
-            unshare(shared, &self.unreferenced)
+            unshare(shared, &self.payloads)
         return 0
 
     cdef uint8_t *copy(self, uint32_t slot, const uint8_t *data, uint32_t size) except NULL:
@@ -1165,13 +1182,13 @@ cdef class Reactor:
 
     cdef void transmit(self, Connection *c) noexcept nogil:
         """Send as far as the socket takes it; sets BLOCKED or BROKEN."""
-        cdef Sent sent = send_queued(&c.output, c.fd, &self.unreferenced)
+        cdef Sent sent = send_queued(&c.output, c.fd, &self.payloads)
         if sent == SENT_PART:
             c.flags |= BLOCKED
         elif sent == SENT_NEVER:
             # What the peer sent before it went away is still read; that ends it.
             c.flags |= BROKEN
-            drop_queued(&c.output, &self.unreferenced)
+            drop_queued(&c.output, &self.payloads)
 
     # ------------------------------------------------------------------ time
 

@@ -491,6 +491,23 @@ class Reactor:
         c = self._sendable(connection)
         return 0 if c is None else c.output_bytes
 
+    def held_bytes(self) -> int:
+        """Bytes held for all connections: output that waits, frames that have not come whole.
+
+        About: a message that waits for many counts once, and room that is set aside counts.
+        """
+        held = self._connections.values()
+        payloads = {id(data.obj): memoryview(data.obj).nbytes for c in held for data in c.output}
+        return sum(payloads.values()) + sum(len(c.rest) for c in held)
+
+    def holding(self, bytes_min: int) -> list[tuple[int, int]]:
+        """(bytes, id) of each open connection that has so many to send, or received in part."""
+        return [
+            (c.output_bytes + len(c.rest), slot)
+            for slot, c in self._connections.items()
+            if not (c.is_connecting or c.is_lingering) and c.output_bytes + len(c.rest) >= bytes_min
+        ]
+
     def sweep(self, now_s: int) -> None:
         """Find overdue connections: idle ones, lingering ones, those that do not open."""
         self._usable()

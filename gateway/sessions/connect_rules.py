@@ -116,6 +116,9 @@ class ConnectRules:
         elif connect.will is not None and connect.will.topic.startswith("$"):
             code = ReasonCode.TOPIC_NAME_INVALID
             why = "will topics that begin with '$' are the server's"
+        elif connect.will is not None and len(connect.will.payload) > self._config.will_bytes_max:
+            code = ReasonCode.QUOTA_EXCEEDED
+            why = f"will payload longer than {self._config.will_bytes_max} bytes"
         elif len(connect.client_id.encode()) > self._config.client_id_bytes_max:
             code = ReasonCode.CLIENT_IDENTIFIER_NOT_VALID
             why = f"client identifier longer than {self._config.client_id_bytes_max} bytes"

@@ -1,7 +1,7 @@
 """Kills: a gateway with persistent sessions is killed with SIGKILL, round after round.
 
-Usage: python -m tests.fault.session_kills [--rounds 200] [--workers N] [--seed N] [--folder DIR]
-                                           [--json]
+Usage: python -m tests.fault.session_kills [--rounds 200] [--workers N] [--power] [--seed N]
+                                           [--folder DIR] [--json]
 
 All rounds use one folder, one port and the same clients. Publishers number their messages for each
 topic and QoS; subscribers are at QoS 1, at QoS 2, or at 1 for messages at 2; one publisher and one
@@ -12,6 +12,8 @@ acknowledgements are held back, subscriptions are made.
     sync      the same, where acknowledgements wait for the disk
     start     killed while the clients come back
     stop      ended with SIGTERM
+    power     with --power, every round: the power of the disk goes, and with it all that was not
+              synced (tests.fault.power_cut); acknowledgements wait for the disk
 
 With ``--workers N`` the gateway is several processes, and most rounds are about one of them:
 
@@ -39,8 +41,8 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import suppress
+from collections.abc import Callable, Generator
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -53,6 +55,7 @@ from paho.mqtt.enums import CallbackAPIVersion
 from motelog.testing import MotelogProcess
 from tests.support.delivery_audit import Audit, AuditError, Received
 from tests.support.durable_client import Arrived, BadAnswerError, ClientSession, DurableClient
+from tests.support.loop_disk import LoopDisk, NotPermittedError, loop_disk
 from tests.support.rounds import Report
 from tests.support.worker_processes import clients_of, workers_of
 
@@ -69,6 +72,11 @@ PAUSE_S = 8.0
 LOST = "another gateway counts this one as lost"
 #: How long a client waits for CONNACK meanwhile.
 PATIENCE_S = 0.5
+POWER = "power"
+DISK_BYTES = 1 << 30
+#: Time for the gateway to meet the errors of a disk without power.
+AFTERMATH_S = 0.1
+EXIT_NOT_PERMITTED = 3
 LOAD_S_MAX = 1.5
 DRAINED_WITHIN_S = 60.0
 #: Unacknowledged messages of one publisher.
@@ -210,10 +218,13 @@ class Subscriber:
 class SessionKills:
     """Rounds over one folder, which must be empty at the start."""
 
-    def __init__(self, folder: Path, seed: int, workers: int) -> None:
+    def __init__(
+        self, folder: Path, seed: int, workers: int = 1, disk: LoopDisk | None = None
+    ) -> None:
         self._folder = folder
         self._workers = workers
         self._is_paused = False
+        self._disk = disk
         self._chance = random.Random(seed)
         self._port = _free_port()
         self._audit = Audit()
@@ -232,7 +243,7 @@ class SessionKills:
 
     def first(self) -> None:
         """Start with a subscriber of each kind, before anything is published."""
-        with self._process("async"):
+        with self._process(self._quiet_flush):
             self._paho_come_back()
             self._paho_reader.subscribe()
             for one in (
@@ -247,7 +258,8 @@ class SessionKills:
         """Do one round; AuditError says what is wrong."""
         before = self._audit.acknowledged
         self._number += 1
-        with self._process("sync" if kind == "sync" else "async") as process:
+        flush = "sync" if kind in ("sync", POWER) else "async"
+        with self._process(flush) as process:
             away = self._away()
             if kind == "start":
                 self._paho_come_back()
@@ -267,9 +279,21 @@ class SessionKills:
                     self._kill_workers(process)
                 elif kind == "pause":
                     self._pause_worker(process)
-                if kind != "stop" and (kind in KINDS or self._chance.random() < 0.5):
+                elif kind == POWER:
+                    assert self._disk is not None
+                    # A gateway that cannot flush refuses what it could not; nobody may hear more.
+                    for publisher in self._publishers:
+                        publisher.client.session.refusal_is_fault = False
+                    self._disk.cut_power()
+                    self._wait(AFTERMATH_S)
+                if kind != "stop" and (kind in (*KINDS, POWER) or self._chance.random() < 0.5):
                     process.kill()
         self._all_away()
+        if kind == POWER and self._disk is not None:
+            self._disk.unmount()
+            self._disk.mount()
+            for publisher in self._publishers:
+                publisher.client.session.refusal_is_fault = True
         self._audit.check()
         return Round(kind, self._audit.acknowledged - before)
 
@@ -315,7 +339,7 @@ class SessionKills:
 
     def end(self) -> str:
         """Have everything delivered that was published; return what came more than once."""
-        with self._process("async") as process:
+        with self._process(self._quiet_flush) as process:
             self._paho_come_back()
             self._come_back(set())
             before: list[str] = []
@@ -339,6 +363,11 @@ class SessionKills:
         self._all_away()
         repeated = sum(one.received.repeated for one in self._subscribers)
         return f"{repeated} repeated at QoS 1"
+
+    @property
+    def _quiet_flush(self) -> str:
+        """How the processes flush that are not killed: the first cut must find all of the first."""
+        return "async" if self._disk is None else "sync"
 
     def _process(self, flush: str) -> MotelogProcess:
         options = [f"--mqtt=127.0.0.1:{self._port}", "--flush", flush]
@@ -527,9 +556,21 @@ def _free_port() -> int:
         return port
 
 
+def power_rounds(
+    folder: Path, seed: int, count: int, *, note: Callable[[str], None]
+) -> Generator[Round, None, None]:
+    """Cut the power in each round; NotPermittedError where that cannot be done."""
+    with loop_disk(folder, DISK_BYTES) as disk:
+        kills = SessionKills(disk.root / "data", seed, disk=disk)
+        kills.first()
+        for _ in range(count):
+            yield kills.run(POWER)
+        note(kills.end())
+
+
 def rounds(
     folder: Path, seed: int, count: int, *, note: Callable[[str], None], workers: int = 1
-) -> Iterator[Round]:
+) -> Generator[Round, None, None]:
     """Do rounds by chance, every kind among the first ones; ``note`` is told the last word."""
     kinds, weights = (WORKER_KINDS, WORKER_WEIGHTS) if workers > 1 else (KINDS, WEIGHTS)
     kills = SessionKills(folder, seed, workers)
@@ -547,6 +588,7 @@ def main() -> int:
     parser.add_argument("--workers", type=int, default=1, help="processes of the gateway")
     parser.add_argument("--seed", type=int, default=None)
     parser.add_argument("--folder", type=Path, default=None, help="for the data; else below /tmp")
+    parser.add_argument("--power", action="store_true", help="cut the power of a disk; needs root")
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args()
     report = Report.of(args.seed)
@@ -554,12 +596,21 @@ def main() -> int:
     done: list[Round] = []
     said: list[str] = []
     try:
-        for one in rounds(folder, report.seed, args.rounds, note=said.append, workers=args.workers):
-            done.append(one)
-            sys.stderr.write(
-                f"round {len(done)} of {args.rounds}: {one.kind}, {one.acknowledged} acknowledged\n"
-            )
+        if args.power:
+            going = power_rounds(folder, report.seed, args.rounds, note=said.append)
+        else:
+            going = rounds(folder, report.seed, args.rounds, note=said.append, workers=args.workers)
+        with closing(going):
+            for one in going:
+                done.append(one)
+                sys.stderr.write(
+                    f"round {len(done)} of {args.rounds}: {one.kind}, "
+                    f"{one.acknowledged} acknowledged\n"
+                )
         shutil.rmtree(folder)
+    except NotPermittedError as exc:
+        sys.stderr.write(f"not possible here: {exc}\n")
+        return EXIT_NOT_PERMITTED
     except (AuditError, BadAnswerError) as exc:
         report.failure = f"after {len(done)} rounds: {exc}; the folder is kept: {folder}"
     found = "none lost, doubled at QoS 2 or out of order, no session lost"

@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.fault.session_kills import KINDS, rounds
+from tests.fault.session_kills import KINDS, POWER, power_rounds, rounds
 from tests.support.delivery_audit import Audit, AuditError, Received
+from tests.support.loop_disk import NotPermittedError
 
 ROUNDS = int(os.environ.get("MOTELOG_SESSION_KILLS", "8"))
 SEED = 3
@@ -25,6 +26,20 @@ def test_sessions_outlive_kills_of_the_gateway(tmp_path: Path) -> None:
     assert len(said) == 1
     assert {one.kind for one in done} == set(KINDS[:ROUNDS])
     assert sum(one.acknowledged for one in done) > 0
+
+
+@pytest.mark.timeout(180)
+def test_sessions_outlive_a_power_cut_where_acknowledgements_wait_for_the_disk(
+    tmp_path: Path,
+) -> None:
+    said: list[str] = []
+    try:
+        done = list(power_rounds(tmp_path, SEED, 1, note=said.append))
+    except NotPermittedError as exc:
+        pytest.skip(f"no loop-mounted ext4 here: {exc}")
+    assert [one.kind for one in done] == [POWER]
+    assert len(said) == 1
+    assert done[0].acknowledged > 0
 
 
 def received(qos: int, *, joined_at: tuple[int, int] | None = None) -> tuple[Received, Audit]:

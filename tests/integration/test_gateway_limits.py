@@ -67,6 +67,30 @@ async def test_largest_password_and_payload_pass(gateway: Gateway, version: int)
         await stream.aclose()
 
 
+async def test_who_does_not_read_is_closed_when_all_hold_too_much(nursery: trio.Nursery) -> None:
+    config = GatewayConfig(listen="127.0.0.1:0", memory_max=50_000)
+    gateway = Gateway(config, FakeLog())
+    await nursery.start(gateway.run)
+    with trio.fail_after(30):
+        silent, writer = [await trio.open_tcp_stream(*gateway.address) for _ in range(2)]
+        for stream, client_id in ((silent, "silent"), (writer, "writer")):
+            await stream.send_all(encode_connect(Connect(4, True, 60, client_id)))
+            assert await stream.receive_some() == CONNECTED
+        await silent.send_all(bytes.fromhex("8206 0001 0001 74 00"))
+        assert await silent.receive_some() == bytes.fromhex("9003 0001 00")
+        number = 0
+        while not gateway.metrics.connections_shed:
+            number += 1
+            await writer.send_all(publish("t", bytes(100_000), number, version=4))
+            assert await writer.receive_some() == b"\x40\x02" + number.to_bytes(2, "big")
+            await trio.sleep(0.01)
+        assert gateway.metrics.sessions_now == 1
+        await writer.send_all(b"\xc0\x00")
+        assert await writer.receive_some() == b"\xd0\x00"
+        for stream in (silent, writer):
+            await stream.aclose()
+
+
 def _sockets() -> list[str]:
     return Path("/proc/net/tcp").read_text().splitlines()[1:]
 

@@ -95,6 +95,8 @@ class ClientSession:
         #: Whether the server has said that it ends the connection, and why.
         self.is_ended = False
         self.end_code = 0
+        #: Whether a message of ours that is refused is a fault; else it is owed as before.
+        self.refusal_is_fault = True
         #: While set, acknowledgements wait.
         self.holds_back = False
         self._owed: list[bytes] = []
@@ -238,8 +240,8 @@ class ClientSession:
         if owed is not None:
             if owed.qos != 2:
                 raise BadAnswerError(f"{self.client_id} is sent PUBREC for a message at QoS 1")
-            if len(body) > 2 and body[2] >= 0x80:
-                raise BadAnswerError(f"{self.client_id}: PUBREC refuses {owed}: {body.hex()}")
+            if self._is_refused(f"PUBREC refuses {owed}", body):
+                return
             owed.is_released = True
         self._out += _ack(PUBREL, packet_id)
 
@@ -249,12 +251,19 @@ class ClientSession:
             return
         if owed.qos != qos:
             raise BadAnswerError(f"{self.client_id}: {owed} is acknowledged as if at QoS {qos}")
-        if len(body) > 2 and body[2] >= 0x80:
-            raise BadAnswerError(f"{self.client_id}: PUBACK refuses {owed}: {body.hex()}")
+        if self._is_refused(f"PUBACK refuses {owed}", body):
+            return
         if qos == 2 and not owed.is_released:
             raise BadAnswerError(f"{self.client_id} is sent PUBCOMP before PUBREC for {owed}")
         del self.sending[packet_id]
         self._on_done(owed.topic, owed.payload)
+
+    def _is_refused(self, what: str, body: bytes) -> bool:
+        if len(body) < 3 or body[2] < 0x80:
+            return False
+        if self.refusal_is_fault:
+            raise BadAnswerError(f"{self.client_id}: {what}: {body.hex()}")
+        return True
 
 
 class DurableClient:

@@ -90,6 +90,7 @@ class Stage:
         self.listener = parts.listener
         self.operator = parts.operator
         self.rates = parts.rates
+        self.memory = parts.memory
 
     def turn(
         self,

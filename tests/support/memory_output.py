@@ -19,6 +19,7 @@ class MemoryOutput:
         #: What each peer was sent and no test has taken; MQTT packets one by one.
         self.sent: dict[int, list[bytes]] = {}
         self.closed: list[int] = []
+        self.aborted: list[int] = []
         self.limits: dict[int, tuple[int, int]] = {}
         self.variants: dict[int, int] = {}
         self.paused: set[int] = set()
@@ -91,6 +92,13 @@ class MemoryOutput:
     def output_bytes(self, connection: int) -> int:
         return self._waiting_bytes.get(connection, 0)
 
+    def held_bytes(self) -> int:
+        return sum(self._waiting_bytes.values())
+
+    def holding(self, bytes_min: int) -> list[tuple[int, int]]:
+        waiting = ((held, number) for number, held in self._waiting_bytes.items())
+        return [(held, number) for held, number in waiting if held >= bytes_min]
+
     def flush(self) -> None:
         """Nothing is held back here."""
 
@@ -98,6 +106,11 @@ class MemoryOutput:
         if connection in self._open:
             self._open.discard(connection)
             self.closed.append(connection)
+
+    def abort(self, connection: int) -> None:
+        self._open.discard(connection)
+        self._waiting_bytes.pop(connection, None)
+        self.aborted.append(connection)
 
     def set_variant(self, connection: int, variant: int) -> None:
         if connection in self._open:

@@ -408,6 +408,35 @@ def test_a_slow_reader_is_not_read_until_it_has_drained(reactor_class: type[Reac
         assert reactor.fan_out(b"x", [connection]) == []
 
 
+def test_what_connections_hold_is_counted(reactor_class: type[Reactor]) -> None:
+    reactor = reactor_class(output_bytes_high=4_000_000, output_bytes_max=9_000_000)
+    with reactor_loop(reactor, sock=listening_unix()) as loop:
+        one, reader = loop.open()
+        two, other = loop.open()
+        assert reactor.held_bytes() == 0
+        assert reactor.holding(1) == []
+        # A message for both counts once for all, and for each of them.
+        reactor.fan_out(bytes(3_000_000), [one, two])
+        reactor.flush()
+        assert 3_000_000 <= reactor.held_bytes() < 3_100_000
+        for size, connection in reactor.holding(1_000_000):
+            assert size == reactor.output_bytes(connection)
+        assert sorted(connection for _, connection in reactor.holding(1_000_000)) == [one, two]
+        # A copy is counted with the room that it takes; a frame that has not come whole too.
+        reactor.send(one, b"x" * 100)
+        assert reactor.held_bytes() >= 3_000_000 + 100
+        reactor.abort(two)
+        assert [connection for _, connection in reactor.holding(1)] == [one]
+        receive_exactly_while(loop, reader, 3_000_100)
+        assert reactor.held_bytes() == 0
+        reader.sendall(b"\x30\xff\x7f" + bytes(10_000))
+        loop.settle()
+        [(size, connection)] = reactor.holding(1)
+        assert (connection, size <= reactor.held_bytes()) == (one, True)
+        assert size == 10_003
+        other.close()
+
+
 def test_output_that_grows_while_the_socket_is_full_holds_reading_back(
     reactor_class: type[Reactor],
 ) -> None:

@@ -90,6 +90,16 @@ def test_keep_alive_that_cannot_be_changed_is_kept(version: int, asked_s: int, i
     assert (terms.keep_alive_s, terms.idle_s_max) == (asked_s, idle_s)
 
 
+@pytest.mark.parametrize(("version", "code"), [(3, 3), (4, 3), (5, 0x97)])
+def test_will_above_the_limit_is_refused(version: int, code: int) -> None:
+    config = GatewayConfig(will_bytes_max=10)
+    accepted(connect(version, will=Will("t/1", bytes(10), 1, False)), config)
+    refused = decide(connect(version, will=Will("t/1", bytes(11), 1, False)), config)
+    assert isinstance(refused, Refused)
+    assert "will payload" in refused.why
+    assert decode_connack(version, body_of(refused.connack)).reason_code == code
+
+
 @pytest.mark.parametrize("version", [4, 5])
 def test_client_without_an_identifier_is_given_one(version: int) -> None:
     terms, connack = accepted(connect(version, client_id=""))
