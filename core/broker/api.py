@@ -41,11 +41,17 @@ __all__ = [
     "QueueTail",
     "ReadResult",
     "ReadStatus",
+    "is_state_of_session",
 ]
 
 logger = logging.getLogger(__name__)
 
 _SESSIONS = MQTT_SESSION_TOPIC.encode()
+
+
+def is_state_of_session(message: AppendMessage) -> bool:
+    """Whether it is a gateway's record of sessions, which is taken by a full disk too."""
+    return message[0].topic == _SESSIONS
 
 
 class BrokerApi:
@@ -99,9 +105,7 @@ class BrokerApi:
         Without them no gateway could start, nor a client come back and read on. They are small, and
         the limit leaves room. A batch that has anything else too is refused as a whole.
         """
-        is_state = self._store.full_reason is not None and all(
-            message[0].topic == _SESSIONS for message in messages
-        )
+        is_state = self._store.full_reason is not None and all(map(is_state_of_session, messages))
         return self._store.append(
             messages,
             placed,

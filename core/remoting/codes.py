@@ -24,6 +24,10 @@ VERSION_STANDARD_JSON: Final = 401
 TAG_EXPRESSION_TYPE: Final = "TAG"
 SQL_EXPRESSION_TYPE: Final = "SQL92"
 
+#: Field of an answer by which a send was refused as the disk is over its limit. It passes only when
+#: somebody makes room, so that asking again at once is of no use.
+STORE_FULL: Final = "storeFull"
+
 
 class Serialize(IntEnum):
     """How the header of a frame is written; an answer uses the type of its request."""

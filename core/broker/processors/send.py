@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import Final
 
+from motelog.core.broker.api import is_state_of_session
 from motelog.core.broker.delay.delays import DELAY_PROPERTIES, find_waiting_place
 from motelog.core.broker.processors.send_answers import SendAnswers, StagedSend
 from motelog.core.broker.processors.shared import Shared
@@ -140,6 +141,22 @@ class SendProcessor:
         messages, self._messages = self._messages, []
         sent_back, self._sent_back = self._sent_back, []
         dead, self._dead = self._dead, []
+        if self._api.disk.full_reason is not None:
+            # What gateways tell of sessions is taken all the same, so it must be on its own.
+            staged, messages, state, state_messages = _split(staged, messages)
+            self._append(state, state_messages, [], [], stamp_ms)
+        self._append(staged, messages, sent_back, dead, stamp_ms)
+
+    def _append(
+        self,
+        staged: list[StagedSend],
+        messages: list[AppendMessage],
+        sent_back: list[tuple[str, str]],
+        dead: list[tuple[str, str, str]],
+        stamp_ms: int | None,
+    ) -> None:
+        if not staged:
+            return
         placed: list[tuple[int, int]] = []
         count = len(messages)
 
@@ -397,6 +414,27 @@ class SendProcessor:
         if self._stamp_ms is None:
             self._stamp_ms = self._api.now_ms()
         return self._stamp_ms
+
+
+def _split(
+    staged: list[StagedSend], messages: list[AppendMessage]
+) -> tuple[list[StagedSend], list[AppendMessage], list[StagedSend], list[AppendMessage]]:
+    """Return the sends and messages that are not state of sessions, then those that are."""
+    others: list[StagedSend] = []
+    other_messages: list[AppendMessage] = []
+    state: list[StagedSend] = []
+    state_messages: list[AppendMessage] = []
+    begin = 0
+    for send in staged:
+        of_send = messages[begin : begin + send.count]
+        begin += send.count
+        if all(map(is_state_of_session, of_send)):
+            state.append(send)
+            state_messages += of_send
+        else:
+            others.append(send)
+            other_messages += of_send
+    return others, other_messages, state, state_messages
 
 
 def _encode(text: str) -> bytes:

@@ -27,6 +27,7 @@ from motelog.core.errors import (
     StoreFencedError,
     StoreFullError,
 )
+from motelog.core.remoting.codes import STORE_FULL
 from motelog.core.remoting.frames import (
     FLAG_RESPONSE,
     VERSION_CURRENT,
@@ -107,7 +108,9 @@ class SendAnswers:
         """Tell a producer that its message must not be considered stored."""
         self.refused_count += send.count
         if not send.request.is_oneway:
-            send.connection.reply(send.request.answer(_store_error_code(exc), str(exc)))
+            # RocketMQ has one code for all that makes a store refuse; a gateway can tell by this.
+            ext = {STORE_FULL: "true"} if isinstance(exc, StoreFullError) else None
+            send.connection.reply(send.request.answer(_store_error_code(exc), str(exc), ext))
 
     async def run(
         self,

@@ -29,9 +29,16 @@ import trio
 from motelog.bridge.client import REQUEST_TIMEOUT_S, Client
 from motelog.bridge.routes import DEFAULT_TOPIC_QUEUE_COUNT
 from motelog.core.addresses import format_address
-from motelog.core.errors import BrokerError, MotelogError, RemotingConnectError, RemotingError
+from motelog.core.errors import (
+    BrokerError,
+    MotelogError,
+    RemotingConnectError,
+    RemotingError,
+    StoreFullError,
+)
 from motelog.core.limited_log import LimitedLog
 from motelog.core.message import NAME_END, PROPERTIES_BYTES_MAX, VALUE_END, decode_host
+from motelog.core.remoting.codes import STORE_FULL
 from motelog.core.remoting.frames import (
     BatchItem,
     RemotingCommand,
@@ -282,6 +289,8 @@ class Appends:
                 return exc
             if answer.code == ResponseCode.SUCCESS:
                 return None
+            if STORE_FULL in answer.ext:
+                return StoreFullError(answer.remark or "the broker's disk is over its limit")
             error = BrokerError(answer.code, answer.remark or f"response code {answer.code}")
             if answer.code not in _PASSING_CODES or trio.current_time() >= deadline:
                 return error

@@ -19,8 +19,10 @@ from motelog.core.errors import (
     RemotingConnectionError,
     RemotingError,
     RemotingTimeoutError,
+    StoreFullError,
 )
 from motelog.core.message import MessageQueue, decode_properties, encode_host
+from motelog.core.remoting.codes import STORE_FULL
 from motelog.core.remoting.frames import (
     RemotingCommand,
     RequestCode,
@@ -39,7 +41,8 @@ WAIT_S = 10.0
 BYTES_MAX = 10_000
 
 # What becomes of a send: None is stored; an error, or a code.
-Outcome = RemotingError | ResponseCode | None
+FULL = "disk 90.7 % full, limit 90 %"
+Outcome = RemotingError | ResponseCode | str | None
 
 
 class ScriptedClient:
@@ -73,6 +76,9 @@ class ScriptedClient:
         outcome = self.outcome(bodies)
         if isinstance(outcome, RemotingError):
             raise outcome
+        if isinstance(outcome, str):
+            code = ResponseCode.SERVICE_NOT_AVAILABLE
+            return command.answer(code, outcome, {STORE_FULL: "true"})
         return command.answer(outcome or ResponseCode.SUCCESS, "as the script says")
 
     async def request_namesrv(self, command: RemotingCommand) -> RemotingCommand:
@@ -197,6 +203,20 @@ async def test_a_busy_broker_is_asked_again_until_the_wait_is_over(
         last = stage.errors()[-1]
         assert isinstance(last, BrokerError)
         assert last.code == code
+
+
+async def test_a_broker_whose_disk_is_full_is_not_asked_again(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    async with appending() as stage:
+        stage.client.outcome = lambda bodies: FULL
+        begin = trio.current_time()
+        stage.append((0, b"never"))
+        await stage.over()
+        assert trio.current_time() - begin < 1
+        [error] = stage.errors()
+        assert isinstance(error, StoreFullError)
+        assert str(error) == FULL
 
 
 async def test_one_append_does_not_fail_for_another_s_fault(

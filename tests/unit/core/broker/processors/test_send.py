@@ -11,7 +11,7 @@ import pytest
 from motelog.core.broker.processors import send
 from motelog.core.broker.tables.subscription_groups import SubscriptionGroup
 from motelog.core.message import StoredMessage
-from motelog.core.remoting.codes import RequestCode, ResponseCode
+from motelog.core.remoting.codes import STORE_FULL, RequestCode, ResponseCode
 from motelog.core.remoting.frames import FLAG_ONEWAY, RemotingCommand
 from motelog.core.remoting.server import Connection, answer_with
 from motelog.core.topic_names import GATEWAY_GROUP
@@ -220,3 +220,22 @@ def test_a_consumer_that_sends_for_itself_gives_up_at_last(
     assert stage.code(V2, send_ext("%RETRY%G", j=times), b"again") == OK
     assert [found.body for found in stored(stage, topic)] == [b"again"]
     assert stage.processors.send.dead_letters_count == (topic == "%DLQ%G")
+
+
+def test_state_of_sessions_is_taken_while_the_disk_is_full(stage: BrokerStage) -> None:
+    assert stage.code(V2, send_ext("MQTT_SESSION", a=GATEWAY_GROUP), b"before") == OK
+    stage.store.disk_watch.full_reason = "disk 91 % full"
+    client = Client()
+    process = stage.processors.by_code()[V2]
+    for opaque, ext in enumerate(
+        (send_ext("T"), send_ext("MQTT_SESSION", a=GATEWAY_GROUP), send_ext("T", queue_id=1))
+    ):
+        request = RemotingCommand(V2, opaque=opaque, ext=ext, body=b"%d" % opaque)
+        answer_with(process, request, cast("Connection", client))
+    stage.processors.send.end_turn()
+    codes = {answer.opaque: answer.code for answer in client.answers}
+    unavailable = ResponseCode.SERVICE_NOT_AVAILABLE
+    assert codes == {0: unavailable, 1: OK, 2: unavailable}
+    assert all((STORE_FULL in a.ext) == (a.code != OK) for a in client.answers)
+    assert [one.body for one in stored(stage, "MQTT_SESSION")] == [b"before", b"1"]
+    assert stored(stage, "T") == []
