@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from itertools import islice
 from typing import Final, NamedTuple
 
 from motelog.core.limited_log import LimitedLog
@@ -104,7 +105,8 @@ class CatchUp:
             # Retained messages go first: they end, and their window is that of the others.
             if session.has_replays and self._replays.serve(session, now_ms):
                 self.returning[session] = None
-            self._board(session)
+            if session.inflight.is_half_free:
+                self._board(session)
         for queue, elevator in list(self._elevators.items()):
             elevator.run(now_ms)
             if elevator.is_idle:
@@ -168,7 +170,9 @@ class CatchUp:
                 particulars.delivered = {
                     place for place in particulars.delivered if place[0] is not queue
                 }
-        if not session.lagging:
+        if session.lagging:
+            self.returning[session] = None  # the next queue's turn
+        else:
             session.lagging = None
             self._metrics.receivers_lagging_now -= 1
 
@@ -226,13 +230,16 @@ class CatchUp:
         self._metrics.messages_dropped_quota += count
 
     def _board(self, session: Session) -> None:
-        """Have a session that has room picked up in each queue that it lags in."""
+        """Have a session that has room picked up in the queues that it lags in.
+
+        In no more than it has room for messages, as each queue reads for it.
+        """
         if not session.lagging:
             return
         tags = self._tags_of(session)
-        for queue, cursor in session.lagging.items():
-            if not queue.is_known:
-                continue  # ``Delivery`` has it served when the tail is known
+        # ``Delivery`` has the others served when their tail is known.
+        ready = (item for item in session.lagging.items() if item[0].is_known)
+        for queue, cursor in islice(ready, session.inflight.room):
             elevator = self._elevators.get(queue)
             if elevator is None:
                 elevator = self._elevators[queue] = Elevator(

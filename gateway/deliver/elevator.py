@@ -309,6 +309,8 @@ class Elevator:
             options = matches[session]
             if not self._passenger.offer(session, options, name, message, queue, record[0]):
                 assert session.lagging is not None, "riders lag"
+                # To the end of the row: the next room is for another queue.
+                del session.lagging[queue]
                 session.lagging[queue] = record[0]
                 self.drop(session)
 

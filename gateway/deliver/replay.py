@@ -185,16 +185,13 @@ class Replays:
         return not is_blocked and session.has_replays
 
     def _room(self, session: Session, topic_filter: str) -> int:
-        """Return how many messages a slice is to have; 0 while less than half the window is free.
-
-        A slice for each acknowledgement would be a query for each message.
-        """
+        """Return how many messages a slice is to have; 0 while too little of the window is free."""
         options = self._subscriptions.options(topic_filter, session)
         assert options is not None, "a session's filters are in the tree"
         if not options & QOS_MASK:
             return REPLAY_COUNT_MAX
         window = session.inflight
-        return min(window.room, REPLAY_COUNT_MAX) if 2 * window.room >= window.limit else 0
+        return min(window.room, REPLAY_COUNT_MAX) if window.is_half_free else 0
 
     def _send_slice(self, session: Session, topic_filter: str, now_ms: int) -> bool:
         """Send one slice and note how far it went; return whether the next one has to wait."""

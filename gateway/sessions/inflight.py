@@ -83,6 +83,14 @@ class InflightWindow:
         """How many more messages it takes."""
         return max(0, self.limit - len(self))
 
+    @property
+    def is_half_free(self) -> bool:
+        """Whether so much is free that going back to the log is worth it.
+
+        At each acknowledgement, that would be a read for each message.
+        """
+        return self.room >= max(1, self.limit // 2)
+
     def allocate(self, flight: int) -> int:
         """Remember ``flight`` under the next free packet identifier; return the identifier.
 
