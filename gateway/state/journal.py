@@ -100,6 +100,7 @@ class SessionJournal:
     def _begin_run(self) -> None:
         self._run = secrets.randbits(48) + 1
         self._number = 0
+        self._is_abandoned = False
         # The record that says so; the view is current once it has been read back.
         self._started: tuple[int, Ticket] | None = None
         self._marks: list[Mark] = []
@@ -240,7 +241,7 @@ class SessionJournal:
         """
         runs = self._rows.runs
         others = [runs[key] for key in self._rows.living if key != self._run]
-        if not others or self._last_number < self._last_tick:
+        if not (others and self.is_current) or self._last_number < self._last_tick:
             self._silent.clear()
             return
         silent = {}
@@ -441,7 +442,9 @@ class SessionJournal:
             self._start()
             is_more = self._started is not None and self._started[1].error is None
         if not self.is_current:
-            self._rows.heard.clear()  # it is of the past
+            # All else is of the past.
+            heard = self._rows.heard
+            heard[:] = [h for h in heard if isinstance(h, ClaimHeard) and h.run == self._run]
         self._forget_read()
         return is_more
 
@@ -482,7 +485,11 @@ class SessionJournal:
     @property
     def is_over(self) -> bool:
         """Whether this run has ended for the others: what it writes is nothing."""
-        return self._rows.is_over(self._run)
+        return self._is_abandoned or self._rows.is_over(self._run)
+
+    def abandon(self) -> None:
+        """Take this run for over, as the others may; ``begin_again`` says so to them."""
+        self._is_abandoned = True
 
     def begin_again(self) -> None:
         """Begin a new run, as this one is over; all its sessions have been dropped.
@@ -491,7 +498,7 @@ class SessionJournal:
         goes on under another: with the same, each would end the other's runs in turn.
         """
         runs = self._rows.runs
-        if any(runs[key].gateway == self._gateway for key in self._rows.living):
+        if any(runs[key].gateway == self._gateway for key in self._rows.living - {self._run}):
             name = self._gateway
             self._gateway = f"{name}~{secrets.token_hex(4)}"
             logger.error(
