@@ -216,7 +216,7 @@ async def _read_back(
 ) -> None:
     """Bring the view up to what the log has, before the first client is let in.
 
-    However long that takes, other gateways hear of this one.
+    However long that takes, other gateways hear of this one, and say that they know of it.
     """
     ticked_ms = clock.monotonic_ms()
     while True:
@@ -224,7 +224,7 @@ async def _read_back(
         is_more = retained.refresh(READ_BACK_MAX) or is_more
         if journal.is_over:
             journal.begin_again()
-        elif journal.is_current and retained.is_current and not is_more:
+        elif journal.is_current and retained.is_current and journal.is_known and not is_more:
             break
         if clock.monotonic_ms() - ticked_ms >= TICK_S * 1000:
             ticked_ms = clock.monotonic_ms()

@@ -119,6 +119,9 @@ class SessionJournal:
         # Other runs: the number of the last record, and our ticks since it was that.
         self._silent: dict[int, tuple[int, int]] = {}
         self._last_tick = 0
+        # The last start of another run that this one has told that it knows of; whether all know.
+        self._answered = -1
+        self._is_known = False
 
     # --- writing -------------------------------------------------------------------------
 
@@ -225,7 +228,7 @@ class SessionJournal:
         # The positions come last: without the entries they would tell too much.
         records: list[Record] = self._collected()
         records += [TickRecord(*self._head(), {}, part) for part in _parts(list(owed.values()))]
-        records.append(TickRecord(*self._head(), moved, ()))
+        records.append(TickRecord(*self._head(), moved, (), self._follower.next_offset))
         ticket = self._append(records)
         self._last_tick = self._number
         self._told.update(moved)
@@ -445,8 +448,20 @@ class SessionJournal:
             # All else is of the past.
             heard = self._rows.heard
             heard[:] = [h for h in heard if isinstance(h, ClaimHeard) and h.run == self._run]
+        elif (begun := self._last_begin) > self._answered:
+            self._answered = begun
+            self._append([TickRecord(*self._head(), {}, (), self._follower.next_offset)])
         self._forget_read()
         return is_more
+
+    @property
+    def _last_begin(self) -> int:
+        """Where the last ``started`` of another run that lives lies, -1 if none has been read."""
+        rows = self._rows
+        if not self.others_live:
+            return -1
+        others = [at for k, at in rows.begins.items() if k != self._run and k in rows.living]
+        return max(others, default=-1)
 
     def _start(self) -> None:
         started = StartedRecord(*self._head())
@@ -476,6 +491,19 @@ class SessionJournal:
     def others_live(self) -> bool:
         """Whether another gateway lives; then client identifiers have to be claimed."""
         return not self._rows.living <= {self._run}
+
+    @property
+    def is_known(self) -> bool:
+        """Whether all gateways that live have said that they know of this run.
+
+        Before that, one that believes to be alone may let a client in without a claim.
+        """
+        if not self._is_known:
+            begin = self._rows.begins.get(self._run)
+            runs = self._rows.runs
+            others = [runs[key] for key in self._rows.living if key != self._run]
+            self._is_known = begin is not None and all(one.heard > begin for one in others)
+        return self._is_known
 
     @property
     def is_first(self) -> bool:

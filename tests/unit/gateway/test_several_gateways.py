@@ -273,7 +273,7 @@ def test_record_without_a_claim_behind_a_claim_is_nothing() -> None:
     fleet.connect("b", 2)
     fleet.connect("a", 1)  # it has not read that b has started
     fleet.read_back(other)
-    assert holders(fleet) == ["a", "b"]
+    assert holders(fleet) == ["a"]  # b waits until a has said that it knows of b
     fleet.settle()
     assert holders(fleet) == ["b"]
     assert open_claims(fleet) == 0

@@ -217,6 +217,7 @@ def test_run_that_is_over_begins_again_under_its_name_or_another() -> None:
 async def test_gateway_that_reads_for_long_at_its_start_is_not_lost() -> None:
     gateways = Journals("a")
     gateways["a"].save(session())
+    gateways.read()
     view = View(IN_MEMORY)
     view.open()
     journal = SessionJournal(gateways.log, view, gateways.clock, gateway="b")
@@ -240,6 +241,21 @@ async def test_gateway_that_reads_for_long_at_its_start_is_not_lost() -> None:
     assert journal.is_current
     assert not journal.is_over
     assert journal._run == run
+
+
+def test_gateway_waits_until_those_that_live_know_of_it() -> None:
+    gateways = Journals("a")
+    assert gateways["a"].is_known
+    new = gateways.start("b")
+    gateways["a"].tick({QUEUE: 1}, [])  # it has not read that b has started
+    gateways.read("b")
+    assert not new.is_known
+    gateways.read("a")
+    gateways.read("b")
+    assert new.is_known
+    before = len(gateways.log.records[KEY])
+    gateways.read()
+    assert len(gateways.log.records[KEY]) == before
 
 
 # --- claims -----------------------------------------------------------------------------------
