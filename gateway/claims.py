@@ -206,6 +206,8 @@ class Claims:
 
     def go_on(self, limit: int) -> bool:
         """Have up to ``limit`` claims go on whose turn it is; return whether there may be more."""
+        if not self._journal.is_known:
+            return False
         for client_id in list(islice(self._ready, limit)):
             if client_id not in self._ready:
                 continue  # ended by what an earlier one has done

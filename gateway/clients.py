@@ -94,6 +94,11 @@ WAITING_MAX: Final = 16
 KEPT_BYTES_MAX: Final = 1_048_576
 
 
+#: Time between two ticks after which the others may have taken this gateway for lost: less than
+#: LOST_TICKS of theirs.
+STOOD_STILL_MS: Final = 4000
+
+
 class Parked:
     """A CONNECT that waits for its turn, and the packets that have come behind it."""
 
@@ -146,6 +151,8 @@ class Clients:
         #: Sessions whose expiry or will is due and claimed; whether more may be due.
         self._due_claimed = 0
         self._is_more_due = False
+        #: When the last tick was.
+        self._ticked_ms = clock.monotonic_ms()
         #: Number -> connection, None while it is parked and once it has ended; the hot path reads
         #: it too.
         self._connections = connections
@@ -332,6 +339,8 @@ class Clients:
 
         Called each second. Return whether more is due already.
         """
+        self.check_life()
+        self._ticked_ms = self._clock.monotonic_ms()
         self._delivery.keep_to_quota()
         self._journal.tick(self._delivery.positions(), self._delivery.progress())
         self._delivery.sys_topics.tick()
@@ -398,7 +407,7 @@ class Clients:
         """
         is_more = self._journal.refresh(limit)
         if self._journal.is_over:
-            self._begin_again()
+            self._begin_again("another gateway counts this one as lost")
             return True
         for heard in self._journal.take_heard():
             if isinstance(heard, ClaimHeard) and heard.takes and not self._journal.is_own(heard):
@@ -424,12 +433,22 @@ class Clients:
             with suppress(ViewError):  # the other one's client tries again
                 self._journal.release(heard)
 
-    def _begin_again(self) -> None:
+    def check_life(self) -> None:
+        """Begin again if this gateway has stood still for so long that the others take it for lost.
+
+        To be called before anything is taken from clients or sent to them: another gateway may have
+        their sessions.
+        """
+        if not self._journal.others_live:
+            return
+        if self._clock.monotonic_ms() - self._ticked_ms > STOOD_STILL_MS:
+            self._ticked_ms = self._clock.monotonic_ms()
+            self._journal.abandon()
+            self._begin_again("this gateway has stood still, so that others count it as lost")
+
+    def _begin_again(self, why: str) -> None:
         """Drop all sessions without storing them: for the others, this gateway's run is over."""
-        logger.error(
-            "another gateway counts this one as lost: its clients are disconnected count=%d",
-            len(self._by_client_id),
-        )
+        logger.error("%s: its clients are disconnected count=%d", why, len(self._by_client_id))
         self.disconnect_all(ReasonCode.SERVER_BUSY, "this gateway was taken for lost")
         self._claims.clear()
         self._journal.begin_again()
@@ -635,7 +654,7 @@ class Clients:
             self._refuse(connection, decision)
         elif not self._has_room(decision.client_id):
             self._refuse(connection, refuse_for_now(decision, FULL))
-        elif self._journal.others_live and self._journal.is_current:
+        elif self._journal.others_live:
             self._park(connection, decision)
         else:
             self._claims.overtake(decision.client_id)

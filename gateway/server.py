@@ -77,7 +77,7 @@ class Gateway:
                         self._log_port, self._view, self._clock, gateway=self._config.name
                     )
                     retained = RetainedStore(self._log_port, self._view, self._clock)
-                    await _read_back(journal, retained, self._log_port)
+                    await _read_back(journal, retained, self._log_port, self._clock)
                     await self._serve(journal, retained, task_status)
                 finally:
                     self._log_port.close()
@@ -125,6 +125,7 @@ class Gateway:
             while True:
                 await grown.wait()
                 grown = trio.Event()
+                parts.clients.check_life()
                 while parts.delivery.deliver(self._clock.now_ms()):
                     reactor.flush()
                     await trio.lowlevel.checkpoint()
@@ -210,15 +211,26 @@ class Gateway:
             listener_socket.close()
 
 
-async def _read_back(journal: SessionJournal, retained: RetainedStore, log: LogPort) -> None:
-    """Bring the view up to what the log has, before the first client is let in."""
-    for part in (journal, retained):
-        while True:
-            is_more = part.refresh(READ_BACK_MAX)
-            if part.is_current and not is_more:
-                break
-            log.settle_soon()
-            await trio.sleep(0 if is_more else READ_BACK_PAUSE_S)
+async def _read_back(
+    journal: SessionJournal, retained: RetainedStore, log: LogPort, clock: Clock
+) -> None:
+    """Bring the view up to what the log has, before the first client is let in.
+
+    However long that takes, other gateways hear of this one, and say that they know of it.
+    """
+    ticked_ms = clock.monotonic_ms()
+    while True:
+        is_more = journal.refresh(READ_BACK_MAX)
+        is_more = retained.refresh(READ_BACK_MAX) or is_more
+        if journal.is_over:
+            journal.begin_again()
+        elif journal.is_current and retained.is_current and journal.is_known and not is_more:
+            break
+        if clock.monotonic_ms() - ticked_ms >= TICK_S * 1000:
+            ticked_ms = clock.monotonic_ms()
+            journal.tick({}, [])
+        log.settle_soon()
+        await trio.sleep(0 if is_more else READ_BACK_PAUSE_S)
 
 
 def _connections_max(configured: int) -> int:

@@ -86,6 +86,7 @@ class ReactorListener:
     def handle_turn(self, turn: Turn) -> None:
         """Handle one batch of the reactor; called by ``core.net.driver.drive``."""
         now_ms = self._clock.now_ms()
+        self._clients.check_life()
         for number, _, _ in turn.opened:
             self._clients.opened(self._output, number)
         rates = self._rates

@@ -100,6 +100,7 @@ class SessionJournal:
     def _begin_run(self) -> None:
         self._run = secrets.randbits(48) + 1
         self._number = 0
+        self._is_abandoned = False
         # The record that says so; the view is current once it has been read back.
         self._started: tuple[int, Ticket] | None = None
         self._marks: list[Mark] = []
@@ -118,6 +119,9 @@ class SessionJournal:
         # Other runs: the number of the last record, and our ticks since it was that.
         self._silent: dict[int, tuple[int, int]] = {}
         self._last_tick = 0
+        # The last start of another run that this one has told that it knows of; whether all know.
+        self._answered = -1
+        self._is_known = False
 
     # --- writing -------------------------------------------------------------------------
 
@@ -224,7 +228,7 @@ class SessionJournal:
         # The positions come last: without the entries they would tell too much.
         records: list[Record] = self._collected()
         records += [TickRecord(*self._head(), {}, part) for part in _parts(list(owed.values()))]
-        records.append(TickRecord(*self._head(), moved, ()))
+        records.append(TickRecord(*self._head(), moved, (), self._follower.next_offset))
         ticket = self._append(records)
         self._last_tick = self._number
         self._told.update(moved)
@@ -240,7 +244,7 @@ class SessionJournal:
         """
         runs = self._rows.runs
         others = [runs[key] for key in self._rows.living if key != self._run]
-        if not others or self._last_number < self._last_tick:
+        if not (others and self.is_current) or self._last_number < self._last_tick:
             self._silent.clear()
             return
         silent = {}
@@ -441,9 +445,23 @@ class SessionJournal:
             self._start()
             is_more = self._started is not None and self._started[1].error is None
         if not self.is_current:
-            self._rows.heard.clear()  # it is of the past
+            # All else is of the past.
+            heard = self._rows.heard
+            heard[:] = [h for h in heard if isinstance(h, ClaimHeard) and h.run == self._run]
+        elif (begun := self._last_begin) > self._answered:
+            self._answered = begun
+            self._append([TickRecord(*self._head(), {}, (), self._follower.next_offset)])
         self._forget_read()
         return is_more
+
+    @property
+    def _last_begin(self) -> int:
+        """Where the last ``started`` of another run that lives lies, -1 if none has been read."""
+        rows = self._rows
+        if not self.others_live:
+            return -1
+        others = [at for k, at in rows.begins.items() if k != self._run and k in rows.living]
+        return max(others, default=-1)
 
     def _start(self) -> None:
         started = StartedRecord(*self._head())
@@ -475,6 +493,19 @@ class SessionJournal:
         return not self._rows.living <= {self._run}
 
     @property
+    def is_known(self) -> bool:
+        """Whether all gateways that live have said that they know of this run.
+
+        Before that, one that believes to be alone may let a client in without a claim.
+        """
+        if not self._is_known:
+            begin = self._rows.begins.get(self._run)
+            runs = self._rows.runs
+            others = [runs[key] for key in self._rows.living if key != self._run]
+            self._is_known = begin is not None and all(one.heard > begin for one in others)
+        return self._is_known
+
+    @property
     def is_first(self) -> bool:
         """Whether this gateway does what one of those that live has to do for all."""
         return self._rows.is_first(self._run)
@@ -482,7 +513,11 @@ class SessionJournal:
     @property
     def is_over(self) -> bool:
         """Whether this run has ended for the others: what it writes is nothing."""
-        return self._rows.is_over(self._run)
+        return self._is_abandoned or self._rows.is_over(self._run)
+
+    def abandon(self) -> None:
+        """Take this run for over, as the others may; ``begin_again`` says so to them."""
+        self._is_abandoned = True
 
     def begin_again(self) -> None:
         """Begin a new run, as this one is over; all its sessions have been dropped.
@@ -491,7 +526,7 @@ class SessionJournal:
         goes on under another: with the same, each would end the other's runs in turn.
         """
         runs = self._rows.runs
-        if any(runs[key].gateway == self._gateway for key in self._rows.living):
+        if any(runs[key].gateway == self._gateway for key in self._rows.living - {self._run}):
             name = self._gateway
             self._gateway = f"{name}~{secrets.token_hex(4)}"
             logger.error(

@@ -59,13 +59,17 @@ class MarksRecord(msgspec.Struct, frozen=True, array_like=True, tag="marks"):
 
 
 class TickRecord(msgspec.Struct, frozen=True, array_like=True, tag="tick"):
-    """How far a gateway has delivered: live positions that have moved, sessions not at them."""
+    """How far a gateway has delivered: live positions that have moved, sessions not at them.
+
+    ``heard`` is the queue offset up to which it has read back the records of all gateways.
+    """
 
     gateway: str
     run: int
     number: int
     positions: dict[str, int]
     progress: tuple[Progress, ...]
+    heard: int = 0
 
 
 class StartedRecord(msgspec.Struct, frozen=True, array_like=True, tag="started"):

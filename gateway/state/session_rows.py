@@ -118,10 +118,20 @@ Heard: TypeAlias = ClaimHeard | str | None
 class Run:
     """One life of a gateway's process: ``number`` is its row's, ``key`` the one in records.
 
-    ``last_ms`` and ``last_number`` are of its last record.
+    ``last_ms`` and ``last_number`` are of its last record. ``heard`` is up to where it is known to
+    have read back, 0 since the view was opened.
     """
 
-    __slots__ = ("gateway", "is_over", "key", "last_ms", "last_number", "number", "positions")
+    __slots__ = (
+        "gateway",
+        "heard",
+        "is_over",
+        "key",
+        "last_ms",
+        "last_number",
+        "number",
+        "positions",
+    )
 
     def __init__(
         self,
@@ -138,6 +148,7 @@ class Run:
         self.last_ms = last_ms
         self.last_number = last_number
         self.is_over = is_over
+        self.heard = 0
         self.positions: dict[str, Position] = {}
 
 
@@ -150,6 +161,8 @@ class SessionRows:
         #: The runs by the numbers in records.
         self.runs: dict[int, Run] = {}
         self._by_number: dict[int, Run] = {}
+        #: Where the last ``started`` of a run lies, by run; what has been read since the open.
+        self.begins: dict[int, int] = {}
         #: Those of them that live.
         self.living: set[int] = set()
         self._over: dict[int, None] = {}
@@ -240,6 +253,7 @@ class SessionRows:
                         self._changed[mark.client_id] = state.with_mark(mark, run.positions)
                 return len(record.marks)
             case TickRecord():
+                run.heard = max(run.heard, record.heard)
                 self._move(run, record.positions, read.queue_offset)
                 for entry in record.progress:
                     state = self._current(entry.client_id)
@@ -248,6 +262,8 @@ class SessionRows:
                         self._changed[entry.client_id] = changed
                 return 1 + len(record.progress)
             case StartedRecord():
+                self.begins = {k: at for k, at in self.begins.items() if k in self.living}
+                self.begins[run.key] = read.queue_offset
                 for other in self.runs.values():
                     if other.gateway == record.gateway and other is not run:
                         self._end_run(other)

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import pytest
+import trio
 
 from motelog.core.clock import ManualClock
 from motelog.core.errors import StoreFullError
 from motelog.core.topic_names import MQTT_SESSION_TOPIC
+from motelog.gateway import server
 from motelog.gateway.state import session_rows
 from motelog.gateway.state.journal import LOST_TICKS, SILENCE_MS_MAX, SessionJournal
+from motelog.gateway.state.retained import RetainedStore
 from motelog.gateway.state.session_rows import ClaimHeard
 from motelog.gateway.state.stored import Mark, MarkKind, Progress, StoredSession
 from motelog.gateway.state.view import IN_MEMORY, View, ViewError
@@ -209,6 +212,50 @@ def test_run_that_is_over_begins_again_under_its_name_or_another() -> None:
     assert not any(one.is_over for one in (first, *gateways.all.values()))
     names = sorted(run.gateway.partition("~")[0] for run in first._rows.runs.values())
     assert names == ["a", "b", "b"]
+
+
+async def test_gateway_that_reads_for_long_at_its_start_is_not_lost() -> None:
+    gateways = Journals("a")
+    gateways["a"].save(session())
+    gateways.read()
+    view = View(IN_MEMORY)
+    view.open()
+    journal = SessionJournal(gateways.log, view, gateways.clock, gateway="b")
+    retained = RetainedStore(gateways.log, view, gateways.clock)
+    journal.refresh(1)
+    run = journal._run
+    gateways.log.cold = {1}
+    seconds = iter(range(3 * LOST_TICKS))
+
+    def settle_soon() -> None:
+        if next(seconds, None) is None:
+            gateways.log.paged_in()
+        else:
+            gateways.tick()
+
+    gateways.log.settle_soon = settle_soon  # type: ignore[method-assign]
+    with trio.fail_after(10):
+        await server._read_back(journal, retained, gateways.log, gateways.clock)
+    gateways.read()
+    assert gateways["a"].others_live
+    assert journal.is_current
+    assert not journal.is_over
+    assert journal._run == run
+
+
+def test_gateway_waits_until_those_that_live_know_of_it() -> None:
+    gateways = Journals("a")
+    assert gateways["a"].is_known
+    new = gateways.start("b")
+    gateways["a"].tick({QUEUE: 1}, [])  # it has not read that b has started
+    gateways.read("b")
+    assert not new.is_known
+    gateways.read("a")
+    gateways.read("b")
+    assert new.is_known
+    before = len(gateways.log.records[KEY])
+    gateways.read()
+    assert len(gateways.log.records[KEY]) == before
 
 
 # --- claims -----------------------------------------------------------------------------------
