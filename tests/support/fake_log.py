@@ -145,7 +145,7 @@ class FakeLog:
 
     def find_queue(self, name: str) -> QueueHandle | None:
         topic, _, queue_id = name.rpartition("/")
-        is_there = (topic, int(queue_id)) in self.records
+        is_there = queue_id.isdecimal() and (topic, int(queue_id)) in self.records
         return self.queue_tail(topic, int(queue_id)) if is_there else None
 
     def on_topic_created(self, listener: Callable[[str], None]) -> None:
