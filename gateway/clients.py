@@ -141,7 +141,7 @@ class Clients:
         self._publish_will = publish_will
         self._handle_kept = handle_kept
         self._metrics = metrics
-        self._claims = Claims(journal, clock=clock, after=answer_after)
+        self._claims = Claims(journal, clock=clock, after=answer_after, is_at_hand=self._is_at_hand)
         self._parked: dict[int, Parked] = {}
         #: Sessions whose expiry or will is due and claimed; whether more may be due.
         self._due_claimed = 0
@@ -332,6 +332,7 @@ class Clients:
 
         Called each second. Return whether more is due already.
         """
+        self.end_if_still()
         self._delivery.keep_to_quota()
         self._journal.tick(self._delivery.positions(), self._delivery.progress())
         self._delivery.sys_topics.tick()
@@ -396,6 +397,7 @@ class Clients:
 
         About ``limit`` changes; return whether there are more at hand.
         """
+        self.end_if_still()
         is_more = self._journal.refresh(limit)
         if self._journal.is_over:
             self._begin_again()
@@ -424,10 +426,16 @@ class Clients:
             with suppress(ViewError):  # the other one's client tries again
                 self._journal.release(heard)
 
+    def end_if_still(self) -> None:
+        """Begin again if this gateway has stood still; before it does anything else."""
+        if self._journal.has_stood_still:
+            self._journal.end_run()
+            self._begin_again()
+
     def _begin_again(self) -> None:
         """Drop all sessions without storing them: for the others, this gateway's run is over."""
         logger.error(
-            "another gateway counts this one as lost: its clients are disconnected count=%d",
+            "other gateways count this one as lost, or will: its clients are disconnected count=%d",
             len(self._by_client_id),
         )
         self.disconnect_all(ReasonCode.SERVER_BUSY, "this gateway was taken for lost")
@@ -461,6 +469,10 @@ class Clients:
             go_on=partial(self._unpark, parked),
             lost=partial(self._lose_parked, parked),
         )
+
+    def _is_at_hand(self, client_id: str) -> bool:
+        stored = self._journal.load(client_id)
+        return stored is None or self._delivery.knows_queues(stored)
 
     def _unpark(self, parked: Parked, claim: int) -> None:
         """Go on with a CONNECT, and with what came behind it."""

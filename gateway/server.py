@@ -74,7 +74,11 @@ class Gateway:
                 await nursery.start(self._log_port.run)
                 try:
                     journal = SessionJournal(
-                        self._log_port, self._view, self._clock, gateway=self._config.name
+                        self._log_port,
+                        self._view,
+                        self._clock,
+                        gateway=self._config.name,
+                        is_alone=self._config.workers == 1,
                     )
                     retained = RetainedStore(self._log_port, self._view, self._clock)
                     await _read_back(journal, retained, self._log_port)
@@ -125,6 +129,7 @@ class Gateway:
             while True:
                 await grown.wait()
                 grown = trio.Event()
+                parts.clients.end_if_still()
                 while parts.delivery.deliver(self._clock.now_ms()):
                     reactor.flush()
                     await trio.lowlevel.checkpoint()

@@ -85,6 +85,7 @@ class ReactorListener:
 
     def handle_turn(self, turn: Turn) -> None:
         """Handle one batch of the reactor; called by ``core.net.driver.drive``."""
+        self._clients.end_if_still()
         now_ms = self._clock.now_ms()
         for number, _, _ in turn.opened:
             self._clients.opened(self._output, number)

@@ -61,6 +61,9 @@ ENTRIES_MAX: Final = 50
 SILENCE_MS_MAX: Final = 10_000
 #: Ticks of our own between which a run has written nothing: then it is lost.
 LOST_TICKS: Final = 5
+#: Without a tick for so long, this gateway takes itself for lost, before others can: a client may
+#: have gone on elsewhere with what still waits here.
+STILL_MS_MAX: Final = 4_000
 #: Stands for "behind everything in the view" in the places of records that are not read back.
 _NOT_READ: Final = 1 << 62
 
@@ -81,9 +84,14 @@ class SessionJournal:
     """The sessions of one gateway in the log, by client identifier.
 
     ``refresh`` is called each second, and until ``is_current`` before the first client is let in.
+    ``is_alone``: others that live are known by their records. If not, there are some that start in
+    the same moment and have written none yet.
     """
 
-    def __init__(self, log: LogPort, view: View, clock: Clock, *, gateway: str) -> None:
+    def __init__(
+        self, log: LogPort, view: View, clock: Clock, *, gateway: str, is_alone: bool = True
+    ) -> None:
+        self._is_alone = is_alone
         self._log_port = log
         self._clock = clock
         self._gateway = gateway
@@ -118,6 +126,8 @@ class SessionJournal:
         # Other runs: the number of the last record, and our ticks since it was that.
         self._silent: dict[int, tuple[int, int]] = {}
         self._last_tick = 0
+        self._is_ended = False
+        self._ticked_ms = self._clock.monotonic_ms()
 
     # --- writing -------------------------------------------------------------------------
 
@@ -203,6 +213,7 @@ class SessionJournal:
         While other gateways live, there is always a record, and runs that are silent are lost.
         """
         self._marked = SETTLED
+        self._ticked_ms = self._clock.monotonic_ms()
         owed = self._owed
         for entry in progress:
             owed[entry.client_id] = entry
@@ -442,6 +453,7 @@ class SessionJournal:
             is_more = self._started is not None and self._started[1].error is None
         if not self.is_current:
             self._rows.heard.clear()  # it is of the past
+            self._ticked_ms = self._clock.monotonic_ms()  # nobody is served yet
         self._forget_read()
         return is_more
 
@@ -472,7 +484,7 @@ class SessionJournal:
     @property
     def others_live(self) -> bool:
         """Whether another gateway lives; then client identifiers have to be claimed."""
-        return not self._rows.living <= {self._run}
+        return not (self._is_alone and self._rows.living <= {self._run})
 
     @property
     def is_first(self) -> bool:
@@ -480,18 +492,29 @@ class SessionJournal:
         return self._rows.is_first(self._run)
 
     @property
+    def has_stood_still(self) -> bool:
+        """Whether others may have taken this run for lost, as it has not ticked for so long."""
+        still_ms = self._clock.monotonic_ms() - self._ticked_ms
+        return still_ms > STILL_MS_MAX and self.others_live
+
+    @property
     def is_over(self) -> bool:
         """Whether this run has ended for the others: what it writes is nothing."""
-        return self._rows.is_over(self._run)
+        return self._is_ended or self._rows.is_over(self._run)
+
+    def end_run(self) -> None:
+        """Take this run for over, whatever the others think: ``begin_again`` follows."""
+        self._is_ended = True
 
     def begin_again(self) -> None:
         """Begin a new run, as this one is over; all its sessions have been dropped.
 
-        If another process has the gateway's name now, this one
-        goes on under another: with the same, each would end the other's runs in turn.
+        If another process has the gateway's name now, this one goes on under another: with the
+        same, each would end the other's runs in turn.
         """
         runs = self._rows.runs
-        if any(runs[key].gateway == self._gateway for key in self._rows.living):
+        living = self._rows.living - {self._run}
+        if any(runs[key].gateway == self._gateway for key in living):
             name = self._gateway
             self._gateway = f"{name}~{secrets.token_hex(4)}"
             logger.error(

@@ -8,7 +8,12 @@ from motelog.core.clock import ManualClock
 from motelog.core.errors import StoreFullError
 from motelog.core.topic_names import MQTT_SESSION_TOPIC
 from motelog.gateway.state import session_rows
-from motelog.gateway.state.journal import LOST_TICKS, SILENCE_MS_MAX, SessionJournal
+from motelog.gateway.state.journal import (
+    LOST_TICKS,
+    SILENCE_MS_MAX,
+    STILL_MS_MAX,
+    SessionJournal,
+)
 from motelog.gateway.state.session_rows import ClaimHeard
 from motelog.gateway.state.stored import Mark, MarkKind, Progress, StoredSession
 from motelog.gateway.state.view import IN_MEMORY, View, ViewError
@@ -209,6 +214,39 @@ def test_run_that_is_over_begins_again_under_its_name_or_another() -> None:
     assert not any(one.is_over for one in (first, *gateways.all.values()))
     names = sorted(run.gateway.partition("~")[0] for run in first._rows.runs.values())
     assert names == ["a", "b", "b"]
+
+
+def test_gateway_that_is_one_of_several_claims_before_it_has_heard_of_them() -> None:
+    gateways = Journals("a")
+    assert not gateways["a"].others_live
+    view = View(IN_MEMORY)
+    view.open()
+    one = SessionJournal(gateways.log, view, gateways.clock, gateway="a-1", is_alone=False)
+    assert one.others_live
+
+
+def test_gateway_that_stands_still_ends_its_run_before_others_can() -> None:
+    gateways = Journals("a", "b")
+    still = gateways["b"]
+    gateways.clock.advance(STILL_MS_MAX)
+    assert not still.has_stood_still
+    gateways.clock.advance(1)
+    assert still.has_stood_still
+    still.end_run()
+    assert still.is_over
+    still.begin_again()
+    assert not still.has_stood_still
+    gateways.read()
+    assert still.is_current
+    assert not still.is_over
+    assert len(gateways["a"]._rows.living) == 2  # the run before is over for all
+    assert {run.gateway for run in gateways["a"]._rows.runs.values()} == {"a", "b"}
+
+
+def test_gateway_that_is_alone_may_stand_still() -> None:
+    gateways = Journals("a")
+    gateways.clock.advance(10 * STILL_MS_MAX)
+    assert not gateways["a"].has_stood_still
 
 
 # --- claims -----------------------------------------------------------------------------------
