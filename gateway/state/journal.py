@@ -498,6 +498,11 @@ class SessionJournal:
         return still_ms > STILL_MS_MAX and self.others_live
 
     @property
+    def run(self) -> int:
+        """What names this life of the gateway; 0 if it has stood still and has to begin another."""
+        return 0 if self.has_stood_still else self._run
+
+    @property
     def is_over(self) -> bool:
         """Whether this run has ended for the others: what it writes is nothing."""
         return self._is_ended or self._rows.is_over(self._run)

@@ -187,6 +187,9 @@ class FakeLog:
     def on_settled(self, listener: Callable[[Settled], None]) -> None:
         self._settled.append(listener)
 
+    def fence(self, run: Callable[[], int]) -> None:
+        pass
+
     def settle_soon(self) -> None:
         self.settle_requests += 1
 
