@@ -70,6 +70,10 @@ WORKERS_KILLED_MAX = 3
 PAUSE_S = 8.0
 #: What the process says when it hears that.
 LOST = "other gateways count this one as lost"
+#: What it answers to a client that comes before it has begun again.
+UNAVAILABLE = (3, 0x88)
+#: How long it may take to begin again.
+BEGINS_S = 3.0
 #: How long a client waits for CONNACK meanwhile.
 PATIENCE_S = 0.5
 POWER = "power"
@@ -339,10 +343,12 @@ class SessionKills:
             self._play(PAUSE_S)
         finally:
             worker.resume()
-        # It ends the connections of those who have come meanwhile: paho must not be among them.
+        # It ends the connections of those who have come meanwhile, and refuses others until its new
+        # run has begun: paho must not be among them.
         end = time.monotonic() + PAUSE_S
         while LOST not in process.output() and time.monotonic() < end:
             self._play(0.1)
+        self._play(BEGINS_S)
         self._is_paused = False
         self._play(LOAD_S_MAX, is_coming_back=True)
 
@@ -455,6 +461,9 @@ class SessionKills:
                 connack = client.connect(address)
         if connack is None:
             return  # killed meanwhile
+        if connack.reason_code in UNAVAILABLE and self._is_paused:
+            client.break_off()  # it comes again
+            return
         if connack.reason_code:
             raise AuditError(f"{name} is refused: {connack.reason_code:#x}")
         if name in self._known and not connack.session_present:
