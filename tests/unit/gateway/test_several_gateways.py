@@ -477,6 +477,23 @@ def test_two_gateways_of_one_name_do_not_end_each_other_for_ever(
     assert fleet.connected("a", 3)
 
 
+def test_answers_to_a_client_that_has_gone_are_not_sent_to_one_that_is_parked() -> None:
+    fleet = Fleet("a", "b", config=GatewayConfig(receive_maximum=1))
+    fleet.connected("a", 1)
+    stage = fleet["a"]
+    stage.turn((1, frame("t/1", b"one", 2, 1)))
+    stage.sent(1)
+    fleet.log.settles_at_once = False
+    # PUBREL, and more than Receive Maximum behind it: the client is disconnected.
+    stage.turn(
+        (1, b"\x62\x02\x00\x01"), (1, frame("t/1", b"2", 2, 2)), (1, frame("t/1", b"3", 2, 3))
+    )
+    stage.sent(1)
+    fleet.connect("a", 1, "other")
+    fleet.log.settle()
+    assert stage.sent(1) == []
+
+
 def test_connect_that_waits_too_long_is_refused() -> None:
     fleet = Fleet("a", "b")
     fleet.connected("a", 1)
