@@ -376,6 +376,8 @@ class SessionKills:
                     missing += self._lagging(process.admin)
                     raise AuditError("lost: " + "; ".join(missing))
                 for one in self._clients():
+                    if one.is_away:  # so that what it sends again is looked up
+                        self._connect(one)
                     one.session.holds_back = False
                     one.session.acknowledge()
                     one.flush()
