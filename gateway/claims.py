@@ -28,6 +28,9 @@ from motelog.gateway.state.view import ViewError
 
 #: How long a claim waits. A gateway that has died is known to be lost before.
 WAIT_MS_MAX: Final = 10_000
+#: How long one whose turn it is waits for topics that others have just created: they are found
+#: within a second. What is not found by then has been deleted.
+TOPICS_MS_MAX: Final = 4_000
 
 
 class ClaimKind(Enum):
@@ -85,8 +88,11 @@ class Claims:
         *,
         clock: Clock,
         after: Callable[[Ticket, Callable[[MotelogError | None], None]], None],
+        is_at_hand: Callable[[str], bool],
     ) -> None:
+        """``is_at_hand`` says whether the session of a client identifier can be resumed here."""
         self._journal = journal
+        self._is_at_hand = is_at_hand
         self._clock = clock
         self._after = after
         #: In the order of their begin.
@@ -94,6 +100,8 @@ class Claims:
         self._new: list[Claim] = []
         #: Client identifiers of claims whose turn may have come.
         self._ready: dict[str, None] = {}
+        #: Those whose turn has come, and whose sessions cannot be resumed yet.
+        self._early: dict[str, None] = {}
         #: Claims that no other record settles.
         self._given_up: list[tuple[str, int]] = []
 
@@ -181,6 +189,7 @@ class Claims:
 
     def _forget(self, claim: Claim) -> None:
         self._ready.pop(claim.client_id, None)
+        self._early.pop(claim.client_id, None)
         self._journal.awaited.discard(claim.client_id)
 
     # --- whose turn it is ----------------------------------------------------------------
@@ -216,10 +225,13 @@ class Claims:
             try:
                 is_its_turn = self._journal.may_have(client_id, claim.at)
                 is_elsewhere = not is_its_turn and self._journal.is_elsewhere(client_id)
+                is_early = is_its_turn and claim.kind.is_connect and self._is_early(claim)
             except ViewError as exc:
                 self._end(claim, f"stored sessions cannot be found for the moment: {exc}")
                 continue
-            if is_its_turn:
+            if is_early:
+                self._early[client_id] = None
+            elif is_its_turn:
                 del self._wanted[client_id]
                 self._forget(claim)
                 claim.go_on(claim.number if claim.is_open else 0)
@@ -227,8 +239,14 @@ class Claims:
                 self._end(claim, None)
         return bool(self._ready)
 
+    def _is_early(self, claim: Claim) -> bool:
+        waited_ms = self._clock.monotonic_ms() - claim.begun_ms
+        return waited_ms < TOPICS_MS_MAX and not self._is_at_hand(claim.client_id)
+
     def tick(self) -> None:
-        """End the claims that have waited too long."""
+        """End the claims that have waited too long; look again at those that were early."""
+        self._ready.update(self._early)
+        self._early.clear()
         now_ms = self._clock.monotonic_ms()
         late = []
         for claim in self._wanted.values():

@@ -94,11 +94,6 @@ WAITING_MAX: Final = 16
 KEPT_BYTES_MAX: Final = 1_048_576
 
 
-#: Time between two ticks after which the others may have taken this gateway for lost: less than
-#: LOST_TICKS of theirs.
-STOOD_STILL_MS: Final = 4000
-
-
 class Parked:
     """A CONNECT that waits for its turn, and the packets that have come behind it."""
 
@@ -146,13 +141,11 @@ class Clients:
         self._publish_will = publish_will
         self._handle_kept = handle_kept
         self._metrics = metrics
-        self._claims = Claims(journal, clock=clock, after=answer_after)
+        self._claims = Claims(journal, clock=clock, after=answer_after, is_at_hand=self._is_at_hand)
         self._parked: dict[int, Parked] = {}
         #: Sessions whose expiry or will is due and claimed; whether more may be due.
         self._due_claimed = 0
         self._is_more_due = False
-        #: When the last tick was.
-        self._ticked_ms = clock.monotonic_ms()
         #: Number -> connection, None while it is parked and once it has ended; the hot path reads
         #: it too.
         self._connections = connections
@@ -340,7 +333,6 @@ class Clients:
         Called each second. Return whether more is due already.
         """
         self.check_life()
-        self._ticked_ms = self._clock.monotonic_ms()
         self._delivery.keep_to_quota()
         self._journal.tick(self._delivery.positions(), self._delivery.progress())
         self._delivery.sys_topics.tick()
@@ -405,6 +397,7 @@ class Clients:
 
         About ``limit`` changes; return whether there are more at hand.
         """
+        self.check_life()
         is_more = self._journal.refresh(limit)
         if self._journal.is_over:
             self._begin_again("another gateway counts this one as lost")
@@ -439,10 +432,7 @@ class Clients:
         To be called before anything is taken from clients or sent to them: another gateway may have
         their sessions.
         """
-        if not self._journal.others_live:
-            return
-        if self._clock.monotonic_ms() - self._ticked_ms > STOOD_STILL_MS:
-            self._ticked_ms = self._clock.monotonic_ms()
+        if self._journal.has_stood_still:
             self._journal.abandon()
             self._begin_again("this gateway has stood still, so that others count it as lost")
 
@@ -480,6 +470,10 @@ class Clients:
             go_on=partial(self._unpark, parked),
             lost=partial(self._lose_parked, parked),
         )
+
+    def _is_at_hand(self, client_id: str) -> bool:
+        stored = self._journal.load(client_id)
+        return stored is None or self._delivery.knows_queues(stored)
 
     def _unpark(self, parked: Parked, claim: int) -> None:
         """Go on with a CONNECT, and with what came behind it."""

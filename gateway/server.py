@@ -170,6 +170,7 @@ class Gateway:
                 self._log_port.settle_soon()
 
         self._log_port.on_growth(state_has_grown)
+        self._log_port.fence(lambda: journal.run)
 
         async def resume() -> None:
             # Reads again from clients that have sent, or come, faster than they may.

@@ -269,6 +269,16 @@ class Delivery:
                 self._catch_up.reached(session, queue)
         self._queues.unsubscribe(topic_filter)
 
+    def knows_queues(self, stored: StoredSession) -> bool:
+        """Return whether all queues that a session has been at are known here.
+
+        Another gateway may have created their topics a moment ago.
+        """
+        names = {flight.queue for flight in stored.inflight} | stored.cursors.keys()
+        return all(
+            name == RETAINED_QUEUE or self._queues.number_of(name) is not None for name in names
+        )
+
     def resume(self, session: Session, stored: StoredSession) -> None:
         """Go on with a session that was away, whose filters are in the tree again.
 

@@ -139,6 +139,9 @@ class LocalLog:
     def on_settled(self, listener: Callable[[Settled], None]) -> None:
         self._tell_settled = listener
 
+    def fence(self, run: Callable[[], int]) -> None:
+        """Do nothing: no message waits behind its mark."""
+
     def _answer(self, tickets: list[Ticket]) -> None:
         self._settle(tickets, None)
 

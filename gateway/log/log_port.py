@@ -165,6 +165,13 @@ class LogPort(Protocol):
         """Call ``listener`` with the tickets that settle after their append returned."""
         ...
 
+    def fence(self, run: Callable[[], int]) -> None:
+        """Have what waits behind marks given up when ``run`` is not what it was at the append.
+
+        Then somebody else may have gone on with the sessions that the marks are of.
+        """
+        ...
+
     def settle_soon(self) -> None:
         """Begin to settle the tickets that wait, as no appends come for the moment.
 

@@ -76,6 +76,7 @@ class RemoteLog:
         # The hot calls go straight to the parts.
         self.append: Callable[[list[Any]], Ticket] = self._appends.append
         self.on_settled: Callable[[Callable[[Settled], None]], None] = self._appends.on_settled
+        self.fence: Callable[[Callable[[], int]], None] = self._appends.fence
         self.has_topic = self._topics.has
         self.create_topic = self._topics.create
         self.topics = self._topics.names

@@ -133,6 +133,10 @@ class Answers:
         began_ns: int = 0,
     ) -> None:
         connections = self._connections_of(acks)
+        if None in connections:
+            # Ended in this turn. Whoever has the number when the ticket settles is another.
+            acks = [ack for ack, one in zip(acks, connections, strict=True) if one is not None]
+            connections = self._connections_of(acks)
         counted: list[Connection] = []
         if kind is PacketType.PUBACK:
             counted = [c for c in connections if c is not None and c.version == 5]

@@ -83,7 +83,7 @@ class Exchanges:
         received = session.particulars.received
         if packet_id in received:
             known = received[packet_id]
-            is_stored = known is None or self._has_message(session.client_id, known)
+            is_stored = known is None or self._has_message(session.client_id, known, queue)
             if is_stored is None:
                 # The client comes back and sends it again; by then the records are at hand.
                 why = "the log is not at hand to look up a message that is sent again"
@@ -115,13 +115,15 @@ class Exchanges:
         marks, self._marks = self._marks, []
         return [self._journal.received_marks(marks)]
 
-    def _has_message(self, client_id: str, known: Received) -> bool | None:
+    def _has_message(self, client_id: str, known: Received, queue: QueueHandle) -> bool | None:
         """Return whether the log has the message of a mark that an earlier process wrote.
 
-        None if that cannot be said now, as the records are not at hand.
+        None if that cannot be said now, as the records are not at hand. ``queue`` is where the
+        message would go now: an earlier process that created the topic did not know its queues.
         """
-        handle = self._log_port.find_queue(known.queue)
-        return handle is not None and self._is_in(handle, client_id, known)
+        log = self._log_port
+        handle = log.find_queue(known.queue) or log.find_queue(log.describe(queue))
+        return None if handle is None else self._is_in(handle, client_id, known)
 
     def _is_in(self, handle: QueueHandle, client_id: str, known: Received) -> bool | None:
         exchange = _exchange(known.packet_id, known.taken_ms)

@@ -61,6 +61,9 @@ ENTRIES_MAX: Final = 50
 SILENCE_MS_MAX: Final = 10_000
 #: Ticks of our own between which a run has written nothing: then it is lost.
 LOST_TICKS: Final = 5
+#: Time between two ticks after which others may take this gateway for lost: less than LOST_TICKS of
+#: theirs.
+STILL_MS_MAX: Final = 4_000
 #: Stands for "behind everything in the view" in the places of records that are not read back.
 _NOT_READ: Final = 1 << 62
 
@@ -101,6 +104,7 @@ class SessionJournal:
         self._run = secrets.randbits(48) + 1
         self._number = 0
         self._is_abandoned = False
+        self._ticked_ms = self._clock.monotonic_ms()
         # The record that says so; the view is current once it has been read back.
         self._started: tuple[int, Ticket] | None = None
         self._marks: list[Mark] = []
@@ -207,6 +211,7 @@ class SessionJournal:
         While other gateways live, there is always a record, and runs that are silent are lost.
         """
         self._marked = SETTLED
+        self._ticked_ms = self._clock.monotonic_ms()
         owed = self._owed
         for entry in progress:
             owed[entry.client_id] = entry
@@ -445,6 +450,7 @@ class SessionJournal:
             self._start()
             is_more = self._started is not None and self._started[1].error is None
         if not self.is_current:
+            self._ticked_ms = self._clock.monotonic_ms()  # nobody is served yet
             # All else is of the past.
             heard = self._rows.heard
             heard[:] = [h for h in heard if isinstance(h, ClaimHeard) and h.run == self._run]
@@ -511,6 +517,17 @@ class SessionJournal:
         return self._rows.is_first(self._run)
 
     @property
+    def has_stood_still(self) -> bool:
+        """Whether others may have taken this run for lost, as it has not ticked for so long."""
+        still_ms = self._clock.monotonic_ms() - self._ticked_ms
+        return still_ms > STILL_MS_MAX and self.others_live
+
+    @property
+    def run(self) -> int:
+        """What names this life of the gateway; 0 if it has stood still and has to begin another."""
+        return 0 if self.has_stood_still else self._run
+
+    @property
     def is_over(self) -> bool:
         """Whether this run has ended for the others: what it writes is nothing."""
         return self._is_abandoned or self._rows.is_over(self._run)
@@ -522,11 +539,12 @@ class SessionJournal:
     def begin_again(self) -> None:
         """Begin a new run, as this one is over; all its sessions have been dropped.
 
-        If another process has the gateway's name now, this one
-        goes on under another: with the same, each would end the other's runs in turn.
+        If another process has the gateway's name now, this one goes on under another: with the
+        same, each would end the other's runs in turn.
         """
         runs = self._rows.runs
-        if any(runs[key].gateway == self._gateway for key in self._rows.living - {self._run}):
+        living = self._rows.living - {self._run}
+        if any(runs[key].gateway == self._gateway for key in living):
             name = self._gateway
             self._gateway = f"{name}~{secrets.token_hex(4)}"
             logger.error(

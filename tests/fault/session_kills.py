@@ -57,19 +57,23 @@ from tests.support.delivery_audit import Audit, AuditError, Received
 from tests.support.durable_client import Arrived, BadAnswerError, ClientSession, DurableClient
 from tests.support.loop_disk import LoopDisk, NotPermittedError, loop_disk
 from tests.support.rounds import Report
-from tests.support.worker_processes import clients_of, workers_of
+from tests.support.worker_processes import clients_of, is_ready, workers_of
 
 KINDS = ("async", "sync", "start", "stop")
 #: Of KINDS, by chance: a start is quick and a stop is not what this is about.
 WEIGHTS = (6, 3, 2, 1)
-WORKER_KINDS = ("worker", "pause", *KINDS)
-WORKER_WEIGHTS = (12, 2, 2, 1, 1, 1)
+WORKER_KINDS = ("worker", *KINDS, "pause")
+WORKER_WEIGHTS = (12, 2, 1, 1, 1, 2)
 #: Processes that are killed in one round, at most.
 WORKERS_KILLED_MAX = 3
 #: Longer than the others wait for a process that says nothing.
 PAUSE_S = 8.0
 #: What the process says when it hears that.
-LOST = "another gateway counts this one as lost"
+LOST = "other gateways count this one as lost"
+#: What it answers to a client that comes before it has begun again.
+UNAVAILABLE = (3, 0x88)
+#: How long it may take to begin again.
+BEGINS_S = 3.0
 #: How long a client waits for CONNACK meanwhile.
 PATIENCE_S = 0.5
 POWER = "power"
@@ -79,6 +83,8 @@ AFTERMATH_S = 0.1
 EXIT_NOT_PERMITTED = 3
 LOAD_S_MAX = 1.5
 DRAINED_WITHIN_S = 60.0
+#: Connections that a client makes to have one thing sent again.
+COMES_BACK_MAX = 20
 #: Unacknowledged messages of one publisher.
 SENDING_MAX = 20
 #: Rounds after which publishers take new topics, which the log does not have yet.
@@ -103,6 +109,7 @@ class PahoClient:
         #: Whether what it had to send again has been sent: before, a new message would overtake it.
         self._has_sent_again = False
         self._subscribed = threading.Event()
+        self._accepted = threading.Event()
         self.client = paho.Client(
             CallbackAPIVersion.VERSION2,
             client_id=name,
@@ -115,14 +122,28 @@ class PahoClient:
         self.client.on_subscribe = lambda *_: self._subscribed.set()
 
     def come_back(self, port: int) -> None:
-        """Connect; the gateway must be there, and stay until what is owed was sent again."""
+        """Connect; the gateway must be there, and stay until what is owed was sent again.
+
+        It may end a connection, to look up in a log that is far away what is sent again.
+        """
+        for _ in range(COMES_BACK_MAX):
+            if self._has_come_back(port):
+                return
+        raise AuditError(f"{self.name} is disconnected each time that it comes back")
+
+    def _has_come_back(self, port: int) -> bool:
         self.client.loop_stop()
         self.client._reset_sockets()  # it leaves them to the collector
         self._has_sent_again = False
+        self._accepted.clear()
         self.client.connect("127.0.0.1", port)
         self.client.loop_start()
-        _wait_until(self.client.is_connected, f"{self.name} does not connect")
-        _wait_until(lambda: self._has_sent_again or not self.waiting, f"{self.name} waits")
+        _wait_until(self._accepted.is_set, f"{self.name} does not connect")
+        _wait_until(
+            lambda: self._has_sent_again or not self.waiting or not self.client.is_connected(),
+            f"{self.name} waits",
+        )
+        return self._has_sent_again or not self.waiting
 
     def subscribe(self) -> None:
         assert self._received is not None
@@ -159,6 +180,7 @@ class PahoClient:
             if self._was_connected and not flags.session_present:
                 self._audit.fail(f"{self.name}: its session is lost")
             self._was_connected = True
+            self._accepted.set()
 
     def _on_publish(self, _client: Any, _data: Any, mid: int, _code: Any, _properties: Any) -> None:
         self._told.add(mid)
@@ -263,7 +285,7 @@ class SessionKills:
             away = self._away()
             if kind == "start":
                 self._paho_come_back()
-                timer = threading.Timer(self._chance.uniform(0, 0.1), process.kill)
+                timer = threading.Timer(self._chance.uniform(0, 0.1), _kill_all, [process])
                 timer.start()
                 self._come_back(away)
                 self._play(self._chance.uniform(0, 0.1))
@@ -287,7 +309,7 @@ class SessionKills:
                     self._disk.cut_power()
                     self._wait(AFTERMATH_S)
                 if kind != "stop" and (kind in (*KINDS, POWER) or self._chance.random() < 0.5):
-                    process.kill()
+                    _kill_all(process)
         self._all_away()
         if kind == POWER and self._disk is not None:
             self._disk.unmount()
@@ -299,9 +321,10 @@ class SessionKills:
 
     def _kill_workers(self, process: MotelogProcess) -> None:
         for _ in range(self._chance.randint(1, WORKERS_KILLED_MAX)):
+            # There is always one that takes connections: paho does not come back in vain.
+            self._play_until_ready(process)
             victim = self._one_worker(process)
             victim.kill()
-            # Its address takes no more connections, so that paho does not come back in vain.
             psutil.wait_procs([victim], DRAINED_WITHIN_S)
             self._play(self._chance.uniform(0.1, LOAD_S_MAX), is_coming_back=True)
 
@@ -320,22 +343,24 @@ class SessionKills:
             self._play(PAUSE_S)
         finally:
             worker.resume()
-        # It ends the connections of those who have come meanwhile: paho must not be among them.
+        # It ends the connections of those who have come meanwhile, and refuses others until its new
+        # run has begun: paho must not be among them.
         end = time.monotonic() + PAUSE_S
         while LOST not in process.output() and time.monotonic() < end:
             self._play(0.1)
+        self._play(BEGINS_S)
         self._is_paused = False
         self._play(LOAD_S_MAX, is_coming_back=True)
 
+    def _play_until_ready(self, process: MotelogProcess) -> None:
+        deadline = time.monotonic() + DRAINED_WITHIN_S
+        while not is_ready(process):
+            if time.monotonic() > deadline:
+                raise AuditError("a gateway process does not come back")
+            self._play(0.2, is_coming_back=True)
+
     def _one_worker(self, process: MotelogProcess) -> psutil.Process:
-        found: list[int] = []
-
-        def is_found() -> bool:
-            found[:] = workers_of(process.pid).values()
-            return bool(found)
-
-        _wait_until(is_found, "no gateway process is started")
-        return psutil.Process(self._chance.choice(sorted(found)))
+        return psutil.Process(self._chance.choice(sorted(workers_of(process.pid).values())))
 
     def end(self) -> str:
         """Have everything delivered that was published; return what came more than once."""
@@ -351,6 +376,8 @@ class SessionKills:
                     missing += self._lagging(process.admin)
                     raise AuditError("lost: " + "; ".join(missing))
                 for one in self._clients():
+                    if one.is_away:  # so that what it sends again is looked up
+                        self._connect(one)
                     one.session.holds_back = False
                     one.session.acknowledge()
                     one.flush()
@@ -436,6 +463,9 @@ class SessionKills:
                 connack = client.connect(address)
         if connack is None:
             return  # killed meanwhile
+        if connack.reason_code in UNAVAILABLE and self._is_paused:
+            client.break_off()  # it comes again
+            return
         if connack.reason_code:
             raise AuditError(f"{name} is refused: {connack.reason_code:#x}")
         if name in self._known and not connack.session_present:
@@ -539,6 +569,18 @@ class SessionKills:
                     one.readable()
             if left <= 0:
                 return
+
+
+def _kill_all(process: MotelogProcess) -> None:
+    """Kill a server with its gateway processes, which would tell clients that the broker is away.
+
+    A client whose publish is refused then would not send it again, as the broker may have it.
+    """
+    victims = [psutil.Process(pid) for pid in workers_of(process.pid).values()]
+    for victim in victims:
+        with suppress(psutil.NoSuchProcess):
+            victim.kill()
+    process.kill()
 
 
 def _wait_until(condition: Callable[[], bool], otherwise: str) -> None:

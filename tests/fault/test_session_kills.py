@@ -1,7 +1,7 @@
 """A gateway with persistent sessions that is killed loses nothing that it has acknowledged.
 
-Some rounds are in the suite; MOTELOG_SESSION_KILLS sets how many. 200 are a command of their own:
-python -m tests.fault.session_kills.
+Some rounds are in the suite; MOTELOG_SESSION_KILLS sets how many, MOTELOG_WORKER_KILLS how many are
+with several gateway processes. 200 are a command of their own: python -m tests.fault.session_kills.
 """
 
 from __future__ import annotations
@@ -11,10 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.fault.session_kills import KINDS, POWER, power_rounds, rounds
+from tests.fault.session_kills import KINDS, POWER, WORKER_KINDS, power_rounds, rounds
 from tests.support.delivery_audit import Audit, AuditError, Received
 from tests.support.loop_disk import NotPermittedError
 
+WORKER_ROUNDS = int(os.environ.get("MOTELOG_WORKER_KILLS", "1"))
 ROUNDS = int(os.environ.get("MOTELOG_SESSION_KILLS", "8"))
 SEED = 3
 
@@ -40,6 +41,15 @@ def test_sessions_outlive_a_power_cut_where_acknowledgements_wait_for_the_disk(
     assert [one.kind for one in done] == [POWER]
     assert len(said) == 1
     assert done[0].acknowledged > 0
+
+
+@pytest.mark.timeout(120 + 40 * WORKER_ROUNDS)
+def test_sessions_outlive_kills_of_single_gateway_processes(tmp_path: Path) -> None:
+    said: list[str] = []
+    done = list(rounds(tmp_path, SEED, WORKER_ROUNDS, note=said.append, workers=2))
+    assert len(said) == 1
+    assert {one.kind for one in done} == set(WORKER_KINDS[:WORKER_ROUNDS])
+    assert sum(one.acknowledged for one in done) > 0
 
 
 def received(qos: int, *, joined_at: tuple[int, int] | None = None) -> tuple[Received, Audit]:

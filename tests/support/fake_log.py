@@ -145,7 +145,7 @@ class FakeLog:
 
     def find_queue(self, name: str) -> QueueHandle | None:
         topic, _, queue_id = name.rpartition("/")
-        is_there = (topic, int(queue_id)) in self.records
+        is_there = queue_id.isdecimal() and (topic, int(queue_id)) in self.records
         return self.queue_tail(topic, int(queue_id)) if is_there else None
 
     def on_topic_created(self, listener: Callable[[str], None]) -> None:
@@ -186,6 +186,9 @@ class FakeLog:
 
     def on_settled(self, listener: Callable[[Settled], None]) -> None:
         self._settled.append(listener)
+
+    def fence(self, run: Callable[[], int]) -> None:
+        pass
 
     def settle_soon(self) -> None:
         self.settle_requests += 1

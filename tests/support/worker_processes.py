@@ -7,8 +7,11 @@ from __future__ import annotations
 
 import time
 from contextlib import suppress
+from http.client import OK, HTTPConnection
 
 import psutil
+
+from motelog.testing import MotelogProcess
 
 _WITHIN_S = 15.0
 
@@ -22,6 +25,16 @@ def workers_of(server: int) -> dict[str, int]:
             if module == "motelog.workers.worker":
                 found[name] = child.pid
     return found
+
+
+def is_ready(server: MotelogProcess) -> bool:
+    """Return whether the server says that all its processes take work."""
+    connection = HTTPConnection(*server.admin, timeout=_WITHIN_S)
+    try:
+        connection.request("GET", "/health/ready")
+        return connection.getresponse().status == OK
+    finally:
+        connection.close()
 
 
 def worker_at(server: int, client: tuple[str, int]) -> str | None:

@@ -94,6 +94,7 @@ class Part:
         "is_over",
         "items",
         "over",
+        "run",
         "ticket",
     )
 
@@ -107,8 +108,10 @@ class Part:
         self.is_alone = False
         #: Whether it is one message that waits until it is due: no batch may have it.
         self.is_delayed = False
-        #: The part of the same append that must be stored before this one.
+        #: The part of the same append that must be stored before this one, and the gateway's run
+        #: by which it counts.
         self.after: Part | None = None
+        self.run = 0
         self.is_over = False
         self.error: MotelogError | None = None
         self.over: trio.Event | None = None
@@ -141,6 +144,7 @@ class Appends:
         self._waiting_bytes_max = waiting_bytes_max
         self._hold = hold
         self._tell_settled: Callable[[Settled], None] = _tell_nobody
+        self._run: Callable[[], int] = _the_only_run
         self._unsettled: deque[RemoteTicket] = deque()
         self._waiting_bytes = 0
         #: Queues with something to send that no task sends yet, and whether one is going to.
@@ -152,6 +156,10 @@ class Appends:
     def on_settled(self, listener: Callable[[Settled], None]) -> None:
         """Call ``listener`` with the tickets that settle."""
         self._tell_settled = listener
+
+    def fence(self, run: Callable[[], int]) -> None:
+        """Give up what waits behind marks when ``run`` has become another."""
+        self._run = run
 
     def close(self) -> None:
         """Tell nobody any more."""
@@ -187,8 +195,8 @@ class Appends:
             self._waiting_bytes += part.body_bytes
             if place.topic in GATEWAY_TOPICS:
                 state = part
-            else:
-                part.after = state
+            elif state is not None:
+                part.after, part.run = state, self._run()
             queue = place.queue
             if queue is not None:
                 self.queue_part(queue, part)
@@ -244,10 +252,13 @@ class Appends:
             after = queue.parts[0].after
             if after is not None:
                 await after.wait_over()
-                if after.error is not None:
-                    self.refuse([queue.parts.popleft()], after.error)
+                error = after.error
+                if error is None and queue.parts[0].run != self._run():
+                    error = BrokerError(ResponseCode.SYSTEM_BUSY, "its marks do not count any more")
+                if error is not None:
+                    self.refuse([queue.parts.popleft()], error)
                     continue
-            parts = _take(queue.parts)
+            parts = _take(queue.parts, self._run())
             error = await self._send(queue, parts)
             if isinstance(error, BrokerError) and len(parts) > 1:
                 # The broker has taken none of it. One append must not fail for another's fault.
@@ -344,11 +355,11 @@ class Appends:
             self._tell_settled(settled)
 
 
-def _take(waiting: deque[Part]) -> list[Part]:
+def _take(waiting: deque[Part], run: int) -> list[Part]:
     """Return what goes into the next send: the first part, and what fits behind it."""
     parts = [waiting.popleft()]
     body_bytes, count = parts[0].body_bytes, len(parts[0].items)
-    while waiting and not parts[0].is_alone and _may_share(waiting[0]):
+    while waiting and not parts[0].is_alone and _may_share(waiting[0], run):
         body_bytes += waiting[0].body_bytes
         count += len(waiting[0].items)
         if body_bytes > SEND_BYTES_MAX or count > SEND_COUNT_MAX:
@@ -357,15 +368,22 @@ def _take(waiting: deque[Part]) -> list[Part]:
     return parts
 
 
-def _may_share(part: Part) -> bool:
+def _may_share(part: Part, run: int) -> bool:
     after = part.after
-    return not part.is_alone and (after is None or (after.is_over and after.error is None))
+    if after is None:
+        return not part.is_alone
+    return not part.is_alone and after.is_over and after.error is None and part.run == run
 
 
 # Few publishers write most messages of a moment.
 @lru_cache(maxsize=65_536)
 def _born_host_property(host: bytes) -> bytes:
     return f"{BORN_HOST}{NAME_END}{format_address(*decode_host(host))}{VALUE_END}".encode()
+
+
+def _the_only_run() -> int:
+    """Stand in for a gateway that has told of no other."""
+    return 0
 
 
 def _tell_nobody(settled: Settled) -> None:

@@ -441,6 +441,22 @@ def test_qos_2_message_is_stored_once_over_reconnects_and_restarts() -> None:
     assert len(stage.stored()) == 2
 
 
+def test_qos_2_message_that_created_its_topic_is_stored_once_over_a_restart(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    stage = Stage()
+    connect(stage, 1)
+    # While a topic is being created elsewhere, no queue has a name yet.
+    monkeypatch.setattr(stage.log, "describe", lambda _: "t/not known yet")
+    stage.turn((1, exactly_once(b"a", 5)))
+    monkeypatch.undo()
+    stage = restart(stage)
+    assert connect(stage, 1)
+    stage.turn((1, exactly_once(b"a", 5, dup=True)))
+    assert stage.sent(1) == [b"\x50\x02\x00\x05"]
+    assert len(stage.stored()) == 1
+
+
 def test_mark_without_its_message_does_not_lose_it() -> None:
     """The gateway died between the two: nothing was answered, so the client sends it again."""
     stage = Stage()

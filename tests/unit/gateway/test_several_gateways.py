@@ -9,7 +9,7 @@ import pytest
 from motelog.core.errors import MotelogError, StoreFullError
 from motelog.core.net.reactor_types import CloseReason
 from motelog.core.topic_names import MQTT_SESSION_TOPIC
-from motelog.gateway.claims import WAIT_MS_MAX
+from motelog.gateway.claims import TOPICS_MS_MAX, WAIT_MS_MAX
 from motelog.gateway.config import GatewayConfig
 from motelog.gateway.mqtt.connect import encode_connect
 from motelog.gateway.mqtt.disconnect import encode_disconnect
@@ -378,7 +378,7 @@ def test_gateway_that_was_taken_for_lost_drops_its_clients_and_begins_again(
     assert fleet.connected("b", 2)
     assert wills(fleet) == 1
     fleet.stages["a"] = still
-    still.clients._ticked_ms = fleet.clock.monotonic_ms()  # it was cut off: it did not stand still
+    still.journal._ticked_ms = fleet.clock.monotonic_ms()  # it was cut off: it did not stand still
     still.turn((1, frame("t/1", b"late")))
     fleet.settle()
     assert still.packets(1)[-1] == b"\xe0\x01\x89"
@@ -402,7 +402,7 @@ def test_claims_wait_for_no_view_that_is_being_made_again() -> None:
     fleet.connect("b", 3, "other")
     fleet.settle()
     assert fleet["b"].sent(3)[0][3] == 0x88
-    fleet.clock.advance(WAIT_MS_MAX)
+    fleet.jump(WAIT_MS_MAX)
     fleet.tick()
     [connack] = [packet for packet in fleet["b"].sent(2) if packet[0] == 0x20]
     assert connack[3] == 0x88  # where its claim lies is not known any more
@@ -431,6 +431,41 @@ def test_gateway_that_has_stood_still_takes_nothing_from_its_clients_any_more() 
     fleet.tick()
     assert not any(stage.journal.is_over for stage in fleet.stages.values())
     assert fleet.connected("a", 3)
+
+
+def test_client_comes_back_when_the_topics_of_its_session_are_known(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    fleet = Fleet("a", "b")
+    fleet.connected("a", 1)
+    subscribe(fleet, "a", 1)
+    publish(fleet, "a", b"one")
+    fleet.tick()
+    find, unknown = fleet.log.find_queue, {"t"}  # b has not found the topic yet
+    monkeypatch.setattr(
+        fleet.log, "find_queue", lambda name: None if unknown & {name[:1]} else find(name)
+    )
+    monkeypatch.setattr(fleet["b"].delivery._queues, "_numbers", {})
+    fleet.connect("b", 2)
+    fleet.tick()
+    assert fleet["b"].packets(2) == []
+    unknown.clear()
+    fleet.tick()
+    assert [packet[0] for packet in fleet["b"].packets(2)] == [0x20, 0x3A]
+
+
+def test_topics_that_are_not_found_keep_a_client_waiting_for_seconds_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    fleet = Fleet("a", "b")
+    fleet.connected("a", 1)
+    monkeypatch.setattr(fleet["b"].delivery, "knows_queues", lambda _: False)
+    fleet.connect("b", 2)
+    for _ in range(TOPICS_MS_MAX // 1000 - 1):
+        fleet.tick()
+        assert fleet["b"].packets(2) == []
+    fleet.tick()
+    assert fleet["b"].packets(2)[0][0] == 0x20
 
 
 def test_will_of_a_passing_session_is_published_by_the_gateway_that_was_taken_for_lost() -> None:
@@ -463,6 +498,23 @@ def test_two_gateways_of_one_name_do_not_end_each_other_for_ever(
     assert [stage.journal._run for stage in (first, second)] == runs
     assert fleet.connected("other", 2)
     assert fleet.connected("a", 3)
+
+
+def test_answers_to_a_client_that_has_gone_are_not_sent_to_one_that_is_parked() -> None:
+    fleet = Fleet("a", "b", config=GatewayConfig(receive_maximum=1))
+    fleet.connected("a", 1)
+    stage = fleet["a"]
+    stage.turn((1, frame("t/1", b"one", 2, 1)))
+    stage.sent(1)
+    fleet.log.settles_at_once = False
+    # PUBREL, and more than Receive Maximum behind it: the client is disconnected.
+    stage.turn(
+        (1, b"\x62\x02\x00\x01"), (1, frame("t/1", b"2", 2, 2)), (1, frame("t/1", b"3", 2, 3))
+    )
+    stage.sent(1)
+    fleet.connect("a", 1, "other")
+    fleet.log.settle()
+    assert stage.sent(1) == []
 
 
 def test_connect_that_waits_too_long_is_refused() -> None:
@@ -555,7 +607,7 @@ def test_will_that_is_due_while_its_client_comes_back_is_published_once(
     fleet.connected("b", 1, will=LATE_GOODBYE)
     fleet.lose("b", 1)
     fleet.settle()
-    fleet.clock.advance(5000)
+    fleet.jump(5000)
     fleet.log.now_ms = fleet.clock.now_ms()
     if is_claimed_first:
         fleet["a"].clients.tick()

@@ -367,6 +367,33 @@ async def test_without_its_mark_a_message_is_not_sent(
         assert [error is None for error in stage.errors()] == [True, False, True]
 
 
+async def test_what_waits_behind_marks_of_a_run_that_is_over_is_given_up(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    async with appending() as stage:
+        runs = [1]
+        stage.appends.fence(lambda: runs[-1])
+        stage.places.append(Place("MQTT_SESSION", 0))
+        stage.places[3].queue = RemoteQueue(MessageQueue("MQTT_SESSION", "a", 9))
+        stage.append((0, b"before"))
+        stage.append((3, b"mark"), (0, b"marked"), (1, b"marked too"))
+        await trio.testing.wait_all_tasks_blocked()
+        runs.append(2)
+        stage.append((0, b"without a mark"))
+        await stage.over()
+        stage.append((3, b"new mark"), (0, b"of the new run"))
+        await stage.over()
+        bodies = [body for _, bodies in stage.client.sent for body in bodies]
+        assert set(bodies) == {
+            b"before",
+            b"mark",
+            b"without a mark",
+            b"new mark",
+            b"of the new run",
+        }
+        assert [error is None for error in stage.errors()] == [True, False, True, True]
+
+
 async def test_publisher_s_address_is_a_property_unless_there_is_no_room(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
