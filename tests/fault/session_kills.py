@@ -69,7 +69,7 @@ WORKERS_KILLED_MAX = 3
 #: Longer than the others wait for a process that says nothing.
 PAUSE_S = 8.0
 #: What the process says when it hears that.
-LOST = "other gateways count this one as lost"
+LOST = "as lost: its clients are disconnected"
 #: What it answers to a client that comes before it has begun again.
 UNAVAILABLE = (3, 0x88)
 #: How long it may take to begin again.
