@@ -121,6 +121,11 @@ class Gateway:
         self._tick()
         self.stage.turn()
 
+    def deliver(self) -> None:
+        """Deliver what a turn's own slice has left over, as the server does."""
+        while self.stage.delivery.deliver(self.stage.clock.now_ms()):
+            pass
+
     def _tick(self) -> None:
         """Do what the gateway does each second."""
         while self.stage.clients.tick():
@@ -216,6 +221,7 @@ class Peer:
 
     def received(self) -> bytes:
         """Take what came, as it came."""
+        self.gateway.deliver()
         return b"".join(self.gateway.stage.output.sent.pop(self.number, []))
 
     def packets(self) -> list[Packet]:
