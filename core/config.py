@@ -212,7 +212,7 @@ class _Loader:
                 continue
             if key not in table:
                 unit = _unit_at(field.type, (key,))
-                self._report((*path, key), "missing", _describe(field.type, unit))
+                self._report((*path, key), "missing", describe(field.type, unit))
             values[field.name] = _stand_in(field.type)
         try:
             return kind(**values)
@@ -245,7 +245,7 @@ class _Loader:
         except (msgspec.ValidationError, ValueError):
             close = difflib.get_close_matches(str(value), _choices(kind), n=1)
             nearest = json.dumps(close[0]) if close else None
-            self._report(path, f"{_show(value)} is not accepted", _describe(kind, unit), nearest)
+            self._report(path, f"{_show(value)} is not accepted", describe(kind, unit), nearest)
             return _stand_in(kind)
         refusal = self._check(path, leaf) if self._check is not None else None
         if refusal is not None:
@@ -414,7 +414,8 @@ def _choices(kind: Any) -> list[str]:
             return []
 
 
-def _describe(kind: Any, unit: Unit | None) -> str:
+def describe(kind: Any, unit: Unit | None) -> str:
+    """Return in words what a key of this type and unit takes."""
     text = _describe_info(inspect.type_info(kind))
     return text if unit is None else f'{unit.name}: {text}, or a text such as "{unit.example}"'
 

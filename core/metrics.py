@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final
 
@@ -68,6 +68,10 @@ class Shown:
     labels: Mapping[str, str] = field(default_factory=dict)
     unit: float = 1
     bounds: tuple[float, ...] = ()
+
+    def labelled(self, *values: str) -> Shown:
+        """Return the same with other values of its labels."""
+        return replace(self, labels=dict(zip(self.labels, values, strict=True)))
 
 
 def counter(family: str, help_text: str, /, **labels: str) -> Shown:

@@ -89,7 +89,7 @@ class NameServer:
         listener = open_listener(self._config.listen)
         self._address = listener.getsockname()[:2]
         server = RemotingServer(
-            self._processors(),
+            self.processors(),
             connections_max=self._config.connections_max,
             frame_bytes_max=self._config.frame_bytes_max,
             idle_s_max=self._config.idle_s_max,
@@ -113,7 +113,8 @@ class NameServer:
     def _connection_closed(self, connection: Connection) -> None:
         _log_dropped("closed its connection", self.routes.close_owner(connection))
 
-    def _processors(self) -> dict[int, Processor]:
+    def processors(self) -> dict[int, Processor]:
+        """Return what is done at which request code."""
         return {
             RequestCode.REGISTER_BROKER: self._register,
             RequestCode.UNREGISTER_BROKER: self._unregister,

@@ -6,7 +6,7 @@ Owns: StoreConfig. Must not touch: the environment, files.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Literal
+from typing import Final, Literal
 
 import msgspec
 
@@ -153,11 +153,11 @@ class StoreConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
                 " are",
                 ("commitlog_file_bytes",),
             )
-        for name, (low, high) in _BETWEEN.items():
+        for name, (low, high) in BETWEEN.items():
             value = getattr(self, name)
             if not low <= value <= high:
                 yield SectionFault(f"{value} does not lie in [{low}, {high}]", (name,))
-        for name, low in _AT_LEAST.items():
+        for name, low in AT_LEAST.items():
             value = getattr(self, name)
             if value < low:
                 yield SectionFault(f"must be at least {low}, and is {value}", (name,))
@@ -175,7 +175,8 @@ class StoreConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
             yield SectionFault(str(exc), ("delay_levels",))
 
 
-_AT_LEAST = {
+#: Key -> its least value.
+AT_LEAST: Final = {
     "commitlog_files_mapped_max": 1,
     "flush_interval_ms": 1,
     "flush_timeout_ms": 1,
@@ -195,7 +196,8 @@ _AT_LEAST = {
     "cleanup_files_max": 1,
     "cleanup_pause_ms": 1,
 }
-_BETWEEN = {
+#: Key -> its least and its largest value.
+BETWEEN: Final = {
     "consume_queue_file_units": (1, 1 << 26),
     "message_bytes_max": (1, 1 << 30),
     "index_slots": (1, 1 << 26),

@@ -255,6 +255,22 @@ async def test_the_tools_show_the_broker(
         assert columns[5:] == ["3", "3"]
 
 
+@pytest.mark.parametrize(
+    "version", [VERSION_5, pytest.param(VERSION_4, marks=pytest.mark.java_all)]
+)
+async def test_the_program_of_the_reference_sends_and_reads(tmp_path: Path, version: str) -> None:
+    async with started_stack(tmp_path) as stack:
+        java = partial(java_command, version, "QuickStart", stack.namesrv_address)
+        command = await trio.to_thread.run_sync(java)
+        with trio.fail_after(DEADLINE_S):
+            done = await trio.run_process(command, capture_stdout=True, capture_stderr=True)
+        # The client of 4.9 logs to standard output.
+        assert done.stdout.decode().splitlines().count("21.5") == 1
+        offsets = stack.broker.tables.offsets
+        committed = [offsets.query("reports", "telemetry", queue_id) or 0 for queue_id in range(4)]
+        assert sorted(committed) == [0, 0, 0, 1]
+
+
 async def run_tool(version: str, home: Path, command: str, *arguments: str) -> str:
     """Run one of RocketMQ's command line tools; return what it printed."""
     configuration = home / "conf" / "logback_tools.xml"  # the tools of 4.9 fail without it

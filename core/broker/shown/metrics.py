@@ -87,7 +87,8 @@ BROKER_METRICS: Final[Mapping[str, Shown]] = {
         "store_disk_reserve_bytes", "What must stay free: with less, appends are refused."
     ),
     "store_dispatch_behind_bytes_now": gauge(
-        "store_dispatch_behind_bytes", "Log that no index file has yet."
+        "store_dispatch_behind_bytes",
+        "Log that no index file has yet. Queues and readers are never behind.",
     ),
     "store_sync_behind_bytes_now": gauge(
         "store_sync_behind_bytes", "Log that may not be on the disk yet."
@@ -101,18 +102,33 @@ BROKER_METRICS: Final[Mapping[str, Shown]] = {
 }
 
 
+#: What is shown of topics and groups by name; the labels' values come with each reading.
+TOPIC_METRICS: Final[Mapping[str, Shown]] = {
+    shown.family: shown
+    for shown in (
+        counter("topic_put_messages", "Messages appended to the busiest topics.", topic=""),
+        counter("topic_put_bytes", "Bytes of their records.", topic=""),
+        counter("group_got_messages", "Messages that busy groups have pulled.", group="", topic=""),
+        counter("group_got_bytes", "Bytes of their records.", group="", topic=""),
+        gauge("group_lag_messages", "Messages not confirmed yet.", group="", topic=""),
+        gauge("group_lag_seconds", "Age of the oldest of them.", 0.001, group="", topic=""),
+    )
+}
+
+
 def topics_by_name(stats: BrokerStats) -> Iterator[Reading]:
     """Yield what the busiest topics were put, and what busy groups have got of topics."""
-    for name, (_, messages, put_bytes) in nlargest(NAMED_MAX, stats.puts(), key=_messages):
-        topic = {"topic": name[0]}
-        shown = counter("topic_put_messages", "Messages appended to the busiest topics.", **topic)
-        yield Reading(shown, messages)
-        yield Reading(counter("topic_put_bytes", "Bytes of their records.", **topic), put_bytes)
+    for (topic, *_), (_, messages, put_bytes) in nlargest(NAMED_MAX, stats.puts(), key=_messages):
+        yield _reading("topic_put_messages", messages, topic)
+        yield _reading("topic_put_bytes", put_bytes, topic)
     for name, (_, messages, got_bytes) in nlargest(NAMED_MAX, stats.gets(), key=_messages):
-        labels = {"group": name[1], "topic": name[0]}
-        shown = counter("group_got_messages", "Messages that busy groups have pulled.", **labels)
-        yield Reading(shown, messages)
-        yield Reading(counter("group_got_bytes", "Bytes of their records.", **labels), got_bytes)
+        topic, group = name
+        yield _reading("group_got_messages", messages, group, topic)
+        yield _reading("group_got_bytes", got_bytes, group, topic)
+
+
+def _reading(family: str, value: float, *labels: str) -> Reading:
+    return Reading(TOPIC_METRICS[family].labelled(*labels), value)
 
 
 def _messages(item: tuple[Key, Sequence[int]]) -> int:
@@ -135,13 +151,11 @@ def lag_by_group(offsets: ConsumerOffsets, reader: StoreReader, now_ms: int) -> 
         count = sum(reader.max_offset(topic, at) - begin for at, begin in behind.items())
         lags.append((count, group, topic, behind))
     for count, group, topic, behind in nlargest(NAMED_MAX, lags, key=itemgetter(0)):
-        labels = {"group": group, "topic": topic}
-        yield Reading(gauge("group_lag_messages", "Messages not confirmed yet.", **labels), count)
+        yield _reading("group_lag_messages", count, group, topic)
         with suppress(NotInMemoryError, StoreError):
             times = [
                 reader.store_timestamp(topic, queue_id, begin, may_wait=False)
                 for queue_id, begin in behind.items()
             ]
             lag_ms = max((now_ms - stored_ms for stored_ms in times if stored_ms >= 0), default=0)
-            shown = gauge("group_lag_seconds", "Age of the oldest of them.", 0.001, **labels)
-            yield Reading(shown, max(lag_ms, 0))
+            yield _reading("group_lag_seconds", max(lag_ms, 0), group, topic)

@@ -48,7 +48,10 @@ def bench(
     subscribers: Annotated[int, typer.Option(min=1, help="Subscribers of fanout.")] = 100,
     window: Annotated[int, typer.Option(min=1, help="Messages in flight per publisher.")] = 20,
     names: Annotated[
-        int, typer.Option(min=0, help="Topic names of pub in all. [default: one each]")
+        int,
+        typer.Option(
+            min=0, show_default=False, help="Topic names of pub in all. [default: one each]"
+        ),
     ] = 0,
     qos: Annotated[int, typer.Option("--qos", "-q", min=0, max=2, help="0, 1 or 2.")] = 1,
     payload_bytes: Annotated[int, typer.Option("--bytes", min=16, help="Payload bytes.")] = 64,

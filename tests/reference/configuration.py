@@ -1,0 +1,147 @@
+"""docs/reference/configuration.md: each section and key, from the Structs and their docstrings.
+
+Owns: that page's text, how a default is written. Must not touch: what a key means.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import json
+import textwrap
+from collections.abc import Iterator
+from typing import Annotated, Any, Final
+
+import msgspec
+from msgspec.inspect import (
+    FloatType,
+    IntType,
+    StructType,
+    Type,
+    UnionType,
+    VarTupleType,
+    type_info,
+)
+from msgspec.structs import FieldInfo
+
+from motelog.config import MotelogConfig
+from motelog.core.config import describe
+from motelog.core.store.config import AT_LEAST, BETWEEN, StoreConfig
+from motelog.core.units import Unit, unit_of
+from tests.reference.markdown import prose, table
+
+_HEAD: Final = """\
+# Configuration
+
+Each section and key of the file that `motelog up --config FILE` reads, with its default and the
+reason. The file is TOML. `motelog config check FILE` names everything that is wrong with one,
+each fault with its line.
+
+**Units.** A key whose name has `bytes`, `ms`, `s` or `hours` in it takes a plain number of these,
+or a text with a unit: `"64MiB"`, `"1GB"` (powers of 1024 and of 1000), `"500ms"`, `"30s"`,
+`"15m"`, `"72h"`, `"7d"`.
+
+**Environment.** A variable counts more than the file, for `motelog up`, `motelog dev` and
+`motelog config check`. Its name is `MOTELOG__SECTION__KEY`, in capitals, with two underscores
+where the name of the section has a dot. Its value is written without quotes; arrays and tables
+are written as in TOML:
+
+```sh
+MOTELOG__BROKER__STORE__FLUSH=sync
+MOTELOG__BROKER__STORE__RETENTION_HOURS=7d
+MOTELOG__BROKER__NAMESRV='["10.0.0.1:9876", "10.0.0.2:9876"]'
+MOTELOG__GATEWAY__TOPIC_MAP='[{filter = "site/+/#", queue_topic = "site"}]'
+```
+
+A section or key that does not exist is a fault. Other variables that begin with `MOTELOG_` have
+no effect, which the three commands say, with the variable that may be meant.
+
+This page is written by `python -m tests.reference`.
+"""
+
+
+def page() -> str:
+    return "\n".join([_HEAD, *_section(MotelogConfig, (), "", is_array=False)])
+
+
+def _section(
+    kind: type[msgspec.Struct], path: tuple[str, ...], why: str, *, is_array: bool
+) -> Iterator[str]:
+    """Yield the heading and the table of a section, then the sections below it.
+
+    ``why`` is what the section that it is in says of it.
+    """
+    name = ".".join(path)
+    yield f"## [[{name}]]" if is_array else f"## [{name}]" if name else "## Above all sections"
+    yield ""
+    parts = (why, *(inspect.getdoc(kind) or "").split("\n\n"))
+    yield from (f"{prose(part)}\n" for part in parts if part)
+    if not is_array:
+        yield f"Variables: `{'__'.join(('MOTELOG', *path, 'KEY')).upper()}`.\n"
+    docstrings = _docstrings(kind)
+    below = []
+    rows = []
+    for field in msgspec.structs.fields(kind):
+        section = _struct_of(type_info(field.type))
+        if section is not None:
+            below.append((field, section.cls))
+            continue
+        key, unit = field.encode_name, _unit_of(field)
+        takes = describe(_bounded(field) if kind is StoreConfig else field.type, unit)
+        rows.append((f"`{key}`", takes, _default(field, unit), prose(docstrings[key])))
+    yield from table(("key", "takes", "default", "what and why"), rows)
+    for field, section_kind in below:
+        name, of_array = field.encode_name, isinstance(type_info(field.type), VarTupleType)
+        yield from _section(section_kind, (*path, name), docstrings[name], is_array=of_array)
+
+
+def _struct_of(info: Type) -> StructType | None:
+    """Return the section that a field is, is if it is there, or is an array of."""
+    match info:
+        case StructType():
+            return info
+        case VarTupleType():
+            return _struct_of(info.item_type)
+        case UnionType():
+            return next((part for part in info.types if isinstance(part, StructType)), None)
+        case _:
+            return None
+
+
+def _unit_of(field: FieldInfo) -> Unit | None:
+    is_number = isinstance(type_info(field.type), IntType | FloatType)
+    return unit_of(field.encode_name) if is_number else None
+
+
+def _bounded(field: FieldInfo) -> Any:
+    """Return the type of a key of the store, with the bounds that it checks itself."""
+    low, high = BETWEEN.get(field.name, (AT_LEAST.get(field.name), None))
+    return field.type if low is None else Annotated[field.type, msgspec.Meta(ge=low, le=high)]
+
+
+def _docstrings(kind: type[msgspec.Struct]) -> dict[str, str]:
+    """Return what stands below each key."""
+    (section,) = ast.parse(textwrap.dedent(inspect.getsource(kind))).body
+    assert isinstance(section, ast.ClassDef)
+    found = {}
+    for key, below in zip(section.body, section.body[1:], strict=False):
+        if isinstance(key, ast.AnnAssign) and isinstance(below, ast.Expr):
+            found[ast.unparse(key.target)] = str(ast.literal_eval(below.value))
+    return found
+
+
+def _default(field: FieldInfo, unit: Unit | None) -> str:
+    if field.default is msgspec.NODEFAULT:
+        return "**needed**"
+    value = field.default
+    text = f"`{json.dumps(value, ensure_ascii=False)}`"
+    spelled = _spelled(value, unit) if unit is not None and value else None
+    return f"{text} ({spelled})" if spelled is not None else text
+
+
+def _spelled(value: float, unit: Unit) -> str | None:
+    """Return a number in the largest unit that it is a whole number of; None if it is its own."""
+    for name, worth in reversed(list(unit.scale.items())):
+        if value % worth == 0:
+            return f"{int(value / worth)} {name}" if worth > 1 else None
+    return None

@@ -1,0 +1,197 @@
+"""docs/reference/rocketmq.md: which clients and requests of RocketMQ work.
+
+Owns: that page's text, what each request code does in words. Must not touch: which codes are
+served; the tables of broker and name server say that. The Java program is the one that is tested.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from textwrap import fill
+from typing import Final
+
+from motelog.core.broker.assembly import Processors, make_schedule, make_shared
+from motelog.core.broker.config import BrokerConfig
+from motelog.core.broker.tables.tables import Tables
+from motelog.core.clock import SystemClock
+from motelog.core.message import encode_host
+from motelog.core.namesrv.config import NamesrvConfig
+from motelog.core.namesrv.server import NameServer
+from motelog.core.remoting.codes import RequestCode
+from motelog.core.store.config import StoreConfig
+from motelog.core.store.message_store import MessageStore
+from tests.integration.test_ali_ons import PACKAGE
+from tests.reference.markdown import table
+from tests.support.java import PROJECT, VERSIONS
+
+_HEAD: Final = """\
+# RocketMQ clients and requests
+
+Motelog's name server and broker speak RocketMQ's remoting protocol, as release 4.9.8 does.
+RocketMQ's clients use them by their name server's address, by default 127.0.0.1:9876.
+
+This page is written by `python -m tests.reference`.
+
+## Clients
+
+{clients}
+Other clients of the remoting protocol should work as far as they use the requests below; nobody
+has tried them here.
+
+**What does not work**, whatever the client:
+
+- Transactional messages: the broker refuses the half message (NO_PERMISSION), so that nothing is
+  lost.
+- Request and reply (`producer.request`): the reply is not taken.
+- The clients of RocketMQ 5's gRPC protocol (`rocketmq-clients`), its proxy and POP consumers. The
+  classic clients of 5.x are those above.
+- Access keys and TLS: there is no access control yet, and everything listens on loopback alone.
+- Deleting a topic at the broker, resetting a group's offsets and changing the broker's settings.
+
+## From Java
+
+The ordinary client, from Maven's `org.apache.rocketmq:rocketmq-client`. It runs in the tests as
+it stands here:
+
+```java"""
+
+_MQTT: Final = """\
+The tag is the second level of the MQTT topic: an MQTT subscriber of `telemetry/dev42` gets what
+this producer sends, and the consumer gets what devices publish there
+([mqtt-mapping.md](../mqtt-mapping.md)).
+"""
+
+_JAVA: Final = ", ".join(VERSIONS)
+_CLIENTS: Final = (
+    (
+        "Java, `rocketmq-client`",
+        _JAVA,
+        "`DefaultMQProducer`: single, batch, asynchronous, oneway, compressed, delay levels;"
+        " messages found by key and both kinds of id. `DefaultMQPushConsumer`: concurrent and"
+        " orderly, by tags and by SQL92, retries. `DefaultLitePullConsumer`. `mqadmin"
+        " brokerStatus`, `clusterList`, `statsAll`",
+        "`tests/integration/test_java_client.py`",
+    ),
+    (
+        "JavaScript, `ali-ons`",
+        PACKAGE.partition("@")[2],
+        "Producer; push consumer with tags. It cannot create a topic by a message: make it first",
+        "`tests/integration/test_ali_ons.py`",
+    ),
+    (
+        "Python, `motelog`",
+        "this release",
+        f"Producers and pull consumers, also against Apache RocketMQ {_JAVA}",
+        "`tests/integration/test_apache_rocketmq.py`",
+    ),
+    (
+        "requests, byte by byte",
+        "JSON and binary headers",
+        "What such clients send, also what is wrong with it",
+        "`tests/integration/test_broker_protocol.py`",
+    ),
+)
+
+#: What a request is for. Broker first, then name server; each code that is served is here.
+_WHAT: Final = {
+    RequestCode.SEND_MESSAGE: "send a message",
+    RequestCode.SEND_MESSAGE_V2: "SEND_MESSAGE with short field names",
+    RequestCode.SEND_BATCH_MESSAGE: "send messages of one topic in a row",
+    RequestCode.CONSUMER_SEND_MSG_BACK: "give a message back: it comes later, or is a dead letter",
+    RequestCode.PULL_MESSAGE: "messages of a queue from an offset on; held until there are some",
+    RequestCode.LITE_PULL_MESSAGE: "PULL_MESSAGE of lite pull consumers",
+    RequestCode.QUERY_CONSUMER_OFFSET: "where a group has got to",
+    RequestCode.UPDATE_CONSUMER_OFFSET: "how far a group has got",
+    RequestCode.SEARCH_OFFSET_BY_TIMESTAMP: "the first offset at or behind a time",
+    RequestCode.GET_MAX_OFFSET: "the end of a queue",
+    RequestCode.GET_MIN_OFFSET: "the begin of a queue",
+    RequestCode.GET_EARLIEST_MSG_STORETIME: "the time of a queue's first message",
+    RequestCode.HEART_BEAT: "a client lives; its groups and subscriptions",
+    RequestCode.UNREGISTER_CLIENT: "a client leaves",
+    RequestCode.GET_CONSUMER_LIST_BY_GROUP: "the members of a group, for their rebalance",
+    RequestCode.LOCK_BATCH_MQ: "lock queues for an orderly consumer",
+    RequestCode.UNLOCK_BATCH_MQ: "unlock them",
+    RequestCode.CHECK_CLIENT_CONFIG: "whether a filter is one",
+    RequestCode.UPDATE_AND_CREATE_TOPIC: "make or change a topic",
+    RequestCode.GET_ALL_TOPIC_CONFIG: "all topics",
+    RequestCode.GET_TOPIC_CONFIG: "one topic",
+    RequestCode.GET_BROKER_CONFIG: "the broker's settings, by RocketMQ's names",
+    RequestCode.GET_BROKER_RUNTIME_INFO: "the broker's state (`brokerStatus`)",
+    RequestCode.QUERY_MESSAGE: "messages by key or unique id",
+    RequestCode.VIEW_MESSAGE_BY_ID: "a message by its offset id",
+    RequestCode.GET_ALL_CONSUMER_OFFSET: "where all groups have got to",
+    RequestCode.GET_ALL_DELAY_OFFSET: "how far delayed messages are delivered",
+    RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: "make or change a group",
+    RequestCode.DELETE_SUBSCRIPTIONGROUP: "delete a group",
+    RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: "all groups",
+    RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG: "one group",
+    RequestCode.GET_TOPIC_STATS_INFO: "begin, end and last time of a topic's queues",
+    RequestCode.GET_CONSUME_STATS: "how far a group is behind (`consumerProgress`)",
+    RequestCode.GET_CONSUMER_CONNECTION_LIST: "a group's consumers and their subscriptions",
+    RequestCode.GET_PRODUCER_CONNECTION_LIST: "a group's producers",
+    RequestCode.QUERY_TOPIC_CONSUME_BY_WHO: "the groups that read a topic",
+    RequestCode.VIEW_BROKER_STATS_DATA: "rates by topic and group (`statsAll`)",
+    RequestCode.REGISTER_BROKER: "a broker lives; its topics",
+    RequestCode.UNREGISTER_BROKER: "a broker leaves",
+    RequestCode.QUERY_DATA_VERSION: "whether the name server knows a broker's latest topics",
+    RequestCode.GET_ROUTEINFO_BY_TOPIC: "the brokers and queues of a topic",
+    RequestCode.GET_BROKER_CLUSTER_INFO: "the brokers and their clusters (`clusterList`)",
+    RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER: "all topics",
+    RequestCode.GET_TOPICS_BY_CLUSTER: "the topics of a cluster",
+    RequestCode.DELETE_TOPIC_IN_NAMESRV: "forget a topic's routes",
+    RequestCode.WIPE_WRITE_PERM_OF_BROKER: "have producers stay away from a broker",
+    RequestCode.ADD_WRITE_PERM_OF_BROKER: "producers may use it again",
+    RequestCode.PUT_KV_CONFIG: "put an entry into the key-value table (order topics)",
+    RequestCode.GET_KV_CONFIG: "get an entry",
+    RequestCode.DELETE_KV_CONFIG: "delete an entry",
+    RequestCode.GET_KVLIST_BY_NAMESPACE: "all entries of a namespace",
+}
+
+#: Requests that a broker sends to clients. It serves none of them.
+_TO_CLIENTS: Final = {
+    RequestCode.CHECK_TRANSACTION_STATE,
+    RequestCode.NOTIFY_CONSUMER_IDS_CHANGED,
+    RequestCode.RESET_CONSUMER_CLIENT_OFFSET,
+    RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT,
+    RequestCode.GET_CONSUMER_RUNNING_INFO,
+    RequestCode.CONSUME_MESSAGE_DIRECTLY,
+    RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT,
+}
+
+
+def page() -> str:
+    program = PROJECT / "src" / "main" / "java" / "QuickStart.java"
+    broker, namesrv = _broker_codes(), NameServer(NamesrvConfig()).processors()
+    others = set(RequestCode) - broker.keys() - namesrv.keys() - _TO_CLIENTS
+    absent = ", ".join(f"{code.name} ({code.value})" for code in sorted(others))
+    return "\n".join(
+        [
+            _HEAD.format(
+                clients="\n".join(table(("client", "tested with", "what", "by"), _CLIENTS))
+            ),
+            program.read_text(encoding="utf-8") + "```\n",
+            _MQTT,
+            "## What the broker answers\n",
+            *_served(broker),
+            "It tells the members of a group of changes by NOTIFY_CONSUMER_IDS_CHANGED (40).\n",
+            "## What the name server answers\n",
+            *_served(namesrv),
+            "## What neither answers\n",
+            "Any other request is answered with REQUEST_CODE_NOT_SUPPORTED (3). Among them:\n",
+            fill(f"{absent}.", 98, break_on_hyphens=False) + "\n",
+        ]
+    )
+
+
+def _served(codes: Iterable[int]) -> Iterator[str]:
+    served = map(RequestCode, sorted(codes))
+    return table(("code", "name", "what"), [(str(c.value), c.name, _WHAT[c]) for c in served])
+
+
+def _broker_codes() -> dict[int, object]:
+    """Return what a broker serves; its parts are made, and none is started."""
+    config, clock = BrokerConfig(store=StoreConfig(directory="never-made")), SystemClock()
+    host = encode_host("127.0.0.1", 10911)
+    store = MessageStore(config.store, store_host=host, clock=clock)
+    shared = make_shared(config, clock, store, Tables.of(config), store_host=host)
+    return dict(Processors.of(shared, make_schedule(config, store), port=10911).by_code())
