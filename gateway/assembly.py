@@ -163,7 +163,7 @@ def assemble(
         clock=clock,
     )
     operator = Operator(log, retained, clients, delivery, clock=clock, after=answers.after)
-    memory = Memory(output, clients, metrics, bytes_max=config.memory_max)
+    memory = Memory(output, clients, metrics, bytes_max=config.memory_bytes_max)
     return GatewayParts(
         connections, delivery, clients, answers, journal, listener, operator, rates, memory
     )

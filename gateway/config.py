@@ -168,7 +168,7 @@ class GatewayConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     output_bytes_max: PositiveInt = 1_048_576
     """Output queued for one connection before it is closed."""
 
-    memory_max: Annotated[int, msgspec.Meta(ge=0)] = 1_073_741_824
+    memory_bytes_max: Annotated[int, msgspec.Meta(ge=0)] = 1_073_741_824
     """Bytes that all connections together may hold: output that waits (what waits for many counts
     once), packets that have not come whole. Above, those that hold the most are closed first; it is
     looked at each second. 0: no limit."""

@@ -51,8 +51,8 @@ class Memory:
             excess_bytes -= size_bytes
             closed += 1
         logger.warning(
-            "connections hold more than gateway.memory_max, those that hold the most are closed"
-            " held_bytes=%d closed=%d",
+            "connections hold more than gateway.memory_bytes_max: those that hold the most are"
+            " closed held_bytes=%d closed=%d",
             held_bytes,
             closed,
         )

@@ -68,7 +68,7 @@ async def test_largest_password_and_payload_pass(gateway: Gateway, version: int)
 
 
 async def test_who_does_not_read_is_closed_when_all_hold_too_much(nursery: trio.Nursery) -> None:
-    config = GatewayConfig(listen="127.0.0.1:0", memory_max=50_000)
+    config = GatewayConfig(listen="127.0.0.1:0", memory_bytes_max=50_000)
     gateway = Gateway(config, FakeLog())
     await nursery.start(gateway.run)
     with trio.fail_after(30):

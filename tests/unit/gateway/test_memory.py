@@ -23,7 +23,7 @@ def held_by(stage: Stage, *sizes: int) -> None:
 def test_those_that_hold_the_most_are_closed_until_the_rest_fits(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    stage = Stage(GatewayConfig(memory_max=10_000))
+    stage = Stage(GatewayConfig(memory_bytes_max=10_000))
     held_by(stage, 3_000, 9_000, 2_000, 5_000)
     with caplog.at_level(logging.WARNING):
         stage.memory.tick()
@@ -32,7 +32,11 @@ def test_those_that_hold_the_most_are_closed_until_the_rest_fits(
     assert [c is not None for c in stage.connections[1:5]] == [True, False, True, True]
     assert stage.metrics.connections_held_bytes_now == 19_000
     assert (stage.metrics.connections_shed, stage.metrics.sessions_now) == (1, 3)
-    told = [record.getMessage() for record in caplog.records if "memory_max" in record.getMessage()]
+    told = [
+        record.getMessage()
+        for record in caplog.records
+        if "memory_bytes_max" in record.getMessage()
+    ]
     assert len(told) == 1
     assert "held_bytes=19000 closed=1" in told[0]
     stage.memory.tick()
@@ -41,7 +45,7 @@ def test_those_that_hold_the_most_are_closed_until_the_rest_fits(
 
 @pytest.mark.parametrize("bytes_max", [0, 19_000])
 def test_nobody_is_closed_within_the_limit(bytes_max: int) -> None:
-    stage = Stage(GatewayConfig(memory_max=bytes_max))
+    stage = Stage(GatewayConfig(memory_bytes_max=bytes_max))
     held_by(stage, 3_000, 9_000, 2_000, 5_000)
     stage.memory.tick()
     assert (stage.output.aborted, stage.output.closed) == ([], [])
