@@ -221,7 +221,6 @@ class Peer:
 
     def received(self) -> bytes:
         """Take what came, as it came."""
-        self.gateway.deliver()
         return b"".join(self.gateway.stage.output.sent.pop(self.number, []))
 
     def packets(self) -> list[Packet]:

@@ -80,6 +80,7 @@ def test_sessions_that_return_get_all_in_order_and_once(version: int) -> None:
 def take(peer: Peer, count: int) -> list[int]:
     """See the first messages above QoS 0 through, and leave those behind them without an answer."""
     found: list[int] = []
+    peer.gateway.deliver()
     while len(found) < count and (packets := peer.packets()):
         for packet in packets:
             if packet.type == PacketType.PUBLISH and packet.first_byte & 6 and len(found) < count:
@@ -90,6 +91,7 @@ def take(peer: Peer, count: int) -> list[int]:
                 else:
                     peer.answer(PacketType.PUBREC, message.packet_id)
                     peer.answer(PacketType.PUBCOMP, message.packet_id)
+        peer.gateway.deliver()
     return found
 
 

@@ -24,19 +24,13 @@ def retain(gateway: Gateway, *names: str, qos: int = 1, **more: Any) -> None:
     peer.drop()
 
 
-def settle(gateway: Gateway) -> None:
-    stage = gateway.stage
-    while stage.delivery.deliver(stage.clock.now_ms()):
-        pass
-
-
 def payloads(peer: Peer) -> list[bytes]:
-    settle(peer.gateway)
+    peer.gateway.deliver()
     return peer.payloads()
 
 
 def messages(peer: Peer) -> list[Message]:
-    settle(peer.gateway)
+    peer.gateway.deliver()
     return peer.messages()
 
 
@@ -142,10 +136,10 @@ def test_replay_begins_behind_suback() -> None:
     peer = gateway.connect_persistent(5, "dev")
     gateway.stage.log.settles_at_once = False
     peer.send_subscribe("#")
-    settle(gateway)
+    gateway.deliver()
     assert peer.packets() == []
-    gateway.stage.log.settle()
-    settle(gateway)
+    gateway.stage.log..deliver()
+    gateway.deliver()
     assert [packet.type for packet in peer.packets()] == [PacketType.SUBACK, PacketType.PUBLISH]
 
 
