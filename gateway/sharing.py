@@ -254,10 +254,16 @@ class SharedSubscriptions:
         """Hand the messages of a group out from now on, as it is this gateway's turn."""
         try:
             stored = self._journal.load(group.name)
+            begin = self._journal.begin_of(group.name) if stored is None else {}
         except ViewError:
             self._claims.settle(group.name, claim)
             self._stand_by(group)
             return
+        own = self._shares.known_cursors(group)
+        if begin and own:
+            # Another member has had its SUBACK before, and nobody has served it.
+            cursors = {queue: min(at, begin.get(queue, 0)) for queue, at in own.items()}
+            stored = StoredSession(group.name, EXPIRY_NEVER, self._clock.now_ms(), cursors=cursors)
         if stored is not None:
             self._shares.unsubscribe(group)
             self._shares.resume(group, stored)

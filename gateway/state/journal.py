@@ -418,6 +418,17 @@ class SessionJournal:
                 return True
         return False
 
+    def begin_of(self, topic_filter: str) -> dict[str, int]:
+        """Return where a shared subscription begins that is not stored, as its members know it."""
+        begin: dict[str, int] = {}
+        for client_id in self._rows.subscribers(topic_filter):
+            session = self.load(client_id)
+            for one in () if session is None else session.filters:
+                if one.topic_filter == topic_filter:
+                    for queue, at in one.since.items():
+                        begin[queue] = min(at, begin.get(queue, at))
+        return begin
+
     def named(self, prefix: str, after: str, limit: int) -> list[str]:
         """Return client identifiers that begin with ``prefix``, behind ``after``, in order.
 
