@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from motelog.core.clock import Clock
+from motelog.gateway.claims import Claims
 from motelog.gateway.clients import CONNECTIONS_RESERVED, Clients
 from motelog.gateway.config import GatewayConfig
 from motelog.gateway.deliver.catch_up import Quota
@@ -116,13 +117,22 @@ def assemble(
         clock=clock,
         wake=wake,
     )
-    shared = SharedSubscriptions(subscriptions, delivery, journal, metrics, clock=clock)
+
+    def is_at_hand(client_id: str) -> bool:
+        stored = journal.load(client_id)
+        return stored is None or delivery.knows_queues(stored)
+
+    claims = Claims(journal, clock=clock, after=answers.after, is_at_hand=is_at_hand)
+    shared = SharedSubscriptions(
+        subscriptions, delivery, journal, claims, metrics, clock=clock, after=answers.after
+    )
     clients = Clients(
         config,
         subscriptions,
         shared,
         delivery,
         journal,
+        claims,
         metrics,
         connections=connections,
         connections_max=connections_max,

@@ -44,6 +44,8 @@ class ClaimKind(Enum):
     """To end its session, wherever its client is connected."""
     AWAY = auto()
     """To do what is due of its session while that is away."""
+    GROUP = auto()
+    """To hand out the messages of a shared subscription, whenever nobody else does."""
 
     @property
     def is_connect(self) -> bool:
@@ -58,7 +60,17 @@ class Claim:
     ``lost`` gets the reason, None if somebody else has it or wants it later.
     """
 
-    __slots__ = ("at", "begun_ms", "client_id", "go_on", "is_open", "kind", "lost", "number")
+    __slots__ = (
+        "at",
+        "begun_ms",
+        "client_id",
+        "go_on",
+        "is_due",
+        "is_open",
+        "kind",
+        "lost",
+        "number",
+    )
 
     def __init__(
         self,
@@ -77,6 +89,8 @@ class Claim:
         self.number = 0
         self.at = -1
         self.is_open = True
+        #: Whether the turn of a group has come, which may have waited for long.
+        self.is_due = False
 
 
 class Claims:
@@ -163,7 +177,7 @@ class Claims:
             number, ticket = self._journal.claim(
                 [c.client_id for c in new if c.kind in (ClaimKind.LASTING, ClaimKind.TO_END)],
                 [c.client_id for c in new if c.kind is ClaimKind.PASSING],
-                [c.client_id for c in new if c.kind is ClaimKind.AWAY],
+                [c.client_id for c in new if c.kind in (ClaimKind.AWAY, ClaimKind.GROUP)],
                 given_up,
             )
             for claim in new:
@@ -225,7 +239,7 @@ class Claims:
             try:
                 is_its_turn = self._journal.may_have(client_id, claim.at)
                 is_elsewhere = not is_its_turn and self._journal.is_elsewhere(client_id)
-                is_early = is_its_turn and claim.kind.is_connect and self._is_early(claim)
+                is_early = is_its_turn and self._is_early(claim)
             except ViewError as exc:
                 self._end(claim, f"stored sessions cannot be found for the moment: {exc}")
                 continue
@@ -240,8 +254,18 @@ class Claims:
         return bool(self._ready)
 
     def _is_early(self, claim: Claim) -> bool:
+        if claim.kind is ClaimKind.GROUP:
+            if not claim.is_due:
+                claim.is_due = True
+                self._wait_anew(claim)
+        elif not claim.kind.is_connect:
+            return False
         waited_ms = self._clock.monotonic_ms() - claim.begun_ms
         return waited_ms < TOPICS_MS_MAX and not self._is_at_hand(claim.client_id)
+
+    def _wait_anew(self, claim: Claim) -> None:
+        claim.begun_ms = self._clock.monotonic_ms()
+        self._wanted[claim.client_id] = self._wanted.pop(claim.client_id)
 
     def tick(self) -> None:
         """End the claims that have waited too long; look again at those that were early."""
@@ -254,6 +278,12 @@ class Claims:
                 break
             late.append(claim)
         for claim in late:
-            if self._is_wanted(claim):
-                self._end(claim, "another gateway has not handed the session over in time")
+            if not self._is_wanted(claim):
+                continue
+            if claim.kind is ClaimKind.GROUP and claim.at >= 0:
+                # It may wait for ever. Looked at again, as a view made anew tells nothing.
+                self._wait_anew(claim)
+                self._ready[claim.client_id] = None
+            else:
+                self._end(claim, "another gateway has not handed it over in time")
         self.commit()

@@ -120,6 +120,7 @@ class Clients:
         shared: SharedSubscriptions,
         delivery: Delivery,
         journal: SessionJournal,
+        claims: Claims,
         metrics: GatewayMetrics,
         *,
         connections: list[Connection | None],
@@ -141,7 +142,7 @@ class Clients:
         self._publish_will = publish_will
         self._handle_kept = handle_kept
         self._metrics = metrics
-        self._claims = Claims(journal, clock=clock, after=answer_after, is_at_hand=self._is_at_hand)
+        self._claims = claims
         self._parked: dict[int, Parked] = {}
         #: Sessions whose expiry or will is due and claimed; whether more may be due.
         self._due_claimed = 0
@@ -405,6 +406,8 @@ class Clients:
         for heard in self._journal.take_heard():
             if isinstance(heard, ClaimHeard) and heard.takes and not self._journal.is_own(heard):
                 self._yield_to(heard)
+            elif heard is None:
+                self._shared.run_ended()
             self._claims.hear(heard)
         if self._claims.go_on(limit):
             is_more = True
@@ -470,10 +473,6 @@ class Clients:
             go_on=partial(self._unpark, parked),
             lost=partial(self._lose_parked, parked),
         )
-
-    def _is_at_hand(self, client_id: str) -> bool:
-        stored = self._journal.load(client_id)
-        return stored is None or self._delivery.knows_queues(stored)
 
     def _unpark(self, parked: Parked, claim: int) -> None:
         """Go on with a CONNECT, and with what came behind it."""

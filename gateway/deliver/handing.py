@@ -84,7 +84,7 @@ class Handing:
         """Hand each record to one member; return the offset of the first that must wait."""
         if not records:
             return None
-        if group.expiry_s:
+        if group.is_stored:
             self.sender.note_change(group)
         slice_ = _Slice(self, group, queue_number, now_ms)
         waits: int | None = None
@@ -274,7 +274,7 @@ class _Slice:
 
         After a crash another member must not get it. [MQTT-4.8.2-5]
         """
-        if not self._group.expiry_s:
+        if not self._group.is_stored:
             return
         handing, name = self._handing, self._group.name
         queue_name = handing.queues.places[self._queue_number][1]

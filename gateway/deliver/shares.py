@@ -149,7 +149,7 @@ class Shares:
                     group.give_back(flight)
                     groups[group] = None
         for group in groups:
-            if group.expiry_s:
+            if group.is_stored:
                 self._sender.note_change(group)
             self.go_on(group)
 
@@ -171,6 +171,12 @@ class Shares:
             inflight=self.inflight(group),
             delivered=tuple((queue.name, at) for queue, at in group.delivered),
         )
+
+    def known_cursors(self, group: Group) -> dict[str, int]:
+        """Return where a group goes on in each queue; nothing while some cursor is not known."""
+        needed = {queue.name for queue in self._queues.needed(group.topic_filter)}
+        cursors = self.stored(group, left_ms=None).cursors
+        return cursors if needed == set(cursors) else {}
 
     def progress(self, group: Group) -> Progress:
         """Return what a tick tells of a group."""
@@ -215,7 +221,7 @@ class Shares:
         for group, records in shared.items():
             if group.lags_in(queue):
                 continue
-            if group.front:
+            if group.front or not group.is_held:
                 self._lag(group, queue, records[0][1][0])
                 continue
             waits = self._handing.hand_out(group, queue.number, records, now_ms)
@@ -237,7 +243,7 @@ class Shares:
             group.lagging = {}
             self._metrics.receivers_lagging_now += 1
         group.lagging[queue] = queue_offset
-        if group.expiry_s:
+        if group.is_stored:
             self._sender.note_change(group)
 
     def _reached(self, group: Group, queue: WatchedQueue) -> None:

@@ -54,6 +54,7 @@ class Group:
         "delivered",
         "expiry_s",
         "front",
+        "is_held",
         "lagging",
         "name",
         "number",
@@ -70,6 +71,8 @@ class Group:
         self.number = number
         #: Not 0 if the group outlives its connections, as a member's session does.
         self.expiry_s = 0
+        #: Whether this gateway hands its messages out, or stands by while another one may.
+        self.is_held = True
         #: Queue -> queue offset to go on from, for the queues in which the group lags.
         self.lagging: dict[Any, int] | None = None
         #: Queue -> from which queue offset on the subscription holds, where the cursor is lower.
@@ -96,8 +99,13 @@ class Group:
 
     @property
     def is_served(self) -> bool:
-        """Whether somebody can take messages."""
-        return bool(self._ring)
+        """Whether somebody can take messages, and this gateway hands them out."""
+        return self.is_held and bool(self._ring)
+
+    @property
+    def is_stored(self) -> bool:
+        """Whether this gateway stores how far it has got."""
+        return self.is_held and self.expiry_s > 0
 
     def lags_in(self, queue: Any) -> bool:
         return self.lagging is not None and queue in self.lagging

@@ -22,7 +22,7 @@ from __future__ import annotations
 import logging
 import secrets
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from itertools import chain
 from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
@@ -98,6 +98,9 @@ class SessionJournal:
         self._life = view.life
         #: Client identifiers whose changes by other gateways are to be heard of.
         self.awaited = self._rows.awaited
+        #: Returns what this gateway has served alone without storing it, and where that lags; from
+        #: then on it does store it.
+        self.served_alone: Callable[[], list[tuple[StoredSession, list[str]]]] = list
         self._begin_run()
 
     def _begin_run(self) -> None:
@@ -123,8 +126,9 @@ class SessionJournal:
         # Other runs: the number of the last record, and our ticks since it was that.
         self._silent: dict[int, tuple[int, int]] = {}
         self._last_tick = 0
-        # The last start of another run that this one has told that it knows of; whether all know.
-        self._answered = -1
+        # The last start of another run that this one has told that it knows of, and the record that
+        # does so; whether all know of this one.
+        self._answered: tuple[int, Ticket] = (-1, SETTLED)
         self._is_known = False
 
     # --- writing -------------------------------------------------------------------------
@@ -137,6 +141,11 @@ class SessionJournal:
         The next tick repeats what is not at the live positions, unless it gets a newer entry.
         ``claim`` is the number of the claim that is settled by this.
         """
+        self._owe(session, lagging)
+        return self._append_session(session, None, claim)
+
+    def _owe(self, session: StoredSession, lagging: Iterable[str]) -> None:
+        """Have the next tick tell what a whole record that is appended now does not."""
         if session.left_ms is None:
             cursors = {queue: session.cursors[queue] for queue in lagging}
             if cursors or session.inflight or session.replays:
@@ -149,7 +158,6 @@ class SessionJournal:
             self._owed.pop(session.client_id, None)
         self._tick[1].pop(session.client_id, None)
         self._has_saved = True
-        return self._append_session(session, None, claim)
 
     def end(self, client_id: str, *, claim: int = 0) -> Ticket:
         """Append that the session is no more; ``claim`` as for ``save``."""
@@ -233,7 +241,7 @@ class SessionJournal:
         # The positions come last: without the entries they would tell too much.
         records: list[Record] = self._collected()
         records += [TickRecord(*self._head(), {}, part) for part in _parts(list(owed.values()))]
-        records.append(TickRecord(*self._head(), moved, (), self._follower.next_offset))
+        records.append(TickRecord(*self._head(), moved, (), self._heard))
         ticket = self._append(records)
         self._last_tick = self._number
         self._told.update(moved)
@@ -410,6 +418,17 @@ class SessionJournal:
                 return True
         return False
 
+    def begin_of(self, topic_filter: str) -> dict[str, int]:
+        """Return where a shared subscription begins that is not stored, as its members know it."""
+        begin: dict[str, int] = {}
+        for client_id in self._rows.subscribers(topic_filter):
+            session = self.load(client_id)
+            for one in () if session is None else session.filters:
+                if one.topic_filter == topic_filter:
+                    for queue, at in one.since.items():
+                        begin[queue] = min(at, begin.get(queue, at))
+        return begin
+
     def named(self, prefix: str, after: str, limit: int) -> list[str]:
         """Return client identifiers that begin with ``prefix``, behind ``after``, in order.
 
@@ -454,9 +473,8 @@ class SessionJournal:
             # All else is of the past.
             heard = self._rows.heard
             heard[:] = [h for h in heard if isinstance(h, ClaimHeard) and h.run == self._run]
-        elif (begun := self._last_begin) > self._answered:
-            self._answered = begun
-            self._append([TickRecord(*self._head(), {}, (), self._follower.next_offset)])
+        elif self._last_begin > self._answered[0] or self._answered[1].error is not None:
+            self._answer()
         self._forget_read()
         return is_more
 
@@ -468,6 +486,22 @@ class SessionJournal:
             return -1
         others = [at for k, at in rows.begins.items() if k != self._run and k in rows.living]
         return max(others, default=-1)
+
+    def _answer(self) -> None:
+        """Say that this run knows of those that have begun, and what it has served alone."""
+        records = self._collected()
+        for stored, lagging in self.served_alone():
+            self._owe(stored, lagging)
+            records.append(SessionRecord(*self._head(), stored))
+        records.append(TickRecord(*self._head(), {}, (), self._follower.next_offset))
+        self._answered = self._last_begin, self._append(records)
+
+    @property
+    def _heard(self) -> int:
+        """How far a tick may say that this run has read: no farther than it has answered."""
+        answered, ticket = self._answered
+        has_answered = ticket.is_settled and ticket.error is None and self._last_begin <= answered
+        return self._follower.next_offset if self.is_current and has_answered else 0
 
     def _start(self) -> None:
         started = StartedRecord(*self._head())
@@ -488,6 +522,10 @@ class SessionJournal:
             self._moves.popleft()
 
     # --- other gateways ------------------------------------------------------------------
+
+    def is_wanted(self, client_id: str) -> bool:
+        """Whether some gateway holds or claims what is stored as ``client_id``; ViewError."""
+        return self.is_elsewhere(client_id) or self._rows.is_claimed(client_id)
 
     def has_grown(self, queues: Sequence[QueueHandle]) -> bool:
         """Whether the queue of sessions is among these, as the log names queues for reading."""

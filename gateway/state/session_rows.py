@@ -433,6 +433,15 @@ class SessionRows:
         """Whether another run than ``key`` holds a client identifier."""
         return self._holder(client_id)[1] not in (0, key)
 
+    def is_claimed(self, client_id: str) -> bool:
+        """Whether somebody has claimed a client identifier and not settled that."""
+        return (
+            self._view.execute(
+                "SELECT 1 FROM claims WHERE client_id = ? LIMIT 1", (client_id,)
+            ).fetchone()
+            is not None
+        )
+
     def may_have(self, client_id: str, key: int, at: int) -> bool:
         """Whether it is the turn of the run ``key``, whose claim lies at ``at``."""
         if self.is_held(client_id, key):
