@@ -138,7 +138,7 @@ def test_replay_begins_behind_suback() -> None:
     peer.send_subscribe("#")
     gateway.deliver()
     assert peer.packets() == []
-    gateway.stage.log..deliver()
+    gateway.stage.log.settle()
     gateway.deliver()
     assert [packet.type for packet in peer.packets()] == [PacketType.SUBACK, PacketType.PUBLISH]
 
