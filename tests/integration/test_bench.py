@@ -135,7 +135,7 @@ def test_a_refusal_ends_the_bench() -> None:
 def test_without_a_server_the_bench_says_so() -> None:
     with socket.socket() as reserved:
         reserved.bind(("127.0.0.1", 0))
-        with pytest.raises(BenchError, match="CONNECT_FAILED"):
+        with pytest.raises(BenchError, match="connect failed"):
             run("connect", options(reserved.getsockname()[1]))
 
 

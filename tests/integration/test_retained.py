@@ -172,7 +172,7 @@ def test_operator_lists_reads_and_deletes(motelog_stack: MotelogProcess) -> None
         retain(client, "operated/x y/z", b"live")
         assert [m[1] for m in read(client, 1)] == [b"live"]
         wrong = motelog("retained", "list", "-t", "a/#/b", *at)
-        assert wrong.returncode == 1
+        assert wrong.returncode == 2
         assert "'#' must be" in wrong.stderr
     finally:
         client.stop()

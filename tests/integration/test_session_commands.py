@@ -29,7 +29,7 @@ def test_operator_lists_describes_and_ends(motelog_stack: MotelogProcess) -> Non
         ended = motelog("session", "end", "operated/007", *at)
         assert ended.stdout == "ended operated/007\n"
         gone = motelog("session", "describe", "no-such-client", *at)
-        assert gone.returncode == 1
+        assert gone.returncode == 3
         assert "no session" in gone.stderr
     finally:
         for client in clients:
