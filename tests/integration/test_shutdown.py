@@ -36,6 +36,9 @@ class Client:
             reconnect_on_failure=False,
         )
         self.client.on_connect = lambda _c, _u, flags, *_: self._connects.put(flags.session_present)
+        subscribed: queue.Queue[int] = queue.Queue()
+        self._subscribed = subscribed
+        self.client.on_subscribe = lambda _c, _u, mid, *_: subscribed.put(mid)
         self.client.on_message = lambda _c, _u, message: self.messages.put(bytes(message.payload))
         self.client.on_disconnect = lambda _c, _u, _f, code, properties: self.ends.put(
             (code.value, getattr(properties, "ReasonString", ""))
@@ -47,6 +50,11 @@ class Client:
         self.client.connect(*address, clean_start=not expiry_s, properties=properties)
         self.client.loop_start()
         self.is_present = self._connects.get(timeout=DEADLINE_S)
+
+    def subscribe(self, topic_filter: str, qos: int) -> None:
+        """Subscribe, and wait for the SUBACK: what is published after it arrives."""
+        self.client.subscribe(topic_filter, qos)
+        self._subscribed.get(timeout=DEADLINE_S)
 
 
 def until_acknowledged(motelog: MotelogProcess, client_id: str) -> None:
@@ -65,7 +73,7 @@ def until_acknowledged(motelog: MotelogProcess, client_id: str) -> None:
 def test_shutdown_tells_clients_and_loses_nothing(tmp_path: Path) -> None:
     with MotelogProcess(data=tmp_path) as motelog:
         keeper = Client(motelog.mqtt, "keeper", expiry_s=3600)
-        keeper.client.subscribe("s/#", 2)
+        keeper.subscribe("s/#", 2)
         mortal = Client(motelog.mqtt, "mortal", will="s/gone")
         for number in range(COUNT):
             last = mortal.client.publish("s/1", b"%d" % number, number % 2 + 1)
