@@ -114,7 +114,7 @@ class GatewayMetrics:
         for level, name in _LEVELS.items():
             sample[name] = self.clients_by_level[level]
         packets = self.received_packets
-        for name, first_bytes in _FIRST_BYTES.items():
+        for name, (_, first_bytes) in _PACKETS.items():
             sample[name] = sum(packets[first_byte] for first_byte in first_bytes)
         return sample
 
@@ -151,7 +151,7 @@ def _packets() -> dict[str, tuple[Shown, list[int]]]:
 
 
 _COUNTED: Final = table_of(GatewayMetrics)
-_FIRST_BYTES: Final = {name: first_bytes for name, (_, first_bytes) in _packets().items()}
+_PACKETS: Final = _packets()
 
 #: How /metrics shows what ``GatewayMetrics.sample`` has.
 GATEWAY_METRICS: Final[dict[str, Shown]] = {
@@ -159,7 +159,7 @@ GATEWAY_METRICS: Final[dict[str, Shown]] = {
     "clients_mqtt31_now": gauge("clients", "Connected clients.", listener="tcp", protocol="3.1"),
     "clients_mqtt311_now": gauge("clients", "Connected clients.", listener="tcp", protocol="3.1.1"),
     "clients_mqtt5_now": gauge("clients", "Connected clients.", listener="tcp", protocol="5.0"),
-    **{name: shown for name, (shown, _) in _packets().items()},
+    **{name: shown for name, (shown, _) in _PACKETS.items()},
     "acknowledge_us": histogram(
         "publish_acknowledge_seconds",
         "Time from the packet that was read to its PUBACK or PUBREC, for each.",
