@@ -177,6 +177,7 @@ def assemble(
         connections_max=config.connections_max,
         frame_bytes_max=config.frame_bytes_max,
         idle_s_max=config.idle_s_max,
+        plain=processors.send,
         end_turn=processors.send.end_turn,
         after_turns=processors.send.answers.queue.want,
         on_closed=processors.connection_closed,

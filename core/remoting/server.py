@@ -25,7 +25,7 @@ import logging
 import socket
 from collections import deque
 from collections.abc import Callable, Mapping
-from typing import Final
+from typing import Any, Final, Protocol
 
 import trio
 
@@ -39,6 +39,23 @@ from motelog.core.remoting.frames import RemotingCommand, ResponseCode, decode, 
 logger = logging.getLogger(__name__)
 
 Processor = Callable[["RemotingCommand", "Connection"], RemotingCommand | None]
+
+
+class Plain(Protocol):
+    """Requests of one kind that need no command each: a turn's are cut out of their frames at once.
+
+    Each is an item of its own kind. Where ``split`` has None, and where ``take`` says False, the
+    frame is decoded and goes to the processor of its code.
+    """
+
+    def split(self, data: Any, index: Any, count: int) -> list[Any]:
+        """Return an item or None for each of the first ``count`` frames of a Turn."""
+        ...
+
+    def take(self, item: Any, connection: Connection) -> bool:
+        """Process one item as a processor does that answers later; False if it does not."""
+        ...
+
 
 OUTPUT_BYTES_HIGH: Final = 1_048_576
 OUTPUT_BYTES_MAX: Final = 16_777_216
@@ -109,6 +126,7 @@ class RemotingServer:
         frame_bytes_max: int,
         idle_s_max: int,
         first_frame_s: int = 10,
+        plain: Plain | None = None,
         end_turn: Callable[[], None] = lambda: None,
         after_turns: Callable[[], None] = lambda: None,
         on_closed: Callable[[Connection], None] | None = None,
@@ -122,6 +140,7 @@ class RemotingServer:
         self._frame_bytes_max = frame_bytes_max
         self._idle_s_max = idle_s_max
         self._first_frame_s = first_frame_s
+        self._plain = plain
         self._end_turn = end_turn
         self._after_turns = after_turns
         self._on_closed = on_closed
@@ -204,9 +223,18 @@ class RemotingServer:
         """Process the requests of a turn; return the connections that sent anything else."""
         data, index = turn.data, turn.index
         broken: dict[Connection, str] = {}
-        for i in range(0, 4 * turn.frames, 4):
+        plain = self._plain
+        items = plain.split(data, index, turn.frames) if plain else [None] * turn.frames
+        for i, item in zip(range(0, 4 * turn.frames, 4), items, strict=True):
             connection = self._connections.get(index[i])
             if connection is None or connection in broken:
+                continue
+            if (
+                item is not None
+                and plain is not None
+                and not (connection.deferred or connection.is_congested)
+                and plain.take(item, connection)
+            ):
                 continue
             try:
                 request = decode(data[index[i + 2] : index[i + 3]])

@@ -21,12 +21,13 @@ from motelog.core.clock import ManualClock
 from motelog.core.errors import StoreError
 from motelog.core.filter.sql_filter import SqlFilters
 from motelog.core.remoting.codes import ResponseCode
-from motelog.core.remoting.frames import RemotingCommand, RequestCode, decode
+from motelog.core.remoting.frames import RemotingCommand, RequestCode, decode, encode
 from motelog.core.remoting.server import Connection, answer_with
 from motelog.core.remoting.topic_config import TopicConfig
 from motelog.core.store.disk.page_cache import Places
 from motelog.core.store.message_store import MessageStore
 from tests.support.broker_stack import json_body, pull_ext
+from tests.support.send_requests import turn
 from tests.support.stores import BORN_HOST, STORE_HOST, opened
 
 QUEUES = 4096
@@ -125,9 +126,14 @@ class BrokerStage:
         return self.store.queue_tail(topic, queue_id)
 
     def process(self, request: RemotingCommand, client: Client) -> None:
-        """Process a request and end its turn, as the server does."""
-        answer_with(self._by_code[request.code], request, cast("Connection", client))
-        self.processors.send.end_turn()
+        """Process a request and end its turn, as the server does: first, is it a plain send?"""
+        connection = cast("Connection", client)
+        sends = self.processors.send
+        data, index = turn([encode(request)])
+        (plain,) = sends.split(data, index, 1)
+        if plain is None or not sends.take(plain, connection):
+            answer_with(self._by_code[request.code], request, connection)
+        sends.end_turn()
 
     def ask(
         self,

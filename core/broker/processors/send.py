@@ -4,7 +4,8 @@ Owns: request codes 10, 310 and 320, the checks of a message, what the broker ad
 Must not touch: how records are written (the store), how topics are created, the answers' bytes and
 their wait for the disk (send_answers). Spec: RocketMQ SendMessageProcessor.
 
-    request -> checks, staged ... end_turn: append all -> answers
+    plain sends of a turn -> take, staged ------------.
+    any other request     -> decoded, checks, staged ---> end_turn: append all -> answers
 
 A message that asks for a delay is stored where it waits (delays). A message that a consumer sends
 to its own retry topic once too often goes to the group's dead letters. Transactional messages are
@@ -17,11 +18,11 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass
 from functools import lru_cache, partial
-from typing import Final
+from typing import Any, Final
 
 from motelog.core.broker.api import is_state_of_session
 from motelog.core.broker.delay.delays import DELAY_PROPERTIES, find_waiting_place
-from motelog.core.broker.processors.send_answers import SendAnswers, StagedSend
+from motelog.core.broker.processors.send_answers import SendAnswers, StagedSend, make_rules
 from motelog.core.broker.processors.shared import Shared
 from motelog.core.errors import BrokerError, StoreError
 from motelog.core.limited_log import LimitedLog
@@ -44,6 +45,7 @@ from motelog.core.remoting.frames import (
     ResponseCode,
     decode_batch_items,
 )
+from motelog.core.remoting.sends import PlainSend, split_batch, split_sends
 from motelog.core.remoting.server import Connection, Processor
 from motelog.core.topic_names import (
     DLQ_PREFIX,
@@ -60,13 +62,12 @@ logger = logging.getLogger(__name__)
 # are the record's own; the transaction bits would make the record invisible.
 _SYS_FLAG_CLIENT: Final = 0x1 | 0x2 | 0x700
 _SYS_FLAG_TRANSACTION: Final = 0xC
-# What is remembered of batches: 20 MB at most.
-_KNOWN_ITEMS_MAX: Final = 16_384
-_KNOWN_ITEM_BYTES_MAX: Final = 512
 _MSG_REGION: Final = "MSG_REGION"
 _TRACE_ON: Final = "TRACE_ON"
 _CLUSTER: Final = "CLUSTER"
 _TRAN_MSG: Final = "TRAN_MSG"
+# A message with one of these is looked at by itself.
+_ODD_NAMES: Final = (_MSG_REGION, _TRACE_ON, _CLUSTER, _TRAN_MSG, *sorted(DELAY_PROPERTIES))
 
 
 # Default queue count, queue id, sysFlag, born timestamp, flag, reconsume times.
@@ -105,14 +106,17 @@ class SendProcessor:
         self._groups = shared.tables.groups
         self._stats = shared.stats
         self._clock = shared.clock
-        self.answers = SendAnswers(shared.api, clock=shared.clock, region=config.region)
         self._body_bytes_max = config.store.message_bytes_max
         self._waiting_answers_max = config.waiting_answers_max
         self._added = {_MSG_REGION: config.region, _TRACE_ON: "true", _CLUSTER: config.cluster}
         self._added_text = _join_properties(self._added)
+        self._rules = make_rules(
+            shared.api.store_host, config.region, self._added_text.encode(), _ODD_NAMES
+        )
+        self.answers = SendAnswers(
+            shared.api, clock=shared.clock, region=config.region, rules=self._rules
+        )
         self._next_queue = 0
-        #: Property text of a batch's message -> what is stored of it, tag hash.
-        self._known_items: dict[bytes, tuple[bytes, int]] = {}
         self._messages: list[AppendMessage] = []
         # The delays of the turn's messages begin at this time; their records are dated with it.
         self._stamp_ms: int | None = None
@@ -131,6 +135,46 @@ class SendProcessor:
             RequestCode.SEND_MESSAGE_V2: self._send_v2,
             RequestCode.SEND_BATCH_MESSAGE: self._send_batch,
         }
+
+    def split(self, data: Any, index: Any, count: int) -> list[PlainSend | None]:
+        """Return the plain sends among a turn's frames."""
+        return split_sends(data, index, count, self._rules)
+
+    def take(self, send: PlainSend, connection: Connection) -> bool:
+        """Stage a plain send; False if there is anything to say against it, or to do before it.
+
+        Then its request is decoded and processed as any other, which says what.
+        """
+        (
+            opaque, serialize, is_oneway, is_batch, topic, queue_id, sys_flag, born_ms, flag, times,
+            key, waits, properties, code, body,
+        ) = send  # fmt: skip
+        config = self._topics.get(topic)
+        if (
+            config is None
+            or not config.is_writable
+            or (queue_id >= config.write_queue_nums and queue_id >= config.read_queue_nums)
+            or topic in TOPICS_CLOSED_TO_SENDERS
+            or len(body) > self._body_bytes_max
+            or self.answers.waiting_count >= self._waiting_answers_max
+        ):
+            return False
+        tail = self._api.queue_tail(topic, queue_id)
+        host = connection.host
+        if is_batch:
+            messages = split_batch(body, tail, born_ms, host, self._rules)
+            if messages is None:
+                return False
+            self._messages += messages
+            count = len(messages)
+        else:
+            sys_flag &= _SYS_FLAG_CLIENT
+            self._messages.append(
+                (tail, body, properties, code, born_ms, host, sys_flag, flag, times, 0)
+            )
+            count = 1
+        self._staged.append((connection, opaque, serialize, is_oneway, queue_id, count, key, waits))
+        return True
 
     def end_turn(self) -> None:
         """Append the messages that the turn staged, and answer their sends."""
@@ -256,7 +300,7 @@ class SendProcessor:
         )
         is_waiting = pairs.get(WAIT) != "false"
         unique_key = pairs.get(UNIQ_KEY)
-        self._staged.append(StagedSend(request, connection, queue_id, 1, unique_key, is_waiting))
+        self._staged.append(_staged(request, connection, queue_id, 1, unique_key, is_waiting))
 
     def stage_again(
         self,
@@ -297,7 +341,7 @@ class SendProcessor:
                 0,
             )
         )
-        self._staged.append(StagedSend(request, connection, queue_id, 1, None, True))
+        self._staged.append(_staged(request, connection, queue_id, 1, None, True))
         self._sent_back.append(sent_back)
         if topic.startswith(DLQ_PREFIX):
             self._note_dead(sent_back[1], pairs)
@@ -332,27 +376,15 @@ class SendProcessor:
         is_waiting = batch_pairs.get(WAIT) != "false"
         unique_key = batch_pairs.get(UNIQ_KEY)
         self._staged.append(
-            StagedSend(request, connection, queue_id, len(messages), unique_key, is_waiting)
+            _staged(request, connection, queue_id, len(messages), unique_key, is_waiting)
         )
 
     def _item_properties(self, item_text: bytes) -> tuple[bytes, int]:
-        """Return the properties to store of one message of a batch, and its tag hash.
-
-        Remembered while short: a gateway sends the same text with each message of a device.
-        """
-        known = self._known_items.get(item_text)
-        if known is not None:
-            return known
+        """Return the properties to store of one message of a batch, and its tag hash."""
         properties, pairs = self._properties(item_text.decode(errors="replace"))
         _refuse_transactional(0, pairs)
         _refuse_delayed(pairs)
-        item = properties, _tags_code(pairs.get(TAGS))
-        # A text with a unique key does not come again.
-        if len(item_text) <= _KNOWN_ITEM_BYTES_MAX and UNIQ_KEY not in pairs:
-            if len(self._known_items) >= _KNOWN_ITEMS_MAX:
-                self._known_items.clear()
-            self._known_items[item_text] = item
-        return item
+        return properties, _tags_code(pairs.get(TAGS))
 
     def _target(self, ext: dict[str, str], names: _Names, numbers: _Numbers) -> tuple[str, int]:
         """Check the topic and the queue of a send, and return them."""
@@ -426,8 +458,9 @@ def _split(
     state_messages: list[AppendMessage] = []
     begin = 0
     for send in staged:
-        of_send = messages[begin : begin + send.count]
-        begin += send.count
+        count = send[5]
+        of_send = messages[begin : begin + count]
+        begin += count
         if all(map(is_state_of_session, of_send)):
             state.append(send)
             state_messages += of_send
@@ -435,6 +468,19 @@ def _split(
             others.append(send)
             other_messages += of_send
     return others, other_messages, state, state_messages
+
+
+def _staged(
+    request: RemotingCommand,
+    connection: Connection,
+    queue_id: int,
+    count: int,
+    unique_key: str | None,
+    waits: bool,
+) -> StagedSend:
+    key = None if unique_key is None else unique_key.encode()
+    form = int(request.serialize)
+    return connection, request.opaque, form, request.is_oneway, queue_id, count, key, waits
 
 
 def _encode(text: str) -> bytes:

@@ -8,15 +8,15 @@ from typing import Any, cast
 
 import pytest
 
-from motelog.core.broker.processors import send
 from motelog.core.broker.tables.subscription_groups import SubscriptionGroup
 from motelog.core.message import StoredMessage
 from motelog.core.remoting.codes import STORE_FULL, RequestCode, ResponseCode
-from motelog.core.remoting.frames import FLAG_ONEWAY, RemotingCommand
+from motelog.core.remoting.frames import FLAG_ONEWAY, RemotingCommand, Serialize, encode
 from motelog.core.remoting.server import Connection, answer_with
 from motelog.core.topic_names import GATEWAY_GROUP
 from tests.support.broker_stack import send_ext
 from tests.support.broker_stage import BrokerStage, Client, broker_stage
+from tests.support.send_requests import turn
 from tests.support.stores import read_queue
 
 OK = ResponseCode.SUCCESS
@@ -82,7 +82,11 @@ def stored(stage: BrokerStage, topic: str, queue_id: int = 0) -> list[StoredMess
         (send_ext("T", g=1 << 63), REFUSED),
     ],
 )
-def test_a_send_has_its_code(stage: BrokerStage, ext: dict[str, Any], code: ResponseCode) -> None:
+@pytest.mark.parametrize("key", ["", prop("UNIQ_KEY", "K")], ids=["decoded", "plain"])
+def test_a_send_has_its_code(
+    stage: BrokerStage, ext: dict[str, Any], key: str, code: ResponseCode
+) -> None:
+    ext = ext | {"i": key + ext["i"]}
     before = stage.store.end_offset
     assert stage.code(V2, ext, b"body") == code
     assert (stage.store.end_offset > before) == (code == OK)
@@ -113,27 +117,39 @@ def test_a_batch_is_stored_as_a_whole_or_not_at_all(
     assert [found.body for found in stored(stage, "T")] == expected
 
 
-def test_texts_that_come_again_are_remembered_and_no_others(
-    stage: BrokerStage, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    "properties",
+    [
+        prop("UNIQ_KEY", "K"),
+        "UNIQ_KEY\x01K",
+        prop("UNIQ_KEY", "K") + prop("TAGS", "tag") + prop("KEYS", "a b") + prop("name", "中"),
+        prop("UNIQ_KEY", "K") + prop("WAIT", "false") + "odd" + prop("", "x"),
+    ],
+)
+@pytest.mark.parametrize("serialize", Serialize)
+def test_a_plain_send_is_stored_and_answered_as_one_that_is_decoded(
+    stage: BrokerStage, properties: str, serialize: Serialize
 ) -> None:
-    monkeypatch.setattr(send, "_KNOWN_ITEMS_MAX", 2)
-    known = stage.processors.send._known_items
-    texts = [b"TAGS\x01a\x02", b"a\x01b\x02UNIQ_KEY\x01u\x02", b"long\x01" + b"x" * 600 + b"\x02"]
-    bodies = b"".join(batch_item(b"%d" % number, text) for number, text in enumerate(texts))
-    for _ in range(2):
-        assert stage.code(RequestCode.SEND_BATCH_MESSAGE, send_ext("T"), bodies) == OK
-        assert list(known) == [texts[0]]
-    first, again = (stored(stage, "T")[at] for at in (0, 3))
-    assert first.properties == again.properties
-    assert first.tags == "a"
-    for number in range(2):
-        item = batch_item(b"", b"n\x01%d\x02" % number)
-        assert stage.code(RequestCode.SEND_BATCH_MESSAGE, send_ext("T"), item) == OK
-    assert list(known) == [b"n\x011\x02"]
-    # What is refused is refused again.
-    delayed = batch_item(b"1", b"DELAY\x011\x02")
-    for _ in range(2):
-        assert stage.code(RequestCode.SEND_BATCH_MESSAGE, send_ext("T"), delayed) == ILLEGAL
+    ext = {k: str(v) for k, v in send_ext("T", properties=properties, h=3, j=2, f=1).items()}
+    request = RemotingCommand(V2, 5, ext=ext, body=b"body", serialize=serialize)
+    taken, decoded = Client(), Client()
+    (item,) = stage.processors.send.split(*turn([encode(request)]), 1)
+    assert item is not None
+    stage.process(request, taken)
+    processor = stage.processors.send.processors()[V2]
+    answer_with(processor, request, cast("Connection", decoded))
+    stage.processors.send.end_turn()
+    first, second = stored(stage, "T")
+    same = {
+        name: (getattr(first, name), getattr(second, name))
+        for name in ("body", "properties", "tags", "flag", "sys_flag", "reconsume_times")
+    }
+    assert all(one == other for one, other in same.values()), same
+    assert taken.answers[0].ext | {"msgId": "", "queueOffset": ""} == (
+        decoded.answers[0].ext | {"msgId": "", "queueOffset": ""}
+    )
+    units = stage.store.reader.units("T", 0, 0, 2)
+    assert units[12:20] == units[32:40]
 
 
 def test_three_requests_send(stage: BrokerStage) -> None:

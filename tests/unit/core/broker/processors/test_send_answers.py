@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, cast
+from typing import cast
 
 import pytest
 import trio
@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from motelog.core.broker.api import BrokerApi
-from motelog.core.broker.processors.send_answers import SendAnswers, StagedSend
+from motelog.core.broker.processors.send_answers import SendAnswers, StagedSend, make_rules
 from motelog.core.clock import ManualClock
 from motelog.core.errors import (
     NextFileError,
@@ -21,7 +21,6 @@ from motelog.core.errors import (
     StoreFullError,
 )
 from motelog.core.remoting.frames import (
-    FLAG_ONEWAY,
     RemotingCommand,
     ResponseCode,
     Serialize,
@@ -60,15 +59,28 @@ class FakeConnection:
         return [(command.opaque, command.code) for command in commands]
 
 
-def make(api: FakeApi, *, region: str = "DefaultRegion") -> SendAnswers:
-    return SendAnswers(cast("BrokerApi", api), clock=ManualClock(), region=region)
+def make(
+    api: FakeApi, *, region: str = "DefaultRegion", clock: ManualClock | None = None
+) -> SendAnswers:
+    rules = make_rules(HOST, region, b"", ())
+    return SendAnswers(
+        cast("BrokerApi", api), clock=clock or ManualClock(), region=region, rules=rules
+    )
 
 
-def staged(connection: FakeConnection | None, opaque: int, **fields: Any) -> StagedSend:
-    request = RemotingCommand(310, opaque, serialize=fields.pop("serialize", Serialize.JSON))
-    request.flag = fields.pop("flag", 0)
-    values = {"queue_id": 0, "count": 1, "unique_key": None, "waits_for_disk": True, **fields}
-    return StagedSend(request, cast("Connection", connection), **values)
+def staged(
+    connection: FakeConnection,
+    opaque: int,
+    *,
+    serialize: Serialize = Serialize.JSON,
+    queue_id: int = 0,
+    unique_key: str | None = None,
+    is_oneway: bool = False,
+    waits_for_disk: bool = True,
+) -> StagedSend:
+    key = None if unique_key is None else unique_key.encode()
+    peer = cast("Connection", connection)
+    return peer, opaque, int(serialize), is_oneway, queue_id, 1, key, waits_for_disk
 
 
 @given(
@@ -89,8 +101,9 @@ def test_every_answer_reads_back_as_what_it_says(
     serialize: Serialize,
     region: str,
 ) -> None:
-    send = staged(None, opaque, queue_id=queue_id, unique_key=key, serialize=serialize)
-    frame = make(FakeApi(), region=region).encode(send, [(physical, queue_offset)])
+    connection = FakeConnection()
+    send = staged(connection, opaque, queue_id=queue_id, unique_key=key, serialize=serialize)
+    make(FakeApi(), region=region).succeed([send], [(physical, queue_offset)], 0)
     ext = {
         "MSG_REGION": region,
         "TRACE_ON": "true",
@@ -100,7 +113,8 @@ def test_every_answer_reads_back_as_what_it_says(
     }
     if key is not None:
         ext["transactionId"] = key
-    assert decode(frame) == send.request.answer(ext=ext)
+    request = RemotingCommand(310, opaque, serialize=serialize)
+    assert [decode(frame) for frame in connection.frames] == [request.answer(ext=ext)]
 
 
 def test_answers_wait_for_the_disk_in_order_and_without_the_wish_do_not() -> None:
@@ -150,7 +164,7 @@ async def test_who_waits_too_long_is_told_where_the_message_is_and_why_it_is_not
             return round(trio.current_time() * 1000)
 
     api, connection, server = FakeApi(), FakeConnection(), FakeServer()
-    answers = SendAnswers(cast("BrokerApi", api), clock=TrioClock(), region="R")
+    answers = make(api, region="R", clock=TrioClock())
     await nursery.start(answers.run, cast("RemotingServer", server))
     for opaque, serialize in enumerate(Serialize, 1):
         send = staged(connection, opaque, serialize=serialize, unique_key="K")
@@ -178,7 +192,7 @@ async def test_who_waits_too_long_is_told_where_the_message_is_and_why_it_is_not
 def test_what_may_be_acknowledged_does_not_wait_and_oneway_is_not_answered() -> None:
     connection = FakeConnection()
     answers = make(FakeApi(acknowledged_offset=3))
-    sends = [staged(connection, 1), staged(connection, 2, flag=FLAG_ONEWAY), staged(connection, 3)]
+    sends = [staged(connection, 1), staged(connection, 2, is_oneway=True), staged(connection, 3)]
     answers.succeed(sends, [(0, 0), (1, 1), (2, 2)], 3)
     answers.refuse(sends[1], StoreFullError("full"))
     assert connection.answers == [(1, 0), (3, 0)]

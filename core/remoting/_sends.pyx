@@ -1,0 +1,792 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
+"""Kernel of core.remoting.sends; mirrors _sends_py.py, which says what it must answer.
+
+Owns: the bytes of one turn's requests while a call lasts. Must not touch: anything else.
+Schema: the drawing in core/remoting/frames.py; a JSON header is an object of integers and texts
+whose member extFields is an object of texts.
+Preconditions: none; data, index and bodies may be hostile. Every read is checked against the end of
+its frame, every frame against the end of the data. What is unusual is left to the caller (None) and
+not judged: other requests, headers with other members or values that are not text, escapes beyond
+the basic plane, properties that the broker has to look at. So this may leave more to the caller
+than the reference does; what it does answer, the reference answers alike.
+The GIL is held: the work is making Python objects.
+"""
+
+from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from cpython.unicode cimport PyUnicode_DecodeUTF8
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
+from libc.string cimport memchr, memcmp, memcpy
+
+from motelog.core.records._big_endian cimport get16, get32, put16, put32, put64
+
+cdef enum:
+    HEAD = 8
+    BINARY_FIXED = 13
+    ITEM_FIXED = 22
+    JSON = 0
+    BINARY = 1
+    SEND_V2 = 310
+    SEND_BATCH = 320
+    FLAG_RESPONSE = 1
+    FLAG_ONEWAY = 2
+    SYS_FLAG_TRANSACTION = 0xC
+    PROPERTIES_MAX = 32767
+    LETTERS = 13  # a to m
+
+cdef const char *HEX = "0123456789ABCDEF"
+
+
+cdef struct Text:
+    # Of a header: where its bytes are, whether they hold escapes or bytes that are not ASCII.
+    const uint8_t *at
+    Py_ssize_t size
+    bint is_escaped
+    bint is_wide
+
+
+cdef struct Header:
+    int64_t code
+    int64_t opaque
+    int64_t flag
+    bint has_code
+    Text[LETTERS] fields
+    uint32_t seen
+
+
+cdef struct Seen:
+    # What the broker needs of a property text.
+    const uint8_t *key
+    Py_ssize_t key_size
+    const uint8_t *tags
+    Py_ssize_t tags_size
+    bint waits
+
+
+cdef class SendRules:
+    """What a broker adds to messages, and which properties it has to look at itself."""
+
+    cdef bytes added
+    cdef list odd
+    cdef uint8_t[256] odd_first
+    cdef bytes json_begin
+    cdef bytes json_end
+    cdef bytes host
+    cdef bytes binary_begin
+    cdef bytes binary_ext
+
+    def __init__(
+        self, bytes added not None, odd_names, bytes json_begin not None, bytes json_end not None,
+        bytes binary_begin not None, bytes binary_ext not None, bytes host not None,
+    ):
+        cdef bytes name
+        self.added = added
+        self.odd = []
+        for i in range(256):
+            self.odd_first[i] = 0
+        for name in odd_names:
+            if not name:
+                raise ValueError("a property has a name")
+            self.odd.append(name)
+            self.odd_first[<uint8_t>name[0]] = 1
+        self.json_begin = json_begin
+        self.json_end = json_end
+        self.binary_begin = binary_begin
+        self.binary_ext = binary_ext
+        self.host = host
+
+    cdef bint is_odd(self, const uint8_t *name, Py_ssize_t size):
+        cdef bytes odd
+        if not self.odd_first[name[0]]:
+            return False
+        for odd in self.odd:
+            if PyBytes_GET_SIZE(odd) == size and memcmp(PyBytes_AS_STRING(odd), name, size) == 0:
+                return True
+        return False
+
+
+# --- a header
+
+
+cdef inline const uint8_t *_skip_space(const uint8_t *p, const uint8_t *end) noexcept:
+    while p < end and (p[0] == c" " or p[0] == c"\n" or p[0] == c"\r" or p[0] == c"\t"):
+        p += 1
+    return p
+
+
+cdef const uint8_t *_read_text(const uint8_t *p, const uint8_t *end, Text *text) noexcept:
+    """Read a JSON text behind its first quote; return what is behind the last one, or NULL."""
+    text.at = p
+    text.is_escaped = text.is_wide = False
+    while p < end:
+        if p[0] == c'"':
+            text.size = p - text.at
+            return p + 1
+        if p[0] == c"\\":
+            text.is_escaped = True
+            p += 2
+            continue
+        if p[0] < 0x20:
+            return NULL
+        if p[0] >= 0x80:
+            text.is_wide = True
+        p += 1
+    return NULL
+
+
+cdef const uint8_t *_read_int(const uint8_t *p, const uint8_t *end, int64_t *value) noexcept:
+    """Read a JSON integer of 32 bits; return what is behind it, or NULL."""
+    cdef bint is_negative = p < end and p[0] == c"-"
+    cdef const uint8_t *first
+    cdef int64_t number = 0
+    if is_negative:
+        p += 1
+    first = p
+    while p < end and c"0" <= p[0] <= c"9":
+        number = 10 * number + (p[0] - c"0")
+        p += 1
+        if p - first > 10:
+            return NULL
+    # JSON has no leading zeros; a fraction or an exponent is for the caller.
+    if p == first or (first[0] == c"0" and p - first > 1):
+        return NULL
+    if p < end and (p[0] == c"." or p[0] == c"e" or p[0] == c"E"):
+        return NULL
+    if is_negative:
+        number = -number
+    if not -2147483648 <= number <= 2147483647:
+        return NULL
+    value[0] = number
+    return p
+
+
+cdef inline bint _is(const Text *text, const char *name, Py_ssize_t size) noexcept:
+    return text.size == size and memcmp(text.at, name, size) == 0
+
+
+cdef const uint8_t *_read_fields(const uint8_t *p, const uint8_t *end, Header *h) noexcept:
+    """Read the JSON object of a header's own fields, behind its brace."""
+    cdef Text name, value
+    p = _skip_space(p, end)
+    if p < end and p[0] == c"}":
+        return p + 1
+    while True:
+        if p >= end or p[0] != c'"':
+            return NULL
+        p = _read_text(p + 1, end, &name)
+        if p == NULL or name.is_escaped or name.is_wide:
+            return NULL
+        p = _skip_space(p, end)
+        if p >= end or p[0] != c":":
+            return NULL
+        p = _skip_space(p + 1, end)
+        if p >= end or p[0] != c'"':
+            return NULL
+        p = _read_text(p + 1, end, &value)
+        if p == NULL:
+            return NULL
+        if not _keep(h, name.at, name.size, &value):
+            return NULL
+        p = _skip_space(p, end)
+        if p >= end:
+            return NULL
+        if p[0] == c"}":
+            return p + 1
+        if p[0] != c",":
+            return NULL
+        p = _skip_space(p + 1, end)
+
+
+cdef bint _keep(Header *h, const uint8_t *name, Py_ssize_t size, const Text *value) noexcept:
+    """Keep a field that a send has; False if it is not for this kernel."""
+    cdef int letter
+    if size == 1 and c"a" <= name[0] < c"a" + LETTERS:
+        letter = name[0] - c"a"
+        h.fields[letter] = value[0]
+        h.seen |= <uint32_t>1 << letter
+        # Only the properties may be anything but plain text.
+        return letter == 8 or not (value.is_escaped or value.is_wide)
+    return not (value.is_escaped or value.is_wide)
+
+
+cdef bint _read_json(const uint8_t *p, const uint8_t *end, Header *h) noexcept:
+    cdef Text name, text
+    cdef int64_t ignored
+    p = _skip_space(p, end)
+    if p >= end or p[0] != c"{":
+        return False
+    p = _skip_space(p + 1, end)
+    while True:
+        if p >= end or p[0] != c'"':
+            return False
+        p = _read_text(p + 1, end, &name)
+        if p == NULL or name.is_escaped or name.is_wide:
+            return False
+        p = _skip_space(p, end)
+        if p >= end or p[0] != c":":
+            return False
+        p = _skip_space(p + 1, end)
+        if p >= end:
+            return False
+        if _is(&name, "extFields", 9):
+            # A second one would have to replace the first.
+            if p[0] != c"{" or h.seen:
+                return False
+            p = _read_fields(p + 1, end, h)
+        elif _is(&name, "code", 4):
+            p = _read_int(p, end, &h.code)
+            h.has_code = True
+        elif _is(&name, "flag", 4):
+            p = _read_int(p, end, &h.flag)
+        elif _is(&name, "opaque", 6):
+            p = _read_int(p, end, &h.opaque)
+        elif _is(&name, "version", 7):
+            p = _read_int(p, end, &ignored)
+        elif _is(&name, "language", 8) or _is(&name, "serializeTypeCurrentRPC", 23):
+            if p[0] != c'"':
+                return False
+            p = _read_text(p + 1, end, &text)
+            if p != NULL and (text.is_escaped or text.is_wide):
+                return False
+        elif _is(&name, "remark", 6) and end - p > 4 and memcmp(p, "null", 4) == 0:
+            p += 4
+        else:
+            return False
+        if p == NULL:
+            return False
+        p = _skip_space(p, end)
+        if p >= end:
+            return False
+        if p[0] == c"}":
+            return h.has_code and _skip_space(p + 1, end) == end
+        if p[0] != c",":
+            return False
+        p = _skip_space(p + 1, end)
+
+
+cdef inline bint _is_ascii(const uint8_t *p, Py_ssize_t size) noexcept:
+    cdef Py_ssize_t i
+    for i in range(size):
+        if p[i] >= 0x80:
+            return False
+    return True
+
+
+cdef bint _read_binary(const uint8_t *p, const uint8_t *end, Header *h) noexcept:
+    cdef uint32_t size
+    cdef const uint8_t *name
+    cdef Text value
+    if end - p < BINARY_FIXED + 8:
+        return False
+    h.code = <int32_t><int64_t>get16(p)
+    h.opaque = <int32_t>get32(p + 5)
+    h.flag = <int32_t>get32(p + 9)
+    if get32(p + BINARY_FIXED) != 0:  # a remark
+        return False
+    p += BINARY_FIXED + 4
+    if get32(p) != <uint64_t>(end - p - 4):
+        return False
+    p += 4
+    while p < end:
+        if end - p < 2:
+            return False
+        size = get16(p)
+        p += 2
+        if size > 32767 or <uint64_t>(end - p) < <uint64_t>size + 4:
+            return False
+        name = p
+        if not _is_ascii(name, size):
+            return False
+        p += size
+        value.size = get32(p)
+        p += 4
+        if value.size > end - p:
+            return False
+        value.at = p
+        value.is_escaped = False
+        value.is_wide = not _is_ascii(p, value.size)
+        if not _keep(h, name, size, &value):
+            return False
+        p += value.size
+    return True
+
+
+cdef bint _number(const Text *text, int64_t low, int64_t high, int64_t *value) noexcept:
+    """Read a number in decimal digits; False if it is anything else or outside the bounds."""
+    cdef const uint8_t *p = text.at
+    cdef const uint8_t *end = p + text.size
+    cdef int64_t number = 0
+    cdef bint is_negative = text.size > 0 and p[0] == c"-"
+    if is_negative:
+        p += 1
+    if not 0 < end - p <= 18:
+        return False
+    while p < end:
+        if not c"0" <= p[0] <= c"9":
+            return False
+        number = 10 * number + (p[0] - c"0")
+        p += 1
+    if is_negative:
+        number = -number
+    value[0] = number
+    return low <= number <= high
+
+
+# --- properties
+
+
+cdef inline int _hex(uint8_t digit) noexcept:
+    if c"0" <= digit <= c"9":
+        return digit - c"0"
+    if c"a" <= digit <= c"f":
+        return digit - c"a" + 10
+    if c"A" <= digit <= c"F":
+        return digit - c"A" + 10
+    return -1
+
+
+cdef Py_ssize_t _unescape(const Text *text, uint8_t *out) noexcept:
+    """Write a JSON text's bytes; return how many, never more than it has, or -1."""
+    cdef const uint8_t *p = text.at
+    cdef const uint8_t *end = p + text.size
+    cdef const uint8_t *stop
+    cdef uint8_t *begin = out
+    cdef int digit, i
+    cdef uint32_t point
+    if not text.is_escaped:
+        memcpy(out, p, text.size)
+        return text.size
+    while p < end:
+        stop = <const uint8_t *>memchr(p, c"\\", end - p)
+        if stop == NULL:
+            stop = end
+        memcpy(out, p, stop - p)
+        out += stop - p
+        if stop == end:
+            break
+        p = stop + 2
+        # A text does not end with a backslash: that one would hide the quote behind it.
+        if p > end:
+            return -1
+        if stop[1] == c"u":
+            if end - p < 4:
+                return -1
+            point = 0
+            for i in range(4):
+                digit = _hex(p[i])
+                if digit < 0:
+                    return -1
+                point = point << 4 | <uint32_t>digit
+            p += 4
+            if point == 0 or 0xD800 <= point <= 0xDFFF:
+                return -1
+            if point < 0x80:
+                out[0] = <uint8_t>point
+                out += 1
+            elif point < 0x800:
+                out[0] = <uint8_t>(0xC0 | point >> 6)
+                out[1] = <uint8_t>(0x80 | (point & 0x3F))
+                out += 2
+            else:
+                out[0] = <uint8_t>(0xE0 | point >> 12)
+                out[1] = <uint8_t>(0x80 | (point >> 6 & 0x3F))
+                out[2] = <uint8_t>(0x80 | (point & 0x3F))
+                out += 3
+        else:
+            if stop[1] == c'"' or stop[1] == c"\\" or stop[1] == c"/":
+                out[0] = stop[1]
+            elif stop[1] == c"n":
+                out[0] = c"\n"
+            elif stop[1] == c"t":
+                out[0] = c"\t"
+            elif stop[1] == c"r":
+                out[0] = c"\r"
+            elif stop[1] == c"b":
+                out[0] = 8
+            elif stop[1] == c"f":
+                out[0] = 12
+            else:
+                return -1
+            out += 1
+    return out - begin
+
+
+cdef bint _look(SendRules rules, const uint8_t *p, Py_ssize_t size, Seen *seen):
+    """Find what the broker needs of a property text; False if it has to look itself."""
+    cdef const uint8_t *end = p + size
+    cdef const uint8_t *stop
+    cdef const uint8_t *name_end
+    cdef const uint8_t *value
+    cdef Py_ssize_t name_size, value_size
+    seen.key = seen.tags = NULL
+    seen.key_size = seen.tags_size = 0
+    seen.waits = True
+    if size and memchr(p, 0, size) != NULL:
+        return False
+    while p < end:
+        stop = <const uint8_t *>memchr(p, 2, end - p)
+        if stop == NULL:
+            stop = end
+        name_end = <const uint8_t *>memchr(p, 1, stop - p)
+        if name_end != NULL and name_end + 1 < stop:
+            name_size = name_end - p
+            value = name_end + 1
+            value_size = stop - value
+            if name_size == 4 and memcmp(p, "WAIT", 4) == 0:
+                seen.waits = not (value_size == 5 and memcmp(value, "false", 5) == 0)
+            elif name_size == 4 and memcmp(p, "TAGS", 4) == 0:
+                seen.tags = value
+                seen.tags_size = value_size
+            elif name_size == 8 and memcmp(p, "UNIQ_KEY", 8) == 0:
+                seen.key = value
+                seen.key_size = value_size
+            elif name_size and rules.is_odd(p, name_size):
+                return False
+        p = stop + 1
+    return True
+
+
+cdef bint _hash(const uint8_t *p, Py_ssize_t size, int64_t *code) noexcept:
+    """Java's String.hashCode of an ASCII text; False for any other."""
+    cdef uint32_t h = 0
+    cdef Py_ssize_t i
+    for i in range(size):
+        if p[i] >= 0x80:
+            return False
+        h = 31 * h + p[i]
+    code[0] = <int32_t>h
+    return True
+
+
+cdef bytes _stored(SendRules rules, const Text *text, Seen *seen, int64_t *code):
+    """Return a property text with what the broker adds; None if it has to look itself."""
+    cdef Py_ssize_t added = PyBytes_GET_SIZE(rules.added)
+    cdef bytes out = PyBytes_FromStringAndSize(NULL, text.size + 1 + added)
+    cdef uint8_t *begin = <uint8_t *>PyBytes_AS_STRING(out)
+    cdef Py_ssize_t size = _unescape(text, begin)
+    if size < 0 or not _look(rules, begin, size, seen):
+        return None
+    if not _hash(seen.tags, seen.tags_size, code):
+        return None
+    if text.is_wide:
+        try:
+            PyUnicode_DecodeUTF8(<char *>begin, size, NULL)
+        except UnicodeDecodeError:
+            return None
+    if size and begin[size - 1] != 2:
+        begin[size] = 2
+        size += 1
+    memcpy(begin + size, PyBytes_AS_STRING(rules.added), added)
+    size += added
+    if size > PROPERTIES_MAX:
+        return None
+    return out if size == PyBytes_GET_SIZE(out) else out[:size]
+
+
+# --- what callers see
+
+
+cdef bint _is_plain_key(const uint8_t *key, Py_ssize_t size) noexcept:
+    """Whether a key stands in JSON as it is."""
+    cdef Py_ssize_t i
+    for i in range(size):
+        if not (
+            c"0" <= key[i] <= c"9" or c"A" <= key[i] <= c"Z" or c"a" <= key[i] <= c"z"
+        ):
+            return False
+    return True
+
+
+cdef object _send(SendRules rules, const uint8_t *frame, const uint8_t *end):
+    cdef Header h
+    cdef uint32_t head
+    cdef const uint8_t *body
+    cdef int form
+    cdef int64_t queue_id, sys_flag, born_ms, flag, times, queue_count
+    cdef int64_t code = 0
+    cdef bint is_batch
+    cdef Seen seen
+    cdef bytes properties
+    if end - frame < HEAD or get32(frame) != <uint64_t>(end - frame - 4):
+        return None
+    head = get32(frame + 4)
+    form = head >> 24
+    body = frame + HEAD + (head & 0xFFFFFF)
+    if body > end:
+        return None
+    h.seen = 0
+    h.has_code = False
+    h.opaque = h.flag = 0
+    if form == JSON:
+        if not _read_json(frame + HEAD, body, &h):
+            return None
+    elif form != BINARY or not _read_binary(frame + HEAD, body, &h):
+        return None
+    if (h.code != SEND_V2 and h.code != SEND_BATCH) or h.flag & FLAG_RESPONSE:
+        return None
+    # Everything from a to i has to be there: group, topic, default topic, numbers, properties.
+    if h.seen & 0x1FF != 0x1FF:
+        return None
+    if not (
+        _number(&h.fields[3], -2147483648, 2147483647, &queue_count)
+        and _number(&h.fields[4], 0, 2147483647, &queue_id)
+        and _number(&h.fields[5], 0, 2147483647, &sys_flag)
+        and _number(&h.fields[6], 0, 999999999999999999, &born_ms)
+        and _number(&h.fields[7], 0, 2147483647, &flag)
+    ):
+        return None
+    times = 0
+    if h.seen >> 9 & 1 and not _number(&h.fields[9], 0, 2147483647, &times):
+        return None
+    if sys_flag & SYS_FLAG_TRANSACTION:
+        return None
+    # Topics of groups have rules of their own.
+    if not h.fields[1].size or h.fields[1].at[0] == c"%":
+        return None
+    is_batch = h.code == SEND_BATCH
+    if h.seen >> 12 & 1:
+        is_batch = (
+            is_batch
+            or _is(&h.fields[12], "true", 4)
+            or _is(&h.fields[12], "True", 4)
+            or _is(&h.fields[12], "1", 1)
+        )
+    properties = _stored(rules, &h.fields[8], &seen, &code)
+    if properties is None or not _is_plain_key(seen.key, seen.key_size):
+        return None
+    # A single message without a key gets one, which is the caller's work.
+    if seen.key_size == 0 and not is_batch:
+        return None
+    return (
+        h.opaque,
+        form,
+        (h.flag & FLAG_ONEWAY) != 0,
+        is_batch,
+        (<char *>h.fields[1].at)[: h.fields[1].size].decode("ascii"),
+        queue_id,
+        sys_flag,
+        born_ms,
+        flag,
+        times,
+        None if seen.key_size == 0 else <bytes>seen.key[: seen.key_size],
+        seen.waits,
+        properties,
+        code,
+        <bytes>body[: end - body],
+    )
+
+
+def split_sends(data, index, Py_ssize_t count, SendRules rules not None):
+    cdef Py_buffer octets
+    cdef Py_buffer numbers
+    cdef const uint32_t *row
+    cdef const uint8_t *begin
+    cdef list sends
+    cdef Py_ssize_t i
+    PyObject_GetBuffer(data, &octets, PyBUF_SIMPLE)
+    try:
+        PyObject_GetBuffer(index, &numbers, PyBUF_SIMPLE)
+        try:
+            if count < 0 or count > numbers.len // 16:
+                raise ValueError(f"{count} frames are not in the index")
+            sends = [None] * count
+            begin = <const uint8_t *>octets.buf
+            for i in range(count):
+                row = <const uint32_t *>numbers.buf + 4 * i
+                if row[2] > row[3] or row[3] > <uint64_t>octets.len:
+                    raise ValueError("a frame lies outside the data")
+                sends[i] = _send(rules, begin + row[2], begin + row[3])
+            return sends
+        finally:
+            PyBuffer_Release(&numbers)
+    finally:
+        PyBuffer_Release(&octets)
+
+
+def split_batch(
+    bytes body not None, tail, int64_t born_ms, bytes born_host not None, SendRules rules not None
+):
+    cdef const uint8_t *p = <const uint8_t *>PyBytes_AS_STRING(body)
+    cdef const uint8_t *end = p + PyBytes_GET_SIZE(body)
+    cdef const uint8_t *item_end
+    cdef const uint8_t *message
+    cdef int64_t total, size, flag
+    cdef int64_t code
+    cdef list messages = []
+    cdef Text text
+    cdef Seen seen
+    cdef bytes properties
+    while p < end:
+        if end - p < ITEM_FIXED:
+            return None
+        total = <int32_t>get32(p)
+        flag = <int32_t>get32(p + 12)
+        size = <int32_t>get32(p + 16)
+        if total < ITEM_FIXED or total > end - p or size < 0 or size > total - ITEM_FIXED:
+            return None
+        item_end = p + total
+        message = p + 20
+        p = message + size
+        text.size = get16(p)
+        text.at = p + 2
+        if text.size > 32767 or text.at + text.size != item_end:
+            return None
+        text.is_escaped = False
+        text.is_wide = not _is_ascii(text.at, text.size)
+        code = 0
+        properties = _stored(rules, &text, &seen, &code)
+        if properties is None:
+            return None
+        messages.append(
+            (
+                tail, <bytes>message[:size], properties, code, born_ms, born_host, 0, flag, 0, 0,
+            )
+        )
+        p = item_end
+    return messages or None
+
+
+cdef inline uint8_t *_put(uint8_t *out, bytes text) noexcept:
+    memcpy(out, PyBytes_AS_STRING(text), PyBytes_GET_SIZE(text))
+    return out + PyBytes_GET_SIZE(text)
+
+
+cdef inline uint8_t *_put_literal(uint8_t *out, const char *text, Py_ssize_t size) noexcept:
+    memcpy(out, text, size)
+    return out + size
+
+
+cdef uint8_t *_put_decimal(uint8_t *out, int64_t value) noexcept:
+    cdef uint8_t[20] digits
+    cdef int count = 0
+    cdef uint64_t rest = <uint64_t>value
+    if value < 0:
+        out[0] = c"-"
+        out += 1
+        rest = 0 - rest
+    while True:
+        digits[count] = c"0" + <uint8_t>(rest % 10)
+        count += 1
+        rest //= 10
+        if rest == 0:
+            break
+    while count:
+        count -= 1
+        out[0] = digits[count]
+        out += 1
+    return out
+
+
+cdef uint8_t *_put_ids(uint8_t *out, SendRules rules, list placed, Py_ssize_t first, Py_ssize_t count):
+    """Write the offset ids of an answer's messages, with commas between them."""
+    cdef Py_ssize_t i
+    cdef int shift
+    cdef uint64_t physical
+    for i in range(first, first + count):
+        if i > first:
+            out[0] = c","
+            out += 1
+        out = _put(out, rules.host)
+        physical = <uint64_t><int64_t>(<tuple?>placed[i])[0]
+        for shift in range(60, -4, -4):
+            out[0] = HEX[physical >> shift & 15]
+            out += 1
+    return out
+
+
+cdef uint8_t *_put_entry(uint8_t *out, const char *name, Py_ssize_t size) noexcept:
+    put16(out, <uint32_t>size)
+    memcpy(out + 2, name, size)
+    return out + 2 + size
+
+
+def answer_sends(list staged not None, list placed not None, SendRules rules not None):
+    cdef list frames = []
+    cdef Py_ssize_t first = 0
+    cdef Py_ssize_t count, id_bytes, key_bytes, used
+    cdef int64_t opaque, queue_id, queue_offset
+    cdef bint is_oneway
+    cdef int form
+    cdef bytes key, out
+    cdef tuple send
+    cdef uint8_t *begin
+    cdef uint8_t *ext
+    cdef uint8_t *p
+    cdef uint8_t *value
+    for send in staged:
+        if len(send) != 8:
+            raise ValueError("a staged send is a tuple of 8")
+        opaque = send[1]
+        form = send[2]
+        is_oneway = send[3]
+        queue_id = send[4]
+        count = send[5]
+        key = send[6]
+        if count < 1 or count > len(placed) - first:
+            raise ValueError("there are fewer places than messages")
+        queue_offset = (<tuple?>placed[first])[1]
+        key_bytes = 0 if key is None else PyBytes_GET_SIZE(key)
+        if is_oneway or (form != JSON and form != BINARY) or (
+            key is not None
+            and not _is_plain_key(<const uint8_t *>PyBytes_AS_STRING(key), key_bytes)
+        ):
+            frames.append(None)
+            first += count
+            continue
+        id_bytes = count * (PyBytes_GET_SIZE(rules.host) + 17) - 1
+        out = PyBytes_FromStringAndSize(
+            NULL,
+            HEAD + id_bytes + key_bytes + 256
+            + max(
+                PyBytes_GET_SIZE(rules.json_begin) + PyBytes_GET_SIZE(rules.json_end),
+                PyBytes_GET_SIZE(rules.binary_begin) + PyBytes_GET_SIZE(rules.binary_ext),
+            ),
+        )
+        begin = <uint8_t *>PyBytes_AS_STRING(out)
+        p = begin + HEAD
+        if form == JSON:
+            p = _put(p, rules.json_begin)
+            p = _put_ids(p, rules, placed, first, count)
+            p = _put_literal(p, '","queueId":"', 13)
+            p = _put_decimal(p, queue_id)
+            p = _put_literal(p, '","queueOffset":"', 17)
+            p = _put_decimal(p, queue_offset)
+            if key is not None:
+                p = _put_literal(p, '","transactionId":"', 19)
+                p = _put(p, key)
+            p = _put_literal(p, '"},"opaque":', 12)
+            p = _put_decimal(p, opaque)
+            p = _put(p, rules.json_end)
+        else:
+            p = _put(p, rules.binary_begin)  # code, language, version
+            put32(p, <uint32_t><int32_t>opaque)
+            put32(p + 4, FLAG_RESPONSE)
+            put32(p + 8, 0)  # no remark
+            ext = p + 12
+            p = _put(ext + 4, rules.binary_ext)
+            p = _put_entry(p, "msgId", 5)
+            put32(p, <uint32_t>id_bytes)
+            p = _put_ids(p + 4, rules, placed, first, count)
+            p = _put_entry(p, "queueId", 7)
+            value = p + 4
+            p = _put_decimal(value, queue_id)
+            put32(value - 4, <uint32_t>(p - value))
+            p = _put_entry(p, "queueOffset", 11)
+            value = p + 4
+            p = _put_decimal(value, queue_offset)
+            put32(value - 4, <uint32_t>(p - value))
+            if key is not None:
+                p = _put_entry(p, "transactionId", 13)
+                put32(p, <uint32_t>key_bytes)
+                p = _put(p + 4, key)
+            put32(ext, <uint32_t>(p - ext - 4))
+        used = p - begin
+        # Longer than a header can say: the caller refuses it in words.
+        if used - HEAD > 0xFFFFFF:
+            frames.append(None)
+        else:
+            put32(begin, <uint32_t>(used - 4))
+            put32(begin + 4, <uint32_t>form << 24 | <uint32_t>(used - HEAD))
+            frames.append(out[:used])
+        first += count
+    return frames
