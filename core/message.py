@@ -16,6 +16,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Final, NewType
 
+import msgspec
+
 PhysicalOffset = NewType("PhysicalOffset", int)
 QueueOffset = NewType("QueueOffset", int)
 
@@ -110,8 +112,8 @@ class Message:
         object.__setattr__(self, "flag", flag)
 
 
-@dataclass(frozen=True, slots=True)
-class StoredMessage:
+# A structure is made several times as fast as a frozen dataclass; it holds no cycles.
+class StoredMessage(msgspec.Struct, frozen=True, gc=False):
     """A message read back from the log; times are milliseconds since the epoch.
 
     ``body`` is what the producer was given, unless ``is_compressed``.

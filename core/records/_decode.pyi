@@ -11,6 +11,12 @@ def decode(records: Any, count_max: int = ..., verify: bool = False) -> list[tup
     ``verify`` checks the CRC of each body too.
     """
 
+def decode_fields(records: Any) -> list[tuple[Any, ...]]:
+    """Return the fields of a StoredMessage, in its order, of each of concatenated records.
+
+    Errors as ``decode``. Bodies are as they are stored.
+    """
+
 def decode_brief(
     records: Any, name: bytes
 ) -> list[tuple[int, bytes | None, bytes, bytes, bytes, int, int, int]]:

@@ -15,7 +15,7 @@ from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from cpython.list cimport PyList_GET_SIZE
 from cpython.unicode cimport PyUnicode_DecodeUTF8
 from libc.stdint cimport int64_t, uint8_t
-from libc.string cimport memcmp
+from libc.string cimport memchr, memcmp
 
 from motelog.core.records._crc32 cimport crc_init, is_intact
 from motelog.core.records._layout cimport (
@@ -25,6 +25,7 @@ from motelog.core.records._layout cimport (
 )
 from motelog.core.records._properties cimport find_property
 from motelog.core.errors import RecordError
+from motelog.core.message import decode_host
 from motelog.core.records.layout import REASONS
 
 crc_init()
@@ -57,6 +58,106 @@ def decode(records, Py_ssize_t count_max=0x7FFFFFFF, bint verify=False):
                     prepared_offset_of(&r),
                     cut(r.properties, r.properties_bytes),
                     cut(r.body, r.body_bytes),
+                )
+            )
+            at += r.size
+    finally:
+        PyBuffer_Release(&buffer)
+    return out
+
+
+cdef enum:
+    NAMES = 16  # properties of a record whose names are looked for in the record before
+
+
+cdef struct Name:
+    const uint8_t *at
+    Py_ssize_t size
+
+
+cdef dict _properties(const Record *r, Name *names, list texts):
+    """Return the pairs of a property text as core.message.decode_properties does.
+
+    Records of one producer have the same names in the same order. So the name at a place is
+    compared with the one that was there before, and its text, hash included, is used again.
+    """
+    cdef const uint8_t *p = r.properties
+    cdef const uint8_t *end = p + r.properties_bytes
+    cdef const uint8_t *stop
+    cdef const uint8_t *middle
+    cdef Py_ssize_t size
+    cdef int at = 0
+    cdef dict pairs = {}
+    cdef object name
+    while p < end:
+        stop = <const uint8_t *> memchr(p, 2, end - p)
+        if stop == NULL:
+            stop = end
+        middle = <const uint8_t *> memchr(p, 1, stop - p)
+        if middle != NULL and middle + 1 < stop:
+            size = middle - p
+            if at < NAMES and names[at].size == size and memcmp(names[at].at, p, size) == 0:
+                name = texts[at]
+            else:
+                name = PyUnicode_DecodeUTF8(<const char *> p, size, b"replace")
+                if at < NAMES:
+                    names[at].at = p
+                    names[at].size = size
+                    texts[at] = name
+            pairs[name] = PyUnicode_DecodeUTF8(
+                <const char *> middle + 1, stop - middle - 1, b"replace"
+            )
+            at += 1
+        p = stop + 1
+    return pairs
+
+
+def decode_fields(records):
+    cdef Py_buffer buffer
+    cdef Py_ssize_t at = 0
+    cdef Record r
+    cdef list out = []
+    cdef bytes topic = None
+    cdef bytes last_topic = None
+    cdef bytes host, born_host = None, store_host = None
+    cdef object topic_text = None, born = None, store = None
+    cdef Name[NAMES] names
+    cdef list texts = [None] * NAMES
+    cdef int i
+    for i in range(NAMES):
+        names[i].size = -1
+        names[i].at = NULL
+    PyObject_GetBuffer(records, &buffer, PyBUF_CONTIG_RO)
+    try:
+        while at < buffer.len:
+            _expect(<const uint8_t *> buffer.buf, at, buffer.len, False, &r)
+            topic = topic_of(&r, topic)
+            if topic is not last_topic:
+                topic_text = topic.decode(errors="replace")
+                last_topic = topic
+            host = cut(born_host_of(&r), r.born_bytes)
+            if host != born_host:
+                born_host, born = host, decode_host(host)
+            host = cut(store_host_of(&r), r.store_bytes)
+            if host != store_host:
+                store_host, store = host, decode_host(host)
+            out.append(
+                (
+                    topic_text,
+                    queue_id_of(&r),
+                    queue_offset_of(&r),
+                    physical_offset_of(&r),
+                    cut(r.body, r.body_bytes),
+                    _properties(&r, names, texts),
+                    flag_of(&r),
+                    r.sys_flag,
+                    born_ms_of(&r),
+                    born,
+                    store_ms_of(&r),
+                    store,
+                    reconsume_times_of(&r),
+                    prepared_offset_of(&r),
+                    r.size,
                 )
             )
             at += r.size

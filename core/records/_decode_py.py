@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from motelog.core.errors import RecordError
+from motelog.core.message import decode_host, decode_properties
 from motelog.core.records._properties_py import find_property
 from motelog.core.records.layout import COUNT_MAX, REASONS, Record, ScanStop, parse
 
@@ -22,6 +23,18 @@ def decode(records: Any, count_max: int = COUNT_MAX, verify: bool = False) -> li
             r.properties, r.body,
         )
         for r in _records(records, count_max, verify)
+    ]  # fmt: skip
+
+
+def decode_fields(records: Any) -> list[Any]:
+    return [
+        (
+            r.topic.decode(errors="replace"), r.queue_id, r.queue_offset, r.physical_offset, r.body,
+            decode_properties(r.properties), r.flag, r.sys_flag, r.born_ms,
+            decode_host(r.born_host), r.store_ms, decode_host(r.store_host), r.reconsume_times,
+            r.prepared_offset, r.size,
+        )
+        for r in _records(records, COUNT_MAX, False)
     ]  # fmt: skip
 
 

@@ -11,8 +11,10 @@ from __future__ import annotations
 import zlib
 from typing import TYPE_CHECKING, Any, Final
 
+import msgspec
+
 from motelog.core import kernels
-from motelog.core.message import SYS_FLAG_COMPRESSED, StoredMessage, decode_host, decode_properties
+from motelog.core.message import SYS_FLAG_COMPRESSED, StoredMessage
 
 COMPILED: Final = kernels.COMPILED
 
@@ -25,6 +27,7 @@ __all__ = [
     "COMPILED",
     "decode",
     "decode_brief",
+    "decode_fields",
     "decode_messages",
     "decode_values",
     "in_queue",
@@ -34,6 +37,7 @@ __all__ = [
 BODY_BYTES_MAX: Final = 16_777_216  # the most that one remoting frame holds
 
 decode = _kernel.decode
+decode_fields = _kernel.decode_fields
 decode_brief = _kernel.decode_brief
 decode_values = _kernel.decode_values
 in_queue = _kernel.in_queue
@@ -46,13 +50,10 @@ def decode_messages(records: Any, *, body_bytes_max: int = BODY_BYTES_MAX) -> li
     ``is_compressed``: one producer's message must not keep a consumer from the messages behind it.
     Raises RecordError for bytes that are no record.
     """
-    view = memoryview(records).cast("B")
-    messages = []
-    at = 0
-    for fields in decode(view):
-        size = int.from_bytes(view[at : at + 4], "big")
-        messages.append(_message(fields, size, body_bytes_max))
-        at += size
+    messages = [StoredMessage(*fields) for fields in decode_fields(records)]
+    for index, message in enumerate(messages):
+        if message.sys_flag & SYS_FLAG_COMPRESSED:
+            messages[index] = _inflated(message, body_bytes_max)
     return messages
 
 
@@ -71,30 +72,9 @@ def inflate(body: bytes, bytes_max: int) -> bytes | None:
     return inflated if inflater.eof and len(inflated) <= bytes_max else None
 
 
-def _message(fields: tuple[Any, ...], size: int, body_bytes_max: int) -> StoredMessage:
-    (
-        topic, queue_id, queue_offset, physical_offset, flag, sys_flag, born_ms, born_host,
-        store_ms, store_host, reconsume_times, prepared, properties, body,
-    ) = fields  # fmt: skip
-    if sys_flag & SYS_FLAG_COMPRESSED:
-        inflated = inflate(body, body_bytes_max)
-        if inflated is not None:
-            body = inflated
-            sys_flag &= ~SYS_FLAG_COMPRESSED
-    return StoredMessage(
-        topic=topic.decode(errors="replace"),
-        queue_id=queue_id,
-        queue_offset=queue_offset,
-        physical_offset=physical_offset,
-        body=body,
-        properties=decode_properties(properties),
-        flag=flag,
-        sys_flag=sys_flag,
-        born_timestamp_ms=born_ms,
-        born_host=decode_host(born_host),
-        store_timestamp_ms=store_ms,
-        store_host=decode_host(store_host),
-        reconsume_times=reconsume_times,
-        prepared_transaction_offset=prepared,
-        stored_bytes=size,
-    )
+def _inflated(message: StoredMessage, body_bytes_max: int) -> StoredMessage:
+    body = inflate(message.body, body_bytes_max)
+    if body is None:
+        return message
+    sys_flag = message.sys_flag & ~SYS_FLAG_COMPRESSED
+    return msgspec.structs.replace(message, body=body, sys_flag=sys_flag)

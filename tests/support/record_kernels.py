@@ -90,6 +90,7 @@ def decode(kernel: Any, data: Any, begin: int, end: int, name: bytes) -> list[An
     return [
         answer(kernel.decode, data),
         answer(kernel.decode, data, 2, True),
+        answer(kernel.decode_fields, data),
         answer(kernel.decode_brief, data, name),
         answer(kernel.decode_values, data, (name.decode(errors="replace"), "a", "a\x01b", "")),
         answer(kernel.in_queue, data, b"T", 0, begin, end),
