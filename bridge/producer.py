@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from enum import IntEnum
+from functools import lru_cache
 from types import TracebackType
 from typing import Final, Self
 
@@ -184,6 +185,7 @@ class Producer:
         stored all the same, under the same unique id.
         """
         _check_arguments((message,), queue, hash_key)
+        _check_topic(message.topic)
         message_id, properties = self._properties(message, _delay_ms(delay))
         self._check_size(len(message.body))
         body, sys_flag = await self._compress(message.body)
@@ -208,13 +210,16 @@ class Producer:
         if not messages:
             raise MessageRefusedError("a batch needs at least one message")
         topic = messages[0].topic
+        _check_topic(topic)
+        if topic.startswith(RETRY_PREFIX):
+            raise MessageRefusedError("a batch cannot go to a retry topic")
         items = []
         message_ids = []
         for message in messages:
             if message.topic != topic:
                 raise MessageRefusedError(f"batch mixes topics {topic!r} and {message.topic!r}")
-            if not _DELAYING.isdisjoint(message.properties) or topic.startswith(RETRY_PREFIX):
-                raise MessageRefusedError("a batch can neither be delayed nor go to a retry topic")
+            if not _DELAYING.isdisjoint(message.properties):
+                raise MessageRefusedError("a batch cannot be delayed")
             message_id, properties = self._properties(message)
             message_ids.append(message_id)
             items.append((message.flag, message.body, properties))
@@ -349,7 +354,6 @@ class Producer:
 
     def _properties(self, message: Message, delay_ms: int = 0) -> tuple[str, bytes]:
         """Return the message's unique id and its property text."""
-        _check_topic(message.topic)
         if self._ids is None:
             raise ClientClosedError("not open: use the producer inside `async with`")
         properties = dict(message.properties)
@@ -427,9 +431,13 @@ def _delay_ms(delay: float | timedelta) -> int:
 
 
 def _check_topic(topic: str) -> None:
-    fault = topic_name_fault(topic)
+    fault = _topic_fault(topic)
     if fault is not None:
         raise MessageRefusedError(fault)
+
+
+# A producer has few topics, and names one with each message.
+_topic_fault: Final = lru_cache(maxsize=256)(topic_name_fault)
 
 
 def _describe(target: MessageQueue | None, exc: Exception) -> str:

@@ -18,7 +18,8 @@ class UniqueIds:
 
     def __init__(self, *, address: bytes, process_id: int) -> None:
         maker = secrets.token_bytes(4)
-        self._prefix = address + (process_id & 0xFFFF).to_bytes(2, "big") + maker
+        prefix = address + (process_id & 0xFFFF).to_bytes(2, "big") + maker
+        self._prefix = prefix.hex().upper()
         self._counter = 0
         self._month_begin_ms = 0
         self._month_end_ms = 0
@@ -29,8 +30,7 @@ class UniqueIds:
             self._begin_month(now_ms)
         self._counter = (self._counter + 1) & 0xFFFF
         since = (now_ms - self._month_begin_ms) & 0xFFFFFFFF
-        tail = since.to_bytes(4, "big") + self._counter.to_bytes(2, "big")
-        return (self._prefix + tail).hex().upper()
+        return f"{self._prefix}{since:08X}{self._counter:04X}"
 
     def _begin_month(self, now_ms: int) -> None:
         # Local time, as Java's Calendar: tools read the send time back from the id with it.

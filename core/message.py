@@ -87,29 +87,23 @@ class Message:
         flag: int = 0,
     ) -> None:
         _check_type("topic", topic, str)
-        if isinstance(body, str):
-            raise TypeError("body is text, and a message carries bytes: write text.encode()")
-        _check_type("body", body, bytes | bytearray | memoryview)
+        if not isinstance(body, bytes):
+            body = _as_bytes(body)
         if tags is not None:
             _check_type("tags", tags, str)
         _check_type("flag", flag, int)
-        words = (keys,) if isinstance(keys, str) else tuple(keys)
-        for word in words:
-            _check_type("a key", word, str)
-        pairs = dict(properties or {})
+        words = () if keys == () else _as_words(keys)
+        pairs = dict(properties) if properties else {}
         for name, value in pairs.items():
-            _check_type("the name of a property", name, str)
-            if not isinstance(value, str):
-                kind = type(value).__name__
-                raise TypeError(
-                    f"property {name!r} is {kind}, and properties are text: write str()"
-                )
-        object.__setattr__(self, "topic", topic)
-        object.__setattr__(self, "body", bytes(body))
-        object.__setattr__(self, "tags", tags)
-        object.__setattr__(self, "keys", words)
-        object.__setattr__(self, "properties", pairs)
-        object.__setattr__(self, "flag", flag)
+            if not (isinstance(name, str) and isinstance(value, str)):
+                _refuse_property(name, value)
+        put = object.__setattr__
+        put(self, "topic", topic)
+        put(self, "body", body)
+        put(self, "tags", tags)
+        put(self, "keys", words)
+        put(self, "properties", pairs)
+        put(self, "flag", flag)
 
 
 # A structure is made several times as fast as a frozen dataclass; it holds no cycles.
@@ -183,23 +177,47 @@ class StoredMessage(msgspec.Struct, frozen=True, gc=False):
         return self.properties.get(UNIQ_KEY) or self.offset_id
 
 
-def _check_type(name: str, value: object, kind: Any) -> None:
+def _check_type(name: str, value: object, kind: type) -> None:
     if not isinstance(value, kind):
         wanted = {str: "text", int: "a number"}.get(kind, "bytes")
         raise TypeError(f"{name} is {wanted}, not {type(value).__name__}")
 
 
+def _as_bytes(body: object) -> bytes:
+    if isinstance(body, str):
+        raise TypeError("body is text, and a message carries bytes: write text.encode()")
+    if not isinstance(body, bytearray | memoryview):
+        raise TypeError(f"body is bytes, not {type(body).__name__}")
+    return bytes(body)
+
+
+def _as_words(keys: str | Iterable[str]) -> tuple[str, ...]:
+    words = (keys,) if isinstance(keys, str) else tuple(keys)
+    for word in words:
+        _check_type("a key", word, str)
+    return words
+
+
+def _refuse_property(name: object, value: object) -> None:
+    _check_type("the name of a property", name, str)
+    kind = type(value).__name__
+    raise TypeError(f"property {name!r} is {kind}, and properties are text: write str()")
+
+
 def encode_properties(properties: Mapping[str, str]) -> bytes:
     """Return the property text; ValueError if a name or value holds a separator or is too long."""
-    parts = []
-    for name, value in properties.items():
-        if NAME_END in name + value or VALUE_END in name + value:
-            raise ValueError(f"property {name!r} holds a separator (U+0001 or U+0002)")
-        parts.append(f"{name}{NAME_END}{value}{VALUE_END}")
-    text = "".join(parts).encode()
-    if len(text) > PROPERTIES_BYTES_MAX:
-        raise ValueError(f"properties take {len(text)} bytes, at most {PROPERTIES_BYTES_MAX} fit")
-    return text
+    text = "".join([f"{name}{NAME_END}{value}{VALUE_END}" for name, value in properties.items()])
+    count = len(properties)
+    if text.count(NAME_END) != count or text.count(VALUE_END) != count:
+        for name, value in properties.items():
+            if NAME_END in name + value or VALUE_END in name + value:
+                raise ValueError(f"property {name!r} holds a separator (U+0001 or U+0002)")
+    encoded = text.encode()
+    if len(encoded) > PROPERTIES_BYTES_MAX:
+        raise ValueError(
+            f"properties take {len(encoded)} bytes, at most {PROPERTIES_BYTES_MAX} fit"
+        )
+    return encoded
 
 
 def decode_properties(text: bytes) -> dict[str, str]:
