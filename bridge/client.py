@@ -150,22 +150,35 @@ class Client:
         ``for_sending`` a topic that does not exist has the default topic's route: that broker will
         create it. RouteError if the topic does not exist, NoNameServerError if no server answers.
         """
-        found = self._cached(topic, for_sending, newer_than)
+        found = self.known_route(topic, for_sending=for_sending, newer_than=newer_than)
         if found is not None:
             return found
         async with self._routing[topic]:
             # A task that waited here finds the route that the task before it has fetched.
-            found = self._cached(topic, for_sending, newer_than)
+            found = self.known_route(topic, for_sending=for_sending, newer_than=newer_than)
             if found is not None:
                 return found
             try:
                 return await self._fetch_route(topic, for_sending)
             except NoNameServerError:
                 # An old route is better than none: brokers answer without name servers too.
-                found = self._cached(topic, for_sending, None)
+                found = self.known_route(topic, for_sending=for_sending)
                 if found is None:
                     raise
                 return found
+
+    def known_route(
+        self, topic: str, *, for_sending: bool = False, newer_than: float | None = None
+    ) -> TopicRoute | None:
+        """Return what ``route`` would return without asking anybody; None if it would ask."""
+        route, fetched_at = self._routes.get(topic, (None, 0.0))
+        if route is None or (newer_than is not None and fetched_at <= newer_than):
+            return None
+        if route.is_stand_in and (
+            not for_sending or trio.current_time() - fetched_at > STAND_IN_RETRY_S
+        ):
+            return None
+        return route
 
     async def request_namesrv(
         self, command: RemotingCommand, *, timeout_s: float = REQUEST_TIMEOUT_S
@@ -219,16 +232,6 @@ class Client:
             self._connections[address] = connection
             await nursery.start(connection.run)
             return connection
-
-    def _cached(self, topic: str, for_sending: bool, newer_than: float | None) -> TopicRoute | None:
-        route, fetched_at = self._routes.get(topic, (None, 0.0))
-        if route is None or (newer_than is not None and fetched_at <= newer_than):
-            return None
-        if route.is_stand_in and (
-            not for_sending or trio.current_time() - fetched_at > STAND_IN_RETRY_S
-        ):
-            return None
-        return route
 
     async def _fetch_route(self, topic: str, for_sending: bool) -> TopicRoute:
         route = await self._ask_route(topic, topic)

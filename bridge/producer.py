@@ -252,8 +252,11 @@ class Producer:
             target: MessageQueue | None = None
             others: set[str] = set()
             try:
-                with trio.fail_after(remaining_s):
-                    route = await self._route(topic, asked_at)
+                # Nearly always known, and a deadline costs more than to look.
+                route = self._client.known_route(topic, for_sending=True, newer_than=asked_at)
+                if route is None or not route.write_queues:
+                    with trio.fail_after(remaining_s):
+                        route = await self._route(topic, asked_at)
                 target = self._choose(route, queue, hash_key, avoided)
                 avoided.add(target.broker_name)
                 if queue is None and hash_key is None:
