@@ -16,21 +16,14 @@ from contextlib import suppress
 from datetime import timedelta
 from functools import partial
 from types import TracebackType
-from typing import Any, Generic, Literal, Self, TypeVar
+from typing import Any, Generic, Literal, Self, TypeVar, Unpack
 
 import trio
 
 from motelog.bridge.background import Background, Service
 from motelog.bridge.client import NameServers
 from motelog.bridge.errors import ClientClosedError
-from motelog.bridge.producer import (
-    COMPRESS_ABOVE_BYTES,
-    MESSAGE_BYTES_MAX,
-    RETRIES,
-    SEND_TIMEOUT_S,
-    Producer,
-    SendResult,
-)
+from motelog.bridge.producer import Producer, ProducerOptions, QueueChoice, SendResult
 from motelog.bridge.pull import HOLD_S, PullConsumer
 from motelog.bridge.query import QUERY_COUNT, TIME_MAX
 from motelog.bridge.selector import TAGS_ALL
@@ -122,27 +115,9 @@ class AsyncioProducer(_OnAsyncio[Producer]):
     Any number of tasks may send at once.
     """
 
-    def __init__(
-        self,
-        *,
-        namesrv: NameServers = "127.0.0.1:9876",
-        group: str = "motelog",
-        timeout_s: float = SEND_TIMEOUT_S,
-        retries: int = RETRIES,
-        retry_when_busy: bool = False,
-        message_bytes_max: int = MESSAGE_BYTES_MAX,
-        compress_above_bytes: int = COMPRESS_ABOVE_BYTES,
-    ) -> None:
-        producer = Producer(
-            namesrv=namesrv,
-            group=group,
-            timeout_s=timeout_s,
-            retries=retries,
-            retry_when_busy=retry_when_busy,
-            message_bytes_max=message_bytes_max,
-            compress_above_bytes=compress_above_bytes,
-        )
-        super().__init__(producer, f"motelog-producer-{group}")
+    def __init__(self, **options: Unpack[ProducerOptions]) -> None:
+        producer = Producer(**options)
+        super().__init__(producer, f"motelog-producer-{producer.group}")
 
     async def queues(self, topic: str) -> tuple[MessageQueue, ...]:
         """As Producer.queues."""
@@ -152,7 +127,7 @@ class AsyncioProducer(_OnAsyncio[Producer]):
         self,
         message: Message,
         *,
-        queue: MessageQueue | None = None,
+        queue: QueueChoice = None,
         hash_key: str | None = None,
         timeout_s: float | None = None,
         delay: float | timedelta = 0,
@@ -167,11 +142,41 @@ class AsyncioProducer(_OnAsyncio[Producer]):
             delay=delay,
         )
 
+    async def send_oneway(
+        self,
+        message: Message,
+        *,
+        queue: QueueChoice = None,
+        hash_key: str | None = None,
+        delay: float | timedelta = 0,
+    ) -> None:
+        """As Producer.send_oneway."""
+        await self._call(
+            self._service.send_oneway, message, queue=queue, hash_key=hash_key, delay=delay
+        )
+
+    async def send_batches(
+        self,
+        messages: Iterable[Message],
+        *,
+        queue: QueueChoice = None,
+        hash_key: str | None = None,
+        timeout_s: float | None = None,
+    ) -> list[SendResult]:
+        """As Producer.send_batches."""
+        return await self._call(
+            self._service.send_batches,
+            messages,
+            queue=queue,
+            hash_key=hash_key,
+            timeout_s=timeout_s,
+        )
+
     async def send_batch(
         self,
         messages: Sequence[Message],
         *,
-        queue: MessageQueue | None = None,
+        queue: QueueChoice = None,
         hash_key: str | None = None,
         timeout_s: float | None = None,
     ) -> SendResult:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Awaitable, Callable
+from concurrent.futures import Future
 from contextlib import AbstractAsyncContextManager, suppress
 from functools import partial
 from typing import Any, Generic, TypeVar
@@ -63,6 +64,36 @@ class Background(Generic[Service]):
             return trio.from_thread.run(partial(method, *args, **options), trio_token=token)
         except (trio.RunFinishedError, trio.Cancelled):
             raise ClientClosedError("closed while the call was running") from None
+
+    def start_call(
+        self,
+        method: Callable[..., Awaitable[T]],
+        *args: Any,
+        callback: Callable[[Future[T]], object] | None = None,
+        **options: Any,
+    ) -> Future[T]:
+        """Run ``method`` in the thread and return at once; the future has its result or error.
+
+        ``close`` ends it with ClientClosedError. ``callback`` gets the future, in the thread.
+        """
+        future: Future[T] = Future()
+        if callback is not None:
+            future.add_done_callback(callback)
+
+        def refuse() -> None:
+            future.set_exception(ClientClosedError("closed while the call was running"))
+
+        async def work() -> None:
+            try:
+                future.set_result(await method(*args, **options))
+            except Exception as exc:
+                future.set_exception(exc)
+            finally:
+                if not future.done():
+                    refuse()
+
+        self.start_soon(work, refuse)
+        return future
 
     def call_sync(self, function: Callable[..., T], *args: Any, **options: Any) -> T:
         token = self._check_open()

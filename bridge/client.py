@@ -13,6 +13,7 @@ from __future__ import annotations
 import itertools
 import logging
 import os
+import random
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -71,7 +72,8 @@ class Client:
         self._groups = groups
         self._unregister = dict(unregister)
         self._on_request = on_request
-        self._namesrv_index = 0
+        # Clients share their load among the name servers.
+        self._namesrv_index = random.randrange(len(self.namesrv_addresses))
         self._connections: dict[str, RemotingClient] = {}
         self._connecting: defaultdict[str, trio.Lock] = defaultdict(trio.Lock)
         self._routes: dict[str, tuple[TopicRoute, float]] = {}
@@ -203,7 +205,7 @@ class Client:
         self._heartbeat_wanted.set()
 
     async def send_heartbeats(self) -> None:
-        """Send a heartbeat to the masters in use; return when each has answered or failed."""
+        """Send a heartbeat to the brokers in use; return when each has answered or failed."""
         async with trio.open_nursery() as nursery:
             for address in self._broker_addresses():
                 nursery.start_soon(self._try_heartbeat, address)
@@ -252,9 +254,9 @@ class Client:
         return decode_route(topic, answer.body, is_stand_in=asked_topic != topic)
 
     def _remember(self, route: TopicRoute) -> None:
-        known = set(self._broker_addresses())
+        known = self._broker_addresses()
         self._routes[route.topic] = (route, trio.current_time())
-        if not known.issuperset(_addresses([route])):
+        if not known.issuperset(self._broker_addresses([route])):
             self._heartbeat_wanted.set()
 
     async def _refresh_routes(self) -> None:
@@ -295,16 +297,28 @@ class Client:
 
     async def _say_goodbye(self) -> None:
         command_ext = {"clientID": self.client_id, **self._unregister}
-        brokers = set(self._broker_addresses())
+        brokers = self._broker_addresses()
         async with trio.open_nursery() as nursery:
             for address, connection in self._connections.items():
                 if connection.is_open:
                     ext = command_ext if address in brokers else None
                     nursery.start_soon(_unregister_and_close, connection, ext)
 
-    def _broker_addresses(self) -> Iterable[str]:
-        """Return the addresses that get heartbeats: those of the masters in use."""
-        return _addresses([route for route, _ in self._routes.values()])
+    def _broker_addresses(self, routes: Iterable[TopicRoute] | None = None) -> set[str]:
+        """Return the addresses that get heartbeats: those of the masters in use.
+
+        Slaves are told of consumers too, since they may be read from; as Java's client does it.
+        """
+        if routes is None:
+            routes = [route for route, _ in self._routes.values()]
+        reads = bool(self._groups().get("consumerDataSet"))
+        return {
+            address
+            for route in routes
+            for members in route.addresses.values()
+            for broker_id, address in members.items()
+            if reads or broker_id == MASTER_ID
+        }
 
 
 class _Running:
@@ -349,15 +363,6 @@ async def _unregister_and_close(connection: RemotingClient, ext: dict[str, str] 
                 exc,
             )
     await connection.aclose()
-
-
-def _addresses(routes: Iterable[TopicRoute]) -> set[str]:
-    return {
-        members[MASTER_ID]
-        for route in routes
-        for members in route.addresses.values()
-        if MASTER_ID in members
-    }
 
 
 def check(answer: RemotingCommand) -> RemotingCommand:

@@ -12,13 +12,13 @@ import math
 import os
 import time
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from enum import IntEnum
 from functools import lru_cache
 from types import TracebackType
-from typing import Final, Self
+from typing import Final, Self, TypeAlias, TypedDict
 
 import trio
 
@@ -31,6 +31,7 @@ from motelog.bridge.errors import (
     SendFailedError,
 )
 from motelog.bridge.routes import DEFAULT_TOPIC_QUEUE_COUNT, TopicRoute
+from motelog.bridge.slow_brokers import SlowBrokers
 from motelog.bridge.unique_id import UniqueIds
 from motelog.core.errors import (
     BrokerError,
@@ -111,6 +112,24 @@ class SendResult:
     queue_offset: int
 
 
+#: One of ``queues(topic)``, or what chooses one of them, as MessageQueueSelector does in Java.
+QueueChoice: TypeAlias = MessageQueue | Callable[[Sequence[MessageQueue]], MessageQueue] | None
+
+
+class ProducerOptions(TypedDict, total=False):
+    """What all forms of a producer are made with; ``Producer`` says what it means."""
+
+    namesrv: NameServers
+    group: str
+    timeout_s: float
+    retries: int
+    retry_when_busy: bool
+    retry_when_not_stored: bool
+    avoid_slow_brokers: bool
+    message_bytes_max: int
+    compress_above_bytes: int
+
+
 class Producer:
     """Send messages to the brokers that the name servers know.
 
@@ -120,6 +139,10 @@ class Producer:
     A message that a broker refuses by flow control (SYSTEM_BUSY, FLOW_CONTROL) is not sent again:
     ``send`` raises BrokerError, and the caller slows down. With ``retry_when_busy`` such a refusal
     is a failed attempt like any other. There are ``retries`` attempts besides the first.
+    With ``retry_when_not_stored`` an answer that says less than OK (not on the disk, not at a
+    slave in time) has another broker asked, too; the message is then stored twice.
+    With ``avoid_slow_brokers`` a broker that was slow or did not answer gets no turn for a while:
+    3 s after an answer that took 0.55 s, a minute after one of 1 s or none, and so on.
     """
 
     def __init__(
@@ -130,6 +153,8 @@ class Producer:
         timeout_s: float = SEND_TIMEOUT_S,
         retries: int = RETRIES,
         retry_when_busy: bool = False,
+        retry_when_not_stored: bool = False,
+        avoid_slow_brokers: bool = False,
         message_bytes_max: int = MESSAGE_BYTES_MAX,
         compress_above_bytes: int = COMPRESS_ABOVE_BYTES,
     ) -> None:
@@ -137,6 +162,8 @@ class Producer:
         self._timeout_s = timeout_s
         self._retries = retries
         self._passing_codes = _PASSING_CODES | (_BUSY_CODES if retry_when_busy else frozenset())
+        self._retries_when_not_stored = retry_when_not_stored
+        self._slow = SlowBrokers() if avoid_slow_brokers else None
         self._message_bytes_max = message_bytes_max
         self._compress_above_bytes = compress_above_bytes
         self._turns: dict[str, int] = {}
@@ -169,7 +196,7 @@ class Producer:
         self,
         message: Message,
         *,
-        queue: MessageQueue | None = None,
+        queue: QueueChoice = None,
         hash_key: str | None = None,
         timeout_s: float | None = None,
         delay: float | timedelta = 0,
@@ -178,6 +205,7 @@ class Producer:
 
         Without ``queue`` or ``hash_key`` queues take turns and a retry goes to another broker. With
         ``hash_key`` equal keys go to the same queue, as long as the number of queues stays.
+        ``queue`` is one of ``queues(topic)``, or a function that chooses one of them.
         Consumers and subscribers get the message after ``delay``, in seconds: from our brokers and
         RocketMQ's from 5.0 on; older ones deliver it at once. Raises MessageRefusedError before
         anything is sent, BrokerError when the broker refuses the message, SendFailedError when no
@@ -185,19 +213,55 @@ class Producer:
         stored all the same, under the same unique id.
         """
         _check_arguments((message,), queue, hash_key)
-        _check_topic(message.topic)
-        message_id, properties = self._properties(message, _delay_ms(delay))
-        self._check_size(len(message.body))
-        body, sys_flag = await self._compress(message.body)
-        ext = self._ext(message.topic, properties, sys_flag=sys_flag, flag=message.flag)
-        command = RemotingCommand(RequestCode.SEND_MESSAGE_V2, ext=ext, body=body)
+        message_id, command = await self._command(message, delay)
         return await self._send(message.topic, message_id, command, queue, hash_key, timeout_s)
+
+    async def send_oneway(
+        self,
+        message: Message,
+        *,
+        queue: QueueChoice = None,
+        hash_key: str | None = None,
+        delay: float | timedelta = 0,
+    ) -> None:
+        """Give ``message`` to the connection and return; nobody says whether it was stored.
+
+        For data of which some may be lost, since a broker that refuses it or ends does not answer.
+        Errors are those of ``send`` before anything is sent, and RemotingError.
+        """
+        _check_arguments((message,), queue, hash_key)
+        _, command = await self._command(message, delay)
+        with trio.fail_after(self._timeout_s):
+            route = await self._route(message.topic)
+        target = self._choose(route, queue, hash_key, self._to_avoid(route))
+        command.ext |= {"e": str(target.queue_id), "n": target.broker_name}
+        address = _address(route, target)
+        await self._client.send_oneway(address, command, timeout_s=self._timeout_s)
+
+    async def send_batches(
+        self,
+        messages: Iterable[Message],
+        *,
+        queue: QueueChoice = None,
+        hash_key: str | None = None,
+        timeout_s: float | None = None,
+    ) -> list[SendResult]:
+        """Send any number of messages as batches that are small enough; return their results.
+
+        Messages of one topic stay in their order, also in the log if ``queue`` or ``hash_key``
+        chooses the queue. Errors are those of ``send_batch``; batches before the one that failed
+        are stored.
+        """
+        return [
+            await self.send_batch(batch, queue=queue, hash_key=hash_key, timeout_s=timeout_s)
+            for batch in split_batches(messages, bytes_max=self._message_bytes_max)
+        ]
 
     async def send_batch(
         self,
         messages: Sequence[Message],
         *,
-        queue: MessageQueue | None = None,
+        queue: QueueChoice = None,
         hash_key: str | None = None,
         timeout_s: float | None = None,
     ) -> SendResult:
@@ -235,7 +299,7 @@ class Producer:
         topic: str,
         message_id: str,
         command: RemotingCommand,
-        queue: MessageQueue | None,
+        queue: QueueChoice,
         hash_key: str | None,
         timeout_s: float | None,
     ) -> SendResult:
@@ -243,6 +307,7 @@ class Producer:
         deadline = trio.current_time() + timeout_s
         attempts: list[str] = []
         avoided: set[str] = set()
+        stored: SendResult | None = None
         asked_at: float | None = None
         last: Exception | None = None
         for attempt in range(self._retries + 1):
@@ -257,13 +322,17 @@ class Producer:
                 if route is None or not route.write_queues:
                     with trio.fail_after(remaining_s):
                         route = await self._route(topic, asked_at)
-                target = self._choose(route, queue, hash_key, avoided)
+                target = self._choose(route, queue, hash_key, avoided | self._to_avoid(route))
                 avoided.add(target.broker_name)
                 if queue is None and hash_key is None:
                     others = {other.broker_name for other in route.write_queues} - avoided
-                return await self._attempt(
+                result = await self._timed_attempt(
                     route, target, message_id, command, deadline, self._retries - attempt
                 )
+                if result.status is SendStatus.OK or not (self._retries_when_not_stored and others):
+                    return result
+                attempts.append(f"broker {target.broker_name!r} said {result.status.name}")
+                stored = result
             except trio.TooSlowError:
                 attempts.append("no route in time")
                 break
@@ -271,6 +340,8 @@ class Producer:
                 if exc.code not in self._passing_codes and not (
                     exc.code in _LOCAL_CODES and others
                 ):
+                    if stored is not None:
+                        break
                     raise
                 attempts.append(_describe(target, exc))
                 last = exc
@@ -286,11 +357,37 @@ class Producer:
             asked_at = trio.current_time()  # ask again: the route may have been wrong
             if not others:
                 await trio.sleep(min(RETRY_PAUSE_S * 2**attempt, max(0.0, deadline - asked_at)))
+        if stored is not None:
+            return stored
         raise SendFailedError(
             f"message {message_id} for topic {topic!r} was not acknowledged within "
             f"{timeout_s:.3g} s and {len(attempts)} attempts",
             attempts=tuple(attempts),
         ) from last
+
+    async def _timed_attempt(
+        self,
+        route: TopicRoute,
+        target: MessageQueue,
+        message_id: str,
+        command: RemotingCommand,
+        deadline: float,
+        attempts_left: int,
+    ) -> SendResult:
+        """As ``_attempt``; notes how the broker did."""
+        began = trio.current_time()
+        try:
+            result = await self._attempt(
+                route, target, message_id, command, deadline, attempts_left
+            )
+        except RemotingError:
+            if self._slow is not None:
+                self._slow.note_failed(target.broker_name, trio.current_time())
+            raise
+        if self._slow is not None:
+            now = trio.current_time()
+            self._slow.note(target.broker_name, now - began, now)
+        return result
 
     async def _attempt(
         self,
@@ -301,9 +398,7 @@ class Producer:
         deadline: float,
         attempts_left: int,
     ) -> SendResult:
-        address = route.address(target.broker_name)
-        if address is None:
-            raise RemotingConnectionError(f"broker {target.broker_name!r} has no master")
+        address = _address(route, target)
         timeout_s = deadline - trio.current_time()
         if attempts_left and len(route.addresses) > 1:
             # One stuck broker must not use up the time in which another could have answered.
@@ -333,11 +428,13 @@ class Producer:
     def _choose(
         self,
         route: TopicRoute,
-        queue: MessageQueue | None,
+        queue: QueueChoice,
         hash_key: str | None,
         avoided: set[str],
     ) -> MessageQueue:
         """Return the queue of the next attempt: the caller's choice, or the next one in turn."""
+        if callable(queue):
+            queue = queue(route.write_queues)
         if queue is not None:
             if queue.topic != route.topic:
                 raise MessageRefusedError(f"{queue} is not a queue of topic {route.topic!r}")
@@ -354,6 +451,24 @@ class Producer:
             turn = (turn + 1) % len(queues)  # every broker has failed once; take turns again
         self._turns[route.topic] = turn
         return queues[turn]
+
+    def _to_avoid(self, route: TopicRoute) -> set[str]:
+        """Return the brokers that get no turn, since they were slow."""
+        if self._slow is None:
+            return set()
+        names = {queue.broker_name for queue in route.write_queues}
+        return self._slow.to_avoid(names, trio.current_time())
+
+    async def _command(
+        self, message: Message, delay: float | timedelta
+    ) -> tuple[str, RemotingCommand]:
+        """Return the message's unique id and the request that sends it."""
+        _check_topic(message.topic)
+        message_id, properties = self._properties(message, _delay_ms(delay))
+        self._check_size(len(message.body))
+        body, sys_flag = await self._compress(message.body)
+        ext = self._ext(message.topic, properties, sys_flag=sys_flag, flag=message.flag)
+        return message_id, RemotingCommand(RequestCode.SEND_MESSAGE_V2, ext=ext, body=body)
 
     def _properties(self, message: Message, delay_ms: int = 0) -> tuple[str, bytes]:
         """Return the message's unique id and its property text."""
@@ -413,17 +528,50 @@ class Producer:
         }
 
 
-def _check_arguments(messages: object, queue: MessageQueue | None, hash_key: str | None) -> None:
+def _check_arguments(messages: object, queue: QueueChoice, hash_key: str | None) -> None:
     """TypeError if an argument is of a kind that would be sent as something else, or fail late."""
     if not isinstance(messages, Sequence) or isinstance(messages, str | bytes):
         raise TypeError("a batch is a list of Message; one message is for send()")
     for message in messages:
         if not isinstance(message, Message):
             raise TypeError(f"send takes Message(topic, body), not {type(message).__name__}")
-    if queue is not None and not isinstance(queue, MessageQueue):
-        raise TypeError(f"queue is one of queues(topic), not {type(queue).__name__}")
+    if not (queue is None or isinstance(queue, MessageQueue) or callable(queue)):
+        raise TypeError(
+            f"queue is one of queues(topic) or a function of them, not {type(queue).__name__}"
+        )
     if hash_key is not None and not isinstance(hash_key, str):
         raise TypeError(f"hash_key is text, not {type(hash_key).__name__}")
+
+
+def split_batches(messages: Iterable[Message], *, bytes_max: int) -> Iterator[list[Message]]:
+    """Yield batches of one topic each that are small enough to be sent; topics keep their order.
+
+    A message that is too large alone is a batch, which the producer then refuses.
+    """
+    batches: dict[str, tuple[list[Message], int]] = {}
+    for message in messages:
+        batch, size = batches.get(message.topic, ([], 0))
+        more = _batch_bytes(message)
+        if batch and size + more > bytes_max:
+            yield batch
+            batch, size = [], 0
+        batch.append(message)
+        batches[message.topic] = batch, size + more
+    yield from (batch for batch, _ in batches.values())
+
+
+def _batch_bytes(message: Message) -> int:
+    """Return at least as many bytes as a message has in the body of a batch."""
+    texts = (message.tags or "", *message.keys, *message.properties, *message.properties.values())
+    # UTF-8 has at most 4 bytes a character; the rest are lengths, the unique key and separators.
+    return len(message.body) + sum(4 * len(text) + 2 for text in texts) + 128
+
+
+def _address(route: TopicRoute, target: MessageQueue) -> str:
+    address = route.address(target.broker_name)
+    if address is None:
+        raise RemotingConnectionError(f"broker {target.broker_name!r} has no master")
+    return address
 
 
 def _delay_ms(delay: float | timedelta) -> int:

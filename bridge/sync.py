@@ -10,21 +10,15 @@ ClientClosedError).
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from datetime import timedelta
 from types import TracebackType
-from typing import Generic, Literal, Self
+from typing import Generic, Literal, Self, Unpack
 
 from motelog.bridge.background import Background, Service
 from motelog.bridge.client import NameServers
-from motelog.bridge.producer import (
-    COMPRESS_ABOVE_BYTES,
-    MESSAGE_BYTES_MAX,
-    RETRIES,
-    SEND_TIMEOUT_S,
-    Producer,
-    SendResult,
-)
+from motelog.bridge.producer import Producer, ProducerOptions, QueueChoice, SendResult
 from motelog.bridge.pull import HOLD_S, PULL_BYTES_MAX, PULL_COUNT, PullConsumer, PullResult
 from motelog.bridge.query import QUERY_COUNT, TIME_MAX
 from motelog.bridge.queue_puller import QueuePuller
@@ -61,27 +55,9 @@ class _Blocking(Generic[Service]):
 class SyncProducer(_Blocking[Producer]):
     """``bridge.producer.Producer``, blocking. Close it, or use it in ``with``."""
 
-    def __init__(
-        self,
-        *,
-        namesrv: NameServers = "127.0.0.1:9876",
-        group: str = "motelog",
-        timeout_s: float = SEND_TIMEOUT_S,
-        retries: int = RETRIES,
-        retry_when_busy: bool = False,
-        message_bytes_max: int = MESSAGE_BYTES_MAX,
-        compress_above_bytes: int = COMPRESS_ABOVE_BYTES,
-    ) -> None:
-        producer = Producer(
-            namesrv=namesrv,
-            group=group,
-            timeout_s=timeout_s,
-            retries=retries,
-            retry_when_busy=retry_when_busy,
-            message_bytes_max=message_bytes_max,
-            compress_above_bytes=compress_above_bytes,
-        )
-        super().__init__(producer, f"motelog-producer-{group}")
+    def __init__(self, **options: Unpack[ProducerOptions]) -> None:
+        producer = Producer(**options)
+        super().__init__(producer, f"motelog-producer-{producer.group}")
 
     def queues(self, topic: str) -> tuple[MessageQueue, ...]:
         """As Producer.queues."""
@@ -91,7 +67,7 @@ class SyncProducer(_Blocking[Producer]):
         self,
         message: Message,
         *,
-        queue: MessageQueue | None = None,
+        queue: QueueChoice = None,
         hash_key: str | None = None,
         timeout_s: float | None = None,
         delay: float | timedelta = 0,
@@ -106,11 +82,64 @@ class SyncProducer(_Blocking[Producer]):
             delay=delay,
         )
 
+    def send_async(
+        self,
+        message: Message,
+        *,
+        queue: QueueChoice = None,
+        hash_key: str | None = None,
+        timeout_s: float | None = None,
+        delay: float | timedelta = 0,
+        callback: Callable[[Future[SendResult]], object] | None = None,
+    ) -> Future[SendResult]:
+        """Start a send and return at once; the future has what ``send`` returns or raises.
+
+        ``callback`` gets the future when it is done, in the producer's thread: it must not block.
+        Many sends may be on their way; who starts them sees to it that they are not too many.
+        """
+        return self._background.start_call(
+            self._service.send,
+            message,
+            queue=queue,
+            hash_key=hash_key,
+            timeout_s=timeout_s,
+            delay=delay,
+            callback=callback,
+        )
+
+    def send_oneway(
+        self,
+        message: Message,
+        *,
+        queue: QueueChoice = None,
+        hash_key: str | None = None,
+        delay: float | timedelta = 0,
+    ) -> None:
+        """As Producer.send_oneway."""
+        self._call(self._service.send_oneway, message, queue=queue, hash_key=hash_key, delay=delay)
+
+    def send_batches(
+        self,
+        messages: Iterable[Message],
+        *,
+        queue: QueueChoice = None,
+        hash_key: str | None = None,
+        timeout_s: float | None = None,
+    ) -> list[SendResult]:
+        """As Producer.send_batches."""
+        return self._call(
+            self._service.send_batches,
+            messages,
+            queue=queue,
+            hash_key=hash_key,
+            timeout_s=timeout_s,
+        )
+
     def send_batch(
         self,
         messages: Sequence[Message],
         *,
-        queue: MessageQueue | None = None,
+        queue: QueueChoice = None,
         hash_key: str | None = None,
         timeout_s: float | None = None,
     ) -> SendResult:

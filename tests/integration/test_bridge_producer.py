@@ -336,3 +336,93 @@ async def test_name_server_with_garbage_for_a_route_is_reported() -> None:
             with pytest.raises(SendFailedError, match="not JSON"):
                 await producer.send(Message("T", b""))
         nursery.cancel_scope.cancel()
+
+
+async def test_a_function_chooses_the_queue() -> None:
+    async with fake_cluster("a", "b") as cluster, Producer(namesrv=cluster.namesrv) as producer:
+        last = (await producer.queues("T"))[-1]
+        results = [await producer.send(Message("T", b""), queue=lambda qs: qs[-1]) for _ in "123"]
+    assert {result.queue for result in results} == {last}
+
+
+async def test_a_oneway_send_waits_for_nothing_and_is_stored() -> None:
+    async with fake_cluster("a") as cluster, Producer(namesrv=cluster.namesrv) as producer:
+        broker = cluster.brokers[0]
+        broker.script = lambda request: NO_ANSWER if request.is_oneway else None
+        assert await producer.send_oneway(Message("T", b"x")) is None  # type: ignore[func-returns-value]
+        request = await broker.received(RequestCode.SEND_MESSAGE_V2)
+        with pytest.raises(RouteError):
+            await producer.send_oneway(Message("none", b"x"))
+    assert request.is_oneway
+    assert request.body == b"x"
+
+
+async def test_any_number_of_messages_go_as_batches_that_are_small_enough() -> None:
+    async with (
+        fake_cluster("a") as cluster,
+        Producer(namesrv=cluster.namesrv, message_bytes_max=1000) as producer,
+    ):
+        cluster.topics["U"] = 1
+        messages = [Message("TU"[n % 3 == 0], b"%03d" % n + b"x" * 97) for n in range(40)]
+        results = await producer.send_batches(messages, queue=lambda queues: queues[0])
+        batches = sends(cluster.brokers[0])
+        stored = cluster.brokers[0].records
+    assert len(results) == len(batches) > 10
+    assert all(len(request.body) <= 1000 for request in batches)
+    for topic in "TU":
+        bodies = [decode_messages(record)[0].body for record in stored[topic, 0]]
+        assert bodies == [message.body for message in messages if message.topic == topic]
+
+
+async def test_less_than_stored_is_tried_at_another_broker_where_that_is_asked_for() -> None:
+    async with fake_cluster("a", "b") as cluster:
+        first = cluster.brokers[0]
+        not_stored = ResponseCode.FLUSH_DISK_TIMEOUT
+
+        def script(request: RemotingCommand) -> RemotingCommand | None:
+            if request.code not in SENDS:
+                return None
+            ext = {"msgId": "id", "queueId": request.ext["e"], "queueOffset": "0"}
+            return request.answer(not_stored, ext=ext)
+
+        first.script = script
+        async with Producer(namesrv=cluster.namesrv) as producer:
+            statuses = {(await producer.send(Message("T", b""))).status for _ in range(4)}
+        assert statuses == {SendStatus.OK, SendStatus.FLUSH_DISK_TIMEOUT}
+        async with Producer(namesrv=cluster.namesrv, retry_when_not_stored=True) as producer:
+            results = [await producer.send(Message("T", b"")) for _ in range(4)]
+            assert {result.status for result in results} == {SendStatus.OK}
+            # When no broker does better, the caller learns what the last one said.
+            cluster.brokers[1].script = script
+            result = await producer.send(Message("T", b""))
+    assert result.status is SendStatus.FLUSH_DISK_TIMEOUT
+
+
+async def test_a_broker_that_does_not_answer_gets_no_turn_for_a_while() -> None:
+    async with (
+        fake_cluster("a", "b") as cluster,
+        Producer(namesrv=cluster.namesrv, avoid_slow_brokers=True, timeout_s=0.9) as producer,
+    ):
+        await producer.send(Message("T", b""))
+        for broker in cluster.brokers:
+            broker.requests.clear()
+        cluster.brokers[0].script = lambda request: NO_ANSWER if request.code in SENDS else None
+        results = [await producer.send(Message("T", b"")) for _ in range(8)]
+        # One attempt was enough to learn it.
+        assert len(sends(cluster.brokers[0])) == 1
+    assert {result.queue.broker_name for result in results} == {"b"}
+
+
+async def test_name_servers_are_asked_by_chance() -> None:
+    async with fake_cluster("a") as one, fake_cluster("a") as other:
+        asked = set()
+        for _ in range(64):
+            async with Producer(namesrv=[one.namesrv, other.namesrv]) as producer:
+                (first, *_) = await producer.queues("T")
+                await producer.send(Message("T", b""), queue=first)
+            asked |= {
+                number for number, fake in enumerate((one, other)) if fake.brokers[0].requests
+            }
+            if asked == {0, 1}:
+                break
+    assert asked == {0, 1}

@@ -10,11 +10,12 @@ import trio
 import trio.testing
 
 from motelog.bridge.errors import ClientError, RouteError
+from motelog.bridge.producer import Producer
 from motelog.bridge.pull import PullConsumer, PullStatus
 from motelog.core.errors import BrokerError, RecordError
-from motelog.core.message import MessageQueue, StoredMessage, string_hash
+from motelog.core.message import Message, MessageQueue, StoredMessage, string_hash
 from motelog.core.remoting.frames import RemotingCommand, RequestCode, ResponseCode, loads
-from tests.support.fake_cluster import FakeCluster, fake_cluster, properties
+from tests.support.fake_cluster import FakeBroker, FakeCluster, fake_cluster, properties, serve
 
 Q0 = MessageQueue("T", "a", 0)
 Q1 = MessageQueue("T", "a", 1)
@@ -295,3 +296,18 @@ async def test_answer_without_its_numbers_is_an_error(value: str | None) -> None
         cluster.brokers[0].script = script
         with pytest.raises(Exception, match="field offset"):
             await consumer.end_offsets([Q0])
+
+
+async def test_slaves_are_told_of_consumers_and_not_of_producers(nursery: trio.Nursery) -> None:
+    slave = FakeBroker("a")
+    slave.address = await serve(nursery, slave.answer)
+    async with fake_cluster("a") as cluster:
+        cluster.slaves["a"] = slave.address
+        async with Producer(namesrv=cluster.namesrv) as producer:
+            await producer.send(Message("T", b""))
+            await cluster.brokers[0].received(RequestCode.HEART_BEAT)
+        assert slave.requests == []
+        async with consumer_of(cluster) as consumer:
+            consumer.assign([Q0])
+            assert loads((await slave.received(RequestCode.HEART_BEAT)).body)["consumerDataSet"]
+    nursery.cancel_scope.cancel()

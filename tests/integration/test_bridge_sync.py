@@ -5,15 +5,17 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Iterator
+from concurrent.futures import Future
 from contextlib import contextmanager
 
 import pytest
 import trio
 
-from motelog.bridge.errors import ClientClosedError, RouteError
+from motelog.bridge.errors import ClientClosedError, MessageRefusedError, RouteError
+from motelog.bridge.producer import SendResult
 from motelog.bridge.sync import SyncProducer, SyncPullConsumer
 from motelog.core.message import Message
-from tests.support.fake_cluster import FakeCluster, fake_cluster
+from tests.support.fake_cluster import NO_ANSWER, FakeCluster, fake_cluster
 
 
 @contextmanager
@@ -163,3 +165,38 @@ def test_object_from_before_a_fork_is_refused_in_the_child(cluster: FakeCluster)
             os._exit(1)
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
         producer.send(Message("T", b""))
+
+
+def test_a_send_that_was_started_has_a_future_and_calls_back(cluster: FakeCluster) -> None:
+    told: list[str] = []
+
+    def note(done: Future[SendResult]) -> None:
+        told.append(done.result().queue.topic)
+
+    with SyncProducer(namesrv=cluster.namesrv) as producer:
+        sends = [
+            producer.send_async(
+                Message("T", b"%d" % i),
+                callback=lambda done: told.append(done.result().queue.topic),
+            )
+            for i in range(20)
+        ]
+        offsets = [send.result(5).queue_offset for send in sends]
+        failed = producer.send_async(Message("no such topic!", b""))
+        with pytest.raises(MessageRefusedError):
+            failed.result(5)
+        producer.send_oneway(Message("T", b"oneway"))
+        assert len(producer.send_batches([Message("T", b"1"), Message("T", b"2")])) == 1
+    assert sorted(offsets) == sorted([*range(10), *range(10)])
+    assert told == ["T"] * 20
+    with pytest.raises(ClientClosedError):
+        producer.send_async(Message("T", b""))
+
+
+def test_closing_ends_the_sends_that_are_on_their_way(cluster: FakeCluster) -> None:
+    with SyncProducer(namesrv=cluster.namesrv) as producer:
+        producer.send(Message("T", b""))
+        cluster.brokers[0].script = lambda request: NO_ANSWER
+        waiting = producer.send_async(Message("T", b""))
+    with pytest.raises(ClientClosedError):
+        waiting.result(5)

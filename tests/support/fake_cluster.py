@@ -151,6 +151,8 @@ class FakeCluster:
     def __init__(self, *broker_names: str) -> None:
         self.brokers = [FakeBroker(name) for name in broker_names]
         self.topics: dict[str, int] = {}
+        #: Addresses of slaves by the names of their brokers.
+        self.slaves: dict[str, str] = {}
         self.namesrv = ""
         self.quotes_keys = False
         self.script: Script = lambda request: None
@@ -184,10 +186,14 @@ class FakeCluster:
         if not brokers:
             return request.answer(ResponseCode.TOPIC_NOT_EXIST, "no such topic")
         master: int | str = "0" if self.quotes_keys else 0
+
+        def addresses(broker: FakeBroker) -> dict[int | str, str]:
+            slave = self.slaves.get(broker.name)
+            return {master: broker.address} | ({1: slave} if slave else {})
+
         route = {
             "brokerDatas": [
-                {"brokerAddrs": {master: b.address}, "brokerName": b.name, "cluster": "c"}
-                for b in brokers
+                {"brokerAddrs": addresses(b), "brokerName": b.name, "cluster": "c"} for b in brokers
             ],
             "filterServerTable": {},
             "queueDatas": [

@@ -41,7 +41,10 @@ def test_name_servers_that_are_none(namesrv: Any) -> None:
         (lambda p: p.send("text"), r"send takes Message\(topic, body\), not str"),
         (lambda p: p.send_batch(Message("T", b"")), "a batch is a list of Message"),
         (lambda p: p.send_batch(["text"]), "not str"),
-        (lambda p: p.send(Message("T", b""), queue=1), r"queue is one of queues\(topic\), not int"),
+        (
+            lambda p: p.send(Message("T", b""), queue=1),
+            r"queue is one of queues\(topic\) or a function of them, not int",
+        ),
         (lambda p: p.send(Message("T", b""), hash_key=1), "hash_key is text, not int"),
     ],
 )

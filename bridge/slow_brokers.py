@@ -1,0 +1,43 @@
+"""Which brokers a producer leaves alone for a while, since they were slow or did not answer.
+
+Owns: the table of RocketMQ, until when each broker is left alone. Must not touch: clocks (the time
+is an argument, in seconds), sockets, which queue is chosen.
+Spec: RocketMQ MQFaultStrategy, LatencyFaultToleranceImpl ("latencyFaultTolerance").
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+#: (seconds that an answer took at least, seconds to leave the broker alone), the slowest first.
+TABLE: Final = ((15.0, 600.0), (3.0, 180.0), (2.0, 120.0), (1.0, 60.0), (0.55, 3.0))
+#: How slow a broker counts whose answer did not come. Java takes 30 s, and then ten minutes.
+FAILED_S: Final = 1.0
+
+
+class SlowBrokers:
+    """Brokers by name."""
+
+    def __init__(self) -> None:
+        self._until: dict[str, float] = {}
+
+    def note(self, broker_name: str, took_s: float, now_s: float) -> None:
+        """Note how long a broker took; a quick answer ends its time."""
+        for slow_s, pause_s in TABLE:
+            if took_s >= slow_s:
+                self._until[broker_name] = now_s + pause_s
+                return
+        self._until.pop(broker_name, None)
+
+    def note_failed(self, broker_name: str, now_s: float) -> None:
+        """Note that a broker did not answer, or could not be reached."""
+        self.note(broker_name, FAILED_S, now_s)
+
+    def to_avoid(self, broker_names: Iterable[str], now_s: float) -> set[str]:
+        """Return which of these to leave alone; if it were all, all but the one that is next."""
+        names = set(broker_names)
+        slow = {name for name in names if self._until.get(name, 0.0) > now_s}
+        if slow == names and slow:
+            slow.remove(min(sorted(slow), key=self._until.__getitem__))
+        return slow
