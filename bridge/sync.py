@@ -20,6 +20,7 @@ from motelog.bridge.client import NameServers
 from motelog.bridge.producer import (
     COMPRESS_ABOVE_BYTES,
     MESSAGE_BYTES_MAX,
+    REPLY_TIMEOUT_S,
     RETRIES,
     SEND_TIMEOUT_S,
     Producer,
@@ -118,6 +119,25 @@ class SyncProducer(_Blocking[Producer]):
         return self._call(
             self._service.send_batch, messages, queue=queue, hash_key=hash_key, timeout_s=timeout_s
         )
+
+    def request(
+        self,
+        message: Message,
+        *,
+        queue: MessageQueue | None = None,
+        hash_key: str | None = None,
+        timeout_s: float = REPLY_TIMEOUT_S,
+    ) -> Message:
+        """As Producer.request."""
+        return self._call(
+            self._service.request, message, queue=queue, hash_key=hash_key, timeout_s=timeout_s
+        )
+
+    def reply_to(
+        self, request: StoredMessage, body: bytes, *, timeout_s: float | None = None
+    ) -> None:
+        """As Producer.reply_to."""
+        self._call(self._service.reply_to, request, body, timeout_s=timeout_s)
 
 
 class SyncPullConsumer(_Blocking[PullConsumer]):

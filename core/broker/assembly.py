@@ -20,6 +20,7 @@ from motelog.core.broker.delay.schedule import ScheduleService
 from motelog.core.broker.processors.admin import AdminProcessor
 from motelog.core.broker.processors.consumer import ConsumerProcessor
 from motelog.core.broker.processors.pull import PullProcessor
+from motelog.core.broker.processors.reply import ReplyProcessor
 from motelog.core.broker.processors.send import SendProcessor
 from motelog.core.broker.processors.send_back import SendBackProcessor
 from motelog.core.broker.processors.shared import Shared
@@ -60,6 +61,7 @@ class Processors:
 
     send: SendProcessor
     send_back: SendBackProcessor
+    reply: ReplyProcessor
     pull: PullProcessor
     consumer: ConsumerProcessor
     admin: AdminProcessor
@@ -80,6 +82,7 @@ class Processors:
         return cls(
             send,
             SendBackProcessor(shared, send),
+            ReplyProcessor(shared),
             PullProcessor(shared),
             ConsumerProcessor(shared),
             AdminProcessor(
@@ -96,6 +99,7 @@ class Processors:
         return (
             self.send.processors()
             | self.send_back.processors()
+            | self.reply.processors()
             | self.pull.processors()
             | self.consumer.processors()
             | self.admin.processors()

@@ -42,7 +42,6 @@ has tried them here.
 
 - Transactional messages: the broker refuses the half message (NO_PERMISSION), so that nothing is
   lost.
-- Request and reply (`producer.request`): the reply is not taken.
 - The clients of RocketMQ 5's gRPC protocol (`rocketmq-clients`), its proxy and POP consumers. The
   classic clients of 5.x are those above.
 - Access keys and TLS: there is no access control yet, and everything listens on loopback alone.
@@ -68,8 +67,8 @@ _CLIENTS: Final = (
         _JAVA,
         "`DefaultMQProducer`: single, batch, asynchronous, oneway, compressed, delay levels;"
         " messages found by key and both kinds of id. `DefaultMQPushConsumer`: concurrent and"
-        " orderly, by tags and by SQL92, retries. `DefaultLitePullConsumer`. `mqadmin"
-        " brokerStatus`, `clusterList`, `statsAll`",
+        " orderly, by tags and by SQL92, retries. Request and reply."
+        " `DefaultLitePullConsumer`. `mqadmin brokerStatus`, `clusterList`, `statsAll`",
         "`tests/integration/test_java_client.py`",
     ),
     (
@@ -81,7 +80,8 @@ _CLIENTS: Final = (
     (
         "Python, `motelog`",
         "this release",
-        f"Producers and pull consumers, also against Apache RocketMQ {_JAVA}",
+        "Producers (requests and replies too) and pull consumers,"
+        f" also against Apache RocketMQ {_JAVA}",
         "`tests/integration/test_apache_rocketmq.py`",
     ),
     (
@@ -98,6 +98,8 @@ _WHAT: Final = {
     RequestCode.SEND_MESSAGE_V2: "SEND_MESSAGE with short field names",
     RequestCode.SEND_BATCH_MESSAGE: "send messages of one topic in a row",
     RequestCode.CONSUMER_SEND_MSG_BACK: "give a message back: it comes later, or is a dead letter",
+    RequestCode.SEND_REPLY_MESSAGE: "reply to a request; it is pushed to the client that waits",
+    RequestCode.SEND_REPLY_MESSAGE_V2: "SEND_REPLY_MESSAGE with short field names",
     RequestCode.PULL_MESSAGE: "messages of a queue from an offset on; held until there are some",
     RequestCode.LITE_PULL_MESSAGE: "PULL_MESSAGE of lite pull consumers",
     RequestCode.QUERY_CONSUMER_OFFSET: "where a group has got to",
@@ -173,7 +175,8 @@ def page() -> str:
             _MQTT,
             "## What the broker answers\n",
             *_served(broker),
-            "It tells the members of a group of changes by NOTIFY_CONSUMER_IDS_CHANGED (40).\n",
+            "It tells the members of a group of changes by NOTIFY_CONSUMER_IDS_CHANGED (40), and"
+            " pushes replies\nby PUSH_REPLY_MESSAGE_TO_CLIENT (326).\n",
             "## What the name server answers\n",
             *_served(namesrv),
             "## What neither answers\n",

@@ -7,6 +7,7 @@
 //   sql      NAMESRV TOPIC GROUP COUNT FILTER    as consume; "refused" if the start fails
 //   later    NAMESRV TOPIC GROUP COUNT    sends with a delay level, consumes each twice
 //   query    NAMESRV TOPIC GROUP COUNT    sends with keys, finds by key, time and both ids
+//   ask, answer, request                  see Requests
 
 import java.io.BufferedReader;
 import java.io.InputStreamReader;
@@ -54,6 +55,8 @@ public class JavaClient {
             later(args[1], args[2], args[3], count);
         } else if (args[0].equals("query")) {
             query(args[1], args[2], args[3], count);
+        } else if (List.of("ask", "answer", "request").contains(args[0])) {
+            Requests.run(args[0], args[1], args[2], args[3], count);
         } else {
             consume(args[0], args[1], args[2], args[3], count, args[5]);
         }
