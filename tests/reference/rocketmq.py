@@ -45,7 +45,7 @@ has tried them here.
 - The clients of RocketMQ 5's gRPC protocol (`rocketmq-clients`), its proxy and POP consumers. The
   classic clients of 5.x are those above.
 - Access keys and TLS: there is no access control yet, and everything listens on loopback alone.
-- Deleting a topic at the broker, resetting a group's offsets and changing the broker's settings.
+- Deleting a topic at the broker.
 
 ## From Java
 
@@ -133,6 +133,25 @@ _WHAT: Final = {
     RequestCode.GET_PRODUCER_CONNECTION_LIST: "a group's producers",
     RequestCode.QUERY_TOPIC_CONSUME_BY_WHO: "the groups that read a topic",
     RequestCode.VIEW_BROKER_STATS_DATA: "rates by topic and group (`statsAll`)",
+    RequestCode.UPDATE_AND_CREATE_TOPIC_LIST: "make or change several topics",
+    RequestCode.UPDATE_BROKER_CONFIG: "switch something in the running broker, until it restarts",
+    RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST: "make or change several groups",
+    RequestCode.INVOKE_BROKER_TO_RESET_OFFSET: "have a group go on from a time or an offset",
+    RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS: "how far running consumers are",
+    RequestCode.QUERY_CONSUME_TIME_SPAN: "the times of a topic's messages and of what is consumed",
+    RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER: "the system's topics",
+    RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE: "have the next round of cleaning begin at once",
+    RequestCode.GET_CONSUMER_RUNNING_INFO: "what a running consumer does (`consumerStatus`)",
+    RequestCode.QUERY_CORRECTION_OFFSET: "the lowest offsets of all groups",
+    RequestCode.CONSUME_MESSAGE_DIRECTLY: "have a running consumer process one message at once",
+    RequestCode.CLONE_GROUP_OFFSET: "a group gets the offsets of another",
+    RequestCode.CLEAN_UNUSED_TOPIC: "as CLEAN_EXPIRED_CONSUMEQUEUE; no queue is without a topic",
+    RequestCode.GET_BROKER_CONSUME_STATS: "how far all groups are behind (`brokerConsumeStats`)",
+    RequestCode.QUERY_CONSUME_QUEUE: "units of a queue (`queryCq`)",
+    RequestCode.GET_ALL_PRODUCER_INFO: "all producers (`producer`)",
+    RequestCode.DELETE_EXPIRED_COMMITLOG: "as CLEAN_EXPIRED_CONSUMEQUEUE",
+    RequestCode.QUERY_TOPICS_BY_CONSUMER: "the topics in which a group has offsets",
+    RequestCode.QUERY_SUBSCRIPTION_BY_CONSUMER: "what a group subscribes to in a topic",
     RequestCode.REGISTER_BROKER: "a broker lives; its topics",
     RequestCode.UNREGISTER_BROKER: "a broker leaves",
     RequestCode.QUERY_DATA_VERSION: "whether the name server knows a broker's latest topics",
@@ -155,8 +174,6 @@ _TO_CLIENTS: Final = {
     RequestCode.NOTIFY_CONSUMER_IDS_CHANGED,
     RequestCode.RESET_CONSUMER_CLIENT_OFFSET,
     RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT,
-    RequestCode.GET_CONSUMER_RUNNING_INFO,
-    RequestCode.CONSUME_MESSAGE_DIRECTLY,
     RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT,
 }
 
@@ -176,7 +193,9 @@ def page() -> str:
             "## What the broker answers\n",
             *_served(broker),
             "It tells the members of a group of changes by NOTIFY_CONSUMER_IDS_CHANGED (40), and"
-            " pushes replies\nby PUSH_REPLY_MESSAGE_TO_CLIENT (326).\n",
+            " pushes replies\nby PUSH_REPLY_MESSAGE_TO_CLIENT (326). Of running consumers it asks"
+            " what tools want to know\n(221, 307, 309), and it pushes offsets that are reset"
+            " (220).\n",
             "## What the name server answers\n",
             *_served(namesrv),
             "## What neither answers\n",

@@ -73,6 +73,9 @@ class ReplyProcessor:
         self._store_host = format_address(host, port)
         self._unstored = LimitedLog(logger)
 
+    def store_replies(self, is_on: bool) -> None:
+        self._is_stored = is_on
+
     def processors(self) -> dict[int, Processor]:
         return {
             RequestCode.SEND_REPLY_MESSAGE: self._reply,

@@ -8,6 +8,7 @@
 //   later    NAMESRV TOPIC GROUP COUNT    sends with a delay level, consumes each twice
 //   query    NAMESRV TOPIC GROUP COUNT    sends with keys, finds by key, time and both ids
 //   ask, answer, request                  see Requests
+//   mqadmin, keep, release                see Tools
 
 import java.io.BufferedReader;
 import java.io.InputStreamReader;
@@ -48,6 +49,10 @@ public class JavaClient {
     }
 
     static void run(String[] args) throws Exception {
+        if (List.of("mqadmin", "keep", "release").contains(args[0])) {
+            Tools.run(args);
+            return;
+        }
         int count = Integer.parseInt(args[4]);
         if (args[0].equals("send")) {
             send(args[1], args[2], args[3], count);
