@@ -23,7 +23,13 @@ import trio
 from motelog.bridge.background import Background, Service
 from motelog.bridge.client import NameServers
 from motelog.bridge.errors import ClientClosedError
-from motelog.bridge.producer import Producer, ProducerOptions, QueueChoice, SendResult
+from motelog.bridge.producer import (
+    REPLY_TIMEOUT_S,
+    Producer,
+    ProducerOptions,
+    QueueChoice,
+    SendResult,
+)
 from motelog.bridge.pull import HOLD_S, PullConsumer
 from motelog.bridge.query import QUERY_COUNT, TIME_MAX
 from motelog.bridge.selector import TAGS_ALL
@@ -184,6 +190,25 @@ class AsyncioProducer(_OnAsyncio[Producer]):
         return await self._call(
             self._service.send_batch, messages, queue=queue, hash_key=hash_key, timeout_s=timeout_s
         )
+
+    async def request(
+        self,
+        message: Message,
+        *,
+        queue: MessageQueue | None = None,
+        hash_key: str | None = None,
+        timeout_s: float = REPLY_TIMEOUT_S,
+    ) -> Message:
+        """As Producer.request."""
+        return await self._call(
+            self._service.request, message, queue=queue, hash_key=hash_key, timeout_s=timeout_s
+        )
+
+    async def reply_to(
+        self, request: StoredMessage, body: bytes, *, timeout_s: float | None = None
+    ) -> None:
+        """As Producer.reply_to."""
+        await self._call(self._service.reply_to, request, body, timeout_s=timeout_s)
 
 
 class AsyncioPullConsumer(_OnAsyncio[PullConsumer]):

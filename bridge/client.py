@@ -79,6 +79,8 @@ class Client:
         self._routes: dict[str, tuple[TopicRoute, float]] = {}
         self._routing: defaultdict[str, trio.Lock] = defaultdict(trio.Lock)
         self._heartbeat_wanted = trio.Event()
+        # The connection on which each broker has taken a heartbeat.
+        self._introduced: dict[str, RemotingClient] = {}
         self._running: _Running | None = None
 
     async def enter(self) -> None:
@@ -214,6 +216,16 @@ class Client:
         """Tell one broker of this client; RemotingError or BrokerError if it does not take it."""
         body = dumps({"clientID": self.client_id, **self._groups()})
         check(await self.request(address, RemotingCommand(RequestCode.HEART_BEAT, body=body)))
+        self._introduced[address] = self._connections[address]
+
+    async def introduce(self) -> None:
+        """Send a heartbeat to the masters in use that do not know this client's connection yet."""
+        async with trio.open_nursery() as nursery:
+            for address in self._broker_addresses():
+                connection = self._connections.get(address)
+                is_open = connection is not None and connection.is_open
+                if not is_open or self._introduced.get(address) is not connection:
+                    nursery.start_soon(self._try_heartbeat, address)
 
     def _open(self) -> _Running:
         if self._running is None:

@@ -49,5 +49,9 @@ class SendFailedError(ClientError):
         self.attempts = attempts
 
 
+class ReplyTimeoutError(ClientError):
+    """A request was stored, and no reply to it has come in time."""
+
+
 class NoNameServerError(ClientError):
     """None of the name servers answered."""

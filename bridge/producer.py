@@ -30,9 +30,11 @@ from motelog.bridge.errors import (
     RouteError,
     SendFailedError,
 )
+from motelog.bridge.requests import Requests, reply_message
 from motelog.bridge.routes import DEFAULT_TOPIC_QUEUE_COUNT, TopicRoute
 from motelog.bridge.slow_brokers import SlowBrokers
 from motelog.bridge.unique_id import UniqueIds
+from motelog.core.addresses import format_address
 from motelog.core.errors import (
     BrokerError,
     RemotingConnectionError,
@@ -51,6 +53,7 @@ from motelog.core.message import (
     WAIT,
     Message,
     MessageQueue,
+    StoredMessage,
     encode_properties,
     string_hash,
 )
@@ -63,6 +66,7 @@ from motelog.core.remoting.frames import (
 from motelog.core.topic_names import DEFAULT_TOPIC, RETRY_PREFIX, topic_name_fault
 
 SEND_TIMEOUT_S: Final = 3.0
+REPLY_TIMEOUT_S: Final = 3.0
 RETRIES: Final = 2
 MESSAGE_BYTES_MAX: Final = 4 * 1024 * 1024
 COMPRESS_ABOVE_BYTES: Final = 4096
@@ -172,7 +176,9 @@ class Producer:
             namesrv=namesrv,
             groups=lambda: {"consumerDataSet": [], "producerDataSet": [{"groupName": group}]},
             unregister={"producerGroup": group},
+            on_request=self._answer,
         )
+        self._requests = Requests()
 
     async def __aenter__(self) -> Self:
         await self._client.enter()
@@ -293,6 +299,60 @@ class Producer:
         ext = self._ext(topic, batch_properties, sys_flag=0, flag=0) | {"m": "true"}
         command = RemotingCommand(RequestCode.SEND_BATCH_MESSAGE, ext=ext, body=body)
         return await self._send(topic, ",".join(message_ids), command, queue, hash_key, timeout_s)
+
+    async def request(
+        self,
+        message: Message,
+        *,
+        queue: MessageQueue | None = None,
+        hash_key: str | None = None,
+        timeout_s: float = REPLY_TIMEOUT_S,
+    ) -> Message:
+        """Send ``message`` and return the reply of a consumer that got it (``reply_to``).
+
+        ReplyTimeoutError when no reply comes within ``timeout_s``: somebody may have worked on the
+        request all the same. Other errors are those of ``send``.
+        """
+        _check_arguments((message,), queue, hash_key)
+        deadline = trio.current_time() + timeout_s
+        await self._route(message.topic)
+        # A broker pushes the reply to the client that it knows from a heartbeat.
+        with trio.move_on_at(deadline):
+            await self._client.introduce()
+        waiting = self._requests.begin(message, self._client.client_id, timeout_s=timeout_s)
+        try:
+            left_s = max(0.0, deadline - trio.current_time())
+            await self.send(waiting.message, queue=queue, hash_key=hash_key, timeout_s=left_s)
+            left_s = max(0.0, deadline - trio.current_time())
+            return await self._requests.wait(waiting, timeout_s=left_s)
+        finally:
+            self._requests.end(waiting)
+
+    async def reply_to(
+        self, request: StoredMessage, body: bytes, *, timeout_s: float | None = None
+    ) -> None:
+        """Answer a consumed message whose sender waits in ``request``; return once it has it.
+
+        BrokerError or SendFailedError when the sender is not connected (any more),
+        MessageRefusedError when it does not wait for a reply.
+        """
+        message = reply_message(request, body)
+        message_id, properties = self._properties(message)
+        self._check_size(len(body))
+        packed, sys_flag = await self._compress(message.body)
+        ext = self._ext(message.topic, properties, sys_flag=sys_flag, flag=0)
+        command = RemotingCommand(RequestCode.SEND_REPLY_MESSAGE_V2, ext=ext, body=packed)
+        route = await self._route(message.topic)
+        # The broker that stored the request knows its sender; others may not.
+        store = format_address(*request.store_host)
+        same = [queue for queue in route.write_queues if route.address(queue.broker_name) == store]
+        queue = same[0] if same else None
+        await self._send(message.topic, message_id, command, queue, None, timeout_s)
+
+    def _answer(self, command: RemotingCommand) -> RemotingCommand | None:
+        if command.code == RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT:
+            return self._requests.take(command)
+        return None
 
     async def _send(
         self,

@@ -18,7 +18,13 @@ from typing import Generic, Literal, Self, Unpack
 
 from motelog.bridge.background import Background, Service
 from motelog.bridge.client import NameServers
-from motelog.bridge.producer import Producer, ProducerOptions, QueueChoice, SendResult
+from motelog.bridge.producer import (
+    REPLY_TIMEOUT_S,
+    Producer,
+    ProducerOptions,
+    QueueChoice,
+    SendResult,
+)
 from motelog.bridge.pull import HOLD_S, PULL_BYTES_MAX, PULL_COUNT, PullConsumer, PullResult
 from motelog.bridge.query import QUERY_COUNT, TIME_MAX
 from motelog.bridge.queue_puller import QueuePuller
@@ -147,6 +153,25 @@ class SyncProducer(_Blocking[Producer]):
         return self._call(
             self._service.send_batch, messages, queue=queue, hash_key=hash_key, timeout_s=timeout_s
         )
+
+    def request(
+        self,
+        message: Message,
+        *,
+        queue: MessageQueue | None = None,
+        hash_key: str | None = None,
+        timeout_s: float = REPLY_TIMEOUT_S,
+    ) -> Message:
+        """As Producer.request."""
+        return self._call(
+            self._service.request, message, queue=queue, hash_key=hash_key, timeout_s=timeout_s
+        )
+
+    def reply_to(
+        self, request: StoredMessage, body: bytes, *, timeout_s: float | None = None
+    ) -> None:
+        """As Producer.reply_to."""
+        self._call(self._service.reply_to, request, body, timeout_s=timeout_s)
 
 
 class SyncPullConsumer(_Blocking[PullConsumer]):

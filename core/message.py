@@ -39,6 +39,13 @@ TIMER_DELIVER_MS: Final = "TIMER_DELIVER_MS"
 TIMER_DELAY_MS: Final = "TIMER_DELAY_MS"
 TIMER_DELAY_SEC: Final = "TIMER_DELAY_SEC"
 TIMER_OUT_MS: Final = "TIMER_OUT_MS"
+# Of a message that waits for a reply, and of the reply.
+MSG_TYPE: Final = "MSG_TYPE"
+CLUSTER: Final = "CLUSTER"
+CORRELATION_ID: Final = "CORRELATION_ID"
+REPLY_TO_CLIENT: Final = "REPLY_TO_CLIENT"
+REPLY_TTL_MS: Final = "TTL"
+PUSH_REPLY_TIME: Final = "PUSH_REPLY_TIME"
 # Property names of an MQTT message in the log (docs/mqtt-mapping.md); the first
 # and third are those of rocketmq-mqtt.
 MQTT_TOPIC: Final = "mqttRealTopic"

@@ -9,17 +9,19 @@ Must not touch: tasks and the order of starting (server), what the parts do.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
 from motelog.core.addresses import format_address
+from motelog.core.broker.admin.admin import Admin
+from motelog.core.broker.admin.state import StateAdmin
 from motelog.core.broker.api import BrokerApi
 from motelog.core.broker.config import BrokerConfig
 from motelog.core.broker.delay.schedule import ScheduleService
-from motelog.core.broker.processors.admin import AdminProcessor
 from motelog.core.broker.processors.consumer import ConsumerProcessor
 from motelog.core.broker.processors.pull import PullProcessor
+from motelog.core.broker.processors.reply import ReplyProcessor
 from motelog.core.broker.processors.send import SendProcessor
 from motelog.core.broker.processors.send_back import SendBackProcessor
 from motelog.core.broker.processors.shared import Shared
@@ -43,7 +45,11 @@ _DELAY_PROGRESS: Final = "progress of delivery: delayed messages delivered since
 _CHANGING: Final = (
     RequestCode.HEART_BEAT,
     RequestCode.UPDATE_AND_CREATE_TOPIC,
+    RequestCode.UPDATE_AND_CREATE_TOPIC_LIST,
     RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP,
+    RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST,
+    RequestCode.CLONE_GROUP_OFFSET,
+    RequestCode.UPDATE_BROKER_CONFIG,
     RequestCode.DELETE_SUBSCRIPTIONGROUP,
 )
 # Requests that may need the parser of SQL92 filters.
@@ -60,15 +66,17 @@ class Processors:
 
     send: SendProcessor
     send_back: SendBackProcessor
+    reply: ReplyProcessor
     pull: PullProcessor
     consumer: ConsumerProcessor
-    admin: AdminProcessor
+    admin: Admin
     runtime: RuntimeInfo
 
     @classmethod
     def of(cls, shared: Shared, schedule: ScheduleService, *, port: int) -> Processors:
         """Make them for a broker that listens on ``port``."""
         send = SendProcessor(shared)
+        reply = ReplyProcessor(shared)
         runtime = RuntimeInfo(
             shared.store,
             clock=shared.clock,
@@ -80,13 +88,18 @@ class Processors:
         return cls(
             send,
             SendBackProcessor(shared, send),
+            reply,
             PullProcessor(shared),
             ConsumerProcessor(shared),
-            AdminProcessor(
+            Admin(
                 shared,
-                properties=shown_properties(shared.config, port=port),
-                runtime=runtime,
-                delay_offsets=schedule.level_offsets,
+                StateAdmin(
+                    shared,
+                    properties=shown_properties(shared.config, port=port),
+                    switches=_switches(shared, reply),
+                    runtime=runtime,
+                    delay_offsets=schedule.level_offsets,
+                ),
             ),
             runtime,
         )
@@ -96,6 +109,7 @@ class Processors:
         return (
             self.send.processors()
             | self.send_back.processors()
+            | self.reply.processors()
             | self.pull.processors()
             | self.consumer.processors()
             | self.admin.processors()
@@ -213,6 +227,18 @@ def make_shared(
         cluster=config.cluster, clock=clock, messages_in=lambda: store.stats.put_messages
     )
     return Shared(config, clock, store, api, tables, filters, stats)
+
+
+def _switches(shared: Shared, reply: ReplyProcessor) -> dict[str, Callable[[bool], None]]:
+    """Return what can be switched while the broker runs, by RocketMQ's names."""
+    return {
+        "autoCreateTopicEnable": lambda is_on: shared.tables.topics.allow_creation(
+            is_on, shared.clock.now_ms()
+        ),
+        "autoCreateSubscriptionGroup": shared.tables.groups.allow_creation,
+        "enablePropertyFilter": shared.filters.enable,
+        "storeReplyMessageEnable": reply.store_replies,
+    }
 
 
 def _guarded(

@@ -124,6 +124,14 @@ class BrokerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     """Let consumers filter by properties (expression type SQL92). Off by default in RocketMQ, but
     here what an expression may be is limited, and so is the time that one pull takes for it."""
 
+    server_side_reset: bool = True
+    """Reset offsets of running groups by the answer to their next pull; else the offsets are pushed
+    to their members. RocketMQ's useServerSideResetOffset."""
+
+    store_replies: bool = True
+    """Append replies to requests to ``<cluster>_REPLY_TOPIC`` as well, besides pushing them to the
+    client that waits; RocketMQ's storeReplyMessageEnable."""
+
     slave_read_enable: bool = False
     """Send readers whose messages are likely not in memory any more to the broker that their group
     names (``whichBrokerWhenConsumeSlowly``), and others to its ``brokerId``; as in RocketMQ."""

@@ -78,6 +78,9 @@ class SqlFilters:
         self._known: dict[str, SqlFilter | SqlFilterError] = {}
         self._characters = 0
 
+    def enable(self, is_on: bool) -> None:
+        self._is_enabled = is_on
+
     def get(self, expression_type: str | None, expression: str) -> SqlFilter:
         """Return the filter of an expression of another type than tags.
 

@@ -17,6 +17,9 @@ it is sent.
 A client that asks for more than it reads has to wait: above OUTPUT_BYTES_HIGH its requests wait
 until the reactor reports it as drained. Meanwhile nothing is read from it, so at most the requests
 of one turn wait.
+
+``Connection.ask`` is a request the other way, which the client answers. What it is told of the
+outcome may queue output; it must not stage what only ``end_turn`` finishes.
 """
 
 from __future__ import annotations
@@ -29,11 +32,17 @@ from typing import Any, Final, Protocol
 
 import trio
 
-from motelog.core.errors import BrokerError, RemotingDecodeError, StoreError
+from motelog.core.errors import (
+    BrokerError,
+    RemotingConnectionError,
+    RemotingDecodeError,
+    StoreError,
+)
 from motelog.core.limited_log import LimitedLog
 from motelog.core.message import encode_host
 from motelog.core.net.driver import drive
 from motelog.core.net.reactor import Framing, Reactor, Turn
+from motelog.core.remoting.asked import Answered, Asked
 from motelog.core.remoting.frames import RemotingCommand, ResponseCode, decode, encode_head
 
 logger = logging.getLogger(__name__)
@@ -64,13 +73,28 @@ OUTPUT_BYTES_MAX: Final = 16_777_216
 class Connection:
     """One client's connection; hashable by identity, so it can own what the client registers."""
 
-    __slots__ = ("_faults", "_reactor", "connection_id", "deferred", "host", "is_open", "peer")
+    __slots__ = (
+        "_asked",
+        "_faults",
+        "_reactor",
+        "connection_id",
+        "deferred",
+        "host",
+        "is_open",
+        "peer",
+    )
 
     def __init__(
-        self, reactor: Reactor, connection_id: int, peer: tuple[str, int], faults: LimitedLog
+        self,
+        reactor: Reactor,
+        connection_id: int,
+        peer: tuple[str, int],
+        faults: LimitedLog,
+        asked: Asked[Connection],
     ) -> None:
         self._reactor = reactor
         self._faults = faults
+        self._asked = asked
         self.connection_id = connection_id
         self.peer = peer
         self.host = encode_host(*peer)
@@ -95,6 +119,29 @@ class Connection:
             command = _too_large(command, str(exc))
             head = encode_head(command)
         self.send(head, command.body)
+
+    def ask(self, command: RemotingCommand, answered: Answered, *, timeout_s: float) -> None:
+        """Queue a request to the client, and call ``answered`` once with what came of it.
+
+        That is the client's answer, or the error for which there is none; perhaps before this
+        returns. ``answered`` must not wait.
+        """
+        refusal = None
+        if not self.is_open:
+            refusal = "the client's connection is closed"
+        elif self.is_congested:
+            refusal = "the client is slow to read what it is sent"
+        if refusal is not None:
+            answered(RemotingConnectionError(refusal))
+            return
+        opaque = self._asked.add(self, answered, timeout_s=timeout_s)
+        if opaque is None:
+            return
+        command.opaque = opaque
+        try:
+            self.reply(command)
+        except ValueError as exc:
+            self._asked.end(self, opaque, RemotingConnectionError(f"cannot be sent: {exc}"))
 
     def fail(self, request: RemotingCommand) -> None:
         """Answer a request whose processor has failed, and log the exception being handled."""
@@ -146,6 +193,7 @@ class RemotingServer:
         self._on_closed = on_closed
         self._connections: dict[int, Connection] = {}
         self._faults = LimitedLog(logger)
+        self._asked: Asked[Connection] = Asked(self._faults)
         self._has_ended = False
 
     @property
@@ -165,12 +213,14 @@ class RemotingServer:
         """Serve until cancelled; then every connection is closed."""
         task_status.started()
         try:
-            await drive(
-                self.reactor,
-                self.handle_turn,
-                clock_s=lambda: int(trio.current_time()),
-                after_turns=self._after_turns,
-            )
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._asked.run, self.flush)
+                await drive(
+                    self.reactor,
+                    self.handle_turn,
+                    clock_s=lambda: int(trio.current_time()),
+                    after_turns=self._after_turns,
+                )
         finally:
             self._has_ended = True
             for connection in self._connections.values():
@@ -196,7 +246,7 @@ class RemotingServer:
         """Process one batch of the reactor."""
         for connection_id, _listener, peer in turn.opened:
             self._connections[connection_id] = Connection(
-                self.reactor, connection_id, peer, self._faults
+                self.reactor, connection_id, peer, self._faults, self._asked
             )
             self.reactor.set_limits(
                 connection_id, frame_bytes_max=self._frame_bytes_max, idle_s_max=self._idle_s_max
@@ -242,6 +292,7 @@ class RemotingServer:
                 broken[connection] = str(exc)
                 continue
             if request.is_response:
+                self._asked.end(connection, request.opaque, request)
                 continue
             if connection.deferred or connection.is_congested:
                 connection.deferred.append(request)
@@ -273,6 +324,7 @@ class RemotingServer:
     def _forget(self, connection: Connection) -> None:
         connection.is_open = False
         del self._connections[connection.connection_id]
+        self._asked.close(connection)
         if self._on_closed is not None:
             text = "forgetting a closed connection failed, a fault of this server peer=%s:%d"
             with self._faults.boundary(text, *connection.peer):

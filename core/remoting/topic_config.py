@@ -27,6 +27,8 @@ class TopicConfig(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     topic_filter_type: str = "SINGLE_TAG"
     topic_sys_flag: int = 0
     order: bool = False
+    attributes: dict[str, str] = {}
+    """What RocketMQ 5 keeps of a topic besides, such as ``message.type``."""
 
     @property
     def is_readable(self) -> bool:

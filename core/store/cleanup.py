@@ -104,13 +104,22 @@ class LogCleaner:
         self.before_removal: list[BeforeRemoval] = []
         self.after_removal: list[Callable[[int], list[str]]] = []
         self.removed_files = 0
+        self._wanted = trio.Event()
+
+    def want(self) -> None:
+        """Have the next round begin at once."""
+        self._wanted.set()
 
     async def run(self) -> None:
         """Clean each interval until cancelled."""
         # A crash may have left derived files whose log files are gone.
         await self._try(self.remove_derived)
         while True:
-            await trio.sleep(self._config.cleanup_interval_ms / 1000)
+            with trio.move_on_after(self._config.cleanup_interval_ms / 1000):
+                await self._wanted.wait()
+            if self._wanted.is_set():
+                self._wanted = trio.Event()
+                await self._try(self.remove_derived)
             await self._try(self.clean)
 
     async def _try(self, step: Callable[[], Awaitable[int]]) -> None:

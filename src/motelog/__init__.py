@@ -11,7 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from motelog.bridge.asyncio import AsyncioProducer, AsyncioPullConsumer
-    from motelog.bridge.errors import ClientError, MessageRefusedError, RouteError, SendFailedError
+    from motelog.bridge.errors import (
+        ClientError,
+        MessageRefusedError,
+        ReplyTimeoutError,
+        RouteError,
+        SendFailedError,
+    )
     from motelog.bridge.producer import Producer, SendResult
     from motelog.bridge.pull import PullConsumer, PullResult
     from motelog.bridge.sync import SyncProducer, SyncPullConsumer
@@ -38,6 +44,7 @@ __all__ = [
     "PullConsumer",
     "PullResult",
     "RemotingError",
+    "ReplyTimeoutError",
     "RouteError",
     "SendFailedError",
     "SendResult",
@@ -62,6 +69,7 @@ _FOUND_IN = {
     "PullConsumer": ("motelog.bridge.pull", "PullConsumer"),
     "PullResult": ("motelog.bridge.pull", "PullResult"),
     "RemotingError": ("motelog.core.errors", "RemotingError"),
+    "ReplyTimeoutError": ("motelog.bridge.errors", "ReplyTimeoutError"),
     "RouteError": ("motelog.bridge.errors", "RouteError"),
     "SendFailedError": ("motelog.bridge.errors", "SendFailedError"),
     "SendResult": ("motelog.bridge.producer", "SendResult"),

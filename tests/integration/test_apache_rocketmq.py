@@ -148,6 +148,7 @@ async def test_our_clients_work_with_apache_and_our_store_opens_its_folder(
         assert {message.tags for message in tagged} == {"A", "C"}
         await check_first_commits(namesrv)
         await check_times_and_holds(namesrv)
+        await check_request_and_reply(namesrv)
         await trio.to_thread.run_sync(check_blocking_facade, namesrv)
         await check_runtime_info(apache.broker_address, tmp_path / "ours")
         if stops_first:
@@ -194,6 +195,27 @@ async def check_runtime_info(apache: str, folder: Path) -> None:
                 shown.append(set(loads(answer.body)["table"]))
     theirs, ours = shown
     assert {name for name in theirs - ours if not name.startswith("commitLogDiskRatio_")} == set()
+
+
+async def check_request_and_reply(namesrv: str) -> None:
+    async with (
+        Producer(namesrv=namesrv) as producer,
+        PullConsumer(namesrv=namesrv, group="Answering") as consumer,
+        trio.open_nursery() as nursery,
+    ):
+        await producer.send(Message("Questions", b"no question"))
+        consumer.assign(await consumer.queues("Questions", wait_s=NEW_TOPIC_WAIT_S))
+
+        async def answer() -> None:
+            while True:
+                for message in await consumer.poll(timeout_s=10):
+                    if message.body == b"who":
+                        await producer.reply_to(message, b"re who")
+
+        nursery.start_soon(answer)
+        reply = await producer.request(Message("Questions", b"who"), timeout_s=10)
+        assert reply.body == b"re who"
+        nursery.cancel_scope.cancel()
 
 
 async def check_times_and_holds(namesrv: str) -> None:

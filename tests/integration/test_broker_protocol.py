@@ -877,8 +877,8 @@ async def test_administration(tmp_path: Path, serialize: Serialize) -> None:
             assert (answer.code, answer.body) == (ResponseCode.SYSTEM_ERROR, b"")
         answer = await peer.ask(RequestCode.GET_BROKER_CONFIG)
         assert b"brokerName=broker-a\n" in answer.body
-        # There are no slaves, so nothing is said of a role.
-        assert b"brokerRole" not in answer.body
+        # A broker without slaves is an asynchronous master, as Apache's is.
+        assert b"brokerRole=ASYNC_MASTER\n" in answer.body
         answer = await peer.ask(RequestCode.GET_BROKER_RUNTIME_INFO)
         assert loads(answer.body)["table"]["msgPutTotalTodayNow"] == "1"
         answer = await peer.ask(RequestCode.UPDATE_AND_CREATE_TOPIC, {**topic, "topic": "a/b"})

@@ -12,6 +12,9 @@ from pathlib import Path
 import pytest
 import trio
 
+from motelog.bridge.producer import Producer
+from motelog.bridge.pull import PullConsumer
+from motelog.core.message import Message
 from motelog.core.records.decode import decode_messages
 from motelog.core.remoting.frames import RequestCode, ResponseCode
 from tests.support.broker_stack import (
@@ -216,6 +219,42 @@ async def test_java_client_finds_messages_by_key_and_by_both_ids(
         assert [int(code) for k, code in found if k == "future"] == [
             208
         ]  # NO_MESSAGE, the client's own
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+async def test_java_requests_are_replied_to_from_java_and_python(
+    tmp_path: Path, version: str
+) -> None:
+    async with (
+        started_stack(tmp_path) as stack,
+        Producer(namesrv=stack.namesrv_address, group="P") as producer,
+    ):
+        # A Java consumer asks for the route of a topic that is new to it every 30 s only.
+        for topic in ("FromJava", "FromPython", "ToPython"):
+            stack.broker.api.create_topic(topic, 2)
+            await routed(stack, topic)
+        lines = await run_client(version, "request", stack, "FromJava", "G", str(COUNT))
+        questions = {f"question{i}" for i in range(COUNT)}
+        assert {body for kind, body in lines if kind == "answered"} == questions
+        assert {body for kind, body in lines if kind == "reply"} == {f"re {q}" for q in questions}
+        assert stack.broker.api.max_offset("DefaultCluster_REPLY_TOPIC", 0) == COUNT
+        async with trio.open_nursery() as nursery:
+            # The program answers one request of ours,
+            order = partial(run_client, version, "answer", stack, "FromPython", "G", "1")
+            nursery.start_soon(order)
+            reply = await producer.request(Message("FromPython", b"ours"), timeout_s=30)
+            assert reply.body == b"re ours"
+        async with (
+            PullConsumer(namesrv=stack.namesrv_address, group="H") as consumer,
+            trio.open_nursery() as nursery,
+        ):
+            # and asks one that is answered here.
+            nursery.start_soon(run_client, version, "ask", stack, "ToPython", "G", "1")
+            consumer.assign(await consumer.queues("ToPython", wait_s=30))
+            with trio.fail_after(DEADLINE_S):
+                while not (requests := await consumer.poll(timeout_s=5)):
+                    pass
+            await producer.reply_to(requests[0], b"re it")
 
 
 @pytest.mark.parametrize(

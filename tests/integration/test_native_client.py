@@ -11,12 +11,23 @@ from pathlib import Path
 import pytest
 import trio
 
-from motelog.bridge.errors import RouteError, SendFailedError
+from motelog.bridge.errors import (
+    MessageRefusedError,
+    ReplyTimeoutError,
+    RouteError,
+    SendFailedError,
+)
 from motelog.bridge.producer import Producer, SendStatus
 from motelog.bridge.pull import PullConsumer, PullStatus
 from motelog.bridge.sync import SyncProducer, SyncPullConsumer
 from motelog.core.errors import BrokerError, RemotingError
-from motelog.core.message import Message, StoredMessage, string_hash
+from motelog.core.message import (
+    CORRELATION_ID,
+    REPLY_TO_CLIENT,
+    Message,
+    StoredMessage,
+    string_hash,
+)
 from motelog.core.namesrv.config import NamesrvConfig
 from motelog.core.namesrv.server import NameServer
 from motelog.core.remoting.frames import ResponseCode
@@ -276,3 +287,88 @@ async def test_nothing_acknowledged_is_lost_when_the_broker_is_killed(tmp_path: 
     assert acknowledged <= seen
     # At most one copy per attempt whose answer the kill swallowed.
     assert len(messages) <= len(acknowledged) + failures * 3 + 3 * 2 * 3
+
+
+async def answer_all(stack: Stack, topic: str, count: int) -> None:
+    """Reply to the next requests of a topic with their bodies, backwards."""
+    async with (
+        PullConsumer(namesrv=stack.namesrv_address, group="answering") as consumer,
+        Producer(namesrv=stack.namesrv_address, group="answers") as producer,
+    ):
+        consumer.assign(await consumer.queues(topic, wait_s=10))
+        for request in await drain(consumer, count):
+            await producer.reply_to(request, request.body[::-1])
+
+
+@pytest.mark.parametrize("is_stored", [True, False])
+async def test_a_request_gets_the_reply_to_it(tmp_path: Path, is_stored: bool) -> None:
+    async with (
+        started_stack(tmp_path, store_replies=is_stored) as stack,
+        Producer(namesrv=stack.namesrv_address, group="asking") as producer,
+        trio.open_nursery() as nursery,
+    ):
+        # Its last reply is acknowledged when that is stored.
+        nursery.start_soon(answer_all, stack, "questions", 4)
+        replies: dict[bytes, bytes] = {}
+
+        async def ask(body: bytes) -> None:
+            reply = await producer.request(Message("questions", body), timeout_s=10)
+            replies[body] = reply.body
+
+        async with trio.open_nursery() as asking:
+            # The last one is long enough to be compressed.
+            for body in (b"one", b"two", b"three", b"ab" * 10_000):
+                asking.start_soon(ask, body)
+        assert replies == {body: body[::-1] for body in replies}
+        assert len(replies) == 4
+    stored = stack.broker.api.max_offset("DefaultCluster_REPLY_TOPIC", 0)
+    assert stored == (4 if is_stored else 0)
+
+
+async def test_a_request_without_a_reply_ends_at_its_deadline(tmp_path: Path) -> None:
+    async with (
+        started_stack(tmp_path) as stack,
+        Producer(namesrv=stack.namesrv_address, group="asking") as producer,
+    ):
+        with pytest.raises(ReplyTimeoutError, match="nobody replied"):
+            await producer.request(Message("questions", b"x"), timeout_s=0.5)
+        # Its reply comes too late and is taken by nobody; that does not disturb the next request.
+        await answer_all(stack, "questions", 1)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(answer_all, stack, "questions", 2)
+            reply = await producer.request(Message("questions", b"abc"), timeout_s=10)
+        assert reply.body == b"cba"
+
+
+async def test_a_reply_to_a_client_that_is_gone_is_refused(tmp_path: Path) -> None:
+    async with started_stack(tmp_path) as stack:
+        async with Producer(namesrv=stack.namesrv_address, group="asking") as producer:
+            with pytest.raises(ReplyTimeoutError):
+                await producer.request(Message("questions", b"x"), timeout_s=0.3)
+        with pytest.raises(BrokerError, match="is not connected"):
+            await answer_all(stack, "questions", 1)
+        (request,) = await read_all(stack, "questions", 1, group="others")
+        assert {CORRELATION_ID, REPLY_TO_CLIENT} <= request.properties.keys()
+        async with Producer(namesrv=stack.namesrv_address) as producer:
+            await producer.send(Message("questions", b"plain"))
+            (plain,) = await read_all(stack, "questions", 1, group="others")
+            with pytest.raises(MessageRefusedError, match="waits for no reply"):
+                await producer.reply_to(plain, b"")
+
+
+def test_a_blocking_request_gets_its_reply(stack_in_thread: Stack) -> None:
+    namesrv = stack_in_thread.namesrv_address
+    with SyncProducer(namesrv=namesrv) as producer:
+
+        def answer() -> None:
+            with SyncPullConsumer(namesrv=namesrv, group="answering") as consumer:
+                consumer.assign(consumer.queues("questions", wait_s=10))
+                for request in consumer:
+                    producer.reply_to(request, request.body.upper())
+                    return
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        reply = producer.request(Message("questions", b"abc"), timeout_s=10)
+        thread.join()
+        assert reply.body == b"ABC"

@@ -10,9 +10,21 @@ from typing import Any
 import pytest
 import trio
 
-from motelog.core.errors import StoreFencedError
+from motelog.core.errors import (
+    RemotingConnectionError,
+    RemotingError,
+    RemotingTimeoutError,
+    StoreFencedError,
+)
 from motelog.core.net.listen import open_listener
-from motelog.core.remoting.frames import FRAME_BYTES_MAX, RemotingCommand, ResponseCode
+from motelog.core.remoting.client import connect
+from motelog.core.remoting.frames import (
+    FRAME_BYTES_MAX,
+    RemotingCommand,
+    ResponseCode,
+    decode,
+    encode,
+)
 from motelog.core.remoting.server import (
     Connection,
     Processor,
@@ -160,3 +172,118 @@ async def test_failures_are_logged_at_a_bounded_rate(caplog: pytest.LogCaptureFi
         for _ in range(200):
             await peer.ask(FAILS)
     assert 1 <= len([r for r in caplog.records if r.exc_info]) <= 60
+
+
+ASKED = 9
+
+
+def deferring(outcomes: list[RemotingCommand | RemotingError], **how: float) -> Processor:
+    """Return a processor that asks the client something, and answers what came of it."""
+
+    def process(request: RemotingCommand, connection: Connection) -> None:
+        def answered(outcome: RemotingCommand | RemotingError) -> None:
+            outcomes.append(outcome)
+            text = outcome.remark if isinstance(outcome, RemotingCommand) else str(outcome)
+            connection.reply(request.answer(remark=text))
+
+        connection.ask(RemotingCommand(ASKED), answered, timeout_s=how.get("timeout_s", 5.0))
+
+    return process
+
+
+async def test_a_client_is_asked_and_its_answer_is_told() -> None:
+    outcomes: list[RemotingCommand | RemotingError] = []
+    processors = {PING: ping, LATER: deferring(outcomes)}
+    async with served(processors) as (_, address), connected(address) as peer:
+        # A client that knows the request, and one that does not.
+        peer.answer = lambda command: command.answer(remark="here")
+        assert (await peer.ask(LATER)).remark == "here"
+        peer.answer = lambda command: None
+        assert "not supported by this client" in ((await peer.ask(LATER)).remark or "")
+    assert [type(outcome) for outcome in outcomes] == [RemotingCommand] * 2
+
+
+async def test_a_client_that_does_not_answer_is_given_up_at_the_deadline() -> None:
+    outcomes: list[RemotingCommand | RemotingError] = []
+    process = deferring(outcomes, timeout_s=0.05)
+    async with served({PING: ping, LATER: process}) as (_, address):
+        async with silent(address) as stream:
+            await stream.send_all(encode(RemotingCommand(LATER, opaque=7)))
+            await read_frame(stream)
+            answer = await read_frame(stream)
+            assert (answer.opaque, answer.remark) == (
+                7,
+                "the client has not answered within 0.05 s",
+            )
+            # Too late.
+            late = RemotingCommand(ASKED, opaque=1).answer()
+            await stream.send_all(encode(late))
+        async with connected(address) as peer:
+            assert await still_served(peer)
+    assert [type(outcome) for outcome in outcomes] == [RemotingTimeoutError]
+
+
+async def test_the_end_of_a_connection_ends_what_was_asked_of_it() -> None:
+    outcomes: list[RemotingCommand | RemotingError] = []
+    async with served({LATER: deferring(outcomes)}) as (_, address):
+        async with silent(address) as stream:
+            await stream.send_all(b"".join(encode(RemotingCommand(LATER)) for _ in range(3)))
+            await read_frame(stream)
+        await eventually(lambda: len(outcomes) == 3)
+    assert {type(outcome) for outcome in outcomes} == {RemotingConnectionError}
+
+
+async def test_an_answer_counts_only_from_the_client_that_was_asked() -> None:
+    outcomes: list[RemotingCommand | RemotingError] = []
+    async with (
+        served({PING: ping, LATER: deferring(outcomes)}) as (_, address),
+        silent(address) as asked,
+        silent(address) as other,
+    ):
+        await asked.send_all(encode(RemotingCommand(LATER)))
+        question = await read_frame(asked)
+        foreign = encode(question.answer(remark="not mine")) + encode(RemotingCommand(PING))
+        await other.send_all(foreign)
+        assert (await read_frame(other)).remark == "pong"
+        assert outcomes == []
+        await asked.send_all(encode(question.answer(remark="mine")))
+        assert (await read_frame(asked)).remark == "mine"
+
+
+async def test_there_is_a_most_of_what_one_client_may_owe(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("motelog.core.remoting.asked.WAITING_OF_ONE_MAX", 2)
+    outcomes: list[RemotingCommand | RemotingError] = []
+    async with served({LATER: deferring(outcomes)}) as (_, address), silent(address) as stream:
+        await stream.send_all(b"".join(encode(RemotingCommand(LATER)) for _ in range(3)))
+        frames = [await read_frame(stream) for _ in range(3)]
+        (refused,) = [frame for frame in frames if frame.is_response]
+        assert refused.remark == "too many requests to clients wait for an answer already"
+
+
+async def test_what_fails_on_an_answer_ends_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    def process(_: RemotingCommand, connection: Connection) -> None:
+        def answered(_: RemotingCommand | RemotingError) -> None:
+            raise RuntimeError("no use for it")
+
+        connection.ask(RemotingCommand(ASKED), answered, timeout_s=5.0)
+
+    async with served({PING: ping, LATER: process}) as (_, address), connected(address) as peer:
+        await peer.client.send_oneway(RemotingCommand(LATER), timeout_s=5.0)
+        await eventually(lambda: any(r.exc_info for r in caplog.records))
+        assert await still_served(peer)
+
+
+@asynccontextmanager
+async def silent(address: str) -> AsyncIterator[trio.SocketStream]:
+    """A connection whose client answers nothing by itself."""
+    async with await connect(address, timeout_s=5.0) as stream:
+        yield stream
+
+
+async def read_frame(stream: trio.SocketStream) -> RemotingCommand:
+    """Return the next frame, read byte by byte so that nothing behind it is taken."""
+    with trio.fail_after(5):
+        data = b""
+        while len(data) < 4 or len(data) < 4 + int.from_bytes(data[:4], "big"):
+            data += await stream.receive_some(1)
+        return decode(data)

@@ -42,11 +42,10 @@ has tried them here.
 
 - Transactional messages: the broker refuses the half message (NO_PERMISSION), so that nothing is
   lost.
-- Request and reply (`producer.request`): the reply is not taken.
 - The clients of RocketMQ 5's gRPC protocol (`rocketmq-clients`), its proxy and POP consumers. The
   classic clients of 5.x are those above.
 - Access keys and TLS: there is no access control yet, and everything listens on loopback alone.
-- Deleting a topic at the broker, resetting a group's offsets and changing the broker's settings.
+- Deleting a topic at the broker.
 
 ## From Java
 
@@ -68,8 +67,8 @@ _CLIENTS: Final = (
         _JAVA,
         "`DefaultMQProducer`: single, batch, asynchronous, oneway, compressed, delay levels;"
         " messages found by key and both kinds of id. `DefaultMQPushConsumer`: concurrent and"
-        " orderly, by tags and by SQL92, retries. `DefaultLitePullConsumer`. `mqadmin"
-        " brokerStatus`, `clusterList`, `statsAll`",
+        " orderly, by tags and by SQL92, retries. Request and reply."
+        " `DefaultLitePullConsumer`. `mqadmin brokerStatus`, `clusterList`, `statsAll`",
         "`tests/integration/test_java_client.py`",
     ),
     (
@@ -81,7 +80,8 @@ _CLIENTS: Final = (
     (
         "Python, `motelog`",
         "this release",
-        f"Producers and pull consumers, also against Apache RocketMQ {_JAVA}",
+        "Producers (requests and replies too) and pull consumers,"
+        f" also against Apache RocketMQ {_JAVA}",
         "`tests/integration/test_apache_rocketmq.py`",
     ),
     (
@@ -98,6 +98,8 @@ _WHAT: Final = {
     RequestCode.SEND_MESSAGE_V2: "SEND_MESSAGE with short field names",
     RequestCode.SEND_BATCH_MESSAGE: "send messages of one topic in a row",
     RequestCode.CONSUMER_SEND_MSG_BACK: "give a message back: it comes later, or is a dead letter",
+    RequestCode.SEND_REPLY_MESSAGE: "reply to a request; it is pushed to the client that waits",
+    RequestCode.SEND_REPLY_MESSAGE_V2: "SEND_REPLY_MESSAGE with short field names",
     RequestCode.PULL_MESSAGE: "messages of a queue from an offset on; held until there are some",
     RequestCode.LITE_PULL_MESSAGE: "PULL_MESSAGE of lite pull consumers",
     RequestCode.QUERY_CONSUMER_OFFSET: "where a group has got to",
@@ -131,6 +133,25 @@ _WHAT: Final = {
     RequestCode.GET_PRODUCER_CONNECTION_LIST: "a group's producers",
     RequestCode.QUERY_TOPIC_CONSUME_BY_WHO: "the groups that read a topic",
     RequestCode.VIEW_BROKER_STATS_DATA: "rates by topic and group (`statsAll`)",
+    RequestCode.UPDATE_AND_CREATE_TOPIC_LIST: "make or change several topics",
+    RequestCode.UPDATE_BROKER_CONFIG: "switch something in the running broker, until it restarts",
+    RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST: "make or change several groups",
+    RequestCode.INVOKE_BROKER_TO_RESET_OFFSET: "have a group go on from a time or an offset",
+    RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS: "how far running consumers are",
+    RequestCode.QUERY_CONSUME_TIME_SPAN: "the times of a topic's messages and of what is consumed",
+    RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER: "the system's topics",
+    RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE: "have the next round of cleaning begin at once",
+    RequestCode.GET_CONSUMER_RUNNING_INFO: "what a running consumer does (`consumerStatus`)",
+    RequestCode.QUERY_CORRECTION_OFFSET: "the lowest offsets of all groups",
+    RequestCode.CONSUME_MESSAGE_DIRECTLY: "have a running consumer process one message at once",
+    RequestCode.CLONE_GROUP_OFFSET: "a group gets the offsets of another",
+    RequestCode.CLEAN_UNUSED_TOPIC: "as CLEAN_EXPIRED_CONSUMEQUEUE; no queue is without a topic",
+    RequestCode.GET_BROKER_CONSUME_STATS: "how far all groups are behind (`brokerConsumeStats`)",
+    RequestCode.QUERY_CONSUME_QUEUE: "units of a queue (`queryCq`)",
+    RequestCode.GET_ALL_PRODUCER_INFO: "all producers (`producer`)",
+    RequestCode.DELETE_EXPIRED_COMMITLOG: "as CLEAN_EXPIRED_CONSUMEQUEUE",
+    RequestCode.QUERY_TOPICS_BY_CONSUMER: "the topics in which a group has offsets",
+    RequestCode.QUERY_SUBSCRIPTION_BY_CONSUMER: "what a group subscribes to in a topic",
     RequestCode.REGISTER_BROKER: "a broker lives; its topics",
     RequestCode.UNREGISTER_BROKER: "a broker leaves",
     RequestCode.QUERY_DATA_VERSION: "whether the name server knows a broker's latest topics",
@@ -153,8 +174,6 @@ _TO_CLIENTS: Final = {
     RequestCode.NOTIFY_CONSUMER_IDS_CHANGED,
     RequestCode.RESET_CONSUMER_CLIENT_OFFSET,
     RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT,
-    RequestCode.GET_CONSUMER_RUNNING_INFO,
-    RequestCode.CONSUME_MESSAGE_DIRECTLY,
     RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT,
 }
 
@@ -173,7 +192,10 @@ def page() -> str:
             _MQTT,
             "## What the broker answers\n",
             *_served(broker),
-            "It tells the members of a group of changes by NOTIFY_CONSUMER_IDS_CHANGED (40).\n",
+            "It tells the members of a group of changes by NOTIFY_CONSUMER_IDS_CHANGED (40), and"
+            " pushes replies\nby PUSH_REPLY_MESSAGE_TO_CLIENT (326). Of running consumers it asks"
+            " what tools want to know\n(221, 307, 309), and it pushes offsets that are reset"
+            " (220).\n",
             "## What the name server answers\n",
             *_served(namesrv),
             "## What neither answers\n",

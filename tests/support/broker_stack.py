@@ -19,7 +19,7 @@ from motelog.core.broker.config import BrokerConfig
 from motelog.core.broker.server import Broker
 from motelog.core.namesrv.config import NamesrvConfig
 from motelog.core.namesrv.server import NameServer
-from motelog.core.remoting.client import RemotingClient, connect
+from motelog.core.remoting.client import RemotingClient, RequestHandler, connect
 from motelog.core.remoting.frames import RemotingCommand, Serialize
 from motelog.core.store.config import StoreConfig
 
@@ -37,11 +37,15 @@ class Stack:
 
 
 class Peer:
-    """A client that speaks in request codes; ``pushed`` has what the server asked of it."""
+    """A client that speaks in request codes; ``pushed`` has what the server asked of it.
+
+    ``answer`` is what it answers to that.
+    """
 
     def __init__(self, serialize: Serialize) -> None:
         self._serialize = serialize
         self.pushed: list[RemotingCommand] = []
+        self.answer: RequestHandler = lambda command: None
         self.client: RemotingClient
 
     async def ask(
@@ -52,8 +56,9 @@ class Peer:
         command = RemotingCommand(code, ext=texts, body=body, serialize=self._serialize, **fields)
         return await self.client.request(command, timeout_s=TIMEOUT_S)
 
-    def _take(self, command: RemotingCommand) -> None:
+    def _take(self, command: RemotingCommand) -> RemotingCommand | None:
         self.pushed.append(command)
+        return self.answer(command)
 
 
 def store_config(directory: Path, **fields: Any) -> StoreConfig:

@@ -110,7 +110,22 @@ class PullProcessor:
         if pull.commit_offset is not None:
             group = pull.group.group_name
             self._offsets.commit(group, pull.topic, pull.queue_id, pull.commit_offset)
+        reset = self._offsets.take_reset(pull.group.group_name, pull.topic, pull.queue_id)
+        if reset is not None:
+            return self._tell_reset(pull, reset)
         return self._cold.attempt(partial(self._read_first, pull), request, connection)
+
+    def _tell_reset(self, pull: Pull, queue_offset: int) -> RemotingCommand:
+        """Have a group go on at the offset that an operator has set."""
+        begin = self._api.min_offset(pull.topic, pull.queue_id)
+        end = self._api.max_offset(pull.topic, pull.queue_id)
+        ext = {
+            "suggestWhichBrokerId": "0",
+            "nextBeginOffset": str(queue_offset),
+            "minOffset": str(begin),
+            "maxOffset": str(end),
+        }
+        return pull.request.answer(ResponseCode.PULL_OFFSET_MOVED, "OFFSET_RESET", ext)
 
     def _read_first(self, pull: Pull, may_wait: bool) -> RemotingCommand | None:
         """Read for a new pull: return its answer, or hold it."""
@@ -214,6 +229,7 @@ class PullProcessor:
         if result.count:
             group = pull.group.group_name
             self._stats.note_get(pull.topic, group, result.count, len(result.records))
+            self._offsets.note_pulled(group, pull.topic, pull.queue_id, next_offset)
         return pull.request.answer(code, remark, ext, result.records)
 
     def _suggested_broker(self, pull: Pull, result: ReadResult) -> int:

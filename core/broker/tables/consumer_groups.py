@@ -5,7 +5,8 @@ clocks, files; ``owner`` stands for a member's connection, time enters as ``now_
 clock. The return value of a method says whether a group's members or subscriptions changed; the
 caller then notifies the members (rebalance). Spec: RocketMQ ConsumerManager, ProducerManager.
 
-Invariants: a group without members is not kept; each member is in the index of its owner.
+Invariants: a group without members is not kept; each member is in the index of its owner, and its
+groups in that of its client id.
 """
 
 from __future__ import annotations
@@ -52,6 +53,7 @@ class GroupMembers(Generic[OwnerT]):
         self._members_count = 0
         self._groups: dict[str, Group[OwnerT]] = {}
         self._by_owner: dict[OwnerT, set[tuple[str, str]]] = {}
+        self._by_client: dict[str, dict[str, Member[OwnerT]]] = {}
 
     def get(self, name: str) -> Group[OwnerT] | None:
         return self._groups.get(name)
@@ -62,6 +64,12 @@ class GroupMembers(Generic[OwnerT]):
     @property
     def members_count(self) -> int:
         return self._members_count
+
+    def owner_of(self, client_id: str) -> OwnerT | None:
+        """Return the connection of a client in any group, None if it is in none."""
+        members = self._by_client.get(client_id)
+        # The last group that it joined or beat in: it may have a new connection since.
+        return None if members is None else next(reversed(members.values())).owner
 
     def beat(self, name: str, member: Member[OwnerT], consumer: ConsumerData | None = None) -> bool:
         """Note one heartbeat; return whether members or subscriptions changed.
@@ -82,6 +90,9 @@ class GroupMembers(Generic[OwnerT]):
             self._unlink(known.owner, name, member.client_id)
         group.members[member.client_id] = member
         self._by_owner.setdefault(member.owner, set()).add((name, member.client_id))
+        groups = self._by_client.setdefault(member.client_id, {})
+        groups.pop(name, None)
+        groups[name] = member
         if consumer is not None:
             is_changed = _take_subscriptions(group, consumer) or is_changed
         return is_changed
@@ -117,6 +128,10 @@ class GroupMembers(Generic[OwnerT]):
         member = group.members.pop(client_id)
         self._members_count -= 1
         self._unlink(member.owner, group.name, client_id)
+        groups = self._by_client[client_id]
+        del groups[group.name]
+        if not groups:
+            del self._by_client[client_id]
         if not group.members:
             del self._groups[group.name]
 
@@ -137,6 +152,13 @@ class GroupMembers(Generic[OwnerT]):
         assert len(entries) == self._members_count
         indexed = {(o, name, client) for o, set_ in self._by_owner.items() for name, client in set_}
         assert indexed == entries
+        by_client = {
+            (member.owner, name, client)
+            for client, members in self._by_client.items()
+            for name, member in members.items()
+        }
+        assert by_client == entries
+        assert all(self._by_client.values())
 
 
 def _take_subscriptions(group: Group[OwnerT], consumer: ConsumerData) -> bool:

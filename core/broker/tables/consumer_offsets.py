@@ -29,12 +29,19 @@ class ConsumerOffsets:
         self._entries_count = 0
         self._table: dict[str, dict[int, int]] = {}
         self.is_dirty = False
+        # (group, topic, queue id) -> offset: of resets that a running group has not heard of yet.
+        self._resets: dict[tuple[str, str, int], int] = {}
+        # The same -> behind the messages that the group was last given.
+        self._pulled: dict[tuple[str, str, int], int] = {}
 
     def commit(self, group: str, topic: str, queue_id: int, queue_offset: int) -> None:
         """Note where a group has got to; a group goes back to read again.
 
+        Without effect while the group has not heard of a reset: it means the place from before.
         BrokerError when the table is full and this would be a new entry.
         """
+        if self._resets and (group, topic, queue_id) in self._resets:
+            return
         key = f"{topic}{_SEPARATOR}{group}"
         queues = self._table.get(key)
         if queues is None or queue_id not in queues:
@@ -47,6 +54,31 @@ class ConsumerOffsets:
             return
         queues[queue_id] = queue_offset
         self.is_dirty = True
+
+    def reset(
+        self, group: str, topic: str, queue_id: int, queue_offset: int, *, is_running: bool
+    ) -> None:
+        """Set where a group goes on; one that is running hears of it by ``take_reset``."""
+        self._resets.pop((group, topic, queue_id), None)
+        self.commit(group, topic, queue_id, queue_offset)
+        if is_running:
+            self._resets[group, topic, queue_id] = queue_offset
+
+    def take_reset(self, group: str, topic: str, queue_id: int) -> int | None:
+        """Return, once, the offset of a reset that the group has not heard of yet."""
+        if not self._resets:
+            return None
+        return self._resets.pop((group, topic, queue_id), None)
+
+    def note_pulled(self, group: str, topic: str, queue_id: int, queue_offset: int) -> None:
+        """Note how far a group has been given messages."""
+        key = (group, topic, queue_id)
+        if key in self._pulled or len(self._pulled) < self._entries_max:
+            self._pulled[key] = queue_offset
+
+    def pulled(self, group: str, topic: str, queue_id: int) -> int:
+        """Return behind what a group was last given; 0 if nothing since the start."""
+        return self._pulled.get((group, topic, queue_id), 0)
 
     def lower_to(self, max_offset: Callable[[str, int], int]) -> int:
         """Lower each offset beyond its queue's end to that end; return how many were lowered.
@@ -92,6 +124,12 @@ class ConsumerOffsets:
             self._entries_count -= len(queues)
             del self._table[f"{topic}{_SEPARATOR}{group}"]
             self.is_dirty = True
+        self._forget_places(lambda key: key[0] == group)
+
+    def _forget_places(self, is_gone: Callable[[tuple[str, str, int]], bool]) -> None:
+        for places in (self._resets, self._pulled):
+            for key in [key for key in places if is_gone(key)]:
+                del places[key]
 
     def snapshot(self) -> dict[str, Any]:
         """Return the content of consumerOffset.json; a copy, fit to be encoded in a thread."""

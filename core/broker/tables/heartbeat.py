@@ -89,7 +89,8 @@ def decode_heartbeat(body: bytes) -> Heartbeat:
     """Return what ``body`` says; RemotingDecodeError if it is not a heartbeat."""
     value: Any = loads(body)
     try:
-        json = msgspec.convert(value, _HeartbeatJson)
+        # C++ clients write subVersion as text.
+        json = msgspec.convert(value, _HeartbeatJson, strict=False)
         return Heartbeat(
             json.clientID,
             tuple(producer.group_name for producer in json.producerDataSet or ()),

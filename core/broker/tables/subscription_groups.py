@@ -7,8 +7,8 @@ consumer_groups.py.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
 
 import msgspec
 
@@ -18,18 +18,31 @@ from motelog.core.remoting.fields import INT32, INT64
 from motelog.core.remoting.topic_config import QUEUE_COUNT_MAX, DataVersion
 from motelog.core.topic_names import group_name_fault
 
+#: What a group may have besides its numbers and switches, as JSON.
+EXTRA_BYTES_MAX: Final = 16_384
+
 
 class SubscriptionGroup(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
-    """One group, as subscriptionGroup.json holds it."""
+    """One group, as subscriptionGroup.json holds it.
+
+    What RocketMQ 5 has added is kept and told to those that ask for it.
+    """
 
     group_name: str
     consume_enable: bool = True
+    consume_from_min_enable: bool = True
     consume_broadcast_enable: bool = True
+    consume_message_orderly: bool = False
     retry_queue_nums: int = 1
     retry_max_times: int = 16
+    group_retry_policy: dict[str, Any] | None = None
     broker_id: int = 0
     which_broker_when_consume_slowly: int = 1
     notify_consumer_ids_changed_enable: bool = True
+    group_sys_flag: int = 0
+    consume_timeout_minute: int = 15
+    subscription_data_set: list[dict[str, Any]] | None = None
+    attributes: dict[str, str] = {}
 
 
 class SubscriptionGroups:
@@ -46,6 +59,10 @@ class SubscriptionGroups:
     def __len__(self) -> int:
         return len(self._groups)
 
+    def allow_creation(self, is_on: bool) -> None:
+        """Create groups at their first request, or do not."""
+        self._auto_create = is_on
+
     def get(self, name: str) -> SubscriptionGroup | None:
         return self._groups.get(name)
 
@@ -61,21 +78,23 @@ class SubscriptionGroups:
 
     def put(self, group: SubscriptionGroup, now_ms: int) -> SubscriptionGroup:
         """Create or replace a group; BrokerError if its name is refused or there are too many."""
-        fault = group_name_fault(group.group_name)
-        if fault is not None:
-            raise BrokerError(ResponseCode.SYSTEM_ERROR, fault)
-        if group != _in_bounds(group):
-            text = (
-                f"retryQueueNums is 0 to {QUEUE_COUNT_MAX}, retryMaxTimes a number of 32 bits, "
-                "brokerId and whichBrokerWhenConsumeSlowly are of 64"
-            )
-            raise BrokerError(ResponseCode.SYSTEM_ERROR, text)
-        if group.group_name not in self._groups and len(self._groups) >= self._groups_max:
+        self.put_all([group], now_ms)
+        return group
+
+    def put_all(self, groups: Sequence[SubscriptionGroup], now_ms: int) -> None:
+        """Create or replace groups; BrokerError if one is refused, and then none is changed."""
+        for group in groups:
+            _check(group)
+        new = {group.group_name for group in groups} - self._groups.keys()
+        if new and len(self._groups) + len(new) > self._groups_max:
             text = f"the broker has {self._groups_max} groups, the most it is configured for"
             raise BrokerError(ResponseCode.SYSTEM_ERROR, text)
-        self._groups[group.group_name] = group
+        for group in groups:
+            self._groups[group.group_name] = group
         self._changed(now_ms)
-        return group
+
+    def names(self) -> list[str]:
+        return list(self._groups)
 
     def delete(self, name: str, now_ms: int) -> None:
         """Forget a group; without effect when it does not exist."""
@@ -101,6 +120,20 @@ class SubscriptionGroups:
             listener()
 
 
+def _check(group: SubscriptionGroup) -> None:
+    fault = group_name_fault(group.group_name)
+    if fault is not None:
+        raise BrokerError(ResponseCode.SYSTEM_ERROR, fault)
+    if group != _in_bounds(group):
+        text = (
+            f"retryQueueNums is 0 to {QUEUE_COUNT_MAX}, retryMaxTimes, groupSysFlag and "
+            "consumeTimeoutMinute are numbers of 32 bits, brokerId and "
+            f"whichBrokerWhenConsumeSlowly are of 64, other members have at most {EXTRA_BYTES_MAX}"
+            " bytes"
+        )
+        raise BrokerError(ResponseCode.SYSTEM_ERROR, text)
+
+
 def _in_bounds(group: SubscriptionGroup) -> SubscriptionGroup:
     """Return the group with its numbers brought into bounds; without a retry queue none retries."""
     return msgspec.structs.replace(
@@ -109,7 +142,28 @@ def _in_bounds(group: SubscriptionGroup) -> SubscriptionGroup:
         retry_max_times=_nearest(group.retry_max_times, INT32),
         broker_id=_nearest(group.broker_id, INT64),
         which_broker_when_consume_slowly=_nearest(group.which_broker_when_consume_slowly, INT64),
+        group_sys_flag=_nearest(group.group_sys_flag, INT32),
+        consume_timeout_minute=_nearest(group.consume_timeout_minute, INT32),
+        **({} if _is_small(group) else _NO_EXTRAS),
     )
+
+
+_NO_EXTRAS: Final[dict[str, Any]] = {
+    "group_retry_policy": None,
+    "subscription_data_set": None,
+    "attributes": {},
+}
+
+
+def _is_small(group: SubscriptionGroup) -> bool:
+    """Return whether what a group has of no fixed size is small, and can be written again."""
+    extras = (group.group_retry_policy, group.subscription_data_set, group.attributes)
+    if not any(extras):
+        return True
+    try:
+        return len(msgspec.json.encode(extras)) <= EXTRA_BYTES_MAX
+    except (OverflowError, msgspec.MsgspecError):
+        return False
 
 
 def _nearest(value: int, values: range) -> int:

@@ -9,7 +9,7 @@ Spec: RocketMQ TopicConfigManager, TopicValidator.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -64,12 +64,24 @@ class TopicTable:
         self.is_dirty = False
         self.listeners: list[Callable[[str], None]] = []
         self._system = _system_topics(broker_name, cluster, default_queue_count)
+        self._template = self._system[DEFAULT_TOPIC]
         if not auto_create:
             del self._system[DEFAULT_TOPIC]
         self._topics.update(self._system)
 
     def __len__(self) -> int:
         return len(self._topics)
+
+    def allow_creation(self, is_on: bool, now_ms: int) -> None:
+        """Create topics at their first message, or do not: the template comes and goes."""
+        if is_on == (DEFAULT_TOPIC in self._topics):
+            return
+        if is_on:
+            self._system[DEFAULT_TOPIC] = self._topics[DEFAULT_TOPIC] = self._template
+        else:
+            self._system.pop(DEFAULT_TOPIC, None)
+            del self._topics[DEFAULT_TOPIC]
+        self._changed(DEFAULT_TOPIC, now_ms)
 
     def get(self, name: str) -> TopicConfig | None:
         return self._topics.get(name)
@@ -88,12 +100,25 @@ class TopicTable:
 
     def put(self, config: TopicConfig, now_ms: int) -> TopicConfig:
         """Create or replace a topic; BrokerError if its name or queue counts are refused."""
+        self._check(config)
+        return self._put(config, now_ms)
+
+    def put_all(self, configs: Sequence[TopicConfig], now_ms: int) -> None:
+        """Create or replace topics; BrokerError if one is refused, and then none is changed."""
+        for config in configs:
+            self._check(config)
+        new = {config.topic_name for config in configs} - self._topics.keys()
+        self._check_room(len(new))
+        for config in configs:
+            self._put(config, now_ms)
+
+    def _check(self, config: TopicConfig) -> None:
         fault = topic_name_fault(config.topic_name)
         if fault is not None:
-            raise BrokerError(ResponseCode.SYSTEM_ERROR, fault)
+            raise BrokerError(ResponseCode.INVALID_PARAMETER, fault)
         if self.is_system(config.topic_name):
             text = f"the topic {config.topic_name} belongs to the system"
-            raise BrokerError(ResponseCode.SYSTEM_ERROR, text)
+            raise BrokerError(ResponseCode.INVALID_PARAMETER, text)
         _check_count(config.read_queue_nums)
         _check_count(config.write_queue_nums)
         if not 0 <= config.perm <= _TEMPLATE:
@@ -101,7 +126,11 @@ class TopicTable:
         if config.topic_filter_type not in TOPIC_FILTER_TYPES:
             text = f"the topic filter type is none of {', '.join(TOPIC_FILTER_TYPES)}"
             raise BrokerError(ResponseCode.SYSTEM_ERROR, text)
-        return self._put(config, now_ms)
+
+    def _check_room(self, new_count: int) -> None:
+        if new_count and len(self._topics) + new_count > self._topics_max:
+            text = f"the broker has {self._topics_max} topics, the most it is configured for"
+            raise BrokerError(ResponseCode.SYSTEM_ERROR, text)
 
     def create_for_message(
         self, name: str, default_topic: str, client_queue_count: int, now_ms: int
@@ -213,17 +242,19 @@ class TopicTable:
 
     def _put(self, config: TopicConfig, now_ms: int) -> TopicConfig:
         name = config.topic_name
-        if name not in self._topics and len(self._topics) >= self._topics_max:
-            text = f"the broker has {self._topics_max} topics, the most it is configured for"
-            raise BrokerError(ResponseCode.SYSTEM_ERROR, text)
+        if name not in self._topics:
+            self._check_room(1)
         if self._topics.get(name) == config:
             return config
         self._topics[name] = config
+        self._changed(name, now_ms)
+        return config
+
+    def _changed(self, name: str, now_ms: int) -> None:
         self.version = self.version.next(now_ms)
         self.is_dirty = True
         for listener in self.listeners:
             listener(name)
-        return config
 
 
 def _check_count(queue_count: int) -> None:

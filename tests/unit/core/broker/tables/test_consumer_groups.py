@@ -38,6 +38,20 @@ def test_only_the_first_heartbeat_changes_a_group() -> None:
     groups._check()
 
 
+def test_a_client_is_found_by_its_id_on_its_newest_connection() -> None:
+    groups = make_members()
+    groups.beat("G", member("a", owner=1))
+    groups.beat("H", member("a", owner=1))
+    assert (groups.owner_of("a"), groups.owner_of("b")) == (1, None)
+    groups.beat("G", member("a", owner=2))
+    assert groups.owner_of("a") == 2
+    groups.leave("G", "a")
+    assert groups.owner_of("a") == 1
+    groups.close_owner(1)
+    assert groups.owner_of("a") is None
+    groups._check()
+
+
 def test_the_newer_subscription_counts_and_left_out_topics_go() -> None:
     groups = make_members()
     groups.beat("G", member("a"), data(T=2, U=1))

@@ -38,8 +38,10 @@ def test_java_writes_names() -> None:
     assert subscription.is_tag_filter
 
 
-def test_cpp_writes_ordinals() -> None:
-    (consumer,) = decode_heartbeat(CPP.replace(b'"12"', b"12")).consumers
+@pytest.mark.parametrize("body", [CPP, CPP.replace(b'"12"', b"12")])
+def test_cpp_writes_ordinals_and_a_version_as_text(body: bytes) -> None:
+    (consumer,) = decode_heartbeat(body).consumers
+    assert consumer.subscriptions["T"].sub_version == 12
     assert consumer.consume_type == "CONSUME_PASSIVELY"
     assert consumer.message_model == "CLUSTERING"
     assert consumer.from_where == "CONSUME_FROM_FIRST_OFFSET"

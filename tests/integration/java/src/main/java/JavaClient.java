@@ -7,6 +7,8 @@
 //   sql      NAMESRV TOPIC GROUP COUNT FILTER    as consume; "refused" if the start fails
 //   later    NAMESRV TOPIC GROUP COUNT    sends with a delay level, consumes each twice
 //   query    NAMESRV TOPIC GROUP COUNT    sends with keys, finds by key, time and both ids
+//   ask, answer, request                  see Requests
+//   mqadmin, keep, release                see Tools
 
 import java.io.BufferedReader;
 import java.io.InputStreamReader;
@@ -47,6 +49,10 @@ public class JavaClient {
     }
 
     static void run(String[] args) throws Exception {
+        if (List.of("mqadmin", "keep", "release").contains(args[0])) {
+            Tools.run(args);
+            return;
+        }
         int count = Integer.parseInt(args[4]);
         if (args[0].equals("send")) {
             send(args[1], args[2], args[3], count);
@@ -54,6 +60,8 @@ public class JavaClient {
             later(args[1], args[2], args[3], count);
         } else if (args[0].equals("query")) {
             query(args[1], args[2], args[3], count);
+        } else if (List.of("ask", "answer", "request").contains(args[0])) {
+            Requests.run(args[0], args[1], args[2], args[3], count);
         } else {
             consume(args[0], args[1], args[2], args[3], count, args[5]);
         }

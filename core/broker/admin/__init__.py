@@ -1,0 +1,1 @@
+"""What RocketMQ's tools ask of a broker, by subject."""

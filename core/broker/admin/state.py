@@ -1,0 +1,126 @@
+"""The broker itself: its settings and figures, and upkeep on request.
+
+Owns: request codes 25, 26, 28, 45, 306, 315, 316, 329. Must not touch: what a setting does (each is
+changed where it is used), how files are removed (the store). Spec: RocketMQ AdminBrokerProcessor.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+
+import msgspec
+
+from motelog.core.broker.processors.shared import Shared
+from motelog.core.broker.shown.runtime_info import RuntimeInfo
+from motelog.core.errors import BrokerError
+from motelog.core.remoting.fields import text_field
+from motelog.core.remoting.frames import RemotingCommand, RequestCode, ResponseCode, dumps
+from motelog.core.remoting.server import Connection, Processor
+from motelog.core.topic_names import shown
+
+logger = logging.getLogger(__name__)
+
+#: Sets a switch of the running broker.
+Switch = Callable[[bool], None]
+
+
+class StateAdmin:
+    """Answers about the broker."""
+
+    def __init__(
+        self,
+        shared: Shared,
+        *,
+        properties: dict[str, str],
+        switches: Mapping[str, Switch],
+        runtime: RuntimeInfo,
+        delay_offsets: Callable[[], dict[int, int]],
+    ) -> None:
+        self._topics = shared.tables.topics
+        self._cleaner = shared.store.cleaner
+        self._cold = shared.api.cold_reads
+        self._stats = shared.stats
+        self._properties = properties
+        self._switches = switches
+        self._runtime = runtime
+        self._delay_offsets = delay_offsets
+
+    def processors(self) -> dict[int, Processor]:
+        return {
+            RequestCode.UPDATE_BROKER_CONFIG: self._update_config,
+            RequestCode.GET_BROKER_CONFIG: self._config,
+            RequestCode.GET_BROKER_RUNTIME_INFO: self._cold.guard(self._runtime_info),
+            RequestCode.GET_ALL_DELAY_OFFSET: self._delays,
+            RequestCode.VIEW_BROKER_STATS_DATA: self._stats_data,
+            RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE: self._clean,
+            RequestCode.DELETE_EXPIRED_COMMITLOG: self._clean,
+            RequestCode.CLEAN_UNUSED_TOPIC: self._clean,
+        }
+
+    def _update_config(self, request: RemotingCommand, connection: Connection) -> RemotingCommand:
+        """Set switches of the running broker: all that are named, or none if one is refused.
+
+        Nothing that names a file, a host or a command can be set from afar. A restart goes back to
+        the configuration, and the answer says so.
+        """
+        wanted: dict[str, bool] = {}
+        for line in request.body.decode(errors="replace").splitlines():
+            name, found, value = line.partition("=")
+            if not line.strip() or line.startswith("#"):
+                continue
+            name, value = name.strip(), value.strip().lower()
+            if not found or name not in self._switches:
+                text = f"{shown(name)[1:-1]} cannot be changed while the broker runs, only "
+                raise _invalid(text + ", ".join(sorted(self._switches)))
+            if value not in ("true", "false"):
+                raise _invalid(f"{name} is true or false, not {shown(value)[1:-1]}")
+            wanted[name] = value == "true"
+        if not wanted:
+            raise _invalid("no setting is named")
+        for name, is_on in wanted.items():
+            self._switches[name](is_on)
+            self._properties[name] = str(is_on).lower()
+            logger.warning(
+                "a setting was changed from afar and holds until the broker restarts: put it into"
+                " the configuration name=%s value=%s peer=%s:%d",
+                name,
+                self._properties[name],
+                *connection.peer,
+            )
+        return request.answer(remark="holds until the broker restarts")
+
+    def _config(self, request: RemotingCommand, _: Connection) -> RemotingCommand:
+        text = "".join(f"{name}={value}\n" for name, value in self._properties.items())
+        version = msgspec.json.encode(self._topics.version).decode()
+        return request.answer(ext={"version": version}, body=text.encode())
+
+    def _runtime_info(
+        self, request: RemotingCommand, _: Connection, may_wait: bool
+    ) -> RemotingCommand:
+        table = self._runtime.table(may_wait=may_wait)
+        return request.answer(body=msgspec.json.encode({"table": table}))
+
+    def _delays(self, request: RemotingCommand, _: Connection) -> RemotingCommand:
+        return request.answer(body=dumps({"offsetTable": self._delay_offsets()}))
+
+    def _stats_data(self, request: RemotingCommand, _: Connection) -> RemotingCommand:
+        name, key = text_field(request.ext, "statsName"), text_field(request.ext, "statsKey")
+        data = self._stats.find(name, key)
+        if data is None:
+            text = f"The stats <{shown(name)[1:-1]}> <{shown(key)[1:-1]}> not exist"
+            raise BrokerError(ResponseCode.SYSTEM_ERROR, text)
+        windows = {"statsMinute": data.minute, "statsHour": data.hour, "statsDay": data.day}
+        return request.answer(body=msgspec.json.encode(windows))
+
+    def _clean(self, request: RemotingCommand, _: Connection) -> RemotingCommand:
+        """Have the next round of cleaning begin at once, as it would by itself before long.
+
+        It removes what is due: expired files of the log, then of queues. Each queue has a topic.
+        """
+        self._cleaner.want()
+        return request.answer()
+
+
+def _invalid(text: str) -> BrokerError:
+    return BrokerError(ResponseCode.INVALID_PARAMETER, text)
