@@ -882,7 +882,7 @@ async def test_administration(tmp_path: Path, serialize: Serialize) -> None:
         answer = await peer.ask(RequestCode.GET_BROKER_RUNTIME_INFO)
         assert loads(answer.body)["table"]["msgPutTotalTodayNow"] == "1"
         answer = await peer.ask(RequestCode.UPDATE_AND_CREATE_TOPIC, {**topic, "topic": "a/b"})
-        assert answer.code == ResponseCode.SYSTEM_ERROR
+        assert answer.code == ResponseCode.INVALID_PARAMETER
 
 
 async def test_administration_of_groups(tmp_path: Path) -> None:
