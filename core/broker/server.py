@@ -223,6 +223,8 @@ class Broker:
     def _note_progress(self, progress: StartProgress) -> None:
         self.start_progress = progress
         self._on_progress(progress)
+        # A start that is given up leaves what a crash would: the next one recovers again.
+        trio.from_thread.check_cancelled()
 
     async def _expire_regularly(self, parts: BrokerParts) -> None:
         while True:
