@@ -15,7 +15,7 @@ first scrape.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final
@@ -154,6 +154,11 @@ class Registry:
                 family = f"{prefix}_{shown.family}"
                 values[family] = values.get(family, 0) + value * shown.unit
         return values
+
+    def readings(self, prefix: str, families: Container[str]) -> list[Reading]:
+        """Return what /metrics would show of some families under ``prefix``, with their labels."""
+        sources = [read for source, read in self._sources if source == prefix]
+        return [one for read in sources for one in read() if one.shown.family in families]
 
     def exposition(self) -> bytes:
         """Return all readings, and those of the process, in Prometheus' text format."""

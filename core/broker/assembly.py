@@ -135,7 +135,7 @@ class BrokerParts:
     filter_gate: FilterGate
     server: RemotingServer
 
-    def sample(self) -> dict[str, int]:
+    def sample(self) -> dict[str, float]:
         """Return the counters since the start and, named ``*_now``, the gauges."""
         store, cold_reads, send = self.store, self.api.cold_reads, self.processors.send
         return store.sample() | {

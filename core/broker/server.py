@@ -83,10 +83,10 @@ class Broker:
         registrars = [] if self._parts is None else self._parts.registrars
         return not registrars or any(registrar.is_registered for registrar in registrars)
 
-    def sample(self) -> dict[str, int]:
+    def sample(self) -> dict[str, float]:
         """Return the counters since the start and, named ``*_now``, the gauges."""
         held_pulls = 0 if self._parts is None else len(self._parts.processors.pull.held)
-        counters = {
+        counters: dict[str, float] = {
             "topics_now": len(self.tables.topics),
             "groups_now": len(self.tables.groups),
             "consumers_now": self.tables.consumers.members_count,
@@ -223,6 +223,8 @@ class Broker:
     def _note_progress(self, progress: StartProgress) -> None:
         self.start_progress = progress
         self._on_progress(progress)
+        # A start that is given up leaves what a crash would: the next one recovers again.
+        trio.from_thread.check_cancelled()
 
     async def _expire_regularly(self, parts: BrokerParts) -> None:
         while True:

@@ -20,6 +20,7 @@ holder of its view lets go. The flusher never syncs a file below its offset.
 from __future__ import annotations
 
 import logging
+import math
 import os
 import time
 from collections.abc import Awaitable, Callable, Mapping
@@ -160,6 +161,20 @@ class LogCleaner:
                 "old files were removed commitlog_files=%d consumequeue_files=%d", removed, followed
             )
         return removed
+
+    def retention_left_s(self, usage: DiskUsage, put_bytes_per_s: float) -> float:
+        """Return when the disk makes messages go before ``retention_hours`` are over, in seconds.
+
+        The log is taken to grow as fast as ``put_bytes_per_s`` all the time. Infinite if the disk
+        has room for all that it will hold then.
+        """
+        wanted = self._free_bytes_wanted(usage, self._config.cleanup_oldest_percent)
+        room_bytes = usage.free_bytes - wanted
+        if room_bytes <= 0:
+            return 0.0
+        log_bytes = self._log.end_offset - self._log.begin_offset
+        kept_bytes = put_bytes_per_s * self._config.retention_hours * 3600
+        return math.inf if kept_bytes <= log_bytes + room_bytes else room_bytes / put_bytes_per_s
 
     def _newest_ms(self, file: MappedFile) -> int:
         """Return a time at or after that of the file's newest message.

@@ -513,7 +513,7 @@ class MessageStore:
         """Called with the queues that have more to read; a listener must not append."""
         return self.readable.listeners
 
-    def sample(self) -> dict[str, int]:
+    def sample(self) -> dict[str, float]:
         """Return the counters since the start and, named ``*_now``, the gauges."""
         mapped = self._log.queue.mapped_sizes() + self.index.mapped_sizes()
         return self.stats.sample() | {
@@ -529,6 +529,9 @@ class MessageStore:
             "store_disk_total_bytes_now": self.disk_watch.usage.total_bytes,
             "store_disk_free_bytes_now": self.disk_watch.usage.free_bytes,
             "store_disk_reserve_bytes_now": self.disk_watch.reserve_bytes,
+            "store_retention_left_s_now": self.cleaner.retention_left_s(
+                self.disk_watch.usage, self.stats.put_bytes_rates()[-1]
+            ),
         }
 
     @property

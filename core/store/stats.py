@@ -23,7 +23,7 @@ LATENCY_US_BOUNDS: Final = (
 SIZE_BOUNDS: Final = tuple(1 << exponent for exponent in range(7, 25))
 RATE_WINDOWS_S: Final = (10, 60, 600)
 
-_Sample = tuple[int, int, int, int, int]
+_Sample = tuple[int, int, int, int, int, int]
 
 
 class StoreStats:
@@ -85,6 +85,7 @@ class StoreStats:
                 self.gets_found,
                 self.gets_missed,
                 self.got_messages,
+                self.put_bytes,
             )
         )
 
@@ -104,6 +105,10 @@ class StoreStats:
         """Return messages read, as ``put_rates``."""
         return self._rates(4)
 
+    def put_bytes_rates(self) -> list[float]:
+        """Return bytes of records put, as ``put_rates``."""
+        return self._rates(5)
+
     def _rates(self, column: int) -> list[float]:
         samples = self._samples
         if len(samples) < 2:
@@ -116,7 +121,7 @@ class StoreStats:
             rates.append(round((newest[column] - oldest[column]) * 1000 / passed_ms, 2))
         return rates
 
-    def sample(self) -> dict[str, int]:
+    def sample(self) -> dict[str, float]:
         """Return the counters."""
         return {
             "store_put_messages": self.put_messages,

@@ -45,7 +45,8 @@ def main(argv: Sequence[str], stop: threading.Event) -> int:
         return _failed(exc)
     try:
         query = start(session, arguments)
-        progress = Progress("device-minutes")
+        progress = Progress("device-minutes", arguments.topic)
+        progress.begin()
         while not stop.is_set() and not query.awaitTermination(STOP_LOOK_S):
             progress.tell(query.lastProgress)
         progress.tell(query.lastProgress)

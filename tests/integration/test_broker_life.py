@@ -20,6 +20,7 @@ from motelog.core.namesrv.config import NamesrvConfig
 from motelog.core.namesrv.server import NameServer
 from motelog.core.records.decode import decode_messages
 from motelog.core.remoting.frames import RequestCode
+from motelog.core.store.state.progress import StartProgress
 from tests.support.broker_stack import (
     connected,
     eventually,
@@ -134,6 +135,33 @@ async def test_a_taken_vip_port_is_a_warning_and_a_taken_port_an_error(
         assert any("VIP port" in record.message for record in caplog.records)
         with pytest.raises(OSError, match=f"cannot listen on 127.0.0.1:{port}"):
             await Broker(config(tmp_path, listen=f"127.0.0.1:{port}")).run()
+
+
+async def test_a_start_that_is_given_up_leaves_what_the_next_one_recovers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with started_stack(tmp_path) as stack, connected(stack.broker_address) as peer:
+        for number in range(30):
+            await peer.ask(RequestCode.SEND_MESSAGE_V2, send_ext("T"), b"%d" % number)
+    (tmp_path / "index.json").unlink()
+    for queue in (tmp_path / "consumequeue" / "T").iterdir():
+        for file in queue.iterdir():
+            file.unlink()
+    monkeypatch.setattr("motelog.core.store.state.progress.INTERVAL_MS", 0)
+    given_up: list[str] = []
+    with trio.CancelScope() as scope:
+
+        def give_up(progress: StartProgress) -> None:
+            given_up.append(progress.doing)
+            trio.from_thread.run_sync(scope.cancel)
+
+        await Broker(config(tmp_path), on_progress=give_up).run()
+    assert scope.cancelled_caught
+    assert given_up == ["reading the log"], "it ends with the first step after that"
+    async with started_stack(tmp_path) as stack, connected(stack.broker_address) as peer:
+        answer = await peer.ask(RequestCode.PULL_MESSAGE, pull_ext("T", 0))
+        bodies = [int(message.body) for message in decode_messages(answer.body)]
+        assert bodies == list(range(30))
 
 
 STATE_FILES = (

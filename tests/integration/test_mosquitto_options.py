@@ -5,10 +5,17 @@ The command lines are those of mosquitto's man pages and their kind, against our
 
 from __future__ import annotations
 
+import contextlib
+import getpass
+import json
+import os
 import re
 import shutil
+import socket
 import subprocess
 import sys
+import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -16,6 +23,9 @@ import pytest
 
 from motelog.testing import MotelogProcess
 from tests.support.cli import motelog, started_motelog
+
+MOSQUITTO = shutil.which("mosquitto", path=f"{os.environ.get('PATH', '')}:/usr/sbin")
+SERVER_FILES = {"cafile": "ca.crt", "certfile": "server.crt", "keyfile": "server.key"}
 
 pytestmark = pytest.mark.skipif(
     shutil.which("mosquitto_sub") is None, reason="mosquitto's clients are not installed"
@@ -130,3 +140,88 @@ def test_retained_messages_are_removed_as_mosquitto_does() -> None:
         assert result.stdout == b"x\nx\n"
         result = run(["mosquitto_sub"], ["-t", "bbc/#", "-W", "1"], port)
         assert result.stdout == b""
+
+
+@pytest.fixture(scope="module")
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with an authority (ca), a server's certificate for localhost and a client's."""
+    if shutil.which("openssl") is None or MOSQUITTO is None:
+        pytest.skip("openssl or mosquitto is not installed")
+    folder = tmp_path_factory.mktemp("certificates")
+    new = "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 2"
+    for name, host in (("ca", "authority"), ("server", "localhost"), ("client", "device")):
+        signed = (
+            "" if name == "ca" else "-CA ca.crt -CAkey ca.key -addext basicConstraints=CA:FALSE"
+        )
+        line = f"{new} -keyout {name}.key -out {name}.crt -subj /CN={host} {signed}"
+        line += f" -addext subjectAltName=DNS:{host}"
+        subprocess.run(line.split(), cwd=folder, check=True, capture_output=True, timeout=30)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def tls_port(certificates: Path) -> Iterator[int]:
+    """The port of a mosquitto that speaks TLS to clients with a certificate."""
+    assert MOSQUITTO is not None, "certificates looks for it"
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+    lines = [
+        f"user {getpass.getuser()}",
+        f"listener {port} 127.0.0.1",
+        "allow_anonymous true",
+        "require_certificate true",
+        *(f"{key} {certificates / name}" for key, name in SERVER_FILES.items()),
+    ]
+    (certificates / "mosquitto.conf").write_text("\n".join(lines) + "\n")
+    command = [MOSQUITTO, "-c", str(certificates / "mosquitto.conf")]
+    with subprocess.Popen(command, stderr=subprocess.DEVNULL) as server:
+        for _ in range(100):
+            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port)):
+                break
+            time.sleep(0.1)
+        yield port
+        server.terminate()
+
+
+def test_tls_takes_the_same_options(certificates: Path, tls_port: int) -> None:
+    client = ["--cert", str(certificates / "client.crt"), "--key", str(certificates / "client.key")]
+    trusted = [*client, "--cafile", str(certificates / "ca.crt")]
+    message = ["-t", "kept", "-m", "secret", "-r", "-q", "1"]
+    for program in (["mosquitto_pub"], ours("pub")):
+        result = run(program, [*trusted, "--tls-version", "tlsv1.2", *message], tls_port)
+        assert result.returncode == 0, (program, result.stderr)
+    for program in (["mosquitto_sub"], ours("sub")):
+        assert run(program, [*trusted, "-t", "kept", "-C", "1"], tls_port).stdout == b"secret\n"
+
+    url = f"mqtts://localhost:{tls_port}/kept"
+    strange = motelog("pub", "-L", url, "-m", "x")
+    assert strange.returncode == 5
+    assert "certificate verify failed" in strange.stderr
+    other_name = motelog("pub", "-h", "127.0.0.1", "-p", str(tls_port), *trusted, *message)
+    assert (other_name.returncode, "IP address mismatch" in other_name.stderr) == (5, True)
+    options = ["--insecure", *trusted, *message]
+    assert motelog("pub", "-h", "127.0.0.1", "-p", str(tls_port), *options).returncode == 0
+    unnamed = motelog("pub", "--cafile", str(certificates / "ca.crt"), "-L", url, "-m", "x")
+    assert unnamed.returncode == 4, "the server ends the connection behind the handshake"
+
+
+def test_where_it_connects_from_and_what_it_tells() -> None:
+    with MotelogProcess() as stack:
+        port = stack.mqtt[1]
+        options = ["-A", "127.0.0.9", "-I", "mine-", "-t", "a", "-C", "1", "-W", "20", "-d"]
+        with started_motelog("sub", *options, "--to", stack.ready["mqtt"]) as subscriber:
+            assert subscriber.stderr is not None
+            told: list[str] = []
+            while "subscribed" not in "".join(told):
+                told.append(subscriber.stderr.readline())
+                assert told[-1], told
+            name = f"mine-{subscriber.pid}"
+            asked = ["session", "describe", name, "--admin", stack.ready["admin"], "--json"]
+            session = motelog(*asked).stdout
+            assert run(["mosquitto_pub"], ["-t", "a", "-m", "b", "-q", "1"], port).returncode == 0
+            assert subscriber.communicate(timeout=20)[0] == "b\n"
+    assert [line.split(",")[0] for line in told[:3]] == [
+        "sends CONNECT", "received CONNACK", "sends SUBSCRIBE"
+    ]  # fmt: skip
+    assert json.loads(session)["peer"].startswith("127.0.0.9:")

@@ -86,6 +86,12 @@ BROKER_METRICS: Final[Mapping[str, Shown]] = {
     "store_disk_reserve_bytes_now": gauge(
         "store_disk_reserve_bytes", "What must stay free: with less, appends are refused."
     ),
+    "store_retention_left_s_now": gauge(
+        "store_retention_left_seconds",
+        "Time until the oldest messages are removed before retention_hours are over, as the disk is"
+        " nearly full: at the log's growth of the last ten minutes. +Inf: the disk has room for all"
+        " of them. 0: it happens.",
+    ),
     "store_dispatch_behind_bytes_now": gauge(
         "store_dispatch_behind_bytes",
         "Log that no index file has yet. Queues and readers are never behind.",

@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from motelog.cli.log_options import LogFormat, LogLevel, with_log
 from motelog.cli.output import (
     CliError,
-    LogFormat,
-    LogLevel,
     ready_text,
     write,
     write_error,
@@ -40,7 +39,6 @@ LISTEN_VARIABLES = {
     "--admin": "MOTELOG__ADMIN__LISTEN",
 }
 DIRECTORY_VARIABLE = "MOTELOG__BROKER__STORE__DIRECTORY"
-LOG_VARIABLES = {"level": "MOTELOG__LOG__LEVEL", "format": "MOTELOG__LOG__FORMAT"}
 FLUSH_VARIABLE = "MOTELOG__BROKER__STORE__FLUSH"
 WORKERS_VARIABLE = "MOTELOG__GATEWAY__WORKERS"
 # All roles run here, whatever a variable says.
@@ -101,22 +99,8 @@ def dev(
             show_envvar=False,
         ),
     ] = Flush.ASYNC,
-    log_level: Annotated[
-        LogLevel,
-        typer.Option(
-            help="The least that the log has.",
-            envvar=LOG_VARIABLES["level"],
-            show_envvar=False,
-        ),
-    ] = LogLevel.INFO,
-    log_format: Annotated[
-        LogFormat,
-        typer.Option(
-            help="The log's lines, on standard error.",
-            envvar=LOG_VARIABLES["format"],
-            show_envvar=False,
-        ),
-    ] = LogFormat.TEXT,
+    log_level: LogLevel = None,
+    log_format: LogFormat = None,
     json: Annotated[
         bool,
         typer.Option(
@@ -148,9 +132,8 @@ def dev(
     if ephemeral:
         directory = Path(tempfile.mkdtemp(prefix="motelog-"))
     try:
-        log = {"level": log_level.value, "format": log_format.value}
-        config = _config(listen, directory, log, ephemeral=ephemeral, flush=flush, workers=workers)
-        _serve(config, directory, json=json)
+        config = _config(listen, directory, ephemeral=ephemeral, flush=flush, workers=workers)
+        _serve(with_log(config, log_level, log_format), directory, json=json)
     finally:
         if ephemeral:
             shutil.rmtree(directory, ignore_errors=True)
@@ -189,7 +172,6 @@ def _free_addresses(listen: dict[str, str]) -> dict[str, str]:
 def _config(
     listen: dict[str, str],
     directory: Path,
-    log: dict[str, str],
     *,
     ephemeral: bool,
     flush: Flush,
@@ -209,10 +191,9 @@ def _config(
         "broker": {"listen": listen["--broker"], "store": store},
         "gateway": {"listen": listen["--mqtt"], "workers": workers},
         "admin": {"listen": listen["--admin"]},
-        "log": log,
     }
-    settled = {*LISTEN_VARIABLES.values(), *LOG_VARIABLES.values()}
-    settled |= {DIRECTORY_VARIABLE, FLUSH_VARIABLE, WORKERS_VARIABLE, ROLES_VARIABLE}
+    settled = {*LISTEN_VARIABLES.values(), DIRECTORY_VARIABLE}
+    settled |= {FLUSH_VARIABLE, WORKERS_VARIABLE, ROLES_VARIABLE}
     return config_of(table, name="motelog dev", fixed=settled)
 
 

@@ -155,13 +155,14 @@ def _status(error: BaseException) -> int:
 
 def _refuse_usage(error: UsageError) -> Status:
     """Say what was typed wrong, in one line, and where the right use is described."""
-    if error.ctx is None or error.message == error.ctx.get_help():
+    if error.ctx is not None and error.message == error.ctx.get_help():
         error.show()  # a group without a command: its help
         return Status.USAGE
     text = error.format_message()
     words = text.split(maxsplit=1)
     text = f"{words[0].lower()} {words[1]}" if len(words) > 1 else text
-    write_error(text.rstrip("."), f"see: {error.ctx.command_path} --help")
+    command = "motelog" if error.ctx is None else error.ctx.command_path
+    write_error(text.rstrip("."), f"see: {command} --help")
     return Status.USAGE
 
 

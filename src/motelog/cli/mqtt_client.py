@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import AsyncIterator, Iterator, Sequence
+import ssl
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import Final
@@ -90,9 +91,12 @@ class MqttClient:
     reason. ``session_present`` says whether the server had a session of the client identifier.
     """
 
-    def __init__(self, stream: trio.abc.Stream, version: int) -> None:
+    def __init__(
+        self, stream: trio.abc.Stream, version: int, trace: Callable[[str], None] | None = None
+    ) -> None:
         self._stream = stream
         self._version = version
+        self._trace = trace
         self._send_lock = trio.Lock()
         self._is_leaving = False
         self._packet_id = 0
@@ -189,6 +193,7 @@ class MqttClient:
 
     async def _send(self, data: bytes) -> None:
         async with self._send_lock:
+            self._tell("sends", data)
             try:
                 await self._stream.send_all(data)
             except (trio.BrokenResourceError, trio.ClosedResourceError) as exc:
@@ -200,6 +205,7 @@ class MqttClient:
             while (end := _frame_end(buffer, 0)) is not None:
                 frame = bytes(buffer[:end])
                 del buffer[:end]
+                self._tell("received", frame)
                 try:
                     await self._handle(frame[0], frame[_header_bytes(frame) :])
                 except GatewayError as exc:
@@ -215,7 +221,9 @@ class MqttClient:
         try:
             data = bytes(await self._stream.receive_some(RECEIVE_BYTES))
         except trio.BrokenResourceError as exc:
-            raise MqttClientError("the connection broke") from exc
+            # With TLS 1.3 a server says only now that it does not like our certificate.
+            why = f": {exc.__cause__}" if isinstance(exc.__cause__, ssl.SSLError) else ""
+            raise MqttClientError(f"the connection broke{why}") from exc
         if not data:
             raise MqttClientError("the server closed the connection")
         return data
@@ -246,6 +254,10 @@ class MqttClient:
                 pass
             case other:
                 raise MqttClientError(f"the server sent an unexpected packet (type {other})")
+
+    def _tell(self, doing: str, packet: bytes) -> None:
+        if self._trace is not None:
+            self._trace(f"{doing} {_packet_text(packet)}")
 
     async def _take(self, first_byte: int, body: bytes) -> None:
         """Keep a PUBLISH for the caller, unless it repeats a QoS 2 message that we have."""
@@ -283,20 +295,26 @@ class MqttClient:
 
 
 @asynccontextmanager
-async def connect(address: tuple[str, int], wanted: Connect = WANTED) -> AsyncIterator[MqttClient]:
-    """Connect, and disconnect at the end of the block; MqttClientError says what went wrong."""
+async def connect(
+    address: tuple[str, int],
+    wanted: Connect = WANTED,
+    *,
+    bind: str | None = None,
+    tls: ssl.SSLContext | None = None,
+    trace: Callable[[str], None] | None = None,
+) -> AsyncIterator[MqttClient]:
+    """Connect, and disconnect at the end of the block; MqttClientError says what went wrong.
+
+    ``bind`` is the local address to connect from; ``trace`` is told of each packet.
+    """
     host, port = address
     if not wanted.client_id:
         # A name of our own, since servers of MQTT 3 may refuse an empty one; 3.1 allows 23 letters.
         wanted = replace(wanted, client_id=f"motelog-{os.urandom(6).hex()}")
     with _deadline(CONNECT_WITHIN_S, f"no answer from {host}:{port}"):
-        try:
-            stream = await trio.open_tcp_stream(host, port)
-        except OSError as exc:
-            text = f"cannot connect to {host}:{port}: {_os_reason(exc)}"
-            raise MqttClientError(text, remedy=IS_IT_RUNNING) from exc
+        stream = await _open_stream(host, port, bind, tls)
     async with stream:
-        client = MqttClient(stream, wanted.version)
+        client = MqttClient(stream, wanted.version, trace)
         with _deadline(CONNECT_WITHIN_S, f"{host}:{port} did not answer CONNECT"):
             await client._send(encode_connect(wanted))
             buffer = bytearray()
@@ -310,6 +328,31 @@ async def connect(address: tuple[str, int], wanted: Connect = WANTED) -> AsyncIt
                 nursery.cancel_scope.cancel()
         except BaseExceptionGroup as group:
             raise _most_telling(group) from group
+
+
+async def _open_stream(
+    host: str, port: int, bind: str | None, tls: ssl.SSLContext | None
+) -> trio.abc.Stream:
+    """Return a stream to the server, behind a TLS handshake if that is asked for."""
+    try:
+        stream = await trio.open_tcp_stream(host, port, local_address=bind)
+    except (OSError, ValueError) as exc:  # ValueError: what is no address cannot be bound
+        why = _os_reason(exc) if isinstance(exc, OSError) else f"-A {bind}: {exc}"
+        text = f"cannot connect to {host}:{port}: {why}"
+        raise MqttClientError(text, remedy=IS_IT_RUNNING if bind is None else None) from exc
+    if tls is None:
+        return stream
+    # A server need not announce the end of TLS: DISCONNECT is MQTT's own end.
+    secured = trio.SSLStream(stream, tls, server_hostname=host, https_compatible=True)
+    try:
+        await secured.do_handshake()
+    except BaseException as exc:
+        await trio.aclose_forcefully(stream)
+        if not isinstance(exc, trio.BrokenResourceError):
+            raise
+        why = str(exc.__cause__ or exc)
+        raise MqttClientError(f"no TLS with {host}:{port}: {why}", status=Status.REFUSED) from exc
+    return secured
 
 
 def reason_text(reason_code: int, properties: Properties) -> str:
@@ -332,6 +375,7 @@ async def _await_connack(client: MqttClient, buffer: bytearray, keep_alive_s: in
             raise MqttClientError(f"CONNECT was not answered: {exc}; is this MQTT?") from exc
     frame = bytes(buffer[:end])
     del buffer[:end]
+    client._tell("received", frame)
     if frame[0] >> 4 != PacketType.CONNACK:
         raise MqttClientError("the server did not answer CONNECT with CONNACK: is this MQTT?")
     try:
@@ -355,6 +399,19 @@ async def _keep_alive(client: MqttClient, keep_alive_s: int) -> None:
     while True:
         await trio.sleep(keep_alive_s / 2 if keep_alive_s else math.inf)
         await client._send(PINGREQ)
+
+
+def _packet_text(packet: bytes) -> str:
+    """Return a packet's type and flags and its size, as --debug tells of it."""
+    first_byte = packet[0]
+    try:
+        name = PacketType(first_byte >> 4).name
+    except ValueError:
+        name = f"type {first_byte >> 4}"
+    if name == PacketType.PUBLISH.name:
+        qos, dup, retain = first_byte >> 1 & 3, first_byte >> 3 & 1, first_byte & 1
+        name += f" (QoS {qos}, DUP {dup}, retain {retain})"
+    return f"{name}, {len(packet)} bytes"
 
 
 def _frame_end(buffer: bytes | bytearray, begin: int) -> int | None:

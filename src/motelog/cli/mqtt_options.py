@@ -2,29 +2,42 @@
 
 Owns: their names, which are those of mosquitto_pub and mosquitto_sub, and the CONNECT that they
 ask for. Must not touch: the connection (mqtt_client), what is published or printed.
+
+``wanted`` takes all of them. A command that ``connects`` has its parameters as options of its own,
+and gets what it returns.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import inspect
+import os
+from collections.abc import Callable, Iterable
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from functools import wraps
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final, get_type_hints
 
 import typer
 from typer.core import TyperCommand
 
 from motelog.cli.addresses import address
-from motelog.cli.output import CliError
+from motelog.cli.output import CliError, write_note
 
 if TYPE_CHECKING:
+    import ssl
+
     from typer._click import Context
 
+    from motelog.cli.mqtt_client import MqttClient
     from motelog.gateway.mqtt.packet_types import Connect, Properties, Will
 
 HOST: Final = "127.0.0.1"
 PORT: Final = 1883
+TLS_PORT: Final = 8883
 NEVER_EXPIRES: Final = 0xFFFF_FFFF
 VERSIONS: Final = {"31": 3, "311": 4, "5": 5}
+TLS_VERSIONS: Final = ("tlsv1.2", "tlsv1.3")
 
 Host = Annotated[
     str | None, typer.Option("--host", "-h", metavar="HOST", help=f"MQTT server. [default: {HOST}]")
@@ -32,18 +45,33 @@ Host = Annotated[
 Port = Annotated[
     int | None,
     typer.Option(
-        "--port", "-p", metavar="N", min=1, max=65535, help=f"Its port. [default: {PORT}]"
+        "--port",
+        "-p",
+        metavar="N",
+        min=1,
+        max=65535,
+        help=f"Its port. [default: {PORT}, with TLS {TLS_PORT}]",
     ),
 ]
 To = Annotated[str | None, typer.Option(metavar="HOST:PORT", help="Both in one.")]
 Url = Annotated[
     str | None,
     typer.Option(
-        "--url", "-L", metavar="URL", help="All in one: mqtt://[user[:password]@]host[:port]/topic."
+        "--url",
+        "-L",
+        metavar="URL",
+        help="All in one: mqtt://[user[:password]@]host[:port]/topic, mqtts:// with TLS.",
     ),
 ]
 ClientId = Annotated[
     str, typer.Option("--id", "-i", metavar="TEXT", help="Client identifier. [default: a new one]")
+]
+IdPrefix = Annotated[
+    str | None,
+    typer.Option("--id-prefix", "-I", metavar="TEXT", help="Client identifier: this and a number."),
+]
+Bind = Annotated[
+    str | None, typer.Option("-A", metavar="ADDRESS", help="Connect from this local address.")
 ]
 UserName = Annotated[str | None, typer.Option("--username", "-u", metavar="NAME", help="Login.")]
 Password = Annotated[str | None, typer.Option("--pw", "-P", metavar="TEXT", help="Its password.")]
@@ -101,6 +129,32 @@ Property = Annotated[
         " user-property NAME VALUE. May be repeated.",
     ),
 ]
+CaFile = Annotated[
+    Path | None,
+    typer.Option("--cafile", metavar="PATH", help="TLS; trust the certificates in this file."),
+]
+CaPath = Annotated[
+    Path | None,
+    typer.Option("--capath", metavar="DIR", help="TLS; trust the certificates in this folder."),
+]
+UseOsCerts = Annotated[
+    bool,
+    typer.Option("--tls-use-os-certs", help="TLS; trust what the operating system trusts."),
+]
+Cert = Annotated[
+    Path | None, typer.Option(metavar="PATH", help="TLS: the client's own certificate.")
+]
+Key = Annotated[Path | None, typer.Option(metavar="PATH", help="TLS: the key of --cert.")]
+Insecure = Annotated[
+    bool, typer.Option("--insecure", help="TLS: the certificate may be of another host.")
+]
+TlsVersion = Annotated[
+    str | None,
+    typer.Option(metavar="VERSION", help="TLS: tlsv1.2 or tlsv1.3. [default: what both have]"),
+]
+Debug = Annotated[
+    bool, typer.Option("--debug", "-d", help="Tell of each packet on standard error.")
+]
 Quiet = Annotated[bool, typer.Option("--quiet", help="Nothing on standard error but errors.")]
 
 # What -D may set, by packet; the attribute is that of Properties.
@@ -154,60 +208,109 @@ class Wanted:
     connect: Connect
     url_topic: str | None
     properties: dict[str, Properties]
+    bind: str | None
+    tls: ssl.SSLContext | None
+    is_debug: bool
 
     @property
     def version(self) -> int:
         return self.connect.version
 
+    def connected(self) -> AbstractAsyncContextManager[MqttClient]:
+        """Return a block in which there is such a connection."""
+        from motelog.cli.mqtt_client import connect
+
+        trace = write_note if self.is_debug else None
+        return connect(self.address, self.connect, bind=self.bind, tls=self.tls, trace=trace)
+
 
 def wanted(
     *,
-    host: str | None,
-    port: int | None,
-    to: str | None,
-    url: str | None,
-    client_id: str,
-    user_name: str | None,
-    password: str | None,
-    version: str,
-    keep_alive_s: int,
-    keep_session: bool,
-    session_expiry_s: int | None,
-    will_topic: str | None,
-    will_payload: str | None,
-    will_qos: int | None,
-    will_retain: bool,
-    properties: list[str] | None,
+    host: Host = None,
+    port: Port = None,
+    to: To = None,
+    url: Url = None,
+    bind: Bind = None,
+    client_id: ClientId = "",
+    id_prefix: IdPrefix = None,
+    user_name: UserName = None,
+    password: Password = None,
+    version: Version = "mqttv5",
+    keep_alive: KeepAlive = 60,
+    keep_session: KeepSession = False,
+    session_expiry: SessionExpiry = None,
+    will_topic: WillTopic = None,
+    will_payload: WillPayload = None,
+    will_qos: WillQos = None,
+    will_retain: WillRetain = False,
+    property_: Property = None,
+    cafile: CaFile = None,
+    capath: CaPath = None,
+    tls_use_os_certs: UseOsCerts = False,
+    cert: Cert = None,
+    key: Key = None,
+    insecure: Insecure = False,
+    tls_version: TlsVersion = None,
+    debug: Debug = False,
 ) -> Wanted:
     """Return what the options ask for; CliError if they do not fit together."""
     from motelog.gateway.mqtt.packet_types import Connect
 
     number = _version(version)
-    settled = _properties(properties or (), number)
-    server, url_user, url_password, url_topic = _server(host, port, to, url)
-    user_name = url_user if user_name is None else user_name
-    password = url_password if password is None else password
+    settled = _properties(property_ or (), number)
+    server = _server(host, port, to, url)
+    is_tls = server.is_tls or tls_use_os_certs or cafile is not None or capath is not None
+    if not is_tls and (cert or key or insecure or tls_version):
+        raise CliError("TLS needs --cafile, --capath, --tls-use-os-certs or mqtts://", status=2)
+    user_name = server.user_name if user_name is None else user_name
+    password = server.password if password is None else password
     if password is not None and user_name is None and number != 5:
         raise CliError("--pw needs --username before MQTT 5", status=2)
+    if id_prefix is not None:
+        if client_id:
+            raise CliError("--id and --id-prefix exclude each other", status=2)
+        client_id = f"{id_prefix}{os.getpid()}"
     if keep_session and not client_id:
         raise CliError("--disable-clean-session needs --id: the session belongs to it", status=2)
     return Wanted(
-        address=server,
+        address=(server.host, server.port or (TLS_PORT if is_tls else PORT)),
         connect=Connect(
             version=number,
             clean_start=not keep_session,
-            keep_alive_s=keep_alive_s,
+            keep_alive_s=keep_alive,
             client_id=client_id,
             will=_will(will_topic, will_payload, will_qos, will_retain, settled["will"]),
             user_name=user_name,
             password=None if password is None else password.encode(),
             properties=_with_expiry(
-                settled["connect"], number, session_expiry_s, keep_session, client_id
+                settled["connect"], number, session_expiry, keep_session, client_id
             ),
         ),
-        url_topic=url_topic,
+        url_topic=server.topic,
         properties=settled,
+        bind=bind,
+        tls=_tls(cafile, capath, cert, key, insecure, tls_version) if is_tls else None,
+        is_debug=debug,
     )
+
+
+def connects(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command the parameters of ``wanted`` in place of its own parameter of that name."""
+    own, shared = inspect.signature(command), inspect.signature(wanted).parameters
+    hints = get_type_hints(command, include_extras=True) | get_type_hints(
+        wanted, include_extras=True
+    )
+
+    @wraps(command)
+    def run(**given: Any) -> None:
+        options = {name: given.pop(name) for name in shared}
+        command(**given, wanted=wanted(**options))
+
+    parameters = [one for one in own.parameters.values() if one.name != "wanted"]
+    typed = [one.replace(annotation=hints[one.name]) for one in (*parameters, *shared.values())]
+    vars(run)["__signature__"] = inspect.Signature(typed)
+    run.__annotations__ = {one.name: one.annotation for one in typed}
+    return run
 
 
 def _version(text: str) -> int:
@@ -218,20 +321,29 @@ def _version(text: str) -> int:
     return found
 
 
-def _server(
-    host: str | None, port: int | None, to: str | None, url: str | None
-) -> tuple[tuple[str, int], str | None, str | None, str | None]:
-    """Return (address, user name, password, topic); the last three come from a URL alone."""
+@dataclass(frozen=True, slots=True)
+class _Server:
+    """A server as the options name it; what a URL alone can say is None without one."""
+
+    host: str
+    port: int | None = None
+    user_name: str | None = None
+    password: str | None = None
+    topic: str | None = None
+    is_tls: bool = False
+
+
+def _server(host: str | None, port: int | None, to: str | None, url: str | None) -> _Server:
     if sum((host is not None or port is not None, to is not None, url is not None)) > 1:
         raise CliError("name the server once: --host and --port, --to, or --url", status=2)
     if to is not None:
-        return address("--to", to), None, None, None
+        return _Server(*address("--to", to))
     if url is not None:
         return _parsed_url(url)
-    return (host or HOST, port or PORT), None, None, None
+    return _Server(host or HOST, port)
 
 
-def _parsed_url(url: str) -> tuple[tuple[str, int], str | None, str | None, str | None]:
+def _parsed_url(url: str) -> _Server:
     from urllib.parse import unquote, urlsplit
 
     try:
@@ -239,14 +351,43 @@ def _parsed_url(url: str) -> tuple[tuple[str, int], str | None, str | None, str 
         port = parts.port
     except ValueError as exc:
         raise CliError(f"--url {url!r}: {exc}", status=2) from exc
-    if parts.scheme == "mqtts":
-        raise CliError("--url: mqtts needs TLS, which is not there yet; use mqtt://", status=2)
-    if parts.scheme != "mqtt" or not parts.hostname:
+    if parts.scheme not in ("mqtt", "mqtts") or not parts.hostname:
         raise CliError(f"--url {url!r} is not mqtt://[user[:password]@]host[:port]/topic", status=2)
     user, password = (None if x is None else unquote(x) for x in (parts.username, parts.password))
     # A topic filter may hold '#' and '?', which mean something else in other URLs.
     _, _, topic = url.partition("://")[2].partition("/")
-    return (parts.hostname, port or PORT), user, password, unquote(topic) or None
+    is_tls = parts.scheme == "mqtts"
+    return _Server(parts.hostname, port, user, password, unquote(topic) or None, is_tls)
+
+
+def _tls(
+    cafile: Path | None,
+    capath: Path | None,
+    cert: Path | None,
+    key: Path | None,
+    insecure: bool,
+    version: str | None,
+) -> ssl.SSLContext:
+    """Return how to speak TLS; without file and folder, what the operating system trusts counts."""
+    import ssl
+
+    if (cert is None) != (key is None):
+        raise CliError("--cert and --key belong together", status=2)
+    if version is not None and version not in TLS_VERSIONS:
+        raise CliError(f"--tls-version: {version!r} is not {' or '.join(TLS_VERSIONS)}", status=2)
+    try:
+        context = ssl.create_default_context(cafile=cafile, capath=capath)
+        if cert is not None:
+            context.load_cert_chain(cert, key)
+    except OSError as exc:  # an SSLError too: a file without a certificate, a key of another one
+        files = ", ".join(str(one) for one in (cafile, capath, cert, key) if one is not None)
+        why = exc.strerror if exc.filename is None and exc.strerror else str(exc)
+        raise CliError(f"TLS cannot use {files}: {why}", status=2) from exc
+    context.check_hostname = not insecure
+    if version is not None:
+        number = ssl.TLSVersion.TLSv1_2 if version == TLS_VERSIONS[0] else ssl.TLSVersion.TLSv1_3
+        context.minimum_version = context.maximum_version = number
+    return context
 
 
 def _will(

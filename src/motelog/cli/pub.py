@@ -22,7 +22,9 @@ pub = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions
 
 
 @pub.command("pub", cls=mqtt_options.MqttCommand)
+@mqtt_options.connects
 def publish(
+    wanted: mqtt_options.Wanted,
     topic: Annotated[
         str | None, typer.Option("--topic", "-t", metavar="NAME", help="Topic name.")
     ] = None,
@@ -57,22 +59,6 @@ def publish(
     repeat_delay: Annotated[
         float, typer.Option(min=0.0, metavar="SECONDS", help="Pause between two of them.")
     ] = 0.0,
-    host: mqtt_options.Host = None,
-    port: mqtt_options.Port = None,
-    to: mqtt_options.To = None,
-    url: mqtt_options.Url = None,
-    client_id: mqtt_options.ClientId = "",
-    user_name: mqtt_options.UserName = None,
-    password: mqtt_options.Password = None,
-    version: mqtt_options.Version = "mqttv5",
-    keep_alive: mqtt_options.KeepAlive = 60,
-    keep_session: mqtt_options.KeepSession = False,
-    session_expiry: mqtt_options.SessionExpiry = None,
-    will_topic: mqtt_options.WillTopic = None,
-    will_payload: mqtt_options.WillPayload = None,
-    will_qos: mqtt_options.WillQos = None,
-    will_retain: mqtt_options.WillRetain = False,
-    property_: mqtt_options.Property = None,
     quiet: mqtt_options.Quiet = False,
     json: Annotated[bool, typer.Option("--json", help="One JSON object at the end.")] = False,
 ) -> None:
@@ -83,26 +69,8 @@ def publish(
     """
     import trio
 
-    from motelog.cli.mqtt_client import MqttClient, connect
+    from motelog.cli.mqtt_client import MqttClient
 
-    wanted = mqtt_options.wanted(
-        host=host,
-        port=port,
-        to=to,
-        url=url,
-        client_id=client_id,
-        user_name=user_name,
-        password=password,
-        version=version,
-        keep_alive_s=keep_alive,
-        keep_session=keep_session,
-        session_expiry_s=session_expiry,
-        will_topic=will_topic,
-        will_payload=will_payload,
-        will_qos=will_qos,
-        will_retain=will_retain,
-        properties=property_,
-    )
     name = topic or wanted.url_topic
     if name is None:
         raise CliError("name the topic: --topic NAME, or --url with one", status=2)
@@ -129,7 +97,7 @@ def publish(
     async def run() -> MqttClient:
         nonlocal published
         properties = wanted.properties["publish"]
-        async with connect(wanted.address, wanted.connect) as client:
+        async with wanted.connected() as client:
             async with aclosing(payloads()) as each:
                 async for body in each:
                     if published and repeat_delay:

@@ -40,7 +40,8 @@ def serve(
 
     A start that takes long says every two seconds how far it is: on standard error for people, or
     with ``json`` as a line on standard output. ``option_of_role`` names the option that moves a
-    role to another address; ``source`` is where the configuration is from.
+    role to another address; ``source`` is where the configuration is from. KeyboardInterrupt if
+    Ctrl-C ends the start.
     """
     logs.set_up(config.log)
     run = _Run(config, ready, source)
@@ -51,6 +52,8 @@ def serve(
         _raise_helpful(exc, option_of_role)
         raise
     run.note_stop(run.reason)
+    if run.is_interrupted:
+        raise KeyboardInterrupt
 
 
 def _show(progress: StartProgress) -> None:
@@ -70,18 +73,23 @@ class _Run:
         self._source = source
         self._began_s = time.monotonic()
         self.reason = "ended"
+        self._has_started = False
+        #: Whether Ctrl-C came before there was anything to stop.
+        self.is_interrupted = False
 
     async def serve(self, on_progress: OnProgress) -> None:
         with trio.open_signal_receiver(*_ending_signals()) as signals:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._cancel_at_signal, signals, nursery.cancel_scope)
                 roles = await nursery.start(run_roles, self._config, on_progress)
+                self._has_started = True
                 self._note_start(roles)
                 self._ready(roles)
 
     async def _cancel_at_signal(self, signals: object, scope: trio.CancelScope) -> None:
         async for number in signals:  # type: ignore[attr-defined]  # trio names no public type
             self.reason = signal.Signals(number).name
+            self.is_interrupted = number == signal.SIGINT and not self._has_started
             scope.cancel()
 
     def _note_start(self, roles: Roles) -> None:

@@ -271,7 +271,7 @@ def _opened(directory: Path) -> Iterator[StoreFolder]:
     try:
         folder = StoreFolder(str(directory))
     except StoreError as exc:
-        remedy = "`motelog dev` keeps its store in DATA/store"
+        remedy = "`motelog dev` keeps its store in ./motelog-data, or where --data says"
         raise CliError(str(exc), remedy=remedy, status=Status.NOT_FOUND) from exc
     try:
         yield folder

@@ -23,7 +23,9 @@ sub = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions
 
 
 @sub.command("sub", cls=mqtt_options.MqttCommand)
+@mqtt_options.connects
 def subscribe(
+    wanted: mqtt_options.Wanted,
     topic: Annotated[
         list[str] | None,
         typer.Option("--topic", "-t", metavar="FILTER", help="Topic filter. May be repeated."),
@@ -93,22 +95,6 @@ def subscribe(
     end_subscribed: Annotated[
         bool, typer.Option("-E", "--end-subscribed", help="End as soon as it is subscribed.")
     ] = False,
-    host: mqtt_options.Host = None,
-    port: mqtt_options.Port = None,
-    to: mqtt_options.To = None,
-    url: mqtt_options.Url = None,
-    client_id: mqtt_options.ClientId = "",
-    user_name: mqtt_options.UserName = None,
-    password: mqtt_options.Password = None,
-    version: mqtt_options.Version = "mqttv5",
-    keep_alive: mqtt_options.KeepAlive = 60,
-    keep_session: mqtt_options.KeepSession = False,
-    session_expiry: mqtt_options.SessionExpiry = None,
-    will_topic: mqtt_options.WillTopic = None,
-    will_payload: mqtt_options.WillPayload = None,
-    will_qos: mqtt_options.WillQos = None,
-    will_retain: mqtt_options.WillRetain = False,
-    property_: mqtt_options.Property = None,
     quiet: mqtt_options.Quiet = False,
     json: Annotated[
         bool,
@@ -123,28 +109,10 @@ def subscribe(
 
     import trio
 
-    from motelog.cli.mqtt_client import FAILURE, connect, reason_text
+    from motelog.cli.mqtt_client import FAILURE, reason_text
     from motelog.gateway.mqtt.packet_types import NO_PROPERTIES, SubscribeEntry
     from motelog.gateway.mqtt.topics import matches
 
-    wanted = mqtt_options.wanted(
-        host=host,
-        port=port,
-        to=to,
-        url=url,
-        client_id=client_id,
-        user_name=user_name,
-        password=password,
-        version=version,
-        keep_alive_s=keep_alive,
-        keep_session=keep_session,
-        session_expiry_s=session_expiry,
-        will_topic=will_topic,
-        will_payload=will_payload,
-        will_qos=will_qos,
-        will_retain=will_retain,
-        properties=property_,
-    )
     filters = [*(topic or ()), *([wanted.url_topic] if wanted.url_topic else ())]
     if not (filters or unsubscribe):
         raise CliError("name a topic filter: --topic FILTER, or --url with one", status=2)
@@ -186,7 +154,7 @@ def subscribe(
 
     async def run() -> int:
         received = 0
-        async with connect(wanted.address, wanted.connect) as client:
+        async with wanted.connected() as client:
             await subscribe_to_all(client)
             with trio.move_on_after(math.inf if seconds is None else seconds):
                 while not end_subscribed and (count is None or received < count):

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from motelog.cli.output import LogFormat, LogLevel, ready_text, write, write_json
+from motelog.cli.log_options import LogFormat, LogLevel, with_log
+from motelog.cli.output import ready_text, write, write_json
 
 if TYPE_CHECKING:
     from motelog.roles import Roles
@@ -22,12 +23,8 @@ OPTION_OF_ROLE = {
 
 def up(
     config: Annotated[Path, typer.Option("--config", metavar="FILE", help="TOML file.")],
-    log_level: Annotated[
-        LogLevel | None, typer.Option(help="The least that the log has. [default: log.level]")
-    ] = None,
-    log_format: Annotated[
-        LogFormat | None, typer.Option(help="The log's lines. [default: log.format]")
-    ] = None,
+    log_level: LogLevel = None,
+    log_format: LogFormat = None,
     json: Annotated[
         bool,
         typer.Option(
@@ -36,18 +33,13 @@ def up(
     ] = False,
 ) -> None:
     """Run the roles that a configuration file names."""
-    from msgspec.structs import replace
-
     from motelog.cli.config import tell_unread
     from motelog.cli.serve import serve
     from motelog.config import load_config, unread_variables
     from motelog.core.addresses import format_address
 
     tell_unread(unread_variables())
-    loaded = load_config(config)
-    given = {"level": log_level, "format": log_format}
-    log = replace(loaded.log, **{key: value.value for key, value in given.items() if value})
-    loaded = replace(loaded, log=log)
+    loaded = with_log(load_config(config), log_level, log_format)
 
     def ready(roles: Roles) -> None:
         addresses = {role: format_address(*address) for role, address in roles.addresses.items()}

@@ -31,6 +31,7 @@ margin-bottom:14px}
 #faults ul{margin:0;padding-left:18px}#faults li{overflow-wrap:anywhere}
 .tiles{display:grid;grid-template-columns:repeat(auto-fit,minmax(132px,1fr));gap:14px}
 .tile b{display:block;font-size:1.65rem;line-height:1.2;font-variant-numeric:tabular-nums}
+.tile span{overflow-wrap:anywhere}
 .bar{position:relative;height:12px;border-radius:6px;background:var(--line);margin:8px 0;
 overflow:hidden}
 .bar i{position:absolute;left:0;top:0;bottom:0;background:var(--bar)}
@@ -118,10 +119,17 @@ function draw(now) {
     const limit = Math.max(0, 1 - reserve_bytes / total_bytes), used = 1 - free_bytes / total_bytes;
     show("left", size(free_bytes) + " free of " + size(total_bytes) + " (" + (100 * used).toFixed(1)
       + " % full), messages are refused below " + size(reserve_bytes) + " free");
+    show("kept", now.disk.retention_left_s === null
+      ? "at the present rate there is room for as long as messages are kept"
+      : "at the present rate messages will have to be removed before their time in" +
+        span(now.disk.retention_left_s));
     at("used").style.width = 100 * used + "%";
     at("limit").style.left = "calc(" + 100 * limit + "% - 1px)";
     at("bar").className = free_bytes < reserve_bytes ? "bar bad" : "bar";
   }
+  tiles("groups", now.lag.map(one => [one.group + " in " + one.topic, count(one.messages) +
+    (one.seconds === undefined ? "" : " (" + span(one.seconds).trim() + ")")]));
+  at("lag").hidden = now.lag.length === 0;
   at("addresses").replaceChildren();
   const places = Object.entries(now.addresses).map(([role, text]) => [ROLES[role] || role, text]);
   if (now.data) places.push(["messages", now.data]);
@@ -166,7 +174,9 @@ HTML: Final = f"""<!doctype html>
 <section id="clients" hidden><h2>Clients</h2><div id="counts" class="tiles"></div></section>
 <section id="disk" hidden><h2>Disk</h2>
 <div id="bar" class="bar"><i id="used"></i><u id="limit"></u></div>
-<div id="left" class="dim"></div></section>
+<div id="left" class="dim"></div><div id="kept" class="dim"></div></section>
+<section id="lag" hidden><h2>Groups behind, in messages and time</h2>
+<div id="groups" class="tiles"></div></section>
 <section><h2>Addresses</h2><dl id="addresses"></dl></section>
 <section><h2>More</h2><nav>
 <a href="health/ready">readiness</a><a href="health/live">liveness</a><a href="metrics">metrics</a>

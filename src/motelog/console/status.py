@@ -7,16 +7,21 @@ Owns: its members. Must not touch: HTTP, what is counted (it reads the metrics' 
      "addresses": {"gateway": "127.0.0.1:1883", ...}, "data": "/var/lib/motelog" or null,
      "now": {"connections": 2, "sessions": 3, "subscriptions": 4, ...},
      "totals": {"mqtt_in": 17, "mqtt_out": 51, "mqtt_refused": 0, "queue_in": 4, "queue_out": 8},
-     "disk": {"total_bytes": ..., "free_bytes": ..., "reserve_bytes": ...} or null}
+     "disk": {"total_bytes": ..., "free_bytes": ..., "reserve_bytes": ...,
+              "retention_left_s": ... or null} or null,
+     "lag": [{"group": "reports", "topic": "telemetry", "messages": 12, "seconds": 3.1}, ...]}
 
 A rate is the difference of two ``totals`` by that of their ``time_ms``. What this process does not
-run is missing from ``addresses``, ``now`` and ``totals``.
+run is missing from ``addresses``, ``now`` and ``totals``. ``retention_left_s`` is null where the
+disk has room for all of the retention; ``lag`` has the groups that are furthest behind, ``seconds``
+where it is known.
 """
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from motelog import __version__
@@ -40,6 +45,9 @@ _TOTALS: Final = {
 _OPENED: Final = "motelog_gateway_connections_opened"
 _CLOSED: Final = "motelog_gateway_connections_closed"
 _DISK: Final = "motelog_broker_store_disk_"
+_RETENTION_LEFT: Final = "motelog_broker_store_retention_left_seconds"
+_LAGS: Final = {"group_lag_messages": "messages", "group_lag_seconds": "seconds"}
+LAGS_SHOWN: Final = 5
 
 
 class Status:
@@ -78,11 +86,25 @@ class Status:
                 name: int(values[metric]) for name, metric in _TOTALS.items() if metric in values
             },
             "disk": _disk(values),
+            "lag": _lag(self._registry),
         }
 
 
-def _disk(values: Mapping[str, float]) -> dict[str, int] | None:
+def _disk(values: Mapping[str, float]) -> dict[str, int | None] | None:
     names = ("total_bytes", "free_bytes", "reserve_bytes")
     if not values.get(f"{_DISK}total_bytes"):
         return None  # no store in this process, or it has not looked yet
-    return {name: int(values[f"{_DISK}{name}"]) for name in names}
+    disk: dict[str, int | None] = {name: int(values[f"{_DISK}{name}"]) for name in names}
+    left_s = values.get(_RETENTION_LEFT, math.inf)
+    return disk | {"retention_left_s": None if math.isinf(left_s) else int(left_s)}
+
+
+def _lag(registry: Registry) -> list[dict[str, str | float]]:
+    """Return the groups that are behind, those furthest behind first."""
+    rows: dict[tuple[str, ...], dict[str, str | float]] = {}
+    for reading in registry.readings("motelog_broker", _LAGS):
+        assert not isinstance(reading.value, Sequence), "a gauge"
+        labels = reading.shown.labels
+        row = rows.setdefault(tuple(labels.values()), dict(labels))
+        row[_LAGS[reading.shown.family]] = round(reading.value * reading.shown.unit, 1)
+    return list(rows.values())[:LAGS_SHOWN]

@@ -13,8 +13,8 @@ from motelog.console.gateway import GatewayRoutes
 from motelog.console.health import Health
 from motelog.console.server import Console
 from motelog.console.status import Status
-from motelog.core.broker.shown.metrics import BROKER_METRICS
-from motelog.core.metrics import Registry
+from motelog.core.broker.shown.metrics import BROKER_METRICS, TOPIC_METRICS
+from motelog.core.metrics import Reading, Registry
 from motelog.gateway.metrics import GATEWAY_METRICS
 
 
@@ -64,7 +64,17 @@ async def test_status_says_what_is_wrong_and_what_is_counted() -> None:
             "store_disk_total_bytes_now": 100,
             "store_disk_free_bytes_now": 9,
             "store_disk_reserve_bytes_now": 10,
+            "store_retention_left_s_now": 7200.5,
         },
+    )
+    lag = [("group_lag_messages", 12, "near"), ("group_lag_seconds", 3_040, "near")]
+    lag += [("group_lag_messages", 7, f"far{number}") for number in range(9)]
+    registry.add_readings(
+        "motelog_broker",
+        lambda: [
+            Reading(TOPIC_METRICS[family].labelled(group, "T"), value)
+            for family, value, group in lag
+        ],
     )
     answer = (await get("/status", health, registry)).json()
     assert answer["ready"] is False
@@ -73,9 +83,15 @@ async def test_status_says_what_is_wrong_and_what_is_counted() -> None:
     assert answer["data"] == "/data"
     assert answer["now"] == {"sessions": 4, "connections": 3}
     assert answer["totals"] == {"mqtt_in": 17}
-    assert answer["disk"] == {"total_bytes": 100, "free_bytes": 9, "reserve_bytes": 10}
+    assert answer["disk"] == {
+        "total_bytes": 100, "free_bytes": 9, "reserve_bytes": 10, "retention_left_s": 7200
+    }  # fmt: skip
+    assert answer["lag"][0] == {"group": "near", "topic": "T", "messages": 12, "seconds": 3.0}
+    assert answer["lag"][1] == {"group": "far0", "topic": "T", "messages": 7}
+    assert len(answer["lag"]) == 5, "the page is no list of all groups"
 
 
 async def test_status_of_a_process_without_broker_and_gateway_has_no_numbers() -> None:
     answer = (await get("/status", Health(), Registry())).json()
     assert (answer["now"], answer["totals"], answer["disk"]) == ({}, {}, None)
+    assert answer["lag"] == []

@@ -36,7 +36,9 @@ def serve(monkeypatch: pytest.MonkeyPatch, nursery: trio.Nursery) -> Serve:
     def start(script: Script) -> None:
         ours, theirs = trio.testing.memory_stream_pair()
 
-        async def open_stream(host: str, port: int) -> trio.abc.Stream:
+        async def open_stream(
+            host: str, port: int, *, local_address: str | None
+        ) -> trio.abc.Stream:
             return theirs
 
         monkeypatch.setattr(trio, "open_tcp_stream", open_stream)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+import ssl
 from typing import Any
 
 import pytest
@@ -22,15 +24,8 @@ def parsed(*arguments: str) -> dict[str, Any]:
 
 def wanted(*arguments: str) -> Wanted:
     options = parsed(*arguments)
-    return mqtt_options.wanted(
-        **{name: options[name] for name in ("host", "port", "to", "url", "client_id")},
-        **{name: options[name] for name in ("user_name", "password", "version", "keep_session")},
-        **{name: options[name] for name in ("will_topic", "will_payload", "will_qos")},
-        will_retain=options["will_retain"],
-        keep_alive_s=options["keep_alive"],
-        session_expiry_s=options["session_expiry"],
-        properties=options["property_"],
-    )
+    shared = inspect.signature(mqtt_options.wanted).parameters
+    return mqtt_options.wanted(**{name: options[name] for name in shared})
 
 
 @pytest.mark.parametrize(
@@ -43,10 +38,24 @@ def wanted(*arguments: str) -> Wanted:
         (["--to", "[::1]:1"], ("::1", 1)),
         (["-L", "mqtt://broker/a"], ("broker", 1883)),
         (["-L", "mqtt://u:p@[::1]:99/a"], ("::1", 99)),
+        (["-L", "mqtts://broker/a"], ("broker", 8883)),
+        (["-L", "mqtts://broker:1/a"], ("broker", 1)),
+        (["--tls-use-os-certs"], ("127.0.0.1", 8883)),
     ],
 )
 def test_where_to_connect(arguments: list[str], address: tuple[str, int]) -> None:
     assert wanted(*arguments).address == address
+
+
+def test_tls_is_what_an_option_asks_for() -> None:
+    assert wanted().tls is None
+    usual = wanted("-L", "mqtts://broker").tls
+    assert usual is not None
+    assert (usual.check_hostname, usual.verify_mode) == (True, ssl.CERT_REQUIRED)
+    lax = wanted("--tls-use-os-certs", "--insecure", "--tls-version", "tlsv1.3").tls
+    assert lax is not None
+    assert (lax.check_hostname, lax.verify_mode) == (False, ssl.CERT_REQUIRED)
+    assert lax.minimum_version == lax.maximum_version == ssl.TLSVersion.TLSv1_3
 
 
 def test_url_carries_login_and_topic() -> None:
@@ -110,7 +119,12 @@ def test_properties_take_three_words_or_four() -> None:
     [
         (["--to", "a:1", "-h", "b"], "name the server once"),
         (["-L", "mqtt://a/b", "-p", "1"], "name the server once"),
-        (["-L", "mqtts://a/b"], "mqtts needs TLS"),
+        (["-i", "a", "-I", "b"], "--id and --id-prefix exclude each other"),
+        (["--insecure"], "TLS needs --cafile"),
+        (["--cafile", "/nowhere"], "TLS cannot use /nowhere"),
+        (["--cafile", __file__], f"TLS cannot use {__file__}: "),
+        (["-L", "mqtts://a", "--cert", __file__], "--cert and --key belong together"),
+        (["-L", "mqtts://a", "--tls-version", "ssl3"], "'ssl3' is not tlsv1.2 or tlsv1.3"),
         (["-L", "http://a/b"], "is not mqtt://"),
         (["-L", "mqtt://a:port/b"], "--url 'mqtt://a:port/b'"),
         (["-V", "6"], "'6' is not mqttv5, mqttv311 or mqttv31"),

@@ -12,10 +12,24 @@ def batch(number: int, rows: int) -> dict[str, object]:
 
 
 def test_each_batch_that_has_read_anything_is_told_once(capsys: pytest.CaptureFixture[str]) -> None:
-    progress = Progress("job")
+    progress = Progress("job", "T")
     for one in (None, batch(0, 3000), batch(0, 3000), batch(0, 0), batch(1, 0), batch(2, 10)):
         progress.tell(one)
     assert capsys.readouterr().err.splitlines() == [
         "job: batch 0: 3,000 messages at 1,500 /s, 3,000 so far",
         "job: batch 2: 10 messages at 5 /s, 3,010 so far",
     ]
+
+
+def test_it_tells_that_it_runs_and_once_that_there_is_nothing_to_read(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    progress = Progress("job", "T")
+    progress.begin()
+    for _ in range(9):
+        progress.tell(None)
+    assert capsys.readouterr().err == "job: reads the topic 'T'; Ctrl-C stops it\n"
+    for one in [batch(0, 0)] * 30:
+        progress.tell(one)
+    text = "job: waits: 'T' has no new messages, or does not exist yet\n"
+    assert capsys.readouterr().err == text

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import math
 import shutil
 import time
 from collections.abc import AsyncIterator
@@ -139,6 +140,28 @@ async def test_a_nearly_full_disk_removes_the_oldest_until_it_is_not(tmp_path: P
         store.cleaner.before_removal.append(relieve)
         assert await store.cleaner.clean() == 2
         assert store.begin_offset == 2 * FILE
+
+
+async def test_it_tells_when_the_disk_will_not_keep_messages_for_as_long_as_wanted(
+    tmp_path: Path,
+) -> None:
+    clock, storage = at_hour(11), RecordingStorage()
+    async with running(tmp_path, clock, storage, retention_hours=10) as store:
+        fill(store, 2)
+
+        def left_s(put_bytes_per_s: float) -> float:
+            usage = storage.disk_usage(str(tmp_path))
+            return store.cleaner.retention_left_s(usage, put_bytes_per_s)
+
+        storage.used_percent = 75.0
+        total_bytes = storage.disk_usage(str(tmp_path)).total_bytes
+        room_bytes = total_bytes // 10  # up to 85 %, where the oldest go
+        log_bytes = store.end_offset - store.begin_offset
+        just_fits = (room_bytes + log_bytes) / 36_000
+        assert left_s(0) == left_s(0.99 * just_fits) == math.inf
+        assert left_s(2 * just_fits) == pytest.approx(room_bytes / (2 * just_fits), rel=0.01)
+        storage.used_percent = 86.0
+        assert left_s(0) == 0, "they go now"
 
 
 async def test_a_round_removes_no_more_than_configured(tmp_path: Path) -> None:

@@ -39,7 +39,7 @@ def test_a_store_counts_what_it_has_mapped(tmp_path: Path) -> None:
                 sizes.append(int(end, 16) - int(begin, 16))
         return len(sizes), sum(sizes)
 
-    def mapped(store: MessageStore) -> int:
+    def mapped(store: MessageStore) -> float:
         for _ in range(1000):  # a file may be being made by another thread
             sample = store.sample()
             count, size = sample["store_mapped_files_now"], sample["store_mapped_bytes_now"]
@@ -80,11 +80,13 @@ def test_rates_are_over_their_window_or_as_long_as_there_was() -> None:
     for second in range(31):
         stats.take_sample(1_000 * second)
         stats.put_messages += 100 if second < 20 else 7
+        stats.put_bytes += 1_000
         stats.gets_found += 2
         stats.gets_missed += 3
         stats.got_messages += 5
     # The last 10 s had 7 a second, all 30 s 20 times 100 and 10 times 7.
     assert stats.put_rates() == [7.0, 69.0, 69.0]
+    assert stats.put_bytes_rates() == [1_000.0, 1_000.0, 1_000.0]
     assert (stats.found_rates()[0], stats.missed_rates()[0], stats.got_rates()[0]) == (2, 3, 5)
     for second in range(31, 700):
         stats.take_sample(1_000 * second)

@@ -1,0 +1,44 @@
+"""``--log-level`` and ``--log-format`` of the commands that serve.
+
+Owns: the two options. Must not touch: the log (motelog.logs).
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from motelog.config import MotelogConfig
+
+
+class Level(StrEnum):
+    DEBUG = "debug"
+    INFO = "info"
+    WARNING = "warning"
+    ERROR = "error"
+
+
+class Format(StrEnum):
+    TEXT = "text"
+    JSON = "json"
+
+
+LogLevel = Annotated[
+    Level | None, typer.Option(help="The least that the log has. [default: log.level, or info]")
+]
+LogFormat = Annotated[
+    Format | None,
+    typer.Option(help="The log's lines, on standard error. [default: log.format, or text]"),
+]
+
+
+def with_log(config: MotelogConfig, level: Level | None, form: Format | None) -> MotelogConfig:
+    """Return the configuration with what the options say of the log."""
+    from msgspec.structs import replace
+
+    given = {"level": level, "format": form}
+    log = replace(config.log, **{key: value.value for key, value in given.items() if value})
+    return replace(config, log=log)
