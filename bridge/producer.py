@@ -481,6 +481,10 @@ class Producer:
     async def _route(self, topic: str, newer_than: float | None = None) -> TopicRoute:
         _check_topic(topic)
         route = await self._client.route(topic, for_sending=True, newer_than=newer_than)
+        if not route.write_queues and newer_than is None:
+            # What was known may be from a time in which writes were stopped.
+            now = trio.current_time()
+            route = await self._client.route(topic, for_sending=True, newer_than=now)
         if not route.write_queues:
             raise RouteError(f"topic {topic!r} has no queue that may be written to", topic=topic)
         return route

@@ -10,6 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from motelog.bridge.admin import Admin
     from motelog.bridge.asyncio import AsyncioProducer, AsyncioPullConsumer
     from motelog.bridge.errors import (
         ClientError,
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from motelog.core.message import Message, MessageQueue, StoredMessage
 
 __all__ = [
+    "Admin",
     "AsyncioProducer",
     "AsyncioPullConsumer",
     "BrokerError",
@@ -56,6 +58,7 @@ __all__ = [
 ]
 
 _FOUND_IN = {
+    "Admin": ("motelog.bridge.admin", "Admin"),
     "AsyncioProducer": ("motelog.bridge.asyncio", "AsyncioProducer"),
     "AsyncioPullConsumer": ("motelog.bridge.asyncio", "AsyncioPullConsumer"),
     "BrokerError": ("motelog.core.errors", "BrokerError"),

@@ -20,6 +20,7 @@ from motelog.core.message import Message, StoredMessage
 from motelog.core.namesrv.config import NamesrvConfig
 from motelog.core.namesrv.server import NameServer
 from motelog.core.remoting.frames import RequestCode, ResponseCode, loads
+from tests.support.admin_check import administer
 from tests.support.broker_process import BrokerProcess
 from tests.support.broker_stack import connected, joined, json_body, started_stack
 from tests.support.java import COMMITLOG_FILE_BYTES, VERSION_4, VERSION_5, ApacheServer
@@ -149,6 +150,7 @@ async def test_our_clients_work_with_apache_and_our_store_opens_its_folder(
         await check_first_commits(namesrv)
         await check_times_and_holds(namesrv)
         await check_request_and_reply(namesrv)
+        await administer(namesrv, deletes=False)
         await trio.to_thread.run_sync(check_blocking_facade, namesrv)
         await check_runtime_info(apache.broker_address, tmp_path / "ours")
         if stops_first:

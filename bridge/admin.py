@@ -1,0 +1,523 @@
+"""What an operator does over RocketMQ's protocol: topics, groups, offsets, brokers, name servers.
+
+Owns: Admin and the values it returns. Must not touch: connections and routes (bridge.client), what
+a server does with a request. Works with our servers and Apache's.
+A change goes to every master that it concerns, in turn; BrokerError says which broker refused it.
+Those before it have made the change, and asking again is safe.
+Spec: RocketMQ DefaultMQAdminExt, MQClientAPIImpl.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from types import TracebackType
+from typing import Any, Final, Self, TypeAlias, TypeVar
+
+import msgspec
+import trio
+
+from motelog.bridge.client import (
+    REQUEST_TIMEOUT_S,
+    Client,
+    NameServers,
+    check,
+    check_text,
+)
+from motelog.bridge.errors import ClientError, NoNameServerError
+from motelog.bridge.routes import MASTER_ID, TopicRoute
+from motelog.core.errors import BrokerError, RemotingDecodeError, RemotingError
+from motelog.core.message import MessageQueue
+from motelog.core.remoting.frames import (
+    Permission,
+    RemotingCommand,
+    RequestCode,
+    ResponseCode,
+    dumps,
+    loads,
+)
+from motelog.core.topic_names import DEFAULT_TOPIC, RETRY_PREFIX
+
+_READ_WRITE: Final = Permission.READ | Permission.WRITE
+T = TypeVar("T")
+#: The time that stands for the end of a queue.
+_LATEST_MS: Final = -1
+
+#: "first", "last", or a time: what a group's offsets are set to.
+ResetTo: TypeAlias = "datetime | float | str"
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerInfo:
+    """A broker that the name servers know; ``broker_id`` 0 is the master."""
+
+    cluster: str
+    name: str
+    broker_id: int
+    address: str
+
+
+@dataclass(frozen=True, slots=True)
+class QueueStats:
+    """The ends of a queue; ``last_ms`` is when its last message was stored, 0 if there is none."""
+
+    queue: MessageQueue
+    begin_offset: int
+    end_offset: int
+    last_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class QueueProgress:
+    """How far a group has consumed a queue; ``last_ms`` is of the last message it consumed."""
+
+    queue: MessageQueue
+    end_offset: int
+    committed_offset: int
+    last_ms: int
+
+    @property
+    def lag(self) -> int:
+        """How many messages wait."""
+        return self.end_offset - self.committed_offset
+
+
+@dataclass(frozen=True, slots=True)
+class ClientInfo:
+    """A client that is connected to a broker as a member of a group."""
+
+    client_id: str
+    address: str
+    language: str
+    version: int
+
+
+class _TopicConfig(msgspec.Struct, rename="camel"):
+    topic_name: str
+    read_queue_nums: int
+    write_queue_nums: int
+    perm: int
+    order: bool = False
+    attributes: dict[str, str] = {}
+
+
+@dataclass(frozen=True, slots=True)
+class TopicSettings:
+    """A topic on one broker; ``permission`` adds up 4 (read) and 2 (write)."""
+
+    broker_name: str
+    read_queues: int
+    write_queues: int
+    permission: int
+    is_ordered: bool
+    attributes: Mapping[str, str]
+
+
+class Admin:
+    """``async with Admin(namesrv="127.0.0.1:9876") as admin:``; any number of tasks may use it."""
+
+    def __init__(
+        self,
+        *,
+        namesrv: NameServers = "127.0.0.1:9876",
+        request_timeout_s: float = REQUEST_TIMEOUT_S,
+    ) -> None:
+        self._timeout_s = request_timeout_s
+        self._client = Client(
+            namesrv=namesrv,
+            groups=lambda: {"consumerDataSet": [], "producerDataSet": []},
+            unregister={},
+        )
+
+    async def __aenter__(self) -> Self:
+        await self._client.enter()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        value: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self._client.leave()
+
+    # --- the cluster
+
+    async def brokers(self) -> list[BrokerInfo]:
+        """Return the brokers that live, by cluster, name and id."""
+        body = await self._ask_namesrv(RequestCode.GET_BROKER_CLUSTER_INFO)
+        info = _loads(body)
+        table = info.get("brokerAddrTable") or {}
+        found = [
+            BrokerInfo(cluster, name, int(broker_id), address)
+            for cluster, names in (info.get("clusterAddrTable") or {}).items()
+            for name in names
+            for broker_id, address in table.get(name, {}).get("brokerAddrs", {}).items()
+        ]
+        return sorted(found, key=lambda one: (one.cluster, one.name, one.broker_id))
+
+    async def broker_status(self, broker: str) -> dict[str, str]:
+        """Return what a broker tells of its work, under RocketMQ's names."""
+        address = await self._master(broker)
+        answer = await self._ask(address, RequestCode.GET_BROKER_RUNTIME_INFO)
+        return dict(_loads(answer.body)["table"])
+
+    async def broker_config(self, broker: str) -> dict[str, str]:
+        """Return a broker's settings, under RocketMQ's names."""
+        address = await self._master(broker)
+        return _properties((await self._ask(address, RequestCode.GET_BROKER_CONFIG)).body)
+
+    async def set_broker_config(self, broker: str, settings: Mapping[str, str]) -> None:
+        """Change settings of a running broker, under RocketMQ's names."""
+        address = await self._master(broker)
+        body = "".join(f"{name}={value}\n" for name, value in settings.items()).encode()
+        await self._ask(address, RequestCode.UPDATE_BROKER_CONFIG, body=body)
+
+    async def stop_writes(self, broker: str) -> int:
+        """Have producers leave a broker alone; return how many topics that concerns.
+
+        Each name server is told. Consumers go on.
+        """
+        return await self._write_permission(broker, RequestCode.WIPE_WRITE_PERM_OF_BROKER, "wipe")
+
+    async def allow_writes(self, broker: str) -> int:
+        """Take ``stop_writes`` back."""
+        return await self._write_permission(broker, RequestCode.ADD_WRITE_PERM_OF_BROKER, "add")
+
+    # --- topics
+
+    async def topics(self) -> list[str]:
+        """Return the names of all topics, the system's and the groups' included."""
+        body = await self._ask_namesrv(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER)
+        return sorted(_loads(body)["topicList"])
+
+    async def topic(self, topic: str) -> list[TopicSettings]:
+        """Return a topic's settings on each of its brokers; RouteError if it does not exist."""
+        settings = []
+        for name, address in await self._masters_of(topic):
+            # Apache's 4.x brokers do not tell of one topic alone.
+            answer = await self._ask(address, RequestCode.GET_ALL_TOPIC_CONFIG)
+            table = _loads(answer.body)["topicConfigTable"]
+            config = _convert(table[topic], _TopicConfig) if topic in table else None
+            if config is not None:
+                settings.append(
+                    TopicSettings(
+                        name,
+                        config.read_queue_nums,
+                        config.write_queue_nums,
+                        config.perm,
+                        config.order,
+                        config.attributes,
+                    )
+                )
+        return settings
+
+    async def put_topic(
+        self,
+        topic: str,
+        *,
+        queues: int = 8,
+        permission: int = _READ_WRITE,
+        is_ordered: bool = False,
+        attributes: Mapping[str, str] | None = None,
+        brokers: Iterable[str] | None = None,
+    ) -> None:
+        """Create a topic, or change it, on all masters or on ``brokers`` by name.
+
+        ``permission`` adds up 4 (read) and 2 (write). ``attributes`` are RocketMQ 5's, such as
+        ``{"message.type": "FIFO"}``.
+        """
+        ext = {
+            "topic": check_text("topic", topic),
+            "defaultTopic": DEFAULT_TOPIC,
+            "readQueueNums": str(queues),
+            "writeQueueNums": str(queues),
+            "perm": str(permission),
+            "topicFilterType": "SINGLE_TAG",
+            "topicSysFlag": "0",
+            "order": str(is_ordered).lower(),
+        }
+        if attributes:
+            ext["attributes"] = ",".join(f"+{name}={value}" for name, value in attributes.items())
+        for address in await self._chosen(brokers):
+            await self._ask(address, RequestCode.UPDATE_AND_CREATE_TOPIC, ext)
+
+    async def delete_topic(self, topic: str) -> None:
+        """Delete a topic and its messages on all brokers, and at the name servers.
+
+        RouteError if it does not exist. The log gives the disk back when it is cleaned.
+        """
+        for _, address in await self._masters_of(topic):
+            await self._ask(address, RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": topic})
+        await self._ask_each_namesrv(RequestCode.DELETE_TOPIC_IN_NAMESRV, {"topic": topic})
+
+    async def topic_stats(self, topic: str) -> list[QueueStats]:
+        """Return the ends of a topic's queues."""
+        stats = []
+        for _, address in await self._masters_of(topic):
+            answer = await self._ask(address, RequestCode.GET_TOPIC_STATS_INFO, {"topic": topic})
+            for key, ends in _loads(answer.body)["offsetTable"].items():
+                queue = _queue(key)
+                last_ms = max(ends["lastUpdateTimestamp"], 0)
+                stats.append(QueueStats(queue, ends["minOffset"], ends["maxOffset"], last_ms))
+        return sorted(stats, key=lambda one: (one.queue.broker_name, one.queue.queue_id))
+
+    async def groups_of(self, topic: str) -> list[str]:
+        """Return the consumer groups that have consumed a topic or subscribe to it."""
+        names: set[str] = set()
+        for _, address in await self._masters_of(topic):
+            answer = await self._ask(
+                address, RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, {"topic": topic}
+            )
+            names |= set(_loads(answer.body)["groupList"])
+        return sorted(names)
+
+    # --- groups
+
+    async def put_group(
+        self,
+        group: str,
+        settings: Mapping[str, Any] | None = None,
+        *,
+        brokers: Iterable[str] | None = None,
+    ) -> None:
+        """Create a consumer group, or change it; ``settings`` by RocketMQ's names.
+
+        Such as ``{"retryMaxTimes": 3, "consumeEnable": False}``; what is not named has its default.
+        """
+        body = dumps({"groupName": check_text("group", group), **(settings or {})})
+        for address in await self._chosen(brokers):
+            await self._ask(address, RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, body=body)
+
+    async def delete_group(self, group: str, *, with_offsets: bool = True) -> None:
+        """Delete a consumer group on all brokers, and what it has committed."""
+        ext = {"groupName": group, "cleanOffset": str(with_offsets).lower()}
+        for address in await self._chosen(None):
+            await self._ask(address, RequestCode.DELETE_SUBSCRIPTIONGROUP, ext)
+
+    async def groups(self) -> dict[str, dict[str, Any]]:
+        """Return the consumer groups and their settings, under RocketMQ's names."""
+        found: dict[str, dict[str, Any]] = {}
+        for address in await self._chosen(None):
+            answer = await self._ask(address, RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG)
+            found |= _loads(answer.body)["subscriptionGroupTable"]
+        return found
+
+    async def consumers(self, group: str) -> list[ClientInfo]:
+        """Return the members of a consumer group that are connected, each once."""
+        return await self._connections(
+            RequestCode.GET_CONSUMER_CONNECTION_LIST, {"consumerGroup": group}
+        )
+
+    async def producers(self, group: str) -> list[ClientInfo]:
+        """Return the members of a producer group that are connected, each once."""
+        return await self._connections(
+            RequestCode.GET_PRODUCER_CONNECTION_LIST, {"producerGroup": group}
+        )
+
+    async def progress(self, group: str, topic: str | None = None) -> list[QueueProgress]:
+        """Return how far a group has consumed each queue, of all its topics or one."""
+        ext = {"consumerGroup": group} | ({"topic": topic} if topic else {})
+        found = []
+        for address in await self._chosen(None):
+            answer = await self._ask(address, RequestCode.GET_CONSUME_STATS, ext)
+            for key, one in _loads(answer.body)["offsetTable"].items():
+                queue = _queue(key)
+                # Some brokers do not look at the topic.
+                if topic is None or queue.topic == topic:
+                    found.append(
+                        QueueProgress(
+                            queue,
+                            one["brokerOffset"],
+                            one["consumerOffset"],
+                            max(one["lastTimestamp"], 0),
+                        )
+                    )
+        return sorted(
+            found, key=lambda one: (one.queue.topic, one.queue.broker_name, one.queue.queue_id)
+        )
+
+    async def reset_offsets(
+        self, group: str, topic: str, to: ResetTo, *, force: bool = True
+    ) -> dict[MessageQueue, int]:
+        """Have a group go on elsewhere in a topic, running consumers too; return the offsets.
+
+        ``to`` is a time (datetime, or seconds since the epoch), "first" or "last". Without
+        ``force`` offsets only go back.
+        """
+        ext = {
+            "group": group,
+            "topic": topic,
+            "timestamp": str(_timestamp_ms(to)),
+            "isForce": str(force).lower(),
+        }
+        table: dict[MessageQueue, int] = {}
+        for _, address in await self._masters_of(topic):
+            answer = await self._ask(address, RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, ext)
+            offsets = _loads(answer.body)["offsetTable"]
+            table |= {_queue(key): offset for key, offset in offsets.items()}
+        return table
+
+    async def clone_offsets(self, source: str, target: str, topic: str) -> None:
+        """Have ``target`` go on in ``topic`` where ``source`` is; neither should be running."""
+        ext = {"srcGroup": source, "destGroup": target, "topic": topic, "offline": "true"}
+        for _, address in await self._masters_of(topic):
+            await self._ask(address, RequestCode.CLONE_GROUP_OFFSET, ext)
+
+    async def running_info(self, group: str, client_id: str) -> dict[str, Any]:
+        """Return what a running consumer tells of itself: properties, subscriptions, queues.
+
+        Under the names of RocketMQ's ConsumerRunningInfo. The broker asks the client.
+        """
+        route = await self._client.route(RETRY_PREFIX + group)
+        address = random.choice(_masters(route))[1]
+        ext = {"consumerGroup": group, "clientId": client_id, "jstackEnable": "false"}
+        answer = await self._ask(address, RequestCode.GET_CONSUMER_RUNNING_INFO, ext)
+        return dict(_loads(answer.body))
+
+    # --- the name servers' table of keys and values
+
+    async def put_value(self, namespace: str, key: str, value: str) -> None:
+        """Set a value at all name servers."""
+        ext = {"namespace": namespace, "key": key, "value": value}
+        await self._ask_each_namesrv(RequestCode.PUT_KV_CONFIG, ext)
+
+    async def value(self, namespace: str, key: str) -> str | None:
+        """Return a value, None if there is none."""
+        answer = await self._client.request_namesrv(
+            RemotingCommand(RequestCode.GET_KV_CONFIG, ext={"namespace": namespace, "key": key}),
+            timeout_s=self._timeout_s,
+        )
+        if answer.code == ResponseCode.QUERY_NOT_FOUND:
+            return None
+        return check(answer).ext.get("value")
+
+    async def delete_value(self, namespace: str, key: str) -> None:
+        """Delete a value at all name servers."""
+        ext = {"namespace": namespace, "key": key}
+        await self._ask_each_namesrv(RequestCode.DELETE_KV_CONFIG, ext)
+
+    # --- asking
+
+    async def _ask(
+        self, address: str, code: int, ext: Mapping[str, str] | None = None, body: bytes = b""
+    ) -> RemotingCommand:
+        command = RemotingCommand(code, ext=dict(ext or {}), body=body)
+        answer = await self._client.request(address, command, timeout_s=self._timeout_s)
+        try:
+            return check(answer)
+        except BrokerError as exc:
+            raise BrokerError(exc.code, f"the broker at {address} says: {exc.remark}") from None
+
+    async def _ask_namesrv(self, code: int, ext: Mapping[str, str] | None = None) -> bytes:
+        command = RemotingCommand(code, ext=dict(ext or {}))
+        return check(await self._client.request_namesrv(command, timeout_s=self._timeout_s)).body
+
+    async def _ask_each_namesrv(self, code: int, ext: Mapping[str, str]) -> list[RemotingCommand]:
+        """Ask all name servers, which do not tell each other; NoNameServerError names who failed.
+
+        All are asked, whoever fails.
+        """
+        answers, failures = [], []
+        for address in self._client.namesrv_addresses:
+            try:
+                answers.append(await self._ask(address, code, ext))
+            except (RemotingError, BrokerError) as exc:
+                failures.append(f"{address}: {exc}")
+        if failures:
+            raise NoNameServerError(f"not every name server made the change: {'; '.join(failures)}")
+        return answers
+
+    async def _chosen(self, names: Iterable[str] | None) -> list[str]:
+        """Return the addresses of the masters with these names, or of all; ClientError if none."""
+        masters = {b.name: b.address for b in await self.brokers() if b.broker_id == MASTER_ID}
+        wanted = sorted(masters) if names is None else list(names)
+        for name in wanted:
+            if name not in masters:
+                known = ", ".join(sorted(masters)) or "none"
+                raise ClientError(f"there is no master of a broker {name!r}, known: {known}")
+        if not wanted:
+            raise ClientError("the name servers know no broker: is one running?")
+        return [masters[name] for name in wanted]
+
+    async def _master(self, broker: str) -> str:
+        (address,) = await self._chosen([broker])
+        return address
+
+    async def _masters_of(self, topic: str) -> list[tuple[str, str]]:
+        """Return name and address of each master that has a topic."""
+        return _masters(await self._client.route(topic, newer_than=trio.current_time()))
+
+    async def _connections(self, code: int, ext: Mapping[str, str]) -> list[ClientInfo]:
+        found: dict[str, ClientInfo] = {}
+        for address in await self._chosen(None):
+            try:
+                answer = await self._ask(address, code, ext)
+            except BrokerError as exc:
+                # This is how a broker says that no member is connected to it.
+                if exc.code in (ResponseCode.CONSUMER_NOT_ONLINE, ResponseCode.SYSTEM_ERROR):
+                    continue
+                raise
+            for one in _loads(answer.body)["connectionSet"]:
+                found[one["clientId"]] = ClientInfo(
+                    one["clientId"], one["clientAddr"], one["language"], one["version"]
+                )
+        return [found[client_id] for client_id in sorted(found)]
+
+    async def _write_permission(self, broker: str, code: int, verb: str) -> int:
+        answers = await self._ask_each_namesrv(code, {"brokerName": broker})
+        return max(int(answer.ext.get(f"{verb}TopicCount", "0")) for answer in answers)
+
+
+def _masters(route: TopicRoute) -> list[tuple[str, str]]:
+    return [
+        (name, members[MASTER_ID])
+        for name, members in sorted(route.addresses.items())
+        if MASTER_ID in members
+    ]
+
+
+def _timestamp_ms(to: ResetTo) -> int:
+    if isinstance(to, str):
+        known = {"first": 0, "last": _LATEST_MS}
+        if to not in known:
+            raise ValueError(f"to is 'first', 'last' or a time, not {to!r}")
+        return known[to]
+    seconds = to.timestamp() if isinstance(to, datetime) else to
+    if not isinstance(seconds, int | float) or not 0 <= seconds < 1e11:
+        raise ValueError(f"to is 'first', 'last' or a time in seconds, not {to!r}")
+    return int(seconds * 1000)
+
+
+def _loads(body: bytes) -> dict[str, Any]:
+    value = loads(body)
+    if not isinstance(value, dict):
+        raise RemotingDecodeError("the answer's body is no object")
+    return value
+
+
+def _queue(key: str) -> MessageQueue:
+    """Return the queue that is the key of a table."""
+    found = _convert(loads(key.encode()), _QueueKey)
+    return MessageQueue(found.topic, found.broker_name, found.queue_id)
+
+
+class _QueueKey(msgspec.Struct, rename="camel"):
+    topic: str
+    broker_name: str
+    queue_id: int
+
+
+def _convert(value: object, kind: type[T]) -> T:
+    try:
+        return msgspec.convert(value, kind)
+    except msgspec.ValidationError as exc:
+        raise RemotingDecodeError(f"the answer's body: {exc}") from exc
+
+
+def _properties(text: bytes) -> dict[str, str]:
+    """Return the pairs of a text that has a line ``name=value`` for each."""
+    lines = (line.partition("=") for line in text.decode(errors="replace").splitlines())
+    return {name: value for name, found, value in lines if found}

@@ -1,0 +1,144 @@
+"""What an operator's calls do, on our servers and on Apache's alike.
+
+Owns: one check that holds both. Must not touch: how the servers are run.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+import pytest
+import trio
+
+from motelog.bridge.admin import Admin
+from motelog.bridge.errors import ClientError, RouteError
+from motelog.bridge.producer import Producer
+from motelog.bridge.pull import PullConsumer
+from motelog.core.errors import BrokerError
+from motelog.core.message import Message, MessageQueue, StoredMessage
+
+T = TypeVar("T")
+
+TOPIC = "admin_check"
+GROUP = "admin_group"
+COPY = "admin_copy"
+QUEUES = 2
+WITHIN_S = 60.0
+
+
+async def administer(namesrv: str, *, deletes: bool = True) -> None:
+    """Do what an operator does, and look at what comes of it.
+
+    Apache's broker 5.3.3 cannot delete a topic unless its timer wheel is on.
+    """
+    async with Admin(namesrv=namesrv) as admin:
+        (broker,) = [one for one in await admin.brokers() if one.broker_id == 0]
+        await _topics(admin, namesrv, broker.name)
+        await _groups(admin, namesrv)
+        await _brokers(admin, namesrv, broker.name)
+        await _values(admin)
+        if not deletes:
+            return
+        await admin.delete_topic(TOPIC)
+        await _until(lambda: admin.topics(), lambda names: TOPIC not in names)
+        with pytest.raises(RouteError):
+            await admin.topic_stats(TOPIC)
+        with pytest.raises(RouteError):
+            await admin.delete_topic(TOPIC)
+
+
+async def _topics(admin: Admin, namesrv: str, broker: str) -> None:
+    await admin.put_topic(TOPIC, queues=QUEUES, brokers=[broker])
+    await _until(lambda: admin.topics(), lambda names: TOPIC in names)
+    (settings,) = await admin.topic(TOPIC)
+    assert (settings.broker_name, settings.read_queues, settings.write_queues) == (
+        broker, QUEUES, QUEUES,
+    )  # fmt: skip
+    assert settings.permission == 6
+    async with Producer(namesrv=namesrv) as producer:
+        queues = await producer.queues(TOPIC)
+        for number in range(20):
+            await producer.send(Message(TOPIC, b"%d" % number), queue=queues[number % QUEUES])
+        stats = await admin.topic_stats(TOPIC)
+        assert [(one.queue, one.begin_offset, one.end_offset) for one in stats] == [
+            (queue, 0, 10) for queue in queues
+        ]
+        assert all(abs(one.last_ms / 1000 - time.time()) < WITHIN_S for one in stats)
+        assert await admin.producers("motelog")
+    assert await admin.producers("nobody") == []
+    with pytest.raises(ClientError, match="no master of a broker 'none'"):
+        await admin.put_topic("other", brokers=["none"])
+    with pytest.raises(BrokerError, match="the broker at"):
+        await admin.put_topic("no/name")
+
+
+async def _groups(admin: Admin, namesrv: str) -> None:
+    await admin.put_group(GROUP, {"retryMaxTimes": 3})
+    assert (await admin.groups())[GROUP]["retryMaxTimes"] == 3
+    assert await admin.consumers(GROUP) == []
+    middle = 0.0
+    async with PullConsumer(namesrv=namesrv, group=GROUP) as consumer:
+        queues = await consumer.queues(TOPIC)
+        consumer.assign(queues)
+        await _until(lambda: admin.consumers(GROUP), bool)
+        (member,) = await admin.consumers(GROUP)
+        assert member.language == "PYTHON"
+        got: list[StoredMessage] = []
+        with trio.fail_after(WITHIN_S):
+            while len(got) < 20:
+                got += await consumer.poll()
+        middle = sorted(message.store_timestamp_ms for message in got)[10] / 1000
+        await consumer.commit()
+    progress = await admin.progress(GROUP, TOPIC)
+    assert [(one.queue, one.end_offset, one.committed_offset, one.lag) for one in progress] == [
+        (queue, 10, 10, 0) for queue in queues
+    ]
+    assert GROUP in await admin.groups_of(TOPIC)
+    await _until(lambda: admin.consumers(GROUP), lambda members: not members)
+    await admin.clone_offsets(GROUP, COPY, TOPIC)
+    assert await _committed(admin, COPY) == dict.fromkeys(queues, 10)
+    assert await admin.reset_offsets(GROUP, TOPIC, "first") == dict.fromkeys(queues, 0)
+    assert await _committed(admin, GROUP) == dict.fromkeys(queues, 0)
+    reset = await admin.reset_offsets(GROUP, TOPIC, middle)
+    assert reset.keys() == set(queues)
+    assert 0 < sum(reset.values()) < 20
+    assert await _committed(admin, GROUP) == reset
+    assert await admin.reset_offsets(GROUP, TOPIC, "last") == dict.fromkeys(queues, 10)
+    assert await _committed(admin, COPY) == dict.fromkeys(queues, 10)
+    await admin.delete_group(GROUP)
+    assert GROUP not in await admin.groups()
+
+
+async def _committed(admin: Admin, group: str) -> dict[MessageQueue, int]:
+    return {one.queue: one.committed_offset for one in await admin.progress(group, TOPIC)}
+
+
+async def _brokers(admin: Admin, namesrv: str, broker: str) -> None:
+    assert "putTps" in await admin.broker_status(broker)
+    config = await admin.broker_config(broker)
+    assert config["brokerName"] == broker
+    await admin.set_broker_config(broker, {"autoCreateTopicEnable": "false"})
+    assert (await admin.broker_config(broker))["autoCreateTopicEnable"] == "false"
+    async with Producer(namesrv=namesrv) as producer:
+        assert await admin.stop_writes(broker) > 0
+        with pytest.raises(RouteError):
+            await producer.queues(TOPIC)
+        assert await admin.allow_writes(broker) > 0
+        assert len(await producer.queues(TOPIC)) == QUEUES
+
+
+async def _values(admin: Admin) -> None:
+    assert await admin.value("ORDER_TOPIC_CONFIG", TOPIC) is None
+    await admin.put_value("ORDER_TOPIC_CONFIG", TOPIC, "broker-a:2")
+    assert await admin.value("ORDER_TOPIC_CONFIG", TOPIC) == "broker-a:2"
+    await admin.delete_value("ORDER_TOPIC_CONFIG", TOPIC)
+    assert await admin.value("ORDER_TOPIC_CONFIG", TOPIC) is None
+
+
+async def _until(ask: Callable[[], Awaitable[T]], is_right: Callable[[T], bool]) -> None:
+    """Return when the servers, which say nothing of themselves, answer what is wanted."""
+    with trio.fail_after(WITHIN_S):
+        while not is_right(await ask()):  # noqa: ASYNC110  # what is waited for has no event
+            await trio.sleep(0.2)
