@@ -206,8 +206,11 @@ class Broker:
         try:
             self._saved.load(is_expected=store.end_offset > 0)
             schedule.load()
+            self._hide_deleted(store)
             self.tables.topics.restore(
-                store.queues(), self._config.default_queue_count, self._clock.now_ms()
+                self._visible_queues(store),
+                self._config.default_queue_count,
+                self._clock.now_ms(),
             )
             lowered = self.tables.offsets.lower_to(store.reader.max_offset)
             if lowered:
@@ -219,6 +222,29 @@ class Broker:
         except BaseException:
             store.close()
             raise
+
+    def _visible_queues(self, store: MessageStore) -> Iterator[tuple[str, int]]:
+        """Yield the store's queues without those that have only what was deleted."""
+        deleted = self.tables.topics.deleted
+        for topic, queue_id in store.queues():
+            end = deleted.get(topic, {}).get(queue_id)
+            if end is None or store.reader.max_offset(topic, queue_id) > end:
+                yield topic, queue_id
+
+    def _hide_deleted(self, store: MessageStore) -> None:
+        """Hide what deleted topics have in the log; a crash may have kept a group's offsets."""
+        topics = self.tables.topics
+        places = [
+            (name, queue_id, end)
+            for name, ends in topics.deleted.items()
+            for queue_id, end in ends.items()
+        ]
+        for name, queue_id, noted_end in places:
+            # If the log has lost its end, new messages get the offsets of lost ones.
+            end = min(noted_end, store.reader.max_offset(name, queue_id))
+            self.tables.offsets.forget_below(name, queue_id, end)
+            is_needed = store.hide_below(name, queue_id, end)
+            topics.note_deleted(name, queue_id, end if is_needed else 0)
 
     def _note_progress(self, progress: StartProgress) -> None:
         self.start_progress = progress

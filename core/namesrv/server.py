@@ -130,6 +130,14 @@ class NameServer:
             RequestCode.GET_KV_CONFIG: self._get_kv,
             RequestCode.DELETE_KV_CONFIG: self._delete_kv,
             RequestCode.GET_KVLIST_BY_NAMESPACE: self._list_kv,
+            RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS: self._system_topics,
+            RequestCode.GET_BROKER_MEMBER_GROUP: self._members,
+            RequestCode.GET_NAMESRV_CONFIG: self._shown_config,
+            RequestCode.UPDATE_NAMESRV_CONFIG: self._update_config,
+            # Topics of RocketMQ's units (several sites); there is none here.
+            RequestCode.GET_UNIT_TOPIC_LIST: self._no_topics,
+            RequestCode.GET_HAS_UNIT_SUB_TOPIC_LIST: self._no_topics,
+            RequestCode.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST: self._no_topics,
         }
 
     def _register(self, request: RemotingCommand, connection: Connection) -> RemotingCommand:
@@ -191,6 +199,46 @@ class NameServer:
     def _topics_of_cluster(self, request: RemotingCommand, _: Connection) -> RemotingCommand:
         cluster = text_field(request.ext, "cluster")
         return request.answer(body=_topic_list(self.routes.topics_of_cluster(cluster)))
+
+    def _system_topics(self, request: RemotingCommand, _: Connection) -> RemotingCommand:
+        """Tell the names of clusters and brokers, whose topics are the system's."""
+        brokers = self.routes.brokers()
+        names = brokers.keys() | self.routes.clusters().keys()
+        address = next((a for data in brokers.values() for a in data.addresses.values()), None)
+        value: dict[str, Any] = {"topicList": sorted(names)}
+        if address is not None:
+            value["brokerAddr"] = address
+        return request.answer(body=msgspec.json.encode(value))
+
+    def _members(self, request: RemotingCommand, _: Connection) -> RemotingCommand:
+        cluster = text_field(request.ext, "clusterName")
+        name = text_field(request.ext, "brokerName")
+        data = self.routes.brokers().get(name)
+        found = data.addresses if data is not None and data.cluster == cluster else {}
+        group = {
+            "cluster": cluster,
+            "brokerName": name,
+            "brokerAddrs": {str(number): address for number, address in sorted(found.items())},
+        }
+        return request.answer(body=msgspec.json.encode({"brokerMemberGroup": group}))
+
+    def _shown_config(self, request: RemotingCommand, _: Connection) -> RemotingCommand:
+        shown = {
+            "listenPort": self.address[1],
+            "scanNotActiveBrokerInterval": round(self._config.scan_interval_s * 1000),
+            "orderMessageEnable": "true",
+            "clusterTest": "false",
+        }
+        text = "".join(f"{name}={value}\n" for name, value in shown.items())
+        return request.answer(body=text.encode())
+
+    def _update_config(self, request: RemotingCommand, _: Connection) -> RemotingCommand:
+        # Its settings name files, addresses and limits: none of them is a tool's to change.
+        text = "the name server's settings are changed in its configuration, not from afar"
+        return request.answer(ResponseCode.NO_PERMISSION, text)
+
+    def _no_topics(self, request: RemotingCommand, _: Connection) -> RemotingCommand:
+        return request.answer(body=_topic_list(()))
 
     def _delete_topic(self, request: RemotingCommand, _: Connection) -> RemotingCommand:
         self.routes.delete_topic(

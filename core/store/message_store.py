@@ -480,6 +480,20 @@ class MessageStore:
 
     # -- what there is ---------------------------------------------------------------------
 
+    def hide_below(self, topic: str, queue_id: int, queue_offset: int) -> bool:
+        """Hide a queue's messages below an offset, until the store is closed.
+
+        They are as if removed: for readers of the queue and for lookups by key. The disk is given
+        back when the log's files go. Returns whether any of them is still in the log.
+        """
+        queue = self._queues.get((topic, queue_id))
+        if queue is None:
+            return False
+        is_needed = queue.advance_min(self._log.begin_offset) < queue_offset
+        if is_needed:
+            queue.hide_below(queue_offset)
+        return is_needed
+
     def queues(self) -> Iterator[tuple[str, int]]:
         """Yield (topic, queue id) of every queue."""
         return iter(list(self._queues))

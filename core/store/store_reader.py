@@ -16,7 +16,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import IntEnum
 from time import perf_counter_ns
 from typing import Protocol, TypeVar
@@ -361,7 +361,7 @@ class StoreReader:
         if not may_wait and self._log.begin_offset < self._warm_from:
             places = self._index.places(topic, key, begin_ms, end_ms, self._log_files())
             self._page_cache.require_paged_in(places)
-        return self._index.query(
+        found = self._index.query(
             topic,
             key,
             begin_ms,
@@ -370,6 +370,13 @@ class StoreReader:
             count_max=count_max,
             only_unique=only_unique,
         )
+        return replace(found, records=[r for r in found.records if not self._is_hidden(r)])
+
+    def _is_hidden(self, record: bytes) -> bool:
+        """Say whether a record is of a topic as it was before it was deleted."""
+        topic, queue_id, queue_offset = decode(record)[0][:3]
+        queue = self._queues.get((topic.decode(), queue_id))
+        return queue is not None and queue_offset < queue.hidden_below
 
     def _require_record(self, physical_offset: int) -> None:
         """Check that the record that begins there is in memory; else NotInMemoryError."""

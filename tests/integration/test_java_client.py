@@ -40,6 +40,10 @@ DRIVERS: dict[str, subprocess.Popen[str]] = {}
 @pytest.fixture(autouse=True, scope="module")
 def _end_of_drivers() -> Iterator[None]:
     yield
+    end_drivers()
+
+
+def end_drivers() -> None:
     for process in DRIVERS.values():
         process.kill()
         process.communicate()
@@ -49,11 +53,11 @@ def _end_of_drivers() -> Iterator[None]:
 async def run_client(version: str, mode: str, stack: Stack, *arguments: str) -> list[list[str]]:
     """Have the driver of this version do something; return the fields of the lines it printed."""
     order = "\t".join((mode, stack.namesrv_address, *arguments))
-    lines = await trio.to_thread.run_sync(_ask_driver, version, order)
+    lines = await trio.to_thread.run_sync(ask_driver, version, order)
     return [line.split("\t") for line in lines if "\t" in line]
 
 
-def _ask_driver(version: str, order: str) -> list[str]:
+def ask_driver(version: str, order: str) -> list[str]:
     """Give an order to the driver, which is started once for all tests and after a failure."""
     process = DRIVERS.get(version)
     if process is None or process.poll() is not None:

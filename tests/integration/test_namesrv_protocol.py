@@ -201,3 +201,27 @@ async def test_our_broker_announces_no_address_for_slaves(tmp_path: Path) -> Non
         ext |= {"brokerAddr": "10.0.0.2:1", "brokerId": "1"}
         answer = await peer.ask(RequestCode.REGISTER_BROKER, ext)
         assert answer.ext == {"masterAddr": stack.broker_address, "haServerAddr": ""}
+
+
+async def test_tools_are_told_of_brokers_and_settings_and_change_none() -> None:
+    async with namesrv() as server, connected(joined(server.address)) as peer:
+        await peer.ask(RequestCode.REGISTER_BROKER, IDENTITY, registration("T"))
+        answer = await peer.ask(RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS)
+        assert loads(answer.body) == {"topicList": ["a", "c"], "brokerAddr": "10.0.0.1:10911"}
+        ext = {"clusterName": "c", "brokerName": "a"}
+        answer = await peer.ask(RequestCode.GET_BROKER_MEMBER_GROUP, ext)
+        group = {"cluster": "c", "brokerName": "a", "brokerAddrs": {"0": "10.0.0.1:10911"}}
+        assert loads(answer.body) == {"brokerMemberGroup": group}
+        other = await peer.ask(RequestCode.GET_BROKER_MEMBER_GROUP, ext | {"clusterName": "d"})
+        assert loads(other.body)["brokerMemberGroup"]["brokerAddrs"] == {}
+        shown = (await peer.ask(RequestCode.GET_NAMESRV_CONFIG)).body.decode().splitlines()
+        assert f"listenPort={server.address[1]}" in shown
+        answer = await peer.ask(RequestCode.UPDATE_NAMESRV_CONFIG, body=b"kvConfigPath=/tmp/x")
+        assert answer.code == ResponseCode.NO_PERMISSION
+        assert (await peer.ask(RequestCode.GET_NAMESRV_CONFIG)).body.decode().splitlines() == shown
+        for code in (
+            RequestCode.GET_UNIT_TOPIC_LIST,
+            RequestCode.GET_HAS_UNIT_SUB_TOPIC_LIST,
+            RequestCode.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST,
+        ):
+            assert loads((await peer.ask(code)).body) == {"topicList": []}

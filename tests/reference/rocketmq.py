@@ -45,7 +45,6 @@ has tried them here.
 - The clients of RocketMQ 5's gRPC protocol (`rocketmq-clients`), its proxy and POP consumers. The
   classic clients of 5.x are those above.
 - Access keys and TLS: there is no access control yet, and everything listens on loopback alone.
-- Deleting a topic at the broker.
 
 ## From Java
 
@@ -92,6 +91,46 @@ _CLIENTS: Final = (
     ),
 )
 
+#: Commands of mqadmin that do not do here what they do at Apache's broker, and why.
+_NOT_HERE: Final = (
+    (
+        "`haStatus`, `getBrokerEpoch`, `getSyncStateSet`, `electMaster`, `resetMasterFlushOffset`,"
+        " `cleanBrokerMetadata`, `getControllerConfig`, `getControllerMetaData`,"
+        " `updateControllerConfig`, `reElectMaster`",
+        "a broker has no copies yet, and there is no controller",
+    ),
+    (
+        "`createUser`, `updateUser`, `deleteUser`, `getUser`, `listUser`, `copyUser`, `createAcl`,"
+        " `updateAcl`, `deleteAcl`, `getAcl`, `listAcl`, `copyAcl`, `updateAclConfig`,"
+        " `deleteAccessConfig`, `clusterAclConfigVersion`, `updateGlobalWhiteAddr`,"
+        " `getAccessConfigSubCommand`",
+        "there is no access control yet",
+    ),
+    (
+        "`updateStaticTopic`, `remappingStaticTopic`",
+        "topics have no queues that are numbered over brokers",
+    ),
+    (
+        "`rocksDBConfigToJson`, `exportMetadataInRocksDB`, `checkRocksdbCqWriteProgress`,"
+        " `dumpCompactionLog`",
+        "tables are JSON files and queues plain ones; nothing is compacted",
+    ),
+    (
+        "`getColdDataFlowCtrInfo`, `updateColdDataFlowCtrGroupConfig`,"
+        " `removeColdDataFlowCtrGroupConfig`, `setCommitLogReadAheadMode`",
+        "reads from the disk hold up nobody else, so that they need no limit",
+    ),
+    ("`addBroker`, `removeBroker`", "a process is one broker and no container of several"),
+    (
+        "`updateNamesrvConfig`",
+        "refused: the name server's settings are files, addresses and limits",
+    ),
+    (
+        "`updateBrokerConfig` of anything but a few switches",
+        "refused: other settings are changed in the configuration",
+    ),
+)
+
 #: What a request is for. Broker first, then name server; each code that is served is here.
 _WHAT: Final = {
     RequestCode.SEND_MESSAGE: "send a message",
@@ -134,6 +173,7 @@ _WHAT: Final = {
     RequestCode.QUERY_TOPIC_CONSUME_BY_WHO: "the groups that read a topic",
     RequestCode.VIEW_BROKER_STATS_DATA: "rates by topic and group (`statsAll`)",
     RequestCode.UPDATE_AND_CREATE_TOPIC_LIST: "make or change several topics",
+    RequestCode.DELETE_TOPIC_IN_BROKER: "delete a topic: messages, offsets and settings",
     RequestCode.UPDATE_BROKER_CONFIG: "switch something in the running broker, until it restarts",
     RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST: "make or change several groups",
     RequestCode.INVOKE_BROKER_TO_RESET_OFFSET: "have a group go on from a time or an offset",
@@ -166,6 +206,13 @@ _WHAT: Final = {
     RequestCode.GET_KV_CONFIG: "get an entry",
     RequestCode.DELETE_KV_CONFIG: "delete an entry",
     RequestCode.GET_KVLIST_BY_NAMESPACE: "all entries of a namespace",
+    RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS: "the names of clusters and brokers",
+    RequestCode.GET_UNIT_TOPIC_LIST: "topics of units: none",
+    RequestCode.GET_HAS_UNIT_SUB_TOPIC_LIST: "topics that units subscribe to: none",
+    RequestCode.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST: "such topics without a unit: none",
+    RequestCode.UPDATE_NAMESRV_CONFIG: "refused: the settings are in the configuration",
+    RequestCode.GET_NAMESRV_CONFIG: "the name server's settings, by RocketMQ's names",
+    RequestCode.GET_BROKER_MEMBER_GROUP: "the addresses of one broker",
 }
 
 #: Requests that a broker sends to clients. It serves none of them.
@@ -190,6 +237,11 @@ def page() -> str:
             ),
             program.read_text(encoding="utf-8") + "```\n",
             _MQTT,
+            "## RocketMQ's command line tools\n",
+            "The commands of `mqadmin` from 4.9.7 and 5.3.3 that"
+            " `tests/integration/test_mqadmin.py` runs print\nwhat they print of Apache RocketMQ."
+            " These do not:\n",
+            *table(("command", "why"), _NOT_HERE),
             "## What the broker answers\n",
             *_served(broker),
             "It tells the members of a group of changes by NOTIFY_CONSUMER_IDS_CHANGED (40), and"

@@ -1,6 +1,6 @@
 """Topics: made, changed, listed, measured.
 
-Owns: request codes 17, 18, 21, 202, 305, 351, the text form of attributes. Must not touch: how
+Owns: request codes 17, 18, 21, 202, 215, 305, 351, the text form of attributes. Must not touch: how
 topics are kept (tables.topics).
 Spec: RocketMQ AdminBrokerProcessor, AttributeParser, AttributeUtil.
 
@@ -27,7 +27,13 @@ from motelog.core.remoting.frames import (
 )
 from motelog.core.remoting.server import Connection, Processor
 from motelog.core.remoting.topic_config import TopicConfig
-from motelog.core.topic_names import GATEWAY_GROUP, GATEWAY_TOPICS, SYSTEM_TOPICS, shown
+from motelog.core.topic_names import (
+    GATEWAY_GROUP,
+    GATEWAY_TOPICS,
+    SYSTEM_TOPICS,
+    shown,
+    topic_name_fault,
+)
 
 #: What RocketMQ 5 can keep of a topic, and the values that hold here: there are no batch queues, no
 #: compaction and no time of its own for a topic.
@@ -42,7 +48,9 @@ class TopicAdmin:
     """Answers about topics."""
 
     def __init__(self, shared: Shared, queues: Queues) -> None:
+        self._store = shared.store
         self._topics = shared.tables.topics
+        self._offsets = shared.tables.offsets
         self._cold = shared.api.cold_reads
         self._clock = shared.clock
         self._stats = shared.stats
@@ -52,6 +60,7 @@ class TopicAdmin:
         return {
             RequestCode.UPDATE_AND_CREATE_TOPIC: self._create,
             RequestCode.UPDATE_AND_CREATE_TOPIC_LIST: self._create_list,
+            RequestCode.DELETE_TOPIC_IN_BROKER: self._delete,
             RequestCode.GET_ALL_TOPIC_CONFIG: self._configs,
             RequestCode.GET_TOPIC_CONFIG: self._config,
             RequestCode.GET_TOPIC_STATS_INFO: self._cold.guard(self._stats_of),
@@ -90,6 +99,26 @@ class TopicAdmin:
             for config in configs
         ]
         self._topics.put_all(wanted, self._clock.now_ms())
+        return request.answer()
+
+    def _delete(self, request: RemotingCommand, _: Connection) -> RemotingCommand:
+        """Delete a topic: its messages, its groups' offsets in it, its settings.
+
+        Its records stay in the log until that is cleaned; nobody can reach them by the topic.
+        """
+        name = text_field(request.ext, "topic")
+        fault = topic_name_fault(name)
+        if fault is not None:
+            raise _invalid(fault)
+        ends = {
+            queue_id: self._store.reader.max_offset(name, queue_id)
+            for topic, queue_id in self._store.queues()
+            if topic == name
+        }
+        self._topics.delete(name, ends, self._clock.now_ms())
+        for queue_id, end in ends.items():
+            self._store.hide_below(name, queue_id, end)
+        self._offsets.forget_topic(name)
         return request.answer()
 
     def _attributes(self, name: str) -> dict[str, str]:

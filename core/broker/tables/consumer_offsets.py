@@ -126,6 +126,22 @@ class ConsumerOffsets:
             self.is_dirty = True
         self._forget_places(lambda key: key[0] == group)
 
+    def forget_topic(self, topic: str) -> None:
+        for group in self.groups_of(topic):
+            queues = self._table.pop(f"{topic}{_SEPARATOR}{group}")
+            self._entries_count -= len(queues)
+            self.is_dirty = True
+        self._forget_places(lambda key: key[1] == topic)
+
+    def forget_below(self, topic: str, queue_id: int, queue_offset: int) -> None:
+        """Forget the offsets in a queue that are from before it was deleted."""
+        for group in self.groups_of(topic):
+            queues = self._table[f"{topic}{_SEPARATOR}{group}"]
+            if queues.get(queue_id, queue_offset) < queue_offset:
+                del queues[queue_id]
+                self._entries_count -= 1
+                self.is_dirty = True
+
     def _forget_places(self, is_gone: Callable[[tuple[str, str, int]], bool]) -> None:
         for places in (self._resets, self._pulled):
             for key in [key for key in places if is_gone(key)]:

@@ -60,6 +60,8 @@ class TopicTable:
         self._topics: dict[str, TopicConfig] = {}
         self._auto_create = auto_create
         self._topics_max = topics_max
+        #: Of deleted topics whose records may be in the log still: queue id -> its end then.
+        self.deleted: dict[str, dict[int, int]] = {}
         self.version = DataVersion()
         self.is_dirty = False
         self.listeners: list[Callable[[str], None]] = []
@@ -132,6 +134,35 @@ class TopicTable:
             text = f"the broker has {self._topics_max} topics, the most it is configured for"
             raise BrokerError(ResponseCode.SYSTEM_ERROR, text)
 
+    def delete(self, name: str, ends: Mapping[int, int], now_ms: int) -> None:
+        """Forget a topic whose queues end at ``ends``; BrokerError if it is the system's.
+
+        One write of the file does all of it: what lies below is deleted, also after a crash, until
+        the log has no record of it any more (``note_deleted``).
+        """
+        if self.is_system(name):
+            raise BrokerError(
+                ResponseCode.INVALID_PARAMETER, f"the topic {name} belongs to the system"
+            )
+        known = self._topics.pop(name, None)
+        hidden = self.deleted.get(name, {}) | {q: end for q, end in ends.items() if end > 0}
+        if hidden:
+            self.deleted[name] = hidden
+        if known is not None or hidden:
+            self._changed(name, now_ms)
+
+    def note_deleted(self, name: str, queue_id: int, end: int) -> None:
+        """Note below which offset a queue is deleted; 0 if the log has none of that any more."""
+        queues = self.deleted[name]
+        if queues[queue_id] == end:
+            return
+        queues[queue_id] = end
+        if not end:
+            del queues[queue_id]
+        if not queues:
+            del self.deleted[name]
+        self.is_dirty = True
+
     def create_for_message(
         self, name: str, default_topic: str, client_queue_count: int, now_ms: int
     ) -> TopicConfig:
@@ -202,7 +233,12 @@ class TopicTable:
 
     def snapshot(self) -> dict[str, Any]:
         """Return the content of topics.json; a copy, fit to be encoded in a thread."""
-        return {"dataVersion": self.version, "topicConfigTable": dict(self._topics)}
+        return {
+            "dataVersion": self.version,
+            "topicConfigTable": dict(self._topics),
+            # A member of ours: RocketMQ does not read it.
+            "deletedQueueTable": {name: dict(ends) for name, ends in self.deleted.items()},
+        }
 
     def load(self, content: Mapping[str, Any]) -> None:
         """Load the content of topics.json; msgspec.ValidationError if it is not that."""
@@ -215,6 +251,8 @@ class TopicTable:
                 raise ValueError(
                     f"topics.json: {fault or 'key and topicName differ: ' + shown(name)}"
                 )
+        deleted = content.get("deletedQueueTable", {})
+        self.deleted = msgspec.convert(deleted, dict[str, dict[int, int]], strict=False)
         self.version = version
         self._topics.update({name: _in_bounds(config) for name, config in table.items()})
 

@@ -84,8 +84,8 @@ class ConsumeQueue:
 
     __slots__ = (
         "_crc_end", "_crcs", "_directory", "_doubtful", "_file_units", "_files", "_has_new_file",
-        "_min_for", "_unchecked", "_unproven", "_unsynced_from", "begin_offset", "files_count",
-        "min_offset", "opened_at", "tail",
+        "_kept_from", "_min_for", "_unchecked", "_unproven", "_unsynced_from", "begin_offset",
+        "files_count", "hidden_below", "min_offset", "opened_at", "tail",
     )  # fmt: skip
 
     def __init__(
@@ -96,8 +96,10 @@ class ConsumeQueue:
         self._file_units = file_units
         self.files_count = 0
         self.begin_offset = 0  # of the first unit on file
-        self.min_offset = 0  # of the first unit whose record is still in the log
-        self._min_for = 0  # the log's begin that min_offset was found for
+        self.min_offset = 0  # of the first unit that may be read
+        self.hidden_below = 0  # units of a deleted topic: their records are still in the log
+        self._kept_from = 0  # of the first unit whose record is still in the log
+        self._min_for = 0  # the log's begin that _kept_from was found for
         self._unsynced_from: int | None = None  # lowest queue offset written since the last sync
         self._has_new_file = False
         # Units from here on were written since the start.
@@ -195,16 +197,25 @@ class ConsumeQueue:
     def advance_min(self, log_begin: int) -> int:
         """Return min_offset, found again if the log begins elsewhere than the last time."""
         if log_begin != self._min_for:
-            self.min_offset = self.find_end(log_begin)
+            self._kept_from = self.find_end(log_begin)
             self._min_for = log_begin
+            self.min_offset = max(self._kept_from, self.hidden_below)
         return self.min_offset
 
+    def hide_below(self, offset: int) -> None:
+        """Hide the units below ``offset``; a start must be told again.
+
+        Their files go with the log's, as a rebuild from the log would bring them back.
+        """
+        self.hidden_below = offset
+        self.min_offset = max(self._kept_from, offset)
+
     def take_files_below_min(self) -> list[str]:
-        """Give up the files that hold nothing at or above min_offset; the caller removes them.
+        """Give up the files that hold only units without a record; the caller removes them.
 
         The last file stays: it says what the next queue offset is.
         """
-        count = min((self.min_offset - self.begin_offset) // self._file_units, self.files_count - 1)
+        count = min((self._kept_from - self.begin_offset) // self._file_units, self.files_count - 1)
         if count <= 0:
             return []
         dropped = [self._path(index) for index in range(count)]

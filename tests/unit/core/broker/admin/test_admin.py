@@ -120,6 +120,10 @@ STATUS = [
     (RequestCode.UPDATE_AND_CREATE_TOPIC, topic_ext(attributes="message.type=FIFO"), INVALID),
     (RequestCode.UPDATE_AND_CREATE_TOPIC, topic_ext(attributes="+reserve.time=1"), INVALID),
     (RequestCode.UPDATE_AND_CREATE_TOPIC, topic_ext(attributes="-message.type"), INVALID),
+    (RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "T"}, OK),
+    (RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "none"}, OK),
+    (RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "TBW102"}, INVALID),
+    (RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "../T"}, INVALID),
     (RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER, {}, OK),
     (RequestCode.GET_ALL_PRODUCER_INFO, {}, OK),
     (RequestCode.QUERY_TOPICS_BY_CONSUMER, {"group": "G"}, OK),
@@ -380,6 +384,26 @@ def test_a_reset_is_pushed_to_the_members_if_it_is_not_the_brokers_matter(
                 (queue,) = table["offsetTable"]
                 assert (queue["topic"], queue["queueId"], queue["offset"]) == ("T", 0, offset)
         assert stage.tables.offsets.query("G", "T", 0) == 0
+
+
+def test_a_deleted_topic_is_gone_and_a_new_one_of_its_name_is_empty(stage: BrokerStage) -> None:
+    stage.tables.offsets.commit("G", "T", 0, 1)
+    assert stage.code(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "T"}) == OK
+    assert stage.tables.topics.get("T") is None
+    assert stage.tables.offsets.query("G", "T", 0) is None
+    assert stage.code(RequestCode.QUERY_MESSAGE, key_ext("T", "k")) == ResponseCode.QUERY_NOT_FOUND
+    stage.topic("T", 2)
+    assert stage.code(RequestCode.QUERY_MESSAGE, key_ext("T", "k")) == ResponseCode.QUERY_NOT_FOUND
+    client = Client()
+    stage.pull(client, "T", 0, sysFlag=4)
+    (answer,) = client.answers
+    assert answer.ext["minOffset"] == answer.ext["nextBeginOffset"] == "1"
+    assert answer.body == b""
+    stage.code(RequestCode.SEND_MESSAGE_V2, send_ext("T", properties=KEYED), b"new")
+    (found,) = decode(stage.ask(RequestCode.QUERY_MESSAGE, key_ext("T", "k")).body)
+    assert found[-1] == b"new"
+    # Its queues go on behind what was deleted: nobody mistakes a new message for an old one.
+    assert stage.store.reader.max_offset("T", 0) == 2
 
 
 def test_offsets_are_cloned(stage: BrokerStage) -> None:

@@ -44,6 +44,8 @@ class Tools {
                 MQAdminStartup.main0(words.toArray(new String[0]), null);
             } finally {
                 System.setErr(errors);
+                // Some commands do not end their last line.
+                System.out.println();
             }
         }
     }

@@ -1,0 +1,204 @@
+"""RocketMQ's command line tools against our servers, and what they print.
+
+What is expected of each command was read off runs against Apache RocketMQ 5.3.3, without what is a
+matter of the run (addresses, times, offsets in the log). docs/reference/rocketmq.md lists the
+commands that do not work here, with the reason.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import trio
+
+from motelog.bridge.producer import Producer
+from motelog.core.message import Message
+from motelog.core.remoting.frames import RequestCode
+from tests.integration.test_java_client import (
+    DEADLINE_S,
+    ask_driver,
+    end_drivers,
+)
+from tests.support.broker_stack import connected, started_stack
+from tests.support.java import VERSION_4, VERSION_5
+
+pytestmark = [pytest.mark.java, pytest.mark.timeout(600)]
+
+TOPIC, GROUP, COUNT = "orders", "billing", 8
+
+#: Commands as words, and patterns of lines that they print. The first ones are run always.
+FIRST = (
+    ("updateTopic -b {broker} -t made -r 2 -w 2", "create topic to {broker} success", "perm=RW-"),
+    ("consumerStatus -g {group} -i {client}", "#Consumer Properties#", "CONSUME_PASSIVELY"),
+    (
+        "queryMsgById -i {offset_id} -t {topic} -g {group} -d {client}",
+        "consumeResult=CR_SUCCESS",
+    ),
+    ("consumerProgress -g {group}", r"{topic} +{name} +0 +2 +2", "Consume Inflight Total: 0|TPS"),
+    ("resetOffsetByTime -g {group} -t {topic} -s 0", r"{name} +0 +0", r"{name} +3 +0"),
+    ("skipAccumulatedMessage -g {group} -t {topic}", r"{name} +0 +2", r"{name} +3 +2"),
+    ("cloneGroupOffset -s {group} -d copy -t {topic}", "clone group offset success"),
+    ("brokerConsumeStats -b {broker}", r"{topic} +{group} +{name}", "Diff Total: "),
+    ("queryCq -b {broker} -t {topic} -q 0 -i 0 -c 10", "max: 2, min: 0", "tagsCode=2598919"),
+    ("updateBrokerConfig -b {broker} -k autoCreateTopicEnable -v true", "success, {broker}"),
+)
+FURTHER = (
+    ("updateTopicPerm -b {broker} -t made -p 4", "perm from 6 to 4 in {broker} success"),
+    ("updateSubGroup -b {broker} -g made -s false", "consumeEnable=false"),
+    ("updateSubGroup -b {broker} -g made -s true", "consumeEnable=true"),
+    ("topicList", "^{topic}$", "^%RETRY%{group}$", "^TBW102$"),
+    ("topicRoute -t {topic}", '"brokerName":"{name}"', '"writeQueueNums":4'),
+    ("topicStatus -t {topic}", r"{name} +3 +0 +2 "),
+    ("topicClusterList -t {topic}", "^DefaultCluster$"),
+    ("clusterList", r"DefaultCluster +{name} +0 +{broker} +V"),
+    ("brokerStatus -b {broker}", r"putTps +:", r"runtime +:", r"brokerVersionDesc +: V"),
+    ("getBrokerConfig -b {broker}", "brokerName += +{name}", "autoCreateTopicEnable += +true"),
+    ("consumerConnection -g {group}", "JAVA", "{topic} .*\\*", "MessageModel: CLUSTERING"),
+    ("producerConnection -g producers -t {topic}", "PYTHON"),
+    ("queryMsgById -i {offset_id} -t {topic}", "Keys: .*k0", "Queue Offset: +0"),
+    ("queryMsgByKey -t {topic} -k k0", "{unique_id} +0 +0"),
+    ("queryMsgByUniqueKey -t {topic} -i {unique_id}", "Topic: +{topic}", "Queue ID: +0"),
+    ("queryMsgByOffset -t {topic} -b {name} -i 0 -o 0", "Keys: .*k0"),
+    ("printMsgByQueue -t {topic} -a {name} -i 0 -p true -d true", "k0"),
+    ("statsAll -t {topic}", "{topic} +{group} +0 "),
+    ("resetOffsetByTime -g copy -t {topic} -s now", r"{name} +3 +2"),
+    ("cleanExpiredCQ -b {broker}", "success"),
+    ("cleanUnusedTopic -b {broker}", "success"),
+    ("deleteExpiredCommitLog -b {broker}", "success"),
+    ("updateKvConfig -s space -k key -v value", "create or update kv config to namespace success"),
+    ("deleteKvConfig -s space -k key", "delete kv config from namespace success"),
+    ("updateOrderConf -t {topic} -m put -v {name}:4", "update orderConf success"),
+    ("updateOrderConf -t {topic} -m get", r"orderConf=\[{name}:4\]"),
+    ("wipeWritePerm -b {name}", r"wipe write perm of broker\[{name}\] .* OK"),
+    ("addWritePerm -b {name}", r"add write perm of broker\[{name}\] .* OK"),
+    ("getNamesrvConfig", "listenPort += "),
+    ("sendMsgStatus -b {name} -c 1 -s 16", "SEND_OK"),
+    ("checkMsgSendRT -t {topic} -a 2 -s 16", "true"),
+    ("allocateMQ -t {topic} -i a,b", '"a":', '"b":'),
+    ("exportConfigs -c DefaultCluster -f {folder}", "export .*configs.json success"),
+)
+#: These are the last ones in every run.
+LAST = (
+    ("deleteSubGroup -b {broker} -g copy", "delete subscription group .*copy.* success"),
+    ("deleteTopic -c DefaultCluster -t made", "delete topic .*made.* from cluster .* success"),
+)
+#: What came with the tools of 5.x.
+OF_RELEASE_5 = (
+    ("updateTopic -b {broker} -t made -r 2 -w 2 -a +message.type=FIFO", "message.type=FIFO"),
+    ("updateSubGroup -b {broker} -g made -o true", "consumeMessageOrderly=true"),
+    ("getConsumerConfig -g made", "consumeMessageOrderly += +true", "consumeTimeoutMinute += +15"),
+    ("producer -b {broker}", "producers", "language=PYTHON"),
+)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _end_of_drivers() -> Iterator[None]:
+    yield
+    end_drivers()
+
+
+@pytest.mark.parametrize(
+    ("version", "is_all"),
+    [
+        (VERSION_5, False),
+        pytest.param(VERSION_5, True, marks=pytest.mark.java_all),
+        pytest.param(VERSION_4, True, marks=pytest.mark.java_all),
+    ],
+)
+async def test_the_tools_print_what_they_print_of_apaches_broker(
+    tmp_path: Path, version: str, is_all: bool
+) -> None:
+    async with started_stack(tmp_path, name="apache") as stack:
+        folder = tmp_path / "exported"
+        await check_tools(
+            version, stack.namesrv_address, stack.broker_address, folder, is_all=is_all
+        )
+
+
+async def check_tools(
+    version: str, namesrv: str, broker: str, folder: Path, *, is_all: bool
+) -> None:
+    """Run the commands on a topic with messages and a running Java consumer."""
+    async with connected(broker) as peer, Producer(namesrv=namesrv, group="producers") as producer:
+        ext = {
+            "topic": TOPIC,
+            "defaultTopic": "TBW102",
+            "readQueueNums": 4,
+            "writeQueueNums": 4,
+            "perm": 6,
+            "topicFilterType": "SINGLE_TAG",
+            "topicSysFlag": 0,
+            "order": "false",
+        }
+        await peer.ask(RequestCode.UPDATE_AND_CREATE_TOPIC, ext)
+        with trio.fail_after(10):
+            while not await _is_routed(producer):  # noqa: ASYNC110  # no event
+                await trio.sleep(0.1)
+        queues = await producer.queues(TOPIC)
+        sent = [
+            await producer.send(Message(TOPIC, b"m", "TagA", (f"k{i}",)), queue=queues[i % 4])
+            for i in range(COUNT)
+        ]
+        ((_, client),) = await order(version, "keep", namesrv, TOPIC, GROUP, str(COUNT))
+        names = {
+            "topic": TOPIC,
+            "group": GROUP,
+            "name": "apache",
+            "broker": broker,
+            "client": client,
+            "folder": str(folder),
+            "offset_id": sent[0].offset_id,
+            "unique_id": sent[0].message_id,
+        }
+        commands = list(FIRST)
+        if is_all:
+            commands += [*FURTHER, *(OF_RELEASE_5 if version == VERSION_5 else ())]
+        faults: list[str] = []
+        try:
+            for command, *patterns in (*commands, *LAST):
+                if version == VERSION_4 and command.startswith("queryMsgById"):
+                    command = command.replace(" -t {topic}", "")  # it has no such option
+                words = [word.format(**names) for word in command.split(" ")]
+                text = await run_command(version, namesrv, words)
+                faults.extend(
+                    f"{' '.join(words)}: no {pattern!r} in\n{text[:1500]}"
+                    for pattern in patterns
+                    if re.search(_filled(pattern, names), text, re.MULTILINE) is None
+                )
+        finally:
+            await order(version, "release", namesrv)
+        assert not faults, "\n\n".join(faults)
+
+
+async def run_command(version: str, namesrv: str, words: list[str]) -> str:
+    """Return what a command prints.
+
+    In one process, a command may be given the client that the one before it is still ending.
+    """
+    command = "\t".join(("mqadmin", namesrv, *words))
+    for _ in range(3):
+        with trio.fail_after(DEADLINE_S):
+            text = "\n".join(await trio.to_thread.run_sync(ask_driver, version, command))
+        if "event executor terminated" not in text:
+            break
+    return text
+
+
+async def _is_routed(producer: Producer) -> bool:
+    """Whether the topic has a route of its own: producers are told of the template's before."""
+    return not (await producer._client.route(TOPIC, for_sending=True)).is_stand_in
+
+
+async def order(version: str, *words: str) -> list[list[str]]:
+    with trio.fail_after(DEADLINE_S):
+        lines = await trio.to_thread.run_sync(ask_driver, version, "\t".join(words))
+    return [line.split("\t") for line in lines if line.startswith("client\t")]
+
+
+def _filled(pattern: str, names: dict[str, str]) -> str:
+    for name, value in names.items():
+        pattern = pattern.replace("{" + name + "}", re.escape(value))
+    return pattern
