@@ -33,7 +33,6 @@ from motelog.bridge.errors import (
 from motelog.bridge.requests import Requests, reply_message
 from motelog.bridge.routes import DEFAULT_TOPIC_QUEUE_COUNT, TopicRoute
 from motelog.bridge.slow_brokers import SlowBrokers
-from motelog.bridge.unique_id import UniqueIds
 from motelog.core.addresses import format_address
 from motelog.core.errors import (
     BrokerError,
@@ -64,6 +63,7 @@ from motelog.core.remoting.frames import (
     encode_batch_items,
 )
 from motelog.core.topic_names import DEFAULT_TOPIC, RETRY_PREFIX, topic_name_fault
+from motelog.core.unique_id import UniqueIds
 
 SEND_TIMEOUT_S: Final = 3.0
 REPLY_TIMEOUT_S: Final = 3.0

@@ -32,6 +32,7 @@ from motelog.core.topic_names import (
     SCHEDULE_TOPIC,
     TIMER_TOPIC,
     TOPICS_CLOSED_TO_SENDERS,
+    TRANS_CHECK_MAX_TOPIC,
     group_name_fault,
     is_group_topic,
     shown,
@@ -187,6 +188,13 @@ class TopicTable:
         return self._put(
             TopicConfig(topic_name=name, read_queue_nums=1, write_queue_nums=1), now_ms
         )
+
+    def create_given_up_topic(self, now_ms: int) -> TopicConfig:
+        """Return the topic of half messages that were given up, created if it is new."""
+        config = TopicConfig(
+            topic_name=TRANS_CHECK_MAX_TOPIC, read_queue_nums=1, write_queue_nums=1
+        )
+        return self._topics.get(TRANS_CHECK_MAX_TOPIC) or self._put(config, now_ms)
 
     def create_gateway_topic(self, name: str, queue_count: int, now_ms: int) -> TopicConfig:
         """Return a topic of gateways' state, created if it is new; no request can change it."""
