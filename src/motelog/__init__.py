@@ -10,7 +10,11 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from motelog.bridge.asyncio import AsyncioProducer, AsyncioPullConsumer
+    from motelog.bridge.asyncio import (
+        AsyncioProducer,
+        AsyncioPullConsumer,
+        AsyncioTransactionProducer,
+    )
     from motelog.bridge.errors import (
         ClientError,
         MessageRefusedError,
@@ -20,7 +24,13 @@ if TYPE_CHECKING:
     )
     from motelog.bridge.producer import Producer, SendResult
     from motelog.bridge.pull import PullConsumer, PullResult
-    from motelog.bridge.sync import SyncProducer, SyncPullConsumer
+    from motelog.bridge.sync import SyncProducer, SyncPullConsumer, SyncTransactionProducer
+    from motelog.bridge.transactions import (
+        HalfMessage,
+        TransactionProducer,
+        TransactionResult,
+        TransactionState,
+    )
     from motelog.core.errors import (
         BrokerError,
         ConfigError,
@@ -33,9 +43,11 @@ if TYPE_CHECKING:
 __all__ = [
     "AsyncioProducer",
     "AsyncioPullConsumer",
+    "AsyncioTransactionProducer",
     "BrokerError",
     "ClientError",
     "ConfigError",
+    "HalfMessage",
     "Message",
     "MessageQueue",
     "MessageRefusedError",
@@ -52,15 +64,21 @@ __all__ = [
     "StoredMessage",
     "SyncProducer",
     "SyncPullConsumer",
+    "SyncTransactionProducer",
+    "TransactionProducer",
+    "TransactionResult",
+    "TransactionState",
     "__version__",
 ]
 
 _FOUND_IN = {
     "AsyncioProducer": ("motelog.bridge.asyncio", "AsyncioProducer"),
     "AsyncioPullConsumer": ("motelog.bridge.asyncio", "AsyncioPullConsumer"),
+    "AsyncioTransactionProducer": ("motelog.bridge.asyncio", "AsyncioTransactionProducer"),
     "BrokerError": ("motelog.core.errors", "BrokerError"),
     "ClientError": ("motelog.bridge.errors", "ClientError"),
     "ConfigError": ("motelog.core.errors", "ConfigError"),
+    "HalfMessage": ("motelog.bridge.transactions", "HalfMessage"),
     "Message": ("motelog.core.message", "Message"),
     "MessageQueue": ("motelog.core.message", "MessageQueue"),
     "MessageRefusedError": ("motelog.bridge.errors", "MessageRefusedError"),
@@ -77,6 +95,10 @@ _FOUND_IN = {
     "StoredMessage": ("motelog.core.message", "StoredMessage"),
     "SyncProducer": ("motelog.bridge.sync", "SyncProducer"),
     "SyncPullConsumer": ("motelog.bridge.sync", "SyncPullConsumer"),
+    "SyncTransactionProducer": ("motelog.bridge.sync", "SyncTransactionProducer"),
+    "TransactionProducer": ("motelog.bridge.transactions", "TransactionProducer"),
+    "TransactionResult": ("motelog.bridge.transactions", "TransactionResult"),
+    "TransactionState": ("motelog.bridge.transactions", "TransactionState"),
 }
 
 __version__ = "0.1.0"

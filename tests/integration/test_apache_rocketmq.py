@@ -16,6 +16,7 @@ import trio
 from motelog.bridge.producer import Producer, SendStatus
 from motelog.bridge.pull import PullConsumer, PullStatus
 from motelog.bridge.sync import SyncPullConsumer
+from motelog.bridge.transactions import TransactionProducer, TransactionState
 from motelog.core.message import Message, StoredMessage
 from motelog.core.namesrv.config import NamesrvConfig
 from motelog.core.namesrv.server import NameServer
@@ -412,3 +413,40 @@ async def test_apache_serves_the_folder_of_our_broker_and_we_serve_it_after(
         await check_keys(stack.namesrv_address, "T", whole)
         await send_some(stack.namesrv_address, "T", 3)
         assert len(await read_whole(stack.namesrv_address, "T")) == len(whole) + 8
+
+
+@pytest.mark.parametrize(
+    "version", [VERSION_5, pytest.param(VERSION_4, marks=pytest.mark.java_all)]
+)
+async def test_our_transactions_on_apache_rocketmq(tmp_path: Path, version: str) -> None:
+    asked: set[bytes] = set()
+
+    async def check(message: StoredMessage) -> TransactionState:
+        asked.add(message.body)
+        return state_of(message)
+
+    async def execute(message: Message) -> TransactionState:
+        return state_of(message) if message.body < b"2" else TransactionState.UNKNOWN
+
+    def state_of(message: Message | StoredMessage) -> TransactionState:
+        is_good = message.body.endswith(b"good")
+        return TransactionState.COMMIT if is_good else TransactionState.ROLLBACK
+
+    # RocketMQ writes its ops some time after the end, and asks about what has none: it would commit
+    # twice if it asked earlier.
+    soon = {
+        "transactionTimeOut": 2000,
+        "transactionCheckInterval": 1000,
+        "transactionOpBatchInterval": 100,
+    }
+    async with ApacheServer(version, tmp_path / "store", settings=soon) as apache:
+        namesrv = apache.namesrv_address
+        async with TransactionProducer(check, namesrv=namesrv, timeout_s=10) as producer:
+            for body in (b"1 good", b"1 bad", b"2 good", b"2 bad"):
+                await producer.send_in_transaction(Message("Sure", body, keys="k"), execute)
+            found = await read_topic(namesrv, "Sure", 2, group="G")
+            with trio.fail_after(30):
+                while len(asked) < 2:  # noqa: ASYNC110  # it has no event
+                    await trio.sleep(0.05)
+        assert sorted(message.body for message in found) == [b"1 good", b"2 good"]
+        assert asked == {b"2 good", b"2 bad"}

@@ -125,7 +125,10 @@ class EndTransactionProcessor:
             if past.is_committed != (end == COMMIT):
                 text = f"the transaction was {'committed' if past.is_committed else 'rolled back'}"
                 raise BrokerError(ResponseCode.ILLEGAL_OPERATION, text)
-            self._staged.append(_Staged(request, connection, None, ()))
+            # Another copy was ended, or a crash has come before the op.
+            is_over = self._ledger.is_over(half.queue_offset)
+            ops = () if is_over else (self._op(half),)
+            self._staged.append(_Staged(request, connection, None, ops))
             return None
         if past.open.queue_offset in self._ledger.ending:
             raise BrokerError(ResponseCode.SYSTEM_BUSY, "the transaction is being ended")

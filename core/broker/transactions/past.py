@@ -3,13 +3,14 @@
 Owns: the rule by which a half message is open, committed or over. Must not touch: the ledger's
 content, appends, clocks.
 
-    not over, and sent since the start   -> open: the ledger knows
+    not over, sent since the start, and nobody was asked -> open: the ledger knows
     its real message is in the log       -> committed
     its newest copy is not over          -> that copy is open
     else                                 -> over without a real message
 
 Ledger and log may disagree after a crash: the real message may be there without its op, or a copy
-while the saved progress is older. The index knows both by the unique id.
+while the saved progress is older. And a producer that has sent a half message again, as the answer
+was late, ends only one of the two. The index knows all that by the unique id.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ def past_of(
 ) -> Past:
     """Return what became of ``half``; StoreError if the index cannot tell."""
     is_over = ledger.is_over(half.queue_offset)
-    if half.queue_offset >= ledger.opened_at and not is_over:
+    if half.queue_offset >= ledger.opened_at and not is_over and not half.is_copy:
         return Past(half, is_committed=False)
     if _is_committed(half, store, may_wait=may_wait):
         return Past(None, is_committed=True)

@@ -168,6 +168,19 @@ def test_a_commit_that_crosses_the_question_counts_once(stage: BrokerStage) -> N
     assert seen(stage) == [b"body"]
 
 
+def test_a_half_message_that_was_sent_again_counts_once(stage: BrokerStage) -> None:
+    """As by a producer that did not get the first answer: same unique id, same time of birth."""
+    producer = AskedProducer(stage, lambda _: COMMIT)
+    send_half(stage, b"body")
+    again = send_half(stage, b"body")
+    assert end(stage, again, COMMIT) == OK
+    for _ in range(3):
+        check(stage)
+        producer.answer()
+    assert seen(stage) == [b"body"]
+    assert len(producer.questions) == 1
+
+
 def test_a_message_whose_properties_leave_no_room_is_given_up(stage: BrokerStage) -> None:
     send_half(stage, b"short", long="x")
     room = PROPERTIES_BYTES_MAX - len(encode_properties(halves(stage)[0].properties))
