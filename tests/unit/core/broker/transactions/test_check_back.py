@@ -33,6 +33,7 @@ from tests.support.transactions import (
 )
 
 OK = ResponseCode.SUCCESS
+FEW = {"transaction_check_max": 3}
 GIVEN_UP = "TRANS_CHECK_MAX_TIME_TOPIC"
 
 
@@ -225,14 +226,14 @@ def test_a_crash_at_each_step_neither_loses_nor_repeats(tmp_path: Path) -> None:
     clock = ManualClock()
     progress: list[tuple[int, tuple[int, int]]] = []  # (end of the log, progress then)
     sent: dict[bytes, tuple[int, Sent]] = {}
-    with broker_stage(folder, clock=clock, commitlog_file_bytes=1 << 17) as stage:
+    with broker_stage(folder, FEW, clock=clock, commitlog_file_bytes=1 << 17) as stage:
         stage.topic("T", 1)
 
         def note() -> None:
             progress.append((stage.store.end_offset, stage.ledger.progress))
 
         producer = AskedProducer(
-            stage, lambda message: UNKNOWN if len(producer.questions) < 4 else bodies[message.body]
+            stage, lambda message: UNKNOWN if len(producer.questions) < 3 else bodies[message.body]
         )
         for body in bodies:
             half = send_half(stage, body)
@@ -241,7 +242,7 @@ def test_a_crash_at_each_step_neither_loses_nor_repeats(tmp_path: Path) -> None:
         for body in (b"commit", b"rollback"):
             assert end(stage, sent[body][1], bodies[body]) == OK
             note()
-        for _ in range(17):
+        for _ in range(5):
             check(stage)
             note()
             producer.answer()
@@ -272,7 +273,7 @@ def restart_after(
         log.seek(cut)
         log.write(bytes(size - cut))
     shutil.rmtree(folder / "consumequeue")
-    with broker_stage(folder, clock=clock, commitlog_file_bytes=1 << 17) as stage:
+    with broker_stage(folder, FEW, clock=clock, commitlog_file_bytes=1 << 17) as stage:
         assert stage.store.end_offset == cut
         offsets = stage.tables.offsets
         offsets.commit("CID_RMQ_SYS_TRANS", "RMQ_SYS_TRANS_HALF_TOPIC", 0, begin[0])
@@ -289,7 +290,7 @@ def restart_after(
                 how = bodies[body]
                 if how != UNKNOWN:
                     assert end(stage, sent[body][1], how) == OK, (cut, body)
-        for _ in range(20):
+        for _ in range(6):
             check(stage)
             producer.answer()
         assert sorted(seen(stage)) == sorted(b for b in stored if bodies[b] == COMMIT), cut
