@@ -163,7 +163,6 @@ class SendProcessor:
             or (queue_id >= config.write_queue_nums and queue_id >= config.read_queue_nums)
             or topic in TOPICS_CLOSED_TO_SENDERS
             or len(body) > self._body_bytes_max
-            or (key is None and not is_batch)  # It gets a unique id.
             or self.answers.waiting_count >= self._waiting_answers_max
         ):
             return False
