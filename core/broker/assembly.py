@@ -295,7 +295,9 @@ def _make_registrars(
     config: BrokerConfig, tables: Tables, address: tuple[str, int]
 ) -> list[Registrar]:
     host, port = address
-    broker = BrokerAddress(config.cluster, config.name, format_address(host, port))
+    broker = BrokerAddress(
+        config.cluster, config.name, format_address(host, port), permission=config.permission
+    )
     return [
         Registrar(
             namesrv,

@@ -47,6 +47,11 @@ class BrokerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     cluster: Name = "DefaultCluster"
     """Cluster name."""
 
+    permission: Annotated[int, msgspec.Meta(ge=0, le=7)] = 6
+    """What clients may do here, as RocketMQ's brokerPermission: 4 read, 2 write, 6 both. Name
+    servers tell it with each topic. Without 2 producers go elsewhere; what they still send is
+    taken, except for ordered topics. Without 4 pulls are refused."""
+
     region: Name = "DefaultRegion"
     """Region told to producers and written into each message, as RocketMQ does."""
 

@@ -41,6 +41,7 @@ from motelog.core.message import (
     tags_code,
 )
 from motelog.core.records.append import AppendMessage
+from motelog.core.remoting.codes import Permission
 from motelog.core.remoting.fields import bool_field, int32_field, int_field, text_field
 from motelog.core.remoting.frames import (
     RemotingCommand,
@@ -122,6 +123,7 @@ class SendProcessor:
             shared.api, clock=shared.clock, region=config.region, rules=self._rules
         )
         self._ids = UniqueIds(address=self._api.store_host[:-4], process_id=os.getpid())
+        self._is_closing = not config.permission & Permission.WRITE
         self._rejects_transactions = config.reject_transaction_message
         self._next_queue = 0
         self._messages: list[AppendMessage] = []
@@ -160,6 +162,7 @@ class SendProcessor:
         if (
             config is None
             or not config.is_writable
+            or (self._is_closing and config.order)
             or (queue_id >= config.write_queue_nums and queue_id >= config.read_queue_nums)
             or topic in TOPICS_CLOSED_TO_SENDERS
             or len(body) > self._body_bytes_max
@@ -419,12 +422,16 @@ class SendProcessor:
             )
         if not config.is_writable:
             raise BrokerError(ResponseCode.NO_PERMISSION, f"topic {topic} is not writable")
+        if self._is_closing and config.order:
+            # Its producers do not go elsewhere by themselves, as others do.
+            text = f"this broker takes nothing for the ordered topic {topic}: it is not writable"
+            raise BrokerError(ResponseCode.NO_PERMISSION, text)
         if queue_id < 0:
             self._next_queue += 1
             return topic, self._next_queue % config.write_queue_nums
         if queue_id >= config.write_queue_nums and queue_id >= config.read_queue_nums:
             text = f"queue id {queue_id} of topic {topic} is illegal, {config}"
-            raise BrokerError(ResponseCode.SYSTEM_ERROR, text)
+            raise BrokerError(ResponseCode.INVALID_PARAMETER, text)
         return topic, queue_id
 
     def _check_transactional(self, pairs: dict[str, str], group: str) -> None:

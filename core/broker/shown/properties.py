@@ -14,7 +14,7 @@ def shown_properties(config: BrokerConfig, *, port: int) -> dict[str, str]:
         "brokerName": config.name,
         "brokerClusterName": config.cluster,
         "brokerId": "0",
-        "brokerPermission": "6",
+        "brokerPermission": str(config.permission),
         "namesrvAddr": ";".join(config.namesrv),
         "listenPort": str(port),
         "brokerRole": "ASYNC_MASTER",

@@ -56,10 +56,10 @@ def stored(stage: BrokerStage, topic: str, queue_id: int = 0) -> list[StoredMess
         (send_ext("T"), OK),
         (send_ext("T", queue_id=1), OK),
         (send_ext("T", queue_id=-1), OK),  # the broker chooses
-        (send_ext("T", queue_id=2), REFUSED),
+        (send_ext("T", queue_id=2), ResponseCode.INVALID_PARAMETER),
         (send_ext("New"), OK),
         (send_ext("New", c="no template"), ResponseCode.TOPIC_NOT_EXIST),
-        (send_ext("bad name"), ILLEGAL),
+        (send_ext("bad name"), ResponseCode.INVALID_PARAMETER),
         (send_ext("R"), DENIED),
         (send_ext("SCHEDULE_TOPIC_XXXX"), DENIED),
         (send_ext("MQTT_SESSION"), DENIED),
