@@ -21,7 +21,7 @@ from typing import Final, Self, Unpack
 import trio
 
 from motelog.bridge.client import check
-from motelog.bridge.errors import MessageRefusedError
+from motelog.bridge.errors import ClientError, MessageRefusedError
 from motelog.bridge.producer import (
     Producer,
     ProducerOptions,
@@ -269,11 +269,22 @@ class TransactionProducer(Producer):
             "bname": question.ext.get("bname", ""),
         }
         try:
-            # The question comes from the broker that has stored the message.
-            address = format_address(*message.store_host)
+            address = await self._asker(message, ext["bname"])
             await self._send_end(address, ext, state, is_asked=True)
-        except (RemotingError, BrokerError) as exc:
+        except (RemotingError, BrokerError, ClientError) as exc:
             self._warn_open(message.message_id, exc)
+
+    async def _asker(self, message: StoredMessage, broker_name: str) -> str:
+        """Return the address of the broker that asks; before 5.0 it does not say its name.
+
+        Then it is where the message says that it was stored.
+        """
+        if broker_name:
+            route = await self._client.route(message.topic, for_sending=True)
+            address = route.address(broker_name)
+            if address is not None:
+                return address
+        return format_address(*message.store_host)
 
     def _warn_open(self, message_id: str, exc: MotelogError) -> None:
         self._faults.warning(

@@ -278,7 +278,7 @@ class CheckBack:
                 "transactionId": half.unique_key,
                 "bname": self._rules.broker_name,
             },
-            body=question(half, place),
+            body=question(half, place, self._store_host),
         )
 
     def _append(self, messages: list[AppendMessage]) -> list[tuple[int, int]]:

@@ -240,15 +240,18 @@ def decode_ops(records: bytes) -> Iterator[tuple[int, list[int]]]:
         yield fields[2], ended
 
 
-def question(half: HalfMessage, place: tuple[int, int]) -> bytes:
-    """Return the record to show to a producer, for its newest copy at (physical, queue offset)."""
+def question(half: HalfMessage, place: tuple[int, int], store_host: bytes) -> bytes:
+    """Return the record to show to a producer, for its newest copy at (physical, queue offset).
+
+    ``store_host`` is where this broker is now: clients may send the answer there.
+    """
     physical_offset, queue_offset = place
     tail = QueueTail(half.real_topic.encode(), half.real_queue_id or 0, queue_offset)
     message = _message(half, tail, half.text, half.sys_flag, 0)
     # Room for the record and for the blank one that a log file ends with.
     target = bytearray(512 + len(half.text) + len(half.body))
     _, end = encode_batch(
-        target, 0, len(target), physical_offset, [message], 0, half.store_ms, half.store_host, [],
+        target, 0, len(target), physical_offset, [message], 0, half.store_ms, store_host, [],
         None,
     )  # fmt: skip
     return bytes(target[:end])
