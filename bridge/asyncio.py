@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import suppress
 from datetime import timedelta
 from functools import partial
@@ -33,6 +33,13 @@ from motelog.bridge.producer import (
 from motelog.bridge.pull import HOLD_S, PullConsumer
 from motelog.bridge.query import QUERY_COUNT, TIME_MAX
 from motelog.bridge.selector import TAGS_ALL
+from motelog.bridge.transactions import (
+    CHECK_TASKS,
+    HalfMessage,
+    TransactionProducer,
+    TransactionResult,
+    TransactionState,
+)
 from motelog.bridge.unseen import Unseen
 from motelog.core.message import Message, MessageQueue, StoredMessage
 
@@ -209,6 +216,86 @@ class AsyncioProducer(_OnAsyncio[Producer]):
     ) -> None:
         """As Producer.reply_to."""
         await self._call(self._service.reply_to, request, body, timeout_s=timeout_s)
+
+
+class AsyncioTransactionProducer(AsyncioProducer):
+    """``bridge.transactions.TransactionProducer`` for asyncio; use it in ``async with``.
+
+    ``check`` is a coroutine function and runs on the loop, ``check_tasks`` calls at a time.
+    """
+
+    def __init__(
+        self,
+        check: Callable[[StoredMessage], Coroutine[Any, Any, TransactionState]],
+        *,
+        topics: Iterable[str] = (),
+        check_tasks: int = CHECK_TASKS,
+        **options: Unpack[ProducerOptions],
+    ) -> None:
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+        async def check_on_loop(message: StoredMessage) -> TransactionState:
+            assert self._loop is not None
+            future = asyncio.run_coroutine_threadsafe(check(message), self._loop)
+            try:
+                return await trio.to_thread.run_sync(future.result, abandon_on_cancel=True)
+            finally:
+                future.cancel()
+
+        producer = TransactionProducer(
+            check_on_loop, topics=topics, check_tasks=check_tasks, **options
+        )
+        _OnAsyncio.__init__(self, producer, f"motelog-producer-{producer.group}")
+        self._transactions = producer
+
+    async def __aenter__(self) -> Self:
+        self._loop = asyncio.get_running_loop()
+        return await super().__aenter__()
+
+    async def send_in_transaction(
+        self,
+        message: Message,
+        execute: Callable[[Message], Awaitable[TransactionState]],
+        *,
+        queue: QueueChoice = None,
+        hash_key: str | None = None,
+        timeout_s: float | None = None,
+    ) -> TransactionResult:
+        """As TransactionProducer.send_in_transaction; ``execute`` is awaited on the loop."""
+        half = await self.send_half(message, queue=queue, hash_key=hash_key, timeout_s=timeout_s)
+        state = TransactionState.ROLLBACK
+        if half.is_safe:
+            state = TransactionState(await execute(message))
+        return await self.finish(half, state)
+
+    async def send_half(
+        self,
+        message: Message,
+        *,
+        queue: QueueChoice = None,
+        hash_key: str | None = None,
+        timeout_s: float | None = None,
+    ) -> HalfMessage:
+        """As TransactionProducer.send_half."""
+        return await self._call(
+            self._transactions.send_half,
+            message,
+            queue=queue,
+            hash_key=hash_key,
+            timeout_s=timeout_s,
+        )
+
+    async def commit(self, half: HalfMessage) -> None:
+        """As TransactionProducer.commit."""
+        await self._call(self._transactions.commit, half)
+
+    async def rollback(self, half: HalfMessage) -> None:
+        """As TransactionProducer.rollback."""
+        await self._call(self._transactions.rollback, half)
+
+    async def finish(self, half: HalfMessage, state: TransactionState) -> TransactionResult:
+        """As TransactionProducer.finish."""
+        return await self._call(self._transactions.finish, half, state)
 
 
 class AsyncioPullConsumer(_OnAsyncio[PullConsumer]):

@@ -12,7 +12,7 @@ import math
 import os
 import time
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from enum import IntEnum
@@ -33,7 +33,6 @@ from motelog.bridge.errors import (
 from motelog.bridge.requests import Requests, reply_message
 from motelog.bridge.routes import DEFAULT_TOPIC_QUEUE_COUNT, TopicRoute
 from motelog.bridge.slow_brokers import SlowBrokers
-from motelog.bridge.unique_id import UniqueIds
 from motelog.core.addresses import format_address
 from motelog.core.errors import (
     BrokerError,
@@ -49,6 +48,7 @@ from motelog.core.message import (
     TIMER_DELAY_MS,
     TIMER_DELAY_SEC,
     TIMER_DELIVER_MS,
+    TRAN_MSG,
     UNIQ_KEY,
     WAIT,
     Message,
@@ -64,6 +64,7 @@ from motelog.core.remoting.frames import (
     encode_batch_items,
 )
 from motelog.core.topic_names import DEFAULT_TOPIC, RETRY_PREFIX, topic_name_fault
+from motelog.core.unique_id import UniqueIds
 
 SEND_TIMEOUT_S: Final = 3.0
 REPLY_TIMEOUT_S: Final = 3.0
@@ -88,6 +89,8 @@ _LOCAL_CODES: Final = frozenset(
 
 # Each of these properties delays a message.
 _DELAYING: Final = frozenset({DELAY, TIMER_DELAY_MS, TIMER_DELAY_SEC, TIMER_DELIVER_MS})
+
+_NONE: Final[Mapping[str, str]] = {}
 
 compress_limiter = trio.CapacityLimiter(2)
 
@@ -218,7 +221,7 @@ class Producer:
         attempt was acknowledged within ``timeout_s``. After a SendFailedError the message may be
         stored all the same, under the same unique id.
         """
-        _check_arguments((message,), queue, hash_key)
+        check_arguments((message,), queue, hash_key)
         message_id, command = await self._command(message, delay)
         return await self._send(message.topic, message_id, command, queue, hash_key, timeout_s)
 
@@ -235,7 +238,7 @@ class Producer:
         For data of which some may be lost, since a broker that refuses it or ends does not answer.
         Errors are those of ``send`` before anything is sent, and RemotingError.
         """
-        _check_arguments((message,), queue, hash_key)
+        check_arguments((message,), queue, hash_key)
         _, command = await self._command(message, delay)
         with trio.fail_after(self._timeout_s):
             route = await self._route(message.topic)
@@ -276,7 +279,7 @@ class Producer:
         They share a topic and have at most 4 MiB together. None may be delayed or go to a retry
         topic. A batch is stored whole or not at all. Errors are those of ``send``.
         """
-        _check_arguments(messages, queue, hash_key)
+        check_arguments(messages, queue, hash_key)
         if not messages:
             raise MessageRefusedError("a batch needs at least one message")
         topic = messages[0].topic
@@ -313,7 +316,7 @@ class Producer:
         ReplyTimeoutError when no reply comes within ``timeout_s``: somebody may have worked on the
         request all the same. Other errors are those of ``send``.
         """
-        _check_arguments((message,), queue, hash_key)
+        check_arguments((message,), queue, hash_key)
         deadline = trio.current_time() + timeout_s
         await self._route(message.topic)
         # A broker pushes the reply to the client that it knows from a heartbeat.
@@ -524,18 +527,29 @@ class Producer:
         return self._slow.to_avoid(names, trio.current_time())
 
     async def _command(
-        self, message: Message, delay: float | timedelta
+        self,
+        message: Message,
+        delay: float | timedelta,
+        *,
+        named: Mapping[str, str] = _NONE,
+        flags: int = 0,
     ) -> tuple[str, RemotingCommand]:
-        """Return the message's unique id and the request that sends it."""
+        """Return the message's unique id and the request that sends it.
+
+        ``named`` are properties besides its own, ``flags`` bits of its sysFlag.
+        """
         _check_topic(message.topic)
-        message_id, properties = self._properties(message, _delay_ms(delay))
+        message_id, properties = self._properties(message, _delay_ms(delay), named)
         self._check_size(len(message.body))
         body, sys_flag = await self._compress(message.body)
-        ext = self._ext(message.topic, properties, sys_flag=sys_flag, flag=message.flag)
+        flags |= sys_flag
+        ext = self._ext(message.topic, properties, sys_flag=flags, flag=message.flag)
         return message_id, RemotingCommand(RequestCode.SEND_MESSAGE_V2, ext=ext, body=body)
 
-    def _properties(self, message: Message, delay_ms: int = 0) -> tuple[str, bytes]:
-        """Return the message's unique id and its property text."""
+    def _properties(
+        self, message: Message, delay_ms: int = 0, named: Mapping[str, str] = _NONE
+    ) -> tuple[str, bytes]:
+        """Return the message's unique id and its property text, ``named`` included."""
         if self._ids is None:
             raise ClientClosedError("not open: use the producer inside `async with`")
         properties = dict(message.properties)
@@ -547,6 +561,9 @@ class Producer:
             if not _DELAYING.isdisjoint(properties):
                 raise MessageRefusedError("the message has a delay of its own: leave one out")
             properties[TIMER_DELAY_MS] = str(delay_ms)
+        if TRAN_MSG in named and not _DELAYING.isdisjoint(properties):
+            raise MessageRefusedError("a transactional message cannot be delayed")
+        properties |= named
         if message.keys:
             if any(not key or " " in key for key in message.keys):
                 raise MessageRefusedError("keys are words: not empty and without spaces")
@@ -592,7 +609,7 @@ class Producer:
         }
 
 
-def _check_arguments(messages: object, queue: QueueChoice, hash_key: str | None) -> None:
+def check_arguments(messages: object, queue: QueueChoice, hash_key: str | None) -> None:
     """TypeError if an argument is of a kind that would be sent as something else, or fail late."""
     if not isinstance(messages, Sequence) or isinstance(messages, str | bytes):
         raise TypeError("a batch is a list of Message; one message is for send()")

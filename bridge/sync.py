@@ -16,6 +16,8 @@ from datetime import timedelta
 from types import TracebackType
 from typing import Generic, Literal, Self, Unpack
 
+import trio
+
 from motelog.bridge.background import Background, Service
 from motelog.bridge.client import NameServers
 from motelog.bridge.producer import (
@@ -29,6 +31,13 @@ from motelog.bridge.pull import HOLD_S, PULL_BYTES_MAX, PULL_COUNT, PullConsumer
 from motelog.bridge.query import QUERY_COUNT, TIME_MAX
 from motelog.bridge.queue_puller import QueuePuller
 from motelog.bridge.selector import TAGS_ALL, select
+from motelog.bridge.transactions import (
+    CHECK_TASKS,
+    HalfMessage,
+    TransactionProducer,
+    TransactionResult,
+    TransactionState,
+)
 from motelog.bridge.unseen import Unseen
 from motelog.core.message import Message, MessageQueue, StoredMessage
 
@@ -172,6 +181,75 @@ class SyncProducer(_Blocking[Producer]):
     ) -> None:
         """As Producer.reply_to."""
         self._call(self._service.reply_to, request, body, timeout_s=timeout_s)
+
+
+class SyncTransactionProducer(SyncProducer):
+    """``bridge.transactions.TransactionProducer``, blocking. Close it, or use it in ``with``.
+
+    ``check`` is a plain function. It is called in threads of its own, ``check_tasks`` at a time.
+    """
+
+    def __init__(
+        self,
+        check: Callable[[StoredMessage], TransactionState],
+        *,
+        topics: Iterable[str] = (),
+        check_tasks: int = CHECK_TASKS,
+        **options: Unpack[ProducerOptions],
+    ) -> None:
+        async def check_in_thread(message: StoredMessage) -> TransactionState:
+            return await trio.to_thread.run_sync(check, message)
+
+        producer = TransactionProducer(
+            check_in_thread, topics=topics, check_tasks=check_tasks, **options
+        )
+        _Blocking.__init__(self, producer, f"motelog-producer-{producer.group}")
+        self._transactions = producer
+
+    def send_in_transaction(
+        self,
+        message: Message,
+        execute: Callable[[Message], TransactionState],
+        *,
+        queue: QueueChoice = None,
+        hash_key: str | None = None,
+        timeout_s: float | None = None,
+    ) -> TransactionResult:
+        """As TransactionProducer.send_in_transaction; ``execute`` runs in the calling thread."""
+        half = self.send_half(message, queue=queue, hash_key=hash_key, timeout_s=timeout_s)
+        state = TransactionState.ROLLBACK
+        if half.is_safe:
+            state = TransactionState(execute(message))
+        return self.finish(half, state)
+
+    def send_half(
+        self,
+        message: Message,
+        *,
+        queue: QueueChoice = None,
+        hash_key: str | None = None,
+        timeout_s: float | None = None,
+    ) -> HalfMessage:
+        """As TransactionProducer.send_half."""
+        return self._call(
+            self._transactions.send_half,
+            message,
+            queue=queue,
+            hash_key=hash_key,
+            timeout_s=timeout_s,
+        )
+
+    def commit(self, half: HalfMessage) -> None:
+        """As TransactionProducer.commit."""
+        self._call(self._transactions.commit, half)
+
+    def rollback(self, half: HalfMessage) -> None:
+        """As TransactionProducer.rollback."""
+        self._call(self._transactions.rollback, half)
+
+    def finish(self, half: HalfMessage, state: TransactionState) -> TransactionResult:
+        """As TransactionProducer.finish."""
+        return self._call(self._transactions.finish, half, state)
 
 
 class SyncPullConsumer(_Blocking[PullConsumer]):

@@ -46,6 +46,14 @@ CORRELATION_ID: Final = "CORRELATION_ID"
 REPLY_TO_CLIENT: Final = "REPLY_TO_CLIENT"
 REPLY_TTL_MS: Final = "TTL"
 PUSH_REPLY_TIME: Final = "PUSH_REPLY_TIME"
+# Those of transactions. TRAN_MSG: the message is a half message; PGROUP: its producer group;
+# TRAN_PREPARED_QUEUE_OFFSET: where it was first, when it has been appended again.
+TRAN_MSG: Final = "TRAN_MSG"
+PGROUP: Final = "PGROUP"
+TRANSACTION_ID: Final = "__transactionId__"
+TRANSACTION_CHECK_TIMES: Final = "TRANSACTION_CHECK_TIMES"
+TRAN_PREPARED_QUEUE_OFFSET: Final = "TRAN_PREPARED_QUEUE_OFFSET"
+CHECK_IMMUNITY_S: Final = "CHECK_IMMUNITY_TIME_IN_SECONDS"
 # Property names of an MQTT message in the log (docs/mqtt-mapping.md); the first
 # and third are those of rocketmq-mqtt.
 MQTT_TOPIC: Final = "mqttRealTopic"

@@ -21,6 +21,12 @@ SCHEDULE_TOPIC: Final = "SCHEDULE_TOPIC_XXXX"
 TIMER_TOPIC: Final = "rmq_sys_motelog_timer"
 HALF_TOPIC: Final = "RMQ_SYS_TRANS_HALF_TOPIC"
 OP_HALF_TOPIC: Final = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
+# Half messages whose producers have never said what became of them.
+TRANS_CHECK_MAX_TOPIC: Final = "TRANS_CHECK_MAX_TIME_TOPIC"
+# What RocketMQ's monitor reads of consumers whose offsets are outside their queues.
+OFFSET_MOVED_TOPIC: Final = "OFFSET_MOVED_EVENT"
+# The consumer group under whose name a broker keeps how far it has got with half messages.
+TRANS_GROUP: Final = "CID_RMQ_SYS_TRANS"
 # The state of MQTT gateways: sessions, and the retained message of each topic name.
 MQTT_SESSION_TOPIC: Final = "MQTT_SESSION"
 MQTT_RETAINED_TOPIC: Final = "MQTT_RETAINED"
@@ -38,9 +44,9 @@ TOPICS_CLOSED_TO_SENDERS: Final = GATEWAY_TOPICS | frozenset(
         TIMER_TOPIC,
         HALF_TOPIC,
         OP_HALF_TOPIC,
-        "TRANS_CHECK_MAX_TIME_TOPIC",
+        TRANS_CHECK_MAX_TOPIC,
         "SELF_TEST_TOPIC",
-        "OFFSET_MOVED_EVENT",
+        OFFSET_MOVED_TOPIC,
     }
 )
 

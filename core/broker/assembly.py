@@ -20,6 +20,7 @@ from motelog.core.broker.api import BrokerApi
 from motelog.core.broker.config import BrokerConfig
 from motelog.core.broker.delay.schedule import ScheduleService
 from motelog.core.broker.processors.consumer import ConsumerProcessor
+from motelog.core.broker.processors.end_transaction import EndTransactionProcessor
 from motelog.core.broker.processors.pull import PullProcessor
 from motelog.core.broker.processors.reply import ReplyProcessor
 from motelog.core.broker.processors.send import SendProcessor
@@ -31,6 +32,8 @@ from motelog.core.broker.shown.runtime_info import RuntimeInfo
 from motelog.core.broker.shown.stats import BrokerStats
 from motelog.core.broker.tables.saved import SavedTables, state_file
 from motelog.core.broker.tables.tables import Tables
+from motelog.core.broker.transactions.check_back import CheckBack, CheckRules
+from motelog.core.broker.transactions.ledger import Ledger
 from motelog.core.broker.waiting.filter_gate import FilterGate
 from motelog.core.broker.waiting.settings_gate import SettingsGate
 from motelog.core.clock import Clock
@@ -68,13 +71,16 @@ class Processors:
     send: SendProcessor
     send_back: SendBackProcessor
     reply: ReplyProcessor
+    transactions: EndTransactionProcessor
     pull: PullProcessor
     consumer: ConsumerProcessor
     admin: Admin
     runtime: RuntimeInfo
 
     @classmethod
-    def of(cls, shared: Shared, schedule: ScheduleService, *, port: int) -> Processors:
+    def of(
+        cls, shared: Shared, schedule: ScheduleService, ledger: Ledger, *, port: int
+    ) -> Processors:
         """Make them for a broker that listens on ``port``."""
         send = SendProcessor(shared)
         reply = ReplyProcessor(shared)
@@ -90,6 +96,7 @@ class Processors:
             send,
             SendBackProcessor(shared, send),
             reply,
+            EndTransactionProcessor(shared, ledger),
             PullProcessor(shared),
             ConsumerProcessor(shared),
             Admin(
@@ -111,10 +118,21 @@ class Processors:
             self.send.processors()
             | self.send_back.processors()
             | self.reply.processors()
+            | self.transactions.processors()
             | self.pull.processors()
             | self.consumer.processors()
             | self.admin.processors()
         )
+
+    def end_turn(self) -> None:
+        """Append what the turn's requests have gathered, and answer them."""
+        self.send.end_turn()
+        self.transactions.end_turn()
+
+    def after_turns(self) -> None:
+        """Have the disk asked for what the answers of all turns at hand wait for."""
+        self.send.answers.queue.want()
+        self.transactions.queue.want()
 
     def connection_closed(self, connection: Connection) -> None:
         """Forget the requests held for a connection, and the clients that used it."""
@@ -128,6 +146,7 @@ class BrokerParts:
 
     store: MessageStore
     schedule: ScheduleService
+    check_back: CheckBack
     api: BrokerApi
     stats: BrokerStats
     processors: Processors
@@ -139,6 +158,7 @@ class BrokerParts:
     def sample(self) -> dict[str, float]:
         """Return the counters since the start and, named ``*_now``, the gauges."""
         store, cold_reads, send = self.store, self.api.cold_reads, self.processors.send
+        transactions = self.processors.transactions
         return store.sample() | {
             "connections_now": self.server.connections_count,
             "messages_received": send.messages_count,
@@ -150,6 +170,10 @@ class BrokerParts:
             "cold_reads": cold_reads.loaded_count,
             "cold_reads_waiting_now": cold_reads.waiting_count,
             "delayed_messages_delivered": self.schedule.delivered_count,
+            "transactions_committed": transactions.committed_count,
+            "transactions_rolled_back": transactions.rolled_back_count,
+            "transactions_asked_about": self.check_back.asked_count,
+            "transactions_given_up": self.check_back.given_up_count,
             "timers_near_now": self.schedule.near_count,
             "sends_waiting_for_disk_now": send.answers.waiting_count,
             "store_dispatch_behind_bytes_now": store.dispatch_behind_bytes,
@@ -183,7 +207,9 @@ def assemble(
     """Make a broker on an open store; it listens on ``port`` and clients are told ``address``."""
     shared = make_shared(config, clock, store, tables, store_host=encode_host(*address))
     api, stats = shared.api, shared.stats
-    processors = Processors.of(shared, schedule, port=port)
+    ledger = Ledger()
+    processors = Processors.of(shared, schedule, ledger, port=port)
+    check_back = make_check_back(shared, ledger)
     registrars = _make_registrars(config, tables, address)
     settings_gate = SettingsGate(tables.topics, tables.groups, registrars, save=saved.save_settings)
     filter_gate = FilterGate(shared.filters)
@@ -193,8 +219,8 @@ def assemble(
         frame_bytes_max=config.frame_bytes_max,
         idle_s_max=config.idle_s_max,
         plain=processors.send,
-        end_turn=processors.send.end_turn,
-        after_turns=processors.send.answers.queue.want,
+        end_turn=processors.end_turn,
+        after_turns=processors.after_turns,
         on_closed=processors.connection_closed,
     )
     api.on_growth(processors.pull.queues_grew)
@@ -202,6 +228,7 @@ def assemble(
     return BrokerParts(
         store,
         schedule,
+        check_back,
         api,
         stats,
         processors,
@@ -210,6 +237,19 @@ def assemble(
         filter_gate,
         server,
     )
+
+
+def make_check_back(shared: Shared, ledger: Ledger) -> CheckBack:
+    """Return what asks producers about open transactions; ``load`` it before the broker serves."""
+    config = shared.config
+    rules = CheckRules(
+        broker_name=config.name,
+        timeout_ms=round(config.transaction_timeout_s * 1000),
+        interval_s=config.transaction_check_interval_s,
+        check_max=config.transaction_check_max,
+        age_ms_max=config.store.retention_hours * 3_600_000,
+    )
+    return CheckBack(shared.store, shared.tables, ledger, rules, store_host=shared.api.store_host)
 
 
 def make_shared(
@@ -256,7 +296,9 @@ def _make_registrars(
     config: BrokerConfig, tables: Tables, address: tuple[str, int]
 ) -> list[Registrar]:
     host, port = address
-    broker = BrokerAddress(config.cluster, config.name, format_address(host, port))
+    broker = BrokerAddress(
+        config.cluster, config.name, format_address(host, port), permission=config.permission
+    )
     return [
         Registrar(
             namesrv,

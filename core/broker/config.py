@@ -47,6 +47,11 @@ class BrokerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     cluster: Name = "DefaultCluster"
     """Cluster name."""
 
+    permission: Annotated[int, msgspec.Meta(ge=0, le=7)] = 6
+    """What clients may do here, as RocketMQ's brokerPermission: 4 read, 2 write, 6 both. Name
+    servers tell it with each topic. Without 2 producers go elsewhere; what they still send is
+    taken, except for ordered topics. Without 4 pulls are refused."""
+
     region: Name = "DefaultRegion"
     """Region told to producers and written into each message, as RocketMQ does."""
 
@@ -95,6 +100,20 @@ class BrokerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
 
     timers_near_max: NaturalInt = 100_000
     """Messages for a time of their own whose places are kept in memory; others are read again."""
+
+    reject_transaction_message: bool = False
+    """Refuse transactional messages."""
+
+    transaction_timeout_s: PositiveFloat = 6.0
+    """Seconds before producers are asked about a transactional message that nobody has committed or
+    rolled back. A message may ask for more (CHECK_IMMUNITY_TIME_IN_SECONDS)."""
+
+    transaction_check_interval_s: PositiveFloat = 30.0
+    """Seconds between two questions about a transactional message."""
+
+    transaction_check_max: PositiveInt = 15
+    """Questions about a transactional message; after the last one it is rolled back, and kept in
+    the topic TRANS_CHECK_MAX_TIME_TOPIC."""
 
     long_poll: bool = True
     """Hold a pull that finds nothing for as long as it asks; else for ``short_poll_ms``."""

@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import zlib
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -21,7 +22,9 @@ import trio
 from motelog.core.broker.tables.topics import TopicTable
 from motelog.core.errors import RemotingError
 from motelog.core.remoting.client import RemotingClient, connect
+from motelog.core.remoting.codes import Permission
 from motelog.core.remoting.frames import RemotingCommand, RequestCode, ResponseCode
+from motelog.core.remoting.topic_config import TopicConfig
 
 logger = logging.getLogger(__name__)
 
@@ -29,16 +32,18 @@ logger = logging.getLogger(__name__)
 _GATHER_S: Final = 0.01
 _RETRY_S: Final = 2.0
 _GOODBYE_S: Final = 1.0
+_READ_WRITE: Final = int(Permission.READ | Permission.WRITE)
 
 
 @dataclass(frozen=True, slots=True)
 class BrokerAddress:
-    """The names and the address under which this broker registers."""
+    """The names and the address under which this broker registers, and what it allows."""
 
     cluster: str
     name: str
     address: str
     broker_id: int = 0
+    permission: int = _READ_WRITE
 
 
 class Registrar:
@@ -135,7 +140,7 @@ class Registrar:
 
     async def _register(self, client: RemotingClient) -> None:
         version = self._topics.version.counter
-        body = encode_registration(self._topics)
+        body = encode_registration(self._topics, self._broker.permission)
         request = RemotingCommand(
             RequestCode.REGISTER_BROKER,
             ext={
@@ -182,7 +187,16 @@ class Registrar:
         over.set()
 
 
-def encode_registration(topics: TopicTable) -> bytes:
-    """Return the registration body in its uncompressed form."""
-    wrapper = {"dataVersion": topics.version, "topicConfigTable": topics.table()}
+def encode_registration(topics: TopicTable, permission: int) -> bytes:
+    """Return the registration body in its uncompressed form.
+
+    A topic may be used as far as both it and its broker allow that.
+    """
+    table: Mapping[str, TopicConfig] = topics.table()
+    if permission & _READ_WRITE != _READ_WRITE:
+        table = {
+            name: msgspec.structs.replace(config, perm=config.perm & permission)
+            for name, config in table.items()
+        }
+    wrapper = {"dataVersion": topics.version, "topicConfigTable": table}
     return msgspec.json.encode({"filterServerList": [], "topicConfigSerializeWrapper": wrapper})

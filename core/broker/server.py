@@ -154,6 +154,7 @@ class Broker:
             port=self.address[1],
         )
         processors, server = parts.processors, parts.server
+        await parts.check_back.load()
         for listener in listeners:
             server.listen(listener)
         async with trio.open_nursery() as nursery:
@@ -162,7 +163,9 @@ class Broker:
             await nursery.start(parts.api.cold_reads.run, server.flush)
             await nursery.start(parts.api.line.run, server.send_queued)
             await nursery.start(processors.send.answers.run, server)
+            await nursery.start(processors.transactions.run, server)
             await nursery.start(schedule.run)
+            await nursery.start(parts.check_back.run, server.send_queued)
             nursery.start_soon(parts.settings_gate.run, server)
             nursery.start_soon(parts.filter_gate.run, server)
             nursery.start_soon(self._saved.run)

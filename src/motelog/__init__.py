@@ -11,7 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from motelog.bridge.admin import Admin
-    from motelog.bridge.asyncio import AsyncioProducer, AsyncioPullConsumer
+    from motelog.bridge.asyncio import (
+        AsyncioProducer,
+        AsyncioPullConsumer,
+        AsyncioTransactionProducer,
+    )
     from motelog.bridge.errors import (
         ClientError,
         MessageRefusedError,
@@ -21,7 +25,13 @@ if TYPE_CHECKING:
     )
     from motelog.bridge.producer import Producer, SendResult
     from motelog.bridge.pull import PullConsumer, PullResult
-    from motelog.bridge.sync import SyncProducer, SyncPullConsumer
+    from motelog.bridge.sync import SyncProducer, SyncPullConsumer, SyncTransactionProducer
+    from motelog.bridge.transactions import (
+        HalfMessage,
+        TransactionProducer,
+        TransactionResult,
+        TransactionState,
+    )
     from motelog.core.errors import (
         BrokerError,
         ConfigError,
@@ -35,9 +45,11 @@ __all__ = [
     "Admin",
     "AsyncioProducer",
     "AsyncioPullConsumer",
+    "AsyncioTransactionProducer",
     "BrokerError",
     "ClientError",
     "ConfigError",
+    "HalfMessage",
     "Message",
     "MessageQueue",
     "MessageRefusedError",
@@ -54,6 +66,10 @@ __all__ = [
     "StoredMessage",
     "SyncProducer",
     "SyncPullConsumer",
+    "SyncTransactionProducer",
+    "TransactionProducer",
+    "TransactionResult",
+    "TransactionState",
     "__version__",
 ]
 
@@ -61,9 +77,11 @@ _FOUND_IN = {
     "Admin": ("motelog.bridge.admin", "Admin"),
     "AsyncioProducer": ("motelog.bridge.asyncio", "AsyncioProducer"),
     "AsyncioPullConsumer": ("motelog.bridge.asyncio", "AsyncioPullConsumer"),
+    "AsyncioTransactionProducer": ("motelog.bridge.asyncio", "AsyncioTransactionProducer"),
     "BrokerError": ("motelog.core.errors", "BrokerError"),
     "ClientError": ("motelog.bridge.errors", "ClientError"),
     "ConfigError": ("motelog.core.errors", "ConfigError"),
+    "HalfMessage": ("motelog.bridge.transactions", "HalfMessage"),
     "Message": ("motelog.core.message", "Message"),
     "MessageQueue": ("motelog.core.message", "MessageQueue"),
     "MessageRefusedError": ("motelog.bridge.errors", "MessageRefusedError"),
@@ -80,6 +98,10 @@ _FOUND_IN = {
     "StoredMessage": ("motelog.core.message", "StoredMessage"),
     "SyncProducer": ("motelog.bridge.sync", "SyncProducer"),
     "SyncPullConsumer": ("motelog.bridge.sync", "SyncPullConsumer"),
+    "SyncTransactionProducer": ("motelog.bridge.sync", "SyncTransactionProducer"),
+    "TransactionProducer": ("motelog.bridge.transactions", "TransactionProducer"),
+    "TransactionResult": ("motelog.bridge.transactions", "TransactionResult"),
+    "TransactionState": ("motelog.bridge.transactions", "TransactionState"),
 }
 
 __version__ = "0.1.0"

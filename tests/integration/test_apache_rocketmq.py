@@ -16,6 +16,7 @@ import trio
 from motelog.bridge.producer import Producer, SendStatus
 from motelog.bridge.pull import PullConsumer, PullStatus
 from motelog.bridge.sync import SyncPullConsumer
+from motelog.bridge.transactions import TransactionProducer, TransactionState
 from motelog.core.message import Message, StoredMessage
 from motelog.core.namesrv.config import NamesrvConfig
 from motelog.core.namesrv.server import NameServer
@@ -30,6 +31,13 @@ pytestmark = [pytest.mark.java, pytest.mark.timeout(400)]
 
 COUNT = 40
 TOTAL = 2 * COUNT + 2
+# RocketMQ writes its ops some time after the end, and asks about what has none: it would commit
+# twice if it asked earlier.
+APACHE_SOON = {
+    "transactionTimeOut": 2000,
+    "transactionCheckInterval": 1000,
+    "transactionOpBatchInterval": 100,
+}
 NEW_TOPIC_WAIT_S = 20
 LARGE = random.Random(1).randbytes(300_000)
 
@@ -414,3 +422,68 @@ async def test_apache_serves_the_folder_of_our_broker_and_we_serve_it_after(
         await check_keys(stack.namesrv_address, "T", whole)
         await send_some(stack.namesrv_address, "T", 3)
         assert len(await read_whole(stack.namesrv_address, "T")) == len(whole) + 8
+
+
+@pytest.mark.parametrize(
+    "version", [VERSION_5, pytest.param(VERSION_4, marks=pytest.mark.java_all)]
+)
+async def test_our_transactions_on_apache_rocketmq(tmp_path: Path, version: str) -> None:
+    asked: set[bytes] = set()
+
+    async def check(message: StoredMessage) -> TransactionState:
+        asked.add(message.body)
+        return state_of(message)
+
+    async def execute(message: Message) -> TransactionState:
+        return state_of(message) if message.body < b"2" else TransactionState.UNKNOWN
+
+    def state_of(message: Message | StoredMessage) -> TransactionState:
+        is_good = message.body.endswith(b"good")
+        return TransactionState.COMMIT if is_good else TransactionState.ROLLBACK
+
+    async with ApacheServer(version, tmp_path / "store", settings=APACHE_SOON) as apache:
+        namesrv = apache.namesrv_address
+        async with TransactionProducer(check, namesrv=namesrv, timeout_s=10) as producer:
+            for body in (b"1 good", b"1 bad", b"2 good", b"2 bad"):
+                await producer.send_in_transaction(Message("Sure", body, keys="k"), execute)
+            found = await read_topic(namesrv, "Sure", 2, group="G")
+            with trio.fail_after(30):
+                while len(asked) < 2:  # noqa: ASYNC110  # it has no event
+                    await trio.sleep(0.05)
+        assert sorted(message.body for message in found) == [b"1 good", b"2 good"]
+        assert asked == {b"2 good", b"2 bad"}
+
+
+async def test_open_transactions_go_on_when_the_folder_changes_hands(tmp_path: Path) -> None:
+    folder = tmp_path / "store"
+
+    async def check(_: StoredMessage) -> TransactionState:
+        return TransactionState.COMMIT
+
+    async def send_both(namesrv: str, name: bytes) -> None:
+        """Leave one half message open, and commit and roll back one each."""
+        async with TransactionProducer(check, namesrv=namesrv, timeout_s=10) as producer:
+            await producer.commit(await producer.send_half(Message("Sure", name + b" ended")))
+            await producer.rollback(await producer.send_half(Message("Sure", name + b" bad")))
+            await producer.send_half(Message("Sure", name + b" open"))
+
+    async def read(namesrv: str, group: str, count: int) -> list[bytes]:
+        async with TransactionProducer(check, namesrv=namesrv, topics=["Sure"]):
+            found = await read_topic(namesrv, "Sure", count, group=group)
+        return sorted(message.body for message in found)
+
+    apache = ApacheServer(VERSION_5, folder, settings=APACHE_SOON)
+    await apache.start()
+    await send_both(apache.namesrv_address, b"apache")
+    await trio.sleep(1)  # Its last ops are written.
+    await apache.stop()
+    async with started_stack(
+        folder, transaction_timeout_s=0.2, transaction_check_interval_s=0.2
+    ) as stack:
+        namesrv = stack.namesrv_address
+        assert await read(namesrv, "A", 2) == [b"apache ended", b"apache open"]
+        await send_both(namesrv, b"ours")
+    # After a kill, RocketMQ would ask again about what has been asked since progress was saved.
+    async with apache:
+        expected = [b"apache ended", b"apache open", b"ours ended", b"ours open"]
+        assert await read(apache.namesrv_address, "B", 4) == expected

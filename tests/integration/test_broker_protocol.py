@@ -190,24 +190,27 @@ async def test_oneway_send_is_stored_and_not_answered(tmp_path: Path) -> None:
 async def test_properties_of_a_consumed_message_are_not_doubled(tmp_path: Path) -> None:
     async with started_stack(tmp_path) as stack, connected(stack.broker_address) as peer:
         text = "MSG_REGION\x01elsewhere\x02KEYS\x01k\x02CLUSTER\x01old\x02"
-        await send(peer, "T", properties=text)
+        answer = await send(peer, "T", properties=text)
         (message,) = decode_messages((await pull(peer, "T", 0)).body)
         assert message.properties == {
+            # Its sender has not given it an id.
+            "UNIQ_KEY": answer.ext["transactionId"],
             "MSG_REGION": "DefaultRegion",
             "KEYS": "k",
             "CLUSTER": "DefaultCluster",
             "TRACE_ON": "true",
         }
-        assert message.stored_bytes < 91 + 1 + 1 + 90
+        assert len(answer.ext["transactionId"]) == 32
+        assert message.stored_bytes < 91 + 1 + 1 + 90 + len("UNIQ_KEY..") + 32
 
 
 @pytest.mark.parametrize(
     ("topic", "fields", "body", "code"),
     [
-        ("a b", {}, b"", ResponseCode.MESSAGE_ILLEGAL),
-        ("x" * 128, {}, b"", ResponseCode.MESSAGE_ILLEGAL),
-        ("../../etc", {}, b"", ResponseCode.MESSAGE_ILLEGAL),
-        ("T", {"queue_id": 4}, b"", ResponseCode.SYSTEM_ERROR),
+        ("a b", {}, b"", ResponseCode.INVALID_PARAMETER),
+        ("x" * 128, {}, b"", ResponseCode.INVALID_PARAMETER),
+        ("../../etc", {}, b"", ResponseCode.INVALID_PARAMETER),
+        ("T", {"queue_id": 4}, b"", ResponseCode.INVALID_PARAMETER),
         ("T", {"c": "none"}, b"", ResponseCode.TOPIC_NOT_EXIST),
         ("SCHEDULE_TOPIC_XXXX", {}, b"", ResponseCode.NO_PERMISSION),
         ("RMQ_SYS_TRANS_HALF_TOPIC", {}, b"", ResponseCode.NO_PERMISSION),
@@ -216,7 +219,12 @@ async def test_properties_of_a_consumed_message_are_not_doubled(tmp_path: Path) 
         ("T", {"properties": "TIMER_DELAY_MS\x01soon\x02"}, b"", ResponseCode.MESSAGE_ILLEGAL),
         ("T", {"properties": "TIMER_DELAY_SEC\x013456001"}, b"", ResponseCode.MESSAGE_ILLEGAL),
         ("rmq_sys_motelog_timer", {}, b"", ResponseCode.NO_PERMISSION),
-        ("T", {"properties": "TRAN_MSG\x01true\x02"}, b"", ResponseCode.NO_PERMISSION),
+        (
+            "T",
+            {"properties": "TRAN_MSG\x01true\x02DELAY\x011\x02"},
+            b"",
+            ResponseCode.MESSAGE_ILLEGAL,
+        ),
         ("T", {"f": 4}, b"", ResponseCode.NO_PERMISSION),
         ("T", {"f": "x"}, b"", ResponseCode.SYSTEM_ERROR),
         ("T", {"h": 2**31}, b"", ResponseCode.SYSTEM_ERROR),
@@ -313,7 +321,7 @@ async def test_a_message_sent_back_comes_again_and_ends_among_the_dead_letters(
         assert (dead.body, dead.reconsume_times) == (b"work", 3)
         assert stack.broker.sample()["dead_letters"] == 1
         (line,) = [text for text in caplog.messages if "given up" in text]
-        message_id = dead.properties["ORIGIN_MESSAGE_ID"]
+        message_id = dead.properties["UNIQ_KEY"]
         assert line.endswith(f"group='G' topic='T' message_id='{message_id}'")
         ext["offset"] = message.physical_offset + 1
         answer = await peer.ask(RequestCode.CONSUMER_SEND_MSG_BACK, ext)
@@ -547,8 +555,8 @@ async def test_a_pull_that_asks_for_bytes_may_be_large(tmp_path: Path) -> None:
     ("topic", "fields", "code"),
     [
         ("unknown", {}, ResponseCode.TOPIC_NOT_EXIST),
-        ("T", {"queueId": 4}, ResponseCode.SYSTEM_ERROR),
-        ("T", {"queueId": -1}, ResponseCode.SYSTEM_ERROR),
+        ("T", {"queueId": 4}, ResponseCode.INVALID_PARAMETER),
+        ("T", {"queueId": -1}, ResponseCode.INVALID_PARAMETER),
         ("T", {"consumerGroup": "a b"}, ResponseCode.SYSTEM_ERROR),
         ("T", {"expressionType": "JS", "subscription": "a > 1"}, ResponseCode.SYSTEM_ERROR),
         ("T", {"sysFlag": 0}, ResponseCode.SUBSCRIPTION_NOT_EXIST),

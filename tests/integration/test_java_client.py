@@ -210,6 +210,31 @@ async def test_java_delayed_messages_come_later_and_again_when_refused(
 
 
 @pytest.mark.parametrize("version", VERSIONS)
+async def test_java_transactions_are_committed_rolled_back_and_asked_about(
+    tmp_path: Path, version: str
+) -> None:
+    async with started_stack(
+        tmp_path, transaction_timeout_s=0.5, transaction_check_interval_s=0.5
+    ) as stack:
+        await routed(stack, "TBW102")
+        lines = await run_client(version, "transact", stack, "Sure", "Buyers", str(COUNT))
+        sent = {line[4]: line[1:4] for line in lines if line[0] == "sent"}
+        kinds = ("commit", "rollback", "asked-commit", "asked-rollback")
+        assert set(sent) == {f"{kind}{i}" for kind in kinds for i in range(COUNT)}
+        states = {body: state for body, (_, state, _) in sent.items()}
+        assert states["commit0"] == "COMMIT_MESSAGE"
+        assert states["asked-commit0"] == "UNKNOW"
+        assert {(status, is_id) for status, _, is_id in sent.values()} == {("SEND_OK", "true")}
+        asked = [line[1:] for line in lines if line[0] == "asked"]
+        assert {tuple(line[:3]) for line in asked} == {("Sure", "Tag", "true")}
+        assert {body for *_, body in asked} == {b for b in sent if b.startswith("asked")}
+        received = await run_client(version, "consume", stack, "Sure", "G", str(2 * COUNT), "*")
+        expected = {f"{kind}{i}" for kind in ("commit", "asked-commit") for i in range(COUNT)}
+        assert sorted(body for *_, body in received) == sorted(expected)
+        assert sum(stack.broker.api.max_offset("Sure", i) for i in range(4)) == 2 * COUNT
+
+
+@pytest.mark.parametrize("version", VERSIONS)
 async def test_java_client_finds_messages_by_key_and_by_both_ids(
     tmp_path: Path, version: str
 ) -> None:

@@ -13,6 +13,7 @@ from typing import Final
 from motelog.core.broker.assembly import Processors, make_schedule, make_shared
 from motelog.core.broker.config import BrokerConfig
 from motelog.core.broker.tables.tables import Tables
+from motelog.core.broker.transactions.ledger import Ledger
 from motelog.core.clock import SystemClock
 from motelog.core.message import encode_host
 from motelog.core.namesrv.config import NamesrvConfig
@@ -40,8 +41,6 @@ has tried them here.
 
 **What does not work**, whatever the client:
 
-- Transactional messages: the broker refuses the half message (NO_PERMISSION), so that nothing is
-  lost.
 - The clients of RocketMQ 5's gRPC protocol (`rocketmq-clients`), its proxy and POP consumers. The
   classic clients of 5.x are those above.
 - Access keys and TLS: there is no access control yet, and everything listens on loopback alone.
@@ -139,6 +138,8 @@ _WHAT: Final = {
     RequestCode.CONSUMER_SEND_MSG_BACK: "give a message back: it comes later, or is a dead letter",
     RequestCode.SEND_REPLY_MESSAGE: "reply to a request; it is pushed to the client that waits",
     RequestCode.SEND_REPLY_MESSAGE_V2: "SEND_REPLY_MESSAGE with short field names",
+    RequestCode.END_TRANSACTION: "commit a half message, or roll it back",
+    RequestCode.RESUME_CHECK_HALF_MESSAGE: "ask producers about a half message from the first time",
     RequestCode.PULL_MESSAGE: "messages of a queue from an offset on; held until there are some",
     RequestCode.LITE_PULL_MESSAGE: "PULL_MESSAGE of lite pull consumers",
     RequestCode.QUERY_CONSUMER_OFFSET: "where a group has got to",
@@ -268,4 +269,4 @@ def _broker_codes() -> dict[int, object]:
     host = encode_host("127.0.0.1", 10911)
     store = MessageStore(config.store, store_host=host, clock=clock)
     shared = make_shared(config, clock, store, Tables.of(config), store_host=host)
-    return dict(Processors.of(shared, make_schedule(config, store), port=10911).by_code())
+    return dict(Processors.of(shared, make_schedule(config, store), Ledger(), port=10911).by_code())

@@ -5,6 +5,7 @@ Owns: BrokerProcess; run as a program it is the broker. Must not touch: other pr
 
 from __future__ import annotations
 
+import json
 import logging
 import sys
 from pathlib import Path
@@ -20,21 +21,26 @@ from tests.support.server_process import ServerProcess
 class BrokerProcess(ServerProcess):
     """A broker on a free port that stays the same over restarts; ends with the ``with`` block."""
 
-    def __init__(self, directory: Path, *, namesrv: str) -> None:
+    def __init__(self, directory: Path, *, namesrv: str, **settings: float) -> None:
         super().__init__()
+        self._settings = json.dumps(settings)
         self._directory = directory
         self._namesrv = namesrv
         self.address = "127.0.0.1:0"
 
     def start(self) -> None:
         """Start it and return when it serves and is registered."""
-        self.address = self._run(__name__, str(self._directory), self.address, self._namesrv)
+        self.address = self._run(
+            __name__, str(self._directory), self.address, self._namesrv, self._settings
+        )
         assert self.address, "the broker did not start; its errors are above"
 
 
-async def _main(directory: str, listen: str, namesrv: str) -> None:
+async def _main(*arguments: str) -> None:
+    directory, listen, namesrv, settings = arguments
     store = StoreConfig(directory=directory, commitlog_file_bytes=1 << 24)
-    broker = Broker(BrokerConfig(listen=listen, namesrv=(namesrv,), store=store))
+    config = BrokerConfig(listen=listen, namesrv=(namesrv,), store=store, **json.loads(settings))
+    broker = Broker(config)
     async with trio.open_nursery() as nursery:
         await nursery.start(broker.run)
         host, port = broker.address
@@ -44,4 +50,4 @@ async def _main(directory: str, listen: str, namesrv: str) -> None:
 
 if __name__ == "__main__":
     logging.basicConfig(level=logging.WARNING)
-    trio.run(_main, sys.argv[1], sys.argv[2], sys.argv[3])
+    trio.run(_main, *sys.argv[1:])

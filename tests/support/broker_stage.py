@@ -14,9 +14,10 @@ from pathlib import Path
 from typing import Any, cast
 
 from motelog.core.broker.api import BrokerApi, NotInMemoryError, QueueTail, ReadResult
-from motelog.core.broker.assembly import Processors, make_schedule, make_shared
+from motelog.core.broker.assembly import Processors, make_check_back, make_schedule, make_shared
 from motelog.core.broker.config import BrokerConfig
 from motelog.core.broker.tables.tables import Tables
+from motelog.core.broker.transactions.ledger import Ledger
 from motelog.core.clock import ManualClock
 from motelog.core.errors import StoreError
 from motelog.core.filter.sql_filter import SqlFilters
@@ -91,9 +92,11 @@ class CountingApi(BrokerApi):
 class BrokerStage:
     """``ask`` is a turn of one request; ``pull`` one that may be held."""
 
-    def __init__(self, store: MessageStore, **config: Any) -> None:
+    def __init__(
+        self, store: MessageStore, *, clock: ManualClock | None = None, **config: Any
+    ) -> None:
         self.store = store
-        self.clock = ManualClock()
+        self.clock = clock or ManualClock()
         settings = BrokerConfig(store=store.config, **LIMITS | config)
         self.tables = Tables.of(settings)
         shared = make_shared(settings, self.clock, store, self.tables, store_host=STORE_HOST)
@@ -107,7 +110,11 @@ class BrokerStage:
         self.api.watch()
         self.shared = replace(shared, api=self.api, filters=SqlFilters())
         self.stats = shared.stats
-        self.processors = Processors.of(self.shared, make_schedule(settings, store), port=PORT)
+        self.ledger = Ledger()
+        self.processors = Processors.of(
+            self.shared, make_schedule(settings, store), self.ledger, port=PORT
+        )
+        self.check_back = make_check_back(self.shared, self.ledger)
         self.pulls = self.processors.pull
         self.held = self.pulls.held
         self._by_code = self.processors.by_code()
@@ -133,7 +140,7 @@ class BrokerStage:
         (plain,) = sends.split(data, index, 1)
         if plain is None or not sends.take(plain, connection):
             answer_with(self._by_code[request.code], request, connection)
-        sends.end_turn()
+        self.processors.end_turn()
 
     def ask(
         self,
@@ -193,8 +200,16 @@ def heartbeat(group: str, client_id: str = "client", topics: tuple[str, ...] = (
 
 @contextmanager
 def broker_stage(
-    folder: Path, broker: dict[str, Any] | None = None, **store: Any
+    folder: Path,
+    broker: dict[str, Any] | None = None,
+    *,
+    clock: ManualClock | None = None,
+    **store: Any,
 ) -> Iterator[BrokerStage]:
-    """A stage with settings of the ``broker`` and its ``store`` for the length of the block."""
-    with opened(folder, **store) as opened_store:
-        yield BrokerStage(opened_store, **broker or {})
+    """A stage with settings of the ``broker`` and its ``store`` for the length of the block.
+
+    Both share one clock.
+    """
+    clock = clock or ManualClock()
+    with opened(folder, clock=clock, **store) as opened_store:
+        yield BrokerStage(opened_store, clock=clock, **broker or {})

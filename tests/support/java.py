@@ -15,7 +15,7 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from functools import cache
 from pathlib import Path
@@ -97,6 +97,7 @@ class ApacheServer:
         heap: str = "256m",
         options: Sequence[str] = QUICK_START,
         flush: Literal["async", "sync"] = "async",
+        settings: Mapping[str, object] | None = None,
     ) -> None:
         self._version = version
         self._directory = directory
@@ -105,6 +106,7 @@ class ApacheServer:
         self._heap = heap
         self._options = options
         self._flush = flush
+        self._settings = settings or {}
         namesrv_port, broker_port, self._ha_port = _free_ports()
         self.namesrv_address = f"127.0.0.1:{namesrv_port}"
         self.broker_address = f"127.0.0.1:{broker_port}"
@@ -200,6 +202,7 @@ class ApacheServer:
             # Of no use here, and each costs disk or time at the start.
             "timerWheelEnable": "false",
             "enableCompaction": "false",
+            **self._settings,
         }
         files = []
         for name, fields in (("namesrv", namesrv), ("broker", broker)):

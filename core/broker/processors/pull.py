@@ -20,6 +20,7 @@ import trio
 
 from motelog.core.broker.api import QueueTail, ReadResult, ReadStatus
 from motelog.core.broker.processors.filtered_reads import read_matching
+from motelog.core.broker.processors.offset_moved import OffsetMovedEvents
 from motelog.core.broker.processors.pull_request import Pull, PullRequests
 from motelog.core.broker.processors.shared import Shared
 from motelog.core.broker.waiting.long_poll import HeldRequests
@@ -57,6 +58,7 @@ class PullProcessor:
         self._short_poll_ms = None if config.long_poll else config.short_poll_ms
         # So much of the log's end counts as in memory; None: no reader is sent to a slave.
         self._cached_bytes = shared.store.reader.cached_bytes if config.slave_read_enable else None
+        self._moved = OffsetMovedEvents(shared)
         self.held = HeldRequests(
             requests_max=config.held_pulls_max,
             requests_per_owner_max=config.held_pulls_per_connection_max,
@@ -226,6 +228,9 @@ class PullProcessor:
             "maxOffset": str(result.max_offset),
         }
         remark = _OUTCOMES[result.status][1]
+        if code == ResponseCode.PULL_OFFSET_MOVED:
+            asked, group = pull.queue_offset, pull.group.group_name
+            self._moved.note(group, pull.topic, pull.queue_id, asked, next_offset)
         if result.count:
             group = pull.group.group_name
             self._stats.note_get(pull.topic, group, result.count, len(result.records))

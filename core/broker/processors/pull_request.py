@@ -19,6 +19,7 @@ from motelog.core.broker.tables.heartbeat import (
 from motelog.core.broker.tables.subscription_groups import SubscriptionGroup
 from motelog.core.errors import BrokerError
 from motelog.core.filter.sql_filter import SqlFilter
+from motelog.core.remoting.codes import Permission
 from motelog.core.remoting.fields import int32_field, int_field, text_field
 from motelog.core.remoting.frames import PullSysFlag, RemotingCommand, ResponseCode
 from motelog.core.remoting.server import Connection
@@ -65,10 +66,14 @@ class PullRequests:
         self._clock = shared.clock
         self._count_max = shared.config.pull_count_max
         self._bytes_max = shared.config.pull_bytes_max
+        self._is_readable = bool(shared.config.permission & Permission.READ)
         self._tag_codes: dict[str, frozenset[int] | None] = {}
 
     def accept(self, request: RemotingCommand, connection: Connection) -> Pull:
         """Return what a request asks for."""
+        if not self._is_readable:
+            text = "this broker gives out no messages: it is not readable"
+            raise BrokerError(ResponseCode.NO_PERMISSION, text)
         ext = request.ext
         group_name = text_field(ext, "consumerGroup")
         topic = text_field(ext, "topic")
@@ -119,7 +124,7 @@ class PullRequests:
             text = (
                 f"queue id {queue_id} of topic {topic} is illegal, it has {config.read_queue_nums}"
             )
-            raise BrokerError(ResponseCode.SYSTEM_ERROR, text)
+            raise BrokerError(ResponseCode.INVALID_PARAMETER, text)
         return group
 
     def _filter(

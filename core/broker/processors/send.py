@@ -7,15 +7,16 @@ their wait for the disk (send_answers). Spec: RocketMQ SendMessageProcessor.
     plain sends of a turn -> take, staged ------------.
     any other request     -> decoded, checks, staged ---> end_turn: append all -> answers
 
-A message that asks for a delay is stored where it waits (delays). A message that a consumer sends
-to its own retry topic once too often goes to the group's dead letters. Transactional messages are
-refused: stored as ordinary ones, they would be delivered at once. Messages that say WAIT=false are
-answered without waiting for the disk.
+A message that asks for a delay is stored where it waits (delays), and a transactional one where it
+waits for its end (transactions). A message that a consumer sends to its own retry topic once too
+often goes to the group's dead letters. Messages that say WAIT=false are answered without waiting
+for the disk.
 """
 
 from __future__ import annotations
 
 import logging
+import os
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import Any, Final
@@ -24,6 +25,7 @@ from motelog.core.broker.api import is_state_of_session
 from motelog.core.broker.delay.delays import DELAY_PROPERTIES, find_waiting_place
 from motelog.core.broker.processors.send_answers import SendAnswers, StagedSend, make_rules
 from motelog.core.broker.processors.shared import Shared
+from motelog.core.broker.transactions.half_message import HALF, half_pairs, is_transactional
 from motelog.core.errors import BrokerError, StoreError
 from motelog.core.limited_log import LimitedLog
 from motelog.core.message import (
@@ -32,12 +34,14 @@ from motelog.core.message import (
     PROPERTIES_BYTES_MAX,
     RETRY_TOPIC,
     TAGS,
+    TRAN_MSG,
     UNIQ_KEY,
     VALUE_END,
     WAIT,
     tags_code,
 )
 from motelog.core.records.append import AppendMessage
+from motelog.core.remoting.codes import Permission
 from motelog.core.remoting.fields import bool_field, int32_field, int_field, text_field
 from motelog.core.remoting.frames import (
     RemotingCommand,
@@ -53,8 +57,10 @@ from motelog.core.topic_names import (
     GATEWAY_TOPICS,
     RETRY_PREFIX,
     TOPICS_CLOSED_TO_SENDERS,
+    group_name_fault,
     is_group_topic,
 )
+from motelog.core.unique_id import UniqueIds
 
 logger = logging.getLogger(__name__)
 
@@ -65,9 +71,9 @@ _SYS_FLAG_TRANSACTION: Final = 0xC
 _MSG_REGION: Final = "MSG_REGION"
 _TRACE_ON: Final = "TRACE_ON"
 _CLUSTER: Final = "CLUSTER"
-_TRAN_MSG: Final = "TRAN_MSG"
 # A message with one of these is looked at by itself.
-_ODD_NAMES: Final = (_MSG_REGION, _TRACE_ON, _CLUSTER, _TRAN_MSG, *sorted(DELAY_PROPERTIES))
+_ODD_NAMES: Final = (_MSG_REGION, _TRACE_ON, _CLUSTER, TRAN_MSG, *sorted(DELAY_PROPERTIES))
+_BATCH_DELAYED: Final = "the messages of a batch cannot be delayed"
 
 
 # Default queue count, queue id, sysFlag, born timestamp, flag, reconsume times.
@@ -116,6 +122,9 @@ class SendProcessor:
         self.answers = SendAnswers(
             shared.api, clock=shared.clock, region=config.region, rules=self._rules
         )
+        self._ids = UniqueIds(address=self._api.store_host[:-4], process_id=os.getpid())
+        self._is_closing = not config.permission & Permission.WRITE
+        self._rejects_transactions = config.reject_transaction_message
         self._next_queue = 0
         self._messages: list[AppendMessage] = []
         # The delays of the turn's messages begin at this time; their records are dated with it.
@@ -153,6 +162,7 @@ class SendProcessor:
         if (
             config is None
             or not config.is_writable
+            or (self._is_closing and config.order)
             or (queue_id >= config.write_queue_nums and queue_id >= config.read_queue_nums)
             or topic in TOPICS_CLOSED_TO_SENDERS
             or len(body) > self._body_bytes_max
@@ -265,7 +275,7 @@ class SendProcessor:
         if len(request.body) > self._body_bytes_max:
             text = f"the body has {len(request.body)} bytes, the limit is {self._body_bytes_max}"
             raise BrokerError(ResponseCode.MESSAGE_ILLEGAL, text)
-        properties, pairs = self._properties(ext.get(names.properties, ""))
+        properties, pairs = self._properties(ext.get(names.properties, ""), is_named=True)
         _, _, sys_flag, born_ms, flag, reconsume_times = numbers
         if topic.startswith(RETRY_PREFIX) and self._is_given_up(topic, ext, names, reconsume_times):
             group = topic.removeprefix(RETRY_PREFIX)
@@ -274,10 +284,18 @@ class SendProcessor:
             pairs = {name: value for name, value in pairs.items() if name not in DELAY_PROPERTIES}
             self._note_dead(group, pairs)
             properties = _encode(_join_properties(pairs | self._added))
-        if sys_flag & _SYS_FLAG_TRANSACTION or _TRAN_MSG in pairs:
-            _refuse_transactional(sys_flag, pairs)
         tail, code = self._api.queue_tail(topic, queue_id), _tags_code(pairs.get(TAGS))
-        if not DELAY_PROPERTIES.isdisjoint(pairs):
+        is_delayed = not DELAY_PROPERTIES.isdisjoint(pairs)
+        if TRAN_MSG in pairs and is_transactional(
+            pairs, reconsume_times=reconsume_times, is_delayed=is_delayed
+        ):
+            group = ext[names.group]
+            self._check_transactional(pairs, group)
+            half = half_pairs(pairs | self._added, topic=topic, queue_id=queue_id, group=group)
+            tail, properties = self._api.queue_tail(*HALF), _encode(_join_properties(half))
+        elif sys_flag & _SYS_FLAG_TRANSACTION:
+            _refuse_transactional(sys_flag, pairs)
+        elif is_delayed:
             place = find_waiting_place(
                 pairs | self._added, topic, queue_id, self._api.due_times, self._now_ms()
             )
@@ -366,7 +384,7 @@ class SendProcessor:
         _, batch_pairs = self._properties(ext.get(names.properties, ""))
         _, _, sys_flag, born_ms, _, _ = numbers
         _refuse_transactional(sys_flag, batch_pairs)
-        _refuse_delayed(batch_pairs)
+        _refuse_delayed(batch_pairs, _BATCH_DELAYED)
         tail = self._api.queue_tail(topic, queue_id)
         messages = []
         for flag, body, item_text in items:
@@ -383,7 +401,7 @@ class SendProcessor:
         """Return the properties to store of one message of a batch, and its tag hash."""
         properties, pairs = self._properties(item_text.decode(errors="replace"))
         _refuse_transactional(0, pairs)
-        _refuse_delayed(pairs)
+        _refuse_delayed(pairs, _BATCH_DELAYED)
         return properties, _tags_code(pairs.get(TAGS))
 
     def _target(self, ext: dict[str, str], names: _Names, numbers: _Numbers) -> tuple[str, int]:
@@ -404,13 +422,27 @@ class SendProcessor:
             )
         if not config.is_writable:
             raise BrokerError(ResponseCode.NO_PERMISSION, f"topic {topic} is not writable")
+        if self._is_closing and config.order:
+            # Its producers do not go elsewhere by themselves, as others do.
+            text = f"this broker takes nothing for the ordered topic {topic}: it is not writable"
+            raise BrokerError(ResponseCode.NO_PERMISSION, text)
         if queue_id < 0:
             self._next_queue += 1
             return topic, self._next_queue % config.write_queue_nums
         if queue_id >= config.write_queue_nums and queue_id >= config.read_queue_nums:
             text = f"queue id {queue_id} of topic {topic} is illegal, {config}"
-            raise BrokerError(ResponseCode.SYSTEM_ERROR, text)
+            raise BrokerError(ResponseCode.INVALID_PARAMETER, text)
         return topic, queue_id
+
+    def _check_transactional(self, pairs: dict[str, str], group: str) -> None:
+        """Refuse the first half of a transaction that the broker cannot carry out."""
+        if self._rejects_transactions:
+            text = "this broker is configured to take no transactional messages"
+            raise BrokerError(ResponseCode.NO_PERMISSION, text)
+        fault = group_name_fault(group)
+        if fault is not None:
+            raise BrokerError(ResponseCode.MESSAGE_ILLEGAL, fault)
+        _refuse_delayed(pairs, "a transactional message cannot be delayed")
 
     def _is_given_up(
         self, retry_topic: str, ext: dict[str, str], names: _Names, reconsume_times: int
@@ -423,20 +455,27 @@ class SendProcessor:
         times_max = int32_field(ext, names.reconsume_times_max, group.retry_max_times)
         return reconsume_times > (times_max if times_max >= 0 else group.retry_max_times)
 
-    def _properties(self, text: str) -> tuple[bytes, dict[str, str]]:
-        """Return the property text to store, the broker's part included, and the client's pairs."""
+    def _properties(self, text: str, *, is_named: bool = False) -> tuple[bytes, dict[str, str]]:
+        """Return the property text to store, the broker's part included, and the client's pairs.
+
+        With ``is_named`` a message whose client has not given it a unique id gets one.
+        """
         pairs = {}
         for item in text.split(VALUE_END):
             name, found, value = item.partition(NAME_END)
             if found and value:
                 pairs[name] = value
+        added_text = self._added_text
+        if is_named and UNIQ_KEY not in pairs:
+            pairs[UNIQ_KEY] = self._ids.next(self._clock.now_ms())
+            added_text = _join_properties({UNIQ_KEY: pairs[UNIQ_KEY]}) + added_text
         # A message that was consumed and is sent again has the broker's properties already.
         if _MSG_REGION in pairs or _TRACE_ON in pairs or _CLUSTER in pairs:
             text = _join_properties(pairs | self._added)
         elif text and not text.endswith(VALUE_END):
-            text = text + VALUE_END + self._added_text
+            text = text + VALUE_END + added_text
         else:
-            text += self._added_text
+            text += added_text
         if "\0" in text:
             raise BrokerError(ResponseCode.MESSAGE_ILLEGAL, "the properties hold a zero character")
         return _encode(text), pairs
@@ -492,14 +531,14 @@ def _encode(text: str) -> bytes:
 
 
 def _refuse_transactional(sys_flag: int, pairs: dict[str, str]) -> None:
-    if sys_flag & _SYS_FLAG_TRANSACTION or pairs.get(_TRAN_MSG) == "true":
-        text = "this broker does not take transactional messages"
+    """Refuse what only a send of one message, with its property, may be."""
+    if sys_flag & _SYS_FLAG_TRANSACTION or pairs.get(TRAN_MSG) == "true":
+        text = "a transactional message is sent alone, with the property TRAN_MSG"
         raise BrokerError(ResponseCode.NO_PERMISSION, text)
 
 
-def _refuse_delayed(pairs: dict[str, str]) -> None:
+def _refuse_delayed(pairs: dict[str, str], text: str) -> None:
     if any(pairs.get(name, "0") != "0" for name in DELAY_PROPERTIES):
-        text = "the messages of a batch cannot be delayed"
         raise BrokerError(ResponseCode.MESSAGE_ILLEGAL, text)
 
 

@@ -100,7 +100,7 @@ class SendAnswers:
         if not is_oneway:
             # RocketMQ has one code for all that makes a store refuse; a gateway can tell by this.
             ext = {STORE_FULL: "true"} if isinstance(exc, StoreFullError) else None
-            connection.reply(_request(send).answer(_store_error_code(exc), str(exc), ext))
+            connection.reply(_request(send).answer(store_error_code(exc), str(exc), ext))
 
     async def run(
         self,
@@ -146,7 +146,7 @@ class SendAnswers:
         """Answer a send whose message is stored where ``frame`` says, but not on the disk yet."""
         self.timed_out_count += send[5]
         answer = decode(frame)
-        answer.code, answer.remark = _store_error_code(exc), str(exc)
+        answer.code, answer.remark = store_error_code(exc), str(exc)
         send[0].reply(answer)
 
 
@@ -178,7 +178,8 @@ def _request(send: StagedSend) -> RemotingCommand:
     return RemotingCommand(0, opaque=opaque, serialize=Serialize(serialize))
 
 
-def _store_error_code(exc: StoreError) -> ResponseCode:
+def store_error_code(exc: StoreError) -> ResponseCode:
+    """Return what a client is told whose message was not appended, or not in time."""
     if isinstance(exc, RecordTooLargeError):
         return ResponseCode.MESSAGE_ILLEGAL
     if isinstance(exc, FlushTimeoutError):

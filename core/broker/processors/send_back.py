@@ -27,6 +27,7 @@ from motelog.core.message import (
     encode_offset_id,
 )
 from motelog.core.records.decode import decode
+from motelog.core.remoting.codes import Permission
 from motelog.core.remoting.fields import int32_field, int_field, text_field
 from motelog.core.remoting.frames import RemotingCommand, RequestCode, ResponseCode
 from motelog.core.remoting.server import Connection, Processor
@@ -45,6 +46,7 @@ class SendBackProcessor:
         self._send = send
         self._cold = shared.api.cold_reads
         self._clock = shared.clock
+        self._is_writable = bool(shared.config.permission & Permission.WRITE)
         self._next_queue = 0
 
     def processors(self) -> dict[int, Processor]:
@@ -61,6 +63,9 @@ class SendBackProcessor:
         if group.retry_queue_nums <= 0:
             # As in RocketMQ: the group does not want failed messages again.
             return request.answer()
+        if not self._is_writable:
+            text = "this broker takes no messages back: it is not writable"
+            raise BrokerError(ResponseCode.NO_PERMISSION, text)
         level = int32_field(ext, "delayLevel", 0)
         times_max = int32_field(ext, "maxReconsumeTimes", group.retry_max_times)
         if times_max < 0:

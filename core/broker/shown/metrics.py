@@ -51,6 +51,20 @@ BROKER_METRICS: Final[Mapping[str, Shown]] = {
     "delayed_messages_delivered": counter(
         "delayed_messages_delivered", "Delayed messages that have come due."
     ),
+    "transactions_committed": counter(
+        "transactions_ended", "Transactions that producers have ended.", result="committed"
+    ),
+    "transactions_rolled_back": counter(
+        "transactions_ended", "Transactions that producers have ended.", result="rolled_back"
+    ),
+    "transactions_asked_about": counter(
+        "transactions_asked_about", "Questions to producers about open transactions."
+    ),
+    "transactions_given_up": counter(
+        "transactions_given_up",
+        "Transactions rolled back since producers gave no answer: look at the topic"
+        " TRANS_CHECK_MAX_TIME_TOPIC.",
+    ),
     "timers_near_now": gauge("timers_near", "Delayed messages in memory, as they are due soon."),
     "sends_waiting_for_disk_now": gauge("sends_waiting_for_disk", "Sends that wait for a sync."),
     "store_put_messages": counter("store_put_messages", "Messages appended by anyone."),

@@ -27,11 +27,13 @@ from motelog.core.topic_names import (
     DLQ_PREFIX,
     GATEWAY_TOPICS,
     HALF_TOPIC,
+    OFFSET_MOVED_TOPIC,
     OP_HALF_TOPIC,
     RETRY_PREFIX,
     SCHEDULE_TOPIC,
     TIMER_TOPIC,
     TOPICS_CLOSED_TO_SENDERS,
+    TRANS_CHECK_MAX_TOPIC,
     group_name_fault,
     is_group_topic,
     shown,
@@ -168,14 +170,14 @@ class TopicTable:
     ) -> TopicConfig:
         """Return the topic; a new one is created with the settings of ``default_topic``.
 
-        BrokerError(TOPIC_NOT_EXIST) when that is not allowed, MESSAGE_ILLEGAL for a bad name.
+        BrokerError(TOPIC_NOT_EXIST) when that is not allowed, INVALID_PARAMETER for a bad name.
         """
         known = self._topics.get(name)
         if known is not None:
             return known
         fault = topic_name_fault(name)
         if fault is not None:
-            raise BrokerError(ResponseCode.MESSAGE_ILLEGAL, fault)
+            raise BrokerError(ResponseCode.INVALID_PARAMETER, fault)
         if name.startswith(RETRY_PREFIX):
             return self.create_retry_topic(name.removeprefix(RETRY_PREFIX), now_ms)
         template = self._topics.get(default_topic)
@@ -218,6 +220,13 @@ class TopicTable:
         return self._put(
             TopicConfig(topic_name=name, read_queue_nums=1, write_queue_nums=1), now_ms
         )
+
+    def create_given_up_topic(self, now_ms: int) -> TopicConfig:
+        """Return the topic of half messages that were given up, created if it is new."""
+        config = TopicConfig(
+            topic_name=TRANS_CHECK_MAX_TOPIC, read_queue_nums=1, write_queue_nums=1
+        )
+        return self._topics.get(TRANS_CHECK_MAX_TOPIC) or self._put(config, now_ms)
 
     def create_gateway_topic(self, name: str, queue_count: int, now_ms: int) -> TopicConfig:
         """Return a topic of gateways' state, created if it is new; no request can change it."""
@@ -320,7 +329,7 @@ def _system_topics(broker_name: str, cluster: str, queue_count: int) -> dict[str
         "BenchmarkTest": (1024, _READ_WRITE),
         cluster: (16, _TEMPLATE),
         broker_name: (1, _TEMPLATE),
-        "OFFSET_MOVED_EVENT": (1, _READ_WRITE),
+        OFFSET_MOVED_TOPIC: (1, _READ_WRITE),
         SCHEDULE_TOPIC: (SCHEDULE_LEVELS, _READ_WRITE),
         TIMER_TOPIC: (1, int(Permission.READ)),
         f"{cluster}_REPLY_TOPIC": (1, _READ_WRITE),

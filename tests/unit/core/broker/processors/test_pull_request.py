@@ -107,8 +107,8 @@ def test_an_answer_has_limits(
     [
         ("no such topic", {}, ResponseCode.TOPIC_NOT_EXIST),
         ("W", {}, ResponseCode.NO_PERMISSION),
-        ("T", {"queue_id": 2}, ResponseCode.SYSTEM_ERROR),
-        ("T", {"queue_id": -1}, ResponseCode.SYSTEM_ERROR),
+        ("T", {"queue_id": 2}, ResponseCode.INVALID_PARAMETER),
+        ("T", {"queue_id": -1}, ResponseCode.INVALID_PARAMETER),
         ("T", {"without": "queueOffset"}, ResponseCode.SYSTEM_ERROR),
         ("T", {"maxMsgNums": 1 << 31}, ResponseCode.SYSTEM_ERROR),
         (

@@ -56,10 +56,10 @@ def stored(stage: BrokerStage, topic: str, queue_id: int = 0) -> list[StoredMess
         (send_ext("T"), OK),
         (send_ext("T", queue_id=1), OK),
         (send_ext("T", queue_id=-1), OK),  # the broker chooses
-        (send_ext("T", queue_id=2), REFUSED),
+        (send_ext("T", queue_id=2), ResponseCode.INVALID_PARAMETER),
         (send_ext("New"), OK),
         (send_ext("New", c="no template"), ResponseCode.TOPIC_NOT_EXIST),
-        (send_ext("bad name"), ILLEGAL),
+        (send_ext("bad name"), ResponseCode.INVALID_PARAMETER),
         (send_ext("R"), DENIED),
         (send_ext("SCHEDULE_TOPIC_XXXX"), DENIED),
         (send_ext("MQTT_SESSION"), DENIED),
@@ -69,7 +69,9 @@ def stored(stage: BrokerStage, topic: str, queue_id: int = 0) -> list[StoredMess
         (send_ext("rmq_sys_motelog_timer"), DENIED),
         (send_ext("%DLQ%G"), ResponseCode.TOPIC_NOT_EXIST),
         (send_ext("T", f=4), DENIED),  # transactional by sysFlag
-        (send_ext("T", properties=prop("TRAN_MSG", "true")), DENIED),
+        (send_ext("T", f=8, properties=prop("TRAN_MSG", "false")), DENIED),
+        (send_ext("T", properties=prop("TRAN_MSG", "true")), OK),
+        (send_ext("T", properties=prop("TRAN_MSG", "true") + prop("DELAY", "1")), ILLEGAL),
         (send_ext("T", properties="zero\0"), ILLEGAL),
         (send_ext("T", properties=prop("long", "x" * 40_000)), ILLEGAL),
         (send_ext("T", properties=prop("DELAY", "1")), OK),

@@ -6,6 +6,7 @@
 //   orderly  NAMESRV TOPIC GROUP COUNT TAGS
 //   sql      NAMESRV TOPIC GROUP COUNT FILTER    as consume; "refused" if the start fails
 //   later    NAMESRV TOPIC GROUP COUNT    sends with a delay level, consumes each twice
+//   transact NAMESRV TOPIC GROUP COUNT    half messages of each kind (Transactions)
 //   query    NAMESRV TOPIC GROUP COUNT    sends with keys, finds by key, time and both ids
 //   ask, answer, request                  see Requests
 //   mqadmin, keep, release                see Tools
@@ -58,6 +59,8 @@ public class JavaClient {
             send(args[1], args[2], args[3], count);
         } else if (args[0].equals("later")) {
             later(args[1], args[2], args[3], count);
+        } else if (args[0].equals("transact")) {
+            Transactions.run(args[1], args[2], args[3], count);
         } else if (args[0].equals("query")) {
             query(args[1], args[2], args[3], count);
         } else if (List.of("ask", "answer", "request").contains(args[0])) {

@@ -6,7 +6,7 @@ from datetime import datetime
 
 import pytest
 
-from motelog.bridge.unique_id import UniqueIds
+from motelog.core.unique_id import UniqueIds
 
 
 @pytest.mark.parametrize("address", [bytes([10, 0, 0, 1]), bytes(16)])

@@ -1,0 +1,310 @@
+"""Sending messages that count when a local transaction does: half messages and their ends.
+
+Owns: TransactionProducer, the answers to brokers that ask what became of a transaction. Must not
+touch: how a message is sent (bridge.producer), connections and routes (bridge.client).
+Spec: RocketMQ TransactionMQProducer, DefaultMQProducerImpl.sendMessageInTransaction.
+
+    send_half -> local transaction -> commit | rollback
+                        '-> neither: a broker asks ``check`` of any producer of the group
+
+An answer of UNKNOWN is not sent: the broker asks again by itself.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Final, Self, Unpack
+
+import trio
+
+from motelog.bridge.client import check
+from motelog.bridge.errors import ClientError, MessageRefusedError
+from motelog.bridge.producer import (
+    Producer,
+    ProducerOptions,
+    QueueChoice,
+    SendResult,
+    SendStatus,
+    check_arguments,
+)
+from motelog.core.addresses import format_address
+from motelog.core.errors import (
+    BrokerError,
+    MotelogError,
+    RecordError,
+    RemotingConnectionError,
+    RemotingError,
+)
+from motelog.core.limited_log import LimitedLog
+from motelog.core.message import (
+    PGROUP,
+    TRAN_MSG,
+    Message,
+    StoredMessage,
+    decode_offset_id,
+)
+from motelog.core.records.decode import decode_messages
+from motelog.core.remoting.frames import RemotingCommand, RequestCode
+
+logger = logging.getLogger(__name__)
+
+# Questions that wait for ``check``; a broker asks again about those beyond.
+QUESTIONS_MAX: Final = 2000
+CHECK_TASKS: Final = 4
+_FIND_AGAIN_S: Final = 5.0
+_PREPARED: Final = 0x4
+
+
+class TransactionState(IntEnum):
+    """What became of a local transaction; UNKNOWN: not decided yet, or nobody can tell now."""
+
+    UNKNOWN = 0
+    COMMIT = 8
+    ROLLBACK = 12
+
+
+@dataclass(frozen=True, slots=True)
+class HalfMessage:
+    """A message that a broker has stored and shows to nobody before its commit."""
+
+    topic: str
+    sent: SendResult
+    physical_offset: int
+
+    @property
+    def is_safe(self) -> bool:
+        """Whether it is stored as safely as its broker promises."""
+        return self.sent.status is SendStatus.OK
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionResult:
+    """How a transaction ended; with UNKNOWN the broker will ask."""
+
+    state: TransactionState
+    sent: SendResult
+
+
+#: Says what became of the local transaction that a message belongs to.
+Check = Callable[[StoredMessage], Awaitable[TransactionState]]
+#: Carries out the local transaction of a message.
+Execute = Callable[[Message], Awaitable[TransactionState]]
+
+
+class TransactionProducer(Producer):
+    """A producer whose messages may be bound to a local transaction.
+
+    ``check`` is asked about half messages that nobody has ended, also those of other producers of
+    the group and of an earlier process: it looks the transaction up where that is kept. It may be
+    asked twice about one. An exception counts as UNKNOWN. Brokers know this producer once it has
+    sent to them; ``topics`` are those whose brokers it tells of itself at once. Otherwise it is a
+    Producer.
+    """
+
+    def __init__(
+        self,
+        check: Check,
+        *,
+        topics: Iterable[str] = (),
+        check_tasks: int = CHECK_TASKS,
+        **options: Unpack[ProducerOptions],
+    ) -> None:
+        super().__init__(**options)
+        self._check = check
+        self._check_tasks = check_tasks
+        self._topics = tuple(topics)
+        self._ask, self._asked = trio.open_memory_channel[RemotingCommand](QUESTIONS_MAX)
+        self._faults = LimitedLog(logger)
+
+    async def __aenter__(self) -> Self:
+        await super().__aenter__()
+        for topic in self._topics:
+            self._client.start_soon(self._find_brokers, topic)
+        for _ in range(self._check_tasks):
+            self._client.start_soon(self._answer_questions)
+        return self
+
+    async def send_in_transaction(
+        self,
+        message: Message,
+        execute: Execute,
+        *,
+        queue: QueueChoice = None,
+        hash_key: str | None = None,
+        timeout_s: float | None = None,
+    ) -> TransactionResult:
+        """Store a half message, await ``execute(message)`` and end it as that says.
+
+        What ``execute`` raises goes on to the caller, and the broker will ask: whether its
+        transaction took place may not be known. ``execute`` is not called, and the message rolled
+        back, when the broker has stored it less safely than it should. If the end does not reach
+        the broker, a log line says so and the broker will ask. Errors of the half message are those
+        of ``send``; BrokerError when the end is refused.
+        """
+        half = await self.send_half(message, queue=queue, hash_key=hash_key, timeout_s=timeout_s)
+        state = TransactionState.ROLLBACK
+        if half.is_safe:
+            state = TransactionState(await execute(message))
+        return await self.finish(half, state)
+
+    async def send_half(
+        self,
+        message: Message,
+        *,
+        queue: QueueChoice = None,
+        hash_key: str | None = None,
+        timeout_s: float | None = None,
+    ) -> HalfMessage:
+        """Return once a broker has stored ``message``, to be seen after ``commit``.
+
+        Arguments and errors are those of ``send``; it cannot be delayed.
+        """
+        check_arguments((message,), queue, hash_key)
+        named = {TRAN_MSG: "true", PGROUP: self.group}
+        message_id, command = await self._command(message, 0, named=named, flags=_PREPARED)
+        sent = await self._send(message.topic, message_id, command, queue, hash_key, timeout_s)
+        try:
+            _, physical_offset = decode_offset_id(sent.offset_id)
+        except ValueError as exc:
+            raise MessageRefusedError(f"the broker's answer names no place: {exc}") from exc
+        return HalfMessage(message.topic, sent, physical_offset)
+
+    async def commit(self, half: HalfMessage) -> None:
+        """Return once the broker has stored the message for its consumers.
+
+        Raises BrokerError if it refuses, for example since the transaction is over, and
+        RemotingError if the answer did not come: the broker will ask. Our broker takes a second
+        commit as the first one; RocketMQ's stores the message twice.
+        """
+        await self._end(half, TransactionState.COMMIT)
+
+    async def rollback(self, half: HalfMessage) -> None:
+        """Return once the broker has dropped the message; errors as ``commit``."""
+        await self._end(half, TransactionState.ROLLBACK)
+
+    async def finish(self, half: HalfMessage, state: TransactionState) -> TransactionResult:
+        """End a half message as its local transaction did, as ``send_in_transaction`` does it.
+
+        BrokerError if the broker refuses; if the end does not reach it, a log line says so, and the
+        broker will ask.
+        """
+        try:
+            await self._end(half, state)
+        except RemotingError as exc:
+            self._warn_open(half.sent.message_id, exc)
+        return TransactionResult(state, half.sent)
+
+    async def _end(self, half: HalfMessage, state: TransactionState) -> None:
+        route = await self._route(half.topic)
+        broker_name = half.sent.queue.broker_name
+        address = route.address(broker_name)
+        if address is None:
+            raise RemotingConnectionError(f"broker {broker_name!r} has no master")
+        ext = {
+            "topic": half.topic,
+            "tranStateTableOffset": str(half.sent.queue_offset),
+            "commitLogOffset": str(half.physical_offset),
+            "msgId": half.sent.message_id,
+            "transactionId": half.sent.message_id,
+            "bname": broker_name,
+        }
+        await self._send_end(address, ext, state, is_asked=False)
+
+    async def _send_end(
+        self, address: str, ext: dict[str, str], state: TransactionState, *, is_asked: bool
+    ) -> None:
+        if state is TransactionState.UNKNOWN:
+            return
+        ended = {
+            "producerGroup": self.group,
+            "commitOrRollback": str(int(state)),
+            "fromTransactionCheck": str(is_asked).lower(),
+        }
+        command = RemotingCommand(RequestCode.END_TRANSACTION, ext=ext | ended)
+        check(await self._client.request(address, command, timeout_s=self._timeout_s))
+
+    # -- questions of brokers --------------------------------------------------------------
+
+    def _answer(self, command: RemotingCommand) -> RemotingCommand | None:
+        if command.code != RequestCode.CHECK_TRANSACTION_STATE:
+            return super()._answer(command)
+        try:
+            self._ask.send_nowait(command)
+        except trio.WouldBlock:
+            self._faults.warning(
+                "more questions about transactions have come than are answered; the broker asks"
+                " again group=%s waiting=%d", self.group, QUESTIONS_MAX,
+            )  # fmt: skip
+        return None
+
+    async def _answer_questions(self) -> None:
+        while True:
+            question = await self._asked.receive()
+            try:
+                (message,) = decode_messages(question.body)
+            except (RecordError, ValueError) as exc:
+                self._faults.warning("a broker's question cannot be read error=%s", exc)
+                continue
+            await self._answer_one(question, message)
+
+    async def _answer_one(self, question: RemotingCommand, message: StoredMessage) -> None:
+        try:
+            state = TransactionState(await self._check(message))
+        except Exception:
+            self._faults.fault(
+                "the check of a transaction failed; the broker asks again group=%s message_id=%s",
+                self.group,
+                message.message_id,
+            )
+            return
+        ext = {
+            "topic": message.topic,
+            "tranStateTableOffset": question.ext.get("tranStateTableOffset", ""),
+            "commitLogOffset": question.ext.get("commitLogOffset", ""),
+            "msgId": message.message_id,
+            "transactionId": message.message_id,
+            "bname": question.ext.get("bname", ""),
+        }
+        try:
+            address = await self._asker(message, ext["bname"])
+            await self._send_end(address, ext, state, is_asked=True)
+        except (RemotingError, BrokerError, ClientError) as exc:
+            self._warn_open(message.message_id, exc)
+
+    async def _asker(self, message: StoredMessage, broker_name: str) -> str:
+        """Return the address of the broker that asks; before 5.0 it does not say its name.
+
+        Then it is where the message says that it was stored.
+        """
+        if broker_name:
+            route = await self._client.route(message.topic, for_sending=True)
+            address = route.address(broker_name)
+            if address is not None:
+                return address
+        return format_address(*message.store_host)
+
+    def _warn_open(self, message_id: str, exc: MotelogError) -> None:
+        self._faults.warning(
+            "the end of a transaction did not reach its broker, which will ask group=%s"
+            " message_id=%s error=%s",
+            self.group,
+            message_id,
+            exc,
+        )
+
+    async def _find_brokers(self, topic: str) -> None:
+        """Have the brokers of ``topic`` get heartbeats, so that they can ask."""
+        while True:
+            try:
+                await self._client.route(topic, for_sending=True)
+            except MotelogError as exc:
+                self._faults.warning(
+                    "the brokers of a topic are not known yet and cannot ask about transactions;"
+                    " it is tried again topic=%s error=%s", topic, exc,
+                )  # fmt: skip
+                await trio.sleep(_FIND_AGAIN_S)
+            else:
+                return
