@@ -26,7 +26,7 @@ from motelog.gateway.log.log_port import Ticket
 from motelog.gateway.metrics import GatewayMetrics
 from motelog.gateway.mqtt.packet_types import PacketType
 from motelog.gateway.sessions.connection import Connection
-from motelog.gateway.sessions.groups import Receiver
+from motelog.gateway.sessions.groups import Stored
 from motelog.gateway.sessions.inflight import flight_of, read_flight
 from motelog.gateway.sessions.session import Session
 from motelog.gateway.sessions.subscriptions import (
@@ -83,7 +83,7 @@ class Sender:
         self._output_bytes_high = output_bytes_high
         #: Receivers that outlive their connection and have changed since the last tick -> what the
         #: last tick said of them, None if it said nothing.
-        self.changed: dict[Receiver, Progress | None] = {}
+        self.changed: dict[Stored, Progress | None] = {}
         #: What sessions take of the slice that is being served.
         self._batches: dict[Session, Batch] = {}
         self._held: list[Held] = []
@@ -335,7 +335,7 @@ class Sender:
         packet = bytes((PacketType.PUBREL << 4 | 2, 2)) + packet_id.to_bytes(2, "big")
         connection.output.send(connection.number, packet)
 
-    def note_change(self, receiver: Receiver) -> None:
+    def note_change(self, receiver: Stored) -> None:
         """Have the next tick tell how far delivery to this receiver has got."""
         if receiver not in self.changed:
             self.changed[receiver] = None

@@ -144,6 +144,14 @@ class SessionJournal:
         self._owe(session, lagging)
         return self._append_session(session, None, claim)
 
+    def save_all(self, sessions: Iterable[tuple[StoredSession, Iterable[str]]]) -> Ticket:
+        """Append several states at once, in this order; each with its ``lagging``."""
+        records = self._collected()
+        for session, lagging in sessions:
+            self._owe(session, lagging)
+            records.append(SessionRecord(*self._head(), session))
+        return self._append(records)
+
     def _owe(self, session: StoredSession, lagging: Iterable[str]) -> None:
         """Have the next tick tell what a whole record that is appended now does not."""
         if session.left_ms is None:
@@ -418,16 +426,11 @@ class SessionJournal:
                 return True
         return False
 
-    def begin_of(self, topic_filter: str) -> dict[str, int]:
-        """Return where a shared subscription begins that is not stored, as its members know it."""
-        begin: dict[str, int] = {}
-        for client_id in self._rows.subscribers(topic_filter):
-            session = self.load(client_id)
-            for one in () if session is None else session.filters:
-                if one.topic_filter == topic_filter:
-                    for queue, at in one.since.items():
-                        begin[queue] = min(at, begin.get(queue, at))
-        return begin
+    def begins_of(self, topic_filter: str) -> list[dict[str, int]]:
+        """Return where each member of a shared subscription knows that it begins."""
+        sessions = map(self.load, self._rows.subscribers(topic_filter))
+        filters = chain.from_iterable(one.filters for one in sessions if one is not None)
+        return [one.since for one in filters if one.topic_filter == topic_filter]
 
     def named(self, prefix: str, after: str, limit: int) -> list[str]:
         """Return client identifiers that begin with ``prefix``, behind ``after``, in order.
@@ -523,9 +526,18 @@ class SessionJournal:
 
     # --- other gateways ------------------------------------------------------------------
 
-    def is_wanted(self, client_id: str) -> bool:
-        """Whether some gateway holds or claims what is stored as ``client_id``; ViewError."""
-        return self.is_elsewhere(client_id) or self._rows.is_claimed(client_id)
+    def is_wanted_elsewhere(self, client_id: str) -> bool:
+        """Whether another gateway has claimed a client identifier; ViewError."""
+        return any(key != self._run for key in self._rows.claimants(client_id))
+
+    def place_among(self, client_id: str) -> tuple[int, int] | None:
+        """Return (which, of how many) this run is of those that have claimed ``client_id``.
+
+        In the order of their claims; None if it has not. ViewError.
+        """
+        self._check()
+        runs = self._rows.claimants(client_id)
+        return (runs.index(self._run), len(runs)) if self._run in runs else None
 
     def has_grown(self, queues: Sequence[QueueHandle]) -> bool:
         """Whether the queue of sessions is among these, as the log names queues for reading."""
@@ -611,6 +623,10 @@ class SessionJournal:
     def is_elsewhere(self, client_id: str) -> bool:
         """Whether a client with a stored session is connected to another gateway; ViewError."""
         return self._rows.is_held(client_id, self._run)
+
+    def is_here(self, client_id: str) -> bool:
+        """Whether this run holds what is stored as ``client_id``, as the log has it; ViewError."""
+        return self._rows.holder(client_id)[1] == self._run
 
     def release(self, heard: ClaimHeard) -> None:
         """Have another gateway go on, for which we seem to hold a session whose client has gone.
