@@ -85,7 +85,11 @@ def assemble(
         topic_queue_count=config.topic_queue_count,
         topic_bytes_max=config.topic_bytes_max,
     )
-    limits = {"count_max": config.retained_count_max, "bytes_max": config.retained_bytes_max}
+    limits = {
+        "count_max": config.retained_count_max,
+        "client_count_max": config.retained_client_count_max,
+        "bytes_max": config.retained_bytes_max,
+    }
     # Each has its own: a will may be published in the middle of a turn.
     wills = Wills(log, routes, Retaining(retained, **limits), metrics, clock=clock)
 
