@@ -116,6 +116,7 @@ def assemble(
         retained,
         metrics,
         after=answers.after,
+        disconnect=disconnect,
         quota=Quota(config.session_messages_max, config.session_age_max_s * 1000),
         output_bytes_high=config.output_bytes_high,
         clock=clock,

@@ -38,7 +38,7 @@ from motelog.gateway.deliver.outgoing import (
 from motelog.gateway.deliver.plans import Plan, Plans
 from motelog.gateway.deliver.replay import QUEUE_NAME as RETAINED_QUEUE
 from motelog.gateway.deliver.replay import Replays
-from motelog.gateway.deliver.sender import After, Sender
+from motelog.gateway.deliver.sender import After, Disconnect, Sender
 from motelog.gateway.deliver.shares import Flights, Shares
 from motelog.gateway.deliver.sys_topics import SysTopics
 from motelog.gateway.deliver.watched import WatchedQueue, WatchedQueues, count_lost
@@ -76,6 +76,7 @@ class Delivery:
         metrics: GatewayMetrics,
         *,
         after: After,
+        disconnect: Disconnect,
         quota: Quota,
         output_bytes_high: int,
         clock: Clock,
@@ -87,7 +88,12 @@ class Delivery:
         self._queues = WatchedQueues(log, mapping, may_go_on=self._tail_known)
         self._plans = Plans(subscriptions, metrics)
         self._sender = Sender(
-            self._queues, journal, metrics, after=after, output_bytes_high=output_bytes_high
+            self._queues,
+            journal,
+            metrics,
+            after=after,
+            disconnect=disconnect,
+            output_bytes_high=output_bytes_high,
         )
         self._retained = retained
         self._journal = journal
