@@ -335,7 +335,8 @@ class Clients:
         """
         self.check_life()
         self._delivery.keep_to_quota()
-        self._journal.tick(self._delivery.positions(), self._delivery.progress())
+        delivery = self._delivery
+        self._journal.tick(delivery.positions(), delivery.progress(), delivery.take_left())
         self._delivery.sys_topics.tick()
         self._shared.tick()
         self._claims.tick()

@@ -395,6 +395,11 @@ class Delivery:
         queues = self._queues.by_handle.values()
         return {queue.name: queue.next_offset for queue in queues if queue.is_known}
 
+    def take_left(self) -> set[str]:
+        """Return the queues that nobody needed for a moment since the last call."""
+        left, self._queues.left = self._queues.left, set()
+        return left
+
     def progress(self) -> list[Progress]:
         """Return what has changed since the last call, of sessions not at the live positions."""
         changed = self._sender.changed

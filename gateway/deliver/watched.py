@@ -83,6 +83,8 @@ class WatchedQueues:
         self.places: list[tuple[QueueHandle, str]] = []
         #: Number -> the part of shared subscriptions that the queue belongs to.
         self.parts: list[int] = []
+        #: Names of queues that have been left since somebody took them from here.
+        self.left: set[str] = set()
         self._numbers: dict[str, int] = {}
         #: Queue topic -> bucket or ALL -> how many subscriptions want it. Below: how many may match
         #: any topic.
@@ -230,7 +232,9 @@ class WatchedQueues:
     def _unwatch(self, topic: str) -> None:
         """Stop reading the queues of ``topic`` that are not needed any more."""
         for handle in set(self._queues_of(topic)[0]).difference(self._wanted_of(topic)):
-            self.by_handle.pop(handle, None)
+            queue = self.by_handle.pop(handle, None)
+            if queue is not None:
+                self.left.add(queue.name)
             self._needed.clear()
 
     def _wanted_of(self, topic: str) -> Sequence[QueueHandle]:

@@ -116,11 +116,12 @@ class SessionJournal:
         # Not read back: the changes of each client, who has some by the record's number, positions.
         self._written: dict[str, deque[_Written]] = {}
         self._writers: deque[tuple[int, tuple[str, ...]]] = deque()
-        self._moves: deque[tuple[int, Ticket, Mapping[str, int]]] = deque()
+        self._moves: deque[tuple[Ticket, TickRecord]] = deque()
         # Ticks: what the log has been told, what it still has to be, what the last one has told.
         self._told: dict[str, int] = {}
         self._owed: dict[str, Progress] = {}
-        self._tick: tuple[Ticket, dict[str, Progress]] = (SETTLED, {})
+        self._left: set[str] = set()
+        self._tick: tuple[Ticket, dict[str, Progress], set[str]] = (SETTLED, {}, set())
         self._appended_ms = self._clock.monotonic_ms()
         self._has_saved = False
         # Other runs: the number of the last record, and our ticks since it was that.
@@ -215,8 +216,16 @@ class SessionJournal:
             self._append(self._collected())
         return self._marked
 
-    def tick(self, positions: Mapping[str, int], progress: Sequence[Progress]) -> Ticket:
+    def tick(
+        self,
+        positions: Mapping[str, int],
+        progress: Sequence[Progress],
+        left: Iterable[str] = (),
+    ) -> Ticket:
         """Append how far delivery has got: live positions, and who is not at them.
+
+        ``left`` are queues that nobody needed for a moment since the last call. Whoever needs one
+        of them now may have been saved when its tail was not known.
 
         ``progress`` has an entry for each session whose cursors behind the live positions, or whose
         flights, are others than at the last tick that had one for it. Without an entry, a session
@@ -231,7 +240,8 @@ class SessionJournal:
         owed = self._owed
         for entry in progress:
             owed[entry.client_id] = entry
-        ticket, told = self._tick
+        self._left.update(left)
+        ticket, told, told_left = self._tick
         if not ticket.is_settled:
             self._silent.clear()
             return ticket
@@ -239,22 +249,25 @@ class SessionJournal:
             for client_id, entry in told.items():
                 owed.setdefault(client_id, entry)
             self._told.clear()
+            self._left |= told_left
+        for queue in self._left:
+            self._told.pop(queue, None)
         moved = {queue: at for queue, at in positions.items() if self._told.get(queue) != at}
         silence_ms = self._clock.monotonic_ms() - self._appended_ms
         is_silent = self._has_saved and silence_ms >= SILENCE_MS_MAX
-        if not (moved or owed or is_silent or self.others_live):
-            self._tick = (SETTLED, {})
+        if not (moved or owed or self._left or is_silent or self.others_live):
+            self._tick = (SETTLED, {}, set())
             return SETTLED
         self._end_silent()
         # The positions come last: without the entries they would tell too much.
         records: list[Record] = self._collected()
         records += [TickRecord(*self._head(), {}, part) for part in _parts(list(owed.values()))]
-        records.append(TickRecord(*self._head(), moved, (), self._heard))
+        records.append(TickRecord(*self._head(), moved, (), self._heard, tuple(sorted(self._left))))
         ticket = self._append(records)
         self._last_tick = self._number
         self._told.update(moved)
-        self._tick = (ticket, owed)
-        self._owed = {}
+        self._tick = (ticket, owed, self._left)
+        self._owed, self._left = {}, set()
         return ticket
 
     def _end_silent(self) -> None:
@@ -319,8 +332,8 @@ class SessionJournal:
                 changes = ((mark.client_id, mark) for mark in record.marks)
             case TickRecord():
                 changes = ((entry.client_id, entry) for entry in record.progress)
-                if record.positions:
-                    self._moves.append((record.number, ticket, record.positions))
+                if record.positions or record.left:
+                    self._moves.append((ticket, record))
         written = self._written
         names = []
         for client_id, change in changes:
@@ -375,9 +388,9 @@ class SessionJournal:
         positions = run.positions if run is not None else {}
         if self._moves:
             positions = positions.copy()
-            for number, ticket, moved in self._moves:
-                if number < before and ticket.error is None:
-                    move(positions, moved, _NOT_READ + number)
+            for ticket, tick in self._moves:
+                if tick.number < before and ticket.error is None:
+                    move(positions, tick.left, tick.positions, _NOT_READ + tick.number)
         return positions
 
     def due(self, now_ms: int, limit: int) -> list[StoredSession]:
@@ -521,7 +534,7 @@ class SessionJournal:
                     changes.popleft()
                 if changes is not None and not changes:
                     del written[client_id]
-        while self._moves and self._moves[0][0] <= last:
+        while self._moves and self._moves[0][1].number <= last:
             self._moves.popleft()
 
     # --- other gateways ------------------------------------------------------------------

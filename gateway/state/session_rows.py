@@ -254,7 +254,7 @@ class SessionRows:
                 return len(record.marks)
             case TickRecord():
                 run.heard = max(run.heard, record.heard)
-                self._move(run, record.positions, read.queue_offset)
+                self._move(run, record, read.queue_offset)
                 for entry in record.progress:
                     state = self._current(entry.client_id)
                     if state is not None and state.run == record.run:
@@ -453,8 +453,14 @@ class SessionRows:
         if client_id in self.awaited:
             self.heard.append(client_id)
 
-    def _move(self, run: Run, told: Mapping[str, int], at: int) -> None:
-        move(run.positions, told, at)
+    def _move(self, run: Run, record: TickRecord, at: int) -> None:
+        told = record.positions
+        move(run.positions, record.left, told, at)
+        for queue in record.left:
+            self._view.execute(
+                "DELETE FROM positions WHERE run = ? AND queue = ?",
+                (run.number, self._queue_id(queue)),
+            )
         self._view.execute_many(
             "INSERT OR REPLACE INTO positions VALUES (?, ?, ?, ?, ?)",
             [(run.number, self._queue_id(queue), *run.positions[queue]) for queue in told],

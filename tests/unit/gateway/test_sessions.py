@@ -631,6 +631,35 @@ def test_qos_2_message_whose_mark_is_refused_is_not_overtaken() -> None:
     assert [payload for _, _, payload in got(stage, 3)] == [b"a", b"b"]
 
 
+@pytest.mark.parametrize("ticks", [False, True])
+def test_queue_that_was_left_and_is_wanted_again_is_not_read_again_after_a_crash(
+    ticks: bool,
+) -> None:
+    stage = Stage()
+    publish(stage, b"before")
+    connect(stage, 1, "first", properties=NO_PROPERTIES)
+    subscribe(stage, 1, "t/#")
+    stage.clients.tick()  # tells where the queue is
+    lose(stage, 1)
+    if ticks:
+        stage.clients.tick()
+    stage.log.knows_tails = False
+    connect(stage, 2)
+    subscribe(stage, 2, "t/#", qos=2)
+    stage.log.tell_tails()
+    publish(stage, b"a", qos=2)
+    settle(stage)
+    assert [payload for _, _, payload in got(stage, 2)] == [b"a"]
+    ack(stage, 2, 0x50, 1)
+    ack(stage, 2, 0x70, 1)
+    stage.clients.tick()
+    stage.log.knows_tails = True
+    stage = restart(stage)
+    connect(stage, 2)
+    settle(stage)
+    assert [payload for _, _, payload in got(stage, 2)] == []
+
+
 def test_client_that_refuses_a_qos_2_message_is_not_sent_it_again() -> None:
     stage = Stage()
     connect(stage, 1)
