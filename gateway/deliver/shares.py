@@ -20,11 +20,11 @@ from motelog.core.clock import Clock
 from motelog.core.records.decode import decode_brief
 from motelog.gateway.deliver.handing import Handing, Matched
 from motelog.gateway.deliver.outgoing import TOPIC_PROPERTY, native_topic_name
-from motelog.gateway.deliver.reads import Reads
 from motelog.gateway.deliver.sender import Sender
 from motelog.gateway.deliver.watched import WatchedQueue, WatchedQueues, count_lost
 from motelog.gateway.errors import MalformedPacketError, TopicNameError
 from motelog.gateway.log.log_port import LogPort, LogRead, QueueHandle
+from motelog.gateway.log.reads import Reads
 from motelog.gateway.metrics import GatewayMetrics
 from motelog.gateway.mqtt.topics import check_topic_name, matches
 from motelog.gateway.sessions.groups import PARTS, Group, Part, part_number
