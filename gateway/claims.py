@@ -293,10 +293,20 @@ class Claims:
         for claim in late:
             if not self._is_wanted(claim):
                 continue
-            if claim.kind.may_wait and claim.at >= 0:
-                # Looked at again, as a view made anew tells nothing.
-                self._wait_anew(claim)
-                self._ready[claim.client_id] = None
-            else:
+            if not (claim.kind.may_wait and claim.at >= 0):
                 self._end(claim, "another gateway has not handed it over in time")
+            elif self._is_gone(claim):
+                self._end(claim, "the log has deleted the record of the claim")
+            else:
+                self._wait_anew(claim)
         self.commit()
+
+    def _is_gone(self, claim: Claim) -> bool:
+        """Whether the view does not have a claim: its record was deleted before a view made anew.
+
+        Whoever waits for ever has to look, as nothing tells of it.
+        """
+        try:
+            return self._journal.place_among(claim.client_id) is None
+        except ViewError:
+            return False

@@ -409,10 +409,14 @@ def test_gateway_that_was_taken_for_lost_stands_by_when_it_goes_on() -> None:
     assert take(fleet, "a", 3) == [b"three"]
 
 
-def test_group_that_stands_by_is_found_again_when_the_view_is_made_anew() -> None:
+@pytest.mark.parametrize("is_deleted", [False, True])
+def test_group_that_stands_by_is_found_again_when_the_view_is_made_anew(is_deleted: bool) -> None:
     fleet = Fleet("a", "b")
     member(fleet, "a", 1)
     member(fleet, "b", 2)
+    if is_deleted:  # by retention, with the claims
+        key = MQTT_SESSION_TOPIC, 0
+        fleet.log.begin_offsets[key] = len(fleet.log.records[key])
     fleet["b"].view.rebuild("for the test")
     publish(fleet, "a", b"one")
     fleet.lose("a", 1)
