@@ -85,7 +85,11 @@ def assemble(
         topic_queue_count=config.topic_queue_count,
         topic_bytes_max=config.topic_bytes_max,
     )
-    limits = {"count_max": config.retained_count_max, "bytes_max": config.retained_bytes_max}
+    limits = {
+        "count_max": config.retained_count_max,
+        "client_count_max": config.retained_client_count_max,
+        "bytes_max": config.retained_bytes_max,
+    }
     # Each has its own: a will may be published in the middle of a turn.
     wills = Wills(log, routes, Retaining(retained, **limits), metrics, clock=clock)
 
@@ -112,6 +116,7 @@ def assemble(
         retained,
         metrics,
         after=answers.after,
+        disconnect=disconnect,
         quota=Quota(config.session_messages_max, config.session_age_max_s * 1000),
         output_bytes_high=config.output_bytes_high,
         clock=clock,

@@ -44,12 +44,20 @@ class ClaimKind(Enum):
     """To end its session, wherever its client is connected."""
     AWAY = auto()
     """To do what is due of its session while that is away."""
-    GROUP = auto()
-    """To hand out the messages of a shared subscription, whenever nobody else does."""
+    PART = auto()
+    """To hand out a part of a shared subscription, whenever nobody else does."""
+    MEMBERS = auto()
+    """To say that a shared subscription has members here. It stands until it is dropped; ``go_on``
+    is called whenever others may have claimed the same, or given it up."""
 
     @property
     def is_connect(self) -> bool:
         return self in (ClaimKind.LASTING, ClaimKind.PASSING)
+
+    @property
+    def may_wait(self) -> bool:
+        """Whether it may wait for ever, as it takes nothing from anybody who uses it."""
+        return self in (ClaimKind.PART, ClaimKind.MEMBERS)
 
 
 class Claim:
@@ -89,7 +97,7 @@ class Claim:
         self.number = 0
         self.at = -1
         self.is_open = True
-        #: Whether the turn of a group has come, which may have waited for long.
+        #: Whether the turn of a part has come, which may have waited for long.
         self.is_due = False
 
 
@@ -177,7 +185,7 @@ class Claims:
             number, ticket = self._journal.claim(
                 [c.client_id for c in new if c.kind in (ClaimKind.LASTING, ClaimKind.TO_END)],
                 [c.client_id for c in new if c.kind is ClaimKind.PASSING],
-                [c.client_id for c in new if c.kind in (ClaimKind.AWAY, ClaimKind.GROUP)],
+                [c.client_id for c in new if c.kind is ClaimKind.AWAY or c.kind.may_wait],
                 given_up,
             )
             for claim in new:
@@ -226,6 +234,8 @@ class Claims:
                 self._ready[client_id] = None
         elif claim.at >= 0 and heard.takes and claim.kind.is_connect:
             self._end(claim, None)
+        elif claim.at >= 0 and claim.kind is ClaimKind.MEMBERS:
+            self._ready[client_id] = None
 
     def go_on(self, limit: int) -> bool:
         """Have up to ``limit`` claims go on whose turn it is; return whether there may be more."""
@@ -236,6 +246,9 @@ class Claims:
                 continue  # ended by what an earlier one has done
             del self._ready[client_id]
             claim = self._wanted[client_id]
+            if claim.kind is ClaimKind.MEMBERS:
+                claim.go_on(claim.number)
+                continue
             try:
                 is_its_turn = self._journal.may_have(client_id, claim.at)
                 is_elsewhere = not is_its_turn and self._journal.is_elsewhere(client_id)
@@ -254,7 +267,7 @@ class Claims:
         return bool(self._ready)
 
     def _is_early(self, claim: Claim) -> bool:
-        if claim.kind is ClaimKind.GROUP:
+        if claim.kind is ClaimKind.PART:
             if not claim.is_due:
                 claim.is_due = True
                 self._wait_anew(claim)
@@ -280,10 +293,20 @@ class Claims:
         for claim in late:
             if not self._is_wanted(claim):
                 continue
-            if claim.kind is ClaimKind.GROUP and claim.at >= 0:
-                # It may wait for ever. Looked at again, as a view made anew tells nothing.
-                self._wait_anew(claim)
-                self._ready[claim.client_id] = None
-            else:
+            if not (claim.kind.may_wait and claim.at >= 0):
                 self._end(claim, "another gateway has not handed it over in time")
+            elif self._is_gone(claim):
+                self._end(claim, "the log has deleted the record of the claim")
+            else:
+                self._wait_anew(claim)
         self.commit()
+
+    def _is_gone(self, claim: Claim) -> bool:
+        """Whether the view does not have a claim: its record was deleted before a view made anew.
+
+        Whoever waits for ever has to look, as nothing tells of it.
+        """
+        try:
+            return self._journal.place_among(claim.client_id) is None
+        except ViewError:
+            return False

@@ -335,7 +335,8 @@ class Clients:
         """
         self.check_life()
         self._delivery.keep_to_quota()
-        self._journal.tick(self._delivery.positions(), self._delivery.progress())
+        delivery = self._delivery
+        self._journal.tick(delivery.positions(), delivery.progress(), delivery.take_left())
         self._delivery.sys_topics.tick()
         self._shared.tick()
         self._claims.tick()
@@ -517,6 +518,8 @@ class Clients:
 
     def describe(self, client_id: str) -> StoredSession | None:
         """Return all of a session, connected or away, as the log keeps it; ViewError."""
+        if is_shared(client_id):
+            return self._shared.describe(client_id)
         session = self._by_client_id.get(client_id)
         return self._journal.load(client_id) if session is None else self._stored(session)
 
@@ -539,13 +542,14 @@ class Clients:
 
     def _end_stored(self, client_id: str, then: Callable[[MotelogError | None], None]) -> bool:
         """End a session that is not connected here; another gateway may have to give it up."""
-        stored = self._journal.load(client_id)
+        stored = self.describe(client_id)
         if stored is None:
             return False
         if not self._journal.others_live or is_shared(client_id):
             if stored.left_ms is None:
                 raise SessionInUseError(client_id)
-            self._answer_after(self._discard(stored), then)
+            ticket = self._shared.end(client_id) if is_shared(client_id) else self._discard(stored)
+            self._answer_after(ticket, then)
             return True
 
         def in_turn(claim: int) -> None:

@@ -157,6 +157,10 @@ class GatewayConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     retained_count_max: PositiveInt = 1_000_000
     """Retained messages of all clients together."""
 
+    retained_client_count_max: PositiveInt = 100_000
+    """Retained messages that one client has published: room for a bridge, and not for all. Whoever
+    replaces a message of another client has it then."""
+
     retained_bytes_max: PositiveInt = 1_073_741_824
     """Bytes of their topic names, payloads and properties: they are in the view as well as in the
     log."""

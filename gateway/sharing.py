@@ -1,7 +1,7 @@
 """The life of groups: who joins and leaves a shared subscription, and when a group ends.
 
-Owns: the groups that have a member connected, which of them this gateway holds, what the log is
-told of groups.
+Owns: the groups that have a member connected, which parts of them this gateway holds, what the log
+is told of groups.
 Must not touch: which member takes a message (``deliver``), what a client may ask for.
 Invariants: a group is in memory while a member is connected. It is stored, in the form of a session
 under its own name, from the first member on whose session outlives its connection; it ends with the
@@ -12,17 +12,27 @@ Spec: MQTT 5.0 section 4.8.2.
                 | the last connection of a member ends
     nobody's session is left: gone    else: one record, a row of the view -> join
 
-While other gateways live, one of them holds a group: it hands the messages out, to its members.
-Those with members too have claimed the group and stand by, each in its turn. A group that stands by
-lags from the first message for it on. When its turn has come it goes on where the holder has left
-it, or where it lags itself if nobody has held it.
+While other gateways live, those with members divide the parts of a group, each of which has some of
+its queues. A standing claim of the group's name says who has members; the order of these claims
+says whose each part is to be. Whoever holds a part that is to be another's lets go of it. Whose it
+is to be claims it, and goes on where it was left.
+
+    claims of the group     x, y                       x, y, z
+    part 0 1 2 3 4 5 6 7    x y x y x y x y            x y z x y z x y
+    part 2 at x             handed out ... left at 40
+    part 2 at z                                 claimed, goes on from 40
+
+A part that is not held stands by from the first message for it on: there it goes on if nobody has
+held it. A message in flight stays where it is when its part goes: another part that is held here
+tells of it, so nobody lets go of the last part with messages in flight.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
+from itertools import chain
 
 import msgspec
 
@@ -31,11 +41,19 @@ from motelog.core.errors import MotelogError
 from motelog.gateway.claims import ClaimKind, Claims
 from motelog.gateway.deliver.delivery import Delivery
 from motelog.gateway.errors import GatewayError
-from motelog.gateway.log.log_port import Ticket
+from motelog.gateway.log.log_port import SETTLED, Ticket
 from motelog.gateway.metrics import GatewayMetrics
 from motelog.gateway.mqtt.packet_types import ReasonCode
 from motelog.gateway.mqtt.topics import SHARED_PREFIX
-from motelog.gateway.sessions.groups import Group, Receiver
+from motelog.gateway.sessions.groups import (
+    PARTS,
+    Group,
+    Part,
+    Receiver,
+    group_name,
+    part_name,
+    part_number,
+)
 from motelog.gateway.sessions.session import Session
 from motelog.gateway.sessions.subscriptions import QOS_MASK, RETAIN_AS_PUBLISHED, SubscriptionTree
 from motelog.gateway.state.journal import SessionJournal
@@ -74,11 +92,16 @@ class SharedSubscriptions:
         self._after = after
         self._groups: dict[str, Group] = {}
         self._last_number = 0
-        #: Those that stand by and are not claimed.
-        self._unclaimed: dict[Group, None] = {}
+        #: Those of which others have not been told that they have members here.
+        self._untold: dict[Group, None] = {}
+        #: Those whose parts are looked at again by the next tick.
+        self._undivided: dict[Group, None] = {}
+        #: What was left and the log has refused, by its name.
+        self._unleft: dict[str, StoredSession] = {}
         journal.served_alone = self._store_alone
         #: Stored groups that may have lost their last member; at the start that can be any.
-        self._in_doubt = dict.fromkeys(journal.names(SHARED_PREFIX))
+        self._in_doubt: dict[str, None] = {}
+        self._doubt_all()
 
     # --- members -------------------------------------------------------------------------
 
@@ -96,21 +119,21 @@ class SharedSubscriptions:
         GatewayError if it cannot be found for the moment whether there is such a group.
         """
         group = self._groups.get(name)
-        was_stored = group is not None and group.is_stored
+        was_stored = group is not None and group.expiry_s > 0
         if group is None:
             group = self._begin(name, since)
         if session not in group:
             session.particulars.shares[name] = group
             self._metrics.subscriptions_now += 1
         group.join(session, options & _OPTIONS, identifier)
-        if group.is_stored and not was_stored:
+        if group.expiry_s and not was_stored:
             self._save(group)
         self._shares.go_on(group)
 
     def check(self, stored: StoredSession) -> None:
         """Raise ViewError if the groups of a session cannot be found, before it is resumed."""
         for one in stored.filters:
-            if is_shared(one.topic_filter):
+            if is_shared(one.topic_filter) and one.topic_filter not in self._groups:
                 self._find(one.topic_filter)
 
     def resume(self, session: Session, stored: StoredSession) -> StoredSession:
@@ -155,10 +178,40 @@ class SharedSubscriptions:
         found = []
         for name, group in session.shares.items():
             member = group[session]
-            # Until somebody has stored the group, its members know where it begins.
-            since = {} if group.is_held else self._shares.known_cursors(group)
+            # Until somebody has stored a part, the members know where it begins.
+            since: dict[str, int] = {}
+            for part in group.parts:
+                since |= {} if part.is_held else self._shares.begin(part)
             found.append(StoredFilter(name, member.options, member.identifier, since))
         return tuple(found)
+
+    def describe(self, name: str) -> StoredSession | None:
+        """Return a stored group as one session, or one part of it; ViewError."""
+        parts = self._stored_parts(name)
+        if not parts:
+            return None
+        cursors: dict[str, int] = {}
+        for part in parts:
+            cursors |= part.cursors
+        left = [part.left_ms for part in parts if part.left_ms is not None]
+        return msgspec.structs.replace(
+            parts[0],
+            client_id=name,
+            left_ms=max(left) if len(left) == len(parts) else None,
+            cursors=cursors,
+            inflight=tuple(chain.from_iterable(part.inflight for part in parts)),
+        )
+
+    def end(self, name: str) -> Ticket:
+        """End a stored group of which no member is connected; ViewError."""
+        ticket = SETTLED
+        for part in self._stored_parts(name):
+            ticket = self._journal.end(part.client_id)
+        return ticket
+
+    def _stored_parts(self, name: str) -> list[StoredSession]:
+        names = (name, *(part_name(name, number) for number in range(PARTS)))
+        return [stored for stored in map(self._journal.load, names) if stored is not None]
 
     # --- groups --------------------------------------------------------------------------
 
@@ -166,127 +219,233 @@ class SharedSubscriptions:
         """Put a group into memory: the one that is stored, or a new one."""
         self._last_number += 1
         group = Group(name, self._last_number)
-        group.is_held = not self._journal.others_live
+        is_alone = not self._journal.others_live
         try:
-            stored = self._find(name) if group.is_held else None
+            stored = self._find(name) if is_alone else {}
         except ViewError as exc:
             raise GatewayError(
                 f"stored groups cannot be found for the moment: {exc}",
                 reason_code=ReasonCode.SERVER_BUSY,
             ) from exc
-        if stored is None and since:
-            stored = StoredSession(name, 0, self._clock.now_ms(), cursors=dict(since))
-        if stored is None:
-            self._shares.subscribe(group)
-        else:
-            group.expiry_s = stored.expiry_s
-            self._shares.resume(group, stored)
+        if stored:
+            group.expiry_s = EXPIRY_NEVER
+        self._shares.subscribe(group)
+        for part in group.parts:
+            one = stored.get(part.number)
+            begin = _of_part(part, since or {})
+            if one is None and begin:
+                one = StoredSession(part.client_id, 0, None, cursors=begin)
+            if one is not None:
+                self._shares.resume(part, one)
+            if is_alone:
+                self._shares.hold(part)
         self._subscriptions.add(group.topic_filter, group, 0)
         self._delivery.replan(group.topic_filter)
         self._groups[name] = group
-        if not group.is_held:
-            self._unclaimed[group] = None
-            self._claim()
+        self._untold[group] = None
+        self._tell()
         return group
 
-    def _find(self, name: str) -> StoredSession | None:
-        """Return the stored group that still has a member."""
-        stored = self._journal.load(name)
-        if stored is None or self._journal.has_subscriber(name):
-            return stored
-        if self._journal.is_wanted(name):
-            return stored
-        self._journal.end(name)
-        return None
+    def _find(self, name: str) -> dict[int, StoredSession]:
+        """Return the parts of a stored group that still has a member."""
+        names = [part_name(name, number) for number in range(PARTS)]
+        loaded = [(number, self._journal.load(names[number])) for number in range(PARTS)]
+        found = {number: stored for number, stored in loaded if stored is not None}
+        if not found or self._journal.has_subscriber(name) or self._is_elsewhere(name):
+            return found
+        for number in found:
+            self._journal.end(names[number])
+        return {}
+
+    def _is_elsewhere(self, name: str) -> bool:
+        """Whether another gateway has members of a group, or a part of it."""
+        names = [part_name(name, number) for number in range(PARTS)]
+        return any(map(self._journal.is_elsewhere, names)) or any(
+            map(self._journal.is_wanted_elsewhere, (name, *names))
+        )
 
     def _end(self, group: Group) -> None:
         """Take a group out of memory, whose last connected member leaves."""
-        if group.is_stored:
-            self._journal.save(self._shares.stored(group, left_ms=self._clock.now_ms()))
+        left_ms = self._clock.now_ms()
+        for part in group.parts:
+            part.is_held |= part.is_taking
+        stored = [part for part in group.parts if part.is_stored]
+        if stored:
+            self._leave([self._shares.stored(part, left_ms=left_ms) for part in stored])
             self._in_doubt[group.name] = None
-        elif not group.is_held:
-            self._unclaimed.pop(group, None)
-            self._claims.drop(group.name)
+        self._untold.pop(group, None)
+        self._undivided.pop(group, None)
+        for part in group.parts:
+            self._claims.drop(part.client_id)
+        self._claims.drop(group.name)
         self._subscriptions.remove(group.topic_filter, group)
         self._delivery.replan(group.topic_filter)
         self._shares.unsubscribe(group)
         del self._groups[group.name]
 
-    def _save(self, group: Group, claim: int = 0) -> Ticket:
-        stored = self._shares.stored(group, left_ms=None)
-        return self._journal.save(stored, lagging=_lagging(group), claim=claim)
+    def _save(self, group: Group) -> None:
+        """Store a group that has not been: now a member's session outlives its connection."""
+        held = [part for part in group.parts if part.is_held]
+        if held:
+            self._journal.save_all([self._as_held(part) for part in held])
+
+    def _as_held(self, part: Part) -> tuple[StoredSession, list[str]]:
+        return self._shares.stored(part, left_ms=None), self._shares.lagging(part)
 
     # --- other gateways ------------------------------------------------------------------
 
     def _store_alone(self) -> list[tuple[StoredSession, list[str]]]:
         """Have the groups stored that are not: until now nobody else could serve them."""
-        held = [group for group in self._groups.values() if group.is_held]
-        alone = [group for group in held if self._journal.load(group.name) is None]
-        for group in alone:
-            group.expiry_s = EXPIRY_NEVER
-        return [(self._shares.stored(group, left_ms=None), _lagging(group)) for group in alone]
+        alone = []
+        for group in self._groups.values():
+            for part in group.parts:
+                if part.is_held and self._journal.load(part.client_id) is None:
+                    group.expiry_s = EXPIRY_NEVER
+                    alone.append(self._as_held(part))
+        return alone
 
     def run_ended(self) -> None:
         """Doubt all stored groups: those of a gateway that has died may have no member left."""
         with suppress(ViewError):
-            self._in_doubt.update(dict.fromkeys(self._journal.names(SHARED_PREFIX)))
+            self._doubt_all()
 
-    def _claim(self) -> None:
-        """Claim the groups that stand by, if it is known which of them others hold."""
-        if not self._journal.is_current:
+    def _doubt_all(self) -> None:
+        names = self._journal.names(SHARED_PREFIX)
+        self._in_doubt.update((group_name(name), None) for name in names)
+
+    def _tell(self) -> None:
+        """Claim the groups of which others do not know that they have members here."""
+        if not (self._journal.others_live and self._journal.is_current):
             return
-        for group in list(self._unclaimed):
-            del self._unclaimed[group]
+        for group in self._untold:
             self._claims.want(
                 group.name,
-                ClaimKind.GROUP,
-                go_on=partial(self._take, group),
-                lost=partial(self._stand_by, group),
+                ClaimKind.MEMBERS,
+                go_on=partial(self._divide, group),
+                lost=partial(self._not_told, group),
             )
+        self._untold.clear()
 
-    def _stand_by(self, group: Group, _: str | None = None) -> None:
-        """Have the next tick claim a group."""
-        group.is_held = False
+    def _not_told(self, group: Group, _: str | None) -> None:
         if self._groups.get(group.name) is group:
-            self._unclaimed[group] = None
+            self._untold[group] = None
 
-    def _take(self, group: Group, claim: int) -> None:
-        """Hand the messages of a group out from now on, as it is this gateway's turn."""
-        try:
-            stored = self._journal.load(group.name)
-            begin = self._journal.begin_of(group.name) if stored is None else {}
-        except ViewError:
-            self._claims.settle(group.name, claim)
-            self._stand_by(group)
+    def _divide(self, group: Group, _: int = 0) -> None:
+        """Claim the parts that are to be this gateway's, and let go of those that are not."""
+        self._undivided.pop(group, None)
+        if self._groups.get(group.name) is not group:
             return
-        own = self._shares.known_cursors(group)
-        if begin and own:
-            # Another member has had its SUBACK before, and nobody has served it.
-            cursors = {queue: min(at, begin.get(queue, 0)) for queue, at in own.items()}
-            stored = StoredSession(group.name, EXPIRY_NEVER, self._clock.now_ms(), cursors=cursors)
+        try:
+            place = self._journal.place_among(group.name)
+        except ViewError:
+            self._undivided[group] = None
+            return
+        if place is None:
+            return  # the claim has not been read back
+        which, count = place
+        surplus = []
+        for part in group.parts:
+            if part.number % count != which:
+                if part.is_held:
+                    surplus.append(part)
+                else:
+                    self._claims.drop(part.client_id)
+            elif not (part.is_held or part.is_taking or part.client_id in self._claims):
+                self._claims.want(
+                    part.client_id,
+                    ClaimKind.PART,
+                    go_on=partial(self._take, part),
+                    lost=partial(self._not_taken, part),
+                )
+        is_last = not any(part.is_held and part not in surplus for part in group.parts)
+        if surplus and is_last and self._shares.flights(group):
+            surplus.pop()
+            self._undivided[group] = None
+        if surplus:
+            self._let_go(group, surplus)
+
+    def _let_go(self, group: Group, parts: list[Part]) -> None:
+        """Have others go on with some parts; what is in flight of them stays here."""
+        left = [self._shares.stand_by(part) for part in parts]
+        kept = next((part for part in group.parts if part.is_held), None)
+        # Whoever reads that a part has been left reads before who tells of its flights.
+        states = [] if kept is None else [self._as_held(kept)]
+        self._leave(left, states)
+
+    def _leave(
+        self, left: list[StoredSession], kept: Sequence[tuple[StoredSession, list[str]]] = ()
+    ) -> None:
+        def appended(error: MotelogError | None) -> None:
+            if error is not None:
+                self._unleft.update((one.client_id, one) for one in left)
+
+        ticket = self._journal.save_all([*kept, *((one, ()) for one in left)])
+        self._after(ticket, appended)
+
+    def _not_taken(self, part: Part, _: str | None = None) -> None:
+        """Have the next tick look at a group again."""
+        if self._groups.get(part.group.name) is part.group:
+            self._undivided[part.group] = None
+
+    def _take(self, part: Part, claim: int) -> None:
+        """Hand a part out as soon as the log has it that this gateway does: it is its turn."""
+        group, name = part.group, part.client_id
+        try:
+            stored = self._journal.load(name)
+            begins = [] if stored else self._journal.begins_of(group.name)
+        except ViewError:
+            self._claims.settle(name, claim)
+            self._not_taken(part)
+            return
+        own = self._shares.begin(part)
+        begins = [begin for begin in (_of_part(part, one) for one in begins) if begin]
+        if begins and own:
+            # Other members have had their SUBACK before, and nobody has served them. A queue that
+            # one does not know is younger.
+            cursors = {
+                name: min([at, *(b.get(name, 0) for b in begins)]) for name, at in own.items()
+            }
+            stored = StoredSession(name, EXPIRY_NEVER, None, cursors=cursors)
         if stored is not None:
-            self._shares.unsubscribe(group)
-            self._shares.resume(group, stored)
-        group.is_held = True
+            self._shares.resume(part, stored)
         group.expiry_s = EXPIRY_NEVER
+        self._unleft.pop(name, None)
+        part.is_taking = True
 
         def appended(error: MotelogError | None) -> None:
             if error is not None:
-                self._claims.settle(group.name, claim)
-                self._stand_by(group)
+                self._claims.settle(name, claim)
+            if self._groups.get(group.name) is not group:
+                return
+            part.is_taking = False
+            if error is None:
+                self._shares.hold(part)
+                self._divide(group)
+            else:
+                self._shares.stand_by(part)
+                self._not_taken(part)
 
-        self._after(self._save(group, claim), appended)
-        self._shares.go_on(group)
+        cursors = self._shares.cursors(part)
+        taken = StoredSession(name, EXPIRY_NEVER, cursors=cursors)
+        if stored is not None:
+            taken = msgspec.structs.replace(stored, left_ms=None, cursors=cursors)
+        self._after(self._journal.save(taken, lagging=cursors, claim=claim), appended)
 
     def tick(self) -> None:
-        """End the stored groups that have no member left."""
+        """End the stored groups that have no member left; do again what was refused."""
         with suppress(ViewError):  # then the next tick does it
             for name in list(self._in_doubt):
-                if name not in self._groups:
-                    self._find(name)
-                del self._in_doubt[name]
-        self._claim()
+                # As long as another gateway has the group, that one may die with it.
+                if name in self._groups or not self._find(name) or not self._is_elsewhere(name):
+                    del self._in_doubt[name]
+            again = [one for name, one in self._unleft.items() if self._journal.is_here(name)]
+            self._unleft.clear()
+            if again:
+                self._leave(again)
+        self._tell()
+        for group in list(self._undivided):
+            self._divide(group)
 
 
-def _lagging(group: Group) -> list[str]:
-    return [queue.name for queue in group.lagging or ()]
+def _of_part(part: Part, by_queue: Mapping[str, int]) -> dict[str, int]:
+    return {name: at for name, at in by_queue.items() if part_number(name) == part.number}

@@ -100,6 +100,7 @@ class Bench:
         self.is_measuring = False
         self.now_ns = time.monotonic_ns()
         self.progressed_ns = self.now_ns
+        self._ping_ns = self.now_ns + PING_EVERY_S * NS
         self._by_connection: dict[int, Client] = {}
         self._waiting: deque[Client] = deque()
         self._connecting = 0
@@ -186,7 +187,6 @@ class Bench:
         end_ns = begun_ns + int(seconds * NS)
         next_second_ns = begun_ns + NS
         self.progressed_ns = begun_ns
-        ping_ns = begun_ns + PING_EVERY_S * NS
         while self.now_ns < end_ns:
             self.turn()
             if self.now_ns >= next_second_ns:
@@ -196,9 +196,6 @@ class Bench:
                 if self.now_ns - self.progressed_ns > NS:
                     self.progressed_ns = self.now_ns
                     self.stalled()
-            if self.now_ns >= ping_ns:
-                ping_ns += PING_EVERY_S * NS
-                self.reactor.fan_out(PINGREQ, list(self._by_connection))
 
     def drain(self) -> None:
         """Wait for the answers that are still to come, for a bounded time."""
@@ -212,6 +209,11 @@ class Bench:
     # ------------------------------------------------------------------ a turn
 
     def turn(self) -> None:
+        if self.now_ns >= self._ping_ns:
+            # Also while others still connect: that may take longer than the keep alive.
+            self._ping_ns = self.now_ns + PING_EVERY_S * NS
+            up = [number for number, client in self._by_connection.items() if client.is_up]
+            self.reactor.fan_out(PINGREQ, up)
         turn = self.reactor.poll(self.now_ns // NS)
         if not turn:
             if not turn.more:

@@ -21,12 +21,12 @@ from motelog.core.message import tags_code
 from motelog.core.records.decode import decode_brief
 from motelog.gateway.deliver.elevator import Elevator
 from motelog.gateway.deliver.outgoing import TOPIC_PROPERTY, OutgoingMessage, native_topic_name
-from motelog.gateway.deliver.reads import Reads
 from motelog.gateway.deliver.replay import QUEUE_NAME, Replays
 from motelog.gateway.deliver.sender import Sender
 from motelog.gateway.deliver.watched import WatchedQueue, WatchedQueues, count_lost
 from motelog.gateway.errors import MalformedPacketError, TopicNameError
 from motelog.gateway.log.log_port import LogPort
+from motelog.gateway.log.reads import Reads
 from motelog.gateway.mapping.topic_mapping import TopicMapping
 from motelog.gateway.metrics import GatewayMetrics
 from motelog.gateway.mqtt.topics import check_topic_name, matches

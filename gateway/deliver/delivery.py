@@ -38,15 +38,15 @@ from motelog.gateway.deliver.outgoing import (
 from motelog.gateway.deliver.plans import Plan, Plans
 from motelog.gateway.deliver.replay import QUEUE_NAME as RETAINED_QUEUE
 from motelog.gateway.deliver.replay import Replays
-from motelog.gateway.deliver.sender import After, Sender
-from motelog.gateway.deliver.shares import Shares
+from motelog.gateway.deliver.sender import After, Disconnect, Sender
+from motelog.gateway.deliver.shares import Flights, Shares
 from motelog.gateway.deliver.sys_topics import SysTopics
 from motelog.gateway.deliver.watched import WatchedQueue, WatchedQueues, count_lost
 from motelog.gateway.log.log_port import LogPort, LogRead, QueueHandle
 from motelog.gateway.mapping.topic_mapping import TopicMapping
 from motelog.gateway.metrics import GatewayMetrics
 from motelog.gateway.output import Output
-from motelog.gateway.sessions.groups import Group, Receiver
+from motelog.gateway.sessions.groups import Group, Part, Receiver
 from motelog.gateway.sessions.inflight import flight_of, read_flight
 from motelog.gateway.sessions.session import ALL_FILTERS, Session
 from motelog.gateway.sessions.stream import StreamStart
@@ -76,6 +76,7 @@ class Delivery:
         metrics: GatewayMetrics,
         *,
         after: After,
+        disconnect: Disconnect,
         quota: Quota,
         output_bytes_high: int,
         clock: Clock,
@@ -87,7 +88,12 @@ class Delivery:
         self._queues = WatchedQueues(log, mapping, may_go_on=self._tail_known)
         self._plans = Plans(subscriptions, metrics)
         self._sender = Sender(
-            self._queues, journal, metrics, after=after, output_bytes_high=output_bytes_high
+            self._queues,
+            journal,
+            metrics,
+            after=after,
+            disconnect=disconnect,
+            output_bytes_high=output_bytes_high,
         )
         self._retained = retained
         self._journal = journal
@@ -121,6 +127,7 @@ class Delivery:
                 self._queues, self._sender, journal, metrics, output_bytes_high=output_bytes_high
             ),
             metrics,
+            clock=clock,
             has_grown=lambda queue: queue in self._grown,
             wake=wake,
         )
@@ -388,12 +395,24 @@ class Delivery:
         queues = self._queues.by_handle.values()
         return {queue.name: queue.next_offset for queue in queues if queue.is_known}
 
+    def take_left(self) -> set[str]:
+        """Return the queues that nobody needed for a moment since the last call."""
+        left, self._queues.left = self._queues.left, set()
+        return left
+
     def progress(self) -> list[Progress]:
         """Return what has changed since the last call, of sessions not at the live positions."""
         changed = self._sender.changed
         told = []
+        flights: dict[Group, Flights] = {}
         for receiver, before in list(changed.items()):
-            now = self._progress_of(receiver)
+            if isinstance(receiver, Part):
+                of_group = flights.get(receiver.group)
+                if of_group is None:
+                    of_group = flights[receiver.group] = self.shares.flights(receiver.group)
+                now = self.shares.progress(receiver, of_group)
+            else:
+                now = self._progress_of(receiver)
             if now.cursors or now.inflight or now.replays:
                 changed[receiver] = now
             else:
@@ -402,13 +421,11 @@ class Delivery:
                 told.append(now)
         return told
 
-    def _progress_of(self, receiver: Receiver) -> Progress:
-        if isinstance(receiver, Group):
-            return self.shares.progress(receiver)
-        lagging = receiver.lagging or ()
-        cursors = {q.name: self._catch_up.cursor_of(receiver, q) for q in lagging}
-        replays = self._replays.stored(receiver)
-        return Progress(receiver.client_id, cursors, self.inflight(receiver), replays)
+    def _progress_of(self, session: Session) -> Progress:
+        lagging = session.lagging or ()
+        cursors = {q.name: self._catch_up.cursor_of(session, q) for q in lagging}
+        replays = self._replays.stored(session)
+        return Progress(session.client_id, cursors, self.inflight(session), replays)
 
     # --- the log has grown ---------------------------------------------------------------
 

@@ -84,8 +84,9 @@ class Handing:
         """Hand each record to one member; return the offset of the first that must wait."""
         if not records:
             return None
-        if group.is_stored:
-            self.sender.note_change(group)
+        part = group.told_by(self.queues.parts[queue_number])
+        if part is not None and part.is_stored:
+            self.sender.note_change(part)
         slice_ = _Slice(self, group, queue_number, now_ms)
         waits: int | None = None
         for name, record in records:
@@ -274,9 +275,11 @@ class _Slice:
 
         After a crash another member must not get it. [MQTT-4.8.2-5]
         """
-        if not self._group.is_stored:
+        handing = self._handing
+        part = self._group.told_by(handing.queues.parts[self._queue_number])
+        if part is None or not part.is_stored:
             return
-        handing, name = self._handing, self._group.name
+        name = part.client_id
         queue_name = handing.queues.places[self._queue_number][1]
         sent = Mark(MarkKind.SENT, name, _NO_PACKET_ID, queue_name, queue_offset)
         handing.journal.mark(sent)

@@ -24,9 +24,9 @@ from motelog.gateway.deliver.outgoing import (
 from motelog.gateway.deliver.watched import WatchedQueues
 from motelog.gateway.log.log_port import Ticket
 from motelog.gateway.metrics import GatewayMetrics
-from motelog.gateway.mqtt.packet_types import PacketType
+from motelog.gateway.mqtt.packet_types import PacketType, ReasonCode
 from motelog.gateway.sessions.connection import Connection
-from motelog.gateway.sessions.groups import Receiver
+from motelog.gateway.sessions.groups import Stored
 from motelog.gateway.sessions.inflight import flight_of, read_flight
 from motelog.gateway.sessions.session import Session
 from motelog.gateway.sessions.subscriptions import (
@@ -43,6 +43,8 @@ _RETAIN = 0x01
 
 #: ``after(ticket, then)``: call ``then`` with the ticket's error when it has settled.
 After = Callable[[Ticket, Callable[[MotelogError | None], None]], None]
+#: ``disconnect(connection, reason_code, why)``: end a connection, or nothing if it has ended.
+Disconnect = Callable[[Connection, int, str], None]
 
 
 class Outcome(Enum):
@@ -74,16 +76,18 @@ class Sender:
         metrics: GatewayMetrics,
         *,
         after: After,
+        disconnect: Disconnect,
         output_bytes_high: int,
     ) -> None:
         self._queues = queues
+        self._disconnect = disconnect
         self._journal = journal
         self._metrics = metrics
         self._after = after
         self._output_bytes_high = output_bytes_high
         #: Receivers that outlive their connection and have changed since the last tick -> what the
         #: last tick said of them, None if it said nothing.
-        self.changed: dict[Receiver, Progress | None] = {}
+        self.changed: dict[Stored, Progress | None] = {}
         #: What sessions take of the slice that is being served.
         self._batches: dict[Session, Batch] = {}
         self._held: list[Held] = []
@@ -279,7 +283,11 @@ class Sender:
         def marked(error: MotelogError | None) -> None:
             if error is None:
                 self._send_marked(held)
-            # Else the messages stay in flight: they are sent again after the next reconnect.
+                return
+            # They stay in flight and are sent after the next reconnect: nothing may come before.
+            code = ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR
+            for connection in dict.fromkeys(one.connection for one in held):
+                self._disconnect(connection, code, f"a message cannot be marked as sent: {error}")
 
         self._after(self._journal.commit(), marked)
 
@@ -335,7 +343,7 @@ class Sender:
         packet = bytes((PacketType.PUBREL << 4 | 2, 2)) + packet_id.to_bytes(2, "big")
         connection.output.send(connection.number, packet)
 
-    def note_change(self, receiver: Receiver) -> None:
+    def note_change(self, receiver: Stored) -> None:
         """Have the next tick tell how far delivery to this receiver has got."""
         if receiver not in self.changed:
             self.changed[receiver] = None

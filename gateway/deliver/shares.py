@@ -1,30 +1,33 @@
 """Shared subscriptions: how far a group has got, and what its members gave back.
 
-Owns: the cursors of groups, the order in which they are served.
+Owns: the cursors of groups, the order in which they are served, what is stored of their parts.
 Must not touch: who is a member (``sharing``), which member takes a message (``handing``).
 Invariants: while nobody has room the group lags, so that each member receives in the queue's order.
 What a member gives back is sent before anything else. A message that was begun at QoS 2 is never
 sent to another member. [MQTT-4.8.2-4] [MQTT-4.8.2-5]
+Of the queues of a part that is not held nothing is handed out, but what has been before.
 Spec: MQTT 5.0 section 4.8.2.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
+from heapq import heapify
 from itertools import chain
-from typing import Final
+from typing import Final, TypeAlias
 
+from motelog.core.clock import Clock
 from motelog.core.records.decode import decode_brief
 from motelog.gateway.deliver.handing import Handing, Matched
 from motelog.gateway.deliver.outgoing import TOPIC_PROPERTY, native_topic_name
-from motelog.gateway.deliver.reads import Reads
 from motelog.gateway.deliver.sender import Sender
 from motelog.gateway.deliver.watched import WatchedQueue, WatchedQueues, count_lost
 from motelog.gateway.errors import MalformedPacketError, TopicNameError
 from motelog.gateway.log.log_port import LogPort, LogRead, QueueHandle
+from motelog.gateway.log.reads import Reads
 from motelog.gateway.metrics import GatewayMetrics
 from motelog.gateway.mqtt.topics import check_topic_name, matches
-from motelog.gateway.sessions.groups import Group
+from motelog.gateway.sessions.groups import PARTS, Group, Part, part_number
 from motelog.gateway.sessions.inflight import flight_of, group_of, read_flight
 from motelog.gateway.sessions.session import Session
 from motelog.gateway.sessions.subscriptions import QOS_MASK
@@ -35,6 +38,9 @@ SERVE_COUNT_MAX: Final = 1024
 SERVE_BYTES_MAX: Final = 1_048_576
 #: Records between two messages given back that are read in one go.
 FRONT_SPAN: Final = 128
+
+#: Of one group: what each part tells of messages in flight.
+Flights: TypeAlias = dict[Part, list[int]]
 
 
 class Shares:
@@ -48,6 +54,7 @@ class Shares:
         handing: Handing,
         metrics: GatewayMetrics,
         *,
+        clock: Clock,
         has_grown: Callable[[WatchedQueue], bool],
         wake: Callable[[], None],
     ) -> None:
@@ -56,6 +63,7 @@ class Shares:
         self._sender = sender
         self._handing = handing
         self._metrics = metrics
+        self._clock = clock
         self._has_grown = has_grown
         self._wake = wake
         self._by_number: dict[int, Group] = {}
@@ -74,23 +82,16 @@ class Shares:
                 # The live position has not got to the tail: what is before it is not for the group.
                 tail = self._log_port.tail(queue.handle)
                 if tail is not None and tail > queue.next_offset:
-                    group.since[queue] = tail
-                    self._lag(group, queue, queue.next_offset)
-        self.go_on(group)
+                    group.standing[queue] = tail
 
-    def resume(self, group: Group, stored: StoredSession) -> None:
-        """Go on with a group of which no member was connected."""
-        self._by_number[group.number] = group
-        by_name = self._queues.resume([group.topic_filter], stored.cursors)
+    def resume(self, part: Part, stored: StoredSession) -> None:
+        """Have a part stand by where it is stored, until ``hold``."""
+        group = part.group
+        by_name = {queue.name: queue for queue in self._queues_of(part, stored.cursors)}
         for name, queue in by_name.items():
-            # A queue that the group does not know is younger than its last member's connection.
-            cursor = stored.cursors.get(name, 0)
-            if cursor == queue.next_offset and queue.is_known:
-                continue
-            if queue.is_known and cursor > queue.next_offset:
-                group.since[queue] = cursor
-                cursor = queue.next_offset
-            self._lag(group, queue, cursor)
+            group.reached(queue)
+            # A queue that the part does not know is younger than its last record.
+            group.standing[queue] = stored.cursors.get(name, 0)
         for name, queue_offset in stored.delivered:
             if name in by_name:
                 group.delivered.add((by_name[name], queue_offset))
@@ -101,7 +102,60 @@ class Shares:
                 count_lost(self._metrics, flight.queue, lost, lost + 1)
             else:
                 group.give_back(flight_of(number, flight.queue_offset, 1, group.number))
+
+    def hold(self, part: Part) -> None:
+        """Hand a part out from now on, from where it stands by, or from the live position."""
+        group = part.group
+        part.is_held = True
+        for queue in self._queues_of(part):
+            cursor = group.standing.pop(queue, None)
+            if cursor is None or (cursor == queue.next_offset and queue.is_known):
+                continue
+            if queue.is_known and cursor > queue.next_offset:
+                group.since[queue] = cursor
+                cursor = queue.next_offset
+            self._lag(group, queue, cursor)
+        self.held_changed(group)
         self.go_on(group)
+
+    def stand_by(self, part: Part) -> StoredSession:
+        """Hand nothing out of a part any more; return what is to be stored of it, as left.
+
+        What members have in flight stays here: another part tells of it from now on.
+        """
+        group = part.group
+        part.is_held = False
+        stored = self._stored(part, self._clock.now_ms(), self._take_front_of(part))
+        for queue in self._queues_of(part):
+            if group.lagging is not None and queue in group.lagging:
+                group.standing[queue] = max(group.lagging[queue], group.since.get(queue, 0))
+                self._reached(group, queue)
+        self._sender.changed.pop(part, None)
+        self.held_changed(group)
+        return stored
+
+    def held_changed(self, group: Group) -> None:
+        """Have the next tick tell of all parts: which of them tells of a flight may be another."""
+        for part in group.parts:
+            if part.is_stored:
+                self._sender.note_change(part)
+
+    def _take_front_of(self, part: Part) -> list[int]:
+        """Take from the front what belongs to the queues of a part."""
+        group, parts = part.group, self._queues.parts
+        by_part: dict[bool, list[int]] = {True: [], False: []}
+        for flight in group.front:
+            by_part[parts[read_flight(flight).queue_number] == part.number].append(flight)
+        group.front = by_part[False]
+        heapify(group.front)
+        return by_part[True]
+
+    def _queues_of(self, part: Part, known: Iterable[str] = ()) -> Iterator[WatchedQueue]:
+        """Yield the queues of a part; ``known`` are names of queues that it may have had."""
+        own = [name for name in known if part_number(name) == part.number]
+        for queue in self._queues.find((part.group.topic_filter,), own).values():
+            if self._queues.parts[queue.number] == part.number:
+                yield queue
 
     def unsubscribe(self, group: Group) -> None:
         """Stop delivery to a group that has no member."""
@@ -110,7 +164,8 @@ class Shares:
             self._reached(group, queue)
         self.returning.pop(group, None)
         self._reads.forget(group)
-        self._sender.changed.pop(group, None)
+        for part in group.parts:
+            self._sender.changed.pop(part, None)
         self._queues.unsubscribe(group.topic_filter)
 
     def go_on(self, group: Group) -> None:
@@ -149,49 +204,79 @@ class Shares:
                     group.give_back(flight)
                     groups[group] = None
         for group in groups:
-            if group.is_stored:
-                self._sender.note_change(group)
+            self.held_changed(group)
             self.go_on(group)
 
     # --- as it is stored -----------------------------------------------------------------
 
-    def stored(self, group: Group, *, left_ms: int | None) -> StoredSession:
-        """Return the state of a group as the log keeps it, in the form of a session's."""
-        lagging = group.lagging or {}
-        cursors = {}
-        for queue in self._queues.needed(group.topic_filter):
-            if queue.is_known or queue in lagging:
-                cursor = lagging.get(queue, queue.next_offset)
-                cursors[queue.name] = max(cursor, group.since.get(queue, 0))
+    def stored(self, part: Part, *, left_ms: int | None) -> StoredSession:
+        """Return the state of a part as the log keeps it, in the form of a session's."""
+        return self._stored(part, left_ms, self.flights(part.group).get(part, ()))
+
+    def _stored(self, part: Part, left_ms: int | None, flights: Iterable[int]) -> StoredSession:
+        parts = self._queues.parts
+        delivered = [
+            (queue.name, at)
+            for queue, at in part.group.delivered
+            if parts[queue.number] == part.number
+        ]
         return StoredSession(
-            group.name,
+            part.client_id,
             EXPIRY_NEVER,
             left_ms,
-            cursors=cursors,
-            inflight=self.inflight(group),
-            delivered=tuple((queue.name, at) for queue, at in group.delivered),
+            cursors=self.cursors(part),
+            inflight=self._stored_flights(flights),
+            delivered=tuple(delivered),
         )
 
-    def known_cursors(self, group: Group) -> dict[str, int]:
-        """Return where a group goes on in each queue; nothing while some cursor is not known."""
-        needed = {queue.name for queue in self._queues.needed(group.topic_filter)}
-        cursors = self.stored(group, left_ms=None).cursors
-        return cursors if needed == set(cursors) else {}
+    def cursors(self, part: Part) -> dict[str, int]:
+        """Return where a part goes on in each queue, as far as that is known."""
+        group = part.group
+        cursors = {}
+        for queue in self._queues_of(part):
+            places = group.lagging if group.lags_in(queue) else group.standing
+            at = (places or {}).get(queue)
+            if at is None and queue.is_known:
+                at = queue.next_offset
+            if at is not None:
+                cursors[queue.name] = max(at, group.since.get(queue, 0))
+        return cursors
 
-    def progress(self, group: Group) -> Progress:
-        """Return what a tick tells of a group."""
-        cursors = {queue.name: at for queue, at in (group.lagging or {}).items()}
-        return Progress(group.name, cursors, self.inflight(group))
+    def begin(self, part: Part) -> dict[str, int]:
+        """Return where a part that nobody has held begins; nothing while some of it is unknown."""
+        cursors = self.cursors(part)
+        return cursors if all(q.name in cursors for q in self._queues_of(part)) else {}
 
-    def inflight(self, group: Group) -> tuple[StoredFlight, ...]:
+    def lagging(self, part: Part) -> list[str]:
+        """Return the names of the queues in which a part is not at the live position."""
+        group = part.group
+        return [queue.name for queue in self._queues_of(part) if group.lags_in(queue)]
+
+    def progress(self, part: Part, flights: Flights) -> Progress:
+        """Return what a tick tells of a part; ``flights`` are its group's."""
+        parts = self._queues.parts
+        lagging = part.group.lagging or {}
+        cursors = {q.name: at for q, at in lagging.items() if parts[q.number] == part.number}
+        return Progress(part.client_id, cursors, self._stored_flights(flights.get(part, ())))
+
+    def flights(self, group: Group) -> Flights:
         """Return what members have not acknowledged or have given back, but for QoS 2.
 
         Also what those have not acknowledged who have left: else a crash would lose it.
         """
         for session in [one for one in group.parted if not self.unacknowledged(group, one)]:
             del group.parted[session]
+        found: Flights = {}
+        tellers = [group.told_by(number) for number in range(PARTS)]
+        parts = self._queues.parts
         receivers = chain(group.sessions(), group.parted)
-        flights = chain(group.front, *(self.unacknowledged(group, one) for one in receivers))
+        for flight in chain(group.front, *(self.unacknowledged(group, one) for one in receivers)):
+            teller = tellers[parts[read_flight(flight).queue_number]]
+            if teller is not None:
+                found.setdefault(teller, []).append(flight)
+        return found
+
+    def _stored_flights(self, flights: Iterable[int]) -> tuple[StoredFlight, ...]:
         places = self._queues.places
         stored = []
         for count, flight in enumerate(sorted(flights), 1):
@@ -221,7 +306,10 @@ class Shares:
         for group, records in shared.items():
             if group.lags_in(queue):
                 continue
-            if group.front or not group.is_held:
+            if not group.parts[self._queues.parts[queue.number]].is_held:
+                group.standing.setdefault(queue, records[0][1][0])
+                continue
+            if group.front:
                 self._lag(group, queue, records[0][1][0])
                 continue
             waits = self._handing.hand_out(group, queue.number, records, now_ms)
@@ -243,8 +331,9 @@ class Shares:
             group.lagging = {}
             self._metrics.receivers_lagging_now += 1
         group.lagging[queue] = queue_offset
-        if group.is_stored:
-            self._sender.note_change(group)
+        part = group.parts[self._queues.parts[queue.number]]
+        if part.is_stored:
+            self._sender.note_change(part)
 
     def _reached(self, group: Group, queue: WatchedQueue) -> None:
         """Have a group get ``queue`` from the live path, or not at all."""

@@ -17,6 +17,7 @@ from motelog.gateway.log.log_port import LogPort, QueueHandle, Waiting, choose_q
 from motelog.gateway.mapping.templates import is_device_topic
 from motelog.gateway.mapping.topic_mapping import TopicMapping
 from motelog.gateway.metrics import GatewayMetrics
+from motelog.gateway.sessions.groups import part_number
 from motelog.gateway.sessions.session import Session
 
 logger = logging.getLogger(__name__)
@@ -80,6 +81,10 @@ class WatchedQueues:
         self.by_handle: dict[QueueHandle, WatchedQueue] = {}
         #: Number -> (handle, name) of every queue that flights may refer to, watched or not.
         self.places: list[tuple[QueueHandle, str]] = []
+        #: Number -> the part of shared subscriptions that the queue belongs to.
+        self.parts: list[int] = []
+        #: Names of queues that have been left since somebody took them from here.
+        self.left: set[str] = set()
         self._numbers: dict[str, int] = {}
         #: Queue topic -> bucket or ALL -> how many subscriptions want it. Below: how many may match
         #: any topic.
@@ -137,6 +142,7 @@ class WatchedQueues:
         if number is None:
             number = self._numbers[name] = len(self.places)
             self.places.append((handle, name))
+            self.parts.append(part_number(name))
         return number
 
     def subscribe(self, topic_filter: str) -> None:
@@ -181,6 +187,10 @@ class WatchedQueues:
         """
         for topic_filter in topic_filters:
             self.subscribe(topic_filter)
+        return self.find(topic_filters, known)
+
+    def find(self, topic_filters: Collection[str], known: Iterable[str]) -> dict[str, WatchedQueue]:
+        """Return the queues that these filters need, by name; ``known`` as for ``resume``."""
         by_name = self._needed_by_name(topic_filters)
         strange = set(known).difference(by_name)
         if strange:
@@ -222,7 +232,9 @@ class WatchedQueues:
     def _unwatch(self, topic: str) -> None:
         """Stop reading the queues of ``topic`` that are not needed any more."""
         for handle in set(self._queues_of(topic)[0]).difference(self._wanted_of(topic)):
-            self.by_handle.pop(handle, None)
+            queue = self.by_handle.pop(handle, None)
+            if queue is not None:
+                self.left.add(queue.name)
             self._needed.clear()
 
     def _wanted_of(self, topic: str) -> Sequence[QueueHandle]:

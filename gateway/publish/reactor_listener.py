@@ -258,10 +258,10 @@ class ReactorListener:
             )
             self._refuse_publish(connection, qos, packet_id, error)
             return
-        if is_retained and not self._retaining.has_room(topic, message):
+        if is_retained and not self._retaining.has_room(session.client_id, topic, message):
             error = GatewayError(
-                "there are as many retained messages as gateway.retained_count_max or"
-                " retained_bytes_max allows",
+                "there are as many retained messages as gateway.retained_count_max,"
+                " retained_client_count_max or retained_bytes_max allows",
                 reason_code=ReasonCode.QUOTA_EXCEEDED,
             )
             self._metrics.retained_refused += 1

@@ -23,30 +23,39 @@ RETAIN_TEXT: Final = encode_properties({MQTT_RETAIN: "1"})
 class Retaining:
     """Collects the copies for one append: ``add`` each, ``take`` them all, tell their ticket."""
 
-    def __init__(self, store: RetainedStore, *, count_max: int, bytes_max: int) -> None:
+    def __init__(
+        self, store: RetainedStore, *, count_max: int, client_count_max: int, bytes_max: int
+    ) -> None:
         self._store = store
         self._count_max = count_max
+        self._client_count_max = client_count_max
         self._bytes_max = bytes_max
         self._added: list[Written] = []
 
-    def has_room(self, name: bytes, message: tuple[Any, ...]) -> bool:
+    def has_room(self, client_id: str, name: bytes, message: tuple[Any, ...]) -> bool:
         """Return whether the limits allow ``message`` to be retained."""
-        store = self._store
         _, payload, properties, *_ = message
-        size_bytes = len(name) + len(payload) + len(properties)
         if not payload:
             return True
-        if store.count < self._count_max and store.size_bytes + size_bytes <= self._bytes_max:
-            return True
+        size_bytes = len(name) + len(payload) + len(properties)
         try:
-            replaced = store.get(name.decode())
+            of_client = self._store.count_of(client_id)
+            if self._fits(1, of_client + 1, size_bytes):
+                return True
+            replaced = self._store.get(name.decode())
         except ViewError:
             return False
         if replaced is None:
             return False
+        is_own = replaced.client_id == client_id
+        return self._fits(0, of_client + (not is_own), size_bytes - replaced.size_bytes)
+
+    def _fits(self, count: int, of_client: int, size_bytes: int) -> bool:
+        store = self._store
         return (
-            store.count <= self._count_max
-            and store.size_bytes + size_bytes - replaced.size_bytes <= self._bytes_max
+            store.count + count <= self._count_max
+            and of_client <= self._client_count_max
+            and store.size_bytes + size_bytes <= self._bytes_max
         )
 
     def add(self, name: bytes, message: tuple[Any, ...]) -> None:

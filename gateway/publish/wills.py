@@ -77,13 +77,14 @@ class Wills:
 
     def _retain(self, client_id: str, will: StoredWill, message: tuple[Any, ...]) -> None:
         name = will.topic.encode()
-        if self._retaining.has_room(name, message):
+        if self._retaining.has_room(client_id, name, message):
             self._retaining.add(name, message)
             return
         self._metrics.retained_refused += 1
         logger.warning(
             "a will message is not retained: there are as many retained messages as"
-            " gateway.retained_count_max or retained_bytes_max allows client_id=%r topic=%r",
+            " gateway.retained_count_max, retained_client_count_max or retained_bytes_max allows"
+            " client_id=%r topic=%r",
             client_id,
             will.topic,
         )

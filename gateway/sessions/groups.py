@@ -1,6 +1,7 @@
 """Shared subscriptions: a group of sessions that takes each message once.
 
-Owns: Group: its members and whose turn it is, its cursors, the messages that members gave back.
+Owns: Group: its members and whose turn it is, its cursors, the messages that members gave back;
+Part: which of its queues this gateway hands out.
 Must not touch: outputs, the log, the subscription tree.
 Invariants (``_check``): a group has a member; nothing here grows with the number of messages, as
 what is given back was in the members' windows.
@@ -11,6 +12,9 @@ name with other filters are two groups.
 
     records of a queue --> the group's cursor --> member with the most room --> its window
                     front: given back before anything else  <-- its connection ends
+
+    queue id    0  1  2  3  4  5  6  7  8 ...        part = queue id modulo PARTS
+    of 3        a  b  c  a  b  c  a  b  a ...        part modulo the number of gateways with members
 """
 
 from __future__ import annotations
@@ -24,9 +28,52 @@ from motelog.gateway.mqtt.topics import parse_shared
 from motelog.gateway.sessions.session import Session
 from motelog.gateway.state.stored import EXPIRY_NEVER
 
+#: Into how many parts a group is divided, at most one gateway each: as many as a topic has queues
+#: unless its operator wants more.
+PARTS: Final = 8
 #: Members among which the one with the most room is looked for. So a choice costs the same in a
 #: group of any size.
 SAMPLE: Final = 32
+
+
+def part_number(queue_name: str) -> int:
+    """Return the number of the part that a queue belongs to; its name ends with its id."""
+    return int(queue_name.rpartition("/")[2]) % PARTS
+
+
+def part_name(name: str, number: int) -> str:
+    """Return the name under which a part is stored; no filter goes on behind a "#"."""
+    return f"{name} #{number}"
+
+
+def group_name(part: str) -> str:
+    """Return the name of the group that a part belongs to."""
+    return part.rpartition(" #")[0]
+
+
+class Part:
+    """Some queues of a group, which one gateway hands out.
+
+    ``is_taking``: its turn has come, and the record that says so is not in the log yet.
+    """
+
+    __slots__ = ("group", "is_held", "is_taking", "number")
+
+    def __init__(self, group: Group, number: int) -> None:
+        self.group = group
+        self.number = number
+        self.is_held = False
+        self.is_taking = False
+
+    @property
+    def client_id(self) -> str:
+        """The name under which the part's progress is stored."""
+        return part_name(self.group.name, self.number)
+
+    @property
+    def is_stored(self) -> bool:
+        """Whether this gateway stores how far the part has got."""
+        return self.is_held and self.group.expiry_s > 0
 
 
 class Member:
@@ -54,12 +101,13 @@ class Group:
         "delivered",
         "expiry_s",
         "front",
-        "is_held",
         "lagging",
         "name",
         "number",
         "parted",
+        "parts",
         "since",
+        "standing",
         "topic_filter",
     )
 
@@ -71,10 +119,11 @@ class Group:
         self.number = number
         #: Not 0 if the group outlives its connections, as a member's session does.
         self.expiry_s = 0
-        #: Whether this gateway hands its messages out, or stands by while another one may.
-        self.is_held = True
+        self.parts = tuple(Part(self, number) for number in range(PARTS))
         #: Queue -> queue offset to go on from, for the queues in which the group lags.
         self.lagging: dict[Any, int] | None = None
+        #: The same for queues of parts that are not held: the first message that has come since.
+        self.standing: dict[Any, int] = {}
         #: Queue -> from which queue offset on the subscription holds, where the cursor is lower.
         self.since: dict[Any, int] = {}
         #: Places behind the cursors that must not be sent again.
@@ -88,24 +137,22 @@ class Group:
         self._turn = 0
 
     @property
-    def client_id(self) -> str:
-        """The name under which the group's progress is stored."""
-        return self.name
-
-    @property
     def is_behind(self) -> bool:
         """Whether it has messages that wait for a member with room."""
         return bool(self.lagging or self.front)
 
     @property
     def is_served(self) -> bool:
-        """Whether somebody can take messages, and this gateway hands them out."""
-        return self.is_held and bool(self._ring)
+        """Whether somebody can take messages, and this gateway hands some out."""
+        return bool(self._ring) and any(part.is_held for part in self.parts)
 
-    @property
-    def is_stored(self) -> bool:
-        """Whether this gateway stores how far it has got."""
-        return self.is_held and self.expiry_s > 0
+    def told_by(self, number: int) -> Part | None:
+        """Return the part that tells of a message of the part ``number``, None if none is held.
+
+        That is another one if the part has gone to another gateway with the message in flight here.
+        """
+        part = self.parts[number]
+        return part if part.is_held else next((p for p in self.parts if p.is_held), None)
 
     def lags_in(self, queue: Any) -> bool:
         return self.lagging is not None and queue in self.lagging
@@ -181,6 +228,8 @@ class Group:
 
 #: Who has cursors and is delivered to.
 Receiver: TypeAlias = Session | Group
+#: Whose progress is stored.
+Stored: TypeAlias = Session | Part
 
 
 def _around(ring: list[Member], turn: int) -> Iterator[Member]:

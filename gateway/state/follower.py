@@ -15,7 +15,8 @@ from zlib import crc32
 from motelog.core.limited_log import LimitedLog
 from motelog.core.message import MQTT_TOPIC
 from motelog.core.records.decode import decode_brief
-from motelog.gateway.log.log_port import LogPort, LogRead, QueueHandle, Waiting
+from motelog.gateway.log.log_port import LogPort, LogRead, QueueHandle
+from motelog.gateway.log.reads import Reads
 from motelog.gateway.state.view import Applied, View, ViewBusyError, ViewError, ViewPart
 
 logger = logging.getLogger(__name__)
@@ -59,8 +60,8 @@ class Follower:
         self._topic = topic
         self._part = part
         self._faults = LimitedLog(logger, lines_max=1, period_s=60.0)
-        self._waited: Waiting | None = None
-        self._is_waiting = False
+        # The next refresh reads again, and there is one each second.
+        self._reads: Reads[str] = Reads(log, read_again=lambda _: None)
         self._is_checked = False
         # What the log had when the view was opened or rebuilt; None while it is not known.
         self._target: int | None = None
@@ -77,7 +78,7 @@ class Follower:
     def refresh(self, limit: int) -> bool:
         """Apply about ``limit`` changes from the log; return whether there is more at hand."""
         queues = self._log_port.queues(self._topic)
-        if not queues or self._is_waiting:
+        if not queues:
             return False
         try:
             if self._view.fault is not None:
@@ -172,22 +173,13 @@ class Follower:
 
     def _rebuild(self, reason: str) -> None:
         self._view.rebuild(reason)
-        self._waited = None
+        self._reads.forget(self._topic)
 
     def _read(self, queue: QueueHandle, queue_offset: int, count: int) -> LogRead | None:
         """Return what there is from ``queue_offset`` on; None while it is not at hand."""
-        read = self._log_port.read(
-            queue, queue_offset, count_max=count, bytes_max=_BYTES_MAX, waited=self._waited
+        return self._reads.read(
+            self._topic, queue, queue_offset, count_max=count, bytes_max=_BYTES_MAX
         )
-        if isinstance(read, LogRead):
-            self._waited = None
-            return read
-        self._waited = read
-        self._is_waiting = self._log_port.when_at_hand(read, self._at_hand)
-        return None
-
-    def _at_hand(self) -> None:
-        self._is_waiting = False
 
 
 def read_back(records: bytes) -> list[ReadBack]:

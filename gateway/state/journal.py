@@ -116,11 +116,12 @@ class SessionJournal:
         # Not read back: the changes of each client, who has some by the record's number, positions.
         self._written: dict[str, deque[_Written]] = {}
         self._writers: deque[tuple[int, tuple[str, ...]]] = deque()
-        self._moves: deque[tuple[int, Ticket, Mapping[str, int]]] = deque()
+        self._moves: deque[tuple[Ticket, TickRecord]] = deque()
         # Ticks: what the log has been told, what it still has to be, what the last one has told.
         self._told: dict[str, int] = {}
         self._owed: dict[str, Progress] = {}
-        self._tick: tuple[Ticket, dict[str, Progress]] = (SETTLED, {})
+        self._left: set[str] = set()
+        self._tick: tuple[Ticket, dict[str, Progress], set[str]] = (SETTLED, {}, set())
         self._appended_ms = self._clock.monotonic_ms()
         self._has_saved = False
         # Other runs: the number of the last record, and our ticks since it was that.
@@ -143,6 +144,14 @@ class SessionJournal:
         """
         self._owe(session, lagging)
         return self._append_session(session, None, claim)
+
+    def save_all(self, sessions: Iterable[tuple[StoredSession, Iterable[str]]]) -> Ticket:
+        """Append several states at once, in this order; each with its ``lagging``."""
+        records = self._collected()
+        for session, lagging in sessions:
+            self._owe(session, lagging)
+            records.append(SessionRecord(*self._head(), session))
+        return self._append(records)
 
     def _owe(self, session: StoredSession, lagging: Iterable[str]) -> None:
         """Have the next tick tell what a whole record that is appended now does not."""
@@ -207,8 +216,16 @@ class SessionJournal:
             self._append(self._collected())
         return self._marked
 
-    def tick(self, positions: Mapping[str, int], progress: Sequence[Progress]) -> Ticket:
+    def tick(
+        self,
+        positions: Mapping[str, int],
+        progress: Sequence[Progress],
+        left: Iterable[str] = (),
+    ) -> Ticket:
         """Append how far delivery has got: live positions, and who is not at them.
+
+        ``left`` are queues that nobody needed for a moment since the last call. Whoever needs one
+        of them now may have been saved when its tail was not known.
 
         ``progress`` has an entry for each session whose cursors behind the live positions, or whose
         flights, are others than at the last tick that had one for it. Without an entry, a session
@@ -223,7 +240,8 @@ class SessionJournal:
         owed = self._owed
         for entry in progress:
             owed[entry.client_id] = entry
-        ticket, told = self._tick
+        self._left.update(left)
+        ticket, told, told_left = self._tick
         if not ticket.is_settled:
             self._silent.clear()
             return ticket
@@ -231,22 +249,25 @@ class SessionJournal:
             for client_id, entry in told.items():
                 owed.setdefault(client_id, entry)
             self._told.clear()
+            self._left |= told_left
+        for queue in self._left:
+            self._told.pop(queue, None)
         moved = {queue: at for queue, at in positions.items() if self._told.get(queue) != at}
         silence_ms = self._clock.monotonic_ms() - self._appended_ms
         is_silent = self._has_saved and silence_ms >= SILENCE_MS_MAX
-        if not (moved or owed or is_silent or self.others_live):
-            self._tick = (SETTLED, {})
+        if not (moved or owed or self._left or is_silent or self.others_live):
+            self._tick = (SETTLED, {}, set())
             return SETTLED
         self._end_silent()
         # The positions come last: without the entries they would tell too much.
         records: list[Record] = self._collected()
         records += [TickRecord(*self._head(), {}, part) for part in _parts(list(owed.values()))]
-        records.append(TickRecord(*self._head(), moved, (), self._heard))
+        records.append(TickRecord(*self._head(), moved, (), self._heard, tuple(sorted(self._left))))
         ticket = self._append(records)
         self._last_tick = self._number
         self._told.update(moved)
-        self._tick = (ticket, owed)
-        self._owed = {}
+        self._tick = (ticket, owed, self._left)
+        self._owed, self._left = {}, set()
         return ticket
 
     def _end_silent(self) -> None:
@@ -311,8 +332,8 @@ class SessionJournal:
                 changes = ((mark.client_id, mark) for mark in record.marks)
             case TickRecord():
                 changes = ((entry.client_id, entry) for entry in record.progress)
-                if record.positions:
-                    self._moves.append((record.number, ticket, record.positions))
+                if record.positions or record.left:
+                    self._moves.append((ticket, record))
         written = self._written
         names = []
         for client_id, change in changes:
@@ -367,9 +388,9 @@ class SessionJournal:
         positions = run.positions if run is not None else {}
         if self._moves:
             positions = positions.copy()
-            for number, ticket, moved in self._moves:
-                if number < before and ticket.error is None:
-                    move(positions, moved, _NOT_READ + number)
+            for ticket, tick in self._moves:
+                if tick.number < before and ticket.error is None:
+                    move(positions, tick.left, tick.positions, _NOT_READ + tick.number)
         return positions
 
     def due(self, now_ms: int, limit: int) -> list[StoredSession]:
@@ -418,16 +439,11 @@ class SessionJournal:
                 return True
         return False
 
-    def begin_of(self, topic_filter: str) -> dict[str, int]:
-        """Return where a shared subscription begins that is not stored, as its members know it."""
-        begin: dict[str, int] = {}
-        for client_id in self._rows.subscribers(topic_filter):
-            session = self.load(client_id)
-            for one in () if session is None else session.filters:
-                if one.topic_filter == topic_filter:
-                    for queue, at in one.since.items():
-                        begin[queue] = min(at, begin.get(queue, at))
-        return begin
+    def begins_of(self, topic_filter: str) -> list[dict[str, int]]:
+        """Return where each member of a shared subscription knows that it begins."""
+        sessions = map(self.load, self._rows.subscribers(topic_filter))
+        filters = chain.from_iterable(one.filters for one in sessions if one is not None)
+        return [one.since for one in filters if one.topic_filter == topic_filter]
 
     def named(self, prefix: str, after: str, limit: int) -> list[str]:
         """Return client identifiers that begin with ``prefix``, behind ``after``, in order.
@@ -518,14 +534,23 @@ class SessionJournal:
                     changes.popleft()
                 if changes is not None and not changes:
                     del written[client_id]
-        while self._moves and self._moves[0][0] <= last:
+        while self._moves and self._moves[0][1].number <= last:
             self._moves.popleft()
 
     # --- other gateways ------------------------------------------------------------------
 
-    def is_wanted(self, client_id: str) -> bool:
-        """Whether some gateway holds or claims what is stored as ``client_id``; ViewError."""
-        return self.is_elsewhere(client_id) or self._rows.is_claimed(client_id)
+    def is_wanted_elsewhere(self, client_id: str) -> bool:
+        """Whether another gateway has claimed a client identifier; ViewError."""
+        return any(key != self._run for key in self._rows.claimants(client_id))
+
+    def place_among(self, client_id: str) -> tuple[int, int] | None:
+        """Return (which, of how many) this run is of those that have claimed ``client_id``.
+
+        In the order of their claims; None if it has not. ViewError.
+        """
+        self._check()
+        runs = self._rows.claimants(client_id)
+        return (runs.index(self._run), len(runs)) if self._run in runs else None
 
     def has_grown(self, queues: Sequence[QueueHandle]) -> bool:
         """Whether the queue of sessions is among these, as the log names queues for reading."""
@@ -611,6 +636,10 @@ class SessionJournal:
     def is_elsewhere(self, client_id: str) -> bool:
         """Whether a client with a stored session is connected to another gateway; ViewError."""
         return self._rows.is_held(client_id, self._run)
+
+    def is_here(self, client_id: str) -> bool:
+        """Whether this run holds what is stored as ``client_id``, as the log has it; ViewError."""
+        return self._rows.holder(client_id)[1] == self._run
 
     def release(self, heard: ClaimHeard) -> None:
         """Have another gateway go on, for which we seem to hold a session whose client has gone.

@@ -20,7 +20,8 @@ Rules:
 - A whole record replaces everything. Its cursors hold until a newer position or Progress entry.
 - A position counts if it was told behind the whole record, or if a Progress entry was: that says
   that the session is at all positions of its gateway, the queues aside in which it lags.
-- A queue whose position was first told behind the whole record was made since: it is added.
+- A queue whose position was first told behind the whole record was made since, or its gateway did
+  not know where it ends: it is added. A queue that its gateway stops to read is told anew later.
 - A Progress entry replaces cursors that were pinned and all flights. Its tick's positions come with
   it or behind it, never before it.
 - ``delivered`` has places that the cursor has not passed and that must not be read again. The
@@ -32,7 +33,7 @@ Rules:
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Final, NamedTuple
 
 import msgspec
@@ -204,8 +205,12 @@ def state_of(record: SessionRecord, at: int) -> SessionState:
     )
 
 
-def move(positions: dict[str, Position], told: Mapping[str, int], at: int) -> None:
-    """Note the live positions that the tick at ``at`` has told."""
+def move(
+    positions: dict[str, Position], left: Iterable[str], told: Mapping[str, int], at: int
+) -> None:
+    """Note the live positions that the tick at ``at`` has told, and the queues left before."""
+    for queue in left:
+        positions.pop(queue, None)
     for queue, queue_offset in told.items():
         known = positions.get(queue)
         positions[queue] = Position(queue_offset, at, known.first_at if known is not None else at)

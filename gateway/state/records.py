@@ -61,7 +61,8 @@ class MarksRecord(msgspec.Struct, frozen=True, array_like=True, tag="marks"):
 class TickRecord(msgspec.Struct, frozen=True, array_like=True, tag="tick"):
     """How far a gateway has delivered: live positions that have moved, sessions not at them.
 
-    ``heard`` is the queue offset up to which it has read back the records of all gateways.
+    ``heard`` is the queue offset up to which it has read back the records of all gateways. ``left``
+    are queues that it has stopped to read since the last tick: what it told of them is over.
     """
 
     gateway: str
@@ -70,6 +71,7 @@ class TickRecord(msgspec.Struct, frozen=True, array_like=True, tag="tick"):
     positions: dict[str, int]
     progress: tuple[Progress, ...]
     heard: int = 0
+    left: tuple[str, ...] = ()
 
 
 class StartedRecord(msgspec.Struct, frozen=True, array_like=True, tag="started"):

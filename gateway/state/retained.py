@@ -14,7 +14,7 @@ Spec: MQTT 5.0 section 3.3.1.3.
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from typing import Any, Final, NamedTuple
@@ -60,11 +60,20 @@ class Before(NamedTuple):
 class Written:
     """One message that has not been read back; ``message`` is None if it removes the last one.
 
-    ``record`` goes into the batch of the publish; whoever appends it sets ``ticket``. ``count`` and
-    ``size_bytes`` are what it adds to those of the store.
+    ``record`` goes into the batch of the publish; whoever appends it sets ``ticket``. ``count``,
+    ``size_bytes`` and ``by_client`` are what it adds to those of the store.
     """
 
-    __slots__ = ("count", "message", "name", "number", "record", "size_bytes", "ticket")
+    __slots__ = (
+        "by_client",
+        "count",
+        "message",
+        "name",
+        "number",
+        "record",
+        "size_bytes",
+        "ticket",
+    )
 
     def __init__(
         self,
@@ -83,6 +92,11 @@ class Written:
         self.size_bytes = (message.size_bytes if message is not None else 0) - (
             replaced.size_bytes if replaced is not None else 0
         )
+        self.by_client: Counter[str] = Counter()
+        if message is not None:
+            self.by_client[message.client_id] += 1
+        if replaced is not None:
+            self.by_client[replaced.client_id] -= 1
 
     @property
     def is_refused(self) -> bool:
@@ -108,6 +122,7 @@ class RetainedStore:
         self._unsettled: deque[Written] = deque()
         self._written_count = 0
         self._written_bytes = 0
+        self._written_by_client: Counter[str] = Counter()
 
     # --- writing -------------------------------------------------------------------------
 
@@ -133,6 +148,7 @@ class RetainedStore:
         self._unsettled.append(written)
         self._written_count += written.count
         self._written_bytes += written.size_bytes
+        self._count_clients(written, 1)
         return written
 
     def rewrite_older(self, than_ms: int, limit: int) -> int:
@@ -171,6 +187,10 @@ class RetainedStore:
     def size_bytes(self) -> int:
         """How many bytes their names, payloads and properties have."""
         return self._rows.size_bytes + self._written_bytes
+
+    def count_of(self, client_id: str) -> int:
+        """Return how many messages one client has published that are retained; ViewError."""
+        return self._rows.count_of(client_id) + self._written_by_client[client_id]
 
     def get(self, name: str) -> Retained | None:
         """Return the message of a topic name, None without one; ViewError."""
@@ -327,6 +347,14 @@ class RetainedStore:
             del self._written[written.name]
         self._written_count -= written.count
         self._written_bytes -= written.size_bytes
+        self._count_clients(written, -1)
+
+    def _count_clients(self, written: Written, sign: int) -> None:
+        counts = self._written_by_client
+        for client_id, change in written.by_client.items():
+            counts[client_id] += sign * change
+            if not counts[client_id]:
+                del counts[client_id]
 
 
 def _literal_prefix(topic_filter: str) -> tuple[str, str]:

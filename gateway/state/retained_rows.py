@@ -4,6 +4,8 @@ Owns: the table of retained messages, and how records change it; Retained.
 Must not touch: the log (``follower`` reads it), what a gateway has appended and not read back
 (``retained``).
 
+    retained          one row a message; retained_clients: how many each publisher has there
+
     record     a copy of the published record, in this topic's queue: the last one of a topic name
                counts; one with an empty payload removes the message [MQTT-3.3.1-6]
     mqttKept   "queue offset:store time", a property of a record that repeats an older one, which
@@ -18,7 +20,7 @@ from typing import Final, NamedTuple
 
 from motelog.core.limited_log import LimitedLog
 from motelog.core.message import NAME_END, VALUE_END
-from motelog.gateway.mapping.message_properties import expires_ms
+from motelog.gateway.mapping.message_properties import client_id_property, expires_ms
 from motelog.gateway.state.follower import ReadBack
 from motelog.gateway.state.view import View
 
@@ -32,6 +34,9 @@ _TABLES: Final = (
     )""",
     "CREATE INDEX IF NOT EXISTS retained_expiry ON retained (expires_ms)"
     " WHERE expires_ms IS NOT NULL",
+    """CREATE TABLE IF NOT EXISTS retained_clients (
+        client_id TEXT PRIMARY KEY, count INTEGER NOT NULL
+    ) WITHOUT ROWID""",
 )
 #: Stands for "behind everything in the view" in the places of records that are not read back.
 NOT_READ: Final = 1 << 62
@@ -57,6 +62,11 @@ class Retained(NamedTuple):
     def is_read_back(self) -> bool:
         """Whether ``queue_offset`` is its place; else it is NOT_READ and more."""
         return self.queue_offset < NOT_READ
+
+    @property
+    def client_id(self) -> str:
+        """Who has published it."""
+        return client_id_property(self.properties)
 
     @property
     def size_bytes(self) -> int:
@@ -122,6 +132,11 @@ class RetainedRows:
                 return  # it has been removed since
         if known is not None:
             self._remove(known)
+        owner = None if known is None else known.client_id
+        new_owner = client_id_property(properties) if record.body else None
+        if owner != new_owner:
+            self._count_client(owner, -1)
+            self._count_client(new_owner, 1)
         if record.body:
             message = Retained(
                 name, record.body, properties, store_ms, record.queue_offset,
@@ -141,6 +156,19 @@ class RetainedRows:
         self.count += sign
         self.size_bytes += sign * message.size_bytes
 
+    def _count_client(self, client_id: str | None, change: int) -> None:
+        if client_id is None:
+            return
+        self._view.execute(
+            "INSERT INTO retained_clients VALUES (?, ?)"
+            " ON CONFLICT (client_id) DO UPDATE SET count = count + excluded.count",
+            (client_id, change),
+        )
+        if change < 0:
+            self._view.execute(
+                "DELETE FROM retained_clients WHERE client_id = ? AND count = 0", (client_id,)
+            )
+
     # --- rows ----------------------------------------------------------------------------
 
     def get(self, name: str) -> Retained | None:
@@ -149,6 +177,13 @@ class RetainedRows:
             f"SELECT {_COLUMNS} FROM retained WHERE name = ?", (name,)
         ).fetchone()
         return None if row is None else Retained(*row)
+
+    def count_of(self, client_id: str) -> int:
+        """Return how many messages are of one publisher; ViewError."""
+        row = self._view.execute(
+            "SELECT count FROM retained_clients WHERE client_id = ?", (client_id,)
+        ).fetchone()
+        return 0 if row is None else int(row[0])
 
     def named(self, lowest: str, after: str, highest: str, limit: int) -> list[tuple[str, int]]:
         """Return (topic name, place) from ``lowest`` on, behind ``after``, before ``highest``."""
@@ -179,6 +214,7 @@ class RetainedRows:
             with self._view.transaction():
                 for row in rows:
                     self._view.execute("DELETE FROM retained WHERE at = ?", (row[4],))
+                    self._count_client(Retained(*row).client_id, -1)
             for row in rows:
                 self._add(Retained(*row), -1)
         return len(rows)

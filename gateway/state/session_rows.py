@@ -254,7 +254,7 @@ class SessionRows:
                 return len(record.marks)
             case TickRecord():
                 run.heard = max(run.heard, record.heard)
-                self._move(run, record.positions, read.queue_offset)
+                self._move(run, record, read.queue_offset)
                 for entry in record.progress:
                     state = self._current(entry.client_id)
                     if state is not None and state.run == record.run:
@@ -395,7 +395,7 @@ class SessionRows:
     def _claim_one(
         self, run: Run, client_id: str, number: int, at: int, *, lasts: bool, takes: bool = True
     ) -> None:
-        is_stored, holder = self._holder(client_id)
+        is_stored, holder = self.holder(client_id)
         execute = self._view.execute
         is_open = (
             lasts
@@ -414,7 +414,7 @@ class SessionRows:
             (client_id, self.runs[key].number, number),
         )
 
-    def _holder(self, client_id: str) -> tuple[bool, int]:
+    def holder(self, client_id: str) -> tuple[bool, int]:
         """Return (whether the session is stored, the run that holds it or 0)."""
         if client_id in self._changed:
             state = self._changed[client_id]
@@ -431,16 +431,14 @@ class SessionRows:
 
     def is_held(self, client_id: str, key: int) -> bool:
         """Whether another run than ``key`` holds a client identifier."""
-        return self._holder(client_id)[1] not in (0, key)
+        return self.holder(client_id)[1] not in (0, key)
 
-    def is_claimed(self, client_id: str) -> bool:
-        """Whether somebody has claimed a client identifier and not settled that."""
-        return (
-            self._view.execute(
-                "SELECT 1 FROM claims WHERE client_id = ? LIMIT 1", (client_id,)
-            ).fetchone()
-            is not None
+    def claimants(self, client_id: str) -> list[int]:
+        """Return the runs that have claimed a client identifier, in the order of their claims."""
+        rows = self._view.execute(
+            "SELECT run FROM claims WHERE client_id = ? ORDER BY at", (client_id,)
         )
+        return list(dict.fromkeys(self._by_number[number].key for (number,) in rows))
 
     def may_have(self, client_id: str, key: int, at: int) -> bool:
         """Whether it is the turn of the run ``key``, whose claim lies at ``at``."""
@@ -455,8 +453,14 @@ class SessionRows:
         if client_id in self.awaited:
             self.heard.append(client_id)
 
-    def _move(self, run: Run, told: Mapping[str, int], at: int) -> None:
-        move(run.positions, told, at)
+    def _move(self, run: Run, record: TickRecord, at: int) -> None:
+        told = record.positions
+        move(run.positions, record.left, told, at)
+        for queue in record.left:
+            self._view.execute(
+                "DELETE FROM positions WHERE run = ? AND queue = ?",
+                (run.number, self._queue_id(queue)),
+            )
         self._view.execute_many(
             "INSERT OR REPLACE INTO positions VALUES (?, ?, ?, ?, ?)",
             [(run.number, self._queue_id(queue), *run.positions[queue]) for queue in told],

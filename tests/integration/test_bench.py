@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from motelog.loadtest import bench_client
 from motelog.loadtest.bench import KINDS, BenchError, BenchOptions, BenchReport, run
 from tests.support.bench_server import Faults, bench_server
 
@@ -117,6 +118,15 @@ def test_a_connection_that_ends_is_an_error() -> None:
     assert report.errors == 1
     assert "the connection ended" in report.error_examples[0]
     assert report.lost > 0
+
+
+def test_those_who_are_connected_ping_while_others_still_connect(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(bench_client, "PING_EVERY_S", 0)
+    with bench_server() as server:
+        assert is_clean(run("connect", options(server.port, connections=300, duration_s=0)))
+        assert server.pings > 0
 
 
 def test_a_refusal_ends_the_bench() -> None:

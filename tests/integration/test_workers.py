@@ -153,6 +153,31 @@ def test_a_message_reaches_the_clients_of_all_processes(
         client.disconnect()
 
 
+def test_members_at_all_processes_get_their_share(server: MotelogProcess, clients: Clients) -> None:
+    members = list(clients.at_each(server, "member").values())
+    for member in members:
+        member.subscribe("$share/all/work/#")
+    publisher = clients.one(server, "work-publisher")
+    sent: list[bytes] = []
+
+    def payloads() -> list[bytes]:
+        for member in select.select(members, [], [], 0.05)[0]:
+            member.readable()
+            member.flush()
+        return sorted(message.payload for member in members for message in member.messages)
+
+    def all_have_some() -> bool:
+        # The queues are divided some records after the SUBACK.
+        for level in range(16):
+            sent.append(b"%d" % len(sent))
+            publisher.publish(f"work/{level}", sent[-1])
+        payloads()
+        return all(member.messages for member in members)
+
+    wait_until(all_have_some)
+    wait_until(lambda: payloads() == sorted(sent))
+
+
 def test_an_operator_meets_one_gateway(server: MotelogProcess, clients: Clients) -> None:
     found = clients.at_each(server, "op")
     ids = {client.session.client_id for client in found.values()}

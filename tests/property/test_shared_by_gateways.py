@@ -8,6 +8,7 @@ from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
 
 from motelog.gateway.config import GatewayConfig
 from motelog.gateway.mqtt.packet_types import NO_PROPERTIES
+from motelog.gateway.sessions.groups import PARTS
 from motelog.gateway.state.journal import LOST_TICKS
 from tests.support.gateway_fleet import HOUR, Fleet
 from tests.unit.gateway.test_several_gateways import frame, got, subscribe
@@ -15,6 +16,8 @@ from tests.unit.gateway.test_several_gateways import frame, got, subscribe
 GROUP = "$share/g/t/#"
 PUBLISHER = 9
 NAMES = st.sampled_from(["a", "b"])
+#: A queue each, and so a part of the group.
+TOPICS = ["t/1", "t/2", "t/4", "t/6"]
 #: Clients with even numbers have sessions that outlive their connections.
 NUMBERS = st.integers(1, 4)
 
@@ -33,6 +36,9 @@ class GroupOfGateways(RuleBasedStateMachine):
         self.told: set[int] = set()  # acknowledged before the last tick
         #: Those that may be taken again: given back, or repeated after a crash.
         self.loose: set[int] = set()
+        #: The topic of each message, and the newest one of each that a member has taken.
+        self.topics: dict[int, str] = {}
+        self.newest: dict[tuple[int, str], int] = {}
         self.held: dict[int, dict[int, int]] = {number: {} for number in range(1, 5)}
         for name in "ab":
             self.connect_publisher(name)
@@ -53,10 +59,11 @@ class GroupOfGateways(RuleBasedStateMachine):
             subscribe(self.fleet, name, number, GROUP)
             self.members.add(number)
 
-    @rule(name=NAMES, topic=st.sampled_from(["t/1", "t/2"]), count=st.integers(1, 6))
+    @rule(name=NAMES, topic=st.sampled_from(TOPICS), count=st.integers(1, 6))
     def publish(self, name: str, topic: str, count: int) -> None:
         for _ in range(count):
             self.count += 1
+            self.topics[self.count] = topic
             if self.members:
                 self.owed.add(self.count)
             body = b"%d" % self.count
@@ -77,6 +84,8 @@ class GroupOfGateways(RuleBasedStateMachine):
             self.members.discard(number)
         self.loose.update(self.held[number].values())
         self.held[number].clear()
+        for topic in TOPICS:
+            self.newest.pop((number, topic), None)
         if not self.members:
             self.owed.clear()
 
@@ -130,6 +139,9 @@ class GroupOfGateways(RuleBasedStateMachine):
             if value not in self.loose:
                 assert value not in self.acked, "it has been done"
                 assert not any(value in held.values() for held in self.held.values())
+                place = number, self.topics[value]
+                assert value > self.newest.get(place, 0), "it comes behind a newer one"
+                self.newest[place] = value
             self.held[number][packet_id] = value
 
     def teardown(self) -> None:
@@ -139,6 +151,9 @@ class GroupOfGateways(RuleBasedStateMachine):
         owed = set(self.owed)
         for number in (1, 2, 3, 4):
             self.join(number, "ab"[number % 2])
+        self.fleet.settle()
+        if set(self.at.values()) == {"a", "b"}:
+            assert self.parts_held() == {"a": PARTS // 2, "b": PARTS // 2}
         for _ in range(200):
             self.fleet.settle()
             self.take_all()
@@ -148,6 +163,11 @@ class GroupOfGateways(RuleBasedStateMachine):
             for number, packet_id in found:
                 self.acknowledge_one(number, packet_id)
         assert owed <= self.acked
+
+    def parts_held(self) -> dict[str, int]:
+        shared = {name: stage.clients._shared for name, stage in self.fleet.stages.items()}
+        parts = {name: one._groups[GROUP].parts for name, one in shared.items()}
+        return {name: sum(part.is_held for part in of_group) for name, of_group in parts.items()}
 
 
 GroupOfGateways.TestCase.settings = settings(max_examples=60, stateful_step_count=30)

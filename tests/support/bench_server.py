@@ -45,6 +45,7 @@ class BenchServer:
         self.version = version
         self.faults = faults
         self.publishes = 0
+        self.pings = 0
         self.topic_names: set[bytes] = set()
         self._deliveries = 0
         self._subscriptions: list[tuple[int, str, int]] = []
@@ -96,6 +97,7 @@ class BenchServer:
                         connection, encode_suback(self.version, subscribe.packet_id, [qos])
                     )
                 case PacketType.PINGREQ if not self.faults.ignores_pings:
+                    self.pings += 1
                     self._reactor.send(connection, b"\xd0\x00")
                 case PacketType.PUBREL:
                     self._number(b"\x70\x02\0\0", connection, packet_id)

@@ -324,6 +324,12 @@ class FakeLog:
         self._held.clear()
         self._settled.clear()
 
+    def resume(self, key: tuple[str, int], records: Sequence[bytes]) -> None:
+        """Begin with these records in a queue."""
+        self._tails[key] = QueueTail(key[0].encode(), key[1], len(records))
+        self.records[key] = list(records)
+        self.end_offset = max(self.end_offset, sum(map(len, records)))
+
     def killed(self) -> None:
         """Forget what only the process knew that used the log; its records stay."""
         self.close()

@@ -136,7 +136,10 @@ def test_shared_subscription_is_listed_and_not_ended_while_it_has_members() -> N
     connect(stage, 1)
     subscribe(stage, 1, "$share/g/t/#")
     name = "$share/g/t/#"
-    assert names(stage) == [name, "dev"]
+    assert names(stage) == [*(f"{name} #{number}" for number in range(8)), "dev"]
+    described = stage.operator.get_session(name)
+    assert described is not None
+    assert (described["client_id"], described["is_connected"]) == (name, True)
     assert stage.operator.list_sessions("dev", "", 1).sessions[0]["filters"] == 1
     done: list[MotelogError | None] = []
     with pytest.raises(SessionInUseError):

@@ -342,6 +342,47 @@ def test_bytes_are_limited_too() -> None:
     assert 800 < metrics.retained_bytes_now <= 1000
 
 
+def test_one_client_cannot_have_all_retained_messages() -> None:
+    gateway = Gateway(retained_client_count_max=2)
+    greedy, other = gateway.connect(5, "greedy"), gateway.connect(5, "other")
+
+    def code(peer: Peer, topic: str, payload: bytes = b"x") -> int:
+        peer.put(topic, payload, 1, retain=True)
+        return peer.read_ack(PacketType.PUBACK).reason_code
+
+    def codes(peer: Peer, *topics: str) -> list[int]:
+        return [code(peer, topic) for topic in topics]
+
+    assert codes(greedy, "a", "b", "a", "c", "b") == [0, 0, 0, 0x97, 0]
+    assert gateway.stage.metrics.retained_refused == 1
+    tick(gateway)  # read back
+    assert codes(greedy, "c") == [0x97]
+    assert codes(other, "a") == [0]
+    assert codes(greedy, "c", "a") == [0, 0x97]
+    tick(gateway)
+    assert (codes(greedy, "d"), codes(other, "d", "e")) == ([0x97], [0, 0x97])
+    assert code(greedy, "c", b"") == 0
+    assert codes(greedy, "e") == [0]
+    counts = gateway.stage.retained
+    tick(gateway)
+    assert (counts.count_of("greedy"), counts.count_of("other"), counts.count) == (2, 2, 4)
+    gateway.stage.view.rebuild("for the test")
+    tick(gateway)
+    assert (counts.count_of("greedy"), counts.count_of("other")) == (2, 2)
+
+
+def test_what_expires_is_not_counted_for_its_client_any_more() -> None:
+    gateway = Gateway(retained_client_count_max=1)
+    peer = gateway.connect(5)
+    peer.publish("a", b"1", 1, retain=True, message_expiry_interval_s=5)
+    peer.packets()
+    tick(gateway)
+    gateway.pass_s(6)
+    tick(gateway)
+    peer.put("b", b"2", 1, retain=True)
+    assert peer.read_ack(PacketType.PUBACK).reason_code == 0
+
+
 def test_will_above_the_limit_is_published_and_not_retained() -> None:
     gateway = Gateway(retained_count_max=1)
     other = gateway.connect(5)

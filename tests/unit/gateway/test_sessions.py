@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from motelog.core.errors import StoreFullError
 from motelog.core.net.reactor import CloseReason
 from motelog.gateway.config import GatewayConfig
 from motelog.gateway.deliver import elevator
@@ -608,6 +609,55 @@ def test_qos_2_message_is_marked_before_it_is_sent() -> None:
     settle(stage)
     stage.log.settle()
     assert got(stage, 1) == [(0x34, 1, b"a")]
+
+
+def test_qos_2_message_whose_mark_is_refused_is_not_overtaken() -> None:
+    stage = Stage()
+    connect(stage, 1)
+    subscribe(stage, 1, "t/#", qos=2)
+    connect(stage, 2, "pub", properties=NO_PROPERTIES)
+    stage.log.settles_at_once = False
+    stage.turn((2, exactly_once(b"a", 1)))
+    settle(stage)
+    stage.log.settle(1)  # the publish, and not the mark
+    stage.log.settle(error=StoreFullError("full"))
+    stage.log.settle()
+    stage.log.settles_at_once = True
+    stage.turn((2, exactly_once(b"b", 2)))
+    settle(stage)
+    assert [packet[0] for packet in stage.sent(1)] == [0xE0]
+    connect(stage, 3)
+    settle(stage)
+    assert [payload for _, _, payload in got(stage, 3)] == [b"a", b"b"]
+
+
+@pytest.mark.parametrize("ticks", [False, True])
+def test_queue_that_was_left_and_is_wanted_again_is_not_read_again_after_a_crash(
+    ticks: bool,
+) -> None:
+    stage = Stage()
+    publish(stage, b"before")
+    connect(stage, 1, "first", properties=NO_PROPERTIES)
+    subscribe(stage, 1, "t/#")
+    stage.clients.tick()  # tells where the queue is
+    lose(stage, 1)
+    if ticks:
+        stage.clients.tick()
+    stage.log.knows_tails = False
+    connect(stage, 2)
+    subscribe(stage, 2, "t/#", qos=2)
+    stage.log.tell_tails()
+    publish(stage, b"a", qos=2)
+    settle(stage)
+    assert [payload for _, _, payload in got(stage, 2)] == [b"a"]
+    ack(stage, 2, 0x50, 1)
+    ack(stage, 2, 0x70, 1)
+    stage.clients.tick()
+    stage.log.knows_tails = True
+    stage = restart(stage)
+    connect(stage, 2)
+    settle(stage)
+    assert [payload for _, _, payload in got(stage, 2)] == []
 
 
 def test_client_that_refuses_a_qos_2_message_is_not_sent_it_again() -> None:

@@ -57,12 +57,12 @@ def frame(topic: str, payload: bytes, qos: int = 1, packet_id: int = 1, dup: int
     return bytes((0x30 | dup << 3 | qos << 1, len(body))) + body
 
 
-def publish(fleet: Fleet, name: str, *payloads: bytes, qos: int = 1) -> None:
+def publish(fleet: Fleet, name: str, *payloads: bytes, qos: int = 1, topic: str = "t/1") -> None:
     """Publish by a client that is there for as long as that takes."""
     stage = fleet[name]
     fleet.connected(name, 15, f"publisher-{name}", properties=NO_PROPERTIES)
     for packet_id, payload in enumerate(payloads, 1):
-        stage.turn((15, frame("t/1", payload, qos, packet_id)))
+        stage.turn((15, frame(topic, payload, qos, packet_id)))
         if qos == 2:
             stage.turn((15, b"\x62\x02" + packet_id.to_bytes(2, "big")))
     stage.turn((15, encode_disconnect(5)))

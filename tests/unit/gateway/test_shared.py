@@ -15,6 +15,7 @@ from motelog.gateway.mqtt.packet_types import (
     Unsubscribe,
 )
 from motelog.gateway.mqtt.subscribe import encode_subscribe, encode_unsubscribe
+from motelog.gateway.sessions.groups import part_name
 from motelog.gateway.state.stored import StoredFilter, StoredSession
 from motelog.gateway.state.view import ViewError
 from tests.support.gateway_stage import Stage
@@ -465,12 +466,12 @@ def test_group_ends_with_the_session_of_its_last_member() -> None:
     lose(stage, 1)
     send(stage, b"a")
     stage.clients.tick()
-    assert stage.journal.load(GROUP) is not None
+    assert stage.journal.load(part_name(GROUP, 0)) is not None
     told: dict[PropertyId, Any] = {PropertyId.SESSION_EXPIRY_INTERVAL: 0}
     connect(stage, 1, "m1")
     stage.turn((1, encode_disconnect(5, 0, told)))
     stage.clients.tick()
-    assert stage.journal.load(GROUP) is None
+    assert stage.journal.load(part_name(GROUP, 0)) is None
     member(stage, 2)
     settle(stage)
     assert payloads(stage, 2) == []
@@ -486,7 +487,7 @@ def test_group_ends_when_the_session_of_its_last_member_expires() -> None:
     stage.clients.tick()
     stage.clients.tick()
     assert stage.journal.load("m1") is None
-    assert stage.journal.load(GROUP) is None
+    assert stage.journal.load(part_name(GROUP, 0)) is None
 
 
 def test_group_that_lost_its_members_in_a_crash_ends_after_the_start() -> None:
@@ -495,9 +496,9 @@ def test_group_that_lost_its_members_in_a_crash_ends_after_the_start() -> None:
     subscribe(stage, 1, GROUP)
     stage.journal.end("m1")
     stage = restart(stage)
-    assert stage.journal.load(GROUP) is not None
+    assert stage.journal.load(part_name(GROUP, 0)) is not None
     stage.clients.tick()
-    assert stage.journal.load(GROUP) is None
+    assert stage.journal.load(part_name(GROUP, 0)) is None
 
 
 def test_group_of_clients_without_expiry_writes_nothing() -> None:
@@ -506,7 +507,7 @@ def test_group_of_clients_without_expiry_writes_nothing() -> None:
     send(stage, b"a")
     lose(stage, 1)
     stage.clients.tick()
-    assert stage.journal.load(GROUP) is None
+    assert stage.journal.load(part_name(GROUP, 0)) is None
     member(stage, 1)
     send(stage)
     assert payloads(stage, 1) == []

@@ -1,4 +1,4 @@
-"""A shared subscription is one group over all gateways of a log: one of them hands it out."""
+"""A shared subscription is one group over all gateways of a log: they divide its queues."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from motelog.core.topic_names import MQTT_SESSION_TOPIC
 from motelog.gateway.claims import WAIT_MS_MAX
 from motelog.gateway.mqtt.packet_types import NO_PROPERTIES, Subscribe, SubscribeEntry, Unsubscribe
 from motelog.gateway.mqtt.subscribe import encode_subscribe, encode_unsubscribe
+from motelog.gateway.sessions.groups import PARTS, part_name
 from motelog.gateway.state.journal import LOST_TICKS
 from tests.support.gateway_fleet import Fleet
 from tests.unit.gateway.test_several_gateways import (
@@ -18,11 +19,15 @@ from tests.unit.gateway.test_several_gateways import (
     got,
     holders,
     open_claims,
-    publish,
     subscribe,
 )
+from tests.unit.gateway.test_several_gateways import publish as publish_under
 
 GROUP = "$share/g/t/#"
+#: A topic name whose queue is of part 0: that of the gateway which has had a member for longest.
+FIRST = "t/4"
+#: One topic name for each part, in their order.
+TOPICS = [f"t/{level}" for level in (4, 0, 7, 3, 6, 2, 5, 1)]
 
 
 def member(fleet: Fleet, name: str, number: int, *, qos: int = 1, lasts: bool = False) -> None:
@@ -51,6 +56,10 @@ def take(fleet: Fleet, name: str, number: int, *, acks: bool = True) -> list[byt
     return payloads
 
 
+def publish(fleet: Fleet, name: str, *payloads: bytes, qos: int = 1, topic: str = FIRST) -> None:
+    publish_under(fleet, name, *payloads, qos=qos, topic=topic)
+
+
 def bodies(count: int, start: int = 0) -> list[bytes]:
     return [b"%d" % number for number in range(start, start + count)]
 
@@ -62,7 +71,13 @@ def lost(fleet: Fleet) -> None:
 
 
 def group_rows(fleet: Fleet) -> list[bool]:
-    return [stage.journal.load(GROUP) is not None for stage in fleet.stages.values()]
+    """Return for each gateway whether it knows all parts of the group; it knows all or none."""
+    found = []
+    for stage in fleet.stages.values():
+        stored = [stage.journal.load(part_name(GROUP, n)) is not None for n in range(PARTS)]
+        assert len(set(stored)) == 1
+        found.append(stored[0])
+    return found
 
 
 # --- who gets what ----------------------------------------------------------------------------
@@ -99,7 +114,7 @@ def test_message_behind_the_suback_reaches_a_group_whose_turn_has_not_come() -> 
     publish(fleet, "a", b"before")
     subscribe(fleet, "b", 2, GROUP)
     stage = fleet["b"]
-    stage.turn((2, frame("t/1", b"behind")))
+    stage.turn((2, frame(FIRST, b"behind")))
     assert got(stage, 2) == [(0x40, 1, b"")]
     fleet.settle()
     publish(fleet, "a", b"later")
@@ -111,13 +126,146 @@ def test_gateway_that_dies_before_its_turn_has_promised_what_is_behind_the_subac
     publish(fleet, "a", b"before")
     fleet.connected("b", 2, "m2")
     subscribe(fleet, "b", 2, GROUP)
-    fleet["b"].turn((2, frame("t/1", b"behind")))
+    fleet["b"].turn((2, frame(FIRST, b"behind")))
     fleet.kill("b")
     lost(fleet)
     fleet.connected("a", 2, "m2")
     fleet.settle()
     publish(fleet, "a", b"later")
     assert take(fleet, "a", 2) == [b"behind", b"later"]
+
+
+def test_queue_that_is_younger_than_the_first_member_is_the_groups_from_its_begin_on() -> None:
+    fleet = Fleet("a", "b")
+    fleet.connected("b", 2, "m2")
+    subscribe(fleet, "b", 2, GROUP)
+    fleet.lose("b", 2)  # before its turn
+    publish(fleet, "a", b"in a new topic")
+    fleet.connected("b", 3, "m3")
+    subscribe(fleet, "b", 3, GROUP)
+    fleet.settle()
+    assert take(fleet, "b", 3) == [b"in a new topic"]
+
+
+# --- parts ------------------------------------------------------------------------------------
+
+
+def publish_everywhere(fleet: Fleet, name: str, text: bytes, *, qos: int = 1) -> None:
+    """Publish one message for each part, with its number."""
+    for number, topic in enumerate(TOPICS):
+        publish(fleet, name, b"%b %d" % (text, number), qos=qos, topic=topic)
+
+
+def numbered(text: bytes, *numbers: int) -> list[bytes]:
+    return [b"%b %d" % (text, number) for number in numbers]
+
+
+@pytest.mark.parametrize("qos", [1, 2])
+@pytest.mark.parametrize("lasts", [False, True])
+def test_gateways_with_members_divide_the_queues(qos: int, lasts: bool) -> None:
+    fleet = Fleet("a", "b", "c")
+    member(fleet, "a", 1, qos=qos, lasts=lasts)
+    publish_everywhere(fleet, "a", b"alone", qos=qos)
+    assert take(fleet, "a", 1) == numbered(b"alone", *range(PARTS))
+    member(fleet, "b", 2, qos=qos, lasts=lasts)
+    publish_everywhere(fleet, "b", b"two", qos=qos)
+    assert take(fleet, "a", 1) == numbered(b"two", 0, 2, 4, 6)
+    assert take(fleet, "b", 2) == numbered(b"two", 1, 3, 5, 7)
+    member(fleet, "c", 3, qos=qos, lasts=lasts)
+    publish_everywhere(fleet, "c", b"three", qos=qos)
+    assert take(fleet, "a", 1) == numbered(b"three", 0, 3, 6)
+    assert take(fleet, "b", 2) == numbered(b"three", 1, 4, 7)
+    assert take(fleet, "c", 3) == numbered(b"three", 2, 5)
+    fleet.lose("a", 1)
+    publish_everywhere(fleet, "c", b"left", qos=qos)
+    assert take(fleet, "b", 2) == numbered(b"left", 0, 2, 4, 6)
+    assert take(fleet, "c", 3) == numbered(b"left", 1, 3, 5, 7)
+
+
+def test_gateway_that_started_after_the_group_gets_its_share() -> None:
+    fleet = Fleet("a")
+    member(fleet, "a", 1)
+    fleet.start("b")
+    fleet.settle()
+    fleet.tick()
+    member(fleet, "b", 2)
+    publish_everywhere(fleet, "a", b"m")
+    assert take(fleet, "b", 2) == numbered(b"m", 1, 3, 5, 7)
+    assert take(fleet, "a", 1) == numbered(b"m", 0, 2, 4, 6)
+
+
+@pytest.mark.parametrize("dies", [False, True])
+def test_messages_in_flight_stay_when_their_part_goes_and_are_not_lost_with_their_gateway(
+    dies: bool,
+) -> None:
+    fleet = Fleet("a", "b")
+    member(fleet, "a", 1)
+    publish_everywhere(fleet, "a", b"early")
+    assert len(take(fleet, "a", 1, acks=False)) == PARTS
+    member(fleet, "b", 2)
+    publish_everywhere(fleet, "a", b"late")
+    assert take(fleet, "b", 2) == numbered(b"late", 1, 3, 5, 7)
+    if dies:
+        fleet.kill("a")
+        lost(fleet)
+    else:
+        assert take(fleet, "a", 1, acks=False) == numbered(b"late", 0, 2, 4, 6)
+        fleet.lose("a", 1)
+    fleet.settle()
+    again = [*numbered(b"early", *range(PARTS)), *numbered(b"late", 0, 2, 4, 6)]
+    assert sorted(take(fleet, "b", 2)) == again
+
+
+def test_what_was_acknowledged_after_its_part_went_does_not_come_again() -> None:
+    fleet = Fleet("a", "b")
+    member(fleet, "a", 1)
+    publish_everywhere(fleet, "a", b"early")
+    packets = got(fleet["a"], 1)
+    member(fleet, "b", 2)
+    for _, packet_id, _ in packets[:6]:
+        fleet["a"].turn((1, b"\x40\x02" + packet_id.to_bytes(2, "big")))
+    fleet.tick()
+    fleet.kill("a")
+    lost(fleet)
+    assert sorted(take(fleet, "b", 2)) == [payload for _, _, payload in packets[6:]]
+
+
+def test_last_part_stays_until_another_one_can_tell_of_what_is_in_flight() -> None:
+    fleet = Fleet(*"abcdefghi")
+    for number, name in enumerate("abcdefgh", 1):
+        member(fleet, name, number)
+    publish_everywhere(fleet, "i", b"in flight")
+    for number, name in enumerate("abcdefgh", 1):
+        assert take(fleet, name, number, acks=False) == numbered(b"in flight", number - 1)
+    fleet.lose("a", 1)
+    fleet.settle()
+    for _ in range(PARTS + 1):
+        fleet.tick()
+    assert take(fleet, "b", 2, acks=False) == numbered(b"in flight", 0)
+    fleet.kill("d")
+    lost(fleet)
+    publish_everywhere(fleet, "i", b"later")
+    found = [take(fleet, name, n) for n, name in enumerate("abcdefgh", 1) if name in "bcefgh"]
+    assert all(found)
+    again = numbered(b"in flight", 3)
+    assert sorted(chain.from_iterable(found)) == [*again, *numbered(b"later", *range(PARTS))]
+
+
+def test_part_whose_last_record_is_refused_is_left_with_the_next_tick() -> None:
+    fleet = Fleet("a", "b")
+    member(fleet, "a", 1)
+    fleet.connected("b", 2, "m2", properties=NO_PROPERTIES)
+    subscribe(fleet, "b", 2, GROUP)
+    fleet.read_back(fleet["b"])
+    fleet.log.error = StoreFullError("full")
+    fleet.read_back(fleet["a"])
+    fleet.log.error = None
+    fleet.settle()
+    publish_everywhere(fleet, "b", b"m")
+    assert take(fleet, "b", 2) == []
+    fleet.tick()
+    assert take(fleet, "b", 2) == numbered(b"m", 1, 3, 5, 7)
+    assert take(fleet, "a", 1) == numbered(b"m", 0, 2, 4, 6)
 
 
 # --- gateways that join and leave ---------------------------------------------------------------
@@ -141,7 +289,7 @@ def test_group_goes_on_at_the_next_gateway_exactly(how: str, lasts: bool) -> Non
         stage = fleet.kill("a")
         stage.clients.disconnect_all(0x8B, "the end")
         stage.journal.stop()
-    fleet["b"].turn((2, frame("t/1", b"between")))
+    fleet["b"].turn((2, frame(FIRST, b"between")))
     fleet.settle()
     assert take(fleet, "b", 2) == [b"in flight", b"between"]
     publish(fleet, "c", *bodies(3, 5))
@@ -183,7 +331,7 @@ def test_gateway_that_starts_lets_nobody_in_before_it_knows_what_is_served() -> 
     assert [packet[0] for packet in b.sent(2)] == [0x20]
     subscribe(fleet, "b", 2, GROUP)
     fleet.settle()
-    b.turn((2, frame("t/1", b"one")))
+    b.turn((2, frame(FIRST, b"one")))
     fleet.settle()
     assert (take(fleet, "b", 2), take(fleet, "a", 1)) == ([], [b"one"])
 
@@ -192,14 +340,14 @@ def test_gateway_that_stands_by_and_leaves_keeps_nobody_waiting() -> None:
     fleet = Fleet("a", "b", "c")
     for number, name in enumerate("abc", 1):
         member(fleet, name, number)
-    assert open_claims(fleet) == 2
+    assert open_claims(fleet) == 3  # that there are members
     fleet.lose("b", 2)
     fleet.settle()
-    assert open_claims(fleet) == 1
+    assert open_claims(fleet) == 2
     fleet.lose("a", 1)
     publish(fleet, "b", b"one")
     assert take(fleet, "c", 3) == [b"one"]
-    assert open_claims(fleet) == 0
+    assert open_claims(fleet) == 1
 
 
 # --- gateways that die --------------------------------------------------------------------------
@@ -261,10 +409,14 @@ def test_gateway_that_was_taken_for_lost_stands_by_when_it_goes_on() -> None:
     assert take(fleet, "a", 3) == [b"three"]
 
 
-def test_group_that_stands_by_is_found_again_when_the_view_is_made_anew() -> None:
+@pytest.mark.parametrize("is_deleted", [False, True])
+def test_group_that_stands_by_is_found_again_when_the_view_is_made_anew(is_deleted: bool) -> None:
     fleet = Fleet("a", "b")
     member(fleet, "a", 1)
     member(fleet, "b", 2)
+    if is_deleted:  # by retention, with the claims
+        key = MQTT_SESSION_TOPIC, 0
+        fleet.log.begin_offsets[key] = len(fleet.log.records[key])
     fleet["b"].view.rebuild("for the test")
     publish(fleet, "a", b"one")
     fleet.lose("a", 1)
@@ -422,6 +574,6 @@ def test_single_gateway_writes_nothing_for_its_groups() -> None:
     before = len(fleet.log.records[MQTT_SESSION_TOPIC, 0])
     fleet.connect("a", 1, "m1", properties=NO_PROPERTIES, clean_start=True)
     fleet["a"].turn((1, encode_subscribe(5, Subscribe(7, (SubscribeEntry(GROUP, 1),)))))
-    fleet["a"].turn((1, frame("t/1", b"one")))
+    fleet["a"].turn((1, frame(FIRST, b"one")))
     assert any(b"one" in packet for packet in fleet["a"].packets(1))
     assert len(fleet.log.records[MQTT_SESSION_TOPIC, 0]) == before

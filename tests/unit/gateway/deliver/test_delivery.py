@@ -49,6 +49,7 @@ class Stage:
             RetainedStore(self.log, view, SystemClock()),
             self.metrics,
             after=lambda ticket, then: then(ticket.error),
+            disconnect=lambda connection, reason_code, why: None,
             quota=Quota(0, 0),
             output_bytes_high=262_144,
             clock=SystemClock(),

@@ -1,8 +1,8 @@
-"""Reads of the log that may wait, for receivers that read at places of their own.
+"""Reads of the log that may wait, for readers at places of their own.
 
 Owns: what the log returned for a read that is tried again, which reads wait for the log now.
 Must not touch: cursors, records.
-Invariant: a receiver has at most one read of a queue, and what the log returned for it is passed
+Invariant: a reader has at most one read of a queue, and what the log returned for it is passed
 only to the next attempt at the same place.
 """
 

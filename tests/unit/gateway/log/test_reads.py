@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from motelog.core.records.append import QueueTail
-from motelog.gateway.deliver.reads import Reads
 from motelog.gateway.log.log_port import LogRead, Waiting
+from motelog.gateway.log.reads import Reads
 from tests.support.fake_log import HOST, FakeLog
 
 
