@@ -32,8 +32,8 @@ views say the same:
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Final, NamedTuple, TypeAlias
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import msgspec
 
@@ -90,6 +90,14 @@ _TABLES: Final = (
     ) WITHOUT ROWID""",
     "CREATE TABLE IF NOT EXISTS over (id INTEGER PRIMARY KEY, run INTEGER NOT NULL UNIQUE)",
 )
+#: Rows that one statement finds.
+_FETCH_COUNT: Final = 64
+_FETCH: Final = (
+    "SELECT client_id, at, run, state FROM sessions"
+    f" WHERE client_id IN ({','.join('?' * _FETCH_COUNT)})"
+)
+#: Of a session: at, run, state.
+_Row: TypeAlias = tuple[Any, ...]
 #: Runs whose late records are known as such for good.
 OVER_MAX: Final = 1000
 
@@ -179,6 +187,8 @@ class SessionRows:
         self._changed_ms: dict[str, int] = {}
         self._changed_runs: set[int] = set()
         self._begin_offset = 0
+        #: Rows of ``fetch``, by client identifier.
+        self.fetched: dict[str, _Row | None] = {}
 
     # --- a part of the view --------------------------------------------------------------
 
@@ -192,6 +202,7 @@ class SessionRows:
         self._load()
 
     def _load(self) -> None:
+        self.fetched.clear()
         self._changed.clear()
         self._changed_ms.clear()
         self._changed_runs.clear()
@@ -215,6 +226,7 @@ class SessionRows:
 
     def apply(self, records: Sequence[ReadBack], *, begin_offset: int, limit: int) -> int:
         self._begin_offset = begin_offset
+        self.fetched.clear()
         self._heard_before = len(self.heard)
         changes = taken = 0
         for record in records:
@@ -547,10 +559,28 @@ class SessionRows:
 
     def state(self, client_id: str) -> SessionState | None:
         """Return the state of a session as far as the view is applied; ViewError."""
-        row = self._view.execute(
-            "SELECT at, run, state FROM sessions WHERE client_id = ?", (client_id,)
-        ).fetchone()
+        if client_id in self.fetched:
+            row = self.fetched[client_id]
+        else:
+            row = self._view.execute(
+                "SELECT at, run, state FROM sessions WHERE client_id = ?", (client_id,)
+            ).fetchone()
         return None if row is None else self._unpack(client_id, *row)
+
+    def fetch(self, client_ids: Collection[str]) -> None:
+        """Have ``state`` find the rows of these sessions in ``fetched``; ViewError.
+
+        Whoever calls clears ``fetched`` before rows change.
+        """
+        fetched: dict[str, _Row | None] = dict.fromkeys(client_ids)
+        rest = list(client_ids) if self.count else []
+        while rest:
+            part, rest = rest[:_FETCH_COUNT], rest[_FETCH_COUNT:]
+            # Always as many values, so that SQLite keeps the statement.
+            part += part[:1] * (_FETCH_COUNT - len(part))
+            for client_id, *row in self._view.execute(_FETCH, part):
+                fetched[client_id] = tuple(row)
+        self.fetched = fetched
 
     def as_of_now(
         self, state: SessionState, positions: Mapping[str, Position] | None = None
