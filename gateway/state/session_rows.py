@@ -175,6 +175,7 @@ class SessionRows:
         self.living: set[int] = set()
         self._over: dict[int, None] = {}
         self.count = 0
+        self._has_shared = False  # whether some session has a shared subscription, or has had one
         #: What has been read back since somebody took it from here, in the order of the log.
         self.heard: list[Heard] = []
         self._heard_before = 0
@@ -223,6 +224,7 @@ class SessionRows:
         ):
             by_number[number].positions[self._queue_names[queue]] = Position(*position)
         self.count = execute("SELECT count(*) FROM sessions").fetchone()[0]
+        self._has_shared = execute("SELECT 1 FROM shared LIMIT 1").fetchone() is not None
 
     def apply(self, records: Sequence[ReadBack], *, begin_offset: int, limit: int) -> int:
         self._begin_offset = begin_offset
@@ -482,32 +484,39 @@ class SessionRows:
     # --- states to rows ------------------------------------------------------------------
 
     def _write(self) -> None:
-        execute = self._view.execute
+        execute, execute_many = self._view.execute, self._view.execute_many
+        ended: list[tuple[str]] = []
+        whole: list[tuple[Any, ...]] = []
+        told: list[tuple[Any, ...]] = []
         for client_id, state in self._changed.items():
             if state is None or client_id in self._changed_ms:
                 self._write_shared(client_id, state)
             if state is None:
-                self.count -= execute(
-                    "DELETE FROM sessions WHERE client_id = ?", (client_id,)
-                ).rowcount
+                ended.append((client_id,))
                 continue
             run, due = self._due_of(state)
             row = (run, due, self._pack(state), client_id)
             store_ms = self._changed_ms.get(client_id)
             if store_ms is None:
-                execute("UPDATE sessions SET run = ?, due = ?, state = ? WHERE client_id = ?", row)
-                continue
-            if not execute(
-                "UPDATE sessions SET at = ?, store_ms = ?, run = ?, due = ?, state = ?"
-                " WHERE client_id = ?",
-                (state.at, store_ms, *row),
-            ).rowcount:
-                execute(
-                    "INSERT INTO sessions (at, store_ms, run, due, state, client_id)"
-                    " VALUES (?, ?, ?, ?, ?, ?)",
-                    (state.at, store_ms, *row),
-                )
-                self.count += 1
+                told.append(row)
+            else:
+                whole.append((state.at, store_ms, *row))
+        if ended:
+            self.count -= execute_many("DELETE FROM sessions WHERE client_id = ?", ended)
+        if told:
+            execute_many(
+                "UPDATE sessions SET run = ?, due = ?, state = ? WHERE client_id = ?", told
+            )
+        if whole:
+            # A row whose place changes is moved, so it may as well be made anew.
+            self.count += len(whole) - execute_many(
+                "DELETE FROM sessions WHERE client_id = ?", [(row[-1],) for row in whole]
+            )
+            execute_many(
+                "INSERT INTO sessions (at, store_ms, run, due, state, client_id)"
+                " VALUES (?, ?, ?, ?, ?, ?)",
+                whole,
+            )
         for key in self._changed_runs:
             run_row = self.runs[key]
             execute(
@@ -521,11 +530,12 @@ class SessionRows:
 
     def _write_shared(self, client_id: str, state: SessionState | None) -> None:
         execute = self._view.execute
-        if execute("SELECT 1 FROM shared WHERE client_id = ?", (client_id,)).fetchone():
+        if self._has_shared:
             execute("DELETE FROM shared WHERE client_id = ?", (client_id,))
         for one in () if state is None else state.session.filters:
             if one.topic_filter.startswith(SHARED_PREFIX):
                 execute("INSERT INTO shared VALUES (?, ?)", (one.topic_filter, client_id))
+                self._has_shared = True
 
     def _forget_runs(self) -> None:
         """Forget the runs that are over and have no sessions any more."""
