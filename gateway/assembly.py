@@ -108,6 +108,7 @@ def assemble(
         clock=clock,
     )
     log.on_settled(answers.settled)
+    journal.after = answers.after
     delivery = Delivery(
         log,
         mapping,

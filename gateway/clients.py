@@ -21,7 +21,7 @@ from __future__ import annotations
 import logging
 import secrets
 from array import array
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from functools import partial
 from itertools import islice, takewhile
@@ -66,7 +66,7 @@ from motelog.gateway.sessions.subscribe_rules import (
 )
 from motelog.gateway.sessions.subscriptions import SubscriptionTree
 from motelog.gateway.sharing import SharedSubscriptions, is_shared
-from motelog.gateway.state.journal import SessionJournal
+from motelog.gateway.state.journal import SessionJournal, Then
 from motelog.gateway.state.session_rows import ClaimHeard
 from motelog.gateway.state.stored import Received, StoredFilter, StoredSession, StoredWill
 from motelog.gateway.state.view import ViewError
@@ -144,6 +144,8 @@ class Clients:
         self._metrics = metrics
         self._claims = claims
         self._parked: dict[int, Parked] = {}
+        #: Number -> what was decided about the CONNECT that has come in this turn.
+        self._decided: dict[int, Accepted | Refused] = {}
         #: Sessions whose expiry or will is due and claimed; whether more may be due.
         self._due_claimed = 0
         self._is_more_due = False
@@ -219,9 +221,11 @@ class Clients:
 
     def disconnect_all(self, reason_code: int, why: str) -> None:
         """End every connection, for a shutdown or when this gateway's run is over."""
+        self._journal.begin_turn()
         for session in list(self._by_client_id.values()):
             if session.connection is not None:
                 self._close(session.connection, reason_code, why)
+        self._journal.end_turn()
         for parked in list(self._parked.values()):
             self._claims.overtake(parked.accepted.client_id)
 
@@ -256,7 +260,7 @@ class Clients:
             session.particulars.will = None
             self._publish_will(session.client_id, will)
         if is_stored and is_ours:
-            self._journal.save(self._stored(session, left_ms=self._clock.now_ms()))
+            self._journal.collect(self._stored(session, left_ms=self._clock.now_ms()))
         self._metrics.sessions_now -= 1
         self._delivery.forget(session)
         for topic_filter in list(session.filters):
@@ -404,6 +408,7 @@ class Clients:
         if self._journal.is_over:
             self._begin_again("another gateway counts this one as lost")
             return True
+        self._journal.begin_turn()
         for heard in self._journal.take_heard():
             if isinstance(heard, ClaimHeard) and heard.takes and not self._journal.is_own(heard):
                 self._yield_to(heard)
@@ -414,11 +419,19 @@ class Clients:
             is_more = True
         if self._is_more_due and not self._due_claimed:
             self._do_due()
+        self._journal.end_turn()
         self._claims.commit()
         return is_more
 
-    def claim(self) -> None:
-        """Append what this turn has claimed."""
+    def begin_turn(self) -> None:
+        """Have what the turn changes of sessions go into the log together."""
+        self.check_life()
+        self._journal.begin_turn()
+
+    def end_turn(self) -> None:
+        """Append what this turn has changed and claimed."""
+        self._decided.clear()
+        self._journal.end_turn()
         self._claims.commit()
 
     def _yield_to(self, heard: ClaimHeard) -> None:
@@ -564,7 +577,7 @@ class Clients:
                 then(None)
                 return
             ticket = self._discard(handed_over, claim)
-            self._settle_after(ticket, client_id, claim)
+            self._answer_after(ticket, partial(self._settle_refused, client_id, claim))
             self._answer_after(ticket, then)
 
         def lost(why: str | None) -> None:
@@ -645,8 +658,37 @@ class Clients:
 
     # --- CONNECT -------------------------------------------------------------------------
 
+    @property
+    def awaits_connects(self) -> bool:
+        """Whether some connection has not sent CONNECT, or is parked."""
+        metrics = self._metrics
+        opened = metrics.connections_opened - metrics.connections_closed
+        return opened > len(self._by_client_id)
+
+    def expect(self, bodies: Iterable[tuple[int, bytes]]) -> None:
+        """Decide about the CONNECTs of a turn, and find their stored sessions with one look.
+
+        ``bodies`` are (number, body). What is decided takes effect when each packet is handled.
+        """
+        if self._journal.others_live:
+            return  # they wait for their turns
+        decided = self._decided
+        for number, body in bodies:
+            connection = self._connections[number]
+            if connection is not None and connection.session is None and number not in decided:
+                decided[number] = self._decide(PacketType.CONNECT << 4, body)
+        accepted = [one.client_id for one in decided.values() if isinstance(one, Accepted)]
+        self._journal.fetch(accepted)
+
+    def _decide(self, first_byte: int, body: bytes) -> Accepted | Refused:
+        return self._connect_rules.decide(first_byte, body, new_client_id=_new_client_id)
+
     def _connect(self, connection: Connection, first_byte: int, body: bytes) -> None:
-        decision = self._connect_rules.decide(first_byte, body, new_client_id=_new_client_id)
+        decision = None
+        if first_byte >> 4 == PacketType.CONNECT:
+            decision = self._decided.pop(connection.number, None)
+        if decision is None:
+            decision = self._decide(first_byte, body)
         if isinstance(decision, Refused):
             self._refuse(connection, decision)
         elif not self._has_room(decision.client_id):
@@ -703,21 +745,16 @@ class Clients:
         connection.send(self._connect_rules.connack(accepted, session_present=is_present))
         if stored is not None:
             self._resume(session, stored)
-        ticket = self._store(session, was_stored=is_present, claim=claim)
-        if claim:
-            self._settle_after(ticket, client_id, claim)
-
-    def _settle_after(self, ticket: Ticket | None, client_id: str, claim: int) -> None:
-        """Settle a claim otherwise if the record that does so is refused, or if there is none."""
-        if ticket is None:
+        then = partial(self._settle_refused, client_id, claim) if claim else None
+        if not self._store(session, claim=claim, then=then):
+            if is_present:
+                self._journal.end(client_id)
             self._claims.settle(client_id, claim)
-            return
 
-        def appended(error: MotelogError | None) -> None:
-            if error is not None:
-                self._claims.settle(client_id, claim)
-
-        self._answer_after(ticket, appended)
+    def _settle_refused(self, client_id: str, claim: int, error: MotelogError | None) -> None:
+        """Settle a claim otherwise if the record that does so is refused."""
+        if error is not None:
+            self._claims.settle(client_id, claim)
 
     def _set_terms(self, connection: Connection, accepted: Accepted) -> None:
         output, number = connection.output, connection.number
@@ -728,14 +765,16 @@ class Clients:
             idle_s_max=accepted.idle_s_max,
         )
 
-    def _store(self, session: Session, *, was_stored: bool, claim: int = 0) -> Ticket | None:
-        """Put the state of a session into the log; None if it ends with its connection."""
-        if session.expiry_s:
-            lagging = [queue.name for queue in session.lagging or ()]
-            return self._journal.save(self._stored(session), lagging=lagging, claim=claim)
-        if was_stored:
-            self._journal.end(session.client_id)
-        return None
+    def _store(self, session: Session, *, claim: int = 0, then: Then | None = None) -> bool:
+        """Put the state of a session into the log; return False if it ends with its connection.
+
+        ``then`` is called when that has settled.
+        """
+        if not session.expiry_s:
+            return False
+        lagging = [queue.name for queue in session.lagging or ()]
+        self._journal.collect(self._stored(session), lagging=lagging, claim=claim, then=then)
+        return True
 
     def _take_over(self, client_id: str) -> None:
         """End the connection that has this client identifier. [MQTT-3.1.4-3]"""
@@ -821,11 +860,6 @@ class Clients:
 
     def _answer_stored(self, connection: Connection, session: Session, packet: bytes) -> None:
         """Send an answer when the state that it promises is in the log."""
-        ticket = self._store(session, was_stored=False)
-        if ticket is None:
-            connection.send(packet)
-            self._delivery.begin_replays(session)
-            return
 
         def stored(error: MotelogError | None) -> None:
             if connection.session is not session:
@@ -837,7 +871,8 @@ class Clients:
                 code = ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR
                 self.disconnect(connection, code, f"the session cannot be stored: {error}")
 
-        self._answer_after(ticket, stored)
+        if not self._store(session, then=stored):
+            stored(None)
 
     def _add_subscription(
         self, session: Session, granted: Granted, starts: dict[str, Starts]

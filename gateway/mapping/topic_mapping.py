@@ -135,17 +135,30 @@ class TopicMapping:
         if topic_filter.startswith("$"):
             return frozenset()  # such names are the server's, and not in the log
         levels = topic_filter.split("/")
-        for rule in self._all_rules:
+        for rule in self._rules:
             if not _may_overlap(rule.levels, levels):
                 continue
             queue_topic = rule.queue_topic.fill_from_filter(levels)
             if queue_topic is None:
                 return None
-            if is_device_topic(queue_topic) and queue_topic != self.default_topic:
-                choices |= {(queue_topic, None), (self.default_topic, _selector(rule, levels))}
-            else:
-                choices.add((self.default_topic, None))
-        return frozenset(choices)
+            self._choose(choices, queue_topic, _selector(rule, levels))
+        # The built-in rule, without its templates: each CONNECT and SUBSCRIBE comes here.
+        if levels[0] == "+" or levels[0] == "#":
+            return None
+        tag = levels[1] if len(levels) > 1 else ""
+        if tag == "+" or tag == "#":
+            selector = None
+        else:
+            selector = tag or (topic_filter if _is_exact(levels) else None)
+        self._choose(choices, levels[0], selector)
+        return choices
+
+    def _choose(self, choices: set[QueueChoice], queue_topic: str, selector: str | None) -> None:
+        if is_device_topic(queue_topic) and queue_topic != self.default_topic:
+            choices.add((queue_topic, None))
+            choices.add((self.default_topic, selector))
+        else:
+            choices.add((self.default_topic, None))
 
     def tags(self, topic_filter: str) -> Set[str] | None:
         """Return the tags that matches of ``topic_filter`` can have; None means any."""

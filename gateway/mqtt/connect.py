@@ -96,15 +96,9 @@ def decode_connect(first_byte: int, body: bytes) -> Connect:
     _check_client_id(version, client_id, clean_start=bool(flags & _CLEAN_START))
     if user_name is not None and _has_control(user_name):
         raise MalformedPacketError("user name holds a control character")  # section 1.5.4
+    is_clean = bool(flags & _CLEAN_START)
     return Connect(
-        version=version,
-        clean_start=bool(flags & _CLEAN_START),
-        keep_alive_s=keep_alive_s,
-        client_id=client_id,
-        will=will,
-        user_name=user_name,
-        password=password,
-        properties=properties,
+        version, is_clean, keep_alive_s, client_id, will, user_name, password, properties
     )
 
 
@@ -187,9 +181,10 @@ def decode_connack(version: int, body: bytes) -> Connack:
 
 def _read_version(reader: FieldReader, body: bytes) -> int:
     opening = body[:7]
-    if opening not in _VERSIONS:
-        opening = body[:9]
     version = _VERSIONS.get(opening)
+    if version is None:
+        opening = body[:9]
+        version = _VERSIONS.get(opening)
     if version is None:  # [MQTT-3.1.2-1] [MQTT-3.1.2-2]
         name = reader.binary()
         raise UnsupportedProtocolVersionError(f"protocol {name[:16]!r} level {reader.u8()}")

@@ -56,7 +56,11 @@ class FieldReader:
         return self._body[begin]
 
     def u16(self) -> int:
-        return int.from_bytes(self.bytes_of(2), "big")
+        begin = self.position
+        if begin + 2 > self._end:
+            self.bytes_of(2)  # says what is missing
+        self.position = begin + 2
+        return self._body[begin] << 8 | self._body[begin + 1]
 
     def u32(self) -> int:
         return int.from_bytes(self.bytes_of(4), "big")
@@ -69,8 +73,14 @@ class FieldReader:
         return self.bytes_of(self.u16())
 
     def string(self) -> str:
-        begin = self.position
-        encoded = self.binary()
+        body, begin = self._body, self.position
+        # Without calls for the parts: each CONNECT and each filter comes here.
+        is_whole = self._end - begin >= 2
+        stop = begin + 2 + (body[begin] << 8 | body[begin + 1]) if is_whole else 0
+        if not is_whole or stop > self._end:
+            self.binary()  # says what is missing
+        self.position = stop
+        encoded = body[begin + 2 : stop]
         try:
             # Python's strict decoder refuses surrogates and overlong forms and keeps U+FEFF.
             text = encoded.decode()  # [MQTT-1.5.4-1] [MQTT-1.5.4-3]

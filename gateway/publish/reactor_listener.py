@@ -86,7 +86,7 @@ class ReactorListener:
     def handle_turn(self, turn: Turn) -> None:
         """Handle one batch of the reactor; called by ``core.net.driver.drive``."""
         now_ms = self._clock.now_ms()
-        self._clients.check_life()
+        self._clients.begin_turn()
         for number, _, _ in turn.opened:
             self._clients.opened(self._output, number)
         rates = self._rates
@@ -99,7 +99,10 @@ class ReactorListener:
             self._began_ns = perf_counter_ns()
             metrics = self._metrics
             metrics.received_bytes += len(turn.data)
-            self._handle_packets(split(turn.data, turn.index, metrics.received_packets), now_ms)
+            packets = split(turn.data, turn.index, metrics.received_packets)
+            if self._clients.awaits_connects:
+                self._clients.expect([(p[0], p[3] or b"") for p in packets if p[1] == 0x10])
+            self._handle_packets(packets, now_ms)
             self._commit()
         for number, fault in turn.faults:
             self._clients.faulted(number, fault)
@@ -109,7 +112,7 @@ class ReactorListener:
             connection = self._connections[number]
             if connection is not None and connection.session is not None:
                 self._delivery.acknowledged(connection.session)
-        self._clients.claim()
+        self._clients.end_turn()
         self._delivery.deliver(now_ms)
 
     def handle_kept(self, packets: list[tuple[Any, ...]]) -> None:

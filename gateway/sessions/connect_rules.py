@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from motelog.gateway.config import GatewayConfig
 from motelog.gateway.errors import GatewayError, ProtocolViolationError
@@ -25,6 +26,7 @@ from motelog.gateway.mqtt.packet_types import (
     PropertyId,
     PropertyValue,
     ReasonCode,
+    Will,
 )
 from motelog.gateway.mqtt.properties import reason_string
 from motelog.gateway.mqtt.topics import SHARED_PREFIX
@@ -32,8 +34,7 @@ from motelog.gateway.sessions.connection import PACKET_BYTES_LIMIT
 from motelog.gateway.state.stored import EXPIRY_NEVER, StoredWill
 
 
-@dataclass(frozen=True, slots=True)
-class Accepted:
+class Accepted(NamedTuple):
     """The terms of a connection; ``ConnectRules.connack`` tells them to the client.
 
     ``expiry_s`` is how long the session outlives the connection. ``told`` has the properties that
@@ -132,29 +133,28 @@ class ConnectRules:
 
     def _accept(self, connect: Connect, client_id: str) -> Accepted | Refused:
         config, asked = self._config, connect.properties
-        told: dict[PropertyId, PropertyValue] = {}  # with MQTT 3 nothing can be
+        told: dict[PropertyId, PropertyValue] = {}
         keep_alive_s = connect.keep_alive_s
         if connect.version == 5:
-            # MQTT 3 cannot be told another keep alive, so its clients keep what they asked for.
             keep_alive_s = min(keep_alive_s or 65535, config.keep_alive_max_s)
-        if keep_alive_s != connect.keep_alive_s:
-            told[PropertyId.SERVER_KEEP_ALIVE] = keep_alive_s
-        if connect.version == 5:
+            if keep_alive_s != connect.keep_alive_s:
+                told[PropertyId.SERVER_KEEP_ALIVE] = keep_alive_s
             asked_s = asked.session_expiry_interval_s or 0
+            expiry_s = min(asked_s, config.session_expiry_max_s)
+            if expiry_s != asked_s:
+                told[PropertyId.SESSION_EXPIRY_INTERVAL] = expiry_s
+            if not connect.client_id:
+                told[PropertyId.ASSIGNED_CLIENT_IDENTIFIER] = client_id
         else:
-            asked_s = 0 if connect.clean_start else EXPIRY_NEVER
-        expiry_s = min(asked_s, config.session_expiry_max_s)
-        if expiry_s != asked_s and connect.version == 5:
-            told[PropertyId.SESSION_EXPIRY_INTERVAL] = expiry_s
-        if not connect.client_id and connect.version == 5:
-            told[PropertyId.ASSIGNED_CLIENT_IDENTIFIER] = client_id
+            # MQTT 3 can be told nothing: its clients keep the keep alive that they asked for.
+            expiry_s = 0 if connect.clean_start else min(EXPIRY_NEVER, config.session_expiry_max_s)
         accepted = Accepted(
             version=connect.version,
             client_id=client_id,
             user_name=connect.user_name,
             clean_start=connect.clean_start,
             expiry_s=expiry_s,
-            will=_stored_will(connect),
+            will=None if connect.will is None else _stored_will(connect, connect.will),
             keep_alive_s=keep_alive_s,
             inflight_max=min(asked.receive_maximum or 65535, config.inflight_max),
             packet_bytes_max=asked.maximum_packet_bytes or PACKET_BYTES_LIMIT,
@@ -162,7 +162,8 @@ class ConnectRules:
             wants_reasons=asked.request_problem_information != 0,
             told=told,
         )
-        if len(self.connack(accepted, session_present=False)) > accepted.packet_bytes_max:
+        connack = self.connack(accepted, session_present=False)
+        if len(connack) > accepted.packet_bytes_max:
             # Nothing in it may be left out.
             why = f"CONNACK is larger than the {accepted.packet_bytes_max} bytes the client takes"
             return _refusal_of(connect, ReasonCode.PACKET_TOO_LARGE, why)
@@ -182,11 +183,8 @@ class ConnectRules:
         )
 
 
-def _stored_will(connect: Connect) -> StoredWill | None:
+def _stored_will(connect: Connect, will: Will) -> StoredWill:
     """Return the will of a CONNECT as the session keeps it."""
-    will = connect.will
-    if will is None:
-        return None
     text = publish_properties(will.properties) if will.properties is not NO_PROPERTIES else b""
     return StoredWill(
         topic=will.topic,

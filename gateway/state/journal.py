@@ -1,15 +1,18 @@
 """The journal of sessions: their changes become records of ``MQTT_SESSION``, and are found again.
 
-Owns: what this gateway has appended and not read back, what a tick still has to tell, the gateway's
-run. Must not touch: live sessions (the caller says what they are), rows (``session_rows``).
+Owns: what this gateway has appended and not read back, what a turn has collected, what a tick still
+has to tell, the gateway's run. Must not touch: live sessions (the caller says what they are), rows
+(``session_rows``).
 
-    save, end, commit, tick --> log --> refresh --> view
-            '--> not read back yet -----------.       |
-    load  <-----------------------------------+-------'
+    collect, mark --> end of turn, commit --.
+                          save, end, tick --+--> log --> refresh --> view
+                                            '--> not read back yet --.  |
+    load  <----------------------------------------------------------+--'
 
 Invariants: the view changes by reading back alone, so it may be deleted. ``load`` waits for
 nothing: it lays what this gateway has appended since over the row. A record whose ticket has an
-error is left out; should it be in the log all the same, reading back finds it.
+error is left out; should it be in the log all the same, reading back finds it. Records are appended
+in the order of their numbers. What is collected comes before any later record.
 
 A gateway that starts writes a ``started`` record. Reading it back, everybody takes the gateway's
 earlier runs for over: their sessions left when the run wrote last. ``stopped`` ends a run in order.
@@ -22,7 +25,7 @@ from __future__ import annotations
 import logging
 import secrets
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from itertools import chain
 from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
@@ -30,6 +33,7 @@ from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 import msgspec
 
 from motelog.core.clock import Clock
+from motelog.core.errors import MotelogError
 from motelog.core.topic_names import MQTT_SESSION_TOPIC
 from motelog.gateway.log.log_port import SETTLED, LogPort, QueueHandle, Ticket
 from motelog.gateway.state.follower import Follower
@@ -44,6 +48,7 @@ from motelog.gateway.state.records import (
     StartedRecord,
     StoppedRecord,
     TickRecord,
+    decode_record,
     message_of,
 )
 from motelog.gateway.state.session_rows import ClaimHeard, Heard, SessionRows
@@ -68,8 +73,19 @@ STILL_MS_MAX: Final = 4_000
 _NOT_READ: Final = 1 << 62
 
 
-#: What changes one session: a record, or an entry or mark of one.
-_Change: TypeAlias = SessionRecord | EndRecord | Progress | Mark
+#: Called with the error of the append that takes a record along.
+Then: TypeAlias = Callable[[MotelogError | None], None]
+
+#: What changes one session: an entry or mark of a record, or a record. A whole one is kept as its
+#: bytes: there may be thousands, and hardly any is asked for before it has been read back.
+_Change: TypeAlias = bytes | EndRecord | Progress | Mark
+
+#: What is collected is appended when it has so many bytes: as many clients may leave in one turn as
+#: there are.
+_COLLECTED_BYTES_MAX: Final = 262_144
+#: A record so large is appended by itself: if the log does not take it, the others are no part of
+#: that.
+_ALONE_BYTES: Final = 65_536
 
 
 class _Written(NamedTuple):
@@ -101,6 +117,9 @@ class SessionJournal:
         #: Returns what this gateway has served alone without storing it, and where that lags; from
         #: then on it does store it.
         self.served_alone: Callable[[], list[tuple[StoredSession, list[str]]]] = list
+        #: Has a ``Then`` called when a ticket has settled.
+        self.after: Callable[[Ticket, Then], None] = _at_once
+        self._is_turn = False
         self._begin_run()
 
     def _begin_run(self) -> None:
@@ -111,10 +130,15 @@ class SessionJournal:
         # The record that says so; the view is current once it has been read back.
         self._started: tuple[int, Ticket] | None = None
         self._marks: list[Mark] = []
+        # Collected in this turn, with their messages, before the marks; whose sessions they are.
+        self._collected: list[tuple[Record, tuple[Any, ...]]] = []
+        self._collected_names: set[str] = set()
+        self._collected_bytes = 0
+        self._thens: list[Then] = []
         # The last append since the last tick that had some: a turn is shorter.
         self._marked: Ticket = SETTLED
         # Not read back: the changes of each client, who has some by the record's number, positions.
-        self._written: dict[str, deque[_Written]] = {}
+        self._written: dict[str, list[_Written]] = {}
         self._writers: deque[tuple[int, tuple[str, ...]]] = deque()
         self._moves: deque[tuple[Ticket, TickRecord]] = deque()
         # Ticks: what the log has been told, what it still has to be, what the last one has told.
@@ -147,11 +171,50 @@ class SessionJournal:
 
     def save_all(self, sessions: Iterable[tuple[StoredSession, Iterable[str]]]) -> Ticket:
         """Append several states at once, in this order; each with its ``lagging``."""
-        records = self._collected()
+        records = self._marks_records()
         for session, lagging in sessions:
             self._owe(session, lagging)
             records.append(SessionRecord(*self._head(), session))
         return self._append(records)
+
+    def begin_turn(self) -> None:
+        """Have ``collect`` collect until ``end_turn``."""
+        self._is_turn = True
+
+    def end_turn(self) -> None:
+        """Append what the turn has collected, as one batch."""
+        self._is_turn = False
+        self._rows.fetched.clear()
+        self._flush()
+
+    def collect(
+        self,
+        session: StoredSession,
+        *,
+        lagging: Iterable[str] = (),
+        claim: int = 0,
+        then: Then | None = None,
+    ) -> None:
+        """Save as ``save`` does, but with the rest of the turn, and before any other record.
+
+        ``then`` is called when the append has settled, maybe before this returns.
+        """
+        self._owe(session, lagging)
+        now_ms = self._clock.now_ms()
+        records = [*self._marks_records(), SessionRecord(*self._head(), session, None, claim)]
+        messages = [message_of(record, self._queue, now_ms) for record in records]
+        size_bytes = sum(len(message[1]) for message in messages)
+        is_large = size_bytes > _ALONE_BYTES
+        if is_large:
+            self._flush()
+        self._collected += zip(records, messages, strict=True)
+        self._collected_names.add(session.client_id)
+        self._collected_bytes += size_bytes
+        if then is not None:
+            self._thens.append(then)
+        is_full = self._collected_bytes > _COLLECTED_BYTES_MAX
+        if is_large or is_full or not self._is_turn:
+            self._flush()
 
     def _owe(self, session: StoredSession, lagging: Iterable[str]) -> None:
         """Have the next tick tell what a whole record that is appended now does not."""
@@ -172,7 +235,7 @@ class SessionJournal:
         """Append that the session is no more; ``claim`` as for ``save``."""
         self._owed.pop(client_id, None)
         self._tick[1].pop(client_id, None)
-        return self._append([*self._collected(), EndRecord(*self._head(), client_id, claim)])
+        return self._append([*self._marks_records(), EndRecord(*self._head(), client_id, claim)])
 
     def claim(
         self,
@@ -191,17 +254,19 @@ class SessionJournal:
 
     def stop(self) -> None:
         """Append that this run is over: its sessions have been saved."""
-        self._append([*self._collected(), StoppedRecord(*self._head())])
+        self._append([*self._marks_records(), StoppedRecord(*self._head())])
 
     def received_marks(self, marks: Sequence[Mark]) -> tuple[Any, ...]:
         """Return the message with ``marks`` that goes into the publishes' batch, before them.
 
         To be appended before anything else is. The steps collected so far are not in it.
         """
+        self._flush()
         record = MarksRecord(*self._head(), tuple(marks))
         # If the batch fails, its publishes are not there: a mark that is left over finds nothing.
-        self._note(record, SETTLED)
-        return message_of(record, self._queue, self._clock.now_ms())
+        message = message_of(record, self._queue, self._clock.now_ms())
+        self._note(record, message[1], SETTLED)
+        return message
 
     def mark(self, mark: Mark) -> None:
         """Collect a step of a QoS 2 exchange; it is appended by ``commit``, or before others."""
@@ -213,7 +278,8 @@ class SessionJournal:
         Another record may have taken them along: no answer must leave before that is in the log.
         """
         if self._marks:
-            self._append(self._collected())
+            self._append(self._marks_records())
+        self._flush()
         return self._marked
 
     def tick(
@@ -260,7 +326,7 @@ class SessionJournal:
             return SETTLED
         self._end_silent()
         # The positions come last: without the entries they would tell too much.
-        records: list[Record] = self._collected()
+        records: list[Record] = self._marks_records()
         records += [TickRecord(*self._head(), {}, part) for part in _parts(list(owed.values()))]
         records.append(TickRecord(*self._head(), moved, (), self._heard, tuple(sorted(self._left))))
         ticket = self._append(records)
@@ -298,11 +364,11 @@ class SessionJournal:
     def _append_session(
         self, session: StoredSession, repeats: int | None, claim: int = 0
     ) -> Ticket:
-        records = self._collected()
+        records: list[Record] = self._marks_records()
         records.append(SessionRecord(*self._head(), session, repeats, claim))
         return self._append(records)
 
-    def _collected(self) -> list[Record]:
+    def _marks_records(self) -> list[Record]:
         """Return the records of the steps collected so far: they come before what comes now."""
         marks, self._marks = self._marks, []
         return [MarksRecord(*self._head(), part) for part in _parts(marks)]
@@ -312,20 +378,43 @@ class SessionJournal:
         return self._gateway, self._run, self._number
 
     def _append(self, records: Sequence[Record]) -> Ticket:
+        collected, thens = self._append_collected()
         now_ms, self._appended_ms = self._clock.now_ms(), self._clock.monotonic_ms()
-        ticket = self._log_port.append([message_of(r, self._queue, now_ms) for r in records])
-        for record in records:
-            self._note(record, ticket)
-        if isinstance(records[0], MarksRecord):
-            self._marked = ticket
+        ticket = self._append_all([(r, message_of(r, self._queue, now_ms)) for r in records])
+        for then in thens:  # they may append too
+            self.after(collected, then)
         return ticket
 
-    def _note(self, record: Record, ticket: Ticket) -> None:
+    def _flush(self) -> None:
+        """Append what has been collected, and have those who wait for it called."""
+        ticket, thens = self._append_collected()
+        for then in thens:
+            self.after(ticket, then)
+
+    def _append_collected(self) -> tuple[Ticket, list[Then]]:
+        if not self._collected:
+            return SETTLED, []
+        self._appended_ms = self._clock.monotonic_ms()
+        collected, self._collected = self._collected, []
+        thens, self._thens = self._thens, []
+        self._collected_names.clear()
+        self._collected_bytes = 0
+        return self._append_all(collected), thens
+
+    def _append_all(self, records: list[tuple[Record, tuple[Any, ...]]]) -> Ticket:
+        ticket = self._log_port.append([message for _, message in records])
+        for record, message in records:
+            self._note(record, message[1], ticket)
+            if type(record) is MarksRecord:
+                self._marked = ticket
+        return ticket
+
+    def _note(self, record: Record, body: bytes, ticket: Ticket) -> None:
         """Keep what a record changes until it has been read back."""
         changes: Iterable[tuple[str, _Change]] = ()
         match record:
             case SessionRecord():
-                changes = ((record.session.client_id, record),)
+                changes = ((record.session.client_id, body),)
             case EndRecord():
                 changes = ((record.client_id, record),)
             case MarksRecord():
@@ -337,10 +426,12 @@ class SessionJournal:
         written = self._written
         names = []
         for client_id, change in changes:
+            one = _Written(record.number, ticket, change)
             known = written.get(client_id)
             if known is None:
-                known = written[client_id] = deque()
-            known.append(_Written(record.number, ticket, change))
+                written[client_id] = [one]
+            else:
+                known.append(one)
             names.append(client_id)
         if names:
             self._writers.append((record.number, tuple(names)))
@@ -353,8 +444,15 @@ class SessionJournal:
         ViewError while the view is not current or cannot be used.
         """
         self._check()
+        if client_id in self._collected_names:
+            self._flush()
         found = self._find(client_id)
         return None if found is None else found[0]
+
+    def fetch(self, client_ids: Collection[str]) -> None:
+        """Have ``load`` find these sessions at hand, in this turn: one look for all."""
+        with suppress(ViewError):  # then ``load`` says so
+            self._rows.fetch(client_ids)
 
     def _check(self) -> None:
         if not self.is_current:
@@ -366,8 +464,8 @@ class SessionJournal:
         for number, ticket, change in self._written.get(client_id, ()):
             if ticket.error is not None:
                 continue
-            if isinstance(change, SessionRecord):
-                state = state_of(change, _NOT_READ + number)
+            if isinstance(change, bytes):
+                state = state_of(_whole(change), _NOT_READ + number)
             elif isinstance(change, EndRecord):
                 state = None
             elif state is not None and state.run == self._run:
@@ -424,12 +522,13 @@ class SessionJournal:
 
     def has_subscriber(self, topic_filter: str) -> bool:
         """Return whether some session, connected or not, has this shared subscription."""
+        self._flush()
         written = [
             client_id
             for client_id, changes in self._written.items()
             if any(
-                isinstance(one.change, SessionRecord)
-                and _subscribes(one.change.session, topic_filter)
+                isinstance(one.change, bytes)
+                and _subscribes(_whole(one.change).session, topic_filter)
                 for one in changes
             )
         ]
@@ -450,6 +549,7 @@ class SessionJournal:
 
         ``load`` may find that some of the sessions have ended.
         """
+        self._flush()
         rows = self._rows.named(prefix, after, limit)
         new = (name for name in self._written if name > after and name.startswith(prefix))
         return sorted({*rows, *new})[:limit]
@@ -505,7 +605,7 @@ class SessionJournal:
 
     def _answer(self) -> None:
         """Say that this run knows of those that have begun, and what it has served alone."""
-        records = self._collected()
+        records: list[Record] = self._marks_records()
         for stored, lagging in self.served_alone():
             self._owe(stored, lagging)
             records.append(SessionRecord(*self._head(), stored))
@@ -530,10 +630,12 @@ class SessionJournal:
         while writers and writers[0][0] <= last:
             for client_id in writers.popleft()[1]:
                 changes = written.get(client_id)
-                while changes and changes[0].number <= last:
-                    changes.popleft()
-                if changes is not None and not changes:
+                if changes is None:
+                    continue
+                if changes[-1].number <= last:
                     del written[client_id]
+                else:
+                    changes[:] = [one for one in changes if one.number > last]
         while self._moves and self._moves[0][1].number <= last:
             self._moves.popleft()
 
@@ -682,6 +784,18 @@ class SessionJournal:
             entry = Progress(client_id, state.pinned, session.inflight, session.replays)
             self._owed.setdefault(client_id, entry)
         self._append_session(session, at)
+
+
+def _at_once(ticket: Ticket, then: Then) -> None:
+    """Stand in for whoever waits for tickets, until there is one."""
+    assert ticket.is_settled
+    then(ticket.error)
+
+
+def _whole(body: bytes) -> SessionRecord:
+    record = decode_record(body)
+    assert isinstance(record, SessionRecord)
+    return record
 
 
 def _subscribes(session: StoredSession, topic_filter: str) -> bool:

@@ -32,8 +32,8 @@ views say the same:
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Final, NamedTuple, TypeAlias
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import msgspec
 
@@ -90,6 +90,14 @@ _TABLES: Final = (
     ) WITHOUT ROWID""",
     "CREATE TABLE IF NOT EXISTS over (id INTEGER PRIMARY KEY, run INTEGER NOT NULL UNIQUE)",
 )
+#: Rows that one statement finds.
+_FETCH_COUNT: Final = 64
+_FETCH: Final = (
+    "SELECT client_id, at, run, state FROM sessions"
+    f" WHERE client_id IN ({','.join('?' * _FETCH_COUNT)})"
+)
+#: Of a session: at, run, state.
+_Row: TypeAlias = tuple[Any, ...]
 #: Runs whose late records are known as such for good.
 OVER_MAX: Final = 1000
 
@@ -167,6 +175,7 @@ class SessionRows:
         self.living: set[int] = set()
         self._over: dict[int, None] = {}
         self.count = 0
+        self._has_shared = False  # whether some session has a shared subscription, or has had one
         #: What has been read back since somebody took it from here, in the order of the log.
         self.heard: list[Heard] = []
         self._heard_before = 0
@@ -179,6 +188,8 @@ class SessionRows:
         self._changed_ms: dict[str, int] = {}
         self._changed_runs: set[int] = set()
         self._begin_offset = 0
+        #: Rows of ``fetch``, by client identifier.
+        self.fetched: dict[str, _Row | None] = {}
 
     # --- a part of the view --------------------------------------------------------------
 
@@ -192,6 +203,7 @@ class SessionRows:
         self._load()
 
     def _load(self) -> None:
+        self.fetched.clear()
         self._changed.clear()
         self._changed_ms.clear()
         self._changed_runs.clear()
@@ -212,9 +224,11 @@ class SessionRows:
         ):
             by_number[number].positions[self._queue_names[queue]] = Position(*position)
         self.count = execute("SELECT count(*) FROM sessions").fetchone()[0]
+        self._has_shared = execute("SELECT 1 FROM shared LIMIT 1").fetchone() is not None
 
     def apply(self, records: Sequence[ReadBack], *, begin_offset: int, limit: int) -> int:
         self._begin_offset = begin_offset
+        self.fetched.clear()
         self._heard_before = len(self.heard)
         changes = taken = 0
         for record in records:
@@ -474,32 +488,39 @@ class SessionRows:
     # --- states to rows ------------------------------------------------------------------
 
     def _write(self) -> None:
-        execute = self._view.execute
+        execute, execute_many = self._view.execute, self._view.execute_many
+        ended: list[tuple[str]] = []
+        whole: list[tuple[Any, ...]] = []
+        told: list[tuple[Any, ...]] = []
         for client_id, state in self._changed.items():
             if state is None or client_id in self._changed_ms:
                 self._write_shared(client_id, state)
             if state is None:
-                self.count -= execute(
-                    "DELETE FROM sessions WHERE client_id = ?", (client_id,)
-                ).rowcount
+                ended.append((client_id,))
                 continue
             run, due = self._due_of(state)
             row = (run, due, self._pack(state), client_id)
             store_ms = self._changed_ms.get(client_id)
             if store_ms is None:
-                execute("UPDATE sessions SET run = ?, due = ?, state = ? WHERE client_id = ?", row)
-                continue
-            if not execute(
-                "UPDATE sessions SET at = ?, store_ms = ?, run = ?, due = ?, state = ?"
-                " WHERE client_id = ?",
-                (state.at, store_ms, *row),
-            ).rowcount:
-                execute(
-                    "INSERT INTO sessions (at, store_ms, run, due, state, client_id)"
-                    " VALUES (?, ?, ?, ?, ?, ?)",
-                    (state.at, store_ms, *row),
-                )
-                self.count += 1
+                told.append(row)
+            else:
+                whole.append((state.at, store_ms, *row))
+        if ended:
+            self.count -= execute_many("DELETE FROM sessions WHERE client_id = ?", ended)
+        if told:
+            execute_many(
+                "UPDATE sessions SET run = ?, due = ?, state = ? WHERE client_id = ?", told
+            )
+        if whole:
+            # A row whose place changes is moved, so it may as well be made anew.
+            self.count += len(whole) - execute_many(
+                "DELETE FROM sessions WHERE client_id = ?", [(row[-1],) for row in whole]
+            )
+            execute_many(
+                "INSERT INTO sessions (at, store_ms, run, due, state, client_id)"
+                " VALUES (?, ?, ?, ?, ?, ?)",
+                whole,
+            )
         for key in self._changed_runs:
             run_row = self.runs[key]
             execute(
@@ -513,11 +534,12 @@ class SessionRows:
 
     def _write_shared(self, client_id: str, state: SessionState | None) -> None:
         execute = self._view.execute
-        if execute("SELECT 1 FROM shared WHERE client_id = ?", (client_id,)).fetchone():
+        if self._has_shared:
             execute("DELETE FROM shared WHERE client_id = ?", (client_id,))
         for one in () if state is None else state.session.filters:
             if one.topic_filter.startswith(SHARED_PREFIX):
                 execute("INSERT INTO shared VALUES (?, ?)", (one.topic_filter, client_id))
+                self._has_shared = True
 
     def _forget_runs(self) -> None:
         """Forget the runs that are over and have no sessions any more."""
@@ -551,10 +573,28 @@ class SessionRows:
 
     def state(self, client_id: str) -> SessionState | None:
         """Return the state of a session as far as the view is applied; ViewError."""
-        row = self._view.execute(
-            "SELECT at, run, state FROM sessions WHERE client_id = ?", (client_id,)
-        ).fetchone()
+        if client_id in self.fetched:
+            row = self.fetched[client_id]
+        else:
+            row = self._view.execute(
+                "SELECT at, run, state FROM sessions WHERE client_id = ?", (client_id,)
+            ).fetchone()
         return None if row is None else self._unpack(client_id, *row)
+
+    def fetch(self, client_ids: Collection[str]) -> None:
+        """Have ``state`` find the rows of these sessions in ``fetched``; ViewError.
+
+        Whoever calls clears ``fetched`` before rows change.
+        """
+        fetched: dict[str, _Row | None] = dict.fromkeys(client_ids)
+        rest = list(client_ids) if self.count else []
+        while rest:
+            part, rest = rest[:_FETCH_COUNT], rest[_FETCH_COUNT:]
+            # Always as many values, so that SQLite keeps the statement.
+            part += part[:1] * (_FETCH_COUNT - len(part))
+            for client_id, *row in self._view.execute(_FETCH, part):
+                fetched[client_id] = tuple(row)
+        self.fetched = fetched
 
     def as_of_now(
         self, state: SessionState, positions: Mapping[str, Position] | None = None

@@ -189,10 +189,13 @@ class View:
         except sqlite3.DatabaseError as exc:
             raise self._translated(exc) from exc
 
-    def execute_many(self, statement: str, rows: Sequence[Sequence[Any]]) -> None:
-        """Carry out one statement for each row of values; ViewError as from ``execute``."""
+    def execute_many(self, statement: str, rows: Sequence[Sequence[Any]]) -> int:
+        """Carry out one statement for each row of values; return how many rows were changed.
+
+        ViewError as from ``execute``.
+        """
         try:
-            self._connected().executemany(statement, rows)
+            return self._connected().executemany(statement, rows).rowcount
         except sqlite3.DatabaseError as exc:
             raise self._translated(exc) from exc
 

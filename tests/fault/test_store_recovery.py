@@ -13,7 +13,9 @@ import trio
 from motelog.core.clock import ManualClock
 from motelog.core.errors import StoreDamagedError, StoreLockedError
 from motelog.core.records.layout import FILLER_SIZE
+from motelog.core.records.scan import collect
 from motelog.core.store.message_store import MessageStore
+from motelog.core.store.start import recovery
 from motelog.core.store.store_reader import ReadStatus
 from tests.support.stores import abandon, make_store, message, opened, read_bodies
 
@@ -499,3 +501,28 @@ def test_lost_units_of_removed_records_end_no_search(tmp_path: Path) -> None:
             assert store.reader.max_offset(TOPIC, 0) == len(bodies)
             trio.run(store.checkpoint)
             abandon(store)
+
+
+def test_start_takes_few_records_with_keys_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = make_store(tmp_path, commitlog_file_bytes=1 << 21, consume_queue_file_units=10_000)
+    store.open()
+    tail = store.queue_tail(TOPIC, 0)
+    for number in range(0, 9_000, 1_000):
+        keyed = [b"KEYS\x01%d\x02" % (number + i) for i in range(1_000)]
+        store.append([message(tail, b"x", properties=one) for one in keyed])
+    abandon(store)
+    steps: list[int] = []
+
+    def noted(*arguments: Any) -> Any:
+        found = collect(*arguments)
+        steps.append(len(arguments[7] or ()))
+        return found
+
+    monkeypatch.setattr(recovery, "collect", noted)
+    again = make_store(tmp_path, commitlog_file_bytes=1 << 21, consume_queue_file_units=10_000)
+    assert again.open().records == 9_000
+    again.close()
+    assert sum(steps) == 9_000
+    assert max(steps) <= recovery.KEYED_PER_STEP

@@ -67,6 +67,11 @@ class QueueRecovery:
         self._known: dict[QueueKey, int] = {}
         self._crcs: dict[QueueKey, list[int]] = {}
 
+    @property
+    def count(self) -> int:
+        """How many queues there are, as far as the log has been read."""
+        return len(self._queues)
+
     def load(self, begin: int, table: QueueTable | None) -> None:
         """Trust each queue's units below ``begin`` if the last one names a record that agrees.
 

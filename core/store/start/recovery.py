@@ -54,6 +54,10 @@ CHECKPOINT_MARGIN_MS: Final = 3_000
 RECORDS_PER_STEP: Final = 262_144
 STEP_BYTES: Final = 67_108_864
 RECORDS_PER_STEP_MIN: Final = 4_096
+# Records with keys are objects for the index, and the process keeps the memory that a start needs
+# most. So there are few in a step, but so many that the runs of each queue stay long.
+KEYED_PER_STEP: Final = 4_096
+KEYED_PER_QUEUE: Final = 32
 OFFSET_MAX: Final = (1 << 63) - 1
 
 IndexFeed = Callable[[list[IndexItem], int], None]
@@ -162,14 +166,17 @@ class Recovery:
         count_max = RECORDS_PER_STEP_MIN
         data_end = self._data_end()
         coming = worker.submit(self._prefetch, at, data_end)
+        asked_end = at + STEP_BYTES
         self._meter.begin(
             "reading the log" if feed is not None else "rebuilding ConsumeQueues",
             data_end - begin,
         )
         while (file := self._log.queue.find(at)) is not None:
             keyed: list[IndexItem] = []
-            coming.result()
-            coming = worker.submit(self._prefetch, at + STEP_BYTES, data_end)
+            if at + STEP_BYTES >= asked_end:
+                coming.result()
+                coming = worker.submit(self._prefetch, asked_end, data_end)
+                asked_end += STEP_BYTES
             runs, position, stop, count, last_ms = collect(
                 file.view, at - file.begin, file.size, file.begin, count_max,
                 WAITING_TOPICS, self._due_times.due_ms, keyed if feed is not None else None,
@@ -183,9 +190,11 @@ class Recovery:
             self._meter.advance(file.begin + position - begin)
             if count:
                 bytes_per_record = (file.begin + position - at) // count
-                count_max = min(
-                    max(STEP_BYTES // bytes_per_record, RECORDS_PER_STEP_MIN), RECORDS_PER_STEP
-                )
+                fitting = STEP_BYTES // bytes_per_record
+                if keyed:
+                    keyed_max = max(KEYED_PER_STEP, KEYED_PER_QUEUE * self._queues.count)
+                    fitting = min(fitting, keyed_max * count // len(keyed))
+                count_max = min(max(fitting, RECORDS_PER_STEP_MIN), RECORDS_PER_STEP)
             at = file.begin + position
             match stop:
                 case ScanStop.COUNT:

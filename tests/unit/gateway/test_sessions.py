@@ -369,6 +369,37 @@ def test_suback_waits_for_the_log() -> None:
     assert [packet[0] for packet in stage.sent(1)] == [0x90]
 
 
+def test_clients_of_one_turn_get_their_own_sessions() -> None:
+    stage = Stage()
+    for number, client_id in enumerate(("one", "two", "three"), 1):
+        connect(stage, number, client_id)
+        subscribe(stage, number, f"t/{client_id}")
+    stage.turn(closed=[(number, CloseReason.PEER) for number in (1, 2, 3)])
+
+    def packet(client_id: str, *, clean_start: bool = False) -> bytes:
+        return encode_connect(Connect(5, clean_start, 60, client_id, properties=HOUR))
+
+    stage.turn(
+        (1, packet("one")),
+        (2, packet("two", clean_start=True)),
+        (3, b"\xc0\x00"),  # is no CONNECT, though one follows
+        (3, packet("three")),
+        (4, packet("new")),
+        (5, packet("one")),  # takes over
+        opened=[1, 2, 3, 4, 5],
+    )
+    present = {number: packets[0][2] for number, packets in stage.output.sent.items() if packets}
+    assert present == {1: 1, 2: 0, 4: 0, 5: 1}
+    assert stage.journal.named("", "", 9) == ["new", "one", "three", "two"]
+    publish(stage, b"x", topic="t/one")
+    settle(stage)
+    assert [payload for first, _, payload in got(stage, 5) if first >> 4 == 3] == [b"x"]
+    again = restart(stage)
+    assert connect(again, 1, "new")
+    [two] = [one for one in again.journal.list_sessions() if one.client_id == "two"]
+    assert not two.filters
+
+
 # --- QoS 0 and receivers that lag ------------------------------------------------------------
 
 

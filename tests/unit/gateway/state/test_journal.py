@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
 
 from motelog.core.clock import ManualClock
-from motelog.core.errors import StoreFullError
+from motelog.core.errors import MotelogError, StoreFullError
 from motelog.core.topic_names import MQTT_SESSION_TOPIC
-from motelog.gateway.log.log_port import SETTLED
+from motelog.gateway.log.log_port import SETTLED, Ticket
 from motelog.gateway.state.journal import SessionJournal
 from motelog.gateway.state.stored import (
     EXPIRY_NEVER,
@@ -275,6 +276,108 @@ def test_save_that_failed_is_not_found() -> None:
     stage.log.error = StoreFullError("full")
     assert stage.journal.save(left(SESSION, 5)).error is not None
     assert stage.load() == SESSION
+
+
+def appends(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Return a list that gets the number of records of each append from now on."""
+    counts: list[int] = []
+    append = stage.log.append
+
+    def counted(messages: list[Any]) -> Ticket:
+        counts.append(len(messages))
+        return append(messages)
+
+    monkeypatch.setattr(stage.log, "append", counted)
+    return counts
+
+
+def test_what_a_turn_collects_is_one_append_and_is_found_before(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    stage = Stage()
+    counts = appends(stage, monkeypatch)
+    heard: list[MotelogError | None] = []
+    stage.journal.begin_turn()
+    for number in range(3):
+        stage.journal.collect(StoredSession(f"dev{number}", 10), then=heard.append)
+    assert (counts, heard) == ([], [])
+    stage.journal.end_turn()
+    assert (counts, heard) == ([3], [None] * 3)
+    stage.journal.begin_turn()
+    stage.journal.collect(left(SESSION, 5))
+    assert stage.journal.load("dev") == left(SESSION, 5)
+    assert counts == [3, 1]
+    stage.journal.end_turn()
+    assert counts == [3, 1]
+    assert stage.load() == left(SESSION, 5)
+    stage.journal.collect(SESSION)  # outside of a turn nothing waits
+    assert counts == [3, 1, 1]
+
+
+def test_what_a_turn_collects_keeps_its_order_among_other_records() -> None:
+    stage = Stage()
+    stage.journal.save(SESSION)
+    stage.journal.begin_turn()
+    stage.journal.mark(Mark(MarkKind.SENT, "dev", 3, QUEUE, 11))
+    stage.journal.collect(left(SESSION, 5))  # replaces what the mark tells
+    stage.journal.collect(StoredSession("other", 10))
+    stage.journal.end("other")
+    stage.journal.collect(StoredSession("third", 10))
+    stage.log.append([stage.journal.received_marks([Mark(0, "third", 9, QUEUE, 33)])])
+    stage.journal.end_turn()
+    assert stage.load().inflight == ()
+    assert stage.journal.load("other") is None
+    assert stage.load("third").received == (Received(9, QUEUE, 33),)
+
+
+def test_collected_records_that_the_log_refuses_are_not_found() -> None:
+    stage = Stage()
+    heard: list[MotelogError | None] = []
+    stage.journal.begin_turn()
+    stage.journal.collect(SESSION, then=heard.append)
+    stage.log.error = StoreFullError("full")
+    stage.journal.end_turn()
+    assert [type(error) for error in heard] == [StoreFullError]
+    assert stage.journal.load("dev") is None
+    stage.log.error = None
+    stage.read()
+    assert stage.journal.load("dev") is None
+
+
+def test_collected_records_are_appended_in_bounded_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    stage = Stage()
+    counts = appends(stage, monkeypatch)
+    stage.journal.begin_turn()
+    stage.journal.collect(SESSION)
+    stage.journal.collect(
+        StoredSession("large", 10, will=StoredWill("state", b"x" * 70_000, 1, False, 0, b"", ""))
+    )
+    assert counts == [1, 1]  # a large one goes alone
+    small = StoredWill("state", b"x" * 50_000, 1, False, 0, b"", "")
+    for number in range(7):
+        stage.journal.collect(StoredSession(f"dev{number}", 10, will=small))
+    stage.journal.end_turn()
+    assert counts == [1, 1, 6, 1]
+    assert stage.journal.load("dev6") is not None
+
+
+def test_fetched_sessions_are_found_until_the_turn_ends() -> None:
+    stage = Stage()
+    names = [f"dev{number}" for number in range(150)]
+    for name in names[::2]:
+        stage.journal.save(StoredSession(name, 10, 5))
+    stage.read()
+    stage.journal.save(StoredSession("dev1", 20, 5))  # not read back yet
+    stage.journal.begin_turn()
+    stage.journal.fetch(names)
+    found = [stage.journal.load(name) for name in names]
+    stage.journal.end_turn()
+    assert found == [stage.journal.load(name) for name in names]
+    assert [one is not None for one in found[:4]] == [True, True, True, False]
+    stage.journal.fetch(["dev0"])
+    stage.journal.end("dev0")
+    stage.read()
+    assert stage.journal.load("dev0") is None
 
 
 def test_what_is_due_is_told_in_bounded_parts() -> None:
