@@ -10,7 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from motelog.bridge.asyncio import AsyncioProducer, AsyncioPullConsumer
+    from motelog.bridge.asyncio import AsyncioProducer, AsyncioPullConsumer, AsyncioPushConsumer
     from motelog.bridge.errors import (
         ClientError,
         MessageRefusedError,
@@ -20,7 +20,9 @@ if TYPE_CHECKING:
     )
     from motelog.bridge.producer import Producer, SendResult
     from motelog.bridge.pull import PullConsumer, PullResult
-    from motelog.bridge.sync import SyncProducer, SyncPullConsumer
+    from motelog.bridge.push.consumer import PushConsumer
+    from motelog.bridge.push.offsets import FileOffsets, OffsetStore
+    from motelog.bridge.sync import SyncProducer, SyncPullConsumer, SyncPushConsumer
     from motelog.core.errors import (
         BrokerError,
         ConfigError,
@@ -33,16 +35,20 @@ if TYPE_CHECKING:
 __all__ = [
     "AsyncioProducer",
     "AsyncioPullConsumer",
+    "AsyncioPushConsumer",
     "BrokerError",
     "ClientError",
     "ConfigError",
+    "FileOffsets",
     "Message",
     "MessageQueue",
     "MessageRefusedError",
     "MotelogError",
+    "OffsetStore",
     "Producer",
     "PullConsumer",
     "PullResult",
+    "PushConsumer",
     "RemotingError",
     "ReplyTimeoutError",
     "RouteError",
@@ -52,22 +58,27 @@ __all__ = [
     "StoredMessage",
     "SyncProducer",
     "SyncPullConsumer",
+    "SyncPushConsumer",
     "__version__",
 ]
 
 _FOUND_IN = {
     "AsyncioProducer": ("motelog.bridge.asyncio", "AsyncioProducer"),
     "AsyncioPullConsumer": ("motelog.bridge.asyncio", "AsyncioPullConsumer"),
+    "AsyncioPushConsumer": ("motelog.bridge.asyncio", "AsyncioPushConsumer"),
     "BrokerError": ("motelog.core.errors", "BrokerError"),
     "ClientError": ("motelog.bridge.errors", "ClientError"),
     "ConfigError": ("motelog.core.errors", "ConfigError"),
+    "FileOffsets": ("motelog.bridge.push.offsets", "FileOffsets"),
     "Message": ("motelog.core.message", "Message"),
     "MessageQueue": ("motelog.core.message", "MessageQueue"),
     "MessageRefusedError": ("motelog.bridge.errors", "MessageRefusedError"),
     "MotelogError": ("motelog.core.errors", "MotelogError"),
+    "OffsetStore": ("motelog.bridge.push.offsets", "OffsetStore"),
     "Producer": ("motelog.bridge.producer", "Producer"),
     "PullConsumer": ("motelog.bridge.pull", "PullConsumer"),
     "PullResult": ("motelog.bridge.pull", "PullResult"),
+    "PushConsumer": ("motelog.bridge.push.consumer", "PushConsumer"),
     "RemotingError": ("motelog.core.errors", "RemotingError"),
     "ReplyTimeoutError": ("motelog.bridge.errors", "ReplyTimeoutError"),
     "RouteError": ("motelog.bridge.errors", "RouteError"),
@@ -77,6 +88,7 @@ _FOUND_IN = {
     "StoredMessage": ("motelog.core.message", "StoredMessage"),
     "SyncProducer": ("motelog.bridge.sync", "SyncProducer"),
     "SyncPullConsumer": ("motelog.bridge.sync", "SyncPullConsumer"),
+    "SyncPushConsumer": ("motelog.bridge.sync", "SyncPushConsumer"),
 }
 
 __version__ = "0.1.0"
