@@ -1,7 +1,7 @@
 """Reading a queue ahead of those who take its messages, until it is given up.
 
-Owns: Reading (what is known of a queue that is read), Start, Reader with the loop of pulls. Must
-not touch: what becomes of the messages; subclasses of Reading keep them (bridge.read_ahead,
+Owns: Reading (what is known of a queue that is read), Start, Reader with the loop of pulls.
+Must not touch: what becomes of the messages; subclasses of Reading keep them (bridge.read_ahead,
 bridge.push.process_queue), and unset ``room`` when they have enough.
 Spec: RocketMQ DefaultLitePullConsumerImpl.PullTaskImpl, DefaultMQPushConsumerImpl.pullMessage.
 """

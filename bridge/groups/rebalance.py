@@ -80,7 +80,17 @@ class Rebalance:
             if self._allocate is not None:
                 members = await self._members(route)
                 self.has_others = len(members) > 1
-                queues = self._allocate(self._client.client_id, queues, members)
+                try:
+                    queues = self._allocate(self._client.client_id, queues, members)
+                except Exception as exc:  # a rule may be the user's
+                    logger.warning(
+                        "the rule of a group failed and the queues stay: correct the rule "
+                        "topic=%s group=%s error=%r",
+                        topic,
+                        self._group,
+                        exc,
+                    )
+                    return False
             self._unread.discard(topic)
         except RouteError:
             # A group's retry topic comes with the first heartbeat. Others may come later too.

@@ -115,7 +115,7 @@ class ProcessQueue(Reading):
         if isinstance(self.next_offset, Start):
             return None
         first = self._ready[0].queue_offset if self._ready else self.next_offset
-        return min((batch.offset for batch in self._batches), default=first)
+        return min([first, *(batch.offset for batch in self._batches)])
 
     @property
     def ready_count(self) -> int:
