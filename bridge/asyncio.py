@@ -13,7 +13,7 @@ import asyncio
 import math
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import suppress
-from datetime import datetime, timedelta
+from datetime import timedelta
 from functools import partial
 from types import TracebackType
 from typing import Any, Generic, Literal, Self, TypeVar, Unpack
@@ -32,15 +32,7 @@ from motelog.bridge.producer import (
     SendResult,
 )
 from motelog.bridge.pull import HOLD_S, PullConsumer
-from motelog.bridge.push.consumer import (
-    CONSUME_TIMEOUT_S,
-    STOP_S,
-    SUSPEND_S,
-    PushConsumer,
-)
-from motelog.bridge.push.offsets import OffsetStore
-from motelog.bridge.push.process_queue import Limits
-from motelog.bridge.push.workers import BATCH_MAX, WORKERS
+from motelog.bridge.push.consumer import PushConsumer, PushOptions
 from motelog.bridge.query import QUERY_COUNT, TIME_MAX
 from motelog.bridge.selector import TAGS_ALL
 from motelog.bridge.unseen import Unseen
@@ -385,43 +377,9 @@ class AsyncioPushConsumer(_OnAsyncio[PushConsumer]):
     loop that called it, ``workers`` of them at once.
     """
 
-    def __init__(
-        self,
-        *,
-        namesrv: NameServers = "127.0.0.1:9876",
-        group: str = "motelog",
-        start: Literal["first", "last"] | datetime = "first",
-        is_orderly: bool = False,
-        broadcast: bool = False,
-        workers: int = WORKERS,
-        batch_max: int = BATCH_MAX,
-        retries_max: int | None = None,
-        allocate: Allocate = average,
-        offsets: OffsetStore | None = None,
-        limits: Limits | None = None,
-        suspend_s: float = SUSPEND_S,
-        consume_timeout_s: float = CONSUME_TIMEOUT_S,
-        stop_s: float = STOP_S,
-        hold_s: float = HOLD_S,
-    ) -> None:
-        consumer = PushConsumer(
-            namesrv=namesrv,
-            group=group,
-            start=start,
-            is_orderly=is_orderly,
-            broadcast=broadcast,
-            workers=workers,
-            batch_max=batch_max,
-            retries_max=retries_max,
-            allocate=allocate,
-            offsets=offsets,
-            limits=limits,
-            suspend_s=suspend_s,
-            consume_timeout_s=consume_timeout_s,
-            stop_s=stop_s,
-            hold_s=hold_s,
-        )
-        super().__init__(consumer, f"motelog-consumer-{group}")
+    def __init__(self, **options: Unpack[PushOptions]) -> None:
+        consumer = PushConsumer(**options)
+        super().__init__(consumer, f"motelog-consumer-{consumer.group}")
 
     async def subscribe(self, topic: str, *, tags: str = TAGS_ALL, sql: str | None = None) -> None:
         """As PushConsumer.subscribe."""

@@ -18,7 +18,7 @@ from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final, Literal, Self
+from typing import Any, Final, Literal, Self, TypedDict
 
 import trio
 
@@ -80,6 +80,27 @@ RESET_S: Final = 10.0
 _EXPIRED_LEVEL: Final = 3
 # Refused messages are sent by a producer of this group, as Java's consumers do.
 _PRODUCER_GROUP: Final = "CLIENT_INNER_PRODUCER"
+
+
+class PushOptions(TypedDict, total=False):
+    """What all forms of a push consumer are made with; ``PushConsumer`` says what it means."""
+
+    namesrv: NameServers
+    group: str
+    start: Literal["first", "last"] | datetime
+    is_orderly: bool
+    broadcast: bool
+    workers: int
+    batch_max: int
+    retries_max: int | None
+    allocate: Allocate
+    offsets: OffsetStore | None
+    limits: Limits | None
+    suspend_s: float
+    consume_timeout_s: float
+    stop_s: float
+    hold_s: float
+    request_timeout_s: float
 
 
 class PushConsumer:
