@@ -11,10 +11,11 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final
 
 import trio
+from msgspec.structs import replace
 
 from motelog.bridge.reader import Reading, Start
 from motelog.bridge.selector import Selector

@@ -308,6 +308,6 @@ async def test_slaves_are_told_of_consumers_and_not_of_producers(nursery: trio.N
             await cluster.brokers[0].received(RequestCode.HEART_BEAT)
         assert slave.requests == []
         async with consumer_of(cluster) as consumer:
-            consumer.assign([Q0])
+            consumer.subscribe("T")
             assert loads((await slave.received(RequestCode.HEART_BEAT)).body)["consumerDataSet"]
     nursery.cancel_scope.cancel()
