@@ -23,6 +23,7 @@ import trio
 from motelog.bridge.background import Background, Service
 from motelog.bridge.client import NameServers
 from motelog.bridge.errors import ClientClosedError
+from motelog.bridge.groups.allocation import Allocate, average
 from motelog.bridge.producer import (
     REPLY_TIMEOUT_S,
     Producer,
@@ -31,6 +32,7 @@ from motelog.bridge.producer import (
     SendResult,
 )
 from motelog.bridge.pull import HOLD_S, PullConsumer
+from motelog.bridge.push.consumer import PushConsumer, PushOptions
 from motelog.bridge.query import QUERY_COUNT, TIME_MAX
 from motelog.bridge.selector import TAGS_ALL
 from motelog.bridge.transactions import (
@@ -114,6 +116,12 @@ class _OnAsyncio(Generic[Service]):
                 future.add_done_callback(partial(self._undo, undo))
             await asyncio.wait([future])
             raise
+
+    async def _call_sync(self, function: Callable[..., T], *args: Any, **options: Any) -> T:
+        async def call() -> T:
+            return function(*args, **options)
+
+        return await self._call(call)
 
     def _undo(self, undo: Callable[[T], object], future: asyncio.Future[T]) -> None:
         assert self._background is not None
@@ -311,9 +319,12 @@ class AsyncioPullConsumer(_OnAsyncio[PullConsumer]):
         namesrv: NameServers = "127.0.0.1:9876",
         group: str = "motelog",
         start: Literal["first", "last"] = "first",
+        allocate: Allocate = average,
         hold_s: float = HOLD_S,
     ) -> None:
-        consumer = PullConsumer(namesrv=namesrv, group=group, start=start, hold_s=hold_s)
+        consumer = PullConsumer(
+            namesrv=namesrv, group=group, start=start, allocate=allocate, hold_s=hold_s
+        )
         super().__init__(consumer, f"motelog-consumer-{group}")
         self._unseen = Unseen()
 
@@ -328,6 +339,22 @@ class AsyncioPullConsumer(_OnAsyncio[PullConsumer]):
         wanted = tuple(queues)
         await self._call_sync(self._seek_all, self._unseen.drop())
         await self._call_sync(self._service.assign, wanted, tags=tags, sql=sql)
+
+    async def subscribe(self, topic: str, *, tags: str = TAGS_ALL, sql: str | None = None) -> None:
+        """As PullConsumer.subscribe."""
+        await self._call_sync(self._service.subscribe, topic, tags=tags, sql=sql)
+
+    async def assigned(self) -> tuple[MessageQueue, ...]:
+        """As PullConsumer.assigned."""
+        return await self._call_sync(lambda: self._service.assigned)
+
+    async def pause(self, queues: Iterable[MessageQueue]) -> None:
+        """As PullConsumer.pause."""
+        await self._call_sync(self._service.pause, tuple(queues))
+
+    async def resume(self, queues: Iterable[MessageQueue]) -> None:
+        """As PullConsumer.resume."""
+        await self._call_sync(self._service.resume, tuple(queues))
 
     async def seek(self, queue: MessageQueue, queue_offset: int) -> None:
         """As PullConsumer.seek."""
@@ -373,7 +400,7 @@ class AsyncioPullConsumer(_OnAsyncio[PullConsumer]):
         if offsets is None:
             # What the loop has not come to is not committed.
             uncommitted = await self._call_sync(self._service.uncommitted)
-            offsets = uncommitted | self._unseen.first_offsets()
+            offsets = uncommitted | self._unseen.first_offsets(await self.assigned())
         await self._call(self._service.commit, offsets)
 
     async def committed(self, queue: MessageQueue) -> int | None:
@@ -429,8 +456,58 @@ class AsyncioPullConsumer(_OnAsyncio[PullConsumer]):
             if queue in self._service.assigned:
                 self._service.seek(queue, queue_offset)
 
-    async def _call_sync(self, function: Callable[..., T], *args: Any, **options: Any) -> T:
-        async def call() -> T:
-            return function(*args, **options)
 
-        return await self._call(call)
+class AsyncioPushConsumer(_OnAsyncio[PushConsumer]):
+    """``bridge.push.consumer.PushConsumer`` for asyncio; use it in ``async with``.
+
+    Every method is awaited. The functions that ``run`` is given are ``async def``, and run on the
+    loop that called it, ``workers`` of them at once.
+    """
+
+    def __init__(self, **options: Unpack[PushOptions]) -> None:
+        consumer = PushConsumer(**options)
+        super().__init__(consumer, f"motelog-consumer-{consumer.group}")
+
+    async def subscribe(self, topic: str, *, tags: str = TAGS_ALL, sql: str | None = None) -> None:
+        """As PushConsumer.subscribe."""
+        await self._call_sync(self._service.subscribe, topic, tags=tags, sql=sql)
+
+    async def unsubscribe(self, topic: str) -> None:
+        """As PushConsumer.unsubscribe."""
+        await self._call_sync(self._service.unsubscribe, topic)
+
+    async def assigned(self) -> tuple[MessageQueue, ...]:
+        """As PushConsumer.assigned."""
+        return await self._call_sync(lambda: self._service.assigned)
+
+    async def run(self, handle: Callable[[StoredMessage], Coroutine[Any, Any, object]]) -> None:
+        """As PushConsumer.run."""
+        await self._call(self._service.run, _on_this_loop(handle))
+
+    async def run_batches(
+        self, handle: Callable[[list[StoredMessage]], Coroutine[Any, Any, object]]
+    ) -> None:
+        """As PushConsumer.run_batches."""
+        await self._call(self._service.run_batches, _on_this_loop(handle))
+
+    async def stop(self) -> None:
+        """As PushConsumer.stop."""
+        await self._call_sync(self._service.stop)
+
+    async def pause(self) -> None:
+        """As PushConsumer.pause."""
+        await self._call_sync(self._service.pause)
+
+    async def resume(self) -> None:
+        """As PushConsumer.resume."""
+        await self._call_sync(self._service.resume)
+
+
+def _on_this_loop(handle: Callable[[T], Coroutine[Any, Any, object]]) -> Callable[[T], object]:
+    """Return a function for other threads that runs ``handle`` on this loop and waits for it."""
+    loop = asyncio.get_running_loop()
+
+    def call(argument: T) -> object:
+        return asyncio.run_coroutine_threadsafe(handle(argument), loop).result()
+
+    return call

@@ -104,9 +104,11 @@ class Client:
             await running.end_work()
         finally:
             self._running = None
-            with trio.move_on_after(LEAVE_GRACE_S, shield=True):
-                await self._say_goodbye()
-            await running.end_connections()
+            try:
+                with trio.move_on_after(LEAVE_GRACE_S, shield=True):
+                    await self._say_goodbye()
+            finally:
+                await running.end_connections()
 
     def start_soon(self, task: Callable[..., Any], *args: object) -> None:
         """Run ``task`` until ``leave``."""
@@ -227,13 +229,21 @@ class Client:
                 if not is_open or self._introduced.get(address) is not connection:
                     nursery.start_soon(self._try_heartbeat, address)
 
+    async def unregister(self) -> None:
+        """Tell the brokers that this client leaves its group; those not reached forget it later."""
+        async with trio.open_nursery() as nursery:
+            for address in self._broker_addresses():
+                connection = self._connections.get(address)
+                if connection is not None and connection.is_open:
+                    nursery.start_soon(_unregister, connection, self._goodbye())
+
     def _open(self) -> _Running:
         if self._running is None:
             raise ClientClosedError("not open: use it inside `async with`")
         return self._running
 
     async def _connection(self, address: str, timeout_s: float) -> RemotingClient:
-        nursery = self._open().connections
+        running = self._open()
         connection = self._connections.get(address)
         if connection is not None and connection.is_open:
             return connection
@@ -244,7 +254,10 @@ class Client:
             stream = await connect(address, timeout_s=timeout_s)
             connection = RemotingClient(stream, peer=address, on_request=self._on_request)
             self._connections[address] = connection
-            await nursery.start(connection.run)
+            await running.start(connection)
+            if address in self._broker_addresses():
+                # It may have been started anew, and then knows none of its clients.
+                self._heartbeat_wanted.set()
             return connection
 
     async def _fetch_route(self, topic: str, for_sending: bool) -> TopicRoute:
@@ -308,13 +321,13 @@ class Client:
             logger.info("a heartbeat failed; it is sent again broker=%s error=%s", address, exc)
 
     async def _say_goodbye(self) -> None:
-        command_ext = {"clientID": self.client_id, **self._unregister}
-        brokers = self._broker_addresses()
+        await self.unregister()
         async with trio.open_nursery() as nursery:
-            for address, connection in self._connections.items():
-                if connection.is_open:
-                    ext = command_ext if address in brokers else None
-                    nursery.start_soon(_unregister_and_close, connection, ext)
+            for connection in self._connections.values():
+                nursery.start_soon(connection.aclose)
+
+    def _goodbye(self) -> dict[str, str]:
+        return {"clientID": self.client_id, **self._unregister}
 
     def _broker_addresses(self, routes: Iterable[TopicRoute] | None = None) -> set[str]:
         """Return the addresses that get heartbeats: those of the masters in use.
@@ -336,6 +349,9 @@ class Client:
 class _Running:
     """The two nurseries of an entered client: connections outlive the work, for the goodbye.
 
+    They outlive a cancelled caller too, until ``end_connections``: it saves offsets and says
+    goodbye on its way out.
+
     They are left by hand, without the caller's exception. So that exception propagates as itself
     and not inside an exception group.
     """
@@ -350,6 +366,7 @@ class _Running:
     def __init__(self) -> None:
         self.connections: trio.Nursery
         self.work: trio.Nursery
+        self._connection_scopes: set[trio.CancelScope] = set()
         self._connections_manager = trio.open_nursery()
         self._work_manager = trio.open_nursery()
 
@@ -357,24 +374,41 @@ class _Running:
         self.work.cancel_scope.cancel()
         await self._work_manager.__aexit__(None, None, None)
 
+    async def start(self, connection: RemotingClient) -> None:
+        """Run a connection until it ends; return when it may be used."""
+        await self.connections.start(self._run_connection, connection)
+
+    async def _run_connection(
+        self,
+        connection: RemotingClient,
+        *,
+        task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
+    ) -> None:
+        with trio.CancelScope(shield=True) as scope:
+            self._connection_scopes.add(scope)
+            try:
+                await connection.run(task_status=task_status)
+            finally:
+                self._connection_scopes.remove(scope)
+
     async def end_connections(self) -> None:
+        for scope in self._connection_scopes:
+            scope.cancel()
         self.connections.cancel_scope.cancel()
         await self._connections_manager.__aexit__(None, None, None)
 
 
-async def _unregister_and_close(connection: RemotingClient, ext: dict[str, str] | None) -> None:
-    if ext is not None:
-        command = RemotingCommand(RequestCode.UNREGISTER_CLIENT, ext=ext)
-        try:
-            await connection.request(command, timeout_s=LEAVE_GRACE_S / 2)
-        except RemotingError as exc:
-            logger.info(
-                "the goodbye to a broker failed; the broker forgets this client by itself "
-                "broker=%s error=%s",
-                connection.peer,
-                exc,
-            )
-    await connection.aclose()
+async def _unregister(connection: RemotingClient, ext: dict[str, str]) -> None:
+    command = RemotingCommand(RequestCode.UNREGISTER_CLIENT, ext=ext)
+    try:
+        await connection.request(command, timeout_s=LEAVE_GRACE_S / 2)
+    except RemotingError as exc:
+        logger.info(
+            "the goodbye to a broker failed; the broker forgets this client by itself "
+            "broker=%s error=%s",
+            connection.peer,
+            exc,
+        )
 
 
 def check(answer: RemotingCommand) -> RemotingCommand:

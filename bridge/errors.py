@@ -53,5 +53,9 @@ class ReplyTimeoutError(ClientError):
     """A request was stored, and no reply to it has come in time."""
 
 
+class OffsetStoreError(ClientError):
+    """The user's offset store failed, or the file with the offsets is damaged."""
+
+
 class NoNameServerError(ClientError):
     """None of the name servers answered."""

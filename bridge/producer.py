@@ -43,6 +43,8 @@ from motelog.core.errors import (
 from motelog.core.message import (
     DELAY,
     KEYS,
+    MAX_RECONSUME_TIMES,
+    RECONSUME_TIME,
     SYS_FLAG_COMPRESSED,
     TAGS,
     TIMER_DELAY_MS,
@@ -54,6 +56,7 @@ from motelog.core.message import (
     Message,
     MessageQueue,
     StoredMessage,
+    decode_properties,
     encode_properties,
     string_hash,
 )
@@ -593,7 +596,7 @@ class Producer:
 
     def _ext(self, topic: str, properties: bytes, *, sys_flag: int, flag: int) -> dict[str, str]:
         """Return the header of SEND_MESSAGE_V2, whose fields are letters to save bytes."""
-        return {
+        ext = {
             "a": self.group,
             "b": topic,
             "c": DEFAULT_TOPIC,
@@ -607,6 +610,14 @@ class Producer:
             "k": "false",  # unit mode
             "m": "false",  # batch
         }
+        if topic.startswith(RETRY_PREFIX):
+            # A message that a consumer gives back says how often it was refused in the header.
+            pairs = decode_properties(properties)
+            ext["j"] = pairs.pop(RECONSUME_TIME, "0")
+            if MAX_RECONSUME_TIMES in pairs:
+                ext["l"] = pairs.pop(MAX_RECONSUME_TIMES)
+            ext["i"] = encode_properties(pairs).decode()
+        return ext
 
 
 def check_arguments(messages: object, queue: QueueChoice, hash_key: str | None) -> None:

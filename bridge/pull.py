@@ -1,12 +1,12 @@
-"""Reading messages by explicit offsets: assign queues, poll them fairly, commit.
+"""Reading messages at the caller's pace: assign queues or share them, poll them fairly, commit.
 
-Owns: PullConsumer, the position in each assigned queue, at most two batches read ahead
-per queue. Must not touch: connections and routes (bridge.client), the assignment of queues to the
-members of a group (the caller decides). Used by one task at a time; ``poll`` and ``commit`` from
-different tasks are fine.
+Owns: PullConsumer, the position in each of its queues, at most two batches read ahead per queue.
+Must not touch: connections and routes (bridge.client), how members of a group share queues
+(bridge.groups). Used by one task at a time; ``poll`` and ``commit`` from different tasks are fine.
 Invariants: ``position`` is the offset after the last message handed out, never of one read ahead.
 So the caller has seen every message below an offset that ``commit`` stores. Offsets live at the
-broker.
+broker. With queues that were assigned it is no member of its group: it takes none from those that
+share.
 Spec: RocketMQ DefaultLitePullConsumerImpl.
 """
 
@@ -16,9 +16,9 @@ import logging
 import math
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from types import TracebackType
-from typing import Any, Final, Literal, Self, TypeVar
+from typing import Any, Final, Literal, Self
 
 import trio
 
@@ -28,33 +28,26 @@ from motelog.bridge.client import (
     NameServers,
     check,
     check_text,
-    int_field,
 )
-from motelog.bridge.errors import ClientError, FilterError, NoNameServerError, RouteError
-from motelog.bridge.pull_request import (
-    PULL_BYTES_MAX,
-    PULL_COUNT,
-    PullResult,
-    PullStatus,
-    pull_command,
-    pull_result,
-    queue_ext,
-)
+from motelog.bridge.errors import ClientError, NoNameServerError, RouteError
+from motelog.bridge.groups.allocation import Allocate, average
+from motelog.bridge.groups.rebalance import Rebalance
+from motelog.bridge.groups.running_info import consumer_status, running_info
+from motelog.bridge.pull_request import PULL_BYTES_MAX, PULL_COUNT, PullResult, PullStatus
 from motelog.bridge.query import QUERY_COUNT, TIME_MAX, query_command, query_result, view_command
-from motelog.bridge.read_ahead import Reading, Start
+from motelog.bridge.queue_requests import QueueRequests, for_each
+from motelog.bridge.read_ahead import ReadAhead
+from motelog.bridge.reader import Reader, Reading, Start
 from motelog.bridge.routes import MASTER_ID
 from motelog.bridge.selector import TAGS_ALL, Selector, select
-from motelog.core.errors import BrokerError, MotelogError, RecordError, RemotingError
+from motelog.core.errors import BrokerError, RemotingError
 from motelog.core.message import MessageQueue, StoredMessage
 from motelog.core.records.decode import decode_messages
-from motelog.core.remoting.frames import RemotingCommand, RequestCode, ResponseCode, dumps
+from motelog.core.remoting.frames import RemotingCommand, RequestCode, ResponseCode
 
 logger = logging.getLogger(__name__)
 
 HOLD_S: Final = 15.0
-# Added to the hold: the broker looks for expired holds every 5 s.
-HOLD_GRACE_S: Final = 10.0
-RETRY_S: Final = 1.0
 TOPIC_RETRY_S: Final = 0.1
 
 __all__ = ["HOLD_S", "PULL_BYTES_MAX", "PULL_COUNT", "PullConsumer", "PullResult", "PullStatus"]
@@ -68,19 +61,18 @@ _RETRIED_CODES: Final = frozenset(
     }
 )
 
-# A broker's answers to a filter that it refuses, or when it takes no filters.
-_REFUSALS: Final = frozenset({ResponseCode.SYSTEM_ERROR, ResponseCode.SUBSCRIPTION_PARSE_FAILED})
-
-T = TypeVar("T")
-
 
 class PullConsumer:
-    """Read chosen queues at chosen offsets, as a member of ``group`` for committed offsets.
+    """Read queues from the offsets that ``group`` has committed, or from others.
 
     ``async with PullConsumer(namesrv="127.0.0.1:9876", group="G") as consumer:``. A queue without a
     committed offset starts at its oldest message, or with ``start="last"`` at the next new one.
     ``async for message in consumer`` hands out one message after the other, without an end;
     ``commit`` inside the loop commits up to the message at hand.
+
+    ``assign`` reads the queues that it is given. ``subscribe`` shares the queues of topics with the
+    group's other members by the rule ``allocate`` (bridge.groups.allocation), which all of them
+    must use; a queue that goes to another member goes on there at its committed offset.
     """
 
     def __init__(
@@ -89,6 +81,7 @@ class PullConsumer:
         namesrv: NameServers = "127.0.0.1:9876",
         group: str = "motelog",
         start: Literal["first", "last"] = "first",
+        allocate: Allocate = average,
         hold_s: float = HOLD_S,
         request_timeout_s: float = REQUEST_TIMEOUT_S,
     ) -> None:
@@ -96,18 +89,39 @@ class PullConsumer:
             raise ValueError(f"start is 'first' or 'last', not {start!r}")
         self.group = check_text("group", group)
         self._start = Start.BEGIN if start == "first" else Start.END
-        self._hold_s = hold_s
         self._request_timeout_s = request_timeout_s
-        self._reading: dict[MessageQueue, Reading] = {}
-        self._turn: deque[Reading] = deque()
+        self._reading: dict[MessageQueue, ReadAhead] = {}
+        self._turn: deque[ReadAhead] = deque()
         self._arrived = trio.Event()
         self._assigned_at_ms = 0
+        self._started_ms = 0
+        self._subscriptions: dict[str, Selector] = {}
         self._client = Client(
-            namesrv=namesrv, groups=self._groups, unregister={"consumerGroup": group}
+            namesrv=namesrv,
+            groups=self._groups,
+            unregister={"consumerGroup": group},
+            on_request=self._answer,
+        )
+        self._requests = QueueRequests(self._client, group=group, timeout_s=request_timeout_s)
+        self._reader = Reader(
+            self._requests,
+            hold_s=hold_s,
+            version=lambda: self._assigned_at_ms,
+            resolve=self._resolve,
+            added=lambda reading, count: self._arrived.set(),
+            ends=self._ends,
+        )
+        self._rebalance = Rebalance(
+            self._client,
+            group=group,
+            topics=lambda: self._subscriptions,
+            allocate=allocate,
+            apply=self._share,
         )
 
     async def __aenter__(self) -> Self:
         await self._client.enter()
+        self._started_ms = time.time_ns() // 1_000_000
         return self
 
     async def __aexit__(
@@ -148,19 +162,47 @@ class PullConsumer:
         broker applies it. Queues that stay with the same selection keep their position; new ones
         start at the committed offset.
         """
+        if self._subscriptions:
+            raise ClientError("this consumer subscribes: assign needs one of its own")
         selector = select(tags, sql)
         wanted = list(dict.fromkeys(queues))
         for one in wanted:
             if not isinstance(one, MessageQueue):
                 raise TypeError("assign takes queues: assign(await consumer.queues(topic))")
-        for queue, reading in list(self._reading.items()):
-            if queue not in wanted or reading.selector != selector:
-                self._stop_reading(queue)
-        for queue in wanted:
-            if queue not in self._reading:
-                self._start_reading(queue, Start.COMMITTED, selector)
         self._assigned_at_ms = time.time_ns() // 1_000_000
+        self._read_only(list(self._reading), wanted, selector)
+
+    def subscribe(self, topic: str, *, tags: str = TAGS_ALL, sql: str | None = None) -> None:
+        """Read this member's part of the topic's queues, from now on and as members come and go.
+
+        ``tags`` and ``sql`` as with ``assign``; all members must give the same. May be called for
+        several topics, and again to select otherwise. ``assigned`` has the queues that are this
+        member's now. What it has not committed when a queue goes to another member is read there
+        again.
+        """
+        if self._reading and not self._subscriptions:
+            raise ClientError("this consumer has queues assigned: subscribe needs one of its own")
+        selector = select(tags, sql)
+        is_first = not self._subscriptions
+        self._subscriptions[check_text("topic", topic)] = selector
+        self._assigned_at_ms = time.time_ns() // 1_000_000
+        own = [queue for queue in self._reading if queue.topic == topic]
+        self._read_only(own, own, selector)
+        if is_first:
+            self._client.start_soon(self._rebalance.run)
         self._client.want_heartbeat()
+        self._rebalance.wake()
+
+    def pause(self, queues: Iterable[MessageQueue]) -> None:
+        """Hand out no message of these queues until ``resume``; they stay this consumer's."""
+        for queue in queues:
+            self._assigned_reading(queue).is_paused = True
+
+    def resume(self, queues: Iterable[MessageQueue]) -> None:
+        """Hand out messages of these queues again."""
+        for queue in queues:
+            self._assigned_reading(queue).is_paused = False
+        self._arrived.set()
 
     def seek(self, queue: MessageQueue, queue_offset: int) -> None:
         """Hand out ``queue`` from ``queue_offset`` next; drop the messages read ahead."""
@@ -234,35 +276,26 @@ class PullConsumer:
         """
         if offsets is None:
             offsets = self.uncommitted()
-        # One queue of each topic and broker goes ahead. RocketMQ creates the table of a group's
-        # first commit to a topic without a lock, and of several that come at once it loses some.
-        ahead = {(queue.topic, queue.broker_name): queue for queue in offsets}
-        first = set(ahead.values())
-        for group in (first, offsets.keys() - first):
-            await _for_each(group, lambda queue: self._commit_one(queue, offsets[queue]))
+        await self._requests.commit(offsets, self._committed)
 
     async def committed(self, queue: MessageQueue) -> int | None:
         """Return the group's committed offset, None if it has none."""
-        ext = queue_ext(queue) | {"consumerGroup": self.group}
-        answer = await self._ask(queue, RequestCode.QUERY_CONSUMER_OFFSET, ext)
-        if answer.code == ResponseCode.QUERY_NOT_FOUND:
-            return None
-        return int_field(check(answer), "offset")
+        return await self._requests.committed(queue)
 
     async def begin_offsets(self, queues: Iterable[MessageQueue]) -> dict[MessageQueue, int]:
         """Return the offset of the oldest message of each queue."""
-        return await self._offsets(queues, RequestCode.GET_MIN_OFFSET, {})
+        return await self._requests.offsets(queues, RequestCode.GET_MIN_OFFSET, {})
 
     async def end_offsets(self, queues: Iterable[MessageQueue]) -> dict[MessageQueue, int]:
         """Return the offset after the newest message of each queue."""
-        return await self._offsets(queues, RequestCode.GET_MAX_OFFSET, {})
+        return await self._requests.offsets(queues, RequestCode.GET_MAX_OFFSET, {})
 
     async def offsets_for_time(
         self, queues: Iterable[MessageQueue], timestamp_ms: int
     ) -> dict[MessageQueue, int]:
         """Return per queue the offset of the first message stored at ``timestamp_ms`` or later."""
         ext = {"timestamp": str(timestamp_ms)}
-        return await self._offsets(queues, RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, ext)
+        return await self._requests.offsets(queues, RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, ext)
 
     async def pull(
         self,
@@ -282,8 +315,14 @@ class PullConsumer:
         hash, so the answer may have records of other tags with the same hash. It may return less
         than asked for; brokers before 5.0 do not know ``bytes_max``.
         """
-        return await self._pull(
-            queue, queue_offset, select(tags, sql), count_max, bytes_max, hold_s, broker_id
+        return await self._requests.pull(
+            queue,
+            queue_offset,
+            selector=select(tags, sql),
+            count_max=count_max,
+            bytes_max=bytes_max,
+            hold_s=hold_s,
+            broker_id=broker_id,
         )
 
     async def query_by_key(
@@ -310,7 +349,7 @@ class PullConsumer:
                 timeout_s = self._request_timeout_s
                 answers.append(await self._client.request(address, request, timeout_s=timeout_s))
 
-        await _for_each(route.addresses, ask)
+        await for_each(route.addresses, ask)
         return query_result(answers, topic, key, count_max)
 
     async def view(self, message_id: str) -> StoredMessage:
@@ -329,7 +368,7 @@ class PullConsumer:
 
     async def broker_address(self, queue: MessageQueue) -> str:
         """Return the address of the queue's master; RouteError if it has no route."""
-        return await self._address(queue)
+        return await self._requests.address(queue)
 
     def _take(self, count_max: int) -> list[tuple[MessageQueue, list[StoredMessage]]]:
         """Hand out messages read ahead, one batch of each queue in turn."""
@@ -351,20 +390,39 @@ class PullConsumer:
                 failure, reading.failure = reading.failure, None
                 raise failure
 
-    def _assigned_reading(self, queue: MessageQueue) -> Reading:
+    def _assigned_reading(self, queue: MessageQueue) -> ReadAhead:
         try:
             return self._reading[queue]
         except KeyError:
             raise ClientError(f"{queue} is not assigned") from None
 
+    def _read_only(
+        self, own: Iterable[MessageQueue], wanted: Iterable[MessageQueue], selector: Selector
+    ) -> None:
+        """Of the queues that are read, replace ``own`` by ``wanted``; those in both go on."""
+        wanted = list(wanted)
+        for queue in own:
+            if queue not in wanted or self._reading[queue].selector != selector:
+                self._stop_reading(queue)
+        for queue in wanted:
+            if queue not in self._reading:
+                self._start_reading(queue, Start.COMMITTED, selector)
+
+    async def _share(self, topic: str, queues: list[MessageQueue]) -> bool:
+        """Take the queues that are this member's of a topic."""
+        own = [queue for queue in self._reading if queue.topic == topic]
+        self._read_only(own, queues, self._subscriptions[topic])
+        return True
+
     def _restart(self, queue: MessageQueue, start: Start | int) -> None:
-        selector = self._assigned_reading(queue).selector
+        before = self._assigned_reading(queue)
         self._stop_reading(queue)
-        self._start_reading(queue, start, selector)
+        self._start_reading(queue, start, before.selector)
+        self._reading[queue].is_paused = before.is_paused
 
     def _start_reading(self, queue: MessageQueue, start: Start | int, selector: Selector) -> None:
-        reading = Reading(queue, start, selector)
-        self._client.start_soon(self._read_ahead, reading)
+        reading = ReadAhead(queue, start, selector)
+        self._client.start_soon(self._reader.run, reading)
         self._reading[queue] = reading
         self._turn.append(reading)
 
@@ -373,101 +431,20 @@ class PullConsumer:
         self._turn.remove(reading)
         reading.scope.cancel()
 
-    async def _read_ahead(self, reading: Reading) -> None:
-        """Keep up to BATCHES_AHEAD batches of one queue ready, until the queue is given up."""
-        with reading.scope:
-            while True:
-                await reading.room.wait()
-                try:
-                    await self._read_once(reading)
-                except (RemotingError, NoNameServerError) as exc:
-                    await self._pause(reading, exc)
-                except BrokerError as exc:
-                    if exc.code not in _RETRIED_CODES:
-                        return self._fail(reading, exc)
-                    await self._pause(reading, exc)
-                except RouteError as exc:
-                    # A broker that restarts takes its topics with it for a moment; a topic that
-                    # was never there is the caller's mistake.
-                    if isinstance(reading.next_offset, Start):
-                        return self._fail(reading, exc)
-                    await self._pause(reading, exc)
-                except (FilterError, RecordError) as exc:
-                    return self._fail(reading, exc)
-
-    async def _read_once(self, reading: Reading) -> None:
-        if not reading.is_checked:
-            await self._check_selector(reading)
-        if isinstance(reading.next_offset, Start):
-            reading.begin_at(await self._resolve(reading.queue, reading.next_offset))
-        asked_offset = reading.next_offset
-        assert not isinstance(asked_offset, Start)
-        result = await self._pull(
-            reading.queue,
-            asked_offset,
-            reading.selector,
-            PULL_COUNT,
-            PULL_BYTES_MAX,
-            self._hold_s,
-            reading.broker_id,
-        )
-        if result.status is PullStatus.OFFSET_ILLEGAL:
-            logger.warning(
-                "the broker has no message at this offset; reading goes on at next, and messages "
-                "between the two are skipped queue=%s offset=%d min=%d max=%d next=%d",
-                reading.queue,
-                asked_offset,
-                result.min_offset,
-                result.max_offset,
-                result.next_offset,
-            )
-            await trio.sleep(RETRY_S)  # a broker that goes on refusing is not asked in a tight loop
-        reading.broker_id = result.suggested_broker_id
-        reading.add(reading.selector.keep(result.messages()), result.next_offset)
-        if reading.batches:
-            self._arrived.set()
-
-    async def _pull(
-        self,
-        queue: MessageQueue,
-        queue_offset: int,
-        selector: Selector,
-        count_max: int,
-        bytes_max: int,
-        hold_s: float,
-        broker_id: int,
-    ) -> PullResult:
-        command = pull_command(
-            queue,
-            queue_offset,
-            group=self.group,
-            count_max=count_max,
-            bytes_max=bytes_max,
-            hold_s=hold_s,
-            selector=selector,
-        )
-        answer = await self._ask(
-            queue,
-            RequestCode.PULL_MESSAGE,
-            command.ext,
-            timeout_s=self._request_timeout_s + (hold_s + HOLD_GRACE_S if hold_s > 0 else 0),
-            broker_id=broker_id,
-        )
-        return pull_result(answer, answer.body)
-
-    async def _check_selector(self, reading: Reading) -> None:
-        """Ask the broker whether it takes the filter; FilterError with its words if it does not."""
-        queue = reading.queue
-        body = {
-            "clientId": self._client.client_id,
-            "group": self.group,
-            "subscriptionData": reading.selector.subscription(queue.topic, self._assigned_at_ms),
-        }
-        answer = await self._ask(queue, RequestCode.CHECK_CLIENT_CONFIG, {}, body=dumps(body))
-        if answer.code in _REFUSALS:
-            raise FilterError(answer.remark or f"the broker of {queue} takes no SQL92 filter")
-        check(answer)
-        reading.is_checked = True
+    def _ends(self, reading: Reading, exc: Exception) -> bool:
+        """Say whether an error ends the reading of a queue; ``poll`` raises it then."""
+        if isinstance(exc, RemotingError | NoNameServerError):
+            return False
+        if isinstance(exc, BrokerError) and exc.code in _RETRIED_CODES:
+            return False
+        # A broker that restarts takes its topics with it for a moment; a topic that was never
+        # there is the caller's mistake.
+        if isinstance(exc, RouteError) and not isinstance(reading.next_offset, Start):
+            return False
+        assert isinstance(reading, ReadAhead)
+        reading.failure = exc
+        self._arrived.set()
+        return True
 
     async def _resolve(self, queue: MessageQueue, start: Start) -> int:
         if start is Start.COMMITTED:
@@ -479,100 +456,61 @@ class PullConsumer:
             return (await self.begin_offsets([queue]))[queue]
         return (await self.end_offsets([queue]))[queue]
 
-    async def _pause(self, reading: Reading, exc: Exception) -> None:
-        reading.broker_id = MASTER_ID
-        reading.route_at = trio.current_time()
-        await trio.sleep(RETRY_S)
-        # Only after the pause: at a stop the connection may go first, and that is no failure.
-        logger.warning("a pull failed and is tried again queue=%s error=%s", reading.queue, exc)
-
-    def _fail(self, reading: Reading, exc: Exception) -> None:
-        reading.failure = exc
-        self._arrived.set()
-
-    async def _commit_one(self, queue: MessageQueue, queue_offset: int) -> None:
-        ext = queue_ext(queue) | {
-            "consumerGroup": self.group,
-            "commitOffset": str(queue_offset),
-        }
-        answer = await self._ask(queue, RequestCode.UPDATE_CONSUMER_OFFSET, ext)
-        if answer.code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST:
-            # RocketMQ 5 learns of a group from its heartbeat, which may still be under way.
-            await self._client.send_heartbeats()
-            answer = await self._ask(queue, RequestCode.UPDATE_CONSUMER_OFFSET, ext)
-        check(answer)
+    def _committed(self, queue: MessageQueue, queue_offset: int) -> None:
         reading = self._reading.get(queue)
         if reading is not None:
             reading.committed = queue_offset
 
-    async def _offsets(
-        self, queues: Iterable[MessageQueue], code: RequestCode, ext: dict[str, str]
-    ) -> dict[MessageQueue, int]:
-        found: dict[MessageQueue, int] = {}
+    def _answer(self, request: RemotingCommand) -> RemotingCommand | None:
+        """Answer what a broker asks of a member."""
+        match request.code:
+            case RequestCode.NOTIFY_CONSUMER_IDS_CHANGED:
+                self._rebalance.wake()
+            case RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT:
+                topic = request.ext.get("topic", "")
+                offsets = {
+                    queue: reading.position
+                    for queue, reading in self._reading.items()
+                    if queue.topic == topic and reading.position is not None
+                }
+                return request.answer(body=consumer_status(offsets))
+            case RequestCode.GET_CONSUMER_RUNNING_INFO:
+                return request.answer(body=self._running_info(request.ext))
+        return None
 
-        async def ask(queue: MessageQueue) -> None:
-            answer = await self._ask(queue, code, queue_ext(queue) | ext)
-            found[queue] = int_field(check(answer), "offset")
+    def _running_info(self, ext: Mapping[str, str]) -> bytes:
+        return running_info(
+            namesrv=self._client.namesrv_addresses,
+            is_push=False,
+            is_orderly=False,
+            workers=1,
+            started_ms=self._started_ms,
+            subscriptions=self._subscription_data(),
+            queues={
+                queue: {"commitOffset": reading.committed or 0}
+                for queue, reading in self._reading.items()
+            },
+            statuses={},
+            with_stacks=ext.get("jstackEnable") == "true",
+        )
 
-        queues = list(queues)
-        await _for_each(queues, ask)
-        return {queue: found[queue] for queue in queues}
-
-    async def _ask(
-        self,
-        queue: MessageQueue,
-        code: RequestCode,
-        ext: dict[str, str],
-        *,
-        body: bytes = b"",
-        timeout_s: float | None = None,
-        broker_id: int = MASTER_ID,
-    ) -> RemotingCommand:
-        address = await self._address(queue, broker_id)
-        request = RemotingCommand(code, ext=ext, body=body)
-        timeout_s = timeout_s or self._request_timeout_s
-        return await self._client.request(address, request, timeout_s=timeout_s)
-
-    async def _address(self, queue: MessageQueue, broker_id: int = MASTER_ID) -> str:
-        reading = self._reading.get(queue)
-        newer_than = reading.route_at if reading is not None else None
-        route = await self._client.route(queue.topic, newer_than=newer_than)
-        address = route.any_address(queue.broker_name, broker_id)
-        if address is None:
-            raise RouteError(
-                f"topic {queue.topic!r} has no broker {queue.broker_name!r}", topic=queue.topic
-            )
-        return address
+    def _subscription_data(self) -> list[dict[str, Any]]:
+        return [
+            selector.subscription(topic, self._assigned_at_ms)
+            for topic, selector in self._subscriptions.items()
+        ]
 
     def _groups(self) -> dict[str, list[dict[str, Any]]]:
-        """Return the heartbeat's members. Brokers create the group and show it to tools."""
-        topics = {reading.queue.topic: reading.selector for reading in self._reading.values()}
-        subscriptions = [
-            selector.subscription(topic, self._assigned_at_ms) for topic, selector in topics.items()
-        ]
+        """Return the heartbeat's members: this one if it shares queues."""
+        if not self._subscriptions:
+            return {"consumerDataSet": [], "producerDataSet": []}
+        is_first = self._start is Start.BEGIN
         consumer = {
-            "consumeFromWhere": "CONSUME_FROM_LAST_OFFSET",
+            "consumeFromWhere": f"CONSUME_FROM_{'FIRST' if is_first else 'LAST'}_OFFSET",
             "consumeType": "CONSUME_ACTIVELY",
             "groupName": self.group,
             "messageModel": "CLUSTERING",
-            "subscriptionDataSet": subscriptions,
+            "subscriptionDataSet": self._subscription_data(),
             "unitMode": False,
         }
         return {"consumerDataSet": [consumer], "producerDataSet": []}
-
-
-async def _for_each(items: Iterable[T], work: Callable[[T], Awaitable[None]]) -> None:
-    """Run ``work`` on all items at once; raise the first error after all have ended."""
-    errors: list[MotelogError] = []
-
-    async def run(item: T) -> None:
-        try:
-            await work(item)
-        except MotelogError as exc:
-            errors.append(exc)
-
-    async with trio.open_nursery() as nursery:
-        for item in items:
-            nursery.start_soon(run, item)
-    if errors:
-        raise errors[0]

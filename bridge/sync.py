@@ -20,6 +20,7 @@ import trio
 
 from motelog.bridge.background import Background, Service
 from motelog.bridge.client import NameServers
+from motelog.bridge.groups.allocation import Allocate, average
 from motelog.bridge.producer import (
     REPLY_TIMEOUT_S,
     Producer,
@@ -28,6 +29,7 @@ from motelog.bridge.producer import (
     SendResult,
 )
 from motelog.bridge.pull import HOLD_S, PULL_BYTES_MAX, PULL_COUNT, PullConsumer, PullResult
+from motelog.bridge.push.consumer import PushConsumer, PushOptions
 from motelog.bridge.query import QUERY_COUNT, TIME_MAX
 from motelog.bridge.queue_puller import QueuePuller
 from motelog.bridge.selector import TAGS_ALL, select
@@ -264,9 +266,12 @@ class SyncPullConsumer(_Blocking[PullConsumer]):
         namesrv: NameServers = "127.0.0.1:9876",
         group: str = "motelog",
         start: Literal["first", "last"] = "first",
+        allocate: Allocate = average,
         hold_s: float = HOLD_S,
     ) -> None:
-        consumer = PullConsumer(namesrv=namesrv, group=group, start=start, hold_s=hold_s)
+        consumer = PullConsumer(
+            namesrv=namesrv, group=group, start=start, allocate=allocate, hold_s=hold_s
+        )
         super().__init__(consumer, f"motelog-consumer-{group}")
         self._unseen = Unseen()
 
@@ -285,6 +290,18 @@ class SyncPullConsumer(_Blocking[PullConsumer]):
         for queue, queue_offset in self._unseen.drop().items():
             self._call_sync(self._service.seek, queue, queue_offset)
         self._call_sync(self._service.assign, tuple(queues), tags=tags, sql=sql)
+
+    def subscribe(self, topic: str, *, tags: str = TAGS_ALL, sql: str | None = None) -> None:
+        """As PullConsumer.subscribe."""
+        self._call_sync(self._service.subscribe, topic, tags=tags, sql=sql)
+
+    def pause(self, queues: Iterable[MessageQueue]) -> None:
+        """As PullConsumer.pause."""
+        self._call_sync(self._service.pause, tuple(queues))
+
+    def resume(self, queues: Iterable[MessageQueue]) -> None:
+        """As PullConsumer.resume."""
+        self._call_sync(self._service.resume, tuple(queues))
 
     def seek(self, queue: MessageQueue, queue_offset: int) -> None:
         """As PullConsumer.seek."""
@@ -327,7 +344,7 @@ class SyncPullConsumer(_Blocking[PullConsumer]):
         if offsets is None:
             # What the loop has not come to is not committed.
             uncommitted = self._call_sync(self._service.uncommitted)
-            offsets = uncommitted | self._unseen.first_offsets()
+            offsets = uncommitted | self._unseen.first_offsets(self.assigned)
         self._call(self._service.commit, offsets)
 
     def committed(self, queue: MessageQueue) -> int | None:
@@ -406,3 +423,47 @@ class SyncPullConsumer(_Blocking[PullConsumer]):
     def view(self, message_id: str) -> StoredMessage:
         """As PullConsumer.view."""
         return self._call(self._service.view, message_id)
+
+
+class SyncPushConsumer(_Blocking[PushConsumer]):
+    """``bridge.push.consumer.PushConsumer``, blocking. Close it, or use it in ``with``.
+
+    ``run`` blocks until another thread calls ``stop`` or ``close``, or until Ctrl-C. The functions
+    it is given are plain ones, and run in threads.
+    """
+
+    def __init__(self, **options: Unpack[PushOptions]) -> None:
+        consumer = PushConsumer(**options)
+        super().__init__(consumer, f"motelog-consumer-{consumer.group}")
+
+    def subscribe(self, topic: str, *, tags: str = TAGS_ALL, sql: str | None = None) -> None:
+        """As PushConsumer.subscribe."""
+        self._call_sync(self._service.subscribe, topic, tags=tags, sql=sql)
+
+    def unsubscribe(self, topic: str) -> None:
+        """As PushConsumer.unsubscribe."""
+        self._call_sync(self._service.unsubscribe, topic)
+
+    @property
+    def assigned(self) -> tuple[MessageQueue, ...]:
+        return self._call_sync(lambda: self._service.assigned)
+
+    def run(self, handle: Callable[[StoredMessage], object]) -> None:
+        """As PushConsumer.run."""
+        self._call(self._service.run, handle)
+
+    def run_batches(self, handle: Callable[[list[StoredMessage]], object]) -> None:
+        """As PushConsumer.run_batches."""
+        self._call(self._service.run_batches, handle)
+
+    def stop(self) -> None:
+        """As PushConsumer.stop."""
+        self._call_sync(self._service.stop)
+
+    def pause(self) -> None:
+        """As PushConsumer.pause."""
+        self._call_sync(self._service.pause)
+
+    def resume(self) -> None:
+        """As PushConsumer.resume."""
+        self._call_sync(self._service.resume)

@@ -36,10 +36,16 @@ class Unseen:
             count = min(count_max, len(self._messages))
             return [self._messages.popleft()[1] for _ in range(count)]
 
-    def first_offsets(self) -> dict[MessageQueue, int]:
-        """Return per queue the offset of its next one."""
+    def first_offsets(
+        self, queues: Collection[MessageQueue] | None = None
+    ) -> dict[MessageQueue, int]:
+        """Return per queue the offset of its next one, of the given queues or of all."""
         with self._lock:
-            return {queue: message.queue_offset for queue, message in reversed(self._messages)}
+            return {
+                queue: message.queue_offset
+                for queue, message in reversed(self._messages)
+                if queues is None or queue in queues
+            }
 
     def drop(self, queues: Collection[MessageQueue] | None = None) -> dict[MessageQueue, int]:
         """Forget those of the given queues, or all; return where each queue would go on."""

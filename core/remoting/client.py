@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Final
 
 import trio
@@ -41,8 +41,14 @@ CLOSE_GRACE_S: Final = 1.0
 _RECEIVE_BYTES: Final = 262_144
 _OPAQUE_MAX: Final = 2**31 - 1
 
-# Answers a request of the server; None when it needs no answer. It must not raise or wait.
-RequestHandler = Callable[[RemotingCommand], RemotingCommand | None]
+# A server's requests whose answers come later, at most; it has a handful.
+LATER_ANSWERS_MAX: Final = 16
+
+# An answer that takes time; it deals with its own errors.
+Later = Callable[[], Awaitable[RemotingCommand]]
+# Answers a request of the server: None when it needs no answer, or what to wait for. It must not
+# raise or wait itself.
+RequestHandler = Callable[[RemotingCommand], RemotingCommand | Later | None]
 
 
 class RemotingClient:
@@ -70,6 +76,8 @@ class RemotingClient:
         self._output_written = trio.Event()
         self._is_writing = False
         self._end_reason: str | None = None
+        self._nursery: trio.Nursery | None = None
+        self._later_count = 0
 
     @property
     def is_open(self) -> bool:
@@ -83,6 +91,7 @@ class RemotingClient:
         """
         try:
             async with trio.open_nursery() as nursery:
+                self._nursery = nursery
                 nursery.start_soon(self._write)
                 task_status.started()
                 await self._read()
@@ -215,13 +224,32 @@ class RemotingClient:
             waiting.done.set()
             return
         answer = self._on_request(command) if self._on_request is not None else None
-        if command.is_oneway:
-            return
+        if callable(answer):
+            if self._later_count < LATER_ANSWERS_MAX:
+                assert self._nursery is not None
+                self._later_count += 1
+                self._nursery.start_soon(self._answer_later, command, answer)
+                return
+            answer = command.answer(
+                ResponseCode.SYSTEM_BUSY, f"{LATER_ANSWERS_MAX} requests are being answered"
+            )
         if answer is None:
             answer = command.answer(
                 ResponseCode.REQUEST_CODE_NOT_SUPPORTED,
                 f"request code {command.code} is not supported by this client",
             )
+        await self._send_answer(command, answer)
+
+    async def _answer_later(self, command: RemotingCommand, later: Later) -> None:
+        try:
+            answer = await later()
+        finally:
+            self._later_count -= 1
+        await self._send_answer(command, answer)
+
+    async def _send_answer(self, command: RemotingCommand, answer: RemotingCommand) -> None:
+        if command.is_oneway:
+            return
         try:
             await self._queue(encode(answer))
         except RemotingConnectionError:

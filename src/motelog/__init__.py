@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from motelog.bridge.asyncio import (
         AsyncioProducer,
         AsyncioPullConsumer,
+        AsyncioPushConsumer,
         AsyncioTransactionProducer,
     )
     from motelog.bridge.errors import (
@@ -25,7 +26,14 @@ if TYPE_CHECKING:
     )
     from motelog.bridge.producer import Producer, SendResult
     from motelog.bridge.pull import PullConsumer, PullResult
-    from motelog.bridge.sync import SyncProducer, SyncPullConsumer, SyncTransactionProducer
+    from motelog.bridge.push.consumer import PushConsumer
+    from motelog.bridge.push.offsets import FileOffsets, OffsetStore
+    from motelog.bridge.sync import (
+        SyncProducer,
+        SyncPullConsumer,
+        SyncPushConsumer,
+        SyncTransactionProducer,
+    )
     from motelog.bridge.transactions import (
         HalfMessage,
         TransactionProducer,
@@ -45,18 +53,22 @@ __all__ = [
     "Admin",
     "AsyncioProducer",
     "AsyncioPullConsumer",
+    "AsyncioPushConsumer",
     "AsyncioTransactionProducer",
     "BrokerError",
     "ClientError",
     "ConfigError",
+    "FileOffsets",
     "HalfMessage",
     "Message",
     "MessageQueue",
     "MessageRefusedError",
     "MotelogError",
+    "OffsetStore",
     "Producer",
     "PullConsumer",
     "PullResult",
+    "PushConsumer",
     "RemotingError",
     "ReplyTimeoutError",
     "RouteError",
@@ -66,6 +78,7 @@ __all__ = [
     "StoredMessage",
     "SyncProducer",
     "SyncPullConsumer",
+    "SyncPushConsumer",
     "SyncTransactionProducer",
     "TransactionProducer",
     "TransactionResult",
@@ -77,18 +90,22 @@ _FOUND_IN = {
     "Admin": ("motelog.bridge.admin", "Admin"),
     "AsyncioProducer": ("motelog.bridge.asyncio", "AsyncioProducer"),
     "AsyncioPullConsumer": ("motelog.bridge.asyncio", "AsyncioPullConsumer"),
+    "AsyncioPushConsumer": ("motelog.bridge.asyncio", "AsyncioPushConsumer"),
     "AsyncioTransactionProducer": ("motelog.bridge.asyncio", "AsyncioTransactionProducer"),
     "BrokerError": ("motelog.core.errors", "BrokerError"),
     "ClientError": ("motelog.bridge.errors", "ClientError"),
     "ConfigError": ("motelog.core.errors", "ConfigError"),
+    "FileOffsets": ("motelog.bridge.push.offsets", "FileOffsets"),
     "HalfMessage": ("motelog.bridge.transactions", "HalfMessage"),
     "Message": ("motelog.core.message", "Message"),
     "MessageQueue": ("motelog.core.message", "MessageQueue"),
     "MessageRefusedError": ("motelog.bridge.errors", "MessageRefusedError"),
     "MotelogError": ("motelog.core.errors", "MotelogError"),
+    "OffsetStore": ("motelog.bridge.push.offsets", "OffsetStore"),
     "Producer": ("motelog.bridge.producer", "Producer"),
     "PullConsumer": ("motelog.bridge.pull", "PullConsumer"),
     "PullResult": ("motelog.bridge.pull", "PullResult"),
+    "PushConsumer": ("motelog.bridge.push.consumer", "PushConsumer"),
     "RemotingError": ("motelog.core.errors", "RemotingError"),
     "ReplyTimeoutError": ("motelog.bridge.errors", "ReplyTimeoutError"),
     "RouteError": ("motelog.bridge.errors", "RouteError"),
@@ -98,6 +115,7 @@ _FOUND_IN = {
     "StoredMessage": ("motelog.core.message", "StoredMessage"),
     "SyncProducer": ("motelog.bridge.sync", "SyncProducer"),
     "SyncPullConsumer": ("motelog.bridge.sync", "SyncPullConsumer"),
+    "SyncPushConsumer": ("motelog.bridge.sync", "SyncPushConsumer"),
     "SyncTransactionProducer": ("motelog.bridge.sync", "SyncTransactionProducer"),
     "TransactionProducer": ("motelog.bridge.transactions", "TransactionProducer"),
     "TransactionResult": ("motelog.bridge.transactions", "TransactionResult"),

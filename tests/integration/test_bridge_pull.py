@@ -160,9 +160,9 @@ async def test_tags_are_told_to_the_broker_and_compared_exactly_here() -> None:
         assert consumer.position(Q0) == 4
         pull = await cluster.brokers[0].received(RequestCode.PULL_MESSAGE)
         assert (pull.ext["subscription"], pull.ext["expressionType"]) == ("Aa || C", "TAG")
+        # It shares with nobody, and so it is no member of its group.
         heartbeat = loads((await cluster.brokers[0].received(RequestCode.HEART_BEAT)).body)
-        (subscription,) = heartbeat["consumerDataSet"][0]["subscriptionDataSet"]
-        assert subscription["codeSet"] == [string_hash("Aa"), string_hash("C")]
+        assert heartbeat["consumerDataSet"] == []
         with pytest.raises(ValueError, match="names no tag"):
             consumer.assign([Q0], tags="||")
 
@@ -190,7 +190,7 @@ async def test_expired_offset_moves_on_with_a_warning(caplog: pytest.LogCaptureF
 
 
 async def test_unreachable_broker_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("motelog.bridge.pull.RETRY_S", 0.05)
+    monkeypatch.setattr("motelog.bridge.reader.RETRY_S", 0.05)
     async with fake_cluster("a") as cluster, consumer_of(cluster) as consumer:
         fill(cluster, Q0, 3)
         address, cluster.brokers[0].address = cluster.brokers[0].address, "127.0.0.1:1"
@@ -308,6 +308,6 @@ async def test_slaves_are_told_of_consumers_and_not_of_producers(nursery: trio.N
             await cluster.brokers[0].received(RequestCode.HEART_BEAT)
         assert slave.requests == []
         async with consumer_of(cluster) as consumer:
-            consumer.assign([Q0])
+            consumer.subscribe("T")
             assert loads((await slave.received(RequestCode.HEART_BEAT)).body)["consumerDataSet"]
     nursery.cancel_scope.cancel()

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import threading
 from collections import Counter
 from collections.abc import Iterator
 from functools import partial
@@ -27,68 +25,31 @@ from tests.support.broker_stack import (
     started_stack,
     store_config,
 )
-from tests.support.java import QUICK_START, VERSION_4, VERSION_5, VERSIONS, java_command
+from tests.support.java import (
+    VERSION_4,
+    VERSION_5,
+    VERSIONS,
+    JavaDriver,
+    java_command,
+    run_tool,
+)
 
 pytestmark = [pytest.mark.java, pytest.mark.timeout(300)]
 
 COUNT = 5
 DEADLINE_S = 90
-# Version -> the driver's process; a JVM takes longer to start than most orders.
-DRIVERS: dict[str, subprocess.Popen[str]] = {}
+DRIVER = JavaDriver()
 
 
 @pytest.fixture(autouse=True, scope="module")
 def _end_of_drivers() -> Iterator[None]:
     yield
-    end_drivers()
-
-
-def end_drivers() -> None:
-    for process in DRIVERS.values():
-        process.kill()
-        process.communicate()
-    DRIVERS.clear()
+    DRIVER.close()
 
 
 async def run_client(version: str, mode: str, stack: Stack, *arguments: str) -> list[list[str]]:
     """Have the driver of this version do something; return the fields of the lines it printed."""
-    order = "\t".join((mode, stack.namesrv_address, *arguments))
-    lines = await trio.to_thread.run_sync(ask_driver, version, order)
-    return [line.split("\t") for line in lines if "\t" in line]
-
-
-def ask_driver(version: str, order: str) -> list[str]:
-    """Give an order to the driver, which is started once for all tests and after a failure."""
-    process = DRIVERS.get(version)
-    if process is None or process.poll() is not None:
-        process = DRIVERS[version] = subprocess.Popen(
-            java_command(version, "JavaClient"),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-    assert process.stdin is not None
-    assert process.stdout is not None
-    # What hangs is ended, which ends its output.
-    watch = threading.Timer(DEADLINE_S, process.kill)
-    watch.start()
-    try:
-        process.stdin.write(f"{order}\n")
-        process.stdin.flush()
-        lines: list[str] = []
-        for line in process.stdout:
-            if line == "done\n":
-                return lines
-            lines.append(line.rstrip("\n"))
-            if line == "failed\n":
-                break
-    finally:
-        watch.cancel()
-    # It may have left a client behind, which must not disturb the next test.
-    del DRIVERS[version]
-    process.kill()
-    process.communicate()
-    raise AssertionError("\n".join([f"{order!r} failed:", *lines])[-4000:])
+    return await DRIVER.run(version, mode, stack.namesrv_address, *arguments)
 
 
 @pytest.mark.parametrize("version", VERSIONS)
@@ -337,21 +298,3 @@ async def test_the_program_of_the_reference_sends_and_reads(tmp_path: Path, vers
         offsets = stack.broker.tables.offsets
         committed = [offsets.query("reports", "telemetry", queue_id) or 0 for queue_id in range(4)]
         assert sorted(committed) == [0, 0, 0, 1]
-
-
-async def run_tool(version: str, home: Path, command: str, *arguments: str) -> str:
-    """Run one of RocketMQ's command line tools; return what it printed."""
-    configuration = home / "conf" / "logback_tools.xml"  # the tools of 4.9 fail without it
-    configuration.parent.mkdir(parents=True, exist_ok=True)
-    configuration.write_text("<configuration/>")
-    main = "org.apache.rocketmq.tools.command.MQAdminStartup"
-    options = (*QUICK_START, f"-Drocketmq.home.dir={home}")
-    java = partial(java_command, version, main, command, options=options)
-    with trio.fail_after(DEADLINE_S):
-        done = await trio.run_process(
-            [*await trio.to_thread.run_sync(java), *arguments],
-            capture_stdout=True,
-            capture_stderr=True,
-            check=False,
-        )
-    return (done.stdout + done.stderr).decode()

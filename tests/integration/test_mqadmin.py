@@ -17,17 +17,14 @@ import trio
 from motelog.bridge.producer import Producer
 from motelog.core.message import Message
 from motelog.core.remoting.frames import RequestCode
-from tests.integration.test_java_client import (
-    DEADLINE_S,
-    ask_driver,
-    end_drivers,
-)
 from tests.support.broker_stack import connected, started_stack
-from tests.support.java import VERSION_4, VERSION_5
+from tests.support.java import VERSION_4, VERSION_5, JavaDriver
 
 pytestmark = [pytest.mark.java, pytest.mark.timeout(600)]
 
 TOPIC, GROUP, COUNT = "orders", "billing", 8
+DEADLINE_S = 90
+DRIVER = JavaDriver()
 
 #: Commands as words, and patterns of lines that they print. The first ones are run always.
 FIRST = (
@@ -97,7 +94,7 @@ OF_RELEASE_5 = (
 @pytest.fixture(autouse=True, scope="module")
 def _end_of_drivers() -> Iterator[None]:
     yield
-    end_drivers()
+    DRIVER.close()
 
 
 @pytest.mark.parametrize(
@@ -178,10 +175,9 @@ async def run_command(version: str, namesrv: str, words: list[str]) -> str:
 
     In one process, a command may be given the client that the one before it is still ending.
     """
-    command = "\t".join(("mqadmin", namesrv, *words))
     for _ in range(3):
         with trio.fail_after(DEADLINE_S):
-            text = "\n".join(await trio.to_thread.run_sync(ask_driver, version, command))
+            text = "\n".join(await DRIVER.lines(version, "mqadmin", namesrv, *words))
         if "event executor terminated" not in text:
             break
     return text
@@ -194,7 +190,7 @@ async def _is_routed(producer: Producer) -> bool:
 
 async def order(version: str, *words: str) -> list[list[str]]:
     with trio.fail_after(DEADLINE_S):
-        lines = await trio.to_thread.run_sync(ask_driver, version, "\t".join(words))
+        lines = await DRIVER.lines(version, *words)
     return [line.split("\t") for line in lines if line.startswith("client\t")]
 
 

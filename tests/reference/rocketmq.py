@@ -78,9 +78,9 @@ _CLIENTS: Final = (
     (
         "Python, `motelog`",
         "this release",
-        "Producers (requests and replies too) and pull consumers,"
+        "Producers (requests and replies too), pull and push consumers, groups with Java's members,"
         f" also against Apache RocketMQ {_JAVA}",
-        "`tests/integration/test_apache_rocketmq.py`",
+        "`tests/integration/test_apache_rocketmq.py`, `test_push_java.py`",
     ),
     (
         "requests, byte by byte",

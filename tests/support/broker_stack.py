@@ -19,7 +19,7 @@ from motelog.core.broker.config import BrokerConfig
 from motelog.core.broker.server import Broker
 from motelog.core.namesrv.config import NamesrvConfig
 from motelog.core.namesrv.server import NameServer
-from motelog.core.remoting.client import RemotingClient, RequestHandler, connect
+from motelog.core.remoting.client import Later, RemotingClient, RequestHandler, connect
 from motelog.core.remoting.frames import RemotingCommand, Serialize
 from motelog.core.store.config import StoreConfig
 
@@ -56,7 +56,7 @@ class Peer:
         command = RemotingCommand(code, ext=texts, body=body, serialize=self._serialize, **fields)
         return await self.client.request(command, timeout_s=TIMEOUT_S)
 
-    def _take(self, command: RemotingCommand) -> RemotingCommand | None:
+    def _take(self, command: RemotingCommand) -> RemotingCommand | Later | None:
         self.pushed.append(command)
         return self.answer(command)
 

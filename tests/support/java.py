@@ -1,7 +1,7 @@
 """Apache RocketMQ from Maven Central: built once per version, run as a JVM of its own.
 
 Owns: the build folder build/java, one ApacheServer process (name server and broker) at a time per
-object. Must not touch: other processes, fixed ports.
+object, the driver of Java clients, RocketMQ's tools. Must not touch: other processes, fixed ports.
 The Java sources are in tests/integration/java. Versions before 5.0 cannot be told which address to
 listen on and take all of them.
 """
@@ -14,10 +14,11 @@ import shutil
 import signal
 import socket
 import subprocess
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Literal
 
@@ -38,6 +39,8 @@ COMMITLOG_FILE_BYTES = 1 << 24
 BUILT_WITHIN_S = 240
 READY_WITHIN_S = 60
 STOPPED_WITHIN_S = 30
+#: An order of a test to a Java program.
+DONE_WITHIN_S = 90
 
 # RocketMQ unmaps its files through packages that Java 17 keeps closed.
 _OPENED = ("java.nio", "sun.nio.ch", "jdk.internal.ref")
@@ -80,6 +83,78 @@ def java_command(
     home.mkdir(parents=True, exist_ok=True)
     command = ["java", f"-Xmx{heap}", *options, *_OPEN, f"-Duser.home={home}"]
     return [*command, "-cp", path, *arguments]
+
+
+class JavaDriver:
+    """The program JavaClient, a process for each version, which is started for its first order."""
+
+    def __init__(self) -> None:
+        # A JVM takes longer to start than most orders.
+        self._processes: dict[str, subprocess.Popen[str]] = {}
+
+    async def run(self, version: str, *order: str) -> list[list[str]]:
+        """Have the driver do something; return the fields of the lines it printed."""
+        return [line.split("\t") for line in await self.lines(version, *order) if "\t" in line]
+
+    async def lines(self, version: str, *order: str) -> list[str]:
+        """Have the driver do something; return the lines it printed."""
+        return await trio.to_thread.run_sync(self._ask, version, "\t".join(order))
+
+    def close(self) -> None:
+        for process in self._processes.values():
+            process.kill()
+            process.communicate()
+        self._processes.clear()
+
+    def _ask(self, version: str, order: str) -> list[str]:
+        process = self._processes.get(version)
+        if process is None or process.poll() is not None:
+            process = self._processes[version] = subprocess.Popen(
+                java_command(version, "JavaClient"),
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                text=True,
+            )
+        assert process.stdin is not None
+        assert process.stdout is not None
+        # What hangs is ended, which ends its output.
+        watch = threading.Timer(DONE_WITHIN_S, process.kill)
+        watch.start()
+        try:
+            process.stdin.write(f"{order}\n")
+            process.stdin.flush()
+            lines: list[str] = []
+            for line in process.stdout:
+                if line == "done\n":
+                    return lines
+                lines.append(line.rstrip("\n"))
+                if line == "failed\n":
+                    break
+        finally:
+            watch.cancel()
+        # It may have left a client behind, which must not disturb the next test.
+        del self._processes[version]
+        process.kill()
+        process.communicate()
+        raise AssertionError("\n".join([f"{order!r} failed:", *lines])[-4000:])
+
+
+async def run_tool(version: str, home: Path, command: str, *arguments: str) -> str:
+    """Run one of RocketMQ's command line tools; return what it printed."""
+    configuration = home / "conf" / "logback_tools.xml"  # the tools of 4.9 fail without it
+    configuration.parent.mkdir(parents=True, exist_ok=True)
+    configuration.write_text("<configuration/>")
+    main = "org.apache.rocketmq.tools.command.MQAdminStartup"
+    options = (*QUICK_START, f"-Drocketmq.home.dir={home}")
+    java = partial(java_command, version, main, command, options=options)
+    with trio.fail_after(DONE_WITHIN_S):
+        done = await trio.run_process(
+            [*await trio.to_thread.run_sync(java), *arguments],
+            capture_stdout=True,
+            capture_stderr=True,
+            check=False,
+        )
+    return (done.stdout + done.stderr).decode()
 
 
 class ApacheServer:

@@ -19,7 +19,6 @@ from typing import Final
 import trio
 
 from motelog.bridge.client import REQUEST_TIMEOUT_S, Client, check, int_field
-from motelog.bridge.pull import HOLD_GRACE_S
 from motelog.bridge.pull_request import (
     PullResult,
     PullStatus,
@@ -27,6 +26,7 @@ from motelog.bridge.pull_request import (
     pull_result,
     queue_ext,
 )
+from motelog.bridge.queue_requests import HOLD_GRACE_S
 from motelog.bridge.selector import SELECT_ALL
 from motelog.core.errors import BrokerError, MotelogError, RecordError, RemotingError
 from motelog.core.limited_log import LimitedLog

@@ -15,7 +15,9 @@ from motelog.core.errors import (
     RemotingTimeoutError,
 )
 from motelog.core.remoting.client import (
+    LATER_ANSWERS_MAX,
     OUTPUT_BYTES_HIGH,
+    Later,
     RemotingClient,
     RequestHandler,
     connect,
@@ -207,6 +209,30 @@ async def test_requests_of_the_server_reach_the_callback_and_are_answered() -> N
     assert seen == [40, 307, 220]
     assert (first.opaque, first.code, first.body) == (2, ResponseCode.SUCCESS, b"{}")
     assert (second.opaque, second.code) == (3, ResponseCode.REQUEST_CODE_NOT_SUPPORTED)
+
+
+async def test_answers_that_take_time_come_later_and_are_bounded() -> None:
+    done = trio.Event()
+
+    def on_request(command: RemotingCommand) -> Later:
+        async def answer() -> RemotingCommand:
+            await done.wait()
+            return command.answer(body=b"later")
+
+        return answer
+
+    async with connected(on_request) as (_, theirs):
+        for opaque in range(LATER_ANSWERS_MAX + 1):
+            await theirs.send_all(encode(RemotingCommand(309, opaque=opaque)))
+        peer = Peer(theirs)
+        refused = await peer.next()
+        assert (refused.opaque, refused.code) == (LATER_ANSWERS_MAX, ResponseCode.SYSTEM_BUSY)
+        done.set()
+        answers = [await peer.next() for _ in range(LATER_ANSWERS_MAX)]
+        assert {answer.opaque for answer in answers} == set(range(LATER_ANSWERS_MAX))
+        assert {answer.body for answer in answers} == {b"later"}
+        await theirs.send_all(encode(RemotingCommand(309, opaque=99)))
+        assert (await peer.next()).opaque == 99
 
 
 async def test_oneway_request_is_marked_and_written_before_close() -> None:

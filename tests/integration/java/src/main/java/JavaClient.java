@@ -10,6 +10,9 @@
 //   query    NAMESRV TOPIC GROUP COUNT    sends with keys, finds by key, time and both ids
 //   ask, answer, request                  see Requests
 //   mqadmin, keep, release                see Tools
+//   join     NAMESRV TOPIC GROUP 0 RULE   becomes a member of the group, which prints what it takes
+//   joinorderly   the same, in order
+//   leave    - - - 0
 
 import java.io.BufferedReader;
 import java.io.InputStreamReader;
@@ -20,6 +23,7 @@ import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.TimeUnit;
 import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
 import org.apache.rocketmq.client.consumer.MessageSelector;
+import org.apache.rocketmq.client.consumer.rebalance.AllocateMessageQueueConsistentHash;
 import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyStatus;
 import org.apache.rocketmq.client.consumer.listener.ConsumeOrderlyStatus;
 import org.apache.rocketmq.client.consumer.listener.MessageListenerConcurrently;
@@ -65,9 +69,47 @@ public class JavaClient {
             query(args[1], args[2], args[3], count);
         } else if (List.of("ask", "answer", "request").contains(args[0])) {
             Requests.run(args[0], args[1], args[2], args[3], count);
+        } else if (args[0].startsWith("join")) {
+            join(args[0].equals("joinorderly"), args[1], args[2], args[3], args[5]);
+        } else if (args[0].equals("leave")) {
+            member.shutdown();
+            taken.forEach(System.out::println);
+            taken.clear();
         } else {
             consume(args[0], args[1], args[2], args[3], count, args[5]);
         }
+    }
+
+    static DefaultMQPushConsumer member;
+    static final List<String> taken =
+        java.util.Collections.synchronizedList(new ArrayList<>());
+
+    static void join(boolean orderly, String namesrv, String topic, String group, String rule)
+            throws Exception {
+        member = new DefaultMQPushConsumer(group);
+        member.setNamesrvAddr(namesrv);
+        member.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
+        if (rule.equals("hash")) {
+            member.setAllocateMessageQueueStrategy(new AllocateMessageQueueConsistentHash());
+        }
+        member.subscribe(topic, "*");
+        if (orderly) {
+            member.registerMessageListener((MessageListenerOrderly) (messages, context) -> {
+                messages.forEach(JavaClient::note);
+                return ConsumeOrderlyStatus.SUCCESS;
+            });
+        } else {
+            member.registerMessageListener((MessageListenerConcurrently) (messages, context) -> {
+                messages.forEach(JavaClient::note);
+                return ConsumeConcurrentlyStatus.CONSUME_SUCCESS;
+            });
+        }
+        member.start();
+    }
+
+    static void note(MessageExt message) {
+        taken.add(message.getQueueId() + "\t" + message.getQueueOffset() + "\t"
+            + new String(message.getBody(), StandardCharsets.UTF_8));
     }
 
     static void send(String namesrv, String topic, String group, int count) throws Exception {

@@ -1,0 +1,1 @@
+"""Consumer groups: which member reads which queues."""

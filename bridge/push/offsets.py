@@ -1,0 +1,171 @@
+"""Where a push consumer keeps how far it has got.
+
+Owns: OffsetStore, which a user may implement; FileOffsets; how the brokers' own table and a store
+of the user look alike to the consumer. Must not touch: when offsets are saved.
+Spec: RocketMQ RemoteBrokerOffsetStore, LocalFileOffsetStore (its file is this one).
+
+    {"offsetTable":{{"brokerName":"b","queueId":0,"topic":"T"}:42}}
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Protocol, TypeVar
+
+import msgspec
+import trio
+
+from motelog.bridge.errors import OffsetStoreError
+from motelog.bridge.queue_requests import QueueRequests
+from motelog.core.errors import RemotingDecodeError
+from motelog.core.message import MessageQueue
+from motelog.core.remoting.frames import dumps, loads
+
+logger = logging.getLogger(__name__)
+
+# Is told of each offset that was saved.
+Saved = Callable[[MessageQueue, int], None]
+
+T = TypeVar("T")
+
+
+class OffsetStore(Protocol):
+    """Offsets of consumer groups, in a place of the user's choice: a database, for example.
+
+    Both are called in a thread, one at a time, and may block. What they raise is logged, and they
+    are called again.
+    """
+
+    def load(self, group: str, queue: MessageQueue) -> int | None:
+        """Return the offset saved last, None if there is none."""
+        ...
+
+    def save(self, group: str, offsets: Mapping[MessageQueue, int]) -> None:
+        """Keep the offsets; when this returns they survive a crash, all or none of them."""
+        ...
+
+
+class Offsets(Protocol):
+    """What the consumer uses: the brokers' table or an OffsetStore. They raise MotelogError."""
+
+    async def load(self, queue: MessageQueue) -> int | None: ...
+
+    async def save(self, offsets: Mapping[MessageQueue, int], saved: Saved) -> None: ...
+
+
+class BrokerOffsets:
+    """The brokers keep them, each those of its queues."""
+
+    def __init__(self, requests: QueueRequests) -> None:
+        self._requests = requests
+
+    async def load(self, queue: MessageQueue) -> int | None:
+        return await self._requests.committed(queue)
+
+    async def save(self, offsets: Mapping[MessageQueue, int], saved: Saved) -> None:
+        await self._requests.commit(offsets, saved)
+
+
+class StoredOffsets:
+    """An OffsetStore keeps them."""
+
+    def __init__(self, store: OffsetStore, *, group: str) -> None:
+        self._store = store
+        self._group = group
+        self._thread = trio.CapacityLimiter(1)
+
+    async def load(self, queue: MessageQueue) -> int | None:
+        return await self._call(lambda: self._store.load(self._group, queue))
+
+    async def save(self, offsets: Mapping[MessageQueue, int], saved: Saved) -> None:
+        await self._call(lambda: self._store.save(self._group, offsets))
+        for queue, offset in offsets.items():
+            saved(queue, offset)
+
+    async def _call(self, function: Callable[[], T]) -> T:
+        try:
+            return await trio.to_thread.run_sync(function, limiter=self._thread)
+        except Exception as exc:  # whatever the user's store raises
+            raise OffsetStoreError(f"the offset store failed: {exc!r}") from exc
+
+
+class FileOffsets:
+    """A JSON file as Java's consumers write it, one for each group: PATH/GROUP/offsets.json.
+
+    ``path`` is by default where Java has it, ~/.rocketmq_offsets/ADDRESS@DEFAULT. Two programs that
+    broadcast on one machine need a path, or groups, of their own.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        self._path = Path(path)
+
+    def load(self, group: str, queue: MessageQueue) -> int | None:
+        """Return the offset in the file, or in its copy if the file is damaged."""
+        return self._read(group).get(queue)
+
+    def save(self, group: str, offsets: Mapping[MessageQueue, int]) -> None:
+        """Replace the file by one with these offsets and the others that it has."""
+        path = self._file(group)
+        text = dumps({"offsetTable": {**self._read(group), **offsets}})
+        path.parent.mkdir(parents=True, exist_ok=True)
+        new = path.with_suffix(".json.tmp")
+        with new.open("wb") as stream:
+            stream.write(text)
+            stream.flush()
+            os.fsync(stream.fileno())
+        if path.exists():
+            path.replace(path.with_suffix(".json.bak"))
+        new.replace(path)
+
+    def _read(self, group: str) -> dict[MessageQueue, int]:
+        path = self._file(group)
+        fault: Exception | None = None
+        for candidate in (path, path.with_suffix(".json.bak")):
+            try:
+                table = msgspec.convert(loads(candidate.read_bytes()), _OffsetsJson).offsetTable
+                return {_queue(key): offset for key, offset in table.items()}
+            except FileNotFoundError:
+                continue
+            except (RemotingDecodeError, msgspec.ValidationError) as exc:
+                fault = exc
+        if fault is not None:
+            raise OffsetStoreError(f"{path} and its copy are damaged: {fault}")
+        return {}
+
+    def _file(self, group: str) -> Path:
+        return self._path / group / "offsets.json"
+
+
+class _OffsetsJson(msgspec.Struct):
+    offsetTable: dict[str, int] = {}
+
+
+class _QueueJson(msgspec.Struct):
+    topic: str
+    brokerName: str
+    queueId: int
+
+
+def _queue(key: str) -> MessageQueue:
+    found = msgspec.json.decode(key, type=_QueueJson)
+    return MessageQueue(found.topic, found.brokerName, found.queueId)
+
+
+def decode_offset_table(body: bytes) -> dict[MessageQueue, int]:
+    """Return the offsets of a reset (code 220), which brokers write in two ways."""
+    try:
+        found = loads(body).get("offsetTable") or {}
+        if isinstance(found, dict):
+            table = msgspec.convert(found, dict[str, int])
+            return {_queue(key): offset for key, offset in table.items()}
+        rows = msgspec.convert(found, list[_ResetRow])
+    except (msgspec.DecodeError, AttributeError) as exc:
+        raise RemotingDecodeError(f"offsets of a reset: {exc}") from exc
+    return {MessageQueue(row.topic, row.brokerName, row.queueId): row.offset for row in rows}
+
+
+class _ResetRow(_QueueJson):
+    offset: int

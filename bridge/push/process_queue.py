@@ -1,0 +1,260 @@
+"""The state of one queue of a push consumer: messages not handled yet, and what may be committed.
+
+Owns: ProcessQueue, Batch, the limits. Must not touch: requests, tasks, the user's function.
+Invariants: ``offset`` is the first message that is neither handled nor given to somebody else (a
+retry, a dead letter), or the one after the last that was read. So committing it loses nothing.
+Spec: RocketMQ ProcessQueue.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final
+
+import trio
+from msgspec.structs import replace
+
+from motelog.bridge.reader import Reading, Start
+from motelog.bridge.selector import Selector
+from motelog.core.message import RETRY_TOPIC, MessageQueue, StoredMessage
+from motelog.core.topic_names import RETRY_PREFIX
+
+# A member stops trusting its lock after this; the broker keeps it twice as long.
+LOCK_EXPIRES_S: Final = 30.0
+PULL_EXPIRES_S: Final = 120.0
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How much of a queue is read ahead of its handling. Above one of these it is not pulled."""
+
+    count_max: int = 1000
+    bytes_max: int = 100 * 1024 * 1024
+    #: Between the first and the last offset; not for orderly consumers, which have no gaps.
+    span_max: int = 2000
+
+
+class Batch:
+    """Messages of one queue that a worker handles; ``done`` of them, from the first on, are over.
+
+    ``failed`` are those of them that the user's function refused. ``is_given_up`` says that the
+    worker's result is of no interest any more, as the consume timeout has passed. A worker's thread
+    writes it while others read: a message joins ``failed`` before it counts as done.
+    """
+
+    __slots__ = ("done", "failed", "is_given_up", "messages", "process_queue", "started_at")
+
+    def __init__(self, process_queue: ProcessQueue, messages: list[StoredMessage]) -> None:
+        self.process_queue = process_queue
+        self.messages = messages
+        self.done = 0
+        self.failed: list[StoredMessage] = []
+        self.is_given_up = False
+        self.started_at = time.monotonic()  # of the message in work; threads have no trio clock
+
+    @property
+    def offset(self) -> int:
+        """The first message that may not be counted as handled, or the one after the last."""
+        if self.failed:
+            return self.failed[0].queue_offset
+        if self.done < len(self.messages):
+            return self.messages[self.done].queue_offset
+        return self.messages[-1].queue_offset + 1
+
+    def rewind(self) -> None:
+        """Count nothing as over that was refused and that nobody took, nor what came after it."""
+        if self.failed:
+            self.done = min(self.done, self.messages.index(self.failed[0]))
+            self.failed = []
+
+
+class ProcessQueue(Reading):
+    """One queue of this member, from the rebalance that gave it to the one that takes it."""
+
+    __slots__ = (
+        "_batches",
+        "_bytes",
+        "_idle",
+        "_limits",
+        "_ready",
+        "committed",
+        "consumed_at",
+        "count",
+        "is_dropped",
+        "is_in_turn",
+        "locked_at",
+        "suspended_until",
+    )
+
+    def __init__(
+        self, queue: MessageQueue, start: Start | int, selector: Selector, limits: Limits
+    ) -> None:
+        super().__init__(queue, start, selector)
+        self.committed: int | None = None
+        self.is_dropped = False
+        #: Whether it is in the row of queues that workers take from.
+        self.is_in_turn = False
+        self.consumed_at = trio.current_time()
+        #: For orderly consumers: when the broker last confirmed the lock; None if it is not held.
+        self.locked_at: float | None = None
+        #: For orderly consumers: until when a refused message waits.
+        self.suspended_until = 0.0
+        self._limits = limits
+        self._ready: deque[StoredMessage] = deque()
+        self._batches: set[Batch] = set()
+        self.count = 0
+        self._bytes = 0
+        self._idle = trio.Event()
+        self._idle.set()
+
+    @property
+    def offset(self) -> int | None:
+        """The offset to commit; None until the start is known."""
+        if isinstance(self.next_offset, Start):
+            return None
+        first = self._ready[0].queue_offset if self._ready else self.next_offset
+        return min([first, *(batch.offset for batch in self._batches)])
+
+    @property
+    def ready_count(self) -> int:
+        return len(self._ready)
+
+    @property
+    def in_work(self) -> list[Batch]:
+        return list(self._batches)
+
+    @property
+    def is_idle(self) -> bool:
+        return not self._batches
+
+    def is_locked(self) -> bool:
+        """Whether the lock is held and trusted."""
+        return self.locked_at is not None and trio.current_time() - self.locked_at <= LOCK_EXPIRES_S
+
+    def is_pull_expired(self) -> bool:
+        """Whether there is room and yet nothing was asked for, for so long that something hangs."""
+        return self.room.is_set() and trio.current_time() - self.pulled_at > PULL_EXPIRES_S
+
+    def add(self, messages: list[StoredMessage], next_offset: int) -> None:
+        self.next_offset = next_offset
+        if self.queue.topic.startswith(RETRY_PREFIX):
+            # Shown under the topic that they were sent to.
+            messages = [
+                replace(message, topic=message.properties.get(RETRY_TOPIC, message.topic))
+                for message in messages
+            ]
+        self._ready.extend(messages)
+        self._count(messages, 1)
+
+    def move_to(self, next_offset: int) -> None:
+        """Read on elsewhere. Behind a broker that lost its end, what is here will come again."""
+        assert not isinstance(self.next_offset, Start)
+        if next_offset < self.next_offset:
+            self._count(self._ready, -1)
+            self._ready.clear()
+        self.next_offset = next_offset
+
+    def take(self, count_max: int) -> Batch:
+        """Hand out the first messages that are ready; there is at least one."""
+        count = min(count_max, len(self._ready))
+        batch = Batch(self, [self._ready.popleft() for _ in range(count)])
+        self._batches.add(batch)
+        if self._idle.is_set():
+            self._idle = trio.Event()
+        return batch
+
+    def put_back(self, batch: Batch) -> None:
+        """End a batch: have its messages that are not over taken again, first of all."""
+        if batch in self._batches:
+            self._batches.remove(batch)
+            over, rest = batch.messages[: batch.done], batch.messages[batch.done :]
+            if not self._ready or not rest or rest[-1].queue_offset < self._ready[0].queue_offset:
+                self._ready.extendleft(reversed(rest))
+            else:
+                rest = sorted([*rest, *self._ready], key=lambda message: message.queue_offset)
+                self._ready = deque(rest)
+            self._end(over)
+
+    def keep_failed(self, batch: Batch) -> None:
+        """Make of a batch one of its failed messages, and of those that are not over."""
+        failed = {message.queue_offset for message in batch.failed}
+        done = batch.messages[: batch.done]
+        over = [message for message in done if message.queue_offset not in failed]
+        batch.messages = [*map(again, batch.failed), *batch.messages[batch.done :]]
+        batch.done, batch.failed = 0, []
+        self._count(over, -1)
+
+    def drop(self) -> None:
+        """Give the queue up: read no more, hand nothing out any more."""
+        self.is_dropped = True
+        self.scope.cancel()
+        if self._ready:
+            # The offset stays where the first of them is.
+            self.next_offset = self._ready[0].queue_offset
+            self._count(self._ready, -1)
+            self._ready.clear()
+
+    async def wait_idle(self) -> None:
+        """Return when no message is in work."""
+        await self._idle.wait()
+
+    def figures(self) -> dict[str, int]:
+        """Return what mqadmin shows of the messages that are here (ProcessQueueInfo)."""
+        first, last = self._bounds()
+        return {
+            "cachedMsgMinOffset": first,
+            "cachedMsgMaxOffset": last,
+            "cachedMsgCount": self.count,
+            "cachedMsgSizeInMiB": self._bytes >> 20,
+        }
+
+    def _count(self, messages: Iterable[StoredMessage], sign: int) -> None:
+        """Count messages that came or went, and let the reader go on or wait."""
+        sizes = [len(message.body) for message in messages]
+        self.count += sign * len(sizes)
+        self._bytes += sign * sum(sizes)
+        if not self._is_full():
+            self.room.set()
+        elif self.room.is_set():
+            self.room = trio.Event()
+
+    def _end(self, over: list[StoredMessage]) -> None:
+        self.consumed_at = trio.current_time()
+        self._count(over, -1)
+        if not self._batches:
+            self._idle.set()
+
+    def _is_full(self) -> bool:
+        limits = self._limits
+        if self.count > limits.count_max or self._bytes > limits.bytes_max:
+            return True
+        first, last = self._bounds()
+        return last - first > limits.span_max
+
+    def _bounds(self) -> tuple[int, int]:
+        """Return the first and the last offset of what is here, 0 if nothing is."""
+        begins = [batch.messages[0].queue_offset for batch in self._batches]
+        ends = [batch.messages[-1].queue_offset for batch in self._batches]
+        if self._ready:
+            begins.append(self._ready[0].queue_offset)
+            ends.append(self._ready[-1].queue_offset)
+        return min(begins, default=0), max(ends, default=0)
+
+    def _check(self) -> None:
+        """Assert what holds between two calls."""
+        here = [message for batch in self._batches for message in batch.messages]
+        here += self._ready
+        ready = [message.queue_offset for message in self._ready]
+        assert ready == sorted(ready)
+        assert self.count == len(here)
+        assert self._bytes == sum(len(message.body) for message in here)
+        assert self.room.is_set() != self._is_full()
+        assert self._idle.is_set() == (not self._batches)
+
+
+def again(message: StoredMessage) -> StoredMessage:
+    """Return the message as it is handed out after one more refusal."""
+    return replace(message, reconsume_times=message.reconsume_times + 1)

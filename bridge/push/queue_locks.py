@@ -1,0 +1,102 @@
+"""Locks of queues at their brokers, so that one member of a group at a time handles them in order.
+
+Owns: QueueLocks: the requests 41 and 42, one for all queues of a broker. Must not touch: when locks
+are renewed and what a lost one means (bridge.push.consumer).
+Spec: RocketMQ RebalanceImpl.lock, LockBatchRequestBody. A broker keeps a lock for 60 s.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Final
+
+import msgspec
+import trio
+
+from motelog.bridge.client import Client, check
+from motelog.bridge.queue_requests import QueueRequests
+from motelog.core.errors import MotelogError, RemotingDecodeError
+from motelog.core.message import MessageQueue
+from motelog.core.remoting.frames import RemotingCommand, RequestCode, dumps, loads
+
+logger = logging.getLogger(__name__)
+
+RENEW_S: Final = 20.0
+
+_Work = Callable[[list[MessageQueue]], Awaitable[None]]
+
+
+class QueueLocks:
+    """Lock and unlock queues for one member of a group."""
+
+    def __init__(self, client: Client, requests: QueueRequests, *, group: str) -> None:
+        self._client = client
+        self._requests = requests
+        self._group = group
+
+    async def lock(self, queues: Iterable[MessageQueue]) -> dict[MessageQueue, bool]:
+        """Return per queue whether it is this member's now; without those that nobody answered."""
+        found: dict[MessageQueue, bool] = {}
+
+        async def lock(of_broker: list[MessageQueue]) -> None:
+            answer = check(await self._ask(RequestCode.LOCK_BATCH_MQ, of_broker))
+            try:
+                held = msgspec.convert(loads(answer.body), _Locked).lockOKMQSet
+            except msgspec.ValidationError as exc:
+                raise RemotingDecodeError(f"answer to a lock request: {exc}") from exc
+            locked = {MessageQueue(one.topic, one.brokerName, one.queueId) for one in held}
+            found.update({queue: queue in locked for queue in of_broker})
+
+        await self._for_each_broker(queues, lock)
+        return found
+
+    async def unlock(self, queues: Iterable[MessageQueue]) -> None:
+        """Give locks up; a broker that does not hear of it gives them up after 60 s."""
+
+        async def unlock(of_broker: list[MessageQueue]) -> None:
+            check(await self._ask(RequestCode.UNLOCK_BATCH_MQ, of_broker))
+
+        await self._for_each_broker(queues, unlock)
+
+    async def _for_each_broker(self, queues: Iterable[MessageQueue], work: _Work) -> None:
+        by_broker: defaultdict[str, list[MessageQueue]] = defaultdict(list)
+        for queue in queues:
+            by_broker[queue.broker_name].append(queue)
+
+        async def run(of_broker: list[MessageQueue]) -> None:
+            try:
+                await work(of_broker)
+            except MotelogError as exc:
+                logger.info(
+                    "a broker did not answer to locks; they are asked for again broker=%s group=%s "
+                    "queues=%d error=%s",
+                    of_broker[0].broker_name,
+                    self._group,
+                    len(of_broker),
+                    exc,
+                )
+
+        async with trio.open_nursery() as nursery:
+            for of_broker in by_broker.values():
+                nursery.start_soon(run, of_broker)
+
+    async def _ask(self, code: RequestCode, queues: list[MessageQueue]) -> RemotingCommand:
+        body = {
+            "clientId": self._client.client_id,
+            "consumerGroup": self._group,
+            "mqSet": queues,
+            "onlyThisBroker": False,
+        }
+        return await self._requests.ask(queues[0], code, {}, body=dumps(body))
+
+
+class _Queue(msgspec.Struct):
+    topic: str
+    brokerName: str
+    queueId: int
+
+
+class _Locked(msgspec.Struct):
+    lockOKMQSet: list[_Queue] = []

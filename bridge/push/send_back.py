@@ -1,0 +1,106 @@
+"""Messages that the user's function refused: given back to the broker, which delivers them later.
+
+Owns: SendBack: request code 36, and the send to the group's retry topic when that one fails. Must
+not touch: which messages are refused. After ``retries_max`` times the broker makes a dead letter of
+the message (topic %DLQ%GROUP).
+Spec: RocketMQ DefaultMQPushConsumerImpl.sendMessageBack, ConsumeMessageOrderlyService.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Final
+
+from motelog.bridge.client import check
+from motelog.bridge.producer import Producer
+from motelog.bridge.queue_requests import QueueRequests
+from motelog.core.errors import MotelogError
+from motelog.core.message import (
+    DELAY,
+    MAX_RECONSUME_TIMES,
+    ORIGIN_MESSAGE_ID,
+    REAL_QID,
+    REAL_TOPIC,
+    RECONSUME_TIME,
+    RETRY_TOPIC,
+    TIMER_DELAY_MS,
+    TIMER_DELAY_SEC,
+    TIMER_DELIVER_MS,
+    TIMER_OUT_MS,
+    Message,
+    MessageQueue,
+    StoredMessage,
+)
+from motelog.core.remoting.frames import RequestCode
+from motelog.core.topic_names import RETRY_PREFIX
+
+logger = logging.getLogger(__name__)
+
+# As Java's client: the first retry comes after level 3 (10 s), the next ones after higher levels.
+_FIRST_LEVEL: Final = 3
+# A delay that it had before it was delivered is over; the rest the broker adds itself.
+_OVER: Final = frozenset(
+    {REAL_TOPIC, REAL_QID, TIMER_DELAY_MS, TIMER_DELAY_SEC, TIMER_DELIVER_MS, TIMER_OUT_MS}
+)
+
+
+class SendBack:
+    """Give messages of one group back."""
+
+    def __init__(
+        self, requests: QueueRequests, producer: Producer, *, group: str, retries_max: int
+    ) -> None:
+        self._requests = requests
+        self._producer = producer
+        self._group = group
+        self._retries_max = retries_max
+
+    async def give_back(self, queue: MessageQueue, message: StoredMessage, level: int = 0) -> bool:
+        """Return whether a broker has the message now; level 0 means one by times refused."""
+        ext = {
+            "group": self._group,
+            "originTopic": message.topic,
+            "offset": str(message.physical_offset),
+            "delayLevel": str(level),
+            "originMsgId": message.message_id,
+            "maxReconsumeTimes": str(self._retries_max),
+            "unitMode": "false",
+            "bname": queue.broker_name,
+        }
+        try:
+            check(await self._requests.ask(queue, RequestCode.CONSUMER_SEND_MSG_BACK, ext))
+            return True
+        except MotelogError as exc:
+            logger.info(
+                "a broker did not take a message back; it goes to the retry topic queue=%s "
+                "offset=%d error=%s",
+                queue,
+                message.queue_offset,
+                exc,
+            )
+        return await self.send(queue, message)
+
+    async def send(self, queue: MessageQueue, message: StoredMessage) -> bool:
+        """Send the message to the group's retry topic, at any broker; False if none took it."""
+        times = message.reconsume_times
+        pairs = {name: text for name, text in message.properties.items() if name not in _OVER}
+        pairs.setdefault(ORIGIN_MESSAGE_ID, message.offset_id)
+        pairs[RETRY_TOPIC] = message.topic
+        pairs[RECONSUME_TIME] = str(times + 1)
+        pairs[MAX_RECONSUME_TIMES] = str(self._retries_max)
+        pairs[DELAY] = str(_FIRST_LEVEL + times)
+        copy = Message(
+            RETRY_PREFIX + self._group, message.body, properties=pairs, flag=message.flag
+        )
+        try:
+            await self._producer.send(copy)
+        except MotelogError as exc:
+            logger.warning(
+                "no broker took a refused message; it is handled again here queue=%s offset=%d "
+                "error=%s",
+                queue,
+                message.queue_offset,
+                exc,
+            )
+            return False
+        return True

@@ -1,0 +1,247 @@
+"""The workers that hand messages to the user's function.
+
+Owns: which queue is next, how many messages a worker takes at once, the call of the function in a
+task or a thread, how it ended. Must not touch: requests; what becomes of a message that was refused
+(``settle``, bridge.push.consumer).
+Invariants: of an orderly queue one batch is in work at most, and nothing behind a message that was
+refused; there is no task per message.
+Spec: RocketMQ ConsumeMessageConcurrentlyService, ConsumeMessageOrderlyService.
+"""
+
+from __future__ import annotations
+
+import inspect
+import logging
+import time
+from collections import deque
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any, Final, TypeAlias
+
+import trio
+
+from motelog.bridge.push.process_queue import Batch, ProcessQueue
+from motelog.bridge.push.rates import Rates
+from motelog.core.message import StoredMessage
+
+logger = logging.getLogger(__name__)
+
+WORKERS: Final = 20
+BATCH_MAX: Final = 32
+
+# The user's function for one message, or for several of one queue.
+HandleOne: TypeAlias = (
+    Callable[[StoredMessage], object] | Callable[[StoredMessage], Awaitable[object]]
+)
+HandleSome: TypeAlias = (
+    Callable[[list[StoredMessage]], object] | Callable[[list[StoredMessage]], Awaitable[object]]
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Handler:
+    """The user's function, and how it is called.
+
+    A plain function runs in a thread, an ``async def`` in the worker's task. ``in_batches`` says
+    that it takes a list of messages, which fail together.
+    """
+
+    function: Callable[[Any], Any]
+    in_batches: bool
+
+    @property
+    def is_async(self) -> bool:
+        call = getattr(self.function, "__call__", None)  # noqa: B004  # an object may have one
+        return inspect.iscoroutinefunction(self.function) or inspect.iscoroutinefunction(call)
+
+
+class Workers:
+    """Take batches from queues in turn and handle them; ``count`` at once, each in a ``run``."""
+
+    def __init__(
+        self,
+        handler: Handler,
+        *,
+        count: int,
+        batch_max: int,
+        is_orderly: bool,
+        needs_lock: bool,
+        rates: Rates,
+        settle: Callable[[Batch], Awaitable[None]],
+    ) -> None:
+        self.is_paused = False
+        self._handler = handler
+        self._count = count
+        self._batch_max = batch_max
+        self._is_orderly = is_orderly
+        self._needs_lock = needs_lock
+        self._rates = rates
+        self._settle = settle
+        self._turn: deque[ProcessQueue] = deque()
+        self._parked = trio.lowlevel.ParkingLot()
+        self._in_work: set[trio.CancelScope] = set()
+        self._threads = trio.CapacityLimiter(count)
+
+    def offer(self, queue: ProcessQueue) -> None:
+        """Have the queue's messages handled, if it has any and may be handled now."""
+        if not queue.is_in_turn and self._may_take(queue):
+            queue.is_in_turn = True
+            self._turn.append(queue)
+        if self._turn and not self.is_paused:
+            self._parked.unpark(count=1 if self._is_orderly else self._count)
+
+    def abandon(self) -> None:
+        """End the handling of all messages in work; a thread goes on, but nobody waits for it."""
+        for scope in list(self._in_work):
+            scope.cancel()
+
+    async def run(self) -> None:
+        """Handle messages until cancelled; a message in work is then ended by ``abandon``."""
+        is_async = self._handler.is_async
+        while True:
+            batch = self._next()
+            if batch is None:
+                await self._parked.park()
+                continue
+            begin = time.monotonic()
+            with trio.CancelScope(shield=True) as scope:
+                self._in_work.add(scope)
+                try:
+                    if is_async:
+                        await self._await_handler(batch)
+                    else:
+                        await trio.to_thread.run_sync(
+                            self._call_handler, batch, limiter=self._threads, abandon_on_cancel=True
+                        )
+                    self._rates.consumed(
+                        batch.process_queue.queue.topic,
+                        batch.done - len(batch.failed),
+                        len(batch.failed),
+                        time.monotonic() - begin,
+                    )
+                    if not batch.is_given_up:
+                        await self._settle(batch)
+                finally:
+                    self._in_work.remove(scope)
+            self.offer(batch.process_queue)
+            # A function that never waits must not keep the readers from reading.
+            await trio.lowlevel.checkpoint()
+
+    async def call_once(self, message: StoredMessage) -> None:
+        """Call the function with one message that is in no queue; its errors are raised."""
+        argument = [message] if self._handler.in_batches else message
+        if self._handler.is_async:
+            await self._handler.function(argument)
+        else:
+            await trio.to_thread.run_sync(self._handler.function, argument, abandon_on_cancel=True)
+
+    def _next(self) -> Batch | None:
+        while self._turn and not self.is_paused:
+            queue = self._turn.popleft()
+            queue.is_in_turn = False
+            if not self._may_take(queue):
+                continue
+            batch = queue.take(self._share(queue))
+            if self._may_take(queue):
+                queue.is_in_turn = True
+                self._turn.append(queue)
+            return batch
+        return None
+
+    def _may_take(self, queue: ProcessQueue) -> bool:
+        if queue.is_dropped or not queue.ready_count:
+            return False
+        return not self._is_orderly or (
+            queue.is_idle
+            and queue.suspended_until <= trio.current_time()
+            and (not self._needs_lock or queue.is_locked())
+        )
+
+    def _share(self, queue: ProcessQueue) -> int:
+        """Return how many messages to take: of a few slow ones each worker shall have its part."""
+        if self._handler.in_batches or self._is_orderly:
+            return self._batch_max
+        return max(1, min(self._batch_max, queue.ready_count // self._count))
+
+    async def _await_handler(self, batch: Batch) -> None:
+        function = self._handler.function
+        if self._handler.in_batches:
+            try:
+                await function(batch.messages)
+            except Exception as exc:
+                self._refuse_all(batch, exc)
+            else:
+                batch.done = len(batch.messages)
+            return
+        for message in batch.messages:
+            if self._is_over(batch):
+                return
+            try:
+                await function(message)
+            except Exception as exc:
+                if self._refuse(batch, message, exc):
+                    return
+            batch.done += 1
+
+    def _call_handler(self, batch: Batch) -> None:
+        """As ``_await_handler``, in a thread."""
+        function = self._handler.function
+        if self._handler.in_batches:
+            try:
+                _check_result(function(batch.messages))
+            except Exception as exc:
+                self._refuse_all(batch, exc)
+            else:
+                batch.done = len(batch.messages)
+            return
+        for message in batch.messages:
+            if self._is_over(batch):
+                return
+            try:
+                _check_result(function(message))
+            except Exception as exc:
+                if self._refuse(batch, message, exc):
+                    return
+            batch.done += 1
+
+    def _is_over(self, batch: Batch) -> bool:
+        """Say whether the rest of the batch is somebody else's; begin the next message if not."""
+        batch.started_at = time.monotonic()
+        return batch.is_given_up or (batch.done > 0 and batch.process_queue.is_dropped)
+
+    def _refuse(self, batch: Batch, message: StoredMessage, exc: Exception) -> bool:
+        """Note a failed message; True if nothing behind it may be handled before it."""
+        _log_failure(batch, message, 1, exc)
+        batch.failed.append(message)
+        return self._is_orderly
+
+    def _refuse_all(self, batch: Batch, exc: Exception) -> None:
+        _log_failure(batch, batch.messages[0], len(batch.messages), exc)
+        batch.failed = list(batch.messages)
+        if not self._is_orderly:
+            batch.done = len(batch.messages)
+
+
+def _check_result(result: object) -> None:
+    if inspect.iscoroutine(result):
+        result.close()
+        raise TypeError("the function returned a coroutine: give an async def function instead")
+
+
+def _log_failure(batch: Batch, message: StoredMessage, count: int, exc: Exception) -> None:
+    """Say what the user's function raised, and where, in one line."""
+    at = exc.__traceback__
+    while at is not None and at.tb_next is not None:
+        at = at.tb_next
+    where = f"{at.tb_frame.f_code.co_filename}:{at.tb_lineno}" if at is not None else "?"
+    logger.warning(
+        "the function refused a message, which comes again queue=%s offset=%d messages=%d "
+        "times=%d message_id=%s error=%r at=%s",
+        batch.process_queue.queue,
+        message.queue_offset,
+        count,
+        message.reconsume_times,
+        message.message_id,
+        exc,
+        where,
+    )

@@ -1,0 +1,191 @@
+"""What a consumer asks of the broker that has a queue: its bounds, a group's offsets, messages.
+
+Owns: QueueRequests, the fields of these requests. Must not touch: when something is asked and what
+becomes of the answer (bridge.reader, bridge.pull, bridge.push). Errors are RouteError,
+NoNameServerError, RemotingError and BrokerError, unless a method says more.
+Spec: RocketMQ MQAdminImpl, RemoteBrokerOffsetStore, PullAPIWrapper.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from typing import Final, TypeVar
+
+import trio
+
+from motelog.bridge.client import Client, check, int_field
+from motelog.bridge.errors import FilterError, RouteError
+from motelog.bridge.pull_request import (
+    PullResult,
+    pull_command,
+    pull_result,
+    queue_ext,
+)
+from motelog.bridge.routes import MASTER_ID
+from motelog.bridge.selector import SELECT_ALL, Selector
+from motelog.core.errors import MotelogError
+from motelog.core.message import MessageQueue
+from motelog.core.remoting.frames import RemotingCommand, RequestCode, ResponseCode, dumps
+
+# Added to the hold: the broker looks for expired holds every 5 s.
+HOLD_GRACE_S: Final = 10.0
+
+# A broker's answers to a filter that it refuses, or when it takes no filters.
+_REFUSALS: Final = frozenset({ResponseCode.SYSTEM_ERROR, ResponseCode.SUBSCRIPTION_PARSE_FAILED})
+
+T = TypeVar("T")
+
+
+class QueueRequests:
+    """Requests for the queues of any topic, with the committed offsets of one group."""
+
+    def __init__(self, client: Client, *, group: str, timeout_s: float) -> None:
+        self._client = client
+        self._group = group
+        self._timeout_s = timeout_s
+        #: Topic -> routes from before this time are not trusted.
+        self._trusted_after: dict[str, float] = {}
+
+    async def pull(
+        self,
+        queue: MessageQueue,
+        queue_offset: int,
+        *,
+        selector: Selector,
+        count_max: int,
+        bytes_max: int,
+        hold_s: float,
+        broker_id: int = MASTER_ID,
+    ) -> PullResult:
+        command = pull_command(
+            queue,
+            queue_offset,
+            group=self._group,
+            count_max=count_max,
+            bytes_max=bytes_max,
+            hold_s=hold_s,
+            selector=selector,
+        )
+        answer = await self.ask(
+            queue,
+            RequestCode.PULL_MESSAGE,
+            command.ext,
+            timeout_s=self._timeout_s + (hold_s + HOLD_GRACE_S if hold_s > 0 else 0),
+            broker_id=broker_id,
+        )
+        return pull_result(answer, answer.body)
+
+    async def check_selector(self, queue: MessageQueue, selector: Selector, version: int) -> None:
+        """Ask the broker whether it takes the filter; FilterError with its words if it does not."""
+        body = {
+            "clientId": self._client.client_id,
+            "group": self._group,
+            "subscriptionData": selector.subscription(queue.topic, version),
+        }
+        answer = await self.ask(queue, RequestCode.CHECK_CLIENT_CONFIG, {}, body=dumps(body))
+        if answer.code in _REFUSALS:
+            raise FilterError(answer.remark or f"the broker of {queue} takes no SQL92 filter")
+        check(answer)
+
+    async def committed(self, queue: MessageQueue) -> int | None:
+        """Return the group's committed offset, None if it has none."""
+        ext = queue_ext(queue) | {"consumerGroup": self._group}
+        answer = await self.ask(queue, RequestCode.QUERY_CONSUMER_OFFSET, ext)
+        if answer.code == ResponseCode.QUERY_NOT_FOUND:
+            return None
+        return int_field(check(answer), "offset")
+
+    async def commit(
+        self,
+        offsets: Mapping[MessageQueue, int],
+        done: Callable[[MessageQueue, int], None] = lambda queue, offset: None,
+    ) -> None:
+        """Store offsets; return when every broker has confirmed, which ``done`` is told of each."""
+
+        async def commit(queue: MessageQueue) -> None:
+            await self._commit(queue, offsets[queue])
+            done(queue, offsets[queue])
+
+        # One queue of each topic and broker goes ahead. RocketMQ creates the table of a group's
+        # first commit to a topic without a lock, and of several that come at once it loses some.
+        ahead = {(queue.topic, queue.broker_name): queue for queue in offsets}
+        first = set(ahead.values())
+        for queues in (first, offsets.keys() - first):
+            await for_each(queues, commit)
+
+    async def offset(self, queue: MessageQueue, code: RequestCode, ext: dict[str, str]) -> int:
+        """Return what the broker says: GET_MIN_OFFSET, GET_MAX_OFFSET, SEARCH_OFFSET_BY_..."""
+        return int_field(check(await self.ask(queue, code, queue_ext(queue) | ext)), "offset")
+
+    async def offsets(
+        self, queues: Iterable[MessageQueue], code: RequestCode, ext: dict[str, str]
+    ) -> dict[MessageQueue, int]:
+        found: dict[MessageQueue, int] = {}
+
+        async def ask(queue: MessageQueue) -> None:
+            found[queue] = await self.offset(queue, code, ext)
+
+        queues = list(queues)
+        await for_each(queues, ask)
+        return {queue: found[queue] for queue in queues}
+
+    async def ask(
+        self,
+        queue: MessageQueue,
+        code: RequestCode,
+        ext: dict[str, str],
+        *,
+        body: bytes = b"",
+        timeout_s: float | None = None,
+        broker_id: int = MASTER_ID,
+    ) -> RemotingCommand:
+        """Return the answer of the queue's broker; the caller judges its code."""
+        address = await self.address(queue, broker_id)
+        request = RemotingCommand(code, ext=ext, body=body)
+        return await self._client.request(address, request, timeout_s=timeout_s or self._timeout_s)
+
+    def distrust(self, topic: str) -> None:
+        """Ask the name servers anew where the topic's brokers are: one of them did not answer."""
+        self._trusted_after[topic] = trio.current_time()
+
+    async def address(self, queue: MessageQueue, broker_id: int = MASTER_ID) -> str:
+        """Return where the queue's broker is."""
+        topic = queue.topic
+        route = await self._client.route(topic, newer_than=self._trusted_after.get(topic))
+        address = route.any_address(queue.broker_name, broker_id)
+        if address is None:
+            raise RouteError(
+                f"topic {queue.topic!r} has no broker {queue.broker_name!r}", topic=queue.topic
+            )
+        return address
+
+    async def _commit(self, queue: MessageQueue, queue_offset: int) -> None:
+        ext = queue_ext(queue) | {
+            "consumerGroup": self._group,
+            "commitOffset": str(queue_offset),
+        }
+        answer = await self.ask(queue, RequestCode.UPDATE_CONSUMER_OFFSET, ext)
+        if answer.code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST:
+            # RocketMQ 5 learns of a group by its members or its pulls, and there were none yet.
+            await self.pull(
+                queue, queue_offset, selector=SELECT_ALL, count_max=1, bytes_max=1, hold_s=0
+            )
+            answer = await self.ask(queue, RequestCode.UPDATE_CONSUMER_OFFSET, ext)
+        check(answer)
+
+
+async def for_each(items: Iterable[T], work: Callable[[T], Awaitable[None]]) -> None:
+    """Run ``work`` on all items at once; raise the first error after all have ended."""
+    errors: list[MotelogError] = []
+
+    async def run(item: T) -> None:
+        try:
+            await work(item)
+        except MotelogError as exc:
+            errors.append(exc)
+
+    async with trio.open_nursery() as nursery:
+        for item in items:
+            nursery.start_soon(run, item)
+    if errors:
+        raise errors[0]

@@ -1,0 +1,157 @@
+"""Reading a queue ahead of those who take its messages, until it is given up.
+
+Owns: Reading (what is known of a queue that is read), Start, Reader with the loop of pulls.
+Must not touch: what becomes of the messages; subclasses of Reading keep them (bridge.read_ahead,
+bridge.push.process_queue), and unset ``room`` when they have enough.
+Spec: RocketMQ DefaultLitePullConsumerImpl.PullTaskImpl, DefaultMQPushConsumerImpl.pullMessage.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable
+from enum import Enum
+from typing import Final
+
+import trio
+
+from motelog.bridge.pull_request import PULL_BYTES_MAX, PULL_COUNT, PullStatus
+from motelog.bridge.queue_requests import QueueRequests
+from motelog.bridge.routes import MASTER_ID
+from motelog.bridge.selector import Selector
+from motelog.core.errors import MotelogError
+from motelog.core.message import MessageQueue, StoredMessage
+
+logger = logging.getLogger(__name__)
+
+RETRY_S: Final = 1.0
+
+
+class Start(Enum):
+    """Where to begin, until the broker has said which offset that is."""
+
+    COMMITTED = 1
+    BEGIN = 2
+    END = 3
+
+
+class Reading:
+    """One queue that is read: where the next pull begins, and where it goes to."""
+
+    __slots__ = (
+        "broker_id",
+        "is_checked",
+        "next_offset",
+        "pulled_at",
+        "queue",
+        "room",
+        "scope",
+        "selector",
+    )
+
+    def __init__(self, queue: MessageQueue, start: Start | int, selector: Selector) -> None:
+        self.queue = queue
+        self.selector = selector
+        self.next_offset = start
+        self.room = trio.Event()
+        self.room.set()
+        self.scope = trio.CancelScope()
+        # The broker is asked once. A broker without filters answers a pull with a code that would
+        # be tried again.
+        self.is_checked = not selector.is_sql
+        self.broker_id = MASTER_ID
+        self.pulled_at = trio.current_time()
+
+    def begin_at(self, queue_offset: int) -> None:
+        """Take note of the first offset that is read."""
+        self.next_offset = queue_offset
+
+    def add(self, messages: list[StoredMessage], next_offset: int) -> None:
+        """Take a pull's messages; ``next_offset`` follows them and all that were filtered out."""
+        raise NotImplementedError
+
+    def move_to(self, next_offset: int) -> None:
+        """Go on at ``next_offset``: the broker has nothing where the last pull wanted to read."""
+        self.add([], next_offset)
+
+
+# What the error of a pull means: True if it ends the reading, False if it is tried again.
+Judge = Callable[[Reading, Exception], bool]
+
+
+class Reader:
+    """Read queues with long polls, one ``run`` each."""
+
+    def __init__(
+        self,
+        requests: QueueRequests,
+        *,
+        hold_s: float,
+        version: Callable[[], int],
+        resolve: Callable[[MessageQueue, Start], Awaitable[int]],
+        added: Callable[[Reading, int], None],
+        ends: Judge,
+    ) -> None:
+        """``resolve`` says where a queue begins; ``added`` hears how many messages came."""
+        self._requests = requests
+        self._hold_s = hold_s
+        self._version = version
+        self._resolve = resolve
+        self._added = added
+        self._ends = ends
+
+    async def run(self, reading: Reading) -> None:
+        """Pull whenever there is room, until the reading's scope is cancelled or an error ends."""
+        with reading.scope:
+            while True:
+                await reading.room.wait()
+                try:
+                    await self._read_once(reading)
+                except MotelogError as exc:
+                    if self._ends(reading, exc):
+                        return
+                    await self._pause(reading, exc)
+
+    async def _read_once(self, reading: Reading) -> None:
+        reading.pulled_at = trio.current_time()
+        if not reading.is_checked:
+            await self._requests.check_selector(reading.queue, reading.selector, self._version())
+            reading.is_checked = True
+        if isinstance(reading.next_offset, Start):
+            reading.begin_at(await self._resolve(reading.queue, reading.next_offset))
+        asked_offset = reading.next_offset
+        assert not isinstance(asked_offset, Start)
+        result = await self._requests.pull(
+            reading.queue,
+            asked_offset,
+            selector=reading.selector,
+            count_max=PULL_COUNT,
+            bytes_max=PULL_BYTES_MAX,
+            hold_s=self._hold_s,
+            broker_id=reading.broker_id,
+        )
+        if result.status is PullStatus.OFFSET_ILLEGAL:
+            logger.warning(
+                "the broker has no message at this offset; reading goes on at next, and messages "
+                "between the two are skipped queue=%s offset=%d min=%d max=%d next=%d",
+                reading.queue,
+                asked_offset,
+                result.min_offset,
+                result.max_offset,
+                result.next_offset,
+            )
+            await trio.sleep(RETRY_S)  # a broker that goes on refusing is not asked in a tight loop
+            reading.move_to(result.next_offset)
+            return
+        reading.broker_id = result.suggested_broker_id
+        messages = reading.selector.keep(result.messages())
+        reading.add(messages, result.next_offset)
+        if messages:
+            self._added(reading, len(messages))
+
+    async def _pause(self, reading: Reading, exc: Exception) -> None:
+        reading.broker_id = MASTER_ID
+        self._requests.distrust(reading.queue.topic)
+        await trio.sleep(RETRY_S)
+        # Only after the pause: at a stop the connection may go first, and that is no failure.
+        logger.warning("a pull failed and is tried again queue=%s error=%s", reading.queue, exc)

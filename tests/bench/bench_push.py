@@ -1,0 +1,151 @@
+"""How much slower is the push consumer than the pull consumer?
+
+One broker in a process of its own with messages of 100 bytes, and one client process that reads
+them all: by ``poll``, by push with an async function for lists of messages and for single ones, and
+with a plain function in threads. Each is run several times in turn. Prints machine, Python and
+commit, then per case the best messages per second of the rounds and its share of the pull's.
+
+    python tests/bench/bench_push.py [--messages 100000] [--rounds 3]
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT))
+
+import trio  # noqa: E402  # needs the path
+
+from motelog.bridge.producer import Producer  # noqa: E402
+from motelog.bridge.pull import PullConsumer  # noqa: E402
+from motelog.bridge.push.consumer import PushConsumer  # noqa: E402
+from motelog.core.message import Message, StoredMessage  # noqa: E402
+from motelog.core.namesrv.config import NamesrvConfig  # noqa: E402
+from motelog.core.namesrv.server import NameServer  # noqa: E402
+from tests.bench.bench_native import describe  # noqa: E402
+from tests.support.broker_process import BrokerProcess  # noqa: E402
+
+BATCH = 500
+# What a consumer needs to find its queues is not what is measured.
+WARM_UP = 2000
+
+# Reads ``count`` messages as a new group; returns messages per second.
+Case = Callable[[str, str, int], Awaitable[float]]
+
+
+class Meter:
+    """Counts messages, and measures from the WARM_UP-th to the last."""
+
+    def __init__(self, count: int) -> None:
+        self._wanted = count
+        self._count = 0
+        self._begin = 0.0
+        self.rate = 0.0
+
+    def add(self, count: int) -> bool:
+        """Return whether these were the last."""
+        before = self._count
+        self._count += count
+        if before < WARM_UP <= self._count:
+            self._begin = time.perf_counter()
+            self._first = self._count
+        if self._count >= self._wanted and not self.rate:
+            self.rate = (self._count - self._first) / (time.perf_counter() - self._begin)
+        return bool(self.rate)
+
+
+async def pull(namesrv: str, group: str, count: int) -> float:
+    meter = Meter(count)
+    async with PullConsumer(namesrv=namesrv, group=group) as consumer:
+        consumer.subscribe("bench")
+        while not meter.add(len(await consumer.poll())):
+            pass
+    return meter.rate
+
+
+async def push_batches(namesrv: str, group: str, count: int) -> float:
+    meter = Meter(count)
+    async with PushConsumer(namesrv=namesrv, group=group, batch_max=512) as consumer:
+        consumer.subscribe("bench")
+
+        async def handle(messages: list[StoredMessage]) -> None:
+            if meter.add(len(messages)):
+                consumer.stop()
+
+        await consumer.run_batches(handle)
+    return meter.rate
+
+
+async def push(namesrv: str, group: str, count: int) -> float:
+    meter = Meter(count)
+    async with PushConsumer(namesrv=namesrv, group=group) as consumer:
+        consumer.subscribe("bench")
+
+        async def handle(message: StoredMessage) -> None:
+            if meter.add(1):
+                consumer.stop()
+
+        await consumer.run(handle)
+    return meter.rate
+
+
+async def push_threads(namesrv: str, group: str, count: int) -> float:
+    meter = Meter(count)
+    async with PushConsumer(namesrv=namesrv, group=group, workers=1, batch_max=512) as consumer:
+        consumer.subscribe("bench")
+
+        def handle(message: StoredMessage) -> None:
+            if meter.add(1):
+                trio.from_thread.run_sync(consumer.stop)
+
+        await consumer.run(handle)
+    return meter.rate
+
+
+CASES: dict[str, Case] = {
+    "pull, poll()": pull,
+    "push, async, lists": push_batches,
+    "push, async, single": push,
+    "push, one thread, single": push_threads,
+}
+
+
+async def main(count: int, rounds: int) -> None:
+    print(describe())  # noqa: T201  # the result
+    async with trio.open_nursery() as nursery:
+        namesrv = NameServer(NamesrvConfig(listen="127.0.0.1:0"))
+        await nursery.start(namesrv.run)
+        address = f"{namesrv.address[0]}:{namesrv.address[1]}"
+        with tempfile.TemporaryDirectory() as folder:
+            broker = BrokerProcess(Path(folder), namesrv=address)
+            await trio.to_thread.run_sync(broker.start)
+            try:
+                async with Producer(namesrv=address) as producer:
+                    for _ in range(0, count, BATCH):
+                        messages = [Message("bench", b"x" * 100, tags="tag")] * BATCH
+                        await producer.send_batch(messages)
+                best = dict.fromkeys(CASES, 0.0)
+                for number in range(rounds):
+                    for name, case in CASES.items():
+                        group = f"bench-{number}-{list(CASES).index(name)}"
+                        best[name] = max(best[name], await case(address, group, count))
+            finally:
+                await trio.to_thread.run_sync(broker.kill)
+        nursery.cancel_scope.cancel()
+    for name, rate in best.items():
+        share = rate / best["pull, poll()"]
+        print(f"{name:26} {rate:12,.0f} messages/s   {share:5.2f} of pull")  # noqa: T201
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--messages", type=int, default=100_000)
+    parser.add_argument("--rounds", type=int, default=3)
+    options = parser.parse_args()
+    trio.run(main, options.messages, options.rounds)
