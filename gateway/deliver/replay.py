@@ -94,12 +94,15 @@ class Replays:
         While other gateways live, ``ask`` has to be called when the log has said from where on the
         subscription holds.
         """
-        before = self._retained.now()
         if self._others_live():
+            before = self._retained.now()
             replay = Replay("", Before(_NOT_KNOWN, before.written))
             replay.wait_for = None
             session.particulars.replays[topic_filter] = replay
             return
+        if self._retained.is_empty:
+            return
+        before = self._retained.now()
         if self._is_empty(topic_filter, before):
             return
         session.particulars.replays[topic_filter] = Replay("", before)

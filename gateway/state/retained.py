@@ -168,6 +168,11 @@ class RetainedStore:
         return self._rows.count + self._written_count
 
     @property
+    def is_empty(self) -> bool:
+        """Whether it is known that there are none."""
+        return not (self._written or self._rows.count) and self.is_current
+
+    @property
     def size_bytes(self) -> int:
         """How many bytes their names, payloads and properties have."""
         return self._rows.size_bytes + self._written_bytes

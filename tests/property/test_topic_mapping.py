@@ -32,6 +32,15 @@ def rule(draw: st.DrawFn) -> TopicRule:
     )
 
 
+@given(topic_filter=FILTER, rules=st.lists(rule(), max_size=3) | st.just(list(RULES)))
+def test_what_no_rule_can_match_is_mapped_as_the_built_in_rule_says(
+    topic_filter: str, rules: list[TopicRule]
+) -> None:
+    quick, slow = mapping(*rules), mapping(*rules)
+    slow.rule_levels = None  # so each rule is tried
+    assert quick.queue_choices(topic_filter) == slow.queue_choices(topic_filter)
+
+
 @settings(max_examples=300)
 @given(
     names=st.lists(NAME, min_size=5, max_size=10),
