@@ -146,6 +146,7 @@ class Clients:
         self._parked: dict[int, Parked] = {}
         #: Number -> what was decided about the CONNECT that has come in this turn.
         self._decided: dict[int, Accepted | Refused] = {}
+        self._is_shut_down = False
         #: Sessions whose expiry or will is due and claimed; whether more may be due.
         self._due_claimed = 0
         self._is_more_due = False
@@ -219,6 +220,11 @@ class Clients:
         else:
             self._close(connection, ReasonCode.QUOTA_EXCEEDED, "all connections hold too much")
 
+    def shut_down(self, why: str) -> None:
+        """End every connection for good: sessions are stored and wills published."""
+        self._is_shut_down = True
+        self.disconnect_all(ReasonCode.SERVER_SHUTTING_DOWN, why)
+
     def disconnect_all(self, reason_code: int, why: str) -> None:
         """End every connection, for a shutdown or when this gateway's run is over."""
         self._journal.begin_turn()
@@ -263,8 +269,12 @@ class Clients:
             self._journal.collect(self._stored(session, left_ms=self._clock.now_ms()))
         self._metrics.sessions_now -= 1
         self._delivery.forget(session)
-        for topic_filter in list(session.filters):
-            self._remove_subscription(session, topic_filter)
+        self._metrics.subscriptions_now -= len(session.filters)
+        if not self._is_shut_down:  # else the tree ends too, and a million filters take seconds
+            for topic_filter in session.filters:
+                self._subscriptions.remove(topic_filter, session)
+                self._delivery.replan(topic_filter)
+            self._delivery.unwatch(session)
         self._shared.leave_all(session)
         del self._by_client_id[session.client_id]
         self._names.remove(session.client_id)

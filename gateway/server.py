@@ -23,7 +23,6 @@ from motelog.gateway.clients import CONNECTIONS_RESERVED
 from motelog.gateway.config import GatewayConfig
 from motelog.gateway.log.log_port import LogPort, QueueHandle
 from motelog.gateway.metrics import GatewayMetrics
-from motelog.gateway.mqtt.packet_types import ReasonCode
 from motelog.gateway.operator import Operator
 from motelog.gateway.state.journal import SessionJournal
 from motelog.gateway.state.retained import RetainedStore
@@ -203,9 +202,7 @@ class Gateway:
                 )
         finally:
             # Sessions are stored and wills published as the connections end.
-            parts.clients.disconnect_all(
-                ReasonCode.SERVER_SHUTTING_DOWN, "the server is shutting down"
-            )
+            parts.clients.shut_down("the server is shutting down")
             journal.stop()
             reactor.flush()
             reactor.shut_down()

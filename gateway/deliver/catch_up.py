@@ -12,7 +12,7 @@ Spec: MQTT 5.0 sections 3.3, 4.3, 4.4, 4.6, 4.9.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import islice
 from typing import Final, NamedTuple
 
@@ -20,7 +20,12 @@ from motelog.core.limited_log import LimitedLog
 from motelog.core.message import tags_code
 from motelog.core.records.decode import decode_brief
 from motelog.gateway.deliver.elevator import Elevator
-from motelog.gateway.deliver.outgoing import TOPIC_PROPERTY, OutgoingMessage, native_topic_name
+from motelog.gateway.deliver.outgoing import (
+    TOPIC_PROPERTY,
+    BriefRecord,
+    OutgoingMessage,
+    native_topic_name,
+)
 from motelog.gateway.deliver.replay import QUEUE_NAME, Replays
 from motelog.gateway.deliver.sender import Sender
 from motelog.gateway.deliver.watched import WatchedQueue, WatchedQueues, count_lost
@@ -86,6 +91,9 @@ class CatchUp:
         #: Receivers that have room again and wait for ``serve``.
         self.returning: dict[Session, None] = {}
         self._elevators: dict[WatchedQueue, Elevator] = {}
+        #: Of queues whose receivers have no room for the moment: one that drains alone has its
+        #: elevator stand still after each window.
+        self._idle: dict[WatchedQueue, Elevator] = {}
         #: Topic name -> who wants it, within one ``serve``.
         self._matches: dict[bytes, dict[Session, int]] = {}
         #: Of what sessions have to be sent again.
@@ -111,6 +119,8 @@ class CatchUp:
             elevator.run(now_ms)
             if elevator.is_idle:
                 del self._elevators[queue]
+                if queue.lagging:
+                    self._idle[queue] = elevator
         self._sender.send_batches()
         self._matches.clear()
 
@@ -157,6 +167,8 @@ class CatchUp:
         assert session.lagging is not None
         del session.lagging[queue]
         queue.lagging.discard(session)
+        if not queue.lagging:
+            self._idle.pop(queue, None)
         elevator = self._elevators.get(queue)
         if elevator is not None:
             elevator.drop(session)
@@ -242,13 +254,14 @@ class CatchUp:
         for queue, cursor in islice(ready, session.inflight.room):
             elevator = self._elevators.get(queue)
             if elevator is None:
-                elevator = self._elevators[queue] = Elevator(
+                elevator = self._idle.pop(queue, None) or Elevator(
                     queue,
                     self._log_port,
                     self,
                     self._metrics,
                     wake=self._wake,
                 )
+                self._elevators[queue] = elevator
             elevator.board(session, cursor, tags)
 
     def filters_changed(self, session: Session) -> None:
@@ -307,6 +320,35 @@ class CatchUp:
             self._count_dropped(session, 1)
             return True
         return self._sender.hand(session, options, message, queue.number, queue_offset)
+
+    def offer_run(
+        self, session: Session, records: Sequence[BriefRecord], queue: WatchedQueue, now_ms: int
+    ) -> int | None:
+        is_particular = session.has_particulars and bool(
+            session.particulars.delivered or session.particulars.since
+        )
+        run: list[tuple[int, bytes, BriefRecord]] = []
+        matches = self._matches
+        for record in records:
+            name = record[1] or native_topic_name(record)
+            matched = matches.get(name)
+            if matched is None:
+                matched = self.matches(name)
+            options = matched.get(session)
+            if options is None:
+                continue
+            if is_particular or record[6] < self._aged_ms:
+                taken = self._sender.hand_run(session, run, queue.number, now_ms)
+                if taken < len(run):
+                    return run[taken][2][0]
+                run.clear()
+                message = OutgoingMessage(record, name, now_ms)
+                if not self.offer(session, options, name, message, queue, record[0]):
+                    return record[0]
+            else:
+                run.append((options, name, record))
+        taken = self._sender.hand_run(session, run, queue.number, now_ms)
+        return run[taken][2][0] if taken < len(run) else None
 
     def _options_since(
         self, session: Session, name: bytes, queue: WatchedQueue, queue_offset: int

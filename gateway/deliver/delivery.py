@@ -276,6 +276,11 @@ class Delivery:
                 self._catch_up.reached(session, queue)
         self._queues.unsubscribe(topic_filter)
 
+    def unwatch(self, session: Session) -> None:
+        """Stop reading what only a session's filters need; ``forget`` has dropped its cursors."""
+        for topic_filter in session.filters:
+            self._queues.unsubscribe(topic_filter)
+
     def knows_queues(self, stored: StoredSession) -> bool:
         """Return whether all queues that a session has been at are known here.
 
@@ -337,7 +342,7 @@ class Delivery:
         self.shares.has_room(session)
 
     def forget(self, session: Session) -> None:
-        """Drop the cursors of a session that has lost its connection; its filters go after it."""
+        """Drop the cursors of a session that has lost its connection; ``unwatch`` goes after it."""
         self._catch_up.forget(session)
         self._sender.changed.pop(session, None)
 

@@ -75,6 +75,12 @@ class Passenger(Protocol):
         """Send one message; return False if it must wait for window or socket."""
         ...
 
+    def offer_run(
+        self, session: Session, records: Sequence[BriefRecord], queue: WatchedQueue, now_ms: int
+    ) -> int | None:
+        """Offer records to one session; return the queue offset of the first that must wait."""
+        ...
+
     def reached(self, session: Session, queue: WatchedQueue) -> None:
         """Take a session off, which is at the live position."""
         ...
@@ -218,7 +224,13 @@ class Elevator:
             if read.begin_offset > car.position:
                 count_lost(self._metrics, queue.name, car.position, read.begin_offset)
             end = min(read.next_offset, queue.next_offset)
-            for record in decode_brief(read.records, TOPIC_PROPERTY):
+            records = decode_brief(read.records, TOPIC_PROPERTY)
+            if boarding and boarding[0] == car.position:
+                boarding.popleft()
+                self._pick_up(car, car.position)
+            if len(car.riders) == 1 and not boarding:
+                end, records = self._deliver_run(car, records, end, now_ms), []
+            for record in records:
                 if record[0] >= end:
                     break
                 if boarding and boarding[0] <= record[0]:
@@ -292,6 +304,25 @@ class Elevator:
             return None
         return ROOM_MIN + sum(session.inflight.room for session in sessions)
 
+    def _deliver_run(self, car: Car, records: Sequence[BriefRecord], end: int, now_ms: int) -> int:
+        """Offer the records before ``end`` to the only rider; return where the car is then."""
+        [session] = car.riders
+        if records and records[-1][0] >= end:
+            records = [record for record in records if record[0] < end]
+        queue_offset = self._passenger.offer_run(session, records, self._queue, now_ms)
+        if queue_offset is None:
+            return end
+        self._park(session, queue_offset)
+        return queue_offset + 1
+
+    def _park(self, session: Session, queue_offset: int) -> None:
+        """Take off a session that has no room for the record at ``queue_offset``."""
+        assert session.lagging is not None, "riders lag"
+        # To the end of the row: the next room is for another queue.
+        del session.lagging[self._queue]
+        session.lagging[self._queue] = queue_offset
+        self.drop(session)
+
     def _deliver(self, car: Car, record: BriefRecord, now_ms: int) -> None:
         """Offer one record to the riders that want it; park those that have no room for it."""
         name = record[1] or native_topic_name(record)
@@ -308,11 +339,7 @@ class Elevator:
         for session in wanting:
             options = matches[session]
             if not self._passenger.offer(session, options, name, message, queue, record[0]):
-                assert session.lagging is not None, "riders lag"
-                # To the end of the row: the next room is for another queue.
-                del session.lagging[queue]
-                session.lagging[queue] = record[0]
-                self.drop(session)
+                self._park(session, record[0])
 
     def _check(self) -> None:
         """Assert the invariants; for tests."""

@@ -31,7 +31,7 @@ from motelog.gateway.sessions.subscriptions import HAS_IDENTIFIER
 _INFLATED_BYTES_MAX: Final = 4_194_304
 
 TOPIC_PROPERTY: Final = MQTT_TOPIC.encode()
-_V5_PROPERTIES: Final = f"{MQTT_PROPERTIES}\x01".encode()
+V5_PROPERTIES: Final = f"{MQTT_PROPERTIES}\x01".encode()
 _AT_MOST_ONCE: Final = f"{MQTT_QOS}\x010\x02".encode()
 _EXACTLY_ONCE: Final = f"{MQTT_QOS}\x012\x02".encode()
 _RETAIN: Final = f"{MQTT_RETAIN}\x011\x02".encode()
@@ -62,7 +62,7 @@ def body_and_block(
     _, _, _, properties, body, sys_flag, store_ms, _ = record
     inflated = inflate(body, _INFLATED_BYTES_MAX) if sys_flag & SYS_FLAG_COMPRESSED else body
     # find, because "in" raises and catches an exception inside whenever it looks for bytes.
-    if properties.find(_V5_PROPERTIES) < 0:
+    if properties.find(V5_PROPERTIES) < 0:
         return inflated, b""
     return inflated, delivery_properties(
         properties, store_ms=store_ms, now_ms=now_ms, was_sent=was_sent

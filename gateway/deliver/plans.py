@@ -164,7 +164,7 @@ class Plans:
             self.by_name.pop(topic_filter.encode(), None)
         elif _is_wide(topic_filter):
             self.version += 1
-        else:
+        elif self._names_count:
             self._forget(_bucket_of(topic_filter.encode()))
 
     def _on_entry(self, topic_filter: str) -> None:

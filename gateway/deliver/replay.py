@@ -19,13 +19,14 @@ from typing import Final
 
 from motelog.core.limited_log import LimitedLog
 from motelog.core.topic_names import MQTT_RETAINED_TOPIC
-from motelog.gateway.deliver.outgoing import OutgoingMessage
+from motelog.gateway.deliver.outgoing import BriefRecord
 from motelog.gateway.deliver.sender import Sender
 from motelog.gateway.deliver.watched import WatchedQueues
 from motelog.gateway.sessions.groups import Receiver
 from motelog.gateway.sessions.session import Session
 from motelog.gateway.sessions.subscriptions import QOS_MASK, SubscriptionTree
 from motelog.gateway.state.retained import Before, RetainedStore
+from motelog.gateway.state.retained_rows import NOT_READ
 from motelog.gateway.state.stored import StoredReplay, StoredSession
 from motelog.gateway.state.view import ViewError
 
@@ -94,12 +95,15 @@ class Replays:
         While other gateways live, ``ask`` has to be called when the log has said from where on the
         subscription holds.
         """
-        before = self._retained.now()
         if self._others_live():
+            before = self._retained.now()
             replay = Replay("", Before(_NOT_KNOWN, before.written))
             replay.wait_for = None
             session.particulars.replays[topic_filter] = replay
             return
+        if self._retained.is_empty:
+            return
+        before = self._retained.now()
         if self._is_empty(topic_filter, before):
             return
         session.particulars.replays[topic_filter] = Replay("", before)
@@ -201,23 +205,26 @@ class Replays:
         number = self._queues.number_of(QUEUE_NAME)
         count = self._room(session, topic_filter)
         found = self._retained.scan(topic_filter, replay.after, count, replay.before)
-        for message in found.messages:
-            if number is None or not message.is_read_back:
+        run: list[tuple[int, bytes, BriefRecord]] = []
+        is_waiting = False
+        for text, payload, properties, store_ms, queue_offset, _ in found.messages:
+            if number is None or queue_offset >= NOT_READ:
                 self._waiting[session] = None
+                is_waiting = True
+                break
+            if queue_offset not in replay.delivered:
+                name = text.encode()
+                record = (queue_offset, name, b"", properties, payload, 0, store_ms, 0)
+                run.append((options, name, record))
+        if run:
+            assert number is not None, "places of records are known"
+            taken = self._sender.hand_run(session, run, number, now_ms, replayed=topic_filter)
+            if taken:
+                replay.after = run[taken - 1][1].decode()
+            if taken < len(run):
                 return True
-            if message.queue_offset not in replay.delivered:
-                name = message.name.encode()
-                record = (
-                    message.queue_offset, name, b"", message.properties, message.payload, 0,
-                    message.store_ms, 0,
-                )  # fmt: skip
-                outgoing = OutgoingMessage(record, name, now_ms)
-                if not self._sender.hand(
-                    session, options, outgoing, number, message.queue_offset,
-                    replayed=topic_filter,
-                ):  # fmt: skip
-                    return True
-            replay.after = message.name
+        if is_waiting:
+            return True
         if found.after is None:
             del session.particulars.replays[topic_filter]
         else:

@@ -10,16 +10,20 @@ Spec: MQTT 5.0 sections 3.3, 4.3, 4.4 and 4.9.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from enum import Enum, auto
 from typing import NamedTuple
 
 from motelog.core.errors import MotelogError
+from motelog.core.message import SYS_FLAG_COMPRESSED
 from motelog.gateway.deliver.batch import Batch
 from motelog.gateway.deliver.outgoing import (
+    V5_PROPERTIES,
+    BriefRecord,
     OutgoingMessage,
     encode_for,
     identifiers_for,
+    message_qos,
 )
 from motelog.gateway.deliver.watched import WatchedQueues
 from motelog.gateway.log.log_port import Ticket
@@ -105,11 +109,7 @@ class Sender:
         replayed: str = "",
     ) -> bool:
         """Do as ``send_one``, but for plain messages only with the next ``send_batches``."""
-        batch = self._batches.get(session)
-        if batch is None:
-            waiting_bytes = self.output_bytes(session)
-            batch = Batch(session, waiting_bytes, self._output_bytes_high)
-            self._batches[session] = batch
+        batch = self._batch_of(session)
         qos = options & QOS_MASK
         if message.qos < qos:
             qos = message.qos
@@ -131,6 +131,58 @@ class Sender:
         return self.send_one(
             session, options, message, queue_number, queue_offset, replayed=replayed
         )
+
+    def hand_run(
+        self,
+        session: Session,
+        run: Sequence[tuple[int, bytes, BriefRecord]],
+        queue_number: int,
+        now_ms: int,
+        *,
+        replayed: str = "",
+    ) -> int:
+        """Do as ``hand`` for (options, topic name, record) in their order; return how many it took.
+
+        The others wait for window or socket. Most messages have nothing that is to be looked at:
+        they are not even made an OutgoingMessage.
+        """
+        batch = self._batch_of(session)
+        plain_qos, add = batch.plain_qos, batch.add
+        first_byte = 0x30 | _RETAIN if replayed else 0x30
+        for position, (options, name, record) in enumerate(run):
+            queue_offset, _, _, properties, body, sys_flag, _, _ = record
+            qos = options & QOS_MASK
+            if qos:
+                qos = min(qos, message_qos(properties))
+            is_plain = qos <= plain_qos and not options & PARTICULAR
+            if (
+                is_plain
+                and not sys_flag & SYS_FLAG_COMPRESSED
+                and properties.find(V5_PROPERTIES) < 0
+            ):
+                flight = flight_of(queue_number, queue_offset, qos)
+                if add(name, body, None, qos, flight, first_byte):
+                    continue
+                if qos or replayed:
+                    return position
+                self._metrics.messages_dropped_qos0 += 1
+                continue
+            message = OutgoingMessage(record, name, now_ms)
+            if not self.hand(
+                session, options, message, queue_number, queue_offset, replayed=replayed
+            ):
+                return position
+            batch = self._batch_of(session)  # ``hand`` may have sent the last one
+            add = batch.add
+        return len(run)
+
+    def _batch_of(self, session: Session) -> Batch:
+        batch = self._batches.get(session)
+        if batch is None:
+            waiting_bytes = self.output_bytes(session)
+            batch = Batch(session, waiting_bytes, self._output_bytes_high)
+            self._batches[session] = batch
+        return batch
 
     def send_batches(self) -> None:
         """Send what ``hand`` has taken."""

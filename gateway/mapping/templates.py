@@ -12,12 +12,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from functools import lru_cache
 from typing import Final
 
 from motelog.core.topic_names import SYSTEM_TOPICS, is_topic_name
 from motelog.gateway.errors import TopicFilterError
 from motelog.gateway.mqtt.topics import check_topic_filter
 
+#: Names whose legality is remembered: each SUBSCRIBE and UNSUBSCRIBE asks.
+TOPICS_KEPT: Final = 1024
 PLACEHOLDER: Final = re.compile(r"\{([^{}]*)\}")
 LEGAL: Final = "letters, digits, '_' and '-', at most 127, no system topic"
 _PUBLISHER: Final = frozenset({"client_id", "user_name"})
@@ -25,6 +28,7 @@ _NOT_FOR_DEVICES: Final = frozenset("%|")
 _SYSTEM_PREFIXES: Final = ("RMQ_SYS_", "rmq_sys_")
 
 
+@lru_cache(TOPICS_KEPT)
 def is_device_topic(queue_topic: str) -> bool:
     """Return whether devices may read and write the queue topic of this name.
 

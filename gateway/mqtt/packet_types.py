@@ -12,6 +12,8 @@ from dataclasses import dataclass, fields
 from enum import IntEnum
 from typing import Any, Final, TypeAlias
 
+import msgspec
+
 PROTOCOL_VERSIONS: Final = (3, 4, 5)  # the level byte of MQTT 3.1, 3.1.1, 5.0
 
 
@@ -218,8 +220,7 @@ class Connack:
     properties: Properties = NO_PROPERTIES
 
 
-@dataclass(frozen=True, slots=True)
-class SubscribeEntry:
+class SubscribeEntry(msgspec.Struct, frozen=True):
     """One topic filter with its subscription options (MQTT 5.0 section 3.8.3.1)."""
 
     topic_filter: str
@@ -239,8 +240,7 @@ class SubscribeEntry:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Subscribe:
+class Subscribe(msgspec.Struct, frozen=True):
     packet_id: int
     entries: tuple[SubscribeEntry, ...]
     properties: Properties = NO_PROPERTIES

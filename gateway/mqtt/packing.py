@@ -15,7 +15,10 @@ from motelog.gateway.mqtt.varint import encode_varint
 
 def packet(packet_type: PacketType, body: bytes, flags: int = 0) -> bytes:
     """Return the whole packet; ValueError if the body is longer than MQTT allows."""
-    return bytes((packet_type << 4 | flags,)) + encode_varint(len(body)) + body
+    first_byte = packet_type << 4 | flags
+    if len(body) < 128:  # most of them: one byte tells their length
+        return bytes((first_byte, len(body))) + body
+    return bytes((first_byte,)) + encode_varint(len(body)) + body
 
 
 def check_flags(version: int, first_byte: int, expected: int) -> None:

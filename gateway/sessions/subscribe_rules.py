@@ -7,7 +7,7 @@ Spec: MQTT 5.0 and 3.1.1 sections 3.8 to 3.11.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from motelog.gateway.config import GatewayConfig
 from motelog.gateway.errors import TopicFilterError
@@ -25,8 +25,7 @@ from motelog.gateway.sessions.stream import StreamStart, stream_start, unprefixe
 from motelog.gateway.sessions.subscriptions import HAS_IDENTIFIER, NO_LOCAL, RETAIN_AS_PUBLISHED
 
 
-@dataclass(frozen=True, slots=True)
-class Granted:
+class Granted(NamedTuple):
     """A filter to be added, or one whose options are to be replaced [MQTT-3.8.4-3].
 
     ``options`` is the byte that the subscription tree keeps; ``qos`` is SUBACK's code.
@@ -42,8 +41,7 @@ class Granted:
     start: StreamStart | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class NotGranted:
+class NotGranted(NamedTuple):
     """A filter that SUBACK refuses with ``reason_code``."""
 
     topic_filter: str
@@ -51,8 +49,7 @@ class NotGranted:
     why: str
 
 
-@dataclass(frozen=True, slots=True)
-class Subscribed:
+class Subscribed(NamedTuple):
     """One decision per filter, in the packet's order, and the SUBACK that tells them.
 
     ``reasoned`` is the SUBACK with a Reason String, where there is something to explain.
@@ -63,8 +60,7 @@ class Subscribed:
     reasoned: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class Unsubscribed:
+class Unsubscribed(NamedTuple):
     """The filters to be removed, and the UNSUBACK."""
 
     removed: tuple[str, ...]

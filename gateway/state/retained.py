@@ -184,6 +184,11 @@ class RetainedStore:
         return self._rows.count + self._written_count
 
     @property
+    def is_empty(self) -> bool:
+        """Whether it is known that there are none."""
+        return not (self._written or self._rows.count) and self.is_current
+
+    @property
     def size_bytes(self) -> int:
         """How many bytes their names, payloads and properties have."""
         return self._rows.size_bytes + self._written_bytes
@@ -254,12 +259,20 @@ class RetainedStore:
             after = parent
             self._add(messages, self.get(parent), before)
         highest = lowest + _HIGHEST
+        begin = max(lowest, after)
+        if "+" not in topic_filter and next(self._written.irange(begin, highest), None) is None:
+            rows = self._rows.messages(lowest, after, highest, limit)
+            for message in rows:
+                # Behind a literal prefix all match; "#" alone leaves out those with "$".
+                if lowest or matches(topic_filter, message.name):
+                    self._add(messages, message, before)
+            return Slice(messages, rows[-1].name if len(rows) == limit else None)
         # Behind a literal prefix alone, nearly every name matches.
         count = NAMES_MAX if "+" in topic_filter else limit
         names = self._rows.named(lowest, after, highest, count)
         end = names[-1][0] if len(names) == count else None
         places = dict(names)
-        for name in self._written.irange(max(lowest, after), end or highest):
+        for name in self._written.irange(begin, end or highest):
             if name != after:
                 places[name] = -1
         found: list[str] = []
@@ -269,9 +282,9 @@ class RetainedStore:
                 if len(found) == limit:
                     end = name
                     break
-        rows = self._rows.at([places[name] for name in found if places[name] >= 0])
+        read = self._rows.at([places[name] for name in found if places[name] >= 0])
         for name in found:
-            self._add(messages, rows[name] if name in rows else self.get(name), before)
+            self._add(messages, read[name] if name in read else self.get(name), before)
         return Slice(messages, end)
 
     def _add(self, messages: list[Retained], message: Retained | None, before: Before) -> None:

@@ -16,13 +16,16 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from motelog.core.limited_log import LimitedLog
 from motelog.core.message import NAME_END, VALUE_END
 from motelog.gateway.mapping.message_properties import client_id_property, expires_ms
 from motelog.gateway.state.follower import ReadBack
 from motelog.gateway.state.view import View
+
+if TYPE_CHECKING:
+    import sqlite3
 
 logger = logging.getLogger(__name__)
 
@@ -187,11 +190,22 @@ class RetainedRows:
 
     def named(self, lowest: str, after: str, highest: str, limit: int) -> list[tuple[str, int]]:
         """Return (topic name, place) from ``lowest`` on, behind ``after``, before ``highest``."""
+        return self._range("name, at", lowest, after, highest, limit).fetchall()
+
+    def messages(self, lowest: str, after: str, highest: str, limit: int) -> list[Retained]:
+        """Return the messages whose names ``named`` returns."""
+        return list(map(Retained._make, self._range(_COLUMNS, lowest, after, highest, limit)))
+
+    def _range(
+        self, columns: str, lowest: str, after: str, highest: str, limit: int
+    ) -> sqlite3.Cursor:
+        # One lower bound: of two, SQLite seeks to one and passes over all that is up to the other.
+        is_behind = after >= lowest
         return self._view.execute(
-            "SELECT name, at FROM retained WHERE name >= ? AND name > ? AND name < ?"
-            " ORDER BY name LIMIT ?",
-            (lowest, after, highest, limit),
-        ).fetchall()
+            f"SELECT {columns} FROM retained WHERE name {'>' if is_behind else '>='} ?"
+            " AND name < ? ORDER BY name LIMIT ?",
+            (after if is_behind else lowest, highest, limit),
+        )
 
     def at(self, places: Sequence[int]) -> dict[str, Retained]:
         """Return the messages at these places by topic name."""

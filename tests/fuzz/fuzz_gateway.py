@@ -580,6 +580,7 @@ class Game:
             "wanted": stage.delivery._queues._wanted,
             "returning": stage.delivery._catch_up.returning,
             "elevators": stage.delivery._catch_up._elevators,
+            "idle elevators": stage.delivery._catch_up._idle,
             "reads": stage.delivery._catch_up._reads._attempts,
             "plans": {k: v for k, v in stage.delivery._plans.by_name.items() if v is not None},
             "answers": stage.answers._waiting,

@@ -32,6 +32,15 @@ def rule(draw: st.DrawFn) -> TopicRule:
     )
 
 
+@given(topic_filter=FILTER, rules=st.lists(rule(), max_size=3) | st.just(list(RULES)))
+def test_the_built_in_rule_is_what_its_templates_say(
+    topic_filter: str, rules: list[TopicRule]
+) -> None:
+    built_in, written = mapping(*rules), mapping(*rules, TopicRule(filter="#", queue_topic="{1}"))
+    choices = written.queue_choices(topic_filter)
+    assert built_in.queue_choices(topic_filter) == choices
+
+
 @settings(max_examples=300)
 @given(
     names=st.lists(NAME, min_size=5, max_size=10),

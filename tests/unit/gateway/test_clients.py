@@ -15,7 +15,6 @@ from motelog.gateway.mqtt.packet_types import (
     Properties,
     PropertyId,
     PropertyValue,
-    ReasonCode,
     Subscribe,
     SubscribeEntry,
     Unsubscribe,
@@ -215,10 +214,13 @@ def test_shutdown_ends_every_session() -> None:
     stage = Stage()
     stage.connect(1, version=5)
     stage.connect(2)
-    stage.clients.disconnect_all(ReasonCode.SERVER_SHUTTING_DOWN, "end")
+    stage.turn((2, SUBSCRIBE))
+    assert stage.metrics.subscriptions_now == 1
+    stage.sent(2)
+    stage.clients.shut_down("end")
     assert (stage.sent(1), stage.sent(2)) == ([b"\xe0\x01\x8b"], [])
     assert stage.output.closed == [1, 2]
-    assert stage.metrics.sessions_now == 0
+    assert stage.metrics.sessions_now == stage.metrics.subscriptions_now == 0
 
 
 def test_log_lines_about_peers_are_bounded_by_the_clock(caplog: pytest.LogCaptureFixture) -> None:

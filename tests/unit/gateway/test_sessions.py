@@ -819,7 +819,7 @@ def test_take_over_publishes_a_will_without_delay() -> None:
 def test_shutdown_publishes_wills() -> None:
     stage = Stage()
     connect(stage, 1, will=will(), properties=NO_PROPERTIES)
-    stage.clients.disconnect_all(0x8B, "end")
+    stage.clients.shut_down("end")
     assert stage.metrics.wills_published == 1
 
 

@@ -339,6 +339,31 @@ def test_lagging_in_one_queue_does_not_hold_up_another() -> None:
     assert [payload for _, _, payload in stage.got(1)] == [b"a1", b"b1"]
 
 
+def test_receiver_alone_gets_each_kind_of_message_in_order_and_within_its_window() -> None:
+    stage = Stage()
+    session = stage.session(1, "t/#", 1, inflight_max=3)
+    kinds: list[dict[str, Any]] = [{}, {"qos": 0}, {"extra": b"mqttRetain\x011\x02"}, {}]
+    kinds.append({"extra": encode_properties({"mqttProperties": ""})})
+    names = ["t/a", "t/b", "t/c"]
+    for number in range(40):
+        stage.publish(names[number % 3], b"%d" % number, **kinds[number % len(kinds)])
+        if number % 7 == 3:
+            stage.append("t", b"zip", encode_properties({"mqttRealTopic": "t/z"}), sys_flag=1)
+    while session.has_inflight or not stage.got(1):
+        stage.deliver()
+        assert len(session.inflight) <= 3
+        for packet_id, _ in list(session.inflight):
+            session.inflight.ack(packet_id)
+        stage.delivery.acknowledged(session)
+        stage.deliver()
+    got = stage.got(1)
+    assert [int(payload) for _, _, payload in got] == list(range(40))
+    assert [name for name, _, _ in got] == [names[number % 3] for number in range(40)]
+    assert [not packet_id for _, packet_id, _ in got] == [n % 5 == 1 for n in range(40)]
+    assert session.lagging is None
+    assert not stage.delivery._catch_up._idle
+
+
 def test_retention_that_passes_a_cursor_is_counted() -> None:
     stage = Stage()
     session = stage.session(1, "t/a", 1, inflight_max=1)

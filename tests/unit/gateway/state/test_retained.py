@@ -34,9 +34,9 @@ class Stage:
 
     def start(self) -> RetainedStore:
         """Return the store of the next run, on an empty view."""
-        view = View(IN_MEMORY)
-        view.open()
-        self.store = RetainedStore(self.log, view, self.clock)
+        self.view = View(IN_MEMORY)
+        self.view.open()
+        self.store = RetainedStore(self.log, self.view, self.clock)
         self.read()
         assert self.store.is_current
         return self.store
@@ -165,6 +165,32 @@ def test_slice_in_which_little_matches_looks_at_a_bounded_number_of_names() -> N
     first = stage.store.scan("a/+/yes", "", 10, before)
     assert (first.messages, first.after) == ([], "a/00999/no")
     assert stage.scan("a/+/yes") == ["a/02400/yes"]
+
+
+def test_later_slice_costs_what_the_first_one_does() -> None:
+    stage = Stage()
+    names = [f"home/{number:04}/light" for number in range(1000)]
+    for name in names:
+        stage.publish(name)
+    stage.read()
+    steps = 0
+
+    def step() -> int:
+        nonlocal steps
+        steps += 1
+        return 0
+
+    stage.view._connected().set_progress_handler(step, 10)
+    before = stage.store.now()
+    for topic_filter in ("home/#", "home/+/light", "#"):
+        costs = []
+        for after in ("", names[-100]):
+            steps = 0
+            found = stage.store.scan(topic_filter, after, 50, before)
+            assert len(found.messages) == 50
+            costs.append(steps)
+        first, last = costs
+        assert last <= 2 * first, topic_filter
 
 
 def test_expired_message_is_not_found_and_then_removed() -> None:
