@@ -21,6 +21,8 @@ SCHEDULE_TOPIC: Final = "SCHEDULE_TOPIC_XXXX"
 TIMER_TOPIC: Final = "rmq_sys_motelog_timer"
 HALF_TOPIC: Final = "RMQ_SYS_TRANS_HALF_TOPIC"
 OP_HALF_TOPIC: Final = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
+# What POP has given out and what was acknowledged; the name of the cluster follows.
+REVIVE_PREFIX: Final = "rmq_sys_REVIVE_LOG_"
 # The state of MQTT gateways: sessions, and the retained message of each topic name.
 MQTT_SESSION_TOPIC: Final = "MQTT_SESSION"
 MQTT_RETAINED_TOPIC: Final = "MQTT_RETAINED"
@@ -48,6 +50,8 @@ TOPICS_CLOSED_TO_SENDERS: Final = GATEWAY_TOPICS | frozenset(
 SYSTEM_TOPICS: Final = TOPICS_CLOSED_TO_SENDERS | {DEFAULT_TOPIC, "BenchmarkTest"}
 
 _NAME: Final = re.compile(r"[%|a-zA-Z0-9_-]+")
+# RocketMQ may join group and topic with a plus sign in the name of POP's retries.
+_RETRY_NAME: Final = re.compile(r"%RETRY%[%|a-zA-Z0-9_-]*\+?[%|a-zA-Z0-9_-]+")
 
 
 def topic_name_fault(name: str) -> str | None:
@@ -57,7 +61,7 @@ def topic_name_fault(name: str) -> str | None:
     bytes_max = GROUP_TOPIC_BYTES_MAX if is_group_topic(name) else TOPIC_BYTES_MAX
     if len(name) > bytes_max:
         return f"the topic name has {len(name)} characters, at most {bytes_max} are allowed"
-    if not _NAME.fullmatch(name):
+    if not _NAME.fullmatch(name) and not _RETRY_NAME.fullmatch(name):
         return f"the topic name {shown(name)} holds characters other than %|a-zA-Z0-9_-"
     return None
 

@@ -16,7 +16,9 @@ from typing import Any, cast
 from motelog.core.broker.api import BrokerApi, NotInMemoryError, QueueTail, ReadResult
 from motelog.core.broker.assembly import Processors, make_schedule, make_shared
 from motelog.core.broker.config import BrokerConfig
+from motelog.core.broker.pop.state import PopState
 from motelog.core.broker.tables.tables import Tables
+from motelog.core.broker.waiting.cluster_queues import ClusterQueues
 from motelog.core.clock import ManualClock
 from motelog.core.errors import StoreError
 from motelog.core.filter.sql_filter import SqlFilters
@@ -107,11 +109,15 @@ class BrokerStage:
         self.api.watch()
         self.shared = replace(shared, api=self.api, filters=SqlFilters())
         self.stats = shared.stats
-        self.processors = Processors.of(self.shared, make_schedule(settings, store), port=PORT)
+        self.pop_state = PopState(settings, store, self.tables)
+        schedule = make_schedule(settings, store)
+        queues = ClusterQueues(self.tables.topics, (), self.clock, name=settings.name)
+        self.processors = Processors.of(self.shared, schedule, self.pop_state, queues, port=PORT)
         self.pulls = self.processors.pull
         self.held = self.pulls.held
         self._by_code = self.processors.by_code()
         store.on_growth.append(self.pulls.queues_grew)
+        store.on_growth.append(self.processors.pop.queues_grew)
         store.on_growth.append(self.stats.queues_grew)
         for name in TOPICS:
             self.topic(name, QUEUES)
@@ -133,7 +139,7 @@ class BrokerStage:
         (plain,) = sends.split(data, index, 1)
         if plain is None or not sends.take(plain, connection):
             answer_with(self._by_code[request.code], request, connection)
-        sends.end_turn()
+        self.processors.end_turn()
 
     def ask(
         self,
