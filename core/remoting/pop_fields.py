@@ -62,8 +62,9 @@ def decode_receipt(text: str) -> Receipt:
     if len(text) > RECEIPT_CHARACTERS_MAX:
         raise ValueError(f"a receipt of {len(text)} characters")
     parts = text.split(" ")
-    if len(parts) not in (7, 8):
-        raise ValueError(f"a receipt has 7 or 8 parts, not {len(parts)}")
+    if len(parts) < 7:
+        raise ValueError(f"a receipt has 7 parts or more, not {len(parts)}")
+    # RocketMQ's proxy appends one of its own.
     begin, pop_time, invisible, revive_queue, kind, broker_name, queue_id, *offset = parts
     if kind not in (NORMAL, RETRY_V1, RETRY_V2):
         raise ValueError(f"{kind!a} is no kind of topic")

@@ -23,8 +23,10 @@ from motelog.core.remoting.codes import RequestCode
 from motelog.core.store.config import StoreConfig
 from motelog.core.store.message_store import MessageStore
 from tests.integration.test_ali_ons import PACKAGE
+from tests.integration.test_grpc_proxy import NODE_CLIENT
 from tests.reference.markdown import table
-from tests.support.java import PROJECT, VERSIONS
+from tests.support.grpc_proxy import PYTHON_CLIENT
+from tests.support.java import PROJECT, VERSION_5, VERSIONS
 
 _HEAD: Final = """\
 # RocketMQ clients and requests
@@ -44,8 +46,8 @@ has tried them here.
 
 - Transactional messages: the broker refuses the half message (NO_PERMISSION), so that nothing is
   lost.
-- The clients of RocketMQ 5's gRPC protocol (`rocketmq-clients`) and its proxy. The classic clients
-  of 5.x are those above.
+- The gRPC protocol of RocketMQ 5's newest clients, without its proxy in between: start
+  `rocketmq-proxy` in cluster mode with our name server's address (`namesrvAddr`).
 - Access keys and TLS: there is no access control yet, and everything listens on loopback alone.
 - Deleting a topic at the broker.
 
@@ -79,6 +81,14 @@ _CLIENTS: Final = (
         PACKAGE.partition("@")[2],
         "Producer; push consumer with tags. It cannot create a topic by a message: make it first",
         "`tests/integration/test_ali_ons.py`",
+    ),
+    (
+        "Python and JavaScript through RocketMQ 5's gRPC proxy",
+        f"{PYTHON_CLIENT.partition('==')[2]}, {NODE_CLIENT.partition('@')[2]}, proxy {VERSION_5}",
+        "`rocketmq-python-client`, `rocketmq-client-nodejs`: producer, FIFO and delayed messages;"
+        " simple and push consumer, tags, in order, changed invisible time. Set the proxy's"
+        " `enableTopicMessageTypeCheck` to false",
+        "`tests/integration/test_grpc_proxy.py`",
     ),
     (
         "Python, `motelog`",
