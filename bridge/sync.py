@@ -29,6 +29,7 @@ from motelog.bridge.pull import HOLD_S, PULL_BYTES_MAX, PULL_COUNT, PullConsumer
 from motelog.bridge.query import QUERY_COUNT, TIME_MAX
 from motelog.bridge.queue_puller import QueuePuller
 from motelog.bridge.selector import TAGS_ALL, select
+from motelog.bridge.simple import INVISIBLE_S, WAIT_S, PoppedMessage, SimpleConsumer
 from motelog.bridge.unseen import Unseen
 from motelog.core.message import Message, MessageQueue, StoredMessage
 
@@ -328,3 +329,45 @@ class SyncPullConsumer(_Blocking[PullConsumer]):
     def view(self, message_id: str) -> StoredMessage:
         """As PullConsumer.view."""
         return self._call(self._service.view, message_id)
+
+
+class SyncSimpleConsumer(_Blocking[SimpleConsumer]):
+    """``bridge.simple.SimpleConsumer``, blocking. Close it, or use it in ``with``."""
+
+    def __init__(
+        self,
+        *,
+        namesrv: NameServers = "127.0.0.1:9876",
+        group: str = "motelog",
+        in_order: bool = False,
+    ) -> None:
+        consumer = SimpleConsumer(namesrv=namesrv, group=group, in_order=in_order)
+        super().__init__(consumer, f"motelog-consumer-{group}")
+
+    def subscribe(self, topic: str, *, tags: str = TAGS_ALL, sql: str | None = None) -> None:
+        """As SimpleConsumer.subscribe."""
+        self._call(self._service.subscribe, topic, tags=tags, sql=sql)
+
+    def unsubscribe(self, topic: str) -> None:
+        """As SimpleConsumer.unsubscribe."""
+        self._call_sync(self._service.unsubscribe, topic)
+
+    def receive(
+        self, max_messages: int = 16, *, invisible_s: float = INVISIBLE_S, wait_s: float = WAIT_S
+    ) -> list[PoppedMessage]:
+        """As SimpleConsumer.receive."""
+        return self._call(
+            self._service.receive, max_messages, invisible_s=invisible_s, wait_s=wait_s
+        )
+
+    def ack(self, message: PoppedMessage) -> None:
+        """As SimpleConsumer.ack."""
+        self._call(self._service.ack, message)
+
+    def ack_many(self, messages: Iterable[PoppedMessage]) -> None:
+        """As SimpleConsumer.ack_many."""
+        self._call(self._service.ack_many, messages)
+
+    def change_invisible(self, message: PoppedMessage, invisible_s: float) -> PoppedMessage:
+        """As SimpleConsumer.change_invisible."""
+        return self._call(self._service.change_invisible, message, invisible_s)

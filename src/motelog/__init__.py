@@ -10,7 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from motelog.bridge.asyncio import AsyncioProducer, AsyncioPullConsumer
+    from motelog.bridge.asyncio import AsyncioProducer, AsyncioPullConsumer, AsyncioSimpleConsumer
     from motelog.bridge.errors import (
         ClientError,
         MessageRefusedError,
@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     )
     from motelog.bridge.producer import Producer, SendResult
     from motelog.bridge.pull import PullConsumer, PullResult
-    from motelog.bridge.sync import SyncProducer, SyncPullConsumer
+    from motelog.bridge.simple import PoppedMessage, SimpleConsumer
+    from motelog.bridge.sync import SyncProducer, SyncPullConsumer, SyncSimpleConsumer
     from motelog.core.errors import (
         BrokerError,
         ConfigError,
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 __all__ = [
     "AsyncioProducer",
     "AsyncioPullConsumer",
+    "AsyncioSimpleConsumer",
     "BrokerError",
     "ClientError",
     "ConfigError",
@@ -40,6 +42,7 @@ __all__ = [
     "MessageQueue",
     "MessageRefusedError",
     "MotelogError",
+    "PoppedMessage",
     "Producer",
     "PullConsumer",
     "PullResult",
@@ -48,16 +51,19 @@ __all__ = [
     "RouteError",
     "SendFailedError",
     "SendResult",
+    "SimpleConsumer",
     "StoreError",
     "StoredMessage",
     "SyncProducer",
     "SyncPullConsumer",
+    "SyncSimpleConsumer",
     "__version__",
 ]
 
 _FOUND_IN = {
     "AsyncioProducer": ("motelog.bridge.asyncio", "AsyncioProducer"),
     "AsyncioPullConsumer": ("motelog.bridge.asyncio", "AsyncioPullConsumer"),
+    "AsyncioSimpleConsumer": ("motelog.bridge.asyncio", "AsyncioSimpleConsumer"),
     "BrokerError": ("motelog.core.errors", "BrokerError"),
     "ClientError": ("motelog.bridge.errors", "ClientError"),
     "ConfigError": ("motelog.core.errors", "ConfigError"),
@@ -65,6 +71,7 @@ _FOUND_IN = {
     "MessageQueue": ("motelog.core.message", "MessageQueue"),
     "MessageRefusedError": ("motelog.bridge.errors", "MessageRefusedError"),
     "MotelogError": ("motelog.core.errors", "MotelogError"),
+    "PoppedMessage": ("motelog.bridge.simple", "PoppedMessage"),
     "Producer": ("motelog.bridge.producer", "Producer"),
     "PullConsumer": ("motelog.bridge.pull", "PullConsumer"),
     "PullResult": ("motelog.bridge.pull", "PullResult"),
@@ -73,10 +80,12 @@ _FOUND_IN = {
     "RouteError": ("motelog.bridge.errors", "RouteError"),
     "SendFailedError": ("motelog.bridge.errors", "SendFailedError"),
     "SendResult": ("motelog.bridge.producer", "SendResult"),
+    "SimpleConsumer": ("motelog.bridge.simple", "SimpleConsumer"),
     "StoreError": ("motelog.core.errors", "StoreError"),
     "StoredMessage": ("motelog.core.message", "StoredMessage"),
     "SyncProducer": ("motelog.bridge.sync", "SyncProducer"),
     "SyncPullConsumer": ("motelog.bridge.sync", "SyncPullConsumer"),
+    "SyncSimpleConsumer": ("motelog.bridge.sync", "SyncSimpleConsumer"),
 }
 
 __version__ = "0.1.0"

@@ -94,8 +94,8 @@ _CLIENTS: Final = (
         "Python, `motelog`",
         "this release",
         "Producers (requests and replies too) and pull consumers,"
-        f" also against Apache RocketMQ {_JAVA}",
-        "`tests/integration/test_apache_rocketmq.py`",
+        f" also against Apache RocketMQ {_JAVA}; simple consumers (POP) against {VERSION_5}",
+        "`tests/integration/test_apache_rocketmq.py`, `test_simple_consumer.py`",
     ),
     (
         "requests, byte by byte",

@@ -97,6 +97,7 @@ class ApacheServer:
         heap: str = "256m",
         options: Sequence[str] = QUICK_START,
         flush: Literal["async", "sync"] = "async",
+        has_timer: bool = False,
     ) -> None:
         self._version = version
         self._directory = directory
@@ -105,6 +106,7 @@ class ApacheServer:
         self._heap = heap
         self._options = options
         self._flush = flush
+        self._has_timer = has_timer
         namesrv_port, broker_port, self._ha_port = _free_ports()
         self.namesrv_address = f"127.0.0.1:{namesrv_port}"
         self.broker_address = f"127.0.0.1:{broker_port}"
@@ -197,8 +199,8 @@ class ApacheServer:
             "flushDiskType": f"{self._flush.upper()}_FLUSH",
             "diskMaxUsedSpaceRatio": 95,
             "enablePropertyFilter": "true",
-            # Of no use here, and each costs disk or time at the start.
-            "timerWheelEnable": "false",
+            # Of little use here, and each costs disk or time at the start. POP needs the timer.
+            "timerWheelEnable": str(self._has_timer).lower(),
             "enableCompaction": "false",
         }
         files = []
