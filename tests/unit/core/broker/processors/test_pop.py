@@ -11,14 +11,14 @@ import pytest
 import trio
 
 from motelog.core.broker.tables.subscription_groups import SubscriptionGroup
-from motelog.core.message import StoredMessage
 from motelog.core.records.decode import decode_messages
 from motelog.core.remoting.codes import RequestCode, ResponseCode
 from motelog.core.remoting.frames import RemotingCommand
-from motelog.core.remoting.pop_fields import decode_begins, decode_receipt
-from tests.support.broker_stack import pop_ext as stack_pop_ext
-from tests.support.broker_stack import send_ext
+from motelog.core.remoting.pop_fields import decode_receipt
+from tests.support.broker_stack import pop_ext, send_ext
 from tests.support.broker_stage import BrokerStage, Client, broker_stage
+from tests.support.popping import Popped, ack_ext, receipt_of_change, with_receipts
+from tests.support.popping import pop_messages as pop
 from tests.support.stores import read_queue
 
 OK = ResponseCode.SUCCESS
@@ -42,53 +42,13 @@ def stage(tmp_path: Path) -> Iterator[BrokerStage]:
         yield broker
 
 
-def pop_ext(topic: str = "T", **fields: Any) -> dict[str, Any]:
-    return stack_pop_ext(topic, **fields)
-
-
 def send(stage: BrokerStage, *bodies: bytes, topic: str = "T", **fields: Any) -> None:
     for body in bodies:
         answer = stage.ask(RequestCode.SEND_MESSAGE_V2, send_ext(topic, **fields), body)
         assert answer.code == OK, answer.remark
 
 
-def pop(stage: BrokerStage, **fields: Any) -> list[tuple[StoredMessage, str]]:
-    """Return popped messages, each with its receipt."""
-    answer = stage.ask(POP, pop_ext(**fields))
-    if answer.code == NOTHING:
-        return []
-    assert answer.code == OK, answer.remark
-    return with_receipts(answer)
-
-
-def with_receipts(answer: RemotingCommand) -> list[tuple[StoredMessage, str]]:
-    """Return messages with the receipts that Java's client makes for them."""
-    ext = answer.ext
-    begins = decode_begins(ext["startOffsetInfo"])
-    times = f"{ext['popTime']} {ext['invisibleTime']} {ext['reviveQid']}"
-    found = []
-    for message in decode_messages(answer.body):
-        receipt = message.properties.get("POP_CK")
-        if receipt is None:
-            begin = begins["0", message.queue_id]
-            place = f"{message.queue_id} {message.queue_offset}"
-            receipt = f"{begin} {times} 0 broker-a {place}"
-        found.append((message, receipt))
-    return found
-
-
-def ack_ext(message: StoredMessage, receipt: str, **fields: Any) -> dict[str, Any]:
-    kind = decode_receipt(receipt).kind
-    return {
-        "consumerGroup": "G",
-        "topic": {"0": message.topic, "1": "%RETRY%G_T", "2": "%RETRY%G+T"}[kind],
-        "queueId": message.queue_id,
-        "offset": message.queue_offset,
-        "extraInfo": receipt,
-    } | fields
-
-
-def bodies(found: list[tuple[StoredMessage, str]]) -> list[bytes]:
+def bodies(found: list[Popped]) -> list[bytes]:
     return [message.body for message, _ in found]
 
 
@@ -137,8 +97,7 @@ def test_the_time_of_a_message_can_be_changed(stage: BrokerStage) -> None:
     assert pop(stage) == []
     # The receipt that it had is void: an acknowledgement by it does nothing.
     assert stage.code(ACK, ack_ext(message, receipt)) == OK
-    ext = answer.ext
-    new = f"0 {ext['popTime']} {ext['invisibleTime']} {ext['reviveQid']} 0 broker-a 0 0"
+    new = receipt_of_change(receipt, message, answer)
     assert stage.code(CHANGE, ack_ext(message, new, invisibleTime=0)) == OK
     pass_time(stage, 0)
     assert bodies(pop(stage)) == [b"1"]
@@ -179,9 +138,9 @@ def test_several_are_acknowledged_in_one_request(stage: BrokerStage) -> None:
 def test_a_pop_waits_and_one_message_wakes_one(stage: BrokerStage) -> None:
     clients = [Client(), Client()]
     for client in clients:
-        ext = {name: str(value) for name, value in pop_ext(pollTime=15_000).items()}
+        ext = {name: str(value) for name, value in pop_ext("T", pollTime=15_000).items()}
         stage.process(RemotingCommand(POP, ext=ext), client)
-    assert stage.ask(RequestCode.POLLING_INFO, pop_ext()).ext["pollingNum"] == "2"
+    assert stage.ask(RequestCode.POLLING_INFO, pop_ext("T")).ext["pollingNum"] == "2"
     send(stage, b"1")
     stage.processors.pop.wake_grown()
     stage.processors.end_turn()
@@ -196,7 +155,7 @@ def test_a_retry_wakes_a_pop_that_waits(stage: BrokerStage) -> None:
     send(stage, b"1")
     pop(stage, invisibleTime=1000)
     client = Client()
-    ext = {name: str(value) for name, value in pop_ext(pollTime=15_000).items()}
+    ext = {name: str(value) for name, value in pop_ext("T", pollTime=15_000).items()}
     stage.process(RemotingCommand(POP, ext=ext), client)
     pass_time(stage, 1000)
     assert bodies(with_receipts(client.answers[0])) == [b"1"]
@@ -204,7 +163,7 @@ def test_a_retry_wakes_a_pop_that_waits(stage: BrokerStage) -> None:
 
 def test_a_closed_connection_is_not_waited_for(stage: BrokerStage) -> None:
     client = Client()
-    ext = {name: str(value) for name, value in pop_ext(pollTime=15_000).items()}
+    ext = {name: str(value) for name, value in pop_ext("T", pollTime=15_000).items()}
     stage.process(RemotingCommand(POP, ext=ext), client)
     stage.processors.pop.connection_closed(client)  # type: ignore[arg-type]  # a stand-in
     assert not stage.processors.pop._keys
@@ -232,7 +191,7 @@ def test_in_order_a_queue_is_blocked_until_all_is_acknowledged(stage: BrokerStag
     assert pop(stage, order="true") == []
     pass_time(stage, 1000)
     # What was not acknowledged comes again, in its place.
-    answer = stage.ask(POP, pop_ext(order="true", maxMsgNums=2, attemptId="x"))
+    answer = stage.ask(POP, pop_ext("T", order="true", maxMsgNums=2, attemptId="x"))
     found = with_receipts(answer)
     assert bodies(found) == [b"2", b"3"]
     assert answer.ext["orderCountInfo"] == "0 qo0%1 1;0 0 0"
@@ -247,7 +206,7 @@ def test_in_order_the_last_acknowledgement_wakes(stage: BrokerStage) -> None:
     send(stage, b"1", b"2")
     (one,) = pop(stage, order="true", maxMsgNums=1)
     client = Client()
-    ext = pop_ext(order="true", maxMsgNums=1, pollTime=15_000)
+    ext = pop_ext("T", order="true", maxMsgNums=1, pollTime=15_000)
     stage.process(RemotingCommand(POP, ext={k: str(v) for k, v in ext.items()}), client)
     assert client.answers == []
     assert stage.code(ACK, ack_ext(*one)) == OK
@@ -266,23 +225,23 @@ def test_in_order_a_message_can_be_put_off(stage: BrokerStage) -> None:
 
 
 def test_a_notice_says_whether_there_is_anything(stage: BrokerStage) -> None:
-    assert stage.ask(NOTIFICATION, pop_ext()).ext["hasMsg"] == "false"
+    assert stage.ask(NOTIFICATION, pop_ext("T")).ext["hasMsg"] == "false"
     client = Client()
-    ext = {name: str(value) for name, value in pop_ext(pollTime=15_000).items()}
+    ext = {name: str(value) for name, value in pop_ext("T", pollTime=15_000).items()}
     stage.process(RemotingCommand(NOTIFICATION, ext=ext), client)
     assert client.answers == []
     send(stage, b"1")
     stage.processors.pop.wake_grown()
     assert client.answers[0].ext["hasMsg"] == "true"
     pop(stage)
-    assert stage.ask(NOTIFICATION, pop_ext()).ext["hasMsg"] == "false"
+    assert stage.ask(NOTIFICATION, pop_ext("T")).ext["hasMsg"] == "false"
 
 
 def test_a_peek_takes_nothing(stage: BrokerStage) -> None:
-    assert stage.code(PEEK, pop_ext()) == ResponseCode.PULL_NOT_FOUND
+    assert stage.code(PEEK, pop_ext("T")) == ResponseCode.PULL_NOT_FOUND
     send(stage, b"1")
     for _ in range(2):
-        answer = stage.ask(PEEK, pop_ext())
+        answer = stage.ask(PEEK, pop_ext("T"))
         assert [message.body for message in decode_messages(answer.body)] == [b"1"]
     assert bodies(pop(stage)) == [b"1"]
 
@@ -298,17 +257,17 @@ def test_a_new_group_on_a_young_queue_begins_at_its_first_message(
 @pytest.mark.parametrize(
     ("ext", "code"),
     [
-        (pop_ext(maxMsgNums=33), INVALID),
-        (pop_ext(maxMsgNums=0), NOTHING),
-        (pop_ext(queueId=1), INVALID),
-        (pop_ext(topic="none"), ResponseCode.TOPIC_NOT_EXIST),
-        (pop_ext(topic=REVIVE), ResponseCode.NO_PERMISSION),
-        (pop_ext(group="bad name"), ResponseCode.SYSTEM_ERROR),
-        (pop_ext(invisibleTime=-1), INVALID),
-        (pop_ext(invisibleTime=3 * 86_400_000 + 1), INVALID),
-        (pop_ext(invisibleTime="x"), ResponseCode.SYSTEM_ERROR),
-        (pop_ext(attemptId="x" * 256), INVALID),
-        (pop_ext(exp="x" * 65_537), ResponseCode.SUBSCRIPTION_PARSE_FAILED),
+        (pop_ext("T", maxMsgNums=33), INVALID),
+        (pop_ext("T", maxMsgNums=0), NOTHING),
+        (pop_ext("T", queueId=1), INVALID),
+        (pop_ext("none"), ResponseCode.TOPIC_NOT_EXIST),
+        (pop_ext(REVIVE), ResponseCode.NO_PERMISSION),
+        (pop_ext("T", group="bad name"), ResponseCode.SYSTEM_ERROR),
+        (pop_ext("T", invisibleTime=-1), INVALID),
+        (pop_ext("T", invisibleTime=3 * 86_400_000 + 1), INVALID),
+        (pop_ext("T", invisibleTime="x"), ResponseCode.SYSTEM_ERROR),
+        (pop_ext("T", attemptId="x" * 256), INVALID),
+        (pop_ext("T", exp="x" * 65_537), ResponseCode.SUBSCRIPTION_PARSE_FAILED),
         (pop_ext("A", group="g" * 248), INVALID),
         ({}, ResponseCode.SYSTEM_ERROR),
     ],
@@ -378,7 +337,7 @@ def test_a_group_gets_no_more_of_a_queue_than_it_may_have_in_work(tmp_path: Path
         first = pop(stage, maxMsgNums=2)
         assert len(first) == 2
         client = Client()
-        ext = {name: str(value) for name, value in pop_ext(pollTime=15_000).items()}
+        ext = {name: str(value) for name, value in pop_ext("T", pollTime=15_000).items()}
         stage.process(RemotingCommand(POP, ext=ext), client)
         assert client.answers == []
         # An acknowledgement makes room, and wakes who waits.
@@ -386,7 +345,7 @@ def test_a_group_gets_no_more_of_a_queue_than_it_may_have_in_work(tmp_path: Path
         stage.processors.pop.wake_grown()
         stage.processors.end_turn()
         assert bodies(with_receipts(client.answers[0])) == [b"3", b"4"]
-        assert stage.code(POP, pop_ext()) == ResponseCode.SYSTEM_BUSY
+        assert stage.code(POP, pop_ext("T")) == ResponseCode.SYSTEM_BUSY
 
 
 def test_after_a_restart_what_was_in_work_still_is(tmp_path: Path) -> None:
