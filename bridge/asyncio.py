@@ -35,6 +35,7 @@ from motelog.bridge.pull import HOLD_S, PullConsumer
 from motelog.bridge.push.consumer import PushConsumer, PushOptions
 from motelog.bridge.query import QUERY_COUNT, TIME_MAX
 from motelog.bridge.selector import TAGS_ALL
+from motelog.bridge.simple import INVISIBLE_S, WAIT_S, PoppedMessage, SimpleConsumer
 from motelog.bridge.transactions import (
     CHECK_TASKS,
     HalfMessage,
@@ -511,3 +512,52 @@ def _on_this_loop(handle: Callable[[T], Coroutine[Any, Any, object]]) -> Callabl
         return asyncio.run_coroutine_threadsafe(handle(argument), loop).result()
 
     return call
+
+
+class AsyncioSimpleConsumer(_OnAsyncio[SimpleConsumer]):
+    """``bridge.simple.SimpleConsumer`` for asyncio; use it in ``async with``.
+
+    Messages of a cancelled ``receive`` come again when their time is over.
+    """
+
+    def __init__(
+        self,
+        *,
+        namesrv: NameServers = "127.0.0.1:9876",
+        group: str = "motelog",
+        in_order: bool = False,
+    ) -> None:
+        consumer = SimpleConsumer(namesrv=namesrv, group=group, in_order=in_order)
+        super().__init__(consumer, f"motelog-consumer-{group}")
+
+    async def subscribe(self, topic: str, *, tags: str = TAGS_ALL, sql: str | None = None) -> None:
+        """As SimpleConsumer.subscribe."""
+        await self._call(self._service.subscribe, topic, tags=tags, sql=sql)
+
+    async def unsubscribe(self, topic: str) -> None:
+        """As SimpleConsumer.unsubscribe."""
+
+        async def unsubscribe() -> None:
+            self._service.unsubscribe(topic)
+
+        await self._call(unsubscribe)
+
+    async def receive(
+        self, max_messages: int = 16, *, invisible_s: float = INVISIBLE_S, wait_s: float = WAIT_S
+    ) -> list[PoppedMessage]:
+        """As SimpleConsumer.receive."""
+        return await self._call(
+            self._service.receive, max_messages, invisible_s=invisible_s, wait_s=wait_s
+        )
+
+    async def ack(self, message: PoppedMessage) -> None:
+        """As SimpleConsumer.ack."""
+        await self._call(self._service.ack, message)
+
+    async def ack_many(self, messages: Iterable[PoppedMessage]) -> None:
+        """As SimpleConsumer.ack_many."""
+        await self._call(self._service.ack_many, messages)
+
+    async def change_invisible(self, message: PoppedMessage, invisible_s: float) -> PoppedMessage:
+        """As SimpleConsumer.change_invisible."""
+        return await self._call(self._service.change_invisible, message, invisible_s)

@@ -33,6 +33,7 @@ from motelog.bridge.push.consumer import PushConsumer, PushOptions
 from motelog.bridge.query import QUERY_COUNT, TIME_MAX
 from motelog.bridge.queue_puller import QueuePuller
 from motelog.bridge.selector import TAGS_ALL, select
+from motelog.bridge.simple import INVISIBLE_S, WAIT_S, PoppedMessage, SimpleConsumer
 from motelog.bridge.transactions import (
     CHECK_TASKS,
     HalfMessage,
@@ -467,3 +468,45 @@ class SyncPushConsumer(_Blocking[PushConsumer]):
     def resume(self) -> None:
         """As PushConsumer.resume."""
         self._call_sync(self._service.resume)
+
+
+class SyncSimpleConsumer(_Blocking[SimpleConsumer]):
+    """``bridge.simple.SimpleConsumer``, blocking. Close it, or use it in ``with``."""
+
+    def __init__(
+        self,
+        *,
+        namesrv: NameServers = "127.0.0.1:9876",
+        group: str = "motelog",
+        in_order: bool = False,
+    ) -> None:
+        consumer = SimpleConsumer(namesrv=namesrv, group=group, in_order=in_order)
+        super().__init__(consumer, f"motelog-consumer-{group}")
+
+    def subscribe(self, topic: str, *, tags: str = TAGS_ALL, sql: str | None = None) -> None:
+        """As SimpleConsumer.subscribe."""
+        self._call(self._service.subscribe, topic, tags=tags, sql=sql)
+
+    def unsubscribe(self, topic: str) -> None:
+        """As SimpleConsumer.unsubscribe."""
+        self._call_sync(self._service.unsubscribe, topic)
+
+    def receive(
+        self, max_messages: int = 16, *, invisible_s: float = INVISIBLE_S, wait_s: float = WAIT_S
+    ) -> list[PoppedMessage]:
+        """As SimpleConsumer.receive."""
+        return self._call(
+            self._service.receive, max_messages, invisible_s=invisible_s, wait_s=wait_s
+        )
+
+    def ack(self, message: PoppedMessage) -> None:
+        """As SimpleConsumer.ack."""
+        self._call(self._service.ack, message)
+
+    def ack_many(self, messages: Iterable[PoppedMessage]) -> None:
+        """As SimpleConsumer.ack_many."""
+        self._call(self._service.ack_many, messages)
+
+    def change_invisible(self, message: PoppedMessage, invisible_s: float) -> PoppedMessage:
+        """As SimpleConsumer.change_invisible."""
+        return self._call(self._service.change_invisible, message, invisible_s)

@@ -27,6 +27,8 @@ TRANS_CHECK_MAX_TOPIC: Final = "TRANS_CHECK_MAX_TIME_TOPIC"
 OFFSET_MOVED_TOPIC: Final = "OFFSET_MOVED_EVENT"
 # The consumer group under whose name a broker keeps how far it has got with half messages.
 TRANS_GROUP: Final = "CID_RMQ_SYS_TRANS"
+# What POP has given out and what was acknowledged; the name of the cluster follows.
+REVIVE_PREFIX: Final = "rmq_sys_REVIVE_LOG_"
 # The state of MQTT gateways: sessions, and the retained message of each topic name.
 MQTT_SESSION_TOPIC: Final = "MQTT_SESSION"
 MQTT_RETAINED_TOPIC: Final = "MQTT_RETAINED"
@@ -54,6 +56,8 @@ TOPICS_CLOSED_TO_SENDERS: Final = GATEWAY_TOPICS | frozenset(
 SYSTEM_TOPICS: Final = TOPICS_CLOSED_TO_SENDERS | {DEFAULT_TOPIC, "BenchmarkTest"}
 
 _NAME: Final = re.compile(r"[%|a-zA-Z0-9_-]+")
+# RocketMQ may join group and topic with a plus sign in the name of POP's retries.
+_RETRY_NAME: Final = re.compile(r"%RETRY%[%|a-zA-Z0-9_-]*\+?[%|a-zA-Z0-9_-]+")
 
 
 def topic_name_fault(name: str) -> str | None:
@@ -63,7 +67,7 @@ def topic_name_fault(name: str) -> str | None:
     bytes_max = GROUP_TOPIC_BYTES_MAX if is_group_topic(name) else TOPIC_BYTES_MAX
     if len(name) > bytes_max:
         return f"the topic name has {len(name)} characters, at most {bytes_max} are allowed"
-    if not _NAME.fullmatch(name):
+    if not _NAME.fullmatch(name) and not _RETRY_NAME.fullmatch(name):
         return f"the topic name {shown(name)} holds characters other than %|a-zA-Z0-9_-"
     return None
 

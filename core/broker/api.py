@@ -29,6 +29,7 @@ from motelog.core.store.store_reader import ReadResult, ReadStatus
 from motelog.core.topic_names import (
     GATEWAY_TOPICS,
     MQTT_SESSION_TOPIC,
+    REVIVE_PREFIX,
     TIMER_TOPIC,
     is_group_topic,
 )
@@ -47,11 +48,17 @@ __all__ = [
 logger = logging.getLogger(__name__)
 
 _SESSIONS = MQTT_SESSION_TOPIC.encode()
+_REVIVE = REVIVE_PREFIX.encode()
 
 
 def is_state_of_session(message: AppendMessage) -> bool:
     """Whether it is a gateway's record of sessions, which is taken by a full disk too."""
     return message[0].topic == _SESSIONS
+
+
+def _is_state(message: AppendMessage) -> bool:
+    """Whether it is a record without which nothing can be read, so that a full disk takes it."""
+    return is_state_of_session(message) or message[0].topic.startswith(_REVIVE)
 
 
 class BrokerApi:
@@ -100,12 +107,13 @@ class BrokerApi:
         *,
         store_timestamp_ms: int | None = None,
     ) -> int:
-        """Append without waiting; sessions too while the disk is over its limit.
+        """Append without waiting; sessions and checkpoints while the disk is over its limit, too.
 
-        Without them no gateway could start, nor a client come back and read on. They are small, and
-        the limit leaves room. A batch that has anything else too is refused as a whole.
+        Without them no gateway could start, nor a client come back and read on, nor a consumer pop
+        what is there. They are small, and the limit leaves room. A batch that has anything else too
+        is refused as a whole.
         """
-        is_state = self._store.full_reason is not None and all(map(is_state_of_session, messages))
+        is_state = self._store.full_reason is not None and all(map(_is_state, messages))
         return self._store.append(
             messages,
             placed,

@@ -19,8 +19,13 @@ from motelog.core.broker.admin.state import StateAdmin
 from motelog.core.broker.api import BrokerApi
 from motelog.core.broker.config import BrokerConfig
 from motelog.core.broker.delay.schedule import ScheduleService
+from motelog.core.broker.pop.service import PopService
+from motelog.core.broker.pop.state import PopState
+from motelog.core.broker.processors.assignment import AssignmentProcessor
 from motelog.core.broker.processors.consumer import ConsumerProcessor
 from motelog.core.broker.processors.end_transaction import EndTransactionProcessor
+from motelog.core.broker.processors.pop import PopProcessor
+from motelog.core.broker.processors.pop_ack import PopAckProcessor
 from motelog.core.broker.processors.pull import PullProcessor
 from motelog.core.broker.processors.reply import ReplyProcessor
 from motelog.core.broker.processors.send import SendProcessor
@@ -34,6 +39,7 @@ from motelog.core.broker.tables.saved import SavedTables, state_file
 from motelog.core.broker.tables.tables import Tables
 from motelog.core.broker.transactions.check_back import CheckBack, CheckRules
 from motelog.core.broker.transactions.ledger import Ledger
+from motelog.core.broker.waiting.cluster_queues import ClusterQueues
 from motelog.core.broker.waiting.filter_gate import FilterGate
 from motelog.core.broker.waiting.settings_gate import SettingsGate
 from motelog.core.clock import Clock
@@ -55,12 +61,14 @@ _CHANGING: Final = (
     RequestCode.DELETE_TOPIC_IN_BROKER,
     RequestCode.UPDATE_BROKER_CONFIG,
     RequestCode.DELETE_SUBSCRIPTIONGROUP,
+    RequestCode.SET_MESSAGE_REQUEST_MODE,
 )
 # Requests that may need the parser of SQL92 filters.
 _FILTERING: Final = (
     RequestCode.PULL_MESSAGE,
     RequestCode.LITE_PULL_MESSAGE,
     RequestCode.CHECK_CLIENT_CONFIG,
+    RequestCode.POP_MESSAGE,
 )
 
 
@@ -73,17 +81,32 @@ class Processors:
     reply: ReplyProcessor
     transactions: EndTransactionProcessor
     pull: PullProcessor
+    pop: PopProcessor
+    pop_ack: PopAckProcessor
+    assignment: AssignmentProcessor
     consumer: ConsumerProcessor
     admin: Admin
     runtime: RuntimeInfo
+    pop_service: PopService
 
     @classmethod
     def of(
-        cls, shared: Shared, schedule: ScheduleService, ledger: Ledger, *, port: int
+        cls,
+        shared: Shared,
+        schedule: ScheduleService,
+        ledger: Ledger,
+        pop_state: PopState,
+        queues: ClusterQueues,
+        *,
+        port: int,
     ) -> Processors:
         """Make them for a broker that listens on ``port``."""
         send = SendProcessor(shared)
         reply = ReplyProcessor(shared)
+        pop_service = PopService(
+            shared.config, shared.clock, shared.store, shared.api, shared.tables, pop_state
+        )
+        pop = PopProcessor(shared, pop_service)
         runtime = RuntimeInfo(
             shared.store,
             clock=shared.clock,
@@ -98,6 +121,9 @@ class Processors:
             reply,
             EndTransactionProcessor(shared, ledger),
             PullProcessor(shared),
+            pop,
+            PopAckProcessor(shared, pop_service, pop),
+            AssignmentProcessor(shared, queues),
             ConsumerProcessor(shared),
             Admin(
                 shared,
@@ -110,6 +136,7 @@ class Processors:
                 ),
             ),
             runtime,
+            pop_service,
         )
 
     def by_code(self) -> dict[int, Processor]:
@@ -120,6 +147,9 @@ class Processors:
             | self.reply.processors()
             | self.transactions.processors()
             | self.pull.processors()
+            | self.pop.processors()
+            | self.pop_ack.processors()
+            | self.assignment.processors()
             | self.consumer.processors()
             | self.admin.processors()
         )
@@ -128,6 +158,7 @@ class Processors:
         """Append what the turn's requests have gathered, and answer them."""
         self.send.end_turn()
         self.transactions.end_turn()
+        self.pop_service.log.flush()
 
     def after_turns(self) -> None:
         """Have the disk asked for what the answers of all turns at hand wait for."""
@@ -137,6 +168,7 @@ class Processors:
     def connection_closed(self, connection: Connection) -> None:
         """Forget the requests held for a connection, and the clients that used it."""
         self.pull.connection_closed(connection)
+        self.pop.connection_closed(connection)
         self.consumer.connection_closed(connection)
 
 
@@ -151,6 +183,7 @@ class BrokerParts:
     stats: BrokerStats
     processors: Processors
     registrars: list[Registrar]
+    queues: ClusterQueues
     settings_gate: SettingsGate
     filter_gate: FilterGate
     server: RemotingServer
@@ -159,12 +192,15 @@ class BrokerParts:
         """Return the counters since the start and, named ``*_now``, the gauges."""
         store, cold_reads, send = self.store, self.api.cold_reads, self.processors.send
         transactions = self.processors.transactions
+        pop = self.processors.pop_service
         return store.sample() | {
             "connections_now": self.server.connections_count,
             "messages_received": send.messages_count,
             "messages_refused": send.answers.refused_count,
             "messages_too_late_on_disk": send.answers.timed_out_count,
-            "dead_letters": send.dead_letters_count,
+            "dead_letters": send.dead_letters_count + pop.dead_letters_count,
+            "messages_revived": pop.revived_count,
+            "messages_in_work_now": pop.checkpoints.open_count,
             "messages_pulled": self.stats.messages_out,
             "held_pulls_woken": self.processors.pull.woken_count,
             "cold_reads": cold_reads.loaded_count,
@@ -198,6 +234,7 @@ def assemble(
     clock: Clock,
     store: MessageStore,
     schedule: ScheduleService,
+    pop_state: PopState,
     tables: Tables,
     saved: SavedTables,
     *,
@@ -208,10 +245,17 @@ def assemble(
     shared = make_shared(config, clock, store, tables, store_host=encode_host(*address))
     api, stats = shared.api, shared.stats
     ledger = Ledger()
-    processors = Processors.of(shared, schedule, ledger, port=port)
     check_back = make_check_back(shared, ledger)
     registrars = _make_registrars(config, tables, address)
-    settings_gate = SettingsGate(tables.topics, tables.groups, registrars, save=saved.save_settings)
+    queues = ClusterQueues(tables.topics, registrars, clock, name=config.name)
+    processors = Processors.of(shared, schedule, ledger, pop_state, queues, port=port)
+    settings_gate = SettingsGate(
+        tables.topics,
+        tables.groups,
+        tables.request_modes,
+        registrars,
+        save=saved.save_settings,
+    )
     filter_gate = FilterGate(shared.filters)
     server = RemotingServer(
         _guarded(processors.by_code(), settings_gate, filter_gate),
@@ -224,6 +268,7 @@ def assemble(
         on_closed=processors.connection_closed,
     )
     api.on_growth(processors.pull.queues_grew)
+    api.on_growth(processors.pop.queues_grew)
     api.on_growth(stats.queues_grew)
     return BrokerParts(
         store,
@@ -233,6 +278,7 @@ def assemble(
         stats,
         processors,
         registrars,
+        queues,
         settings_gate,
         filter_gate,
         server,

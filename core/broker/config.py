@@ -155,6 +155,17 @@ class BrokerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     """Send readers whose messages are likely not in memory any more to the broker that their group
     names (``whichBrokerWhenConsumeSlowly``), and others to its ``brokerId``; as in RocketMQ."""
 
+    pop_retry_topic_v2: bool = False
+    """Join group and topic by ``+`` instead of ``_`` in the names of the topics for messages that
+    POP delivers again (RocketMQ's enableRetryTopicV2). Messages in the others are delivered too."""
+
+    pop_in_work_per_queue_max: PositiveInt = 10_000
+    """Messages of one queue that a group may have popped and not acknowledged; then it gets none of
+    this queue until some are acknowledged or their time is over."""
+
+    pop_in_work_max: PositiveInt = 1_000_000
+    """Messages popped and not acknowledged in all; further pops get SYSTEM_BUSY."""
+
     connections_max: PositiveInt = 20_000
     """Open connections; above it accepting pauses."""
 

@@ -64,6 +64,7 @@ class Registrar:
         self._interval_s = interval_s
         self._timeout_s = timeout_s
         self._wanted = trio.Event()
+        self._client: RemotingClient | None = None
         self._is_registered = False
         self._was_told_unreachable = False
         self._registered_version = -1
@@ -80,6 +81,12 @@ class Registrar:
         """Return when the name server knows this state of the topic table, or is away."""
         while self._is_registered and self._registered_version < version:
             await self._round_over.wait()
+
+    async def ask(self, request: RemotingCommand) -> RemotingCommand:
+        """Return the name server's answer; RemotingError if it is away or takes too long."""
+        if self._client is None:
+            raise RemotingError(f"the name server {self._namesrv} is not connected")
+        return await self._client.request(request, timeout_s=self._timeout_s)
 
     async def run(self) -> None:
         """Register until cancelled."""
@@ -98,6 +105,7 @@ class Registrar:
         scope = trio.CancelScope(shield=True)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._run_client, client, scope)
+            self._client = client
             try:
                 while True:
                     await self._register(client)
@@ -105,6 +113,7 @@ class Registrar:
             except RemotingError as exc:
                 self._lose(exc)
             finally:
+                self._client = None
                 if self._is_registered:
                     with trio.move_on_after(_GOODBYE_S, shield=True):
                         await self._unregister(client)

@@ -22,6 +22,7 @@ from motelog.core.broker.api import BrokerApi
 from motelog.core.broker.assembly import BrokerParts, assemble, make_schedule
 from motelog.core.broker.config import VIP_PORT_DISTANCE, BrokerConfig
 from motelog.core.broker.delay.schedule import ScheduleService
+from motelog.core.broker.pop.state import PopState
 from motelog.core.broker.shown.metrics import lag_by_group, topics_by_name
 from motelog.core.broker.tables.saved import SavedTables
 from motelog.core.broker.tables.tables import Tables
@@ -86,12 +87,14 @@ class Broker:
     def sample(self) -> dict[str, float]:
         """Return the counters since the start and, named ``*_now``, the gauges."""
         held_pulls = 0 if self._parts is None else len(self._parts.processors.pull.held)
+        held_pops = 0 if self._parts is None else len(self._parts.processors.pop.held)
         counters: dict[str, float] = {
             "topics_now": len(self.tables.topics),
             "groups_now": len(self.tables.groups),
             "consumers_now": self.tables.consumers.members_count,
             "producers_now": self.tables.producers.members_count,
             "held_pulls_now": held_pulls,
+            "held_pops_now": held_pops,
         }
         return counters if self._parts is None else counters | self._parts.sample()
 
@@ -120,7 +123,8 @@ class Broker:
                 self._config.store, store_host=encode_host(*self._advertised()), clock=self._clock
             )
             schedule = make_schedule(self._config, store)
-            await trio.to_thread.run_sync(self._open, store, schedule)
+            pop_state = PopState(self._config, store, self.tables)
+            await trio.to_thread.run_sync(self._open, store, schedule, pop_state)
         except BaseException:
             for listener in listeners:
                 listener.close()
@@ -130,7 +134,7 @@ class Broker:
             store_scope = trio.CancelScope(shield=True)
             await nursery.start(_run_in_scope, store.run, store_scope)
             try:
-                await self._serve(store, schedule, listeners, task_status)
+                await self._serve(store, schedule, pop_state, listeners, task_status)
             finally:
                 with trio.CancelScope(shield=True):
                     await self._saved.save()
@@ -140,6 +144,7 @@ class Broker:
         self,
         store: MessageStore,
         schedule: ScheduleService,
+        pop_state: PopState,
         listeners: list[socket.socket],
         task_status: trio.TaskStatus[None],
     ) -> None:
@@ -148,6 +153,7 @@ class Broker:
             self._clock,
             store,
             schedule,
+            pop_state,
             self.tables,
             self._saved,
             address=self._advertised(),
@@ -160,14 +166,17 @@ class Broker:
         async with trio.open_nursery() as nursery:
             await nursery.start(server.run)
             await nursery.start(processors.pull.run, server)
+            await nursery.start(processors.pop.run, server)
             await nursery.start(parts.api.cold_reads.run, server.flush)
             await nursery.start(parts.api.line.run, server.send_queued)
             await nursery.start(processors.send.answers.run, server)
             await nursery.start(processors.transactions.run, server)
             await nursery.start(schedule.run)
             await nursery.start(parts.check_back.run, server.send_queued)
+            await nursery.start(processors.pop_service.run, server.flush)
             nursery.start_soon(parts.settings_gate.run, server)
             nursery.start_soon(parts.filter_gate.run, server)
+            nursery.start_soon(parts.queues.run, server.send_queued)
             nursery.start_soon(self._saved.run)
             nursery.start_soon(self._expire_regularly, parts)
             nursery.start_soon(self._tick_regularly, parts)
@@ -203,7 +212,7 @@ class Broker:
     def _advertised(self) -> tuple[str, int]:
         return parse_address(self._config.advertise) if self._config.advertise else self.address
 
-    def _open(self, store: MessageStore, schedule: ScheduleService) -> None:
+    def _open(self, store: MessageStore, schedule: ScheduleService, pop_state: PopState) -> None:
         """Open the store and load the tables that are saved beside it; blocks."""
         store.open(self._note_progress)
         try:
@@ -222,6 +231,7 @@ class Broker:
                     " go on at the ends of their queues offsets_lowered=%d",
                     lowered,
                 )
+            pop_state.load()
         except BaseException:
             store.close()
             raise

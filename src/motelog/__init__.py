@@ -15,6 +15,7 @@ if TYPE_CHECKING:
         AsyncioProducer,
         AsyncioPullConsumer,
         AsyncioPushConsumer,
+        AsyncioSimpleConsumer,
         AsyncioTransactionProducer,
     )
     from motelog.bridge.errors import (
@@ -28,10 +29,12 @@ if TYPE_CHECKING:
     from motelog.bridge.pull import PullConsumer, PullResult
     from motelog.bridge.push.consumer import PushConsumer
     from motelog.bridge.push.offsets import FileOffsets, OffsetStore
+    from motelog.bridge.simple import PoppedMessage, SimpleConsumer
     from motelog.bridge.sync import (
         SyncProducer,
         SyncPullConsumer,
         SyncPushConsumer,
+        SyncSimpleConsumer,
         SyncTransactionProducer,
     )
     from motelog.bridge.transactions import (
@@ -54,6 +57,7 @@ __all__ = [
     "AsyncioProducer",
     "AsyncioPullConsumer",
     "AsyncioPushConsumer",
+    "AsyncioSimpleConsumer",
     "AsyncioTransactionProducer",
     "BrokerError",
     "ClientError",
@@ -65,6 +69,7 @@ __all__ = [
     "MessageRefusedError",
     "MotelogError",
     "OffsetStore",
+    "PoppedMessage",
     "Producer",
     "PullConsumer",
     "PullResult",
@@ -74,11 +79,13 @@ __all__ = [
     "RouteError",
     "SendFailedError",
     "SendResult",
+    "SimpleConsumer",
     "StoreError",
     "StoredMessage",
     "SyncProducer",
     "SyncPullConsumer",
     "SyncPushConsumer",
+    "SyncSimpleConsumer",
     "SyncTransactionProducer",
     "TransactionProducer",
     "TransactionResult",
@@ -91,6 +98,7 @@ _FOUND_IN = {
     "AsyncioProducer": ("motelog.bridge.asyncio", "AsyncioProducer"),
     "AsyncioPullConsumer": ("motelog.bridge.asyncio", "AsyncioPullConsumer"),
     "AsyncioPushConsumer": ("motelog.bridge.asyncio", "AsyncioPushConsumer"),
+    "AsyncioSimpleConsumer": ("motelog.bridge.asyncio", "AsyncioSimpleConsumer"),
     "AsyncioTransactionProducer": ("motelog.bridge.asyncio", "AsyncioTransactionProducer"),
     "BrokerError": ("motelog.core.errors", "BrokerError"),
     "ClientError": ("motelog.bridge.errors", "ClientError"),
@@ -102,6 +110,7 @@ _FOUND_IN = {
     "MessageRefusedError": ("motelog.bridge.errors", "MessageRefusedError"),
     "MotelogError": ("motelog.core.errors", "MotelogError"),
     "OffsetStore": ("motelog.bridge.push.offsets", "OffsetStore"),
+    "PoppedMessage": ("motelog.bridge.simple", "PoppedMessage"),
     "Producer": ("motelog.bridge.producer", "Producer"),
     "PullConsumer": ("motelog.bridge.pull", "PullConsumer"),
     "PullResult": ("motelog.bridge.pull", "PullResult"),
@@ -111,11 +120,13 @@ _FOUND_IN = {
     "RouteError": ("motelog.bridge.errors", "RouteError"),
     "SendFailedError": ("motelog.bridge.errors", "SendFailedError"),
     "SendResult": ("motelog.bridge.producer", "SendResult"),
+    "SimpleConsumer": ("motelog.bridge.simple", "SimpleConsumer"),
     "StoreError": ("motelog.core.errors", "StoreError"),
     "StoredMessage": ("motelog.core.message", "StoredMessage"),
     "SyncProducer": ("motelog.bridge.sync", "SyncProducer"),
     "SyncPullConsumer": ("motelog.bridge.sync", "SyncPullConsumer"),
     "SyncPushConsumer": ("motelog.bridge.sync", "SyncPushConsumer"),
+    "SyncSimpleConsumer": ("motelog.bridge.sync", "SyncSimpleConsumer"),
     "SyncTransactionProducer": ("motelog.bridge.sync", "SyncTransactionProducer"),
     "TransactionProducer": ("motelog.bridge.transactions", "TransactionProducer"),
     "TransactionResult": ("motelog.bridge.transactions", "TransactionResult"),

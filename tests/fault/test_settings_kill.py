@@ -33,8 +33,10 @@ async def put_group(peer: Peer, name: str, retry_max_times: int) -> int:
 
 
 async def retry_max_times(peer: Peer, name: str) -> int | None:
-    answer = await peer.ask(RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, {"group": name})
-    return loads(answer.body)["retryMaxTimes"] if answer.code == ResponseCode.SUCCESS else None
+    # Asked for alone, a group that is not there would be created.
+    answer = await peer.ask(RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG)
+    group = loads(answer.body)["subscriptionGroupTable"].get(name)
+    return None if group is None else group["retryMaxTimes"]
 
 
 async def test_what_was_acknowledged_is_there_after_a_kill(tmp_path: Path) -> None:

@@ -339,12 +339,81 @@ KV: Final[dict[str, Field]] = {
 }
 
 # What each request is made of; codes that are not here are sent with no fields.
+INVISIBLE: Final = mostly(0, 1, 60_000)
+POP: Final = GROUP_QUEUE | {
+    "maxMsgNums": mostly(1, 32, other=(0, 33, -1, 1 << 31)),
+    "invisibleTime": INVISIBLE,
+    "pollTime": mostly(0, 0, 100, 15_000),
+    "bornTime": now,
+    "initMode": one_of(0, 1, 2),
+    "expType": one_of("TAG", "SQL92", "odd", ""),
+    "exp": one_of("*", "A || B", "k > 1", "((("),
+    "order": flag,
+    "attemptId": one_of("a", "b", "x" * 300),
+}
+
+
+def receipt(chance: Chance) -> str:
+    """Name a pop that may have been, or something like it."""
+    parts = [chance.choice((0, 1, *NUMBERS)) for _ in range(4)]
+    parts[3] = chance.choice((0, 7, 8, 999, *NUMBERS))
+    return " ".join(map(str, [*parts, chance.choice("0129x"), "broker-a", 0, 0]))
+
+
+MESSAGE_IN_WORK: Final = GROUP_QUEUE | {
+    "offset": offset,
+    "extraInfo": lambda chance: chance.choice((receipt(chance), "", "0 " * 300, "x")),
+    "invisibleTime": INVISIBLE,
+}
+
+
+def batch_ack(chance: Chance) -> dict[str, Any]:
+    return {
+        "brokerName": "broker-a",
+        "acks": [
+            {
+                "c": chance.choice(GROUPS),
+                "t": chance.choice(TOPICS),
+                "r": chance.choice("012x"),
+                "so": chance.choice(NUMBERS),
+                "q": 0,
+                "rq": chance.choice((0, 999, *NUMBERS)),
+                "pt": chance.choice(NUMBERS),
+                "it": 1,
+                "b": chance.choice(("", "AQ==", "/" * 4000, "!")),
+            }
+            for _ in range(chance.randint(0, 4))
+        ],
+    }
+
+
+def assignment(chance: Chance) -> dict[str, Any]:
+    return {
+        "topic": chance.choice(TOPICS),
+        "consumerGroup": chance.choice(GROUPS),
+        "clientId": "c1",
+        "strategyName": chance.choice(("AVG", "AVG_BY_CIRCLE", "odd")),
+        "messageModel": chance.choice(("CLUSTERING", "BROADCASTING", "odd")),
+        "mode": chance.choice(("POP", "PULL", "odd")),
+        "popShareQueueNum": chance.choice((0, 1, -1, *NUMBERS)),
+    }
+
+
 BROKER_REQUESTS: Final[dict[int, tuple[dict[str, Field], Body]]] = {
     RequestCode.SEND_MESSAGE: (SEND, payload),
     RequestCode.SEND_MESSAGE_V2: (LETTERS, payload),
     RequestCode.SEND_BATCH_MESSAGE: (LETTERS, batch),
     RequestCode.PULL_MESSAGE: (PULL, nothing),
     RequestCode.LITE_PULL_MESSAGE: (PULL, nothing),
+    RequestCode.POP_MESSAGE: (POP, nothing),
+    RequestCode.PEEK_MESSAGE: (POP, nothing),
+    RequestCode.NOTIFICATION: (POP, nothing),
+    RequestCode.POLLING_INFO: (POP, nothing),
+    RequestCode.ACK_MESSAGE: (MESSAGE_IN_WORK, nothing),
+    RequestCode.CHANGE_MESSAGE_INVISIBLETIME: (MESSAGE_IN_WORK, nothing),
+    RequestCode.BATCH_ACK_MESSAGE: ({}, json_of(batch_ack)),
+    RequestCode.QUERY_ASSIGNMENT: ({}, json_of(assignment)),
+    RequestCode.SET_MESSAGE_REQUEST_MODE: ({}, json_of(assignment)),
     RequestCode.QUERY_MESSAGE: (
         {
             "topic": topic,

@@ -19,6 +19,8 @@ from tests.support.broker_stack import (
     Stack,
     connected,
     eventually,
+    json_body,
+    pop_ext,
     pull_ext,
     routed,
     send_ext,
@@ -112,6 +114,35 @@ async def test_java_push_consumer_gets_its_tags_once_and_commits(
                 offsets = [int(o) for q, o, *_ in received if int(q) == queue_id]
                 assert mode == "consume" or offsets == sorted(offsets)
         assert stack.broker.tables.consumers.get("G") is None
+
+
+@pytest.mark.parametrize("mode", ["PULL", "POP"])
+async def test_java_push_consumer_lets_the_broker_choose_its_queues(
+    tmp_path: Path, mode: str
+) -> None:
+    async with started_stack(tmp_path) as stack, connected(stack.broker_address) as peer:
+        for i in range(40):
+            ext = send_ext(
+                "Assigned", queue_id=i % 4, properties=f"TAGS\x01TagA\x02KEYS\x01k{i}\x02"
+            )
+            answer = await peer.ask(RequestCode.SEND_MESSAGE_V2, ext, b"message %d" % i)
+            assert answer.code == ResponseCode.SUCCESS
+        chosen = {"topic": "Assigned", "consumerGroup": "G", "mode": mode, "popShareQueueNum": 0}
+        answer = await peer.ask(RequestCode.SET_MESSAGE_REQUEST_MODE, body=json_body(chosen))
+        assert answer.code == ResponseCode.SUCCESS, answer.remark
+        if mode == "POP":
+            # Somebody takes some messages and is gone: the consumer gets them as retries.
+            ext = pop_ext("Assigned", maxMsgNums=5, invisibleTime=3_000)
+            answer = await peer.ask(RequestCode.POP_MESSAGE, ext)
+            assert len(decode_messages(answer.body)) == 5
+        received = await run_client(VERSION_5, "assigned", stack, "Assigned", "G", "40", "*")
+        assert sorted(body for *_, body in received) == sorted(f"message {i}" for i in range(40))
+        offsets = stack.broker.tables.offsets
+        if mode == "PULL":
+            assert {offsets.query("G", "Assigned", i) for i in range(4)} == {10}
+        else:
+            assert stack.broker.sample()["messages_in_work_now"] == 0
+            assert stack.broker.sample()["messages_revived"] == 5
 
 
 @pytest.mark.parametrize("version", VERSIONS)

@@ -12,8 +12,10 @@ from typing import Final
 
 from motelog.core.broker.assembly import Processors, make_schedule, make_shared
 from motelog.core.broker.config import BrokerConfig
+from motelog.core.broker.pop.state import PopState
 from motelog.core.broker.tables.tables import Tables
 from motelog.core.broker.transactions.ledger import Ledger
+from motelog.core.broker.waiting.cluster_queues import ClusterQueues
 from motelog.core.clock import SystemClock
 from motelog.core.message import encode_host
 from motelog.core.namesrv.config import NamesrvConfig
@@ -22,8 +24,10 @@ from motelog.core.remoting.codes import RequestCode
 from motelog.core.store.config import StoreConfig
 from motelog.core.store.message_store import MessageStore
 from tests.integration.test_ali_ons import PACKAGE
+from tests.integration.test_grpc_proxy import NODE_CLIENT
 from tests.reference.markdown import table
-from tests.support.java import PROJECT, VERSIONS
+from tests.support.grpc_proxy import PYTHON_CLIENT
+from tests.support.java import PROJECT, VERSION_5, VERSIONS
 
 _HEAD: Final = """\
 # RocketMQ clients and requests
@@ -41,8 +45,8 @@ has tried them here.
 
 **What does not work**, whatever the client:
 
-- The clients of RocketMQ 5's gRPC protocol (`rocketmq-clients`), its proxy and POP consumers. The
-  classic clients of 5.x are those above.
+- The gRPC protocol of RocketMQ 5's newest clients, without its proxy in between: start
+  `rocketmq-proxy` in cluster mode with our name server's address (`namesrvAddr`).
 - Access keys and TLS: there is no access control yet, and everything listens on loopback alone.
 
 ## From Java
@@ -65,8 +69,9 @@ _CLIENTS: Final = (
         _JAVA,
         "`DefaultMQProducer`: single, batch, asynchronous, oneway, compressed, delay levels;"
         " messages found by key and both kinds of id. `DefaultMQPushConsumer`: concurrent and"
-        " orderly, by tags and by SQL92, retries. Request and reply."
-        " `DefaultLitePullConsumer`. `mqadmin brokerStatus`, `clusterList`, `statsAll`",
+        " orderly, by tags and by SQL92, retries; 5.3 also by POP and with queues that the broker"
+        " chooses (`setClientRebalance(false)`). Request and reply. `DefaultLitePullConsumer`."
+        " `mqadmin brokerStatus`, `clusterList`, `statsAll`",
         "`tests/integration/test_java_client.py`",
     ),
     (
@@ -76,11 +81,20 @@ _CLIENTS: Final = (
         "`tests/integration/test_ali_ons.py`",
     ),
     (
+        "Python and JavaScript through RocketMQ 5's gRPC proxy",
+        f"{PYTHON_CLIENT.partition('==')[2]}, {NODE_CLIENT.partition('@')[2]}, proxy {VERSION_5}",
+        "`rocketmq-python-client`, `rocketmq-client-nodejs`: producer, FIFO and delayed messages;"
+        " simple and push consumer, tags, in order, changed invisible time. Set the proxy's"
+        " `enableTopicMessageTypeCheck` to false",
+        "`tests/integration/test_grpc_proxy.py`",
+    ),
+    (
         "Python, `motelog`",
         "this release",
         "Producers (requests and replies too), pull and push consumers, groups with Java's members,"
-        f" also against Apache RocketMQ {_JAVA}",
-        "`tests/integration/test_apache_rocketmq.py`, `test_push_java.py`",
+        f" also against Apache RocketMQ {_JAVA}; simple consumers (POP) against {VERSION_5}",
+        "`tests/integration/test_apache_rocketmq.py`, `test_push_java.py`,"
+        " `test_simple_consumer.py`",
     ),
     (
         "requests, byte by byte",
@@ -142,6 +156,16 @@ _WHAT: Final = {
     RequestCode.RESUME_CHECK_HALF_MESSAGE: "ask producers about a half message from the first time",
     RequestCode.PULL_MESSAGE: "messages of a queue from an offset on; held until there are some",
     RequestCode.LITE_PULL_MESSAGE: "PULL_MESSAGE of lite pull consumers",
+    RequestCode.POP_MESSAGE: "messages of any queue, invisible to others for a time; held until"
+    " there are some",
+    RequestCode.ACK_MESSAGE: "a popped message is done with",
+    RequestCode.BATCH_ACK_MESSAGE: "several popped messages are done with",
+    RequestCode.CHANGE_MESSAGE_INVISIBLETIME: "when a popped message is to come again",
+    RequestCode.PEEK_MESSAGE: "what a pop would get; nothing is changed",
+    RequestCode.NOTIFICATION: "whether there is anything to pop; held until there is",
+    RequestCode.POLLING_INFO: "how many pops of a group wait",
+    RequestCode.QUERY_ASSIGNMENT: "which queues a member of a group has, and by pulls or by POP",
+    RequestCode.SET_MESSAGE_REQUEST_MODE: "whether a group gets a topic by pulls or by POP",
     RequestCode.QUERY_CONSUMER_OFFSET: "where a group has got to",
     RequestCode.UPDATE_CONSUMER_OFFSET: "how far a group has got",
     RequestCode.SEARCH_OFFSET_BY_TIMESTAMP: "the first offset at or behind a time",
@@ -268,5 +292,9 @@ def _broker_codes() -> dict[int, object]:
     config, clock = BrokerConfig(store=StoreConfig(directory="never-made")), SystemClock()
     host = encode_host("127.0.0.1", 10911)
     store = MessageStore(config.store, store_host=host, clock=clock)
-    shared = make_shared(config, clock, store, Tables.of(config), store_host=host)
-    return dict(Processors.of(shared, make_schedule(config, store), Ledger(), port=10911).by_code())
+    tables = Tables.of(config)
+    shared = make_shared(config, clock, store, tables, store_host=host)
+    pop_state = PopState(config, store, tables)
+    queues = ClusterQueues(tables.topics, (), shared.clock, name=config.name)
+    schedule = make_schedule(config, store)
+    return dict(Processors.of(shared, schedule, Ledger(), pop_state, queues, port=10911).by_code())

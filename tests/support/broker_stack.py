@@ -149,5 +149,20 @@ def pull_ext(topic: str, queue_offset: int, *, queue_id: int = 0, **fields: Any)
     }
 
 
+def pop_ext(topic: str, group: str = "G", **fields: Any) -> dict[str, Any]:
+    """Return the header of a pop (code 200050) of all queues that does not wait."""
+    return {
+        "consumerGroup": group,
+        "topic": topic,
+        "queueId": -1,
+        "maxMsgNums": 32,
+        "invisibleTime": 60_000,
+        "pollTime": 0,
+        "bornTime": 0,
+        "initMode": 0,
+        **fields,
+    }
+
+
 def json_body(value: Any) -> bytes:
     return msgspec.json.encode(value)

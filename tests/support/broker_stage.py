@@ -16,8 +16,10 @@ from typing import Any, cast
 from motelog.core.broker.api import BrokerApi, NotInMemoryError, QueueTail, ReadResult
 from motelog.core.broker.assembly import Processors, make_check_back, make_schedule, make_shared
 from motelog.core.broker.config import BrokerConfig
+from motelog.core.broker.pop.state import PopState
 from motelog.core.broker.tables.tables import Tables
 from motelog.core.broker.transactions.ledger import Ledger
+from motelog.core.broker.waiting.cluster_queues import ClusterQueues
 from motelog.core.clock import ManualClock
 from motelog.core.errors import StoreError
 from motelog.core.filter.sql_filter import SqlFilters
@@ -111,14 +113,18 @@ class BrokerStage:
         self.shared = replace(shared, api=self.api, filters=SqlFilters())
         self.stats = shared.stats
         self.ledger = Ledger()
+        self.pop_state = PopState(settings, store, self.tables)
+        schedule = make_schedule(settings, store)
+        queues = ClusterQueues(self.tables.topics, (), self.clock, name=settings.name)
         self.processors = Processors.of(
-            self.shared, make_schedule(settings, store), self.ledger, port=PORT
+            self.shared, schedule, self.ledger, self.pop_state, queues, port=PORT
         )
         self.check_back = make_check_back(self.shared, self.ledger)
         self.pulls = self.processors.pull
         self.held = self.pulls.held
         self._by_code = self.processors.by_code()
         store.on_growth.append(self.pulls.queues_grew)
+        store.on_growth.append(self.processors.pop.queues_grew)
         store.on_growth.append(self.stats.queues_grew)
         for name in TOPICS:
             self.topic(name, QUEUES)

@@ -173,6 +173,7 @@ class ApacheServer:
         options: Sequence[str] = QUICK_START,
         flush: Literal["async", "sync"] = "async",
         settings: Mapping[str, object] | None = None,
+        has_timer: bool = False,
     ) -> None:
         self._version = version
         self._directory = directory
@@ -182,6 +183,7 @@ class ApacheServer:
         self._options = options
         self._flush = flush
         self._settings = settings or {}
+        self._has_timer = has_timer
         namesrv_port, broker_port, self._ha_port = _free_ports()
         self.namesrv_address = f"127.0.0.1:{namesrv_port}"
         self.broker_address = f"127.0.0.1:{broker_port}"
@@ -274,8 +276,8 @@ class ApacheServer:
             "flushDiskType": f"{self._flush.upper()}_FLUSH",
             "diskMaxUsedSpaceRatio": 95,
             "enablePropertyFilter": "true",
-            # Of no use here, and each costs disk or time at the start.
-            "timerWheelEnable": "false",
+            # Of little use here, and each costs disk or time at the start. POP needs the timer.
+            "timerWheelEnable": str(self._has_timer).lower(),
             "enableCompaction": "false",
             **self._settings,
         }

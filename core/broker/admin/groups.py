@@ -15,7 +15,7 @@ from motelog.core.addresses import format_address
 from motelog.core.broker.processors.shared import Shared
 from motelog.core.broker.tables.consumer_groups import Group, Member
 from motelog.core.broker.tables.subscription_groups import SubscriptionGroup
-from motelog.core.errors import BrokerError, RemotingDecodeError
+from motelog.core.errors import RemotingDecodeError
 from motelog.core.remoting.fields import bool_field, text_field
 from motelog.core.remoting.frames import (
     RemotingCommand,
@@ -81,12 +81,10 @@ class GroupAdmin:
         return request.answer(body=msgspec.json.encode(self._groups.snapshot()))
 
     def _config(self, request: RemotingCommand, _: Connection) -> RemotingCommand:
-        name = text_field(request.ext, "group")
-        group = self._groups.get(name)
-        if group is None:
-            text = f"subscription group {shown(name)[1:-1]} does not exist"
-            raise BrokerError(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, text)
-        return request.answer(body=msgspec.json.encode(group))
+        # The proxy of RocketMQ 5 asks before its clients consume, and a group may be new by then.
+        group = self._groups.find(text_field(request.ext, "group"), self._clock.now_ms())
+        # Without what is null: the proxy would trip over it.
+        return request.answer(body=dumps(msgspec.to_builtins(group)))
 
     def _consumer_connections(self, request: RemotingCommand, _: Connection) -> RemotingCommand:
         name = text_field(request.ext, "consumerGroup")

@@ -135,7 +135,7 @@ class PullRequests:
         They come from the request's own expression, or else from the heartbeat.
         """
         if sys_flag & PullSysFlag.SUBSCRIPTION:
-            return self._parsed(ext.get("expressionType"), ext.get("subscription", ""))
+            return self.parse_filter(ext.get("expressionType"), ext.get("subscription", ""))
         members = self._consumers.get(group.group_name)
         if members is None:
             text = (
@@ -152,11 +152,12 @@ class PullRequests:
         if subscription.sub_version < int_field(ext, "subVersion"):
             text = f"the subscription of {group.group_name} to {topic} is older than the pull's"
             raise BrokerError(ResponseCode.SUBSCRIPTION_NOT_LATEST, text)
-        return self._parsed(subscription.expression_type, subscription.sub_string or "")
+        return self.parse_filter(subscription.expression_type, subscription.sub_string or "")
 
-    def _parsed(
+    def parse_filter(
         self, expression_type: str | None, expression: str
     ) -> tuple[frozenset[int] | None, SqlFilter | None]:
+        """Return the tag hashes that an expression names, None for all, and its SQL92 filter."""
         if is_tag_type(expression_type):
             return self._codes(expression), None
         return None, self._filters.get(expression_type, expression)

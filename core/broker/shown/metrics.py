@@ -35,6 +35,13 @@ BROKER_METRICS: Final[Mapping[str, Shown]] = {
     "connections_now": gauge("connections", "Open connections of native clients."),
     "held_pulls_now": gauge("held_pulls", "Pulls that wait for a message."),
     "held_pulls_woken": counter("held_pulls_woken", "Held pulls that were read again."),
+    "held_pops_now": gauge("held_pops", "Pops that wait for a message."),
+    "messages_in_work_now": gauge(
+        "messages_in_work", "Messages that consumers have popped and not acknowledged."
+    ),
+    "messages_revived": counter(
+        "messages_revived", "Popped messages that nobody acknowledged in time, given out again."
+    ),
     "messages_received": counter("messages_received", "Messages taken from native producers."),
     "messages_refused": counter("messages_refused", "Messages refused to native producers."),
     "messages_too_late_on_disk": counter(

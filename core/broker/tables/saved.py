@@ -4,7 +4,9 @@ Owns: which table is in which file, when each is saved. Must not touch: what is 
 bytes (core.state_file).
 
     topics.json  subscriptionGroup.json    at each change, and each ``save_interval_s``
+    messageRequestMode.json                the same
     consumerOffset.json                    each ``save_interval_s``, and at the end
+    consumerOrderInfo.json                 the same
 """
 
 from __future__ import annotations
@@ -43,21 +45,38 @@ class SavedTables:
             ),
             tables.offsets,
         )
+        self._orders = SavedTable(
+            state_file(
+                config,
+                "consumerOrderInfo.json",
+                holds="what groups that consume in order have in work: it comes again at once",
+            ),
+            tables.orders,
+        )
+        self._modes = SavedTable(
+            state_file(config, "messageRequestMode.json", holds="how groups ask for messages"),
+            tables.request_modes,
+        )
 
     def load(self, *, is_expected: bool) -> None:
         """Load the saved tables; StoreDamagedError if nothing good is left of one."""
         for saved in (self._topics, self._groups, self._offsets):
             saved.load(is_expected=is_expected)
+        # A broker where nobody has used these has no file.
+        for saved in (self._orders, self._modes):
+            saved.load(is_expected=False)
 
     async def save_settings(self) -> str | None:
-        """Save topics and groups that have changed; return why that failed, None if it did not."""
+        """Save settings that have changed; return why that failed, None if it did not."""
         topics_fault = await self._topics.save_if_changed()
         groups_fault = await self._groups.save_if_changed()
-        return topics_fault or groups_fault
+        modes_fault = await self._modes.save_if_changed()
+        return topics_fault or groups_fault or modes_fault
 
     async def save(self) -> None:
         """Save every table that has changed."""
         await self.save_settings()
+        await self._orders.save_if_changed()
         await self._offsets.save_if_changed()
 
     async def run(self) -> None:

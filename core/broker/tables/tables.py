@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from motelog.core.broker.config import BrokerConfig
 from motelog.core.broker.tables.consumer_groups import GroupMembers
 from motelog.core.broker.tables.consumer_offsets import ConsumerOffsets
+from motelog.core.broker.tables.order_info import OrderTable
+from motelog.core.broker.tables.request_modes import RequestModes
 from motelog.core.broker.tables.subscription_groups import SubscriptionGroups
 from motelog.core.broker.tables.topics import TopicTable
 from motelog.core.remoting.server import Connection
@@ -18,11 +20,13 @@ from motelog.core.remoting.server import Connection
 
 @dataclass(frozen=True, slots=True)
 class Tables:
-    """The first three outlive the process (saved); the others are about connected clients."""
+    """The last two are about connected clients; the others outlive the process (saved)."""
 
     topics: TopicTable
     groups: SubscriptionGroups
     offsets: ConsumerOffsets
+    orders: OrderTable
+    request_modes: RequestModes
     consumers: GroupMembers[Connection]
     producers: GroupMembers[Connection]
 
@@ -39,6 +43,8 @@ class Tables:
             ),
             SubscriptionGroups(auto_create=config.auto_create_groups, groups_max=config.groups_max),
             ConsumerOffsets(entries_max=config.offset_entries_max),
+            OrderTable(),
+            RequestModes(entries_max=config.groups_max),
             GroupMembers(members_max=config.clients_max),
             GroupMembers(members_max=config.clients_max),
         )

@@ -30,6 +30,7 @@ from motelog.core.topic_names import (
     OFFSET_MOVED_TOPIC,
     OP_HALF_TOPIC,
     RETRY_PREFIX,
+    REVIVE_PREFIX,
     SCHEDULE_TOPIC,
     TIMER_TOPIC,
     TOPICS_CLOSED_TO_SENDERS,
@@ -43,6 +44,8 @@ from motelog.core.topic_names import (
 _READ_WRITE = int(Permission.READ | Permission.WRITE)
 _TEMPLATE = _READ_WRITE | int(Permission.INHERIT)
 SCHEDULE_LEVELS = 18
+# As many as RocketMQ has: it reads the queues of another number, too, but not more.
+REVIVE_QUEUES = 8
 # The limit for a folder of RocketMQ, which has none of its own: as many as the store has queue ids.
 _KEPT_QUEUES_MAX = 65_536
 
@@ -333,6 +336,7 @@ def _system_topics(broker_name: str, cluster: str, queue_count: int) -> dict[str
         SCHEDULE_TOPIC: (SCHEDULE_LEVELS, _READ_WRITE),
         TIMER_TOPIC: (1, int(Permission.READ)),
         f"{cluster}_REPLY_TOPIC": (1, _READ_WRITE),
+        f"{REVIVE_PREFIX}{cluster}": (REVIVE_QUEUES, int(Permission.READ)),
         HALF_TOPIC: (1, _READ_WRITE),
         OP_HALF_TOPIC: (1, _READ_WRITE),
     }

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Hashable
+from itertools import islice
 from typing import Final
 
 BUCKET_MS: Final = 100
@@ -80,9 +81,17 @@ class HeldRequests:
     def is_held(self, key: Hashable) -> bool:
         return key in self._by_key
 
-    def wake(self, key: Hashable) -> int:
-        """Call back all requests that wait for a key, in the order they came; return how many."""
-        woken = list(self._by_key.get(key, ()))
+    def count_of(self, key: Hashable) -> int:
+        """Return how many requests wait for a key."""
+        return len(self._by_key.get(key, ()))
+
+    def keys_of(self, owner: Hashable) -> set[Hashable]:
+        """Return what the requests of an owner wait for."""
+        return {held.key for held in self._by_owner.get(owner, ())}
+
+    def wake(self, key: Hashable, count_max: int | None = None) -> int:
+        """Call back requests that wait for a key, in the order they came; return how many."""
+        woken = list(islice(self._by_key.get(key, ()), count_max))
         for held in woken:
             self._drop(held)
         for held in woken:

@@ -17,6 +17,7 @@ from typing import Final
 import trio
 
 from motelog.core.broker.registration import Registrar
+from motelog.core.broker.tables.request_modes import RequestModes
 from motelog.core.broker.tables.subscription_groups import SubscriptionGroups
 from motelog.core.broker.tables.topics import TopicTable
 from motelog.core.remoting.frames import RemotingCommand, ResponseCode
@@ -45,12 +46,14 @@ class SettingsGate:
         self,
         topics: TopicTable,
         groups: SubscriptionGroups,
+        modes: RequestModes,
         registrars: Sequence[Registrar],
         *,
         save: Callable[[], Awaitable[str | None]],
     ) -> None:
         self._topics = topics
         self._groups = groups
+        self._modes = modes
         self._registrars = registrars
         self._save = save
         self._held: deque[_Held] = deque()
@@ -72,8 +75,8 @@ class SettingsGate:
 
         return guarded
 
-    def _versions(self) -> tuple[DataVersion, DataVersion]:
-        return self._topics.version, self._groups.version
+    def _versions(self) -> tuple[DataVersion, DataVersion, int]:
+        return self._topics.version, self._groups.version, self._modes.version
 
     async def run(self, server: RemotingServer) -> None:
         """Send each held answer when its change is saved and registered, until cancelled."""

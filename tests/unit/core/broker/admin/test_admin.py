@@ -89,11 +89,8 @@ STATUS = [
     (RequestCode.DELETE_SUBSCRIPTIONGROUP, {}, REFUSED),
     (RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, {}, OK),
     (RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, {"group": "G"}, OK),
-    (
-        RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG,
-        {"group": "none"},
-        ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
-    ),
+    (RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, {"group": "new"}, OK),
+    (RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, {"group": "bad name"}, REFUSED),
     (RequestCode.GET_TOPIC_STATS_INFO, {"topic": "T"}, OK),
     (RequestCode.GET_TOPIC_STATS_INFO, {"topic": "none"}, ResponseCode.TOPIC_NOT_EXIST),
     (RequestCode.GET_CONSUME_STATS, {"consumerGroup": "G"}, OK),

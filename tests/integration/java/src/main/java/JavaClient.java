@@ -5,6 +5,7 @@
 //   consume  NAMESRV TOPIC GROUP COUNT TAGS
 //   orderly  NAMESRV TOPIC GROUP COUNT TAGS
 //   sql      NAMESRV TOPIC GROUP COUNT FILTER    as consume; "refused" if the start fails
+//   assigned NAMESRV TOPIC GROUP COUNT TAGS      as consume; the broker says which queues, and how
 //   later    NAMESRV TOPIC GROUP COUNT    sends with a delay level, consumes each twice
 //   transact NAMESRV TOPIC GROUP COUNT    half messages of each kind (Transactions)
 //   query    NAMESRV TOPIC GROUP COUNT    sends with keys, finds by key, time and both ids
@@ -238,6 +239,11 @@ public class JavaClient {
         consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
         consumer.subscribe(topic, mode.equals("sql") ? MessageSelector.bySql(expression)
             : MessageSelector.byTag(expression));
+        if (mode.equals("assigned")) {
+            // Clients before 5.0 always choose their queues themselves.
+            consumer.getClass().getMethod("setClientRebalance", boolean.class)
+                .invoke(consumer, false);
+        }
         if (mode.equals("orderly")) {
             consumer.registerMessageListener((MessageListenerOrderly) (messages, context) -> {
                 messages.forEach(message -> take(message, wanted));

@@ -1,0 +1,226 @@
+"""POP on the wire: requests of a consumer that pops, and their answers as values.
+
+Owns: PoppedMessage, which messages one acknowledgement names. Must not touch: sockets, trio tasks.
+Spec: RocketMQ MQClientAPIImpl.processPopResponse, ExtraInfoUtil, BatchAckMessageRequestBody.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Final
+
+import msgspec
+
+from motelog.bridge.client import int_field
+from motelog.bridge.errors import ClientError
+from motelog.bridge.selector import Selector
+from motelog.core.errors import BrokerError, RemotingDecodeError
+from motelog.core.message import StoredMessage
+from motelog.core.records.decode import decode_messages
+from motelog.core.remoting.frames import (
+    RemotingCommand,
+    RequestCode,
+    ResponseCode,
+    Serialize,
+    dumps,
+)
+from motelog.core.remoting.pop_fields import (
+    NORMAL,
+    Receipt,
+    decode_begins,
+    decode_deliveries,
+    decode_receipt,
+    encode_bits,
+    real_topic,
+)
+
+POP_CK: Final = "POP_CK"
+#: Most messages of one pop that brokers give.
+POP_COUNT_MAX: Final = 32
+_NOTHING: Final = frozenset(
+    {
+        ResponseCode.POLLING_TIMEOUT,
+        ResponseCode.POLLING_FULL,
+        ResponseCode.PULL_NOT_FOUND,
+    }
+)
+
+
+class PoppedMessage(StoredMessage, frozen=True, gc=False):
+    """A message that this group has in work until it is acknowledged or its time is over.
+
+    ``receipt`` names this delivery. ``queue_id`` and ``queue_offset`` say where it is stored, which
+    for a message that came again is not where it was at first.
+    """
+
+    receipt: str
+
+    @property
+    def delivery_attempt(self) -> int:
+        """How often it was delivered, this time included."""
+        return self.reconsume_times + 1
+
+    @property
+    def invisible_until_ms(self) -> int:
+        """When it comes again if nobody acknowledges it, by the broker's clock."""
+        receipt = decode_receipt(self.receipt)
+        return receipt.pop_time_ms + receipt.invisible_ms
+
+
+def pop_command(
+    topic: str,
+    group: str,
+    selector: Selector,
+    *,
+    count_max: int,
+    invisible_ms: int,
+    wait_ms: int,
+    now_ms: int,
+    attempt: str | None,
+) -> RemotingCommand:
+    """Return the request for a pop of all queues; ``attempt`` makes it one in order."""
+    ext = _place(topic, group, wait_ms, now_ms, attempt) | {
+        "maxMsgNums": str(count_max),
+        "invisibleTime": str(invisible_ms),
+        # From the first message on, as a new group of PullConsumer.
+        "initMode": "0",
+        "expType": selector.expression_type,
+        "exp": selector.expression,
+    }
+    return _command(RequestCode.POP_MESSAGE, ext)
+
+
+def notification_command(
+    topic: str, group: str, *, wait_ms: int, now_ms: int, is_order: bool
+) -> RemotingCommand:
+    """Return the request that is answered when there is something to pop."""
+    ext = _place(topic, group, wait_ms, now_ms, "" if is_order else None)
+    return _command(RequestCode.NOTIFICATION, ext)
+
+
+def _place(
+    topic: str, group: str, wait_ms: int, now_ms: int, attempt: str | None
+) -> dict[str, str]:
+    ext = {
+        "consumerGroup": group,
+        "topic": topic,
+        "queueId": "-1",
+        "pollTime": str(wait_ms),
+        "bornTime": str(now_ms),
+        "order": "false" if attempt is None else "true",
+    }
+    return ext | {"attemptId": attempt} if attempt else ext
+
+
+def popped(answer: RemotingCommand, topic: str, broker_name: str) -> list[PoppedMessage]:
+    """Return the messages of an answer; BrokerError if the broker refused."""
+    if answer.code in _NOTHING:
+        return []
+    if answer.code != ResponseCode.SUCCESS:
+        raise BrokerError(answer.code, answer.remark or f"response code {answer.code}")
+    ext = answer.ext
+    try:
+        begins = decode_begins(ext.get("startOffsetInfo", ""))
+        deliveries = decode_deliveries(ext.get("orderCountInfo", ""))
+    except ValueError as exc:
+        raise RemotingDecodeError(f"the answer to a pop cannot be read: {exc}") from exc
+    found = []
+    for message in decode_messages(answer.body):
+        receipt = message.properties.pop(POP_CK, None)
+        queue_id, offset = message.queue_id, message.queue_offset
+        if receipt is None:
+            begin = begins.get((NORMAL, queue_id))
+            if begin is None:
+                raise RemotingDecodeError(f"the answer to a pop lacks queue {queue_id}")
+            receipt = Receipt(
+                begin,
+                int_field(answer, "popTime"),
+                int_field(answer, "invisibleTime"),
+                int_field(answer, "reviveQid"),
+                NORMAL,
+                broker_name,
+                queue_id,
+                offset,
+            ).encode()
+        times = deliveries.get((NORMAL, queue_id, offset), message.reconsume_times)
+        values = msgspec.structs.asdict(message) | {"topic": topic, "reconsume_times": times}
+        found.append(PoppedMessage(**values, receipt=receipt))
+    return found
+
+
+def read_receipt(message: PoppedMessage) -> Receipt:
+    """Return what a message's receipt says; ClientError if it is not one of a pop."""
+    try:
+        return decode_receipt(message.receipt)
+    except ValueError as exc:
+        raise ClientError(f"the receipt of {message.message_id} is none: {exc}") from exc
+
+
+def ack_command(message: PoppedMessage, group: str) -> RemotingCommand:
+    """Return the request that acknowledges one message."""
+    return _command(RequestCode.ACK_MESSAGE, _message_ext(message, group))
+
+
+def change_command(message: PoppedMessage, group: str, invisible_ms: int) -> RemotingCommand:
+    """Return the request that changes when a message comes again."""
+    ext = _message_ext(message, group) | {"invisibleTime": str(invisible_ms)}
+    return _command(RequestCode.CHANGE_MESSAGE_INVISIBLETIME, ext)
+
+
+def changed(message: PoppedMessage, answer: RemotingCommand) -> PoppedMessage:
+    """Return the message with the receipt that counts from now on."""
+    receipt = read_receipt(message)
+    # In order the checkpoint stays; else the message has one of its own.
+    begin = receipt.begin_offset if receipt.is_order else message.queue_offset
+    now = replace(
+        receipt,
+        begin_offset=begin,
+        pop_time_ms=int_field(answer, "popTime"),
+        invisible_ms=int_field(answer, "invisibleTime"),
+        revive_queue=int_field(answer, "reviveQid"),
+    )
+    return msgspec.structs.replace(message, receipt=now.encode())
+
+
+def ack_many_command(
+    messages: Iterable[PoppedMessage], group: str, broker_name: str
+) -> RemotingCommand:
+    """Return the request that acknowledges messages of one broker."""
+    offsets: dict[tuple[str, Receipt], list[int]] = defaultdict(list)
+    for message in messages:
+        pop = replace(read_receipt(message), queue_offset=None)
+        offsets[message.topic, pop].append(message.queue_offset - pop.begin_offset)
+    acks = [
+        {
+            "c": group,
+            "t": topic,
+            "r": pop.kind,
+            "so": pop.begin_offset,
+            "q": pop.queue_id,
+            "rq": pop.revive_queue,
+            "pt": pop.pop_time_ms,
+            "it": pop.invisible_ms,
+            "b": encode_bits(indexes),
+        }
+        for (topic, pop), indexes in offsets.items()
+    ]
+    body = dumps({"brokerName": broker_name, "acks": acks})
+    return RemotingCommand(RequestCode.BATCH_ACK_MESSAGE, body=body, serialize=Serialize.JSON)
+
+
+def _message_ext(message: PoppedMessage, group: str) -> dict[str, str]:
+    receipt = read_receipt(message)
+    return {
+        "consumerGroup": group,
+        "topic": real_topic(message.topic, group, receipt.kind),
+        "queueId": str(message.queue_id),
+        "offset": str(message.queue_offset),
+        "extraInfo": message.receipt,
+    }
+
+
+def _command(code: RequestCode, ext: dict[str, str]) -> RemotingCommand:
+    # These codes do not fit into a binary header.
+    return RemotingCommand(code, ext=ext, serialize=Serialize.JSON)

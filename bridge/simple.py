@@ -1,0 +1,303 @@
+"""Messages one by one, without queues: receive some, acknowledge each, or let it come again.
+
+Owns: SimpleConsumer, which broker and topic is asked next. Must not touch: connections and routes
+(bridge.client), requests and answers as bytes (popped). Any number of tasks may receive and
+acknowledge at once. Needs RocketMQ 5 or our broker. Spec: RocketMQ's SimpleConsumer (of 5.x).
+
+    receive -> each broker of each topic in turn, without waiting   -> messages
+            -> none has any -> one place: its pop waits
+                            -> several: they are asked to say when there is something, then popped
+
+Only a pop takes messages into work, and only one is under way for a call. So none is taken that
+nobody gets, unless its answer is lost; then its messages come again when their time is over.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import time
+import uuid
+from collections import defaultdict
+from collections.abc import Iterable
+from types import TracebackType
+from typing import Any, Final, Self
+
+import trio
+
+from motelog.bridge.client import REQUEST_TIMEOUT_S, Client, NameServers, check, check_text
+from motelog.bridge.errors import ClientError, RouteError
+from motelog.bridge.popped import (
+    POP_COUNT_MAX,
+    PoppedMessage,
+    ack_command,
+    ack_many_command,
+    change_command,
+    changed,
+    notification_command,
+    pop_command,
+    popped,
+    read_receipt,
+)
+from motelog.bridge.selector import TAGS_ALL, Selector, select
+from motelog.core.errors import BrokerError, MotelogError, RemotingError
+from motelog.core.remoting.frames import RemotingCommand, ResponseCode
+
+logger = logging.getLogger(__name__)
+
+INVISIBLE_S: Final = 60.0
+WAIT_S: Final = 15.0
+# Added to the wait: brokers look for those whose time is over at intervals.
+WAIT_GRACE_S: Final = 10.0
+
+__all__ = ["INVISIBLE_S", "WAIT_S", "PoppedMessage", "SimpleConsumer"]
+
+#: A topic and a broker that has queues of it.
+_Place = tuple[str, str]
+
+
+class SimpleConsumer:
+    """Receive messages of topics as a member of ``group``, each acknowledged on its own.
+
+    ``async with SimpleConsumer(namesrv="127.0.0.1:9876", group="G") as consumer:``, then
+    ``await consumer.subscribe("orders")``. A message that is received is invisible to the other
+    members for ``invisible_s``. What is not acknowledged by then comes again, to anybody. A new
+    group begins at the oldest message. With ``in_order`` a queue's messages come in their order,
+    and the next ones when all before them are acknowledged.
+    """
+
+    def __init__(
+        self,
+        *,
+        namesrv: NameServers = "127.0.0.1:9876",
+        group: str = "motelog",
+        in_order: bool = False,
+        request_timeout_s: float = REQUEST_TIMEOUT_S,
+    ) -> None:
+        self.group = check_text("group", group)
+        self._in_order = in_order
+        self._request_timeout_s = request_timeout_s
+        self._subscriptions: dict[str, Selector] = {}
+        self._subscribed_at_ms = 0
+        # The attempt of each place whose answer did not come: asked again, it gets the same.
+        self._attempts: dict[_Place, str] = {}
+        self._turn = itertools.count()
+        self._client = Client(
+            namesrv=namesrv, groups=self._groups, unregister={"consumerGroup": group}
+        )
+
+    async def __aenter__(self) -> Self:
+        await self._client.enter()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        value: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Say goodbye to the brokers. What is not acknowledged comes again in its time."""
+        await self._client.leave()
+
+    async def subscribe(self, topic: str, *, tags: str = TAGS_ALL, sql: str | None = None) -> None:
+        """Receive messages of ``topic`` from now on that ``tags`` or ``sql`` selects.
+
+        RouteError if there is no such topic. The members of a group must agree on what they select.
+        """
+        selector = select(tags, sql)
+        await self._client.route(check_text("topic", topic))
+        self._subscriptions[topic] = selector
+        self._subscribed_at_ms = _now_ms()
+        self._client.want_heartbeat()
+
+    def unsubscribe(self, topic: str) -> None:
+        """Receive no more messages of ``topic``."""
+        self._subscriptions.pop(topic, None)
+        self._subscribed_at_ms = _now_ms()
+        self._client.want_heartbeat()
+
+    async def receive(
+        self, max_messages: int = 16, *, invisible_s: float = INVISIBLE_S, wait_s: float = WAIT_S
+    ) -> list[PoppedMessage]:
+        """Return up to ``max_messages`` (32 at most) as soon as there are any; [] after ``wait_s``.
+
+        Brokers that cannot be asked are passed over; the last one's error is raised if none can be.
+        """
+        if not 1 <= max_messages <= POP_COUNT_MAX:
+            raise ValueError(f"max_messages is 1 to {POP_COUNT_MAX}, not {max_messages}")
+        if invisible_s < 0 or wait_s < 0:
+            raise ValueError("invisible_s and wait_s are 0 or more")
+        deadline = trio.current_time() + wait_s
+        while True:
+            places = await self._places()
+            is_only_one = len(places) == 1
+            at_once_s = wait_s if is_only_one else 0.0
+            found = await self._pop_in_turn(places, max_messages, invisible_s, at_once_s)
+            if found or is_only_one or trio.current_time() >= deadline:
+                return found
+            if not await self._wait_for_any(places, deadline - trio.current_time()):
+                return []
+
+    async def ack(self, message: PoppedMessage) -> None:
+        """Tell the broker that a message is done with."""
+        await self._tell(message, ack_command(message, self.group))
+
+    async def ack_many(self, messages: Iterable[PoppedMessage]) -> None:
+        """Tell the brokers that messages are done with, in one request to each.
+
+        An error may come after some of them were told.
+        """
+        by_broker: dict[str, list[PoppedMessage]] = defaultdict(list)
+        for message in messages:
+            by_broker[read_receipt(message).broker_name].append(message)
+        for broker_name, some in by_broker.items():
+            await self._tell(some[0], ack_many_command(some, self.group, broker_name))
+
+    async def change_invisible(self, message: PoppedMessage, invisible_s: float) -> PoppedMessage:
+        """Have a message come again ``invisible_s`` from now; 0: at once.
+
+        Return it with its new receipt: the old one does not count any more. BrokerError
+        (NO_MESSAGE) if its time was over before.
+        """
+        command = change_command(message, self.group, int(invisible_s * 1000))
+        return changed(message, await self._tell(message, command))
+
+    async def _tell(self, message: PoppedMessage, command: RemotingCommand) -> RemotingCommand:
+        broker_name = read_receipt(message).broker_name
+        address = await self._address(message.topic, broker_name)
+        timeout_s = self._request_timeout_s
+        return check(await self._client.request(address, command, timeout_s=timeout_s))
+
+    async def _address(self, topic: str, broker_name: str) -> str:
+        address = (await self._client.route(topic)).address(broker_name)
+        if address is None:
+            text = f"the broker {broker_name} of topic {topic!r} has no route"
+            raise RouteError(text, topic=topic)
+        return address
+
+    async def _places(self) -> list[_Place]:
+        """Return where to ask; each call begins with another place."""
+        if not self._subscriptions:
+            raise ClientError("nothing is subscribed to: await subscribe(topic) first")
+        places = []
+        for topic in list(self._subscriptions):
+            route = await self._client.route(topic)
+            names = dict.fromkeys(queue.broker_name for queue in route.read_queues)
+            places += [(topic, name) for name in names]
+        if not places:
+            topics = ", ".join(self._subscriptions)
+            raise RouteError(f"no broker has queues to read of {topics}", topic=topics)
+        begin = next(self._turn) % len(places)
+        return places[begin:] + places[:begin]
+
+    async def _pop_in_turn(
+        self, places: list[_Place], count_max: int, invisible_s: float, wait_s: float
+    ) -> list[PoppedMessage]:
+        failure: MotelogError | None = None
+        is_any_asked = False
+        for place in places:
+            try:
+                found = await self._pop(place, count_max, invisible_s, wait_s)
+            except (RemotingError, RouteError) as exc:
+                failure = exc
+                logger.warning(
+                    "a broker cannot be asked for messages; others are broker=%s error=%s",
+                    place[1],
+                    exc,
+                )
+                continue
+            is_any_asked = True
+            if found:
+                return found
+        if failure is not None and not is_any_asked:
+            raise failure
+        return []
+
+    async def _pop(
+        self, place: _Place, count_max: int, invisible_s: float, wait_s: float
+    ) -> list[PoppedMessage]:
+        topic, broker_name = place
+        selector = self._subscriptions.get(topic)
+        if selector is None:
+            return []
+        attempt = None
+        if self._in_order:
+            # Another task's pop of this place must not get the same.
+            attempt = self._attempts.pop(place, None) or uuid.uuid4().hex
+        command = pop_command(
+            topic,
+            self.group,
+            selector,
+            count_max=count_max,
+            invisible_ms=int(invisible_s * 1000),
+            wait_ms=int(wait_s * 1000),
+            now_ms=_now_ms(),
+            attempt=attempt,
+        )
+        address = await self._address(topic, broker_name)
+        timeout_s = wait_s + self._request_timeout_s + WAIT_GRACE_S
+        try:
+            answer = await self._client.request(address, command, timeout_s=timeout_s)
+        except RemotingError:
+            if attempt is not None:
+                self._attempts[place] = attempt
+            raise
+        if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+            text = f"the broker {broker_name} does not know POP: it is older than RocketMQ 5"
+            raise BrokerError(answer.code, text)
+        return popped(answer, topic, broker_name)
+
+    async def _wait_for_any(self, places: list[_Place], wait_s: float) -> bool:
+        """Return whether one of the places says within ``wait_s`` that it has something."""
+        is_there = False
+        async with trio.open_nursery() as nursery:
+
+            async def wait_for(place: _Place) -> None:
+                nonlocal is_there
+                topic, broker_name = place
+                command = notification_command(
+                    topic,
+                    self.group,
+                    wait_ms=int(wait_s * 1000),
+                    now_ms=_now_ms(),
+                    is_order=self._in_order,
+                )
+                try:
+                    address = await self._address(topic, broker_name)
+                    answer = check(
+                        await self._client.request(
+                            address, command, timeout_s=wait_s + WAIT_GRACE_S
+                        )
+                    )
+                except MotelogError as exc:
+                    logger.info(
+                        "a broker does not say what it has broker=%s error=%s", broker_name, exc
+                    )
+                    return
+                if answer.ext.get("hasMsg") == "true":
+                    is_there = True
+                    nursery.cancel_scope.cancel()
+
+            nursery.cancel_scope.deadline = trio.current_time() + wait_s
+            for place in places:
+                nursery.start_soon(wait_for, place)
+        return is_there
+
+    def _groups(self) -> dict[str, list[dict[str, Any]]]:
+        """Return the heartbeat's members. Brokers create the group and show it to tools."""
+        consumer = {
+            "consumeFromWhere": "CONSUME_FROM_FIRST_OFFSET",
+            "consumeType": "CONSUME_POP",
+            "groupName": self.group,
+            "messageModel": "CLUSTERING",
+            "subscriptionDataSet": [
+                selector.subscription(topic, self._subscribed_at_ms)
+                for topic, selector in self._subscriptions.items()
+            ],
+            "unitMode": False,
+        }
+        return {"consumerDataSet": [consumer], "producerDataSet": []}
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000

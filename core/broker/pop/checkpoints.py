@@ -1,0 +1,243 @@
+"""The messages that consumers have popped and not acknowledged, by the pop that gave them out.
+
+Owns: Checkpoint, Checkpoints: which messages are in work and until when, how many, how far each
+revive queue is done with. Must not touch: the store, records (records); time is an argument.
+Spec: RocketMQ PopCheckPoint, PopReviveService.
+
+    pop -> checkpoint -> acknowledged, all of it              -> settled
+                      -> some of it not when its time is over -> due, revived -> settled
+
+Each checkpoint is a record of a revive queue. What lies in front of the oldest that is not settled
+need not be read again after a restart. A checkpoint that is long in work holds that place back;
+``stale`` names those that should be written again at the queue's end.
+
+Invariants: a settled checkpoint is in no index; the counts are those of the open messages.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import deque
+from collections.abc import Iterable, Iterator
+from typing import Final, TypeAlias
+
+from motelog.core.broker.tables.order_info import QueueKey
+
+#: topic, group, queue id, where the pop began, when it was
+Key: TypeAlias = tuple[str, str, int, int, int]
+
+STALE_RECORDS: Final = 100_000
+
+
+class Checkpoint:
+    """What one pop gave out of one queue; ``offsets`` are those of its messages."""
+
+    __slots__ = (
+        "begin_offset",
+        "group",
+        "invisible_ms",
+        "is_again",
+        "is_settled",
+        "offsets",
+        "open",
+        "pop_time_ms",
+        "queue_id",
+        "revive_offset",
+        "revive_queue",
+        "topic",
+    )
+
+    def __init__(
+        self,
+        topic: str,
+        group: str,
+        queue_id: int,
+        begin_offset: int,
+        offsets: tuple[int, ...],
+        *,
+        pop_time_ms: int,
+        invisible_ms: int,
+        revive_queue: int,
+        is_again: bool = False,
+    ) -> None:
+        self.topic = topic
+        self.group = group
+        self.queue_id = queue_id
+        self.begin_offset = begin_offset
+        self.offsets = offsets
+        # Those that are not acknowledged.
+        self.open = set(offsets)
+        self.pop_time_ms = pop_time_ms
+        self.invisible_ms = invisible_ms
+        self.revive_queue = revive_queue
+        # Where its record is in the revive queue, once it is there.
+        self.revive_offset = -1
+        # It is of a message that was popped before: it says nothing of how far the group has got.
+        self.is_again = is_again
+        self.is_settled = False
+
+    @property
+    def key(self) -> Key:
+        return self.topic, self.group, self.queue_id, self.begin_offset, self.pop_time_ms
+
+    @property
+    def queue_key(self) -> QueueKey:
+        return self.topic, self.group, self.queue_id
+
+    @property
+    def due_ms(self) -> int:
+        """When its open messages are to come again."""
+        return self.pop_time_ms + self.invisible_ms
+
+
+class Checkpoints:
+    """All checkpoints of one broker that are not settled."""
+
+    def __init__(self, *, revive_queues: int) -> None:
+        self._by_key: dict[Key, Checkpoint] = {}
+        self._due: list[tuple[int, int, Checkpoint]] = []
+        self._entered = 0
+        # By revive queue, in the order of their records; settled ones leave at the front.
+        self._rows: list[deque[tuple[int, Checkpoint]]] = [deque() for _ in range(revive_queues)]
+        # The last record of each revive queue that is known of.
+        self._last: list[int] = [-1] * revive_queues
+        self._open_by_queue: dict[QueueKey, int] = {}
+        self._told: list[int] | None = None
+        self.open_count = 0
+
+    def __len__(self) -> int:
+        return len(self._by_key)
+
+    def __iter__(self) -> Iterator[Checkpoint]:
+        return iter(self._by_key.values())
+
+    def get(self, key: Key) -> Checkpoint | None:
+        return self._by_key.get(key)
+
+    def open_in(self, queue: QueueKey) -> int:
+        """Return how many messages of a queue a group has in work."""
+        return self._open_by_queue.get(queue, 0)
+
+    def free_time(self, topic: str, group: str, queues: Iterable[tuple[int, int]], ms: int) -> int:
+        """Return the last time up to ``ms`` at which no checkpoint began at these places."""
+        places = list(queues)
+        while any((topic, group, *place, ms) in self._by_key for place in places):
+            ms -= 1
+        return ms
+
+    def add(self, checkpoint: Checkpoint, revive_offset: int) -> None:
+        """Take in a checkpoint whose record is at ``revive_offset`` of its revive queue.
+
+        One with the same key is written again, and counts as it is now.
+        """
+        known = self._by_key.get(checkpoint.key)
+        if known is not None:
+            self.settle(known)
+        self._by_key[checkpoint.key] = checkpoint
+        self._count(checkpoint, len(checkpoint.open))
+        self._entered += 1
+        heapq.heappush(self._due, (checkpoint.due_ms, self._entered, checkpoint))
+        self.move(checkpoint, revive_offset)
+
+    def move(self, checkpoint: Checkpoint, revive_offset: int) -> None:
+        """Note that the record of a checkpoint was written (again) at ``revive_offset``."""
+        checkpoint.revive_offset = revive_offset
+        self._rows[checkpoint.revive_queue].append((revive_offset, checkpoint))
+        self.saw(checkpoint.revive_queue, revive_offset)
+
+    def saw(self, revive_queue: int, revive_offset: int) -> None:
+        """Note that a revive queue has a record at ``revive_offset``."""
+        self._last[revive_queue] = max(self._last[revive_queue], revive_offset)
+
+    def ack(self, checkpoint: Checkpoint, offsets: Iterable[int]) -> int:
+        """Note messages as done with, and return how many were open until now."""
+        before = len(checkpoint.open)
+        checkpoint.open.difference_update(offsets)
+        count = before - len(checkpoint.open)
+        if not checkpoint.is_settled:
+            self._count(checkpoint, -count)
+            if not checkpoint.open:
+                self.settle(checkpoint)
+        return count
+
+    def settle(self, checkpoint: Checkpoint) -> None:
+        """Forget a checkpoint."""
+        if not checkpoint.is_settled:
+            checkpoint.is_settled = True
+            self._count(checkpoint, -len(checkpoint.open))
+            del self._by_key[checkpoint.key]
+
+    def next_due_ms(self) -> int | None:
+        """Return when the next checkpoint is due, None without any."""
+        while self._due and self._due[0][2].is_settled:
+            heapq.heappop(self._due)
+        return self._due[0][0] if self._due else None
+
+    def take_due(self, now_ms: int, count_max: int) -> list[Checkpoint]:
+        """Return checkpoints whose time is over, the first first; ``put_off`` those that remain."""
+        due: list[Checkpoint] = []
+        while len(due) < count_max:
+            due_ms = self.next_due_ms()
+            if due_ms is None or due_ms > now_ms:
+                break
+            due.append(heapq.heappop(self._due)[2])
+        return due
+
+    def put_off(self, checkpoint: Checkpoint, until_ms: int) -> None:
+        """Have a checkpoint that was due come up again."""
+        self._entered += 1
+        heapq.heappush(self._due, (until_ms, self._entered, checkpoint))
+
+    def stale(self, count_max: int) -> list[Checkpoint]:
+        """Return checkpoints that keep a long part of their revive queue from being done with."""
+        found: list[Checkpoint] = []
+        for queue, row in enumerate(self._rows):
+            self._drop_settled(row)
+            for revive_offset, checkpoint in row:
+                is_young = self._last[queue] - revive_offset < STALE_RECORDS
+                if is_young or len(found) == count_max:
+                    break
+                if not checkpoint.is_settled and checkpoint.revive_offset == revive_offset:
+                    found.append(checkpoint)
+        return found
+
+    def done_with(self) -> list[int]:
+        """Return for each revive queue the last record that need not be read again; -1: none."""
+        done = []
+        for queue, row in enumerate(self._rows):
+            self._drop_settled(row)
+            done.append(row[0][0] - 1 if row else self._last[queue])
+        return done
+
+    def has_changed(self) -> bool:
+        """Return whether ``done_with`` has more to say than when this was asked last."""
+        before, self._told = self._told, self.done_with()
+        return before != self._told
+
+    @staticmethod
+    def _drop_settled(row: deque[tuple[int, Checkpoint]]) -> None:
+        while row and (row[0][1].is_settled or row[0][1].revive_offset != row[0][0]):
+            row.popleft()
+
+    def _count(self, checkpoint: Checkpoint, change: int) -> None:
+        queue = checkpoint.queue_key
+        count = self._open_by_queue.get(queue, 0) + change
+        self.open_count += change
+        if count:
+            self._open_by_queue[queue] = count
+        else:
+            self._open_by_queue.pop(queue, None)
+
+    def _check(self) -> None:
+        """Assert the invariants of the module docstring."""
+        by_queue: dict[QueueKey, int] = {}
+        for key, checkpoint in self._by_key.items():
+            assert key == checkpoint.key
+            assert not checkpoint.is_settled
+            assert checkpoint.open
+            assert checkpoint.open <= set(checkpoint.offsets)
+            assert (checkpoint.revive_offset, checkpoint) in self._rows[checkpoint.revive_queue]
+            queue = checkpoint.queue_key
+            by_queue[queue] = by_queue.get(queue, 0) + len(checkpoint.open)
+        assert by_queue == self._open_by_queue
+        assert sum(by_queue.values()) == self.open_count

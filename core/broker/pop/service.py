@@ -1,0 +1,407 @@
+"""POP's own work: what is in work is written down, and comes again when its time is over.
+
+Owns: appending checkpoints and acknowledgements; revival: to the topic of the group's retries, or
+to its dead letters; noting for good what need not be read again. Must not touch: requests and
+answers (processors), which messages are in work (checkpoints), the bytes of records (records).
+Spec: RocketMQ PopReviveService, PopBufferMergeService.
+
+    give out     checkpoint appended -> in work       refused -> the group goes back
+    acknowledge  record appended     -> settled
+    time is over message appended to %RETRY%GROUP_TOPIC, or %DLQ%GROUP, and acknowledged
+
+Invariants: messages are in work before a consumer sees them. A message that comes again is in the
+log before its checkpoint is settled. So a broker that is killed loses none, and may give out once
+more what it was about to.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, Final
+
+import trio
+
+from motelog.core.broker.api import BrokerApi
+from motelog.core.broker.config import BrokerConfig
+from motelog.core.broker.pop.checkpoints import Checkpoint
+from motelog.core.broker.pop.pop_log import PopLog
+from motelog.core.broker.pop.records import (
+    checked_offsets,
+    encode_ack,
+    encode_checkpoint,
+    encode_retry,
+    retry_pairs,
+)
+from motelog.core.broker.pop.state import REVIVE_GROUP, PopState
+from motelog.core.broker.tables.order_info import QueueKey
+from motelog.core.broker.tables.tables import Tables
+from motelog.core.clock import Clock
+from motelog.core.errors import BrokerError, RecordError, StoreError, StoreFencedError
+from motelog.core.limited_log import LimitedLog
+from motelog.core.message import (
+    ORIGIN_MESSAGE_ID,
+    RETRY_TOPIC,
+    UNIQ_KEY,
+    encode_offset_id,
+)
+from motelog.core.records.append import AppendMessage
+from motelog.core.records.decode import decode
+from motelog.core.remoting.pop_fields import RETRY_V1, RETRY_V2, retry_topic
+from motelog.core.remoting.topic_config import TopicConfig
+from motelog.core.store.message_store import MessageStore
+from motelog.core.store.store_reader import ReadResult
+from motelog.core.topic_names import RETRY_PREFIX
+
+logger = logging.getLogger(__name__)
+
+BATCH: Final = 64
+WAIT_S_MAX: Final = 1.0
+RETRY_MS: Final = 1_000
+UNREADABLE_MS: Final = 10_000
+CLEAN_S: Final = 60.0
+FAULT_PERIOD_S: Final = 60.0
+
+
+class PopService:
+    """One broker's POP; ``run`` must be running for anything to come again."""
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        clock: Clock,
+        store: MessageStore,
+        api: BrokerApi,
+        tables: Tables,
+        state: PopState,
+    ) -> None:
+        self._store = store
+        self._api = api
+        self._topics = tables.topics
+        self._groups = tables.groups
+        self._offsets = tables.offsets
+        self._clock = clock
+        self._broker_name = config.name
+        self._retry_kind = RETRY_V2 if config.pop_retry_topic_v2 else RETRY_V1
+        self._per_queue_max = config.pop_in_work_per_queue_max
+        self._revive_topic = state.revive_topic
+        self.checkpoints = state.checkpoints
+        self.progress = state.progress
+        self.orders = tables.orders
+        self.log = PopLog(api.line)
+        #: Called with queues that are free again because the time of their messages is over.
+        self.on_freed: list[Callable[[list[QueueKey]], None]] = []
+        self._done: tuple[int, list[int]] | None = None
+        self._wanted = trio.Event()
+        self._faults = LimitedLog(logger, lines_max=1, period_s=FAULT_PERIOD_S)
+        self._dead_log = LimitedLog(logger)
+        self.revived_count = 0
+        self.dead_letters_count = 0
+
+    # -- in work ---------------------------------------------------------------------------
+
+    def give_out(
+        self,
+        popped: Sequence[tuple[Checkpoint, int]],
+        *,
+        then: Callable[[], None],
+        refused: Callable[[StoreError], None],
+    ) -> None:
+        """Write down what is given out, each with where its group goes on; call one of the two.
+
+        The group goes on at once, so that the next pop of this turn gets other messages.
+        """
+        for checkpoint, next_offset in popped:
+            self.progress.advance(checkpoint.queue_key, next_offset)
+
+        def appended(placed: list[tuple[int, int]], end_offset: int) -> None:
+            for (checkpoint, next_offset), (_, revive_offset) in zip(popped, placed, strict=True):
+                self._enter(checkpoint, revive_offset)
+                mark = checkpoint.revive_queue, revive_offset
+                self.progress.note(checkpoint.queue_key, next_offset, end_offset, mark)
+            then()
+
+        def undo(exc: StoreError) -> None:
+            for checkpoint, _ in popped:
+                self.progress.back(checkpoint.queue_key, checkpoint.begin_offset)
+            refused(exc)
+
+        messages = [self._record_of(checkpoint) for checkpoint, _ in popped]
+        self.log.stage(messages, appended=appended, refused=undo)
+
+    def pass_over(self, queue: QueueKey, next_offset: int) -> None:
+        """Have a group go on behind messages that its filter refuses."""
+        self.progress.advance(queue, next_offset)
+        self.progress.note(queue, next_offset, self._store.end_offset)
+
+    def acknowledge(
+        self,
+        acked: Sequence[tuple[Checkpoint, Sequence[int]]],
+        *,
+        then: Callable[[], None],
+        refused: Callable[[StoreError], None],
+        instead: Checkpoint | None = None,
+    ) -> None:
+        """Write down what is done with, then call one of the two.
+
+        ``instead``: the message is to come again at the time of this checkpoint.
+        """
+        noted = [
+            (checkpoint, offsets)
+            for checkpoint, all_offsets in acked
+            if (offsets := checked_offsets(all_offsets, checkpoint))
+        ]
+        messages = [self._ack_of(checkpoint, offsets) for checkpoint, offsets in noted]
+        if instead is not None:
+            messages.append(self._record_of(instead))
+
+        def appended(placed: list[tuple[int, int]], _end_offset: int) -> None:
+            if instead is not None:
+                self._enter(instead, placed[-1][1])
+            for (checkpoint, offsets), (_, revive_offset) in zip(noted, placed, strict=False):
+                self._leave(checkpoint, offsets, revive_offset)
+            then()
+
+        if messages:
+            self.log.stage(messages, appended=appended, refused=refused)
+        else:
+            then()
+
+    def _leave(self, checkpoint: Checkpoint, offsets: list[int], revive_offset: int) -> None:
+        queue = checkpoint.queue_key
+        was_full = self.checkpoints.open_in(queue) >= self._per_queue_max
+        self.checkpoints.saw(checkpoint.revive_queue, revive_offset)
+        self.checkpoints.ack(checkpoint, offsets)
+        if was_full and self.checkpoints.open_in(queue) < self._per_queue_max:
+            for listener in self.on_freed:
+                listener([queue])
+
+    def _enter(self, checkpoint: Checkpoint, revive_offset: int) -> None:
+        due_ms = self.checkpoints.next_due_ms()
+        self.checkpoints.add(checkpoint, revive_offset)
+        if due_ms is None or checkpoint.due_ms < due_ms:
+            self.wake()
+
+    def wake(self) -> None:
+        """Have ``run`` look again for what is next."""
+        self._wanted.set()
+
+    def _record_of(self, checkpoint: Checkpoint) -> AppendMessage:
+        tail = self._api.queue_tail(self._revive_topic, checkpoint.revive_queue)
+        host, now_ms = self._api.store_host, self._clock.now_ms()
+        return encode_checkpoint(tail, checkpoint, self._broker_name, host, now_ms)
+
+    def _ack_of(self, checkpoint: Checkpoint, offsets: list[int]) -> AppendMessage:
+        tail = self._api.queue_tail(self._revive_topic, checkpoint.revive_queue)
+        host, now_ms = self._api.store_host, self._clock.now_ms()
+        return encode_ack(tail, checkpoint, offsets, self._broker_name, host, now_ms)
+
+    # -- the task --------------------------------------------------------------------------
+
+    async def run(self, after: Callable[[], None], *, task_status: trio.TaskStatus[None]) -> None:
+        """Revive what is due until cancelled; ``after`` is called after what woke consumers."""
+        task_status.started()
+        cleaned = trio.current_time()
+        while True:
+            with trio.move_on_after(self._pause_s()):
+                await self._wanted.wait()
+            self._wanted = trio.Event()
+            try:
+                await self.revive()
+                freed = self.orders.take_freed(self._clock.now_ms())
+                if freed:
+                    for listener in self.on_freed:
+                        listener(freed)
+                    after()
+                self.keep()
+            except StoreFencedError:
+                # The store has logged why; only a restart helps.
+                return
+            except Exception:
+                # A failure that a message causes must not end a process that serves others.
+                self._faults.fault("reviving messages failed and is tried again, a fault")
+                await trio.sleep(WAIT_S_MAX)
+            if trio.current_time() - cleaned > CLEAN_S:
+                cleaned = trio.current_time()
+                self.orders.clean(self._is_known, self._clock.now_ms())
+
+    def _pause_s(self) -> float:
+        """Return how long nothing is to be done."""
+        moments = [self.checkpoints.next_due_ms(), self.orders.next_free_ms()]
+        now_ms = self._clock.now_ms()
+        pauses = [(ms - now_ms) / 1000 for ms in moments if ms is not None]
+        return max(0.0, min([*pauses, WAIT_S_MAX]))
+
+    def keep(self) -> None:
+        """Note for good how far groups have got, and what need not be read again."""
+        durable_offset = self._store.durable_offset
+        self.progress.commit(durable_offset)
+        if self._done is not None and self._done[0] <= durable_offset:
+            # A table that is full cannot keep it: the next start reads more.
+            with contextlib.suppress(BrokerError):
+                for queue, last in enumerate(self._done[1]):
+                    if last >= 0:
+                        self._offsets.commit(REVIVE_GROUP, self._revive_topic, queue, last)
+            self._done = None
+        if self._done is None and self.checkpoints.has_changed():
+            self._done = self._store.end_offset, self.checkpoints.done_with()
+        if self._done is not None or self.progress.is_waiting:
+            self._api.acknowledge.want(self._store.end_offset)
+        self._write_again(self.checkpoints.stale(BATCH))
+
+    def _write_again(self, stale: list[Checkpoint]) -> None:
+        """Write old checkpoints again, so that what is behind them is done with."""
+
+        def appended(placed: list[tuple[int, int]], _end_offset: int) -> None:
+            for checkpoint, (_, revive_offset) in zip(stale, placed, strict=True):
+                if not checkpoint.is_settled:
+                    self.checkpoints.move(checkpoint, revive_offset)
+
+        if stale:
+            for checkpoint in stale:
+                checkpoint.is_again = True
+            messages = [self._record_of(checkpoint) for checkpoint in stale]
+            # Refused, they are tried again a second later.
+            self.log.stage(messages, appended=appended, refused=lambda exc: None)
+            self.log.flush()
+
+    def _is_known(self, queue: QueueKey) -> bool:
+        topic, group, queue_id = queue
+        config = self._topics.get(topic)
+        is_there = config is not None and queue_id < config.read_queue_nums
+        return is_there and self._groups.get(group) is not None
+
+    # -- revival ---------------------------------------------------------------------------
+
+    async def revive(self) -> None:
+        """Have all messages come again whose time is over."""
+        while due := self.checkpoints.take_due(self._clock.now_ms(), BATCH):
+            for at, checkpoint in enumerate(due):
+                try:
+                    await self._revive_one(checkpoint)
+                except StoreError as exc:
+                    for later in due[at:]:
+                        self.checkpoints.put_off(later, self._clock.now_ms() + RETRY_MS)
+                    if isinstance(exc, StoreFencedError):
+                        raise
+                    logger.warning(
+                        "messages that nobody acknowledged come again late, and none is lost"
+                        " reason=%s",
+                        exc,
+                    )
+                    return
+            await trio.lowlevel.checkpoint()
+
+    async def _revive_one(self, checkpoint: Checkpoint) -> None:
+        if checkpoint.is_settled:
+            return
+        found = []
+        for offset in sorted(checkpoint.open):
+            found += await self._fields_of(checkpoint, offset)
+        # Paging in may have taken a while; what was acknowledged meanwhile does not come again.
+        messages: list[AppendMessage] = []
+        if self._is_wanted(checkpoint):
+            try:
+                messages = [
+                    self._again(checkpoint, fields)
+                    for fields in found
+                    if fields[2] in checkpoint.open
+                ]
+            except BrokerError as exc:
+                self._faults.warning(
+                    "messages cannot come again, it is tried again topic=%s group=%s reason=%s",
+                    ascii(checkpoint.topic),
+                    ascii(checkpoint.group),
+                    exc.remark,
+                )
+                self.checkpoints.put_off(checkpoint, self._clock.now_ms() + UNREADABLE_MS)
+                return
+        offsets = list(checkpoint.open)
+        if not offsets:
+            return
+        await self._append([*messages, self._ack_of(checkpoint, offsets)])
+        self.revived_count += len(messages)
+        self.checkpoints.settle(checkpoint)
+
+    def _is_wanted(self, checkpoint: Checkpoint) -> bool:
+        """Return whether there is still a group that the messages can come again to."""
+        return (
+            self._topics.get(checkpoint.topic) is not None
+            and self._groups.get(checkpoint.group) is not None
+        )
+
+    async def _fields_of(self, checkpoint: Checkpoint, offset: int) -> list[tuple[Any, ...]]:
+        """Return the stored message at an offset; nothing if it is gone or damaged."""
+        read: Callable[..., ReadResult] = partial(
+            self._store.reader.read,
+            checkpoint.topic,
+            checkpoint.queue_id,
+            offset,
+            count_max=1,
+            bytes_max=1,
+        )
+        result = await self._store.reader.when_in_memory(read)
+        try:
+            return [fields for fields in decode(result.records, verify=True) if fields[2] == offset]
+        except RecordError as exc:
+            logger.error(
+                "the disk has changed a message that nobody acknowledged, and it does not come"
+                " again: check the disk topic=%s queue_id=%d queue_offset=%d reason=%s",
+                ascii(checkpoint.topic),
+                checkpoint.queue_id,
+                offset,
+                exc,
+            )
+            return []
+
+    def _again(self, checkpoint: Checkpoint, fields: tuple[Any, ...]) -> AppendMessage:
+        """Return the message for its next delivery, or for the group's dead letters."""
+        now_ms = self._clock.now_ms()
+        group = self._groups.find(checkpoint.group, now_ms)
+        physical, store_host, times, text = fields[3], fields[9], fields[10], fields[12]
+        pairs = retry_pairs(text, checkpoint.pop_time_ms)
+        is_retry = checkpoint.topic.startswith(RETRY_PREFIX)
+        if not is_retry:
+            pairs.setdefault(RETRY_TOPIC, checkpoint.topic)
+            pairs.setdefault(ORIGIN_MESSAGE_ID, encode_offset_id(store_host, physical))
+        if times >= group.retry_max_times:
+            target = self._topics.create_dead_letter_topic(group.group_name, now_ms).topic_name
+            self.dead_letters_count += 1
+            self._dead_log.warning(
+                "nobody acknowledged a message as often as it was delivered; it is now in the"
+                " group's %%DLQ%% topic: find out why it fails, then send it once more"
+                " group=%s topic=%s message_id=%s",
+                ascii(group.group_name),
+                ascii(pairs.get(RETRY_TOPIC, checkpoint.topic)),
+                ascii(pairs.get(UNIQ_KEY) or pairs.get(ORIGIN_MESSAGE_ID, "")),
+            )
+        elif is_retry:
+            target = checkpoint.topic
+        else:
+            target = retry_topic(checkpoint.topic, checkpoint.group, self._retry_kind)
+            if self._topics.get(target) is None:
+                config = TopicConfig(topic_name=target, read_queue_nums=1, write_queue_nums=1)
+                self._topics.put(config, now_ms)
+        return encode_retry(self._api.queue_tail(target, 0), fields, pairs)
+
+    async def _append(self, messages: list[AppendMessage]) -> None:
+        """Append, waiting in line if others do; raises what an append raises."""
+        line = self._api.line
+        if line.append(messages) is not None:
+            return
+        over = trio.Event()
+        errors: list[StoreError] = []
+
+        def appended(_end_offset: int) -> None:
+            over.set()
+
+        def refused(exc: StoreError) -> None:
+            errors.append(exc)
+            over.set()
+
+        line.wait(messages, appended=appended, refused=refused)
+        await over.wait()
+        for error in errors:
+            raise error

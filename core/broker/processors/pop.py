@@ -1,0 +1,579 @@
+"""Pops: messages of any queue of a topic, taken into work for a time; now, or when there are some.
+
+Owns: request codes 200050 (pop), 200052 (peek), 200054 (is there anything), 200055 (how many wait),
+reading for them, holding them, their answers. Must not touch: what is in work and comes again
+(core.broker.pop), acknowledgements (pop_ack), what a pop may ask for (pop_request).
+Spec: RocketMQ PopMessageProcessor, PopLongPollingService, NotificationProcessor.
+
+    pop -> read queue after queue -> found -> checkpoints -> written down -> answer 0
+                                  -> in order: noted, answer 0
+                                  -> nothing -> hold -> a queue grew | a queue is free -> read again
+                                                     -> deadline -> answer 210, full: 209
+
+Each message wakes one pop of a group, the next only if that found something: a hundred consumers
+that wait do not all read for one message. Nothing is changed before all queues are read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Final, TypeAlias, cast
+
+import trio
+
+from motelog.core.broker.api import NotInMemoryError, QueueTail, ReadResult, ReadStatus
+from motelog.core.broker.pop.checkpoints import Checkpoint
+from motelog.core.broker.pop.records import with_topic
+from motelog.core.broker.pop.service import PopService
+from motelog.core.broker.processors.filtered_reads import read_matching
+from motelog.core.broker.processors.pop_request import Pop, PopRequests
+from motelog.core.broker.processors.shared import Shared
+from motelog.core.broker.tables.order_info import QueueKey
+from motelog.core.broker.tables.topics import REVIVE_QUEUES
+from motelog.core.broker.waiting.long_poll import HeldRequests
+from motelog.core.errors import BrokerError, StoreError, StoreFencedError
+from motelog.core.records.layout import Record, parse
+from motelog.core.remoting.frames import RemotingCommand, RequestCode, ResponseCode
+from motelog.core.remoting.pop_fields import (
+    ORDER_QUEUE,
+    RETRY_V1,
+    RETRY_V2,
+    Receipt,
+    encode_begins,
+    encode_deliveries,
+    encode_offsets,
+    kind_of,
+    retry_topic,
+)
+from motelog.core.remoting.server import Connection, Processor, RemotingServer, answer_with
+from motelog.core.topic_names import RETRY_PREFIX
+
+#: Every fifth pop looks at retries first, as RocketMQ does by chance; the others look at them last.
+RETRIES_FIRST: Final = 5
+_IDLE_MS: Final = 60_000
+_MISPLACED: Final = (ReadStatus.OFFSET_TOO_SMALL, ReadStatus.OFFSET_OVERFLOW_BADLY)
+#: What is waited for: a pop or a notice, topic, group, queue id or -1.
+_HeldKey: TypeAlias = tuple[str, str, str, int]
+_TakeUp: TypeAlias = "Callable[[Pop, _HeldKey, bool], None]"
+_POP: Final = "pop"
+_NOTICE: Final = "notice"
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """What one queue has for a pop."""
+
+    topic: str
+    queue_id: int
+    begin_offset: int
+    result: ReadResult
+    records: list[Record]
+    # Its group is new here: the offset that it begins at.
+    first_offset: int | None
+
+
+class PopProcessor:
+    """Answers pops; state changes only within a turn and in ``run``, between two awaits."""
+
+    def __init__(self, shared: Shared, pop: PopService) -> None:
+        config = shared.config
+        self._api = shared.api
+        self._store = shared.store
+        self._pop = pop
+        self._requests = PopRequests(shared)
+        self._offsets = shared.tables.offsets
+        self._cold = shared.api.cold_reads
+        self._stats = shared.stats
+        self._clock = shared.clock
+        self._broker_name = config.name
+        self._bytes_max = config.pull_bytes_max
+        self._hold_ms_max = config.hold_ms_max
+        self._in_work_max = config.pop_in_work_max
+        self._in_work_per_queue_max = config.pop_in_work_per_queue_max
+        self.held = HeldRequests(
+            requests_max=config.held_pulls_max,
+            requests_per_owner_max=config.held_pulls_per_connection_max,
+        )
+        # By each topic that they look at: what is waited for.
+        self._keys: dict[str, dict[_HeldKey, None]] = {}
+        self._grown: dict[_HeldKey, None] = {}
+        self._wanted = trio.Event()
+        self._has_found = False
+        self._count = 0
+        pop.on_freed.append(self._queues_freed)
+
+    def processors(self) -> dict[int, Processor]:
+        return {
+            RequestCode.POP_MESSAGE: self._take,
+            RequestCode.PEEK_MESSAGE: self._cold.guard(self._peek),
+            RequestCode.NOTIFICATION: self._notify,
+            RequestCode.POLLING_INFO: self._polling_info,
+        }
+
+    # -- waking ----------------------------------------------------------------------------
+
+    def queues_grew(self, tails: list[QueueTail]) -> None:
+        """Note what waits for queues that grew; ``run`` wakes it."""
+        if not self._keys:
+            return
+        for tail in tails:
+            for key in self._keys.get(tail.topic.decode(), ()):
+                # A retry is for all who wait for the topic, whichever queue they name.
+                if key[3] in (-1, tail.queue_id) or tail.topic.startswith(_RETRY_BYTES):
+                    self._grown[key] = None
+        if self._grown:
+            self._wanted.set()
+
+    def queue_freed(self, queue: QueueKey) -> None:
+        """Note that a group may pop a queue again that it could not; ``run`` wakes it."""
+        topic, group, queue_id = queue
+        for key in self._keys.get(topic, ()):
+            if key[2] == group and (key[3] in (-1, queue_id) or topic.startswith(RETRY_PREFIX)):
+                self._grown[key] = None
+        if self._grown:
+            self._wanted.set()
+
+    def _queues_freed(self, queues: list[QueueKey]) -> None:
+        for queue in queues:
+            self.queue_freed(queue)
+
+    async def run(
+        self,
+        server: RemotingServer,
+        *,
+        task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
+    ) -> None:
+        """Wake held requests and end those whose deadline has come."""
+        task_status.started()
+        while True:
+            due_ms = self.held.next_due_ms()
+            wait_ms = _IDLE_MS if due_ms is None else max(0, due_ms - self._clock.monotonic_ms())
+            with trio.move_on_after(wait_ms / 1000):
+                await self._wanted.wait()
+            self._wanted = trio.Event()
+            self.wake_grown()
+            self.held.end_due(self._clock.monotonic_ms())
+            self._pop.log.flush()
+            server.flush()
+
+    def wake_grown(self) -> None:
+        """Read again for those whose queues grew: one of a group, and the next if it found some."""
+        grown, self._grown = self._grown, {}
+        for key in grown:
+            if key[0] == _NOTICE:
+                self.held.wake(key)
+            else:
+                self._has_found = True
+                while self._has_found and self.held.is_held(key):
+                    self._has_found = False
+                    self.held.wake(key, count_max=1)
+            self._forget_if_gone(key)
+
+    def connection_closed(self, connection: Connection) -> None:
+        keys = self.held.keys_of(connection)
+        self.held.close_owner(connection)
+        for key in keys:
+            self._forget_if_gone(cast("_HeldKey", key))
+
+    # -- pops ------------------------------------------------------------------------------
+
+    def _take(self, request: RemotingCommand, connection: Connection) -> RemotingCommand | None:
+        pop = self._requests.pop(request, connection)
+        if self._pop.checkpoints.open_count >= self._in_work_max:
+            text = f"{self._in_work_max} messages are popped and not acknowledged"
+            raise BrokerError(ResponseCode.SYSTEM_BUSY, text)
+        pop.deadline_ms = self._clock.monotonic_ms() + min(pop.hold_ms, self._hold_ms_max)
+        return self._cold.attempt(partial(self._read, pop), request, connection)
+
+    def _read(self, pop: Pop, may_wait: bool) -> RemotingCommand | None:
+        """Read for a pop: have it answered, or hold it."""
+        if pop.connection.is_congested:
+            # The client asks again, and that request waits until it has read its queued output.
+            return self._empty(pop, ResponseCode.POLLING_TIMEOUT, 0)
+        found, rest = self._look(pop, may_wait=may_wait)
+        self._move_on(pop, found)
+        given = [one for one in found if one.records]
+        if given:
+            self._has_found = True
+            return self._give_out(pop, given, rest)
+        return self._hold(pop, rest)
+
+    def _read_last(self, pop: Pop, may_wait: bool) -> RemotingCommand | None:
+        """Read for a pop whose time is over, and answer whatever there is."""
+        pop.hold_ms = 0
+        return self._read(pop, may_wait)
+
+    def _look(self, pop: Pop, *, may_wait: bool) -> tuple[list[_Found], int]:
+        """Return what queues have for a pop, and how much is behind that."""
+        found: list[_Found] = []
+        rest = 0
+        room, room_bytes = pop.count_max, self._bytes_max
+        for topic, queue_id in self._queues(pop):
+            end = self._api.max_offset(topic, queue_id)
+            if end == 0:
+                continue
+            key = pop.queue_key(topic, queue_id)
+            if pop.is_order and self._pop.orders.is_blocked(key, pop.attempt, self._clock.now_ms()):
+                continue
+            in_work = self._pop.checkpoints.open_in(key)
+            if in_work >= self._in_work_per_queue_max:
+                continue
+            try:
+                begin, first = self._begin_of(pop, key, may_wait=may_wait)
+                if begin == end or room == 0:
+                    rest += end - begin
+                    continue
+                result, begin = self._read_queue(pop, key, begin, room, room_bytes, may_wait)
+            except NotInMemoryError:
+                if not any(one.records for one in found):
+                    raise
+                rest += 1
+                continue
+            records = _parsed(result.records)
+            if records or result.next_offset > begin or first is not None:
+                found.append(_Found(topic, queue_id, begin, result, records, first))
+            room -= len(records)
+            room_bytes -= len(result.records)
+            room = room if room_bytes > 0 else 0
+            rest += max(0, result.max_offset - result.next_offset)
+        return found, rest
+
+    def _queues(self, pop: Pop) -> Iterator[tuple[str, int]]:
+        """Yield the queues that a pop looks at, in the order in which it does."""
+        self._count += 1
+        retries = [
+            (config.topic_name, queue_id)
+            for config in self._requests.sources(pop)
+            for queue_id in range(config.read_queue_nums)
+        ]
+        is_retry_first = self._count % RETRIES_FIRST == 0
+        if is_retry_first:
+            yield from retries
+        if pop.queue_id >= 0:
+            yield pop.topic, pop.queue_id
+        else:
+            count = pop.config.read_queue_nums
+            for i in range(count):
+                yield pop.topic, (self._count + i) % count
+        if not is_retry_first:
+            yield from retries
+
+    def _begin_of(self, pop: Pop, key: QueueKey, *, may_wait: bool) -> tuple[int, int | None]:
+        """Return where a group goes on; for a new group, a second time."""
+        known = self._pop.progress.next_offset(key)
+        if known is not None:
+            return max(known, 0), None
+        topic, _, queue_id = key
+        begin = self._api.min_offset(topic, queue_id)
+        is_retry = topic.startswith(RETRY_PREFIX)
+        if (
+            pop.is_from_end
+            and not is_retry
+            and (begin > 0 or not self._is_in_memory(topic, queue_id, may_wait=may_wait))
+        ):
+            # As in RocketMQ: the last message is the first that it gets.
+            begin = max(0, self._api.max_offset(topic, queue_id) - 1)
+        return begin, begin
+
+    def _is_in_memory(self, topic: str, queue_id: int, *, may_wait: bool) -> bool:
+        """Return whether the first message of a queue is likely still in memory."""
+        reader = self._store.reader
+        first = reader.units(topic, queue_id, 0, 1, may_wait=may_wait)
+        physical_offset = int.from_bytes(first[:8], "big")
+        return self._store.end_offset - physical_offset <= reader.cached_bytes
+
+    def _read_queue(
+        self, pop: Pop, key: QueueKey, begin: int, room: int, room_bytes: int, may_wait: bool
+    ) -> tuple[ReadResult, int]:
+        """Read one queue, and go on past messages that tags refuse; return where it began."""
+        result = self._read_at(pop, key, begin, room, room_bytes, may_wait)
+        if result.status in _MISPLACED:
+            begin = result.next_offset
+            result = self._read_at(pop, key, begin, room, room_bytes, may_wait)
+        while (
+            result.status in (ReadStatus.NO_MATCH, ReadStatus.MESSAGE_WAS_REMOVED)
+            and result.next_offset < result.max_offset
+            and pop.sql_filter is None
+        ):
+            begin = result.next_offset
+            result = self._read_at(pop, key, begin, room, room_bytes, may_wait)
+        return result, begin
+
+    def _read_at(
+        self, pop: Pop, key: QueueKey, at: int, room: int, room_bytes: int, may_wait: bool
+    ) -> ReadResult:
+        topic, _, queue_id = key
+        if pop.sql_filter is not None:
+            return read_matching(
+                self._api,
+                self._clock,
+                pop.sql_filter,
+                topic,
+                queue_id,
+                at,
+                count_max=room,
+                bytes_max=room_bytes,
+                may_wait=may_wait,
+            )
+        return self._api.read(
+            topic,
+            queue_id,
+            at,
+            count_max=room,
+            bytes_max=room_bytes,
+            tag_codes=pop.tag_codes,
+            may_wait=may_wait,
+        )
+
+    def _move_on(self, pop: Pop, found: list[_Found]) -> None:
+        """Note where a new group begins, and have it go on past what its filter refuses."""
+        for one in found:
+            key = pop.queue_key(one.topic, one.queue_id)
+            if one.first_offset is not None:
+                topic, group, queue_id = key
+                self._offsets.commit(group, topic, queue_id, one.first_offset)
+            if not one.records:
+                self._pop.pass_over(key, one.result.next_offset)
+
+    def _give_out(self, pop: Pop, given: list[_Found], rest: int) -> RemotingCommand | None:
+        group = pop.group.group_name
+        for one in given:
+            records = one.result.records
+            self._stats.note_get(one.topic, group, len(one.records), len(records))
+        if pop.is_order:
+            return self._give_out_in_order(pop, given, rest)
+        places = [(one.queue_id, one.begin_offset) for one in given]
+        now_ms = self._clock.now_ms()
+        for topic in {one.topic for one in given}:
+            now_ms = self._pop.checkpoints.free_time(topic, group, places, now_ms)
+        revive_queue = self._count % REVIVE_QUEUES
+        popped = [
+            (
+                Checkpoint(
+                    one.topic,
+                    group,
+                    one.queue_id,
+                    one.begin_offset,
+                    tuple([record.queue_offset for record in one.records]),
+                    pop_time_ms=now_ms,
+                    invisible_ms=pop.invisible_ms,
+                    revive_queue=revive_queue,
+                ),
+                one.result.next_offset,
+            )
+            for one in given
+        ]
+        answer = self._answer(pop, given, rest, now_ms, revive_queue)
+
+        def then() -> None:
+            if not pop.request.is_oneway:
+                pop.connection.reply(answer)
+
+        def refused(exc: StoreError) -> None:
+            code = ResponseCode.SYSTEM_ERROR
+            if isinstance(exc, StoreFencedError):
+                code = ResponseCode.SERVICE_NOT_AVAILABLE
+            pop.connection.reply(pop.request.answer(code, str(exc)))
+
+        self._pop.give_out(popped, then=then, refused=refused)
+        return None
+
+    def _give_out_in_order(self, pop: Pop, given: list[_Found], rest: int) -> RemotingCommand:
+        now_ms = self._clock.now_ms()
+        deliveries = []
+        for one in given:
+            key = pop.queue_key(one.topic, one.queue_id)
+            counts, least = self._pop.orders.pop(
+                key,
+                [record.queue_offset for record in one.records],
+                attempt=pop.attempt,
+                now_ms=now_ms,
+                invisible_ms=pop.invisible_ms,
+            )
+            deliveries.append(encode_deliveries(one.topic, one.queue_id, counts, least))
+            topic, group, queue_id = key
+            self._offsets.commit(group, topic, queue_id, one.begin_offset)
+        self._pop.wake()
+        return self._answer(pop, given, rest, now_ms, ORDER_QUEUE, ";".join(deliveries))
+
+    def _answer(
+        self,
+        pop: Pop,
+        given: list[_Found],
+        rest: int,
+        now_ms: int,
+        revive_queue: int,
+        deliveries: str | None = None,
+    ) -> RemotingCommand:
+        ext = {
+            "popTime": str(now_ms),
+            "invisibleTime": str(pop.invisible_ms),
+            "reviveQid": str(revive_queue),
+            "restNum": str(rest),
+            "startOffsetInfo": encode_begins(
+                (one.topic, one.queue_id, one.begin_offset) for one in given
+            ),
+            "msgOffsetInfo": encode_offsets(
+                (one.topic, one.queue_id, [record.queue_offset for record in one.records])
+                for one in given
+            ),
+        }
+        if deliveries is not None:
+            ext["orderCountInfo"] = deliveries
+        body = b"".join([self._shown(pop, one, now_ms, revive_queue) for one in given])
+        return pop.request.answer(ResponseCode.SUCCESS, "FOUND", ext, body)
+
+    def _shown(self, pop: Pop, one: _Found, now_ms: int, revive_queue: int) -> bytes:
+        """Return the records of one queue as consumers see them: retries under their own topic."""
+        if one.topic == pop.topic:
+            return one.result.records
+        receipt = Receipt(
+            one.begin_offset,
+            now_ms,
+            pop.invisible_ms,
+            revive_queue,
+            kind_of(one.topic),
+            self._broker_name,
+            one.queue_id,
+        )
+        return b"".join(
+            [
+                with_topic(
+                    record,
+                    pop.topic,
+                    replace(receipt, queue_offset=record.queue_offset).encode(),
+                )
+                for record in one.records
+            ]
+        )
+
+    # -- waiting ---------------------------------------------------------------------------
+
+    def _hold(self, pop: Pop, rest: int) -> RemotingCommand | None:
+        """Hold a pop that found nothing, or answer it."""
+        if pop.hold_ms <= 0 or self._clock.monotonic_ms() >= pop.deadline_ms:
+            return self._empty(pop, ResponseCode.POLLING_TIMEOUT, rest)
+        if not self._may_hold(pop):
+            return self._empty(pop, ResponseCode.POLLING_FULL, rest)
+        key = self._keep(_POP, pop, self._take_up)
+        if rest:
+            # A filter had no time for all: it goes on, after others have had their turn.
+            self._grown[key] = None
+            self._wanted.set()
+        return None
+
+    def _may_hold(self, pop: Pop) -> bool:
+        return pop.connection.is_open and not self.held.is_full_for(pop.connection)
+
+    def _keep(self, kind: str, pop: Pop, take_up: _TakeUp) -> _HeldKey:
+        group = pop.group.group_name
+        key = kind, pop.topic, group, pop.queue_id
+        due_ms = self.held.next_due_ms()
+        self.held.hold(key, pop.deadline_ms, partial(take_up, pop, key), owner=pop.connection)
+        for topic in _topics_of(key):
+            self._keys.setdefault(topic, {})[key] = None
+        if due_ms is None or pop.deadline_ms < due_ms:
+            self._wanted.set()
+        return key
+
+    def _forget_if_gone(self, key: _HeldKey) -> None:
+        if self.held.is_held(key):
+            return
+        for topic in _topics_of(key):
+            keys = self._keys.get(topic)
+            if keys is not None:
+                keys.pop(key, None)
+                if not keys:
+                    del self._keys[topic]
+
+    def _take_up(self, pop: Pop, key: _HeldKey, is_over: bool) -> None:
+        """Go on with a pop that was held: a queue has grown, or its time is over."""
+        read = partial(self._read_last if is_over else self._read, pop)
+        answer_with(partial(self._cold.attempt, read), pop.request, pop.connection)
+        self._forget_if_gone(key)
+
+    def _empty(self, pop: Pop, code: ResponseCode, rest: int) -> RemotingCommand:
+        ext = {
+            "popTime": str(self._clock.now_ms()),
+            "invisibleTime": str(pop.invisible_ms),
+            "reviveQid": str(ORDER_QUEUE if pop.is_order else self._count % REVIVE_QUEUES),
+            "restNum": str(rest),
+        }
+        return pop.request.answer(code, "NO_MESSAGE_IN_QUEUE", ext)
+
+    # -- what only looks -------------------------------------------------------------------
+
+    def _peek(
+        self, request: RemotingCommand, connection: Connection, may_wait: bool
+    ) -> RemotingCommand:
+        pop = self._requests.peek(request, connection)
+        found, rest = self._look(pop, may_wait=may_wait)
+        body = b"".join([one.result.records for one in found])
+        ext = {"popTime": "0", "invisibleTime": "0", "reviveQid": "0", "restNum": str(rest)}
+        if not body:
+            code = ResponseCode.PULL_NOT_FOUND
+            return request.answer(code, "NO_MESSAGE_IN_QUEUE", ext)
+        return request.answer(ResponseCode.SUCCESS, "FOUND", ext, body)
+
+    def _notify(self, request: RemotingCommand, connection: Connection) -> RemotingCommand | None:
+        pop = self._requests.notification(request, connection)
+        pop.deadline_ms = self._clock.monotonic_ms() + min(pop.hold_ms, self._hold_ms_max)
+        if pop.hold_ms <= 0 or self._has_messages(pop):
+            return self._notice(pop)
+        if not self._may_hold(pop):
+            return request.answer(ext={"hasMsg": "false", "pollingFull": "true"})
+        self._keep(_NOTICE, pop, self._tell)
+        return None
+
+    def _tell(self, pop: Pop, key: _HeldKey, is_over: bool) -> None:
+        if is_over or self._has_messages(pop):
+            pop.connection.reply(self._notice(pop))
+        else:
+            self._keep(_NOTICE, pop, self._tell)
+        self._forget_if_gone(key)
+
+    def _notice(self, pop: Pop) -> RemotingCommand:
+        has_messages = "true" if self._has_messages(pop) else "false"
+        return pop.request.answer(ext={"hasMsg": has_messages, "pollingFull": "false"})
+
+    def _has_messages(self, pop: Pop) -> bool:
+        now_ms = self._clock.now_ms()
+        for topic, queue_id in self._queues(pop):
+            key = pop.queue_key(topic, queue_id)
+            if pop.is_order and self._pop.orders.is_blocked(key, pop.attempt, now_ms):
+                continue
+            next_offset = self._pop.progress.next_offset(key)
+            if next_offset is None:
+                next_offset = self._api.min_offset(topic, queue_id)
+            if self._api.max_offset(topic, queue_id) > next_offset:
+                return True
+        return False
+
+    def _polling_info(self, request: RemotingCommand, connection: Connection) -> RemotingCommand:
+        pop = self._requests.place(request, connection)
+        key = _POP, pop.topic, pop.group.group_name, pop.queue_id
+        return request.answer(ext={"pollingNum": str(self.held.count_of(key))})
+
+
+_RETRY_BYTES: Final = RETRY_PREFIX.encode()
+
+
+def _topics_of(key: _HeldKey) -> tuple[str, str, str]:
+    """Return the topics whose growth may be what is waited for."""
+    _, topic, group, _ = key
+    return topic, retry_topic(topic, group, RETRY_V1), retry_topic(topic, group, RETRY_V2)
+
+
+def _parsed(records: bytes) -> list[Record]:
+    view = memoryview(records)
+    found = []
+    at = 0
+    while at < len(view):
+        record = parse(view, at, len(view))
+        if not isinstance(record, Record):
+            raise StoreError(f"the store gave bytes that are no record: {record.name}")
+        found.append(record)
+        at += record.size
+    return found

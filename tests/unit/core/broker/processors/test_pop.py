@@ -1,0 +1,367 @@
+"""What pops, acknowledgements and changes of the invisible time are answered."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+
+from motelog.core.broker.tables.subscription_groups import SubscriptionGroup
+from motelog.core.records.decode import decode_messages
+from motelog.core.remoting.codes import RequestCode, ResponseCode
+from motelog.core.remoting.frames import RemotingCommand
+from motelog.core.remoting.pop_fields import decode_receipt
+from tests.support.broker_stack import pop_ext, send_ext
+from tests.support.broker_stage import BrokerStage, Client, broker_stage
+from tests.support.popping import Popped, ack_ext, receipt_of_change, with_receipts
+from tests.support.popping import pop_messages as pop
+from tests.support.stores import read_queue
+
+OK = ResponseCode.SUCCESS
+POP = RequestCode.POP_MESSAGE
+ACK = RequestCode.ACK_MESSAGE
+CHANGE = RequestCode.CHANGE_MESSAGE_INVISIBLETIME
+BATCH_ACK = RequestCode.BATCH_ACK_MESSAGE
+NOTIFICATION = RequestCode.NOTIFICATION
+PEEK = RequestCode.PEEK_MESSAGE
+INVALID = ResponseCode.INVALID_PARAMETER
+NOTHING = ResponseCode.POLLING_TIMEOUT
+REVIVE = "rmq_sys_REVIVE_LOG_DefaultCluster"
+
+
+@pytest.fixture
+def stage(tmp_path: Path) -> Iterator[BrokerStage]:
+    """Topic T of one queue, empty, and group G."""
+    with broker_stage(tmp_path, {"offset_entries_max": 100}) as broker:
+        broker.topic("T", 1)
+        broker.tables.groups.put(SubscriptionGroup(group_name="G", retry_max_times=2), 0)
+        yield broker
+
+
+def send(stage: BrokerStage, *bodies: bytes, topic: str = "T", **fields: Any) -> None:
+    for body in bodies:
+        answer = stage.ask(RequestCode.SEND_MESSAGE_V2, send_ext(topic, **fields), body)
+        assert answer.code == OK, answer.remark
+
+
+def bodies(found: list[Popped]) -> list[bytes]:
+    return [message.body for message, _ in found]
+
+
+def pass_time(stage: BrokerStage, ms: int) -> None:
+    """Let time pass, and have come again what is due by then."""
+    stage.clock.advance(ms)
+    trio.run(stage.processors.pop_service.revive)
+    stage.processors.pop.wake_grown()
+    stage.processors.end_turn()
+
+
+def test_a_popped_message_is_invisible_until_its_time_is_over(stage: BrokerStage) -> None:
+    send(stage, b"1", b"2")
+    assert bodies(pop(stage, invisibleTime=1000)) == [b"1", b"2"]
+    pass_time(stage, 999)
+    assert pop(stage) == []
+    pass_time(stage, 1)
+    again = pop(stage)
+    assert bodies(again) == [b"1", b"2"]
+    assert [message.reconsume_times for message, _ in again] == [1, 1]
+    assert {message.topic for message, _ in again} == {"T"}
+    assert {message.properties["RETRY_TOPIC"] for message, _ in again} == {"T"}
+
+
+def test_what_is_acknowledged_does_not_come_again(stage: BrokerStage) -> None:
+    send(stage, b"1", b"2", b"3")
+    one, two, _ = pop(stage, invisibleTime=1000)
+    assert stage.code(ACK, ack_ext(*one)) == OK
+    assert stage.code(ACK, ack_ext(*two)) == OK
+    pass_time(stage, 1000)
+    (again,) = pop(stage, invisibleTime=1000)
+    assert again[0].body == b"3"
+    assert stage.code(ACK, ack_ext(*again)) == OK
+    pass_time(stage, 1000)
+    assert pop(stage) == []
+    assert stage.processors.pop_service.checkpoints.open_count == 0
+
+
+def test_the_time_of_a_message_can_be_changed(stage: BrokerStage) -> None:
+    send(stage, b"1")
+    ((message, receipt),) = pop(stage, invisibleTime=1000)
+    stage.clock.advance(500)
+    answer = stage.ask(CHANGE, ack_ext(message, receipt, invisibleTime=2000))
+    assert answer.code == OK
+    pass_time(stage, 1999)
+    assert pop(stage) == []
+    # The receipt that it had is void: an acknowledgement by it does nothing.
+    assert stage.code(ACK, ack_ext(message, receipt)) == OK
+    new = receipt_of_change(receipt, message, answer)
+    assert stage.code(CHANGE, ack_ext(message, new, invisibleTime=0)) == OK
+    pass_time(stage, 0)
+    assert bodies(pop(stage)) == [b"1"]
+
+
+def test_a_message_that_nobody_acknowledges_becomes_a_dead_letter(stage: BrokerStage) -> None:
+    send(stage, b"poison")
+    for times in range(3):
+        ((message, _),) = pop(stage, invisibleTime=1000)
+        assert message.reconsume_times == times
+        pass_time(stage, 1000)
+    assert pop(stage) == []
+    (letter,) = read_queue(stage.store, "%DLQ%G", 0)
+    assert (letter.body, letter.properties["RETRY_TOPIC"]) == (b"poison", "T")
+    assert stage.processors.pop_service.dead_letters_count == 1
+
+
+def test_several_are_acknowledged_in_one_request(stage: BrokerStage) -> None:
+    send(stage, b"1", b"2", b"3")
+    found = pop(stage, invisibleTime=1000)
+    receipt = decode_receipt(found[0][1])
+    batch = {
+        "c": "G",
+        "t": "T",
+        "r": "0",
+        "so": receipt.begin_offset,
+        "q": 0,
+        "rq": receipt.revive_queue,
+        "pt": receipt.pop_time_ms,
+        "it": receipt.invisible_ms,
+        "b": base64.b64encode(b"\x05").decode(),
+    }
+    assert stage.code(BATCH_ACK, body={"brokerName": "broker-a", "acks": [batch]}) == OK
+    pass_time(stage, 1000)
+    assert bodies(pop(stage)) == [b"2"]
+
+
+def test_a_pop_waits_and_one_message_wakes_one(stage: BrokerStage) -> None:
+    clients = [Client(), Client()]
+    for client in clients:
+        ext = {name: str(value) for name, value in pop_ext("T", pollTime=15_000).items()}
+        stage.process(RemotingCommand(POP, ext=ext), client)
+    assert stage.ask(RequestCode.POLLING_INFO, pop_ext("T")).ext["pollingNum"] == "2"
+    send(stage, b"1")
+    stage.processors.pop.wake_grown()
+    stage.processors.end_turn()
+    assert [[a.code for a in client.answers] for client in clients] == [[OK], []]
+    stage.clock.advance(15_100)
+    stage.processors.pop.held.end_due(stage.clock.monotonic_ms())
+    assert [a.code for a in clients[1].answers] == [NOTHING]
+    assert not stage.processors.pop._keys
+
+
+def test_a_retry_wakes_a_pop_that_waits(stage: BrokerStage) -> None:
+    send(stage, b"1")
+    pop(stage, invisibleTime=1000)
+    client = Client()
+    ext = {name: str(value) for name, value in pop_ext("T", pollTime=15_000).items()}
+    stage.process(RemotingCommand(POP, ext=ext), client)
+    pass_time(stage, 1000)
+    assert bodies(with_receipts(client.answers[0])) == [b"1"]
+
+
+def test_a_closed_connection_is_not_waited_for(stage: BrokerStage) -> None:
+    client = Client()
+    ext = {name: str(value) for name, value in pop_ext("T", pollTime=15_000).items()}
+    stage.process(RemotingCommand(POP, ext=ext), client)
+    stage.processors.pop.connection_closed(client)  # type: ignore[arg-type]  # a stand-in
+    assert not stage.processors.pop._keys
+    send(stage, b"1")
+    stage.processors.pop.wake_grown()
+    assert bodies(pop(stage)) == [b"1"]
+
+
+def test_filters_choose_what_is_popped(stage: BrokerStage) -> None:
+    for tag in ("a", "b", "a"):
+        send(stage, tag.encode(), properties=f"TAGS\x01{tag}\x02n\x01{len(tag)}\x02")
+    assert bodies(pop(stage, exp="a", expType="TAG")) == [b"a", b"a"]
+    found = pop(stage, group="G2", exp="TAGS = 'b' AND n = 1", expType="SQL92")
+    assert bodies(found) == [b"b"]
+    # Retries are filtered as well, and the group has gone on behind what it refused.
+    assert pop(stage, exp="*") == []
+
+
+def test_in_order_a_queue_is_blocked_until_all_is_acknowledged(stage: BrokerStage) -> None:
+    send(stage, b"1", b"2", b"3")
+    one, two = pop(stage, order="true", maxMsgNums=2, invisibleTime=1000)
+    assert decode_receipt(one[1]).is_order
+    assert pop(stage, order="true") == []
+    assert stage.code(ACK, ack_ext(*one)) == OK
+    assert pop(stage, order="true") == []
+    pass_time(stage, 1000)
+    # What was not acknowledged comes again, in its place.
+    answer = stage.ask(POP, pop_ext("T", order="true", maxMsgNums=2, attemptId="x"))
+    found = with_receipts(answer)
+    assert bodies(found) == [b"2", b"3"]
+    assert answer.ext["orderCountInfo"] == "0 qo0%1 1;0 0 0"
+    # The same attempt gets the same: its answer may have been lost.
+    assert bodies(pop(stage, order="true", maxMsgNums=2, attemptId="x")) == [b"2", b"3"]
+    # The receipt of the pop before is void.
+    assert stage.code(ACK, ack_ext(*two)) == OK
+    assert stage.tables.offsets.query("G", "T", 0) == 1
+
+
+def test_in_order_the_last_acknowledgement_wakes(stage: BrokerStage) -> None:
+    send(stage, b"1", b"2")
+    (one,) = pop(stage, order="true", maxMsgNums=1)
+    client = Client()
+    ext = pop_ext("T", order="true", maxMsgNums=1, pollTime=15_000)
+    stage.process(RemotingCommand(POP, ext={k: str(v) for k, v in ext.items()}), client)
+    assert client.answers == []
+    assert stage.code(ACK, ack_ext(*one)) == OK
+    stage.processors.pop.wake_grown()
+    assert bodies(with_receipts(client.answers[0])) == [b"2"]
+
+
+def test_in_order_a_message_can_be_put_off(stage: BrokerStage) -> None:
+    send(stage, b"1")
+    (one,) = pop(stage, order="true", invisibleTime=1000)
+    assert stage.code(CHANGE, ack_ext(*one, invisibleTime=5000)) == OK
+    pass_time(stage, 4999)
+    assert pop(stage, order="true") == []
+    pass_time(stage, 1)
+    assert bodies(pop(stage, order="true")) == [b"1"]
+
+
+def test_a_notice_says_whether_there_is_anything(stage: BrokerStage) -> None:
+    assert stage.ask(NOTIFICATION, pop_ext("T")).ext["hasMsg"] == "false"
+    client = Client()
+    ext = {name: str(value) for name, value in pop_ext("T", pollTime=15_000).items()}
+    stage.process(RemotingCommand(NOTIFICATION, ext=ext), client)
+    assert client.answers == []
+    send(stage, b"1")
+    stage.processors.pop.wake_grown()
+    assert client.answers[0].ext["hasMsg"] == "true"
+    pop(stage)
+    assert stage.ask(NOTIFICATION, pop_ext("T")).ext["hasMsg"] == "false"
+
+
+def test_a_peek_takes_nothing(stage: BrokerStage) -> None:
+    assert stage.code(PEEK, pop_ext("T")) == ResponseCode.PULL_NOT_FOUND
+    send(stage, b"1")
+    for _ in range(2):
+        answer = stage.ask(PEEK, pop_ext("T"))
+        assert [message.body for message in decode_messages(answer.body)] == [b"1"]
+    assert bodies(pop(stage)) == [b"1"]
+
+
+@pytest.mark.parametrize(("mode", "first"), [(0, b"1"), (1, b"1")])
+def test_a_new_group_on_a_young_queue_begins_at_its_first_message(
+    stage: BrokerStage, mode: int, first: bytes
+) -> None:
+    send(stage, b"1", b"2")
+    assert bodies(pop(stage, initMode=mode, maxMsgNums=1)) == [first]
+
+
+@pytest.mark.parametrize(
+    ("ext", "code"),
+    [
+        (pop_ext("T", maxMsgNums=33), INVALID),
+        (pop_ext("T", maxMsgNums=0), NOTHING),
+        (pop_ext("T", queueId=1), INVALID),
+        (pop_ext("none"), ResponseCode.TOPIC_NOT_EXIST),
+        (pop_ext(REVIVE), ResponseCode.NO_PERMISSION),
+        (pop_ext("T", group="bad name"), ResponseCode.SYSTEM_ERROR),
+        (pop_ext("T", invisibleTime=-1), INVALID),
+        (pop_ext("T", invisibleTime=3 * 86_400_000 + 1), INVALID),
+        (pop_ext("T", invisibleTime="x"), ResponseCode.SYSTEM_ERROR),
+        (pop_ext("T", attemptId="x" * 256), INVALID),
+        (pop_ext("T", exp="x" * 65_537), ResponseCode.SUBSCRIPTION_PARSE_FAILED),
+        (pop_ext("A", group="g" * 248), INVALID),
+        ({}, ResponseCode.SYSTEM_ERROR),
+    ],
+)
+def test_a_bad_pop_has_its_code(
+    stage: BrokerStage, ext: dict[str, Any], code: ResponseCode
+) -> None:
+    assert stage.code(POP, ext) == code
+
+
+@pytest.mark.parametrize(
+    ("change", "code"),
+    [
+        ({}, OK),
+        ({"topic": "none"}, ResponseCode.TOPIC_NOT_EXIST),
+        ({"queueId": 1}, ResponseCode.MESSAGE_ILLEGAL),
+        ({"offset": 1}, ResponseCode.NO_MESSAGE),
+        ({"offset": -1}, ResponseCode.NO_MESSAGE),
+        ({"extraInfo": ""}, INVALID),
+        ({"extraInfo": "0 " * 400}, INVALID),
+        ({"extraInfo": "0 0 0 0 9 b 0 0"}, INVALID),
+        ({"extraInfo": f"{'9' * 4000} 0 0 0 0 b 0 0"}, INVALID),
+        ({"extraInfo": f"{1 << 64} 0 0 0 0 b 0 0"}, INVALID),
+        # Of no pop at all: it is done with as far as we know.
+        ({"extraInfo": "7 7 7 7 0 b 0 0"}, OK),
+        ({"extraInfo": "0 0 0 999 0 b 0 0"}, OK),
+    ],
+)
+def test_a_bad_acknowledgement_has_its_code_and_changes_nothing(
+    stage: BrokerStage, change: dict[str, Any], code: ResponseCode
+) -> None:
+    send(stage, b"1")
+    (found,) = pop(stage)
+    before = stage.store.end_offset
+    assert stage.code(ACK, ack_ext(*found) | change) == code
+    assert (stage.store.end_offset > before) == (not change)
+
+
+@pytest.mark.parametrize(
+    ("body", "code"),
+    [
+        ({}, ResponseCode.NO_MESSAGE),
+        ({"acks": []}, ResponseCode.NO_MESSAGE),
+        ({"acks": [{"c": "G"}]}, ResponseCode.SYSTEM_ERROR),
+        (b"x", ResponseCode.SYSTEM_ERROR),
+        (
+            {"acks": [{"c": "G", "t": "T", "so": 0, "q": 0, "rq": 0, "pt": 0, "b": "!"}]},
+            INVALID,
+        ),
+        (
+            {"acks": [{"c": "G", "t": "T", "so": 0, "q": 0, "rq": 999, "pt": 0, "b": "/" * 9996}]},
+            OK,
+        ),
+    ],
+)
+def test_a_bad_batch_of_acknowledgements_has_its_code(
+    stage: BrokerStage, body: Any, code: ResponseCode
+) -> None:
+    assert stage.code(BATCH_ACK, body=body) == code
+
+
+def test_a_group_gets_no_more_of_a_queue_than_it_may_have_in_work(tmp_path: Path) -> None:
+    limits = {"pop_in_work_per_queue_max": 2, "pop_in_work_max": 3}
+    with broker_stage(tmp_path, limits) as stage:
+        stage.topic("T", 1)
+        send(stage, b"1", b"2", b"3", b"4")
+        first = pop(stage, maxMsgNums=2)
+        assert len(first) == 2
+        client = Client()
+        ext = {name: str(value) for name, value in pop_ext("T", pollTime=15_000).items()}
+        stage.process(RemotingCommand(POP, ext=ext), client)
+        assert client.answers == []
+        # An acknowledgement makes room, and wakes who waits.
+        assert stage.code(ACK, ack_ext(*first[0])) == OK
+        stage.processors.pop.wake_grown()
+        stage.processors.end_turn()
+        assert bodies(with_receipts(client.answers[0])) == [b"3", b"4"]
+        assert stage.code(POP, pop_ext("T")) == ResponseCode.SYSTEM_BUSY
+
+
+def test_after_a_restart_what_was_in_work_still_is(tmp_path: Path) -> None:
+    """The process is gone before it saved anything; the log tells what was in work."""
+    with broker_stage(tmp_path, {"offset_entries_max": 100}) as stage:
+        stage.topic("T", 1)
+        send(stage, b"1", b"2", b"3")
+        one, *_ = pop(stage, invisibleTime=1000)
+        assert stage.code(ACK, ack_ext(*one)) == OK
+        now_ms = stage.clock.now_ms()
+    with broker_stage(tmp_path, {"offset_entries_max": 100}) as stage:
+        stage.topic("T", 1)
+        stage.tables.groups.put(SubscriptionGroup(group_name="G"), 0)
+        stage.pop_state.load()
+        assert stage.clock.now_ms() == now_ms
+        send(stage, b"4")
+        assert bodies(pop(stage)) == [b"4"]
+        pass_time(stage, 1000)
+        assert bodies(pop(stage)) == [b"2", b"3"]
