@@ -16,14 +16,12 @@ from contextlib import suppress
 from datetime import timedelta
 from functools import partial
 from types import TracebackType
-from typing import Any, Generic, Literal, Self, TypeVar, Unpack
+from typing import Any, Generic, Self, TypeVar, Unpack
 
 import trio
 
 from motelog.bridge.background import Background, Service
-from motelog.bridge.client import NameServers
 from motelog.bridge.errors import ClientClosedError
-from motelog.bridge.groups.allocation import Allocate, average
 from motelog.bridge.producer import (
     REPLY_TIMEOUT_S,
     Producer,
@@ -31,11 +29,11 @@ from motelog.bridge.producer import (
     QueueChoice,
     SendResult,
 )
-from motelog.bridge.pull import HOLD_S, PullConsumer
+from motelog.bridge.pull import PullConsumer, PullOptions
 from motelog.bridge.push.consumer import PushConsumer, PushOptions
 from motelog.bridge.query import QUERY_COUNT, TIME_MAX
 from motelog.bridge.selector import TAGS_ALL
-from motelog.bridge.simple import INVISIBLE_S, WAIT_S, PoppedMessage, SimpleConsumer
+from motelog.bridge.simple import INVISIBLE_S, WAIT_S, PoppedMessage, SimpleConsumer, SimpleOptions
 from motelog.bridge.transactions import (
     CHECK_TASKS,
     HalfMessage,
@@ -314,19 +312,9 @@ class AsyncioPullConsumer(_OnAsyncio[PullConsumer]):
     other, without an end.
     """
 
-    def __init__(
-        self,
-        *,
-        namesrv: NameServers = "127.0.0.1:9876",
-        group: str = "motelog",
-        start: Literal["first", "last"] = "first",
-        allocate: Allocate = average,
-        hold_s: float = HOLD_S,
-    ) -> None:
-        consumer = PullConsumer(
-            namesrv=namesrv, group=group, start=start, allocate=allocate, hold_s=hold_s
-        )
-        super().__init__(consumer, f"motelog-consumer-{group}")
+    def __init__(self, **options: Unpack[PullOptions]) -> None:
+        consumer = PullConsumer(**options)
+        super().__init__(consumer, f"motelog-consumer-{consumer.group}")
         self._unseen = Unseen()
 
     async def queues(self, topic: str, *, wait_s: float = 2.0) -> tuple[MessageQueue, ...]:
@@ -520,15 +508,9 @@ class AsyncioSimpleConsumer(_OnAsyncio[SimpleConsumer]):
     Messages of a cancelled ``receive`` come again when their time is over.
     """
 
-    def __init__(
-        self,
-        *,
-        namesrv: NameServers = "127.0.0.1:9876",
-        group: str = "motelog",
-        in_order: bool = False,
-    ) -> None:
-        consumer = SimpleConsumer(namesrv=namesrv, group=group, in_order=in_order)
-        super().__init__(consumer, f"motelog-consumer-{group}")
+    def __init__(self, **options: Unpack[SimpleOptions]) -> None:
+        consumer = SimpleConsumer(**options)
+        super().__init__(consumer, f"motelog-consumer-{consumer.group}")
 
     async def subscribe(self, topic: str, *, tags: str = TAGS_ALL, sql: str | None = None) -> None:
         """As SimpleConsumer.subscribe."""

@@ -18,7 +18,7 @@ import time
 from collections import deque
 from collections.abc import Iterable, Mapping
 from types import TracebackType
-from typing import Any, Final, Literal, Self
+from typing import Any, Final, Literal, Self, TypedDict
 
 import trio
 
@@ -60,6 +60,17 @@ _RETRIED_CODES: Final = frozenset(
         ResponseCode.FLOW_CONTROL,
     }
 )
+
+
+class PullOptions(TypedDict, total=False):
+    """What all forms of a pull consumer are made with; ``PullConsumer`` says what it means."""
+
+    namesrv: NameServers
+    group: str
+    start: Literal["first", "last"]
+    allocate: Allocate
+    hold_s: float
+    request_timeout_s: float
 
 
 class PullConsumer:

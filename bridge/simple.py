@@ -21,7 +21,7 @@ import uuid
 from collections import defaultdict
 from collections.abc import Iterable
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Final, Self, TypedDict
 
 import trio
 
@@ -54,6 +54,15 @@ __all__ = ["INVISIBLE_S", "WAIT_S", "PoppedMessage", "SimpleConsumer"]
 
 #: A topic and a broker that has queues of it.
 _Place = tuple[str, str]
+
+
+class SimpleOptions(TypedDict, total=False):
+    """What all forms of a simple consumer are made with; ``SimpleConsumer`` says what it means."""
+
+    namesrv: NameServers
+    group: str
+    in_order: bool
+    request_timeout_s: float
 
 
 class SimpleConsumer:

@@ -14,13 +14,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from datetime import timedelta
 from types import TracebackType
-from typing import Generic, Literal, Self, Unpack
+from typing import Generic, Self, Unpack
 
 import trio
 
 from motelog.bridge.background import Background, Service
-from motelog.bridge.client import NameServers
-from motelog.bridge.groups.allocation import Allocate, average
 from motelog.bridge.producer import (
     REPLY_TIMEOUT_S,
     Producer,
@@ -28,12 +26,19 @@ from motelog.bridge.producer import (
     QueueChoice,
     SendResult,
 )
-from motelog.bridge.pull import HOLD_S, PULL_BYTES_MAX, PULL_COUNT, PullConsumer, PullResult
+from motelog.bridge.pull import (
+    PULL_BYTES_MAX,
+    PULL_COUNT,
+    PullConsumer,
+    PullOptions,
+    PullResult,
+)
 from motelog.bridge.push.consumer import PushConsumer, PushOptions
 from motelog.bridge.query import QUERY_COUNT, TIME_MAX
 from motelog.bridge.queue_puller import QueuePuller
+from motelog.bridge.routes import MASTER_ID
 from motelog.bridge.selector import TAGS_ALL, select
-from motelog.bridge.simple import INVISIBLE_S, WAIT_S, PoppedMessage, SimpleConsumer
+from motelog.bridge.simple import INVISIBLE_S, WAIT_S, PoppedMessage, SimpleConsumer, SimpleOptions
 from motelog.bridge.transactions import (
     CHECK_TASKS,
     HalfMessage,
@@ -261,19 +266,9 @@ class SyncPullConsumer(_Blocking[PullConsumer]):
     ``for message in consumer`` hands out one message after the other, without an end.
     """
 
-    def __init__(
-        self,
-        *,
-        namesrv: NameServers = "127.0.0.1:9876",
-        group: str = "motelog",
-        start: Literal["first", "last"] = "first",
-        allocate: Allocate = average,
-        hold_s: float = HOLD_S,
-    ) -> None:
-        consumer = PullConsumer(
-            namesrv=namesrv, group=group, start=start, allocate=allocate, hold_s=hold_s
-        )
-        super().__init__(consumer, f"motelog-consumer-{group}")
+    def __init__(self, **options: Unpack[PullOptions]) -> None:
+        consumer = PullConsumer(**options)
+        super().__init__(consumer, f"motelog-consumer-{consumer.group}")
         self._unseen = Unseen()
 
     def queues(self, topic: str, *, wait_s: float = 2.0) -> tuple[MessageQueue, ...]:
@@ -376,6 +371,7 @@ class SyncPullConsumer(_Blocking[PullConsumer]):
         hold_s: float = 0.0,
         tags: str = TAGS_ALL,
         sql: str | None = None,
+        broker_id: int = MASTER_ID,
     ) -> PullResult:
         """As PullConsumer.pull."""
         return self._call(
@@ -387,6 +383,7 @@ class SyncPullConsumer(_Blocking[PullConsumer]):
             hold_s=hold_s,
             tags=tags,
             sql=sql,
+            broker_id=broker_id,
         )
 
     def open_puller(
@@ -473,15 +470,9 @@ class SyncPushConsumer(_Blocking[PushConsumer]):
 class SyncSimpleConsumer(_Blocking[SimpleConsumer]):
     """``bridge.simple.SimpleConsumer``, blocking. Close it, or use it in ``with``."""
 
-    def __init__(
-        self,
-        *,
-        namesrv: NameServers = "127.0.0.1:9876",
-        group: str = "motelog",
-        in_order: bool = False,
-    ) -> None:
-        consumer = SimpleConsumer(namesrv=namesrv, group=group, in_order=in_order)
-        super().__init__(consumer, f"motelog-consumer-{group}")
+    def __init__(self, **options: Unpack[SimpleOptions]) -> None:
+        consumer = SimpleConsumer(**options)
+        super().__init__(consumer, f"motelog-consumer-{consumer.group}")
 
     def subscribe(self, topic: str, *, tags: str = TAGS_ALL, sql: str | None = None) -> None:
         """As SimpleConsumer.subscribe."""
