@@ -6,12 +6,15 @@ binary ones; batches are code 320 with 32 messages; pulls take 32 messages each.
 Python, commit and kernels, then per case the messages per second and the broker's CPU time per
 message.
 
+``--crowd N`` measures sends once more beside N topics, N groups and 1,000 pulls that are held, and
+says what these cost an idle broker in memory and processor time.
+
 With ``--apache`` every case runs against Apache RocketMQ's broker (a JVM with a name server in it)
 as well, right after ours and with the same load; both are warmed up first. ``--json`` prints one
 object with all numbers and the ratios.
 
     python tests/bench/bench_native.py [--seconds 3] [--connections 4] [--window 64] [--flush async]
-        [--apache 5.3.3] [--warm-up 5] [--json]
+        [--apache 5.3.3] [--warm-up 5] [--crowd 10000] [--json]
 """
 
 from __future__ import annotations
@@ -46,10 +49,13 @@ from motelog.core.remoting.frames import (  # noqa: E402
     encode_batch_items,
 )
 from motelog.core.store.config import StoreConfig  # noqa: E402
+from motelog.loadtest.bench_process import anonymous_bytes  # noqa: E402
 from tests.support.java import VERSION_5, ApacheServer  # noqa: E402
 
 BODY = b"x" * 128
 BATCH_COUNT = 32
+HELD = 1000
+IDLE_S = 5.0
 QUEUES = 4
 PULLED_PER_QUEUE = 800
 # What RocketMQ's own start script asks for, but for the size of the heap.
@@ -73,8 +79,13 @@ def main() -> None:
             results.append(measure(options, server, *case))
             if not options.json:
                 print(results[-1].line(), flush=True)  # noqa: T201
+    crowds = [measure_crowd(options, server) for server in servers] if options.crowd else []
     if options.json:
-        print(json.dumps(report(results), indent=2))  # noqa: T201
+        both = report(results) | {"crowds": [asdict(crowd) for crowd in crowds]}
+        print(json.dumps(both, indent=2))  # noqa: T201
+        return
+    for crowd in crowds:
+        print(crowd.line())  # noqa: T201
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +153,67 @@ def measure(
         cpu_us_per_message=round(used / count * 1e6, 3),
         refused=load.answers - load.accepted,
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Crowd:
+    """What topics, groups and held pulls cost a broker that has nothing else to do, and sends."""
+
+    server: str
+    count: int
+    anonymous_bytes: int
+    idle_cpu_share: float
+    idle_cpu_share_before: float
+    send_cpu_us: float
+    send_cpu_us_before: float
+
+    def line(self) -> str:
+        return (
+            f"{self.server}: {self.count:,} topics, {self.count:,} groups, {HELD:,} held pulls take"
+            f" {self.anonymous_bytes / 1e6:.0f} MB; idle {self.idle_cpu_share:.1%} of a core"
+            f" ({self.idle_cpu_share_before:.1%} before); a send {self.send_cpu_us:.2f} us"
+            f" ({self.send_cpu_us_before:.2f} before)"
+        )
+
+
+def measure_crowd(options: argparse.Namespace, server: str) -> Crowd:
+    """Measure a broker before and after topics, groups and held pulls are there."""
+    start = our_broker if server == OURS else apache_broker
+    with (
+        tempfile.TemporaryDirectory() as directory,
+        start(options, Path(directory) / "store") as (address, pid),
+    ):
+        load = Load(address, options.connections, options.window)
+        crowd = Load(address, 1, 64)
+        if options.warm_up:
+            send_for(load, pid, options.warm_up)
+        send_before, idle_before = send_for(load, pid, options.seconds), idle_share(pid)
+        memory = anonymous_bytes(pid) or 0
+        crowd.each([new_topic(n) for n in range(options.crowd)])
+        crowd.each([new_group(n) for n in range(options.crowd)])
+        crowd.start([held_pull(n) for n in range(HELD)])
+        # Pulls are held one after the other, and the tables are written.
+        time.sleep(5 * DISPATCHED_WITHIN_S)
+        idle = idle_share(pid)
+        send = send_for(load, pid, options.seconds)
+        grown = (anonymous_bytes(pid) or 0) - memory
+        crowd.close()
+        load.close()
+    return Crowd(server, options.crowd, grown, idle, idle_before, send, send_before)
+
+
+def send_for(load: Load, pid: int, seconds: float) -> float:
+    """Send for a while; return the broker's processor time by send in us."""
+    used, begin = cpu_s(pid), time.perf_counter()
+    load.run(single_send, lambda: time.perf_counter() >= begin + seconds)
+    return (cpu_s(pid) - used) / max(1, load.accepted) * 1e6
+
+
+def idle_share(pid: int) -> float:
+    """Return which share of a core a broker uses that nobody asks anything."""
+    used = cpu_s(pid)
+    time.sleep(IDLE_S)
+    return (cpu_s(pid) - used) / IDLE_S
 
 
 @contextmanager
@@ -232,6 +304,27 @@ def send_ext(number: int) -> dict[str, str]:
     }
 
 
+def new_topic(number: int) -> bytes:
+    ext = {
+        "topic": f"crowd{number}", "defaultTopic": "TBW102", "readQueueNums": "1",
+        "writeQueueNums": "1", "perm": "6", "topicFilterType": "SINGLE_TAG", "topicSysFlag": "0",
+        "order": "false",
+    }  # fmt: skip
+    return request(17, number, ext)
+
+
+def new_group(number: int) -> bytes:
+    return request(200, number, {}, b'{"groupName":"crowd%d"}' % number)
+
+
+def held_pull(number: int) -> bytes:
+    ext = {
+        **pull_ext(), "consumerGroup": f"crowd{number}", "topic": f"crowd{number}", "queueId": "0",
+        "queueOffset": "0", "commitOffset": "0", "sysFlag": "6", "suspendTimeoutMillis": "60000",
+    }  # fmt: skip
+    return request(11, number, ext)
+
+
 def pull_ext() -> dict[str, str]:
     return {
         "consumerGroup": "bench_consumer",
@@ -305,6 +398,31 @@ class Load:
                     self._send(index[i], made)
                     pending += 1
 
+    def each(self, requests: list[bytes]) -> None:
+        """Have each request answered once, with success."""
+        self.answers = self.accepted = 0
+        (connection,) = self._connections
+        for sent, one in enumerate(requests):
+            self._reactor.send(connection, one)
+            while sent + 1 - self.answers >= self._window:
+                self._receive()
+        while self.answers < len(requests):
+            self._receive()
+        assert self.accepted == len(requests), "a request was refused"
+
+    def _receive(self) -> None:
+        turn = self._reactor.poll(int(time.monotonic()))
+        assert not turn.closed
+        self.accepted += accepted(turn)
+        self.answers += turn.frames
+
+    def start(self, requests: list[bytes]) -> None:
+        """Send requests that are answered much later."""
+        (connection,) = self._connections
+        for one in requests:
+            self._reactor.send(connection, one)
+        self._reactor.flush()
+
     def _send(self, connection: int, made: list[bytes]) -> None:
         self._reactor.send(connection, made[self._number % len(made)])
         self._number += 1
@@ -317,7 +435,9 @@ async def serve(directory: str, flush: str) -> None:
     """Run a broker and say where it listens."""
     store = StoreConfig(directory=directory, flush="sync" if flush == "sync" else "async")
     async with trio.open_nursery() as nursery:
-        broker = Broker(BrokerConfig(listen="127.0.0.1:0", store=store))
+        broker = Broker(
+            BrokerConfig(listen="127.0.0.1:0", store=store, topics_max=30_000, groups_max=30_000)
+        )
         await nursery.start(broker.run)
         print(f"{broker.address[0]}:{broker.address[1]}", flush=True)  # noqa: T201  # for the parent
 
@@ -346,6 +466,7 @@ def parse_options() -> argparse.Namespace:
     parser.add_argument("--flush", choices=["async", "sync"], default="async")
     parser.add_argument("--apache", metavar="VERSION", nargs="?", const=VERSION_5)
     parser.add_argument("--warm-up", type=float, metavar="SECONDS")
+    parser.add_argument("--crowd", type=int, metavar="N", help="topics and groups to be there")
     parser.add_argument("--json", action="store_true", help="one object with all numbers")
     parser.add_argument("--serve", help=argparse.SUPPRESS)
     options = parser.parse_args()
