@@ -459,7 +459,11 @@ cdef bint _hash(const uint8_t *p, Py_ssize_t size, int64_t *code) noexcept:
 
 
 cdef bytes _stored(SendRules rules, const Text *text, Seen *seen, int64_t *code):
-    """Return a property text with what the broker adds; None if it has to look itself."""
+    """Return a property text with what the broker adds; None if it has to look itself.
+
+    The key that is seen lies in what is returned, and lives as long.
+    """
+    cdef bytes stored
     cdef Py_ssize_t added = PyBytes_GET_SIZE(rules.added)
     cdef bytes out = PyBytes_FromStringAndSize(NULL, text.size + 1 + added)
     cdef uint8_t *begin = <uint8_t *>PyBytes_AS_STRING(out)
@@ -480,7 +484,11 @@ cdef bytes _stored(SendRules rules, const Text *text, Seen *seen, int64_t *code)
     size += added
     if size > PROPERTIES_MAX:
         return None
-    return out if size == PyBytes_GET_SIZE(out) else out[:size]
+    stored = out[:size]
+    seen.tags = NULL
+    if seen.key != NULL:
+        seen.key = <const uint8_t *>PyBytes_AS_STRING(stored) + (seen.key - begin)
+    return stored
 
 
 # --- what callers see
