@@ -127,6 +127,8 @@ def test_disk_over_its_limit_is_told_wherever_somebody_looks(
         assert "motelog_broker_store_full 1.0" in metrics
         assert f"motelog_broker_store_disk_reserve_bytes {float(1 << 60)!r}" in metrics
         assert "motelog_gateway_publishes_refused_total 2.0" in metrics
+        assert 'motelog_gateway_sent_packets_total{qos="",type="puback"} 1.0' in metrics
+        assert 'motelog_gateway_sent_packets_total{qos="",type="connack"} 2.0' in metrics
 
 
 def _answers_to_publish(address: tuple[str, int]) -> bytes:
