@@ -225,6 +225,20 @@ def test_taken_port_names_the_port_and_the_option(option: str, role: str) -> Non
     assert "Traceback" not in result.stderr
 
 
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        (["--mqtt=127.0.0.1:8080"], "--admin and --mqtt have the same port 8080"),
+        (["--mqtt=localhost:10909"], "VIP = false) and --mqtt have the same port 10909"),
+        (["--namesrv=127.0.0.1:10909"], "--namesrv and the VIP port two below --broker (none with"),
+    ],
+)
+def test_one_port_for_two_listeners_names_the_options(options: list[str], text: str) -> None:
+    result = motelog("dev", "--ephemeral", *options)
+    assert text in result.stderr
+    assert result.returncode == 2
+
+
 def test_auto_port_takes_the_next_free_ones_and_says_which() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
