@@ -43,6 +43,8 @@ def read_plainly(command: Command) -> None:
                 vars(param)["process_value"] = process
                 if reader is not None:
                     vars(param)["_get_number_range_help_str"] = reader.range_text
+                if param.param_type_name == "argument":  # its name says more than "<str>" behind it
+                    vars(param)["display_type_rich"] = lambda ctx: ""
         return params
 
     vars(command)["get_params"] = get_params

@@ -108,6 +108,7 @@ def test_help_says_bounds_in_plain_words() -> None:
         command.make_context("test", ["paint"], resilient_parsing=True)
     )
     assert "How often.  [default: 1; from 1 to 9]" in text
+    assert "  PLACE  Where." in text
     assert Reader(float, 0.5).range_text() == "at least 0.5"
     assert Reader(float, None, 5).range_text() == "at most 5"
     assert Reader(float).range_text() == ""
