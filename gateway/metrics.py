@@ -105,6 +105,8 @@ class GatewayMetrics:
     clients_by_level: list[int] = field(default_factory=lambda: [0] * 6)
     #: Whole packets by their first byte, which has type and QoS.
     received_packets: array[int] = field(default_factory=lambda: array("Q", bytes(8 * 256)))
+    #: Likewise those to clients, and at the end their bytes; the reactor adds to it.
+    sent_packets: array[int] = field(default_factory=lambda: array("Q", bytes(8 * 257)))
     acknowledge_us: Histogram = field(default_factory=lambda: Histogram(ACKNOWLEDGE_US_BOUNDS))
     deliver_ms: Histogram = field(default_factory=lambda: Histogram(DELIVER_MS_BOUNDS))
 
@@ -113,9 +115,10 @@ class GatewayMetrics:
         sample: dict[str, int] = {name: getattr(self, name) for name in _COUNTED}
         for level, name in _LEVELS.items():
             sample[name] = self.clients_by_level[level]
-        packets = self.received_packets
-        for name, (_, first_bytes) in _PACKETS.items():
-            sample[name] = sum(packets[first_byte] for first_byte in first_bytes)
+        for packets, shown in ((self.received_packets, _RECEIVED), (self.sent_packets, _SENT)):
+            for name, (_, first_bytes) in shown.items():
+                sample[name] = sum(packets[first_byte] for first_byte in first_bytes)
+        sample["sent_bytes"] = self.sent_packets[-1]
         return sample
 
     def histograms(self) -> dict[str, list[float]]:
@@ -126,32 +129,41 @@ class GatewayMetrics:
         }
 
 
-_FROM_CLIENTS: Final = tuple(
-    kind
-    for kind in PacketType
-    if kind not in (PacketType.CONNACK, PacketType.SUBACK, PacketType.UNSUBACK, PacketType.PINGRESP)
+_FROM_SERVERS: Final = frozenset(
+    (PacketType.CONNACK, PacketType.SUBACK, PacketType.UNSUBACK, PacketType.PINGRESP)
+)
+_FROM_CLIENTS: Final = frozenset(
+    (PacketType.CONNECT, PacketType.SUBSCRIBE, PacketType.UNSUBSCRIBE, PacketType.PINGREQ)
 )
 _LEVELS: Final = {3: "clients_mqtt31_now", 4: "clients_mqtt311_now", 5: "clients_mqtt5_now"}
 
 
-def _packets() -> dict[str, tuple[Shown, list[int]]]:
+def _packets(
+    family: str, text: str, without: frozenset[PacketType]
+) -> dict[str, tuple[Shown, list[int]]]:
     """Return the counters of packets by name: how they are shown, and of which first bytes."""
     shown: dict[str, tuple[Shown, list[int]]] = {}
-    text = "Packets from clients; those with a right length."
-    for kind in _FROM_CLIENTS:
+    for kind in PacketType:
+        if kind in without:
+            continue
         qualities = (0, 1, 2) if kind is PacketType.PUBLISH else (None,)
         for qos in qualities:
             labels = {"type": kind.name.lower(), "qos": "" if qos is None else str(qos)}
-            name = f"packets_{labels['type']}{labels['qos']}"
+            name = f"{family}_{labels['type']}{labels['qos']}"
             first_bytes = [
                 kind << 4 | flags for flags in range(16) if qos is None or flags >> 1 & 3 == qos
             ]
-            shown[name] = counter("received_packets", text, **labels), first_bytes
+            shown[name] = counter(family, text, **labels), first_bytes
     return shown
 
 
 _COUNTED: Final = table_of(GatewayMetrics)
-_PACKETS: Final = _packets()
+_RECEIVED: Final = _packets(
+    "received_packets", "Packets from clients; those with a right length.", _FROM_SERVERS
+)
+_SENT: Final = _packets(
+    "sent_packets", "Packets to clients, as they are queued on their connections.", _FROM_CLIENTS
+)
 
 #: How /metrics shows what ``GatewayMetrics.sample`` has.
 GATEWAY_METRICS: Final[dict[str, Shown]] = {
@@ -159,7 +171,8 @@ GATEWAY_METRICS: Final[dict[str, Shown]] = {
     "clients_mqtt31_now": gauge("clients", "Connected clients.", listener="tcp", protocol="3.1"),
     "clients_mqtt311_now": gauge("clients", "Connected clients.", listener="tcp", protocol="3.1.1"),
     "clients_mqtt5_now": gauge("clients", "Connected clients.", listener="tcp", protocol="5.0"),
-    **{name: shown for name, (shown, _) in _PACKETS.items()},
+    **{name: shown for name, (shown, _) in (_RECEIVED | _SENT).items()},
+    "sent_bytes": counter("sent_bytes", "Bytes of packets queued on connections of clients."),
     "acknowledge_us": histogram(
         "publish_acknowledge_seconds",
         "Time from the packet that was read to its PUBACK or PUBREC, for each.",

@@ -98,6 +98,7 @@ class Gateway:
             connections_max=connections_max + CONNECTIONS_RESERVED,
             output_bytes_high=config.output_bytes_high,
             output_bytes_max=config.output_bytes_max,
+            sent_counts=self.metrics.sent_packets,
         )
         grown = trio.Event()
 

@@ -25,6 +25,10 @@ class SourceError(MotelogError):
     """Root of the Spark source's errors."""
 
 
+class JobUsageError(SourceError):
+    """The options of a job are not what it takes."""
+
+
 class OptionError(SourceError):
     """An option of the source cannot be used; carries the option's name."""
 

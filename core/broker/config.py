@@ -35,7 +35,7 @@ class BrokerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
 
     vip: bool = True
     """Listen on the port two below ``listen`` as well, where RocketMQ clients before 4.5 send to.
-    Without effect when ``listen`` has port 0; a taken port is a warning."""
+    Without effect when ``listen`` has port 0. That another program has the port is a warning."""
 
     advertise: str = ""
     """HOST:PORT told to clients and written into message ids; empty: the address of ``listen``.

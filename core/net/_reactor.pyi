@@ -1,4 +1,5 @@
 import socket
+from array import array
 from collections.abc import Sequence
 
 from motelog.core.net.reactor_types import CloseReason, Fault, Framing
@@ -31,6 +32,7 @@ class Reactor:
         connections_max: int = 20_000,
         output_bytes_high: int = 262_144,
         output_bytes_max: int = 1_048_576,
+        sent_counts: array[int] | None = None,
     ) -> None: ...
     @property
     def connections_count(self) -> int: ...

@@ -30,7 +30,7 @@ a C loop of recv and send without Python 4.6 and 0.32.
 """
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
-from cpython.buffer cimport PyBuffer_FillInfo
+from cpython.buffer cimport PyBUF_WRITABLE, PyBuffer_FillInfo, PyBuffer_Release, PyObject_GetBuffer
 from libc.errno cimport EAGAIN, ECONNABORTED, EINPROGRESS, EINTR, EMFILE, EPROTO, EUSERS, errno
 from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, malloc, realloc
@@ -58,6 +58,7 @@ cdef enum:
     LISTENERS_ROOM = 64
     LISTENER_MARK = 0xFFFFFFFF       # in the generation half of epoll data
     MESSAGE_BYTES_MAX = 0x7FFFFFFF
+    SENT_BYTES_AT = 256              # in the counts of what was sent, behind one for each first byte
 
 cdef enum State:
     FREE = 0
@@ -262,6 +263,8 @@ cdef class Reactor:
     cdef uint32_t listeners_count
     cdef uint32_t listeners_paused
     cdef list sockets                    # of the listeners
+    cdef Py_buffer sent
+    cdef uint64_t *sent_counts           # in that buffer, NULL if nobody asks
 
     def __cinit__(
         self,
@@ -269,6 +272,7 @@ cdef class Reactor:
         int connections_max=20000,
         uint32_t output_bytes_high=262_144,
         uint32_t output_bytes_max=1_048_576,
+        sent_counts=None,
     ):
         self.epoll_fd = -1
         if connections_max < 1 or output_bytes_high > output_bytes_max:
@@ -299,6 +303,11 @@ cdef class Reactor:
         self.data = Block(DATA_ROOM)
         self.index = Block(INDEX_ROOM)
         self.sockets = []
+        if sent_counts is not None:
+            PyObject_GetBuffer(sent_counts, &self.sent, PyBUF_WRITABLE)
+            self.sent_counts = <uint64_t *>self.sent.buf
+            if self.sent.len != 8 * (SENT_BYTES_AT + 1):
+                raise ValueError(f"sent_counts of {self.sent.len} bytes are not 257 u64")
         self.epoll_fd = epoll_create1(EPOLL_CLOEXEC)
         if self.epoll_fd < 0:
             raise OSError(errno, os.strerror(errno))
@@ -306,6 +315,8 @@ cdef class Reactor:
     def __dealloc__(self):
         if self.slots != NULL:
             self.end_all()
+        if self.sent_counts != NULL:
+            PyBuffer_Release(&self.sent)
         free(self.slots)
         free(self.free_slots)
         free(self.resting)
@@ -451,6 +462,7 @@ cdef class Reactor:
                 unshare(shared, &self.payloads)
             if self.payloads.unreferenced != NULL:
                 release_payloads(&self.payloads)
+        self.count_sent(bytes_, size, len(connections) - len(skipped))
         return skipped
 
     def send_numbered(self, bytes data not None, Py_ssize_t number_at, list receivers not None):
@@ -484,6 +496,7 @@ cdef class Reactor:
                 unshare(shared, &self.payloads)
             if self.payloads.unreferenced != NULL:
                 release_payloads(&self.payloads)
+        self.count_sent(bytes_, size, len(receivers) - len(skipped))
         return skipped
 
     def close(self, Py_ssize_t connection):
@@ -1109,7 +1122,22 @@ cdef class Reactor:
         self.queue(<uint32_t>connection, data)
         if PyBytes_GET_SIZE(body):
             self.queue(<uint32_t>connection, body)
+        self.count_sent(<const uint8_t *>PyBytes_AS_STRING(data), <uint32_t>PyBytes_GET_SIZE(data), 1)
         return 0
+
+    cdef void count_sent(self, const uint8_t *data, uint32_t size, uint64_t receivers) noexcept nogil:
+        """Count the frames of a message that so many connections have taken."""
+        cdef int64_t at = 0
+        cdef int64_t frame
+        if self.sent_counts == NULL:
+            return
+        self.sent_counts[SENT_BYTES_AT] += size * receivers
+        while at < size:
+            frame = frame_size(0, data + at, <uint32_t>(size - at))
+            if frame <= 0:
+                return
+            self.sent_counts[data[at]] += receivers
+            at += frame
 
     cdef int queue(self, uint32_t slot, bytes data) except -1:
         """Queue a message: a small one is copied, a large one referred to."""

@@ -40,6 +40,7 @@ from motelog.core.net.reactor_types import (
 
 RESET_ON_CLOSE = struct.pack("ii", 1, 0)
 MALFORMED = -1
+SENT_COUNTS = 257  # one for each first byte, and one for the bytes
 WOULD_BLOCK = (errno.EAGAIN, errno.EINTR)
 
 
@@ -196,6 +197,8 @@ class Reactor:
 
     One thread owns it. Ids of connections are slot numbers below ``connections_max``. Calls that
     name an ended connection do nothing: a connection may end before a turn reports it.
+    ``sent_counts``, of type "Q", is for a reactor of MQTT: it counts the frames that connections
+    have taken, by their first byte, and at the end their bytes.
     """
 
     def __init__(
@@ -204,11 +207,15 @@ class Reactor:
         connections_max: int = 20_000,
         output_bytes_high: int = 262_144,
         output_bytes_max: int = 1_048_576,
+        sent_counts: array[int] | None = None,
     ) -> None:
         if connections_max < 1 or output_bytes_high > output_bytes_max:
             raise ValueError(
                 "connections_max is at least 1, output_bytes_high at most output_bytes_max"
             )
+        if sent_counts is not None and len(memoryview(sent_counts).cast("B")) != SENT_COUNTS * 8:
+            raise ValueError(f"sent_counts of {len(sent_counts)} are not {SENT_COUNTS} u64")
+        self._sent_counts = sent_counts
         self._connections_max = connections_max
         self._output_bytes_high = output_bytes_high
         self._output_bytes_max = output_bytes_max
@@ -388,6 +395,7 @@ class Reactor:
             return
         self._queue(connection, c, data)
         self._queue(connection, c, body)
+        self._count_sent(data, 1)
 
     def send_many(self, items: list[tuple[int, bytes]]) -> None:
         """send() each (connection, data)."""
@@ -396,7 +404,9 @@ class Reactor:
 
     def fan_out(self, data: bytes, connections: Sequence[int]) -> list[int]:
         """Queue one message for many; returns those skipped: closed or above output_bytes_high."""
-        return self._fan_out((connection, data) for connection in connections)
+        skipped = self._fan_out((connection, data) for connection in connections)
+        self._count_sent(data, len(connections) - len(skipped))
+        return skipped
 
     def send_numbered(
         self, data: bytes, number_at: int, receivers: list[tuple[int, int]]
@@ -405,10 +415,12 @@ class Reactor:
         if not 0 <= number_at <= len(data) - 2:
             raise ValueError(f"no room for a number at byte {number_at} of {len(data)}")
         before, after = data[:number_at], data[number_at + 2 :]
-        return self._fan_out(
+        skipped = self._fan_out(
             (connection, before + number.to_bytes(2, "big") + after)
             for connection, number in receivers
         )
+        self._count_sent(data, len(receivers) - len(skipped))
+        return skipped
 
     def flush(self) -> None:
         """Send queued output: normally one system call per connection that has any."""
@@ -791,6 +803,20 @@ class Reactor:
             else:
                 self._queue(connection, c, data)
         return skipped
+
+    def _count_sent(self, data: bytes, receivers: int) -> None:
+        """Count the frames of a message that so many connections have taken."""
+        counts = self._sent_counts
+        if counts is None:
+            return
+        counts[-1] += len(data) * receivers
+        at = 0
+        while at < len(data):
+            size = frame_size(Framing.MQTT, data, at)
+            if size <= 0:
+                return
+            counts[data[at]] += receivers
+            at += size
 
     def _queue(self, slot: int, c: _Connection, data: bytes) -> None:
         if data:

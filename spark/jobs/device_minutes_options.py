@@ -7,11 +7,22 @@ from __future__ import annotations
 
 import argparse
 import re
+from typing import NoReturn
+
+from motelog.spark.errors import JobUsageError
+
+
+class JobParser(argparse.ArgumentParser):
+    """Reads a job's options; JobUsageError if they are wrong."""
+
+    def error(self, message: str) -> NoReturn:
+        """Raise what argparse has to say."""
+        raise JobUsageError(message)
 
 
 def parser() -> argparse.ArgumentParser:
     """Return the parser of the job's options."""
-    made = argparse.ArgumentParser(
+    made = JobParser(
         prog="motelog spark run device-minutes",
         description="Statistics of each device's values per minute, to Parquet.",
     )

@@ -95,22 +95,18 @@ class MotelogConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
         yield from self._port_faults()
 
     def _port_faults(self) -> Iterator[SectionFault]:
-        """Yield a fault for each listener that would find its port taken by an earlier one."""
+        """Yield a fault for each port that two listeners would share."""
         taken: dict[tuple[str, int], tuple[str, str]] = {}
-        for key, host, port in self._listeners():
+        for name, key, host, port in self._listeners():
             address = ("127.0.0.1" if host == "localhost" else host, port)
             if address in taken:
-                owner, owner_key = taken[address]
-                text = f"{owner} and {key} have the same port {port}"
-                yield SectionFault(text, (key, owner_key))
-            taken[address] = (key, key)
-            if key == "broker.listen" and self.broker is not None and self.broker.vip:
-                # That the broker finds this one taken is a mere warning.
-                vip = (address[0], port - VIP_PORT_DISTANCE)
-                taken.setdefault(vip, ("broker.vip (two below broker.listen)", key))
+                other, other_key = taken[address]
+                text = f"{other} and {name} have the same port {port}"
+                yield SectionFault(text, (key, other_key))
+            taken[address] = (name, key)
 
-    def _listeners(self) -> Iterator[tuple[str, str, int]]:
-        """Yield (key, host, port) of each listener whose port is settled, as they are opened."""
+    def _listeners(self) -> Iterator[tuple[str, str, str, int]]:
+        """Yield (name, key, host, port) of each listener whose port is settled."""
         listeners: tuple[tuple[Role, str, str], ...] = (
             ("console", "admin.listen", self.admin.listen),
             ("namesrv", "namesrv.listen", self.namesrv.listen),
@@ -123,7 +119,10 @@ class MotelogConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
             except ValueError:
                 continue  # any free port, or a fault that is reported where it is
             if role in self.roles:
-                yield key, host, port
+                yield key, key, host, port
+                if key == "broker.listen" and self.broker is not None and self.broker.vip:
+                    name = "the VIP port two below broker.listen (none with broker.vip = false)"
+                    yield name, key, host, port - VIP_PORT_DISTANCE
 
 
 def load_config(path: str | Path) -> MotelogConfig:

@@ -127,6 +127,8 @@ def test_disk_over_its_limit_is_told_wherever_somebody_looks(
         assert "motelog_broker_store_full 1.0" in metrics
         assert f"motelog_broker_store_disk_reserve_bytes {float(1 << 60)!r}" in metrics
         assert "motelog_gateway_publishes_refused_total 2.0" in metrics
+        assert 'motelog_gateway_sent_packets_total{qos="",type="puback"} 1.0' in metrics
+        assert 'motelog_gateway_sent_packets_total{qos="",type="connack"} 2.0' in metrics
 
 
 def _answers_to_publish(address: tuple[str, int]) -> bytes:
@@ -221,6 +223,20 @@ def test_taken_port_names_the_port_and_the_option(option: str, role: str) -> Non
     assert option in result.stderr
     assert f"(process {os.getpid()}); stop it" in result.stderr
     assert "Traceback" not in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        (["--mqtt=127.0.0.1:8080"], "--admin and --mqtt have the same port 8080"),
+        (["--mqtt=localhost:10909"], "VIP = false) and --mqtt have the same port 10909"),
+        (["--namesrv=127.0.0.1:10909"], "--namesrv and the VIP port two below --broker (none with"),
+    ],
+)
+def test_one_port_for_two_listeners_names_the_options(options: list[str], text: str) -> None:
+    result = motelog("dev", "--ephemeral", *options)
+    assert text in result.stderr
+    assert result.returncode == 2
 
 
 def test_auto_port_takes_the_next_free_ones_and_says_which() -> None:

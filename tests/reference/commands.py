@@ -51,7 +51,7 @@ def _command(command: Command, context: Context) -> Iterator[str]:
     yield "```\n"
     records = (param.get_help_record(context) for param in command.get_params(context))
     rows = [
-        (f"`{names.partition(' <')[0]}`", prose(text))
+        (f"`{names}`", prose(text))
         for names, text in filter(None, records)
         if "--help" not in names
     ]

@@ -44,6 +44,14 @@ WORKERS_VARIABLE = "MOTELOG__GATEWAY__WORKERS"
 # All roles run here, whatever a variable says.
 ROLES_VARIABLE = "MOTELOG__ROLES"
 
+# What a fault of the configuration calls a listener -> what it is called here.
+OPTION_OF_KEY = {
+    "gateway.listen": "--mqtt",
+    "namesrv.listen": "--namesrv",
+    "broker.listen": "--broker",
+    "admin.listen": "--admin",
+    "broker.vip": "MOTELOG__BROKER__VIP",
+}
 OPTION_OF_ROLE = {
     "namesrv": "--namesrv",
     "broker": "--broker",
@@ -178,6 +186,7 @@ def _config(
     workers: int,
 ) -> MotelogConfig:
     from motelog.config import config_of
+    from motelog.core.config import ConfigFaultsError
 
     store: dict[str, object] = {
         "directory": str(directory),
@@ -194,7 +203,15 @@ def _config(
     }
     settled = {*LISTEN_VARIABLES.values(), DIRECTORY_VARIABLE}
     settled |= {FLUSH_VARIABLE, WORKERS_VARIABLE, ROLES_VARIABLE}
-    return config_of(table, name="motelog dev", fixed=settled)
+    try:
+        return config_of(table, name="motelog dev", fixed=settled)
+    except ConfigFaultsError as exc:
+        if not all(OPTION_OF_KEY.get(fault.key, "").startswith("--") for fault in exc.faults):
+            raise
+        text = "; ".join(fault.message for fault in exc.faults)
+        for key, option in OPTION_OF_KEY.items():
+            text = text.replace(key, option)
+        raise CliError(text, status=2) from exc
 
 
 def _serve(config: MotelogConfig, directory: Path, *, json: bool) -> None:

@@ -53,6 +53,7 @@ def run(
 
     from motelog.cli.tools import find_java, has_pyspark, install_command
     from motelog.spark import run as jobs
+    from motelog.spark.errors import JobUsageError
 
     if name in ("-h", "--help"):
         write(context.get_help())
@@ -62,7 +63,11 @@ def run(
         hint = f"did you mean {close[0]}?" if close else f"there are: {', '.join(jobs.JOBS)}"
         raise CliError(f"no Spark job is called {name!r}", remedy=hint, status=2)
     # Help and wrong options end here, whether or not Spark is installed.
-    jobs.parser(name).parse_args(context.args)
+    try:
+        jobs.parser(name).parse_args(context.args)
+    except JobUsageError as exc:
+        see = f"see: motelog spark run {name} --help"
+        raise CliError(str(exc), remedy=see, status=2) from exc
     if not has_pyspark():
         raise CliError("pyspark is not installed", remedy=install_command("spark"))
     if find_java() is None:

@@ -1,6 +1,7 @@
 """How options and arguments become values: in plain words, and without a library for it.
 
-Owns: reading the types that our commands use, the words for a wrong value, default metavars.
+Owns: reading the types that our commands use, the words for a wrong value and for the bounds in
+help, default metavars.
 Must not touch: what a command does with its values. typer would read each value by pydantic, whose
 import costs as much as all the rest of a command's start, and whose faults are a programmer's.
 """
@@ -40,6 +41,10 @@ def read_plainly(command: Command) -> None:
                 reader = readers.get(param.name or "")
                 process = partial(_process, param, param.process_value, reader)
                 vars(param)["process_value"] = process
+                if reader is not None:
+                    vars(param)["_get_number_range_help_str"] = reader.range_text
+                if param.param_type_name == "argument":  # its name says more than "<str>" behind it
+                    vars(param)["display_type_rich"] = lambda ctx: ""
         return params
 
     vars(command)["get_params"] = get_params
@@ -73,6 +78,10 @@ class Reader:
             what = "a whole number" if issubclass(self.kind, int) else "a number"
             raise ValueError(f"{text!r} is not {what}{self._bounds()}")
         return number
+
+    def range_text(self) -> str:
+        """Return what help says of the bounds, "" if there are none."""
+        return self._bounds().removeprefix(" of").lstrip()
 
     def _bounds(self) -> str:
         if math.isinf(self._high):

@@ -170,8 +170,12 @@ tag = "{client}"
     [
         ({"admin": "127.0.0.1:9876"}, "admin.listen and namesrv.listen have the same port 9876"),
         ({"gateway": "localhost:8080"}, "admin.listen and gateway.listen have the same port 8080"),
-        ({"gateway": "127.0.0.1:10909"}, "broker.vip (two below broker.listen) and gateway.listen"),
-        ({"admin": "127.0.0.1:10909"}, None),  # the broker warns that old clients cannot send
+        (
+            {"gateway": "127.0.0.1:10909"},
+            "the VIP port two below broker.listen (none with broker.vip = false) and gateway",
+        ),
+        ({"namesrv": "127.0.0.1:10909"}, "namesrv.listen and the VIP port two below broker.listen"),
+        ({"admin": "localhost:10909"}, "admin.listen and the VIP port two below broker.listen"),
         ({"gateway": "[::1]:8080"}, None),
         ({"gateway": "127.0.0.1:0", "admin": "127.0.0.1:0"}, None),
     ],

@@ -23,7 +23,13 @@ main()
         (["jobs"], 0, "device-minutes"),
         (["run", "--help"], 0, "motelog spark run"),
         (["run", "device-minutes", "--help"], 0, "usage: motelog spark run device-minutes"),
-        (["run", "device-minutes"], 2, "--output, --checkpoint"),
+        (["run", "device-minutes"], 2, "motelog: the following arguments are required: --output"),
+        (
+            ["run", "device-minutes", "--interval=x"],
+            2,
+            "motelog: argument --interval: 'x' is not a number of seconds, 1 to 86400\n"
+            "  see: motelog spark run device-minutes --help\n",
+        ),
         (["run", "device-minute"], 2, "did you mean device-minutes?"),
         (["run", "device-minutes", "--output=o", "--checkpoint=c"], 1, "[spark]"),
     ],

@@ -101,6 +101,19 @@ def test_bounds_are_said_as_they_are() -> None:
             Reader(float, low, high).read("x")
 
 
+def test_help_says_bounds_in_plain_words() -> None:
+    command = typer.main.get_command(app)
+    read_plainly(command)
+    text = command.commands["paint"].get_help(  # type: ignore[attr-defined]  # a group has them
+        command.make_context("test", ["paint"], resilient_parsing=True)
+    )
+    assert "How often.  [default: 1; from 1 to 9]" in text
+    assert "  PLACE  Where." in text
+    assert Reader(float, 0.5).range_text() == "at least 0.5"
+    assert Reader(float, None, 5).range_text() == "at most 5"
+    assert Reader(float).range_text() == ""
+
+
 def test_a_command_starts_without_what_typer_would_import_for_its_values() -> None:
     program = (
         "import sys; sys.argv[1:] = ['config', 'check', 'none.toml', '--json']\n"

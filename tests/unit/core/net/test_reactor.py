@@ -7,6 +7,7 @@ import errno
 import os
 import socket
 import stat
+from array import array
 from collections.abc import Iterator
 
 import pytest
@@ -374,6 +375,21 @@ def test_sending_to_what_is_not_open_is_skipped(loop: ReactorLoop) -> None:
     ]
     loop.turn()
     assert receive_exactly(peer, 304) == b"sf" + b"F" * 300 + b"\x00\x07"
+
+
+def test_what_connections_take_is_counted_by_first_byte(reactor_class: type[Reactor]) -> None:
+    counts = array("Q", bytes(8 * 257))
+    with reactor_loop(reactor_class(sent_counts=counts)) as loop:
+        (one, _), (other, _) = loop.open(), loop.open()
+        puback, publish = b"\x40\x02\x00\x01", mqtt_frame(b"x" * 300)
+        loop.reactor.send(one, PING + publish + PING)
+        loop.reactor.send(77, PING)
+        loop.reactor.fan_out(publish, [one, other, 77])
+        loop.reactor.send_numbered(puback, 2, [(one, 1), (one, 2), (other, 3), (77, 4)])
+        loop.reactor.send(one, b"\xe0")  # cut off: no frame
+    found = {first_byte: count for first_byte, count in enumerate(counts[:256]) if count}
+    assert found == {PING[0]: 2, publish[0]: 3, puback[0]: 3}
+    assert counts[256] == 2 * len(PING) + 3 * len(publish) + 3 * len(puback) + 1
 
 
 def test_an_empty_message_sends_nothing(loop: ReactorLoop) -> None:
@@ -888,5 +904,7 @@ def test_impossible_arguments_are_refused(reactor_class: type[Reactor]) -> None:
         reactor_class(connections_max=0)
     with pytest.raises(ValueError, match="output_bytes_high"):
         reactor_class(output_bytes_high=2, output_bytes_max=1)
+    with pytest.raises(ValueError, match="sent_counts"):
+        reactor_class(sent_counts=array("Q", [0] * 256))
     with reactor_loop(reactor_class()) as loop, pytest.raises(ValueError, match="7"):
         loop.reactor.listen(loop.own(listening()), 7, frame_bytes_max=1, first_frame_s=1)  # type: ignore[arg-type]  # not a framing
