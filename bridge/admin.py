@@ -26,6 +26,7 @@ from motelog.bridge.client import (
     check,
     check_text,
 )
+from motelog.bridge.dead_letters import resend_dead_letters
 from motelog.bridge.errors import ClientError, NoNameServerError
 from motelog.bridge.routes import MASTER_ID, TopicRoute
 from motelog.core.errors import BrokerError, RemotingDecodeError, RemotingError
@@ -125,6 +126,7 @@ class Admin:
         request_timeout_s: float = REQUEST_TIMEOUT_S,
     ) -> None:
         self._timeout_s = request_timeout_s
+        self._namesrv = namesrv
         self._client = Client(
             namesrv=namesrv,
             groups=lambda: {"consumerDataSet": [], "producerDataSet": []},
@@ -376,6 +378,33 @@ class Admin:
         ext = {"consumerGroup": group, "clientId": client_id, "jstackEnable": "false"}
         answer = await self._ask(address, RequestCode.GET_CONSUMER_RUNNING_INFO, ext)
         return dict(_loads(answer.body))
+
+    async def resend_dead_letters(
+        self,
+        group: str,
+        *,
+        to_all_groups: bool = False,
+        count_max: int | None = None,
+        per_second: float = 100.0,
+    ) -> int:
+        """Send a group's dead letters again, oldest first; return how many were sent.
+
+        They come to the group alone (its retry topic), as if they were new; with ``to_all_groups``
+        to their own topic, where other groups get them a second time. The group's offset in its
+        %DLQ% topic says which were sent: the next call goes on there, also after an error. A crash
+        may send up to 32 twice. RouteError if the group has no dead letters that can be read; on
+        RocketMQ 4 an operator has to give the topic %DLQ%GROUP permission 6 first.
+        """
+        if not per_second > 0:
+            raise ValueError(f"per_second is above 0, not {per_second!r}")
+        return await resend_dead_letters(
+            self._namesrv,
+            check_text("group", group),
+            to_all_groups=to_all_groups,
+            count_max=count_max,
+            per_second=per_second,
+            request_timeout_s=self._timeout_s,
+        )
 
     # --- the name servers' table of keys and values
 

@@ -22,7 +22,7 @@ from typing import Final, Self, TypeAlias, TypedDict
 
 import trio
 
-from motelog.bridge.client import Client, NameServers, check_text, int_field
+from motelog.bridge.client import Client, NameServers, check, check_text, int_field
 from motelog.bridge.errors import (
     ClientClosedError,
     MessageRefusedError,
@@ -66,6 +66,7 @@ from motelog.core.remoting.frames import (
     ResponseCode,
     encode_batch_items,
 )
+from motelog.core.remoting.recall_handle import decode_handle
 from motelog.core.topic_names import DEFAULT_TOPIC, RETRY_PREFIX, topic_name_fault
 from motelog.core.unique_id import UniqueIds
 
@@ -113,6 +114,7 @@ class SendResult:
 
     ``message_id`` is the unique id given to it here, ``offset_id`` the broker's; for a batch both
     are the messages' ids joined by commas, and ``queue_offset`` is the first message's.
+    ``recall_handle`` is for ``recall``; brokers give it to a message that waits for a time.
     """
 
     status: SendStatus
@@ -120,6 +122,7 @@ class SendResult:
     offset_id: str
     queue: MessageQueue
     queue_offset: int
+    recall_handle: str | None = None
 
 
 #: One of ``queues(topic)``, or what chooses one of them, as MessageQueueSelector does in Java.
@@ -306,6 +309,39 @@ class Producer:
         command = RemotingCommand(RequestCode.SEND_BATCH_MESSAGE, ext=ext, body=body)
         return await self._send(topic, ",".join(message_ids), command, queue, hash_key, timeout_s)
 
+    async def recall(self, handle: str, *, timeout_s: float | None = None) -> str:
+        """Take back a delayed message by its ``SendResult.recall_handle``; return its unique id.
+
+        When this returns, the message is not delivered any more. BrokerError: its time has come, or
+        the broker does not recall (RocketMQ's have to be told to, from 5.3.1 on).
+        MessageRefusedError for a handle that is none, RemotingError if no answer came: it may be
+        recalled all the same.
+        """
+        try:
+            meant = decode_handle(handle)
+        except ValueError as exc:
+            raise MessageRefusedError(str(exc)) from exc
+        timeout_s = self._timeout_s if timeout_s is None else timeout_s
+        deadline = trio.current_time() + timeout_s
+        try:
+            with trio.fail_at(deadline):
+                route = await self._client.route(meant.topic, for_sending=True)
+        except trio.TooSlowError as exc:
+            raise RemotingTimeoutError(f"no route of {meant.topic!r} in {timeout_s:.3g} s") from exc
+        address = route.address(meant.broker_name)
+        if address is None:
+            raise RemotingConnectionError(f"broker {meant.broker_name!r} has no master")
+        ext = {
+            "producerGroup": self.group,
+            "topic": meant.topic,
+            "recallHandle": handle,
+            "bname": meant.broker_name,
+        }
+        command = RemotingCommand(RequestCode.RECALL_MESSAGE, ext=ext)
+        left_s = max(0.0, deadline - trio.current_time())
+        answer = check(await self._client.request(address, command, timeout_s=left_s))
+        return answer.ext.get("msgId", meant.unique_key)
+
     async def request(
         self,
         message: Message,
@@ -482,6 +518,7 @@ class Producer:
             offset_id=answer.ext.get("msgId", ""),
             queue=MessageQueue(target.topic, target.broker_name, int_field(answer, "queueId")),
             queue_offset=int_field(answer, "queueOffset"),
+            recall_handle=answer.ext.get("recallHandle"),
         )
 
     async def _route(self, topic: str, newer_than: float | None = None) -> TopicRoute:

@@ -41,6 +41,8 @@ TIMER_DELIVER_MS: Final = "TIMER_DELIVER_MS"
 TIMER_DELAY_MS: Final = "TIMER_DELAY_MS"
 TIMER_DELAY_SEC: Final = "TIMER_DELAY_SEC"
 TIMER_OUT_MS: Final = "TIMER_OUT_MS"
+# Of a record that recalls a waiting message: the unique key of that one.
+TIMER_DEL_UNIQKEY: Final = "TIMER_DEL_UNIQKEY"
 # Of a message that waits for a reply, and of the reply.
 MSG_TYPE: Final = "MSG_TYPE"
 CLUSTER: Final = "CLUSTER"

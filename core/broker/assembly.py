@@ -27,6 +27,7 @@ from motelog.core.broker.processors.end_transaction import EndTransactionProcess
 from motelog.core.broker.processors.pop import PopProcessor
 from motelog.core.broker.processors.pop_ack import PopAckProcessor
 from motelog.core.broker.processors.pull import PullProcessor
+from motelog.core.broker.processors.recall import RecallProcessor
 from motelog.core.broker.processors.reply import ReplyProcessor
 from motelog.core.broker.processors.send import SendProcessor
 from motelog.core.broker.processors.send_back import SendBackProcessor
@@ -79,6 +80,7 @@ class Processors:
     send: SendProcessor
     send_back: SendBackProcessor
     reply: ReplyProcessor
+    recall: RecallProcessor
     transactions: EndTransactionProcessor
     pull: PullProcessor
     pop: PopProcessor
@@ -103,6 +105,7 @@ class Processors:
         """Make them for a broker that listens on ``port``."""
         send = SendProcessor(shared)
         reply = ReplyProcessor(shared)
+        recall = RecallProcessor(shared)
         pop_service = PopService(
             shared.config, shared.clock, shared.store, shared.api, shared.tables, pop_state
         )
@@ -119,6 +122,7 @@ class Processors:
             send,
             SendBackProcessor(shared, send),
             reply,
+            recall,
             EndTransactionProcessor(shared, ledger),
             PullProcessor(shared),
             pop,
@@ -130,7 +134,7 @@ class Processors:
                 StateAdmin(
                     shared,
                     properties=shown_properties(shared.config, port=port),
-                    switches=_switches(shared, reply),
+                    switches=_switches(shared, reply, recall),
                     runtime=runtime,
                     delay_offsets=schedule.level_offsets,
                 ),
@@ -145,6 +149,7 @@ class Processors:
             self.send.processors()
             | self.send_back.processors()
             | self.reply.processors()
+            | self.recall.processors()
             | self.transactions.processors()
             | self.pull.processors()
             | self.pop.processors()
@@ -157,12 +162,14 @@ class Processors:
     def end_turn(self) -> None:
         """Append what the turn's requests have gathered, and answer them."""
         self.send.end_turn()
+        self.recall.end_turn()
         self.transactions.end_turn()
         self.pop_service.log.flush()
 
     def after_turns(self) -> None:
         """Have the disk asked for what the answers of all turns at hand wait for."""
         self.send.answers.queue.want()
+        self.recall.queue.want()
         self.transactions.queue.want()
 
     def connection_closed(self, connection: Connection) -> None:
@@ -206,6 +213,7 @@ class BrokerParts:
             "cold_reads": cold_reads.loaded_count,
             "cold_reads_waiting_now": cold_reads.waiting_count,
             "delayed_messages_delivered": self.schedule.delivered_count,
+            "delayed_messages_recalled": self.schedule.recalled_count,
             "transactions_committed": transactions.committed_count,
             "transactions_rolled_back": transactions.rolled_back_count,
             "transactions_asked_about": self.check_back.asked_count,
@@ -316,7 +324,9 @@ def make_shared(
     return Shared(config, clock, store, api, tables, filters, stats)
 
 
-def _switches(shared: Shared, reply: ReplyProcessor) -> dict[str, Callable[[bool], None]]:
+def _switches(
+    shared: Shared, reply: ReplyProcessor, recall: RecallProcessor
+) -> dict[str, Callable[[bool], None]]:
     """Return what can be switched while the broker runs, by RocketMQ's names."""
     return {
         "autoCreateTopicEnable": lambda is_on: shared.tables.topics.allow_creation(
@@ -325,6 +335,7 @@ def _switches(shared: Shared, reply: ReplyProcessor) -> dict[str, Callable[[bool
         "autoCreateSubscriptionGroup": shared.tables.groups.allow_creation,
         "enablePropertyFilter": shared.filters.enable,
         "storeReplyMessageEnable": reply.store_replies,
+        "recallMessageEnable": recall.enable,
     }
 
 

@@ -151,6 +151,10 @@ class BrokerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     """Append replies to requests to ``<cluster>_REPLY_TOPIC`` as well, besides pushing them to the
     client that waits; RocketMQ's storeReplyMessageEnable."""
 
+    recall_messages: bool = True
+    """Let producers take back a message that waits for a time of its own. RocketMQ's
+    recallMessageEnable, which is off by default there."""
+
     slave_read_enable: bool = False
     """Send readers whose messages are likely not in memory any more to the broker that their group
     names (``whichBrokerWhenConsumeSlowly``), and others to its ``brokerId``; as in RocketMQ."""

@@ -170,6 +170,7 @@ class Broker:
             await nursery.start(parts.api.cold_reads.run, server.flush)
             await nursery.start(parts.api.line.run, server.send_queued)
             await nursery.start(processors.send.answers.run, server)
+            await nursery.start(processors.recall.run, server)
             await nursery.start(processors.transactions.run, server)
             await nursery.start(schedule.run)
             await nursery.start(parts.check_back.run, server.send_queued)

@@ -716,6 +716,7 @@ def answer_sends(list staged not None, list placed not None, SendRules rules not
     cdef bint is_oneway
     cdef int form
     cdef bytes key, out
+    cdef object told
     cdef tuple send
     cdef uint8_t *begin
     cdef uint8_t *ext
@@ -729,10 +730,15 @@ def answer_sends(list staged not None, list placed not None, SendRules rules not
         is_oneway = send[3]
         queue_id = send[4]
         count = send[5]
-        key = send[6]
+        told = send[6]
         if count < 1 or count > len(placed) - first:
             raise ValueError("there are fewer places than messages")
         queue_offset = (<tuple?>placed[first])[1]
+        if told is not None and type(told) is not bytes:
+            frames.append(None)
+            first += count
+            continue
+        key = told
         key_bytes = 0 if key is None else PyBytes_GET_SIZE(key)
         if is_oneway or (form != JSON and form != BINARY) or (
             key is not None

@@ -135,12 +135,13 @@ def answer_sends(
 ) -> list[bytes | None]:
     frames: list[bytes | None] = []
     first = 0
-    for _, opaque, form, is_oneway, queue_id, count, key, _ in staged:
+    for _, opaque, form, is_oneway, queue_id, count, told, _ in staged:
         if not 1 <= count <= len(placed) - first:
             raise ValueError("there are fewer places than messages")
         places = placed[first : first + count]
         first += count
-        is_plain = not key or (key.isascii() and key.isalnum())
+        key = told if isinstance(told, bytes) else None
+        is_plain = key == told and (not key or (key.isascii() and key.isalnum()))
         if is_oneway or form not in (Serialize.JSON, Serialize.ROCKETMQ) or not is_plain:
             frames.append(None)
             continue

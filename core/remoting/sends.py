@@ -65,4 +65,5 @@ answer_sends: Final[Callable[[list[Any], list[tuple[int, int]], SendRules], list
 
 ``staged`` has for each send (connection, opaque, serialize type, is one-way, queue id, count of
 messages, UNIQ_KEY or None, waits); ``placed`` (physical offset, queue offset) of each message. None
-where nothing is answered or the key is not plain. ValueError if there are fewer places."""
+where nothing is answered, the key is not plain, or more is in its place. ValueError if there
+are fewer places."""

@@ -7,6 +7,8 @@ Spec: RocketMQ MessageStoreConfig.messageDelayLevel, ScheduleMessageService, Tim
     topic                   queue                 property       due
     SCHEDULE_TOPIC_XXXX     level - 1             DELAY          store timestamp + its level's delay
     rmq_sys_motelog_timer   slot of ten minutes   TIMER_OUT_MS   its value
+
+A unit of the timer topic with a negative due time is a recall of a message that is due then.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from motelog.core.message import DELAY, TIMER_OUT_MS, decode_properties
+from motelog.core.message import DELAY, TIMER_DEL_UNIQKEY, TIMER_OUT_MS, decode_properties
 from motelog.core.topic_names import SCHEDULE_TOPIC, TIMER_TOPIC
 
 WAITING_TOPICS: Final = (SCHEDULE_TOPIC.encode(), TIMER_TOPIC.encode())
@@ -49,11 +51,14 @@ class DueTimes:
         return self.levels_ms[level - 1]
 
     def due_ms(self, properties: bytes, store_timestamp_ms: int) -> int:
-        """Return when a record of a waiting topic is due; 0 if its properties do not say."""
+        """Return when a record of a waiting topic is due; 0 if its properties do not say.
+
+        The time of a recall (TIMER_DEL_UNIQKEY) is negative.
+        """
         pairs = decode_properties(properties)
         out = number(pairs.get(TIMER_OUT_MS, ""))
         if out is not None:
-            return out
+            return -out if TIMER_DEL_UNIQKEY in pairs else out
         level = self.level(pairs.get(DELAY, ""))
         return store_timestamp_ms + self.delay_ms(level) if level else 0
 

@@ -9,13 +9,16 @@ import pytest
 import trio
 
 from motelog.bridge.admin import Admin, ResetTo
-from motelog.bridge.errors import ClientError, NoNameServerError
+from motelog.bridge.errors import ClientError, NoNameServerError, RouteError
 from motelog.bridge.producer import Producer
-from motelog.core.message import Message
+from motelog.core.errors import BrokerError
+from motelog.core.message import Message, StoredMessage
 from motelog.core.namesrv.config import NamesrvConfig
 from motelog.core.namesrv.server import NameServer
+from motelog.core.records.decode import decode_messages
+from motelog.core.remoting.frames import RequestCode, ResponseCode
 from tests.support.admin_check import administer
-from tests.support.broker_stack import joined, started_stack
+from tests.support.broker_stack import connected, joined, pull_ext, started_stack
 
 
 async def test_an_operator_s_calls(tmp_path: Path) -> None:
@@ -60,3 +63,65 @@ async def test_without_a_broker_the_name_server_is_not_enough(nursery: trio.Nurs
         with pytest.raises(ClientError, match="is one running"):
             await admin.put_topic("T")
     nursery.cancel_scope.cancel()
+
+
+async def test_dead_letters_are_sent_again_once_each(tmp_path: Path) -> None:
+    async with started_stack(tmp_path) as stack:
+        namesrv = stack.namesrv_address
+        async with (
+            Admin(namesrv=namesrv) as admin,
+            Producer(namesrv=namesrv) as producer,
+            connected(stack.broker_address) as peer,
+        ):
+            for topic in ("T", "%RETRY%G", "%DLQ%G"):
+                await admin.put_topic(topic, queues=1)
+            await admin.put_group("G")
+
+            async def stored(topic: str) -> list[StoredMessage]:
+                answer = await peer.ask(RequestCode.PULL_MESSAGE, pull_ext(topic, 0))
+                return decode_messages(answer.body)
+
+            async def die(*bodies: bytes) -> None:
+                for body in bodies:
+                    await producer.send(Message("T", body, tags="blue"))
+                    last = (await stored("T"))[-1]
+                    ext = {"offset": last.physical_offset, "group": "G", "delayLevel": -1}
+                    back = await peer.ask(RequestCode.CONSUMER_SEND_MSG_BACK, ext)
+                    assert back.code == ResponseCode.SUCCESS
+
+            await die(b"1", b"2", b"3")
+            began = trio.current_time()
+            assert await admin.resend_dead_letters("G", count_max=2, per_second=10) == 2
+            assert trio.current_time() - began >= 0.1
+            assert await admin.resend_dead_letters("G") == 1
+            assert await admin.resend_dead_letters("G") == 0
+            again = await stored("%RETRY%G")
+            assert [one.body for one in again] == [b"1", b"2", b"3"]
+            assert {(one.tags, one.properties["RETRY_TOPIC"]) for one in again} == {("blue", "T")}
+            assert {one.reconsume_times for one in again} == {0}
+            await die(b"4")
+            assert await admin.resend_dead_letters("G", to_all_groups=True) == 1
+            first, *_, last = await stored("T")
+            assert (first.body, last.body, last.tags) == (b"1", b"4", "blue")
+            assert last.properties.keys() == first.properties.keys()
+            with pytest.raises(ValueError, match="per_second"):
+                await admin.resend_dead_letters("G", per_second=0)
+
+
+async def test_what_could_not_be_sent_again_is_left_for_the_next_call(tmp_path: Path) -> None:
+    async with started_stack(tmp_path) as stack:
+        namesrv = stack.namesrv_address
+        async with Admin(namesrv=namesrv) as admin, Producer(namesrv=namesrv) as producer:
+            await admin.put_group("G")
+            for topic in ("T", "U", "%DLQ%G"):
+                await admin.put_topic(topic, queues=1)
+            for topic in ("T", "U", "T"):
+                pairs = {"RETRY_TOPIC": topic}
+                await producer.send(Message("%DLQ%G", topic.encode(), properties=pairs))
+            await admin.put_topic("U", queues=1, permission=4)
+            with pytest.raises((BrokerError, RouteError)):
+                await admin.resend_dead_letters("G", to_all_groups=True)
+            await admin.put_topic("U", queues=1)
+            assert await admin.resend_dead_letters("G", to_all_groups=True) == 2
+            ends = [(await admin.topic_stats(topic))[0].end_offset for topic in ("T", "U")]
+            assert ends == [2, 1]

@@ -201,6 +201,15 @@ async def test_java_delayed_messages_come_later_and_again_when_refused(
         assert stack.broker.api.max_offset("%DLQ%G", 0) == 0
 
 
+async def test_java_producer_recalls_messages_that_wait(tmp_path: Path) -> None:
+    async with started_stack(tmp_path) as stack:
+        lines = await run_client(VERSION_5, "recall", stack, "T", "G", str(COUNT))
+        assert lines == [["recalled", "true"]] * (COUNT - 1)
+        sample = stack.broker.sample
+        await eventually(lambda: sample()["delayed_messages_recalled"] == COUNT - 1)
+        assert sample()["delayed_messages_delivered"] == 1
+
+
 @pytest.mark.parametrize("version", VERSIONS)
 async def test_java_transactions_are_committed_rolled_back_and_asked_about(
     tmp_path: Path, version: str

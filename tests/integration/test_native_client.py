@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 import threading
 import time
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 import trio
 
+from motelog.bridge.asyncio import AsyncioProducer
 from motelog.bridge.errors import (
     MessageRefusedError,
     ReplyTimeoutError,
@@ -372,3 +374,33 @@ def test_a_blocking_request_gets_its_reply(stack_in_thread: Stack) -> None:
         reply = producer.request(Message("questions", b"abc"), timeout_s=10)
         thread.join()
         assert reply.body == b"ABC"
+
+
+async def test_a_delayed_message_is_recalled_from_every_door(tmp_path: Path) -> None:
+    async with started_stack(tmp_path) as stack:
+        namesrv = stack.namesrv_address
+        async with Producer(namesrv=namesrv) as producer:
+            sent = [await producer.send(Message("T", b"%d" % i), delay=1.5) for i in range(3)]
+            kept = await producer.send(Message("T", b"kept"), delay=1.5)
+            assert (await producer.send(Message("T", b"now"))).recall_handle is None
+            first, second, third = (result.recall_handle or "" for result in sent)
+            assert await producer.recall(first) == sent[0].message_id
+
+            def recall() -> str:
+                with SyncProducer(namesrv=namesrv) as blocking:
+                    return blocking.recall(second)
+
+            async def recall_on_loop() -> str:
+                async with AsyncioProducer(namesrv=namesrv) as looping:
+                    return await looping.recall(third)
+
+            assert await trio.to_thread.run_sync(recall) == sent[1].message_id
+            found = await trio.to_thread.run_sync(lambda: asyncio.run(recall_on_loop()))
+            assert found == sent[2].message_id
+            with pytest.raises(MessageRefusedError, match="handle is invalid"):
+                await producer.recall("none")
+            bodies = {message.body for message in await read_all(stack, "T", 2)}
+            assert bodies == {b"now", b"kept"}
+            assert stack.broker.sample()["delayed_messages_recalled"] == 3
+            with pytest.raises(BrokerError, match="time has come"):
+                await producer.recall(kept.recall_handle or "")

@@ -147,6 +147,15 @@ def test_an_index_outside_the_data_is_refused(kernel: Any) -> None:
 
 
 @KERNELS
+def test_a_send_with_more_than_a_key_is_left_to_its_caller(kernel: Any) -> None:
+    more = (None, 9, 0, False, 3, 2, (KEY.encode(), "handle"), True)
+    plain = (None, 8, 0, False, 3, 1, KEY.encode(), True)
+    left, answer = kernel.answer_sends([more, plain], [(1, 1), (2, 2), (3, 7)], rules(kernel))
+    assert left is None
+    assert decode(answer).ext["queueOffset"] == "7"
+
+
+@KERNELS
 @FORMS
 def test_an_answer_says_where_the_messages_are(kernel: Any, serialize: Serialize) -> None:
     staged = [(None, 9, int(serialize), False, 3, 2, KEY.encode(), True)]

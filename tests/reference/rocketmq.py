@@ -152,6 +152,7 @@ _WHAT: Final = {
     RequestCode.CONSUMER_SEND_MSG_BACK: "give a message back: it comes later, or is a dead letter",
     RequestCode.SEND_REPLY_MESSAGE: "reply to a request; it is pushed to the client that waits",
     RequestCode.SEND_REPLY_MESSAGE_V2: "SEND_REPLY_MESSAGE with short field names",
+    RequestCode.RECALL_MESSAGE: "take back a message that waits for a time of its own",
     RequestCode.END_TRANSACTION: "commit a half message, or roll it back",
     RequestCode.RESUME_CHECK_HALF_MESSAGE: "ask producers about a half message from the first time",
     RequestCode.PULL_MESSAGE: "messages of a queue from an offset on; held until there are some",

@@ -23,6 +23,7 @@ from motelog.core.message import (
     DELAY,
     REAL_QID,
     REAL_TOPIC,
+    TIMER_DEL_UNIQKEY,
     TIMER_DELAY_MS,
     TIMER_DELAY_SEC,
     TIMER_DELIVER_MS,
@@ -33,6 +34,9 @@ from motelog.core.store.due_time import TIMER_MS_MAX, DueTimes, number, timer_qu
 from motelog.core.topic_names import SCHEDULE_TOPIC, TIMER_TOPIC
 
 DELAY_PROPERTIES: Final = frozenset({DELAY, TIMER_DELAY_SEC, TIMER_DELAY_MS, TIMER_DELIVER_MS})
+
+# What only the broker says of a message that waits.
+_BROKERS: Final = frozenset({TIMER_OUT_MS, TIMER_DEL_UNIQKEY})
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +57,7 @@ def find_waiting_place(
     BrokerError(MESSAGE_ILLEGAL) for a delay that is no number or too long.
     """
     # The sender's own values of these must not decide where the message ends up.
-    stored = {k: v for k, v in pairs.items() if k != TIMER_OUT_MS}
+    stored = {k: v for k, v in pairs.items() if k not in _BROKERS}
     stored[REAL_TOPIC] = topic
     stored[REAL_QID] = str(queue_id)
     level = due_times.level(pairs.get(DELAY, ""))

@@ -27,7 +27,8 @@ from typing import Any, Final, Protocol, TypeVar
 import msgspec
 import trio
 
-from motelog.core.broker.delay.timer_queue import OFFSET_MAX, TimerQueue
+from motelog.core.broker.delay.recalls import Recalls
+from motelog.core.broker.delay.timer_queue import OFFSET_MAX, TimerQueue, is_recall
 from motelog.core.errors import (
     RecordError,
     RecordTooLargeError,
@@ -100,12 +101,15 @@ class ScheduleService:
         self._save_interval_s = save_interval_s
         self._levels: dict[int, int] = {}
         self._timer = TimerQueue(store, TIMER_TOPIC, near_max=near_max)
+        self._recalls = Recalls()
         self._saved: tuple[dict[int, int] | None, tuple[int, int] | None] = (None, None)
         self._grown = trio.Event()
         self._lock = trio.Lock()
         self._faults = LimitedLog(logger, lines_max=1, period_s=FAULT_PERIOD_S)
         self._unsaved = LimitedLog(logger, lines_max=1, period_s=FAULT_PERIOD_S)
         self.delivered_count = 0
+        #: Messages that were due and are not delivered, as their producers recalled them.
+        self.recalled_count = 0
 
     @property
     def near_count(self) -> int:
@@ -245,7 +249,10 @@ class ScheduleService:
                 for at in range(0, len(due), BATCH_COUNT):
                     batch = due[at : at + BATCH_COUNT]
                     records = await timer.records(batch)
-                    self._append(b"".join(records))
+                    left = self._recalls.left(batch, records)
+                    self._append(b"".join(left))
+                    waited_count = sum(not is_recall(unit) for unit in batch)
+                    self.recalled_count += waited_count - len(left)
                     timer.pass_over(batch)
                     await trio.lowlevel.checkpoint()
             elif not timer.go_on(self._store.now_ms()):
@@ -347,11 +354,14 @@ class ScheduleService:
         return await self._reader.when_in_memory(units)
 
     def _moved(self, fields: tuple[Any, ...], due_ms: int) -> Iterator[AppendMessage]:
-        """Yield the message that replaces a waiting record and waits for the same time."""
+        """Yield the message that replaces a waiting record and waits for the same time.
+
+        Of a recall, ``due_ms`` is negative.
+        """
         _, _, _, _, flag, sys_flag, born_ms, born_host, _, _, reconsume, _, text, body = fields
         pairs = decode_properties(text)
         pairs.pop(DELAY, None)
-        pairs[TIMER_OUT_MS] = str(due_ms)
+        pairs[TIMER_OUT_MS] = str(abs(due_ms))
         try:
             text = encode_properties(pairs)
         except ValueError:
@@ -363,7 +373,7 @@ class ScheduleService:
             )
             yield from self._restored(fields)
             return
-        tail = self._store.queue_tail(TIMER_TOPIC, timer_queue(due_ms))
+        tail = self._store.queue_tail(TIMER_TOPIC, timer_queue(abs(due_ms)))
         yield (tail, body, text, due_ms, born_ms, born_host, sys_flag, flag, reconsume, 0)
 
     # -- progress --------------------------------------------------------------------------

@@ -12,6 +12,9 @@ has come, where the mark is kept.
 ``near`` holds, sorted, the units of the current slot that are above the mark. If there are more
 than ``near_max``, it holds the earliest; the units beyond the horizon are read again when near is
 empty. All units up to the mark, (due time, queue offset), are over.
+A unit with a negative due time recalls a message of that time. In ``near`` the recalls of a time
+come before its messages, whatever came first; after a restart those of the mark's time come again,
+since messages of that time may still have to come.
 Concurrency: one task at a time calls the methods that wait (``fill``, ``records``, ``move``).
 """
 
@@ -34,7 +37,14 @@ SCAN_UNITS: Final = 4096
 MOVED_UNITS: Final = 256
 OFFSET_MAX: Final = (1 << 63) - 1
 
+# The queue offset of a recall is counted from here up.
+_RECALLS: Final = -(1 << 62)
+
 Unit = tuple[int, int]  # due time, queue offset
+
+
+def is_recall(unit: Unit) -> bool:
+    return unit[1] < 0
 
 
 class TimerQueue:
@@ -52,12 +62,15 @@ class TimerQueue:
         self._seen_end = -1
         self._slot = 0
         self.mark = (0, OFFSET_MAX)
+        # Recalls up to this unit have been taken.
+        self._recalls_mark = (0, OFFSET_MAX)
         # Per queue: units below this have been appended again, and are not delivered from here.
         self._void: dict[int, int] = {}
 
     def start(self, mark: tuple[int, int] | None) -> None:
         """Begin behind ``mark``; without a mark, at the earliest message there is."""
         self.mark = mark or (self._earliest_ms() - 1, OFFSET_MAX)
+        self._recalls_mark = (self.mark[0], _RECALLS - 1)
         self._slot = self.mark[0] // TIMER_SLOT_MS
         # A due time is later than the time of its message: no new message may be below the mark.
         self._store.not_before(self.mark[0])
@@ -95,12 +108,17 @@ class TimerQueue:
     def _take(self, units: bytes, offset: int) -> None:
         begin_ms = self._slot * TIMER_SLOT_MS
         end_ms = begin_ms + TIMER_SLOT_MS
-        near, mark, horizon = self.near, self.mark, self._horizon
-        for index, (_, _, due_ms) in enumerate(UNIT.iter_unpack(units), offset):
+        near, horizon = self.near, self._horizon
+        for queue_offset, (_, _, code) in enumerate(UNIT.iter_unpack(units), offset):
+            due_ms = abs(code)
             # Units of an earlier round of the ring are here too.
-            if begin_ms <= due_ms < end_ms and (due_ms, index) > mark:
-                if horizon is None or (due_ms, index) < horizon:
-                    near.add((due_ms, index))
+            if begin_ms <= due_ms < end_ms:
+                if code < 0:
+                    unit, mark = (due_ms, _RECALLS + queue_offset), self._recalls_mark
+                else:
+                    unit, mark = (due_ms, queue_offset), self.mark
+                if unit > mark and (horizon is None or unit < horizon):
+                    near.add(unit)
                 if len(near) > self._near_max:
                     horizon = near.pop()
         self._horizon = horizon
@@ -111,7 +129,8 @@ class TimerQueue:
 
     def pass_over(self, units: list[Unit]) -> None:
         """Note that ``units`` have been delivered; they are the first of those that were due."""
-        self.mark = units[-1]
+        self._recalls_mark = units[-1]
+        self.mark = max(self.mark, units[-1])
         del self.near[: len(units)]
 
     def go_on(self, now_ms: int) -> bool:
@@ -144,8 +163,8 @@ class TimerQueue:
     async def move(self, end: int, append: Callable[[list[tuple[int, bytes]]], None]) -> None:
         """Let ``append`` append messages again that wait below the physical offset ``end``.
 
-        It is given (due time, record) of some messages at a time. The new records count from then
-        on, the old ones do not.
+        It is given (due time, record) of some messages at a time, of recalls the negative time. The
+        new records count from then on, the old ones do not.
         """
         queue_ids = sorted(
             queue_id for topic, queue_id in self._store.queues() if topic == self._topic
@@ -160,19 +179,23 @@ class TimerQueue:
                 if not found:
                     break
                 waiting = [
-                    (due_ms, at)
-                    for at, (_, _, due_ms) in enumerate(found, offset)
-                    if (due_ms, at) > self.mark
+                    (code, at)
+                    for at, (_, _, code) in enumerate(found, offset)
+                    if self._waits(code, at)
                 ]
                 records = await self._reader.when_in_memory(
                     partial(self._records, waiting, queue_id)
                 )
-                due_times = [due_ms for due_ms, _ in waiting]
-                append(list(zip(due_times, records, strict=True)))
+                codes = [code for code, _ in waiting]
+                append(list(zip(codes, records, strict=True)))
                 offset += len(found)
                 self._void[queue_id] = offset
                 await trio.lowlevel.checkpoint()
         self._rescan()
+
+    def _waits(self, code: int, queue_offset: int) -> bool:
+        """Return whether a unit is above the mark; a recall counts as long as its time does."""
+        return -code >= self.mark[0] if code < 0 else (code, queue_offset) > self.mark
 
     async def _units(self, queue_id: int, queue_offset: int, count: int) -> bytes:
         units = partial(self._reader.units, self._topic, queue_id, queue_offset, count)
@@ -184,8 +207,9 @@ class TimerQueue:
 
     def _records(self, units: list[Unit], queue_id: int, *, may_wait: bool) -> list[bytes]:
         def record(unit: Unit) -> bytes:
+            queue_offset = unit[1] - _RECALLS if is_recall(unit) else unit[1]
             return self._reader.read(
-                self._topic, queue_id, unit[1], count_max=1, may_wait=may_wait
+                self._topic, queue_id, queue_offset, count_max=1, may_wait=may_wait
             ).records
 
         return read_all(record, units)

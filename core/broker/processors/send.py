@@ -23,7 +23,12 @@ from typing import Any, Final
 
 from motelog.core.broker.api import is_state_of_session
 from motelog.core.broker.delay.delays import DELAY_PROPERTIES, find_waiting_place
-from motelog.core.broker.processors.send_answers import SendAnswers, StagedSend, make_rules
+from motelog.core.broker.processors.send_answers import (
+    Recallable,
+    SendAnswers,
+    StagedSend,
+    make_rules,
+)
 from motelog.core.broker.processors.shared import Shared
 from motelog.core.broker.transactions.half_message import HALF, half_pairs, is_transactional
 from motelog.core.errors import BrokerError, StoreError
@@ -32,8 +37,10 @@ from motelog.core.message import (
     NAME_END,
     ORIGIN_MESSAGE_ID,
     PROPERTIES_BYTES_MAX,
+    REAL_TOPIC,
     RETRY_TOPIC,
     TAGS,
+    TIMER_OUT_MS,
     TRAN_MSG,
     UNIQ_KEY,
     VALUE_END,
@@ -49,6 +56,7 @@ from motelog.core.remoting.frames import (
     ResponseCode,
     decode_batch_items,
 )
+from motelog.core.remoting.recall_handle import RecallHandle
 from motelog.core.remoting.sends import PlainSend, split_batch, split_sends
 from motelog.core.remoting.server import Connection, Processor
 from motelog.core.topic_names import (
@@ -125,6 +133,7 @@ class SendProcessor:
         self._ids = UniqueIds(address=self._api.store_host[:-4], process_id=os.getpid())
         self._is_closing = not config.permission & Permission.WRITE
         self._rejects_transactions = config.reject_transaction_message
+        self._broker_name = config.name
         self._next_queue = 0
         self._messages: list[AppendMessage] = []
         # The delays of the turn's messages begin at this time; their records are dated with it.
@@ -285,6 +294,7 @@ class SendProcessor:
             self._note_dead(group, pairs)
             properties = _encode(_join_properties(pairs | self._added))
         tail, code = self._api.queue_tail(topic, queue_id), _tags_code(pairs.get(TAGS))
+        told: bytes | Recallable = pairs[UNIQ_KEY].encode()
         is_delayed = not DELAY_PROPERTIES.isdisjoint(pairs)
         if TRAN_MSG in pairs and is_transactional(
             pairs, reconsume_times=reconsume_times, is_delayed=is_delayed
@@ -302,6 +312,7 @@ class SendProcessor:
             if place is not None:
                 tail, code = self._api.queue_tail(place.topic, place.queue_id), place.due_ms
                 properties = _encode(_join_properties(place.pairs))
+                told = self._recallable(place.pairs)
         self._messages.append(
             (
                 tail,
@@ -317,8 +328,7 @@ class SendProcessor:
             )
         )
         is_waiting = pairs.get(WAIT) != "false"
-        unique_key = pairs.get(UNIQ_KEY)
-        self._staged.append(_staged(request, connection, queue_id, 1, unique_key, is_waiting))
+        self._staged.append(_staged(request, connection, queue_id, 1, told, is_waiting))
 
     def stage_again(
         self,
@@ -393,9 +403,8 @@ class SendProcessor:
         self._messages += messages
         is_waiting = batch_pairs.get(WAIT) != "false"
         unique_key = batch_pairs.get(UNIQ_KEY)
-        self._staged.append(
-            _staged(request, connection, queue_id, len(messages), unique_key, is_waiting)
-        )
+        told = None if unique_key is None else unique_key.encode()
+        self._staged.append(_staged(request, connection, queue_id, len(messages), told, is_waiting))
 
     def _item_properties(self, item_text: bytes) -> tuple[bytes, int]:
         """Return the properties to store of one message of a batch, and its tag hash."""
@@ -403,6 +412,14 @@ class SendProcessor:
         _refuse_transactional(0, pairs)
         _refuse_delayed(pairs, _BATCH_DELAYED)
         return properties, _tags_code(pairs.get(TAGS))
+
+    def _recallable(self, pairs: dict[str, str]) -> bytes | Recallable:
+        """Return what is told of a message that waits with these properties: how to recall it."""
+        key, topic = pairs[UNIQ_KEY], pairs[REAL_TOPIC]
+        if TIMER_OUT_MS not in pairs or is_group_topic(topic):
+            return key.encode()
+        handle = RecallHandle(topic, self._broker_name, int(pairs[TIMER_OUT_MS]), key).encode()
+        return key.encode() if handle is None else Recallable(key.encode(), handle)
 
     def _target(self, ext: dict[str, str], names: _Names, numbers: _Numbers) -> tuple[str, int]:
         """Check the topic and the queue of a send, and return them."""
@@ -514,12 +531,11 @@ def _staged(
     connection: Connection,
     queue_id: int,
     count: int,
-    unique_key: str | None,
+    told: bytes | Recallable | None,
     waits: bool,
 ) -> StagedSend:
-    key = None if unique_key is None else unique_key.encode()
     form = int(request.serialize)
-    return connection, request.opaque, form, request.is_oneway, queue_id, count, key, waits
+    return connection, request.opaque, form, request.is_oneway, queue_id, count, told, waits
 
 
 def _encode(text: str) -> bytes:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterable
-from typing import Final, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 import msgspec
 import trio
@@ -45,9 +45,18 @@ _I32: Final = struct.Struct(">i")
 _BINARY_BEGIN: Final = struct.Struct(">hBh")
 
 
+class Recallable(NamedTuple):
+    """What is told of a message that its producer may recall, in place of its key alone."""
+
+    key: bytes
+    handle: str
+
+
 #: A send whose messages are about to be appended: (connection, opaque, serialize type, is one-way,
-#: queue id, count of messages, UNIQ_KEY or None, waits for the disk).
-StagedSend: TypeAlias = "tuple[Connection, int, int, bool, int, int, bytes | None, bool]"
+#: queue id, count of messages, UNIQ_KEY or None or more, waits for the disk).
+StagedSend: TypeAlias = (
+    "tuple[Connection, int, int, bool, int, int, bytes | Recallable | None, bool]"
+)
 #: Sends of one append with the frames that answer them.
 _Waiting: TypeAlias = "list[tuple[StagedSend, bytes]]"
 
@@ -121,6 +130,8 @@ class SendAnswers:
             "queueOffset": str(placed[0][1]),
             **self._ext,
         }
+        if isinstance(key, Recallable):
+            key, ext["recallHandle"] = key
         if key is not None:
             ext["transactionId"] = key.decode()
         return encode(_request(send).answer(ext=ext))

@@ -55,6 +55,9 @@ BROKER_METRICS: Final[Mapping[str, Shown]] = {
     ),
     "cold_reads": counter("cold_reads", "Reads for which something was paged in."),
     "cold_reads_waiting_now": gauge("cold_reads_waiting", "Reads that wait for the disk."),
+    "delayed_messages_recalled": counter(
+        "delayed_messages_recalled", "Delayed messages not delivered, as producers recalled them."
+    ),
     "delayed_messages_delivered": counter(
         "delayed_messages_delivered", "Delayed messages that have come due."
     ),

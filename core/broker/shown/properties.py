@@ -27,6 +27,7 @@ def shown_properties(config: BrokerConfig, *, port: int) -> dict[str, str]:
         "regionId": config.region,
         "messageDelayLevel": config.store.delay_levels,
         "storeReplyMessageEnable": _flag(config.store_replies),
+        "recallMessageEnable": _flag(config.recall_messages),
         "useServerSideResetOffset": _flag(config.server_side_reset),
         "flushDiskType": f"{config.store.flush.upper()}_FLUSH",
         "defaultTopicQueueNums": str(config.default_queue_count),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import shutil
 import time
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
@@ -16,10 +17,19 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 from motelog.core.broker.delay.delays import find_waiting_place
 from motelog.core.broker.delay.schedule import ScheduleService
 from motelog.core.clock import ManualClock
-from motelog.core.message import StoredMessage, encode_properties, tags_code
+from motelog.core.message import (
+    REAL_TOPIC,
+    TIMER_DEL_UNIQKEY,
+    TIMER_OUT_MS,
+    StoredMessage,
+    encode_properties,
+    tags_code,
+)
 from motelog.core.records.append import AppendMessage
 from motelog.core.state_file import StateFile
+from motelog.core.store.due_time import timer_queue
 from motelog.core.store.message_store import MessageStore
+from motelog.core.topic_names import TIMER_TOPIC
 from tests.support.stores import (
     BORN_HOST,
     RecordingStorage,
@@ -52,6 +62,13 @@ class Stage:
         )  # fmt: skip
         self.store.append([message], store_timestamp_ms=now_ms)
         return place.due_ms
+
+    def recall(self, key: str, due_ms: int, topic: str = "T") -> None:
+        """Recall a message as the broker does."""
+        pairs = {TIMER_DEL_UNIQKEY: key, REAL_TOPIC: topic, TIMER_OUT_MS: str(due_ms)}
+        tail = self.store.queue_tail(TIMER_TOPIC, timer_queue(due_ms))
+        text = encode_properties(pairs)
+        self.store.append([(tail, b"0", text, -due_ms, 77, BORN_HOST, 0, 0, 0, 0)])
 
     async def pass_ms(self, ms: int) -> None:
         self.manual.advance(ms)
@@ -380,3 +397,57 @@ async def test_a_clock_set_between_stop_and_start_loses_none(
         # Time that the clock showed has passed; after it was set back, all wait twice as long.
         await stage.pass_ms(120_010)
         assert sorted(names(stage.delivered())) == [1, 2]
+
+
+async def test_a_recalled_message_is_not_delivered(tmp_path: Path, mock_clock: MockClock) -> None:
+    async with staged(tmp_path, ManualClock()) as stage:
+        due = [
+            stage.send(b"%d" % number, UNIQ_KEY=f"K{number}", TIMER_DELAY_MS="300")
+            for number in range(600)
+        ]
+        stage.send(b"9000", topic="U", UNIQ_KEY="K3", TIMER_DELAY_MS="300")
+        later = stage.send(b"9001", UNIQ_KEY="K9001", TIMER_DELAY_MS=str(3 * SLOT_MS))
+        # One of another time or topic is not meant.
+        stage.recall("K9001", later - 1)
+        stage.recall("K4", due[4], "U")
+        for number in (3, 300, 599):
+            stage.recall(f"K{number}", due[number])
+        await stage.pass_ms(300)
+        while len(stage.delivered()) < 597:
+            # A file of the log is made meanwhile.
+            await threads_go_on()
+            await stage.pass_ms(1_000)
+        wanted = [number for number in range(600) if number not in (3, 300, 599)]
+        assert names(stage.delivered()) == wanted
+        assert names(stage.delivered("U")) == [9000]
+        assert (stage.schedule.delivered_count, stage.schedule.recalled_count) == (598, 3)
+        await stage.pass_ms(3 * SLOT_MS)
+        assert names(stage.delivered())[-1] == 9001
+
+
+@pytest.mark.parametrize("recover", [False, True])
+async def test_a_recall_outlives_a_kill_and_the_removal_of_its_file(
+    tmp_path: Path, mock_clock: MockClock, recover: bool
+) -> None:
+    manual = ManualClock()
+    storage = RecordingStorage()
+    async with staged(tmp_path, manual, kill=True, storage=storage, cleanup_pause_ms=1) as stage:
+        due_ms = stage.send(b"1", UNIQ_KEY="K1", TIMER_DELAY_MS=str(DAY_MS))
+        stage.send(b"2", UNIQ_KEY="K2", TIMER_DELAY_MS=str(DAY_MS))
+        stage.recall("K1", due_ms)
+        if not recover:
+            storage.used_percent = 90.0
+            filled = len(stage.store._log.queue.files) + 1
+            while len(stage.store._log.queue.files) < filled:
+                tail = stage.store.queue_tail("other", 0)
+                stage.store.append([(tail, bytes(500), b"", 0, 0, BORN_HOST, 0, 0, 0, 0)])
+            for _ in range(4):
+                await cleaned(stage)
+            assert stage.store.begin_offset > 0
+    if recover:
+        # The units are made again from the records.
+        shutil.rmtree(tmp_path / "consumequeue")
+    async with staged(tmp_path, manual, storage=RecordingStorage()) as stage:
+        await stage.pass_ms(DAY_MS)
+        assert names(stage.delivered()) == [2]
+        assert stage.schedule.recalled_count == 1

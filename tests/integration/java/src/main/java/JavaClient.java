@@ -64,6 +64,8 @@ public class JavaClient {
             send(args[1], args[2], args[3], count);
         } else if (args[0].equals("later")) {
             later(args[1], args[2], args[3], count);
+        } else if (args[0].equals("recall")) {
+            recall(args[1], args[2], args[3], count);
         } else if (args[0].equals("transact")) {
             Transactions.run(args[1], args[2], args[3], count);
         } else if (args[0].equals("query")) {
@@ -182,6 +184,27 @@ public class JavaClient {
         }
         Thread.sleep(1000);
         consumer.shutdown();
+        producer.shutdown();
+    }
+
+    // Clients before 5.3 have no recall, so it is called by name.
+    static void recall(String namesrv, String topic, String group, int count) throws Exception {
+        DefaultMQProducer producer = new DefaultMQProducer(group);
+        producer.setNamesrvAddr(namesrv);
+        producer.start();
+        java.lang.reflect.Method recall =
+            DefaultMQProducer.class.getMethod("recallMessage", String.class, String.class);
+        for (int i = 0; i < count; i++) {
+            Message message = message(topic, "recall" + i);
+            message.putUserProperty("later", "yes");
+            Message.class.getMethod("setDelayTimeMs", long.class).invoke(message, 2000L);
+            SendResult sent = producer.send(message);
+            Object handle = SendResult.class.getMethod("getRecallHandle").invoke(sent);
+            if (i > 0) {
+                Object id = recall.invoke(producer, topic, handle);
+                System.out.println("recalled\t" + sent.getMsgId().equals(id));
+            }
+        }
         producer.shutdown();
     }
 

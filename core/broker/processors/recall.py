@@ -1,0 +1,187 @@
+"""Recalls: a message that waits for a time of its own is not delivered after all.
+
+Owns: request code 370, its answer's wait for the disk. Must not touch: which of the messages that
+are due were recalled (delay.recalls).
+Spec: RocketMQ RecallMessageProcessor; off by default there.
+
+    handle -> a record beside the message, in the queue of its due time -> answered when that lasts
+
+Invariants: a recall is answered with success only while the message's time has not come: then its
+record can be read before anything of that time is delivered. Nobody looks whether there is such a
+message, as in RocketMQ.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Final
+
+import trio
+
+from motelog.core.broker.acknowledge import AnswerQueue
+from motelog.core.broker.processors.send_answers import store_error_code
+from motelog.core.broker.processors.shared import Shared
+from motelog.core.errors import BrokerError, StoreError
+from motelog.core.message import (
+    REAL_QID,
+    REAL_TOPIC,
+    TIMER_DEL_UNIQKEY,
+    TIMER_OUT_MS,
+    encode_properties,
+)
+from motelog.core.records.append import AppendMessage
+from motelog.core.remoting.fields import text_field
+from motelog.core.remoting.frames import RemotingCommand, RequestCode, ResponseCode
+from motelog.core.remoting.recall_handle import RecallHandle, decode_handle
+from motelog.core.remoting.server import Connection, Processor, RemotingServer
+from motelog.core.store.due_time import TIMER_MS_MAX, timer_queue
+from motelog.core.topic_names import TIMER_TOPIC, shown
+
+_TOO_LATE: Final = "recall failed, the message's time has come"
+
+
+@dataclass(frozen=True, slots=True)
+class _Recall:
+    request: RemotingCommand
+    connection: Connection
+    handle: RecallHandle
+
+
+class RecallProcessor:
+    """Recalls messages; state changes only within a turn and when answers are released."""
+
+    def __init__(self, shared: Shared) -> None:
+        self._api = shared.api
+        self._topics = shared.tables.topics
+        self._broker_name = shared.config.name
+        self._waiting_max = shared.config.waiting_answers_max
+        self._is_enabled = shared.config.recall_messages
+        self._staged: list[_Recall] = []
+        self._messages: list[AppendMessage] = []
+        self.queue: AnswerQueue[list[_Recall]] = AnswerQueue(
+            shared.api.acknowledge,
+            clock=shared.clock,
+            answer=self._answer_all,
+            refuse=self._refuse_all,
+        )
+        self._send_queued: Callable[[], None] = lambda: None
+        self._waiting_count = 0
+
+    def processors(self) -> dict[int, Processor]:
+        return {RequestCode.RECALL_MESSAGE: self._recall}
+
+    def enable(self, is_on: bool) -> None:
+        """Take recalls, or refuse them all."""
+        self._is_enabled = is_on
+
+    def _recall(self, request: RemotingCommand, connection: Connection) -> None:
+        if not self._is_enabled:
+            text = "recall failed, this broker is configured to recall nothing"
+            raise BrokerError(ResponseCode.NO_PERMISSION, text)
+        topic = text_field(request.ext, "topic")
+        if self._topics.get(topic) is None:
+            text = f"recall failed, the topic {shown(topic)} does not exist"
+            raise BrokerError(ResponseCode.TOPIC_NOT_EXIST, text)
+        try:
+            handle = decode_handle(text_field(request.ext, "recallHandle"))
+        except ValueError as exc:
+            raise BrokerError(ResponseCode.ILLEGAL_OPERATION, str(exc)) from exc
+        if handle.topic != topic:
+            text = f"recall failed, the handle is for the topic {shown(handle.topic)}"
+            raise BrokerError(ResponseCode.ILLEGAL_OPERATION, text)
+        if handle.broker_name != self._broker_name:
+            text = f"recall failed, the message is at the broker {shown(handle.broker_name)}"
+            raise BrokerError(ResponseCode.ILLEGAL_OPERATION, text)
+        now_ms = self._api.now_ms()
+        if not 0 < handle.due_ms - now_ms <= TIMER_MS_MAX:
+            raise BrokerError(ResponseCode.ILLEGAL_OPERATION, _TOO_LATE)
+        if self._waiting_count >= self._waiting_max:
+            text = f"{self._waiting_count} recalls wait for the disk already"
+            raise BrokerError(ResponseCode.SYSTEM_BUSY, text)
+        told = {
+            TIMER_DEL_UNIQKEY: handle.unique_key,
+            REAL_TOPIC: topic,
+            REAL_QID: "0",
+            TIMER_OUT_MS: str(handle.due_ms),
+        }
+        try:
+            properties = encode_properties(told)
+        except ValueError as exc:
+            raise BrokerError(ResponseCode.ILLEGAL_OPERATION, str(exc)) from exc
+        tail = self._api.queue_tail(TIMER_TOPIC, timer_queue(handle.due_ms))
+        self._messages.append(
+            (tail, b"0", properties, -handle.due_ms, now_ms, connection.host, 0, 0, 0, 0)
+        )
+        self._staged.append(_Recall(request, connection, handle))
+
+    def end_turn(self) -> None:
+        """Append the recalls of the turn, and answer them."""
+        if not self._staged:
+            return
+        staged, self._staged = self._staged, []
+        messages, self._messages = self._messages, []
+        self._waiting_count += len(staged)
+        appended = partial(self._appended, staged)
+        refused = partial(self._refuse, staged)
+        line = self._api.line
+        try:
+            end_offset = line.append(messages)
+        except StoreError as exc:
+            refused(exc)
+            return
+        except Exception:
+            refused(StoreError("the append failed, the broker's log says how"))
+            raise
+        if end_offset is None:
+            line.wait(messages, appended=appended, refused=refused)
+        else:
+            appended(end_offset)
+
+    def _appended(self, staged: list[_Recall], end_offset: int) -> None:
+        if self.queue.may_answer(end_offset):
+            self._answer_all([staged])
+        else:
+            self.queue.add(end_offset, staged)
+
+    def _refuse(self, staged: list[_Recall], exc: StoreError) -> None:
+        self._refuse_all([staged], exc)
+
+    def _answer_all(self, released: list[list[_Recall]]) -> None:
+        now_ms = self._api.now_ms()
+        for recalls in released:
+            self._waiting_count -= len(recalls)
+            for recall in recalls:
+                if recall.handle.due_ms > now_ms:
+                    self._tell(recall, ext={"msgId": recall.handle.unique_key})
+                else:
+                    self._tell(recall, ResponseCode.ILLEGAL_OPERATION, _TOO_LATE)
+        self._send_queued()
+
+    def _refuse_all(self, refused: list[list[_Recall]], exc: StoreError) -> None:
+        for recalls in refused:
+            self._waiting_count -= len(recalls)
+            for recall in recalls:
+                self._tell(recall, store_error_code(exc), str(exc))
+        self._send_queued()
+
+    def _tell(
+        self,
+        recall: _Recall,
+        code: ResponseCode = ResponseCode.SUCCESS,
+        remark: str | None = None,
+        ext: dict[str, str] | None = None,
+    ) -> None:
+        if not recall.request.is_oneway:
+            recall.connection.reply(recall.request.answer(code, remark, ext))
+
+    async def run(
+        self,
+        server: RemotingServer,
+        *,
+        task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
+    ) -> None:
+        """Send the answers that wait as soon as they are released, through ``server``."""
+        self._send_queued = server.send_queued
+        await self.queue.run(task_status=task_status)
