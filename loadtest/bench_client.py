@@ -218,7 +218,7 @@ class Bench:
     def turn(self) -> None:
         if self.now_ns >= self._ping_ns:
             # Also while others still connect: that may take longer than the keep alive.
-            self._ping_ns = self.now_ns + self.ping()
+            self._ping_ns = self.ping()
         turn = self.reactor.poll(self.now_ns // NS)
         if not turn:
             if not turn.more:
@@ -235,10 +235,10 @@ class Bench:
             self._ended(connection, reason)
 
     def ping(self) -> int:
-        """Send what keeps the connections alive; return the nanoseconds until the next time."""
+        """Send what keeps the connections alive; return when to do so again."""
         up = [number for number, client in self._by_connection.items() if client.is_up]
         self.reactor.fan_out(PINGREQ, up)
-        return PING_EVERY_S * NS
+        return self.now_ns + PING_EVERY_S * NS
 
     def fail(self, what: str) -> None:
         """Count an error; the first few are kept as examples."""
