@@ -34,7 +34,6 @@ from motelog.loadtest.bench_report import (
 )
 
 NS: Final = 1_000_000_000
-CONNECTING_MAX: Final = 90  # a common listen backlog is 100
 KEEP_ALIVE_S: Final = 60
 PING_EVERY_S: Final = 45
 WAIT_MS: Final = 50
@@ -55,6 +54,9 @@ class Latency:
 
     def add(self, nanoseconds: int, times: int) -> None:
         self._steps[nanoseconds >> 10] += times
+
+    def merge(self, other: Latency) -> None:
+        self._steps.update(other._steps)
 
     def percentiles_us(self, quantiles: Sequence[float]) -> list[float]:
         """Return, for each share of the messages, the latency it did not exceed; 0 without any."""
@@ -106,10 +108,10 @@ class Bench:
         self._connecting = 0
         self._address = resolve(options.host, options.port)
         self.clients = self.make_clients()
-        allow_descriptors(len(self.clients) + CONNECTING_MAX)
+        allow_descriptors(len(self.clients) + options.connecting_max)
         high = max(262_144, 2 * output_bytes)
         self.reactor = Reactor(
-            connections_max=len(self.clients) + CONNECTING_MAX,
+            connections_max=len(self.clients) + options.connecting_max,
             output_bytes_high=high,
             output_bytes_max=4 * high,
         )
@@ -141,6 +143,11 @@ class Bench:
         """Say whether answers are still to come after publishing has ended."""
         return False
 
+    @property
+    def server_host(self) -> str:
+        """The numeric address of the server."""
+        return self._address[0]
+
     # ------------------------------------------------------------------ phases
 
     def run(self) -> None:
@@ -163,7 +170,7 @@ class Bench:
         give_up_ns = time.monotonic_ns() + int(self.options.connect_timeout_s * NS)
         next_second_ns = time.monotonic_ns() + NS
         while self._waiting or self._connecting:
-            while self._waiting and self._connecting < CONNECTING_MAX:
+            while self._waiting and self._connecting < self.options.connecting_max:
                 self._connect(self._waiting.popleft())
             self.turn()
             if self.errors:
@@ -211,9 +218,7 @@ class Bench:
     def turn(self) -> None:
         if self.now_ns >= self._ping_ns:
             # Also while others still connect: that may take longer than the keep alive.
-            self._ping_ns = self.now_ns + PING_EVERY_S * NS
-            up = [number for number, client in self._by_connection.items() if client.is_up]
-            self.reactor.fan_out(PINGREQ, up)
+            self._ping_ns = self.ping()
         turn = self.reactor.poll(self.now_ns // NS)
         if not turn:
             if not turn.more:
@@ -228,6 +233,12 @@ class Bench:
             self.handle(self._set_up(frames) if self._connecting else frames)
         for connection, reason in turn.closed:
             self._ended(connection, reason)
+
+    def ping(self) -> int:
+        """Send what keeps the connections alive; return when to do so again."""
+        up = [number for number, client in self._by_connection.items() if client.is_up]
+        self.reactor.fan_out(PINGREQ, up)
+        return self.now_ns + PING_EVERY_S * NS
 
     def fail(self, what: str) -> None:
         """Count an error; the first few are kept as examples."""
@@ -245,7 +256,10 @@ class Bench:
     def _connect(self, client: Client) -> None:
         try:
             connection = self.reactor.connect(
-                self._address, Framing.MQTT, frame_bytes_max=PACKET_BYTES_MAX
+                self._address,
+                Framing.MQTT,
+                frame_bytes_max=PACKET_BYTES_MAX,
+                source=self.options.source,
             )
         except OSError as exc:
             raise BenchError(

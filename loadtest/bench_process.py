@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -65,6 +66,31 @@ def anonymous_bytes(pid: int | None) -> int | None:
     except OSError:
         return None
     return int(status.partition("RssAnon:")[2].split()[0]) * 1024
+
+
+def user_bytes(pids: Iterable[int]) -> int:
+    """Return the anonymous memory of processes together; a page that several share counts once."""
+    total = 0
+    for pid in pids:
+        try:
+            lines = Path(f"/proc/{pid}/smaps_rollup").read_text()
+            total += int(lines.partition("Pss_Anon:")[2].split()[0]) * 1024
+        except (OSError, IndexError):  # it has ended, or the system does not tell
+            total += anonymous_bytes(pid) or 0
+    return total
+
+
+def family(pid: int) -> list[int]:
+    """Return that process and its children."""
+    found = [pid]
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            parent = int(path.read_text().rpartition(")")[2].split()[1])
+        except (OSError, IndexError):
+            continue
+        if parent == pid:
+            found.append(int(path.parent.name))
+    return found
 
 
 def rss_bytes(pid: int | None) -> int | None:

@@ -59,6 +59,10 @@ class BenchOptions:
     server_pid: int | None = None
     """A process whose CPU time and memory are reported."""
     connect_timeout_s: float = 30.0
+    connecting_max: int = 90
+    """Connections that open at once; a common listen backlog is 100."""
+    source: str | None = None
+    """Local address of the connections; None: the system chooses."""
     topic_prefix: str = "bench"
     progress: Callable[[str], None] | None = None
     """Called with a line about once a second."""
@@ -70,6 +74,7 @@ class BenchOptions:
             for name, low, high in (
                 ("port", 1, 65_535),
                 ("connections", 1, 1_000_000),
+                ("connecting_max", 1, 10_000),
                 ("publishers", 1, 1_000_000),
                 ("subscribers", 1, 1_000_000),
                 ("window", 1, WINDOW_MAX),

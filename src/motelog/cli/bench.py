@@ -21,8 +21,10 @@ from motelog.cli.status import IS_IT_RUNNING, Status
 
 if TYPE_CHECKING:
     from motelog.loadtest.bench import BenchReport
+    from motelog.loadtest.bench_fleet import FleetReport
 
 PROGRESS_EVERY_S = 9.5  # of lines that stay: each tenth of those that come each second
+START_S = 3.0  # for each worker of a stack of our own: they start together, and cores are few
 
 
 class Kind(StrEnum):
@@ -45,6 +47,12 @@ def bench(
         typer.Option(metavar="HOST:PORT", help="MQTT server. [default: a stack of its own]"),
     ] = None,
     connections: Annotated[int, typer.Option(min=1, help="Publishers, or sessions.")] = 100,
+    sessions: Annotated[
+        int | None,
+        typer.Option(
+            min=1, help="Sessions of connect, from as many processes as they ask, beside a canary."
+        ),
+    ] = None,
     subscribers: Annotated[int, typer.Option(min=1, help="Subscribers of fanout.")] = 100,
     window: Annotated[int, typer.Option(min=1, help="Messages in flight per publisher.")] = 20,
     names: Annotated[
@@ -67,20 +75,34 @@ def bench(
     Standard error says how it goes: each second on a terminal, else every ten seconds.
     """
     from motelog.cli.addresses import address
-    from motelog.loadtest.bench import BenchOptions, BenchRefusedError, BenchUnreachableError, run
+    from motelog.loadtest.bench import (
+        BenchOptions,
+        BenchRefusedError,
+        BenchReport,
+        BenchUnreachableError,
+        run,
+    )
+    from motelog.loadtest.bench_fleet import processes_for, run_fleet
     from motelog.testing import MotelogProcess
 
+    if sessions is not None and kind is not Kind.CONNECT:
+        raise CliError("--sessions is an option of connect", status=Status.USAGE)
     with ExitStack() as stack:
         progress = stack.enter_context(_progress())
         if to is None:
-            own = stack.enter_context(MotelogProcess())
+            workers = 1 if sessions is None else processes_for(sessions)
+            own = MotelogProcess(
+                options=[f"--workers={workers}"], ready_within_s=30 + START_S * workers
+            )
+            stack.callback(own.stop, 15 + START_S * workers)
+            own.start()
             (host, port), pid = own.mqtt, own.pid
         else:
             host, port = address("--to", to)
         options = BenchOptions(
             host=host,
             port=port,
-            connections=connections,
+            connections=connections if sessions is None else sessions,
             subscribers=subscribers,
             window=window,
             names=names,
@@ -92,7 +114,7 @@ def bench(
             progress=progress,
         )
         try:
-            report = run(kind.value, options)
+            report = run(kind.value, options) if sessions is None else run_fleet(options)
         except BenchUnreachableError as exc:
             remedy = IS_IT_RUNNING
             raise CliError(str(exc), remedy=remedy, status=Status.UNREACHABLE) from exc
@@ -101,8 +123,9 @@ def bench(
     if json:
         write_json(asdict(report))
     else:
-        write(_text(report))
-    stop(Status.FAILED if report.lost or report.errors else Status.DONE)
+        write(_text(report) if isinstance(report, BenchReport) else _text_of_fleet(report))
+    lost = report.lost if isinstance(report, BenchReport) else report.canary_lost
+    stop(Status.FAILED if lost or report.errors else Status.DONE)
 
 
 @contextmanager
@@ -152,5 +175,43 @@ def _text(report: BenchReport) -> str:
         rows.append(("per session", f"{report.server_session_bytes:,} bytes"))
     if not report.compiled:
         rows.append(("note", "this client ran without its compiled kernel"))
+    rows.extend(("example", text) for text in report.error_examples)
+    return table(rows)
+
+
+def _text_of_fleet(report: FleetReport) -> str:
+    rows = [
+        ("sessions", f"{report.sessions:,} from {report.processes} processes"),
+        ("connected", f"in {report.seconds:.1f} s, {report.rate:,.0f} /s"),
+        ("a CONNECT", f"p50 {report.connect_us_p50:,.0f}, p99 {report.connect_us_p99:,.0f} us"),
+        ("held", f"{report.held_s:g} s"),
+        ("keep alives", f"{report.pings:,}, {report.pings_missing:,} not answered"),
+        ("canary", f"{report.canary_messages:,} messages, {report.canary_lost:,} lost"),
+        (
+            "  meanwhile",
+            f"p50 {report.canary_us_p50:,.0f}, p99 {report.canary_us_p99:,.0f}, "
+            f"max {report.canary_us_max:,.0f} us",
+        ),
+        (
+            "  held",
+            f"p50 {report.canary_held_us_p50:,.0f}, p99 {report.canary_held_us_p99:,.0f}, "
+            f"max {report.canary_held_us_max:,.0f} us",
+        ),
+        ("client memory", f"{report.client_bytes / 1e6:,.0f} MB"),
+    ]
+    if report.server_bytes is not None and report.server_base_bytes is not None:
+        rows += [
+            (
+                "server memory",
+                f"{report.server_bytes / 1e6:,.0f} MB in {report.server_processes} processes, "
+                f"{report.server_base_bytes / 1e6:,.0f} MB before",
+            ),
+            (
+                "together",
+                f"{(report.server_bytes + report.client_bytes) / 1e9:.2f} GB; the goal is "
+                f"{report.goal_bytes / 1e9:.0f} GB at 1,000,000 sessions",
+            ),
+        ]
+    rows.append(("errors", f"{report.errors:,}"))
     rows.extend(("example", text) for text in report.error_examples)
     return table(rows)
