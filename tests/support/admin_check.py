@@ -81,7 +81,7 @@ async def _groups(admin: Admin, namesrv: str) -> None:
     middle = 0.0
     async with PullConsumer(namesrv=namesrv, group=GROUP) as consumer:
         queues = await consumer.queues(TOPIC)
-        consumer.assign(queues)
+        consumer.subscribe(TOPIC)
         await _until(lambda: admin.consumers(GROUP), bool)
         (member,) = await admin.consumers(GROUP)
         assert member.language == "PYTHON"

@@ -1,4 +1,7 @@
-"""``motelog spark run``: the Spark jobs that are shipped."""
+"""``motelog spark run``: the Spark jobs that are shipped.
+
+Owns: the command's options, what it says and how it ends. Must not touch: what a job does (spark).
+"""
 
 from __future__ import annotations
 
