@@ -26,13 +26,15 @@ class Progress:
         """Tell that Spark has started and the query runs."""
         self._write(f"reads the topic {self._topic!r}; Ctrl-C stops it")
 
-    def tell(self, progress: Mapping[str, Any] | None) -> None:
+    def tell(self, progress: Mapping[str, Any] | None, *, reads: bool) -> None:
         """Tell of a batch (pyspark's ``lastProgress``, None before the first), once.
 
-        It is asked each second. When there was nothing to read for some time, that is told, too.
+        ``reads`` is whether a batch is being read now. It is asked each second. When there was
+        nothing to read for some time, that is told, too.
         """
         if progress is None or not progress["numInputRows"]:
-            self._looks += 1
+            # The first batch may take long, and has not been told of while it does.
+            self._looks = 0 if reads else self._looks + 1
             if self._looks == LOOKS_UNTIL_IT_WAITS and self._told is None:
                 self._write(f"waits: {self._topic!r} has no new messages, or does not exist yet")
             return

@@ -14,7 +14,7 @@ def batch(number: int, rows: int) -> dict[str, object]:
 def test_each_batch_that_has_read_anything_is_told_once(capsys: pytest.CaptureFixture[str]) -> None:
     progress = Progress("job", "T")
     for one in (None, batch(0, 3000), batch(0, 3000), batch(0, 0), batch(1, 0), batch(2, 10)):
-        progress.tell(one)
+        progress.tell(one, reads=False)
     assert capsys.readouterr().err.splitlines() == [
         "job: batch 0: 3,000 messages at 1,500 /s, 3,000 so far",
         "job: batch 2: 10 messages at 5 /s, 3,010 so far",
@@ -27,9 +27,19 @@ def test_it_tells_that_it_runs_and_once_that_there_is_nothing_to_read(
     progress = Progress("job", "T")
     progress.begin()
     for _ in range(9):
-        progress.tell(None)
+        progress.tell(None, reads=False)
     assert capsys.readouterr().err == "job: reads the topic 'T'; Ctrl-C stops it\n"
     for one in [batch(0, 0)] * 30:
-        progress.tell(one)
+        progress.tell(one, reads=False)
     text = "job: waits: 'T' has no new messages, or does not exist yet\n"
     assert capsys.readouterr().err == text
+
+
+def test_a_first_batch_that_takes_long_is_not_waiting(capsys: pytest.CaptureFixture[str]) -> None:
+    progress = Progress("job", "T")
+    for _ in range(30):
+        progress.tell(None, reads=True)
+    assert capsys.readouterr().err == ""
+    for _ in range(10):
+        progress.tell(None, reads=False)
+    assert "waits" in capsys.readouterr().err
