@@ -1,8 +1,9 @@
 """RocketMQ's command line tools against our servers, and what they print.
 
 What is expected of each command was read off runs against Apache RocketMQ 5.3.3, without what is a
-matter of the run (addresses, times, offsets in the log). docs/reference/rocketmq.md lists the
-commands that do not work here, with the reason.
+matter of the run (addresses, times, offsets in the log); for cloneGroupOffset, brokerConsumeStats,
+queryMsgByUniqueKey, resetOffsetByTime of a copy and deleteTopic, off the source of the tools.
+docs/reference/rocketmq.md lists the commands that do not work here, with the reason.
 """
 
 from __future__ import annotations
