@@ -192,7 +192,7 @@ async def test_unknown_codes_and_answers_nobody_asked_for(
     tmp_path: Path, serialize: Serialize
 ) -> None:
     async with started_stack(tmp_path) as stack, connected(stack.broker_address, serialize) as peer:
-        for code in (0, 9999, -1, 37):
+        for code in (0, 9999, -1, 907):
             answer = await peer.ask(code)
             assert answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
         # An answer to nothing is ignored, an unknown oneway request too.
@@ -210,7 +210,7 @@ async def test_each_request_without_its_fields_is_answered_with_a_text(
     tmp_path: Path, serialize: Serialize
 ) -> None:
     codes = [10, 310, 320, 11, 361, 14, 15, 29, 30, 31, 32, 33, 34, 35, 38, 41, 42, 46, 17, 200]
-    codes += [202, 203, 204, 207, 208, 300, 351, 352]
+    codes += [202, 203, 204, 207, 208, 300, 351, 352, 37, 215, 222, 303, 314, 324, 370]
     async with started_stack(tmp_path) as stack, connected(stack.broker_address, serialize) as peer:
         for code in codes:
             answer = await peer.ask(code)
