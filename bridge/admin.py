@@ -347,7 +347,7 @@ class Admin:
         """Have a group go on elsewhere in a topic, running consumers too; return the offsets.
 
         ``to`` is a time (datetime, or seconds since the epoch), "first" or "last". Without
-        ``force`` offsets only go back.
+        ``force`` offsets only go back. Apache's 4.x brokers refuse it for a group without members.
         """
         ext = {
             "group": group,

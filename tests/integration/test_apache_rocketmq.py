@@ -158,7 +158,7 @@ async def test_our_clients_work_with_apache_and_our_store_opens_its_folder(
         await check_first_commits(namesrv)
         await check_times_and_holds(namesrv)
         await check_request_and_reply(namesrv)
-        await administer(namesrv, deletes=False)
+        await administer(namesrv, deletes=False, resets_offline=version != VERSION_4)
         await trio.to_thread.run_sync(check_blocking_facade, namesrv)
         await check_runtime_info(apache.broker_address, tmp_path / "ours")
         if stops_first:

@@ -28,15 +28,16 @@ QUEUES = 2
 WITHIN_S = 60.0
 
 
-async def administer(namesrv: str, *, deletes: bool = True) -> None:
+async def administer(namesrv: str, *, deletes: bool = True, resets_offline: bool = True) -> None:
     """Do what an operator does, and look at what comes of it.
 
-    Apache's broker 5.3.3 cannot delete a topic unless its timer wheel is on.
+    Apache's broker 5.3.3 cannot delete a topic unless its timer wheel is on, and 4.9 resets no
+    group without members.
     """
     async with Admin(namesrv=namesrv) as admin:
         (broker,) = [one for one in await admin.brokers() if one.broker_id == 0]
         await _topics(admin, namesrv, broker.name)
-        await _groups(admin, namesrv)
+        await _groups(admin, namesrv, resets_offline=resets_offline)
         await _brokers(admin, namesrv, broker.name)
         await _values(admin)
         if not deletes:
@@ -74,7 +75,7 @@ async def _topics(admin: Admin, namesrv: str, broker: str) -> None:
         await admin.put_topic("no/name")
 
 
-async def _groups(admin: Admin, namesrv: str) -> None:
+async def _groups(admin: Admin, namesrv: str, *, resets_offline: bool) -> None:
     await admin.put_group(GROUP, {"retryMaxTimes": 3})
     assert (await admin.groups())[GROUP]["retryMaxTimes"] == 3
     assert await admin.consumers(GROUP) == []
@@ -99,6 +100,16 @@ async def _groups(admin: Admin, namesrv: str) -> None:
     await _until(lambda: admin.consumers(GROUP), lambda members: not members)
     await admin.clone_offsets(GROUP, COPY, TOPIC)
     assert await _committed(admin, COPY) == dict.fromkeys(queues, 10)
+    if resets_offline:
+        await _resets(admin, queues, middle)
+    else:
+        with pytest.raises(BrokerError, match="not online"):
+            await admin.reset_offsets(GROUP, TOPIC, "first")
+    await admin.delete_group(GROUP)
+    assert GROUP not in await admin.groups()
+
+
+async def _resets(admin: Admin, queues: tuple[MessageQueue, ...], middle: float) -> None:
     assert await admin.reset_offsets(GROUP, TOPIC, "first") == dict.fromkeys(queues, 0)
     assert await _committed(admin, GROUP) == dict.fromkeys(queues, 0)
     reset = await admin.reset_offsets(GROUP, TOPIC, middle)
@@ -107,8 +118,6 @@ async def _groups(admin: Admin, namesrv: str) -> None:
     assert await _committed(admin, GROUP) == reset
     assert await admin.reset_offsets(GROUP, TOPIC, "last") == dict.fromkeys(queues, 10)
     assert await _committed(admin, COPY) == dict.fromkeys(queues, 10)
-    await admin.delete_group(GROUP)
-    assert GROUP not in await admin.groups()
 
 
 async def _committed(admin: Admin, group: str) -> dict[MessageQueue, int]:
