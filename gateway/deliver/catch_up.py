@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from itertools import islice
 from typing import Final, NamedTuple
 
 from motelog.core.limited_log import LimitedLog
@@ -46,6 +45,8 @@ logger = logging.getLogger(__name__)
 RESEND_BYTES_MAX: Final = 262_144
 #: A session that can want more tags than these is read for whole.
 TAGS_MAX: Final = 64
+#: Topic names whose receivers are remembered from one slice to the next.
+NAMES_MAX: Final = 4096
 
 
 class Quota(NamedTuple):
@@ -94,8 +95,9 @@ class CatchUp:
         #: Of queues whose receivers have no room for the moment: one that drains alone has its
         #: elevator stand still after each window.
         self._idle: dict[WatchedQueue, Elevator] = {}
-        #: Topic name -> who wants it, within one ``serve``.
+        #: Topic name -> who wants it, as long as no subscription changes.
         self._matches: dict[bytes, dict[Session, int]] = {}
+        self._matches_at = 0
         #: Of what sessions have to be sent again.
         self._reads: Reads[Session] = Reads(log, read_again=self._read_again)
 
@@ -103,6 +105,9 @@ class CatchUp:
         """Have ``returning`` picked up, and each elevator pass over one slice."""
         if self._quota.age_max_ms:
             self._aged_ms = now_ms - self._quota.age_max_ms
+        if self._matches_at != self._subscriptions.changes or len(self._matches) > NAMES_MAX:
+            self._matches.clear()
+            self._matches_at = self._subscriptions.changes
         returning, self.returning = self.returning, {}
         for session in returning:
             if session.connection is None:
@@ -122,7 +127,6 @@ class CatchUp:
                 if queue.lagging:
                     self._idle[queue] = elevator
         self._sender.send_batches()
-        self._matches.clear()
 
     def acknowledged(self, session: Session) -> None:
         """Note that ``session`` has room in its window or socket again."""
@@ -244,14 +248,20 @@ class CatchUp:
     def _board(self, session: Session) -> None:
         """Have a session that has room picked up in the queues that it lags in.
 
-        In no more than it has room for messages, as each queue reads for it.
+        In no more than fill its room, as each queue reads for it. Of a queue where it wants some
+        tags only, one message is expected.
         """
         if not session.lagging:
             return
         tags = self._tags_of(session)
-        # ``Delivery`` has the others served when their tail is known.
-        ready = (item for item in session.lagging.items() if item[0].is_known)
-        for queue, cursor in islice(ready, session.inflight.room):
+        room = session.inflight.room
+        for queue, cursor in session.lagging.items():
+            # ``Delivery`` has the others served when their tail is known.
+            if not queue.is_known:
+                continue
+            if room <= 0:
+                break
+            room -= max(1, queue.next_offset - cursor) if tags is None else 1
             elevator = self._elevators.get(queue)
             if elevator is None:
                 elevator = self._idle.pop(queue, None) or Elevator(

@@ -56,11 +56,13 @@ _EMPTY: Final[dict[Any, Any]] = {}
 class SubscriptionTree(Generic[S]):
     """Topic filters with their subscribers; a subscriber is any hashable value."""
 
-    __slots__ = ("_branches_count", "_count", "_shapes", "_tables", "_tries", "on_entry")
+    __slots__ = ("_branches_count", "_count", "_shapes", "_tables", "_tries", "changes", "on_entry")
 
     def __init__(self) -> None:
         #: Called with the filter of each entry that is new, or has gone with its last subscriber.
         self.on_entry: Callable[[str], None] = _ignore
+        #: How many subscriptions were added, replaced or removed; a match is true meanwhile.
+        self.changes = 0
         self._tables: dict[int, dict[str, S | _Several[S]]] = {}
         self._branches_count = 0  # pairs in the tables whose filter has a "#" and no "+"
         self._shapes: dict[Shape, int] = {}  # pairs in the tables whose filter has a "+"
@@ -83,12 +85,14 @@ class SubscriptionTree(Generic[S]):
         else:
             self._add_to_table(topic_filter, subscriber, options)
         self._count += is_new
+        self.changes += 1
         return is_new
 
     def remove(self, topic_filter: str, subscriber: S) -> bool:
         """Unsubscribe; return whether there was such a subscription."""
         removed = self._take_out(topic_filter, subscriber)
         self._count -= removed
+        self.changes += 1
         return removed
 
     def remove_all(self, subscriber: S, topic_filters: Iterable[str]) -> None:

@@ -339,6 +339,55 @@ def test_lagging_in_one_queue_does_not_hold_up_another() -> None:
     assert [payload for _, _, payload in stage.got(1)] == [b"a1", b"b1"]
 
 
+def test_receiver_that_lags_in_many_queues_reads_about_what_it_has_room_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    stage = Stage()
+    stage.log.create_topic("wide", 8)
+    session = stage.session(1, "wide/#", 1, inflight_max=20)
+    for number in range(1600):
+        stage.publish(f"wide/{number % 5}", b"%d" % number, queue_id=number % 8)
+    read, looked_at = stage.log.read, 0
+
+    def counted(*args: Any, **how: Any) -> Any:
+        nonlocal looked_at
+        found = read(*args, **how)
+        looked_at += getattr(found, "next_offset", 0) - getattr(found, "begin_offset", 0)
+        return found
+
+    stage.deliver()
+    monkeypatch.setattr(stage.log, "read", counted)
+    while session.has_inflight:
+        for packet_id, _ in list(session.inflight):
+            session.inflight.ack(packet_id)
+        stage.delivery.acknowledged(session)
+        stage.deliver()
+    got = [int(payload) for _, _, payload in stage.got(1)]
+    assert sorted(got) == list(range(1600))
+    for queue_id in range(8):
+        assert [n for n in got if n % 8 == queue_id] == list(range(queue_id, 1600, 8))
+    assert looked_at < 2.5 * 1600
+
+
+def test_receiver_that_lags_gets_what_its_subscriptions_want_by_then() -> None:
+    stage = Stage()
+    session = stage.session(1, "t/#", 1, inflight_max=1)
+    stage.subscribe(session, "t/a", 0)
+    for number in range(8):
+        stage.publish("t/ab"[: 3 + number % 2], b"%d" % number)
+    stage.deliver()
+    for packet_id in range(1, 4):
+        session.inflight.ack(packet_id)
+        stage.delivery.acknowledged(session)
+        stage.deliver()
+    assert [payload for _, _, payload in stage.got(1)] == [b"0", b"1", b"2", b"3"]
+    stage.unsubscribe(session, "t/#")
+    session.inflight.ack(4)
+    stage.delivery.acknowledged(session)
+    stage.deliver()
+    assert stage.got(1)[4:] == [("t/a", 0, b"4"), ("t/a", 0, b"6")]
+
+
 def test_receiver_alone_gets_each_kind_of_message_in_order_and_within_its_window() -> None:
     stage = Stage()
     session = stage.session(1, "t/#", 1, inflight_max=3)
