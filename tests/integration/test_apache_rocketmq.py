@@ -454,6 +454,7 @@ async def test_our_transactions_on_apache_rocketmq(tmp_path: Path, version: str)
         assert asked == {b"2 good", b"2 bad"}
 
 
+@pytest.mark.java_all
 async def test_open_transactions_go_on_when_the_folder_changes_hands(tmp_path: Path) -> None:
     folder = tmp_path / "store"
 
