@@ -12,12 +12,12 @@ from __future__ import annotations
 
 from typing import Final
 
-from motelog.gateway.mqtt.frames import encode_publish
+from motelog.gateway.mqtt.frames import Publish, encode_publishes
 from motelog.gateway.sessions.connection import PACKET_BYTES_LIMIT
 from motelog.gateway.sessions.session import Session
 
-#: Packet identifiers as bytes: made once, as a slice needs thousands.
-_PACKET_IDS: Final = [number.to_bytes(2, "big") for number in range(65536)]
+#: Most bytes of a PUBLISH but for its topic name, properties and payload.
+OVERHEAD_BYTES: Final = 13
 
 
 class Batch:
@@ -51,7 +51,7 @@ class Batch:
         self._bytes_high = bytes_high
         self.is_full = waiting_bytes > bytes_high
         self.count = 0
-        self.parts: list[bytes] = []
+        self.parts: list[Publish] = []
         self.plain_qos = 1 if session.expiry_s else 2
         if connection.packet_bytes_max < PACKET_BYTES_LIMIT or connection.topic_alias_max:
             self.plain_qos = -1
@@ -71,19 +71,18 @@ class Batch:
         """
         if self.is_full:
             return False
-        version = self.version
-        packet, number_at = encode_publish(
-            name, body, first_byte | qos << 1, version, block if version == 5 else None
-        )
+        packet_id = 0
         if qos:
             packet_id = self.window.allocate(flight)
             if not packet_id:
                 return False
-            self.parts += packet[:number_at], _PACKET_IDS[packet_id], packet[number_at + 2 :]
-        else:
-            self.parts.append(packet)
+        if self.version != 5:
+            block = None
+        self.parts.append((name, body, first_byte | qos << 1, packet_id, block))
         self.count += 1
-        self.bytes += len(packet)
+        self.bytes += len(name) + len(body) + OVERHEAD_BYTES
+        if block:
+            self.bytes += len(block)
         self.is_full = self.bytes > self._bytes_high
         return True
 
@@ -91,6 +90,7 @@ class Batch:
         """Send what was taken; return how many messages that is."""
         count, self.count = self.count, 0
         if count:
-            self.connection.output.send(self.connection.number, b"".join(self.parts))
+            packets = encode_publishes(self.parts, self.version)
             self.parts.clear()
+            self.connection.output.send(self.connection.number, packets)
         return count

@@ -7,3 +7,6 @@ def split_one(first_byte: int, body: bytes, version: int, connection: int) -> Fr
 def encode_publish(
     topic: bytes, payload: bytes, first_byte: int, version: int, properties: bytes | None
 ) -> tuple[bytes, int]: ...
+def encode_publishes(
+    messages: list[tuple[bytes, bytes, int, int, bytes | None]], version: int
+) -> bytes: ...

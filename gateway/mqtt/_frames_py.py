@@ -92,6 +92,23 @@ def encode_publish(
     return head + packet_id + block + payload, len(head) if packet_id else 0
 
 
+def encode_publishes(
+    messages: list[tuple[bytes, bytes, int, int, bytes | None]], version: int
+) -> bytes:
+    packets = []
+    for message in messages:
+        if len(message) != 5:
+            raise ValueError("a message has five parts")
+        topic, payload, first_byte, packet_id, properties = message
+        if not 0 <= packet_id <= 65535:
+            raise ValueError(f"{packet_id} is not a packet identifier")
+        packet, at = encode_publish(topic, payload, first_byte, version, properties)
+        if at:
+            packet = packet[:at] + packet_id.to_bytes(2, "big") + packet[at + 2 :]
+        packets.append(packet)
+    return b"".join(packets)
+
+
 def _split_frame(
     connection: int, version: int, first_byte: int, body: bytes, connecting: set[int]
 ) -> Frame:

@@ -52,3 +52,12 @@ The packet identifier is 0; the caller sets it for each receiver at that positio
 position is 0. The topic is not checked. ValueError if ``first_byte`` begins no PUBLISH or something
 is too long.
 """
+
+#: (topic, payload, first byte, packet identifier, properties or None)
+Publish = tuple[bytes, bytes, int, int, bytes | None]
+
+encode_publishes: Final[Callable[[list[Publish], int], bytes]] = _kernel.encode_publishes
+"""``encode_publishes(messages, version)``: many as ``encode_publish``, in one piece.
+
+The packet identifier counts above QoS 0. ValueError, and nothing at all, if one cannot be encoded.
+"""

@@ -49,6 +49,8 @@ def main() -> None:
         256,
         runs,
     )
+    many = [(TOPIC, PAYLOAD, 0x32, 7, None)] * 256
+    report("256 of them in one piece", lambda kernel: kernel.encode_publishes(many, 4), 256, runs)
 
 
 def split(data: bytes, index: bytes, kernel: Any) -> None:

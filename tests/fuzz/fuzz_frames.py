@@ -26,6 +26,9 @@ VECTORS = Path(__file__).resolve().parents[1] / "vectors" / "mqtt" / "packets.js
 # Octets at which something changes in a length, a character or a flag.
 EDGES = b"\x00\x01\x02\x1f #+/\x7e\x7f\x80\x9f\xa0\xbf\xc1\xc2\xdf\xe0\xed\xef\xf0\xf4\xf5\xff"
 
+# They take bytes alone, which have a NUL behind them.
+ENCODERS = {"encode_publish", "encode_publishes"}
+
 
 def main() -> int:
     seconds = float(sys.argv[1]) if len(sys.argv) > 1 else 15
@@ -41,7 +44,7 @@ def main() -> int:
     while batches % 64 or time.monotonic() < end:
         batches += 1
         for name, arguments in calls(chance, corpus):
-            exact = arguments if name == "encode_publish" else tuple(map(exactly, arguments))
+            exact = arguments if name in ENCODERS else tuple(map(exactly, arguments))
             kernel = answer(getattr(_frames, name), exact)
             reference = answer(getattr(_frames_py, name), arguments)
             if kernel != reference:
@@ -85,10 +88,15 @@ def calls(
     topic, payload = chance.randbytes(chance.choice([0, 1, 30, 127, 300])), frame
     block = chance.choice([None, b"", data[:200]])
     first_byte = chance.choice([0x30, 0x32, 0x3D, frame[0] if frame else 0x36])
+    many = [
+        (topic, each, first_byte, chance.choice([0, 1, 0xFFFF, 0x10000]) if each else 9, block)
+        for _, each in frames
+    ]
     return [
         ("split", (data, index, bytearray(2048))),
         ("split_one", (frame[0] if frame else 0, frame[2:], version or 4, 7)),
         ("encode_publish", (topic, payload, first_byte, chance.choice([3, 4, 5, 6]), block)),
+        ("encode_publishes", (many, chance.choice([3, 4, 5, 5]))),
     ]
 
 

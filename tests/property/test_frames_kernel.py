@@ -102,6 +102,47 @@ def test_kernel_encodes_like_the_reference(
     assert answer(_frames.encode_publish, *arguments) == expected
 
 
+PUBLISHES = st.tuples(
+    st.binary(max_size=200),
+    st.binary(max_size=200),
+    st.sampled_from([0x30, 0x32, 0x34, 0x3B, 0x31]) | st.integers(0x2F, 0x40),
+    st.integers(0, 65535) | st.sampled_from([-1, 65536]),
+    st.none() | st.binary(max_size=140),
+)
+
+
+@settings(max_examples=200)
+@given(messages=st.lists(PUBLISHES, max_size=6), version=st.integers(2, 6))
+def test_kernel_encodes_many_like_the_reference(messages: list[Any], version: int) -> None:
+    expected = answer(_frames_py.encode_publishes, messages, version)
+    assert answer(_frames.encode_publishes, messages, version) == expected
+
+
+@pytest.mark.parametrize("kernel", [_frames, _frames_py], ids=["kernel", "reference"])
+def test_many_in_one_piece_are_those_one_by_one(kernel: Any) -> None:
+    messages = [
+        (b"a/b", b"x" * 200, 0x32, 0xABCD, b"\x01\x01"),
+        (b"c", b"", 0x30, 7, None),
+        (b"d", b"y", 0x3D, 65535, None),
+    ]
+    packets = kernel.encode_publishes(messages, 5)
+    whole = b""
+    for topic, payload, first_byte, packet_id, block in messages:
+        packet, at = kernel.encode_publish(topic, payload, first_byte, 5, block)
+        whole += packet[:at] + packet_id.to_bytes(2, "big") + packet[at + 2 :] if at else packet
+    assert packets == whole
+    assert kernel.encode_publishes([], 4) == b""
+
+
+@pytest.mark.parametrize(
+    "message",
+    [(), (b"t", b"", 0x30, 0), (b"t", b"", 0x30, True, None), (None, b"", 0x30, 0, None), "five5"],
+)
+def test_kernel_takes_only_what_it_can_look_at_twice(message: Any) -> None:
+    with pytest.raises((TypeError, ValueError)):
+        _frames.encode_publishes([message], 4)
+
+
 @settings(max_examples=200)
 @given(packet=packets())
 def test_split_and_split_one_agree(packet: tuple[int, bytes]) -> None:
