@@ -17,6 +17,7 @@ import os
 from importlib import import_module
 from importlib.util import find_spec
 from typing import Any, Final
+from zipimport import zipimporter
 
 _IS_ASKED_FOR: Final = os.environ.get("MOTELOG_PURE") == "1"
 _IS_BUILT_PURE: Final = find_spec("motelog.core._pure") is not None
@@ -41,8 +42,10 @@ def kernel_of(chooser: str) -> Any:
     except ModuleNotFoundError as exc:
         if exc.name != kernel:
             raise
-        raise ImportError(
-            f"the kernel {kernel} is not built: run `pip install -e .`, "
-            "or set MOTELOG_PURE=1 to use the slow reference",
-            name=kernel,
-        ) from exc
+        why = (
+            "is not built: run `pip install -e .`, or set MOTELOG_PURE=1 to use the slow reference"
+        )
+        if isinstance(getattr(__spec__, "loader", None), zipimporter):
+            # As `spark-submit --py-files` hands it out.
+            why = "cannot be loaded from a zip file: install Motelog on every machine that runs it"
+        raise ImportError(f"the kernel {kernel} {why}", name=kernel) from exc

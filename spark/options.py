@@ -2,7 +2,8 @@
 
 Owns: SourceOptions, what each option means and its default. Must not touch: pyspark, sockets.
 Spark hands options over with names in lower case and values as text. An unknown name is an error,
-because a limit with a typing mistake in its name would not limit anything.
+because a limit with a typing mistake in its name would not limit anything. Names that Spark adds
+are not the user's, and names of Spark's Kafka source are told what they are called here.
 """
 
 from __future__ import annotations
@@ -10,16 +11,48 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
-from datetime import datetime
+from datetime import UTC, date, datetime
 from typing import Final, Literal, TypeVar
 
 from motelog.core.addresses import parse_address
+from motelog.core.past_times import before_now
 from motelog.core.topic_names import group_name_fault, topic_name_fault
 from motelog.spark.columns import BYTES_MAX, Column, column_named
 from motelog.spark.errors import OffsetFormatError, OptionError
 from motelog.spark.offsets import EDGES, Edge, parse_offsets
 
 T = TypeVar("T")
+
+#: Spark adds these to a table that is created with ``USING motelog``, and gives that one's options
+#: under the prefix, or twice; the last name is that of ``load(PATH)``.
+_OF_SPARK: Final = frozenset({"provider", "owner", "external", "is_managed_location", "comment"})
+_OF_TABLE: Final = "option."
+_PATH: Final = "path"
+#: Seen with pyspark 4.3: CREATE TABLE asks for the schema with all options, a read comes with none.
+_NO_OPTIONS: Final = (
+    "Spark tells a Python source nothing of the options of a table: CREATE TEMPORARY VIEW ... USING"
+    " motelog OPTIONS (...) keeps them, or give them to spark.read.option(...).table(NAME)"
+)
+#: What the options of Spark's Kafka source are here.
+_OF_KAFKA: Final = {
+    "kafka.bootstrap.servers": "namesrv",
+    "kafka.group.id": "group",
+    "groupidprefix": "group",
+    "subscribe": "topic",
+    "startingtimestamp": "startingOffsets",
+    "startingoffsetsbytimestamp": "startingOffsets",
+    "endingtimestamp": "endingOffsets",
+    "endingoffsetsbytimestamp": "endingOffsets",
+    "includeheaders": "columns",
+}
+_NOT_HERE: Final = {
+    "subscribepattern": "one query reads one topic; name it with option 'topic'",
+    "topicpattern": "one query reads one topic; name it with option 'topic'",
+    "assign": "a query reads all queues of option 'topic'",
+}
+ALL_COLUMNS: Final = "all"
+#: A number below this is no time in milliseconds that anybody means: 1970, if it were.
+_MS_MIN: Final = 100_000_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,10 +81,11 @@ class SourceOptions:
     namesrv: str = "127.0.0.1:9876"
     # The consumer group that brokers see; offsets are not committed to it.
     group: str = "motelog-spark"
-    # Columns in the order they are named; fewer are cheaper, since Spark never prunes here.
-    columns: tuple[Column, ...] = tuple(Column)
-    # earliest, latest, JSON by queue, a time with offset (ISO 8601), or epoch milliseconds. The
-    # ending is for batch queries.
+    # Columns in the order they are named; fewer are cheaper, since Spark never prunes here. The map
+    # of properties costs more than all others together.
+    columns: tuple[Column, ...] = tuple(column for column in Column if column != Column.PROPERTIES)
+    # earliest, latest, JSON by queue, a time with offset (ISO 8601), a date, a time before now, or
+    # epoch milliseconds. The ending is for batch queries.
     starting_offsets: Position = "earliest"
     ending_offsets: Position = "latest"
     # At most one of the two. Rows are exact, bytes are estimated from a sample of each queue.
@@ -86,18 +120,23 @@ def parse_options(given: Mapping[str, str]) -> SourceOptions:
     by_name = {_camel(field.name): field.name for field in fields(SourceOptions)}
     by_lower = {name.lower(): name for name in by_name}
     values: dict[str, object] = {}
-    topic = ""
     for key, text in given.items():
-        name = by_lower.get(key.lower())
+        lower = key.lower().removeprefix(_OF_TABLE)
+        if lower in _OF_SPARK:
+            continue
+        name = "topic" if lower == _PATH else by_lower.get(lower)
         if name is None:
-            near = difflib.get_close_matches(key.lower(), by_lower, n=1)
-            hint = f"; did you mean {by_lower[near[0]]!r}?" if near else ""
-            raise OptionError(key, text, f"no such option of format 'motelog'{hint}")
-        values[by_name[name]] = text
-        if name == "topic":
-            topic = text
+            raise OptionError(key, text, _why_not(lower, by_lower))
+        known = values.setdefault(by_name[name], text)
+        if known != text:
+            raise OptionError(name, text, f"one value; {known!r} is given too")
+    if not given:
+        raise OptionError(
+            "topic", "", f"the queue topic to read, such as 'telemetry'; {_NO_OPTIONS}"
+        )
     if "topic" not in values:
         raise OptionError("topic", "", "the queue topic to read, such as 'telemetry'")
+    topic = str(values["topic"])
     checked = {field: _PARSERS[field](_camel(field), str(text)) for field, text in values.items()}
     options = SourceOptions(**checked)  # type: ignore[arg-type]  # each parser gives its field's type
     if options.max_offsets_per_trigger is not None and options.max_bytes_per_trigger is not None:
@@ -116,6 +155,17 @@ def parse_options(given: Mapping[str, str]) -> SourceOptions:
             except OffsetFormatError as exc:
                 raise OptionError(name, position.text, f"offsets by queue ({exc})") from None
     return options
+
+
+def _why_not(key: str, by_lower: Mapping[str, str]) -> str:
+    """Return what to say of a name that is no option."""
+    if key in _OF_KAFKA:
+        return f"no option of Spark's Kafka source: here it is {_OF_KAFKA[key]!r}"
+    if key in _NOT_HERE:
+        return f"no option of Spark's Kafka source: {_NOT_HERE[key]}"
+    near = difflib.get_close_matches(key, by_lower, n=1)
+    hint = f"; did you mean {by_lower[near[0]]!r}?" if near else ""
+    return f"no such option of format 'motelog'{hint}"
 
 
 def columns_named(names: list[str], *, option: str) -> tuple[Column, ...]:
@@ -185,6 +235,8 @@ def _one_of(choices: Mapping[str, T]) -> Callable[[str, str], T]:
 
 
 def _parse_columns(option: str, text: str) -> tuple[Column, ...]:
+    if text.strip().lower() == ALL_COLUMNS:
+        return tuple(Column)
     return columns_named([name.strip() for name in text.split(",") if name.strip()], option=option)
 
 
@@ -196,20 +248,43 @@ def _parse_position(option: str, text: str) -> Position:
     if text.startswith("{"):
         return AtOffsets(text)
     if text.isascii() and text.isdecimal() and len(text) <= 15:
-        return AtTime(int(text))
-    try:
-        moment = datetime.fromisoformat(text)
-    except ValueError:
-        moment = None
-    # A time without an offset means something else on each machine.
-    if moment is None or moment.tzinfo is None or moment.timestamp() < 0:
+        return AtTime(_milliseconds(option, int(text)))
+    ago = before_now(text.removeprefix("-"))
+    if ago is not None:
+        return AtTime(ago)
+    moment = _moment(text)
+    if moment is None or moment.timestamp() < 0:
         raise OptionError(
             option,
             text,
-            "'earliest', 'latest', offsets by queue as JSON, milliseconds since 1970, or a time"
-            " with its offset such as '2026-11-21T03:00:00Z'",
+            "'earliest', 'latest', offsets by queue as JSON, milliseconds since 1970, a date (UTC),"
+            " a time with its offset such as '2026-11-21T03:00:00Z', or one before now such as"
+            " '-1h'",
         )
     return AtTime(round(moment.timestamp() * 1000))
+
+
+def _moment(text: str) -> datetime | None:
+    """Return the time that a text in ISO 8601 names, None for others; a date begins in UTC."""
+    try:
+        return datetime.combine(date.fromisoformat(text), datetime.min.time(), UTC)
+    except ValueError:
+        pass
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        return None
+    # A time without an offset means something else on each machine.
+    return None if moment.tzinfo is None else moment
+
+
+def _milliseconds(option: str, value: int) -> int:
+    if value >= _MS_MIN or not value:
+        return value
+    meant = f"; as seconds it would be '{value}000'" if value * 1000 >= _MS_MIN else ""
+    raise OptionError(
+        option, str(value), f"milliseconds since 1970{meant}; 'earliest' is the start"
+    )
 
 
 _offset = _whole(1, (1 << 63) - 1)

@@ -105,12 +105,14 @@ class TopicView:
 
     def _resolve_offsets(self, option: str, text: str, queues: list[MessageQueue]) -> QueueOffsets:
         given = parse_offsets(self._options.topic, text)
-        if set(given) != set(queues):
+        unknown = [queue_label(queue) for queue in given if queue not in queues]
+        if unknown:
             labels = [queue_label(queue) for queue in queues]
-            raise OptionError(option, text, f"one offset for each of the queues {labels}")
+            raise OptionError(option, text, f"offsets of the queues {labels}, not of {unknown}")
         begins, ends = self.begins(queues), self.ends(queues)
         edges: dict[Edge, QueueOffsets] = {"earliest": begins, "latest": ends}
-        offsets: QueueOffsets = {}
+        # Queues that are not named are read whole.
+        offsets = dict(begins if option == "startingOffsets" else ends)
         for queue, value in given.items():
             offsets[queue] = value if isinstance(value, int) else edges[value][queue]
             if offsets[queue] > ends[queue]:

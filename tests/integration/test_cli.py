@@ -7,6 +7,7 @@ import os
 import signal
 import socket
 import subprocess
+import sys
 import tempfile
 import time
 from datetime import UTC, datetime
@@ -302,6 +303,17 @@ def test_doctor_reports_with_remedies() -> None:
     assert {"python", "compiler", "java", "mosquitto", "port 1883", "disk", "descriptors"} <= names
     assert "kernel motelog.core.records.append" in names
     assert motelog("doctor").stdout
+
+
+def test_doctor_looks_for_motelog_where_spark_s_workers_will(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)
+    assert doctor._spark_workers().level == "ok"
+    monkeypatch.setenv("PYSPARK_PYTHON", "/bin/false")
+    found = doctor._spark_workers()
+    assert (found.level, found.text) == ("note", "/bin/false, which they run, has no Motelog")
+    assert f"export PYSPARK_PYTHON={sys.executable}" in str(found.remedy)
 
 
 def test_doctor_knows_a_stack_of_ours_and_names_who_has_a_port(

@@ -100,7 +100,7 @@ def consume(
 
 
 def _start(text: str) -> StreamStart:
-    from motelog.cli.times import before_now
+    from motelog.core.past_times import before_now
     from motelog.gateway.sessions.stream import StreamStart, parse_start
 
     ago_ms = before_now(text)

@@ -11,6 +11,7 @@ import platform
 import resource
 import shutil
 import socket
+import subprocess
 import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -59,7 +60,7 @@ def doctor(
         _compiler(),
         *_kernels(),
         _java(),
-        _pyspark(),
+        *_pyspark(),
         _mosquitto(),
         *_ports(),
         _disk(data),
@@ -125,13 +126,28 @@ def _java() -> Finding:
     return Finding("java", "ok", f"{version} at {java}")
 
 
-def _pyspark() -> Finding:
+def _pyspark() -> list[Finding]:
     from motelog.cli.tools import has_pyspark, install_command
 
-    if has_pyspark():
-        return Finding("pyspark", "ok", "installed")
-    remedy = f"only needed for Spark: {install_command('spark')}"
-    return Finding("pyspark", "note", "not installed", remedy)
+    if not has_pyspark():
+        remedy = f"only needed for Spark: {install_command('spark')}"
+        return [Finding("pyspark", "note", "not installed", remedy)]
+    return [Finding("pyspark", "ok", "installed"), _spark_workers()]
+
+
+def _spark_workers() -> Finding:
+    """Look for Motelog where Spark will: in the Python that its workers run."""
+    command = os.environ.get("PYSPARK_PYTHON", "python3")
+    find = "from importlib.util import find_spec as f; print(f('pyspark_motelog') is not None)"
+    try:
+        done = subprocess.run([command, "-c", find], capture_output=True, text=True, timeout=20)
+        is_there = done.stdout.strip() == "True"
+    except (OSError, subprocess.TimeoutExpired):
+        is_there = False
+    if is_there:
+        return Finding("spark workers", "ok", f"{command} has Motelog")
+    remedy = f"for spark-submit and sessions of your own: export PYSPARK_PYTHON={sys.executable}"
+    return Finding("spark workers", "note", f"{command}, which they run, has no Motelog", remedy)
 
 
 def _mosquitto() -> Finding:

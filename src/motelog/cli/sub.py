@@ -202,7 +202,7 @@ def _from_the_past(
 
 def _start(since: str) -> str:
     """Return the ``stream-offset`` that ``--since`` asks for."""
-    from motelog.cli.times import before_now
+    from motelog.core.past_times import before_now
     from motelog.gateway.sessions.stream import parse_start
 
     ago_ms = before_now(since)

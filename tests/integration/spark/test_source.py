@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,7 +21,7 @@ Source = Callable[..., Any]
 
 def test_a_batch_query_returns_each_message_once(source: Source, producer: SyncProducer) -> None:
     keys = send(producer, "spark_batch", 0, 230)
-    rows = source("spark_batch").load().collect()
+    rows = source("spark_batch", columns="all").load().collect()
     assert sorted(row["key"] for row in rows) == sorted(keys)
     assert len({(row["broker"], row["queue_id"], row["queue_offset"]) for row in rows}) == 230
     (row,) = (row for row in rows if row["key"] == "k7")
@@ -35,6 +38,58 @@ def test_a_batch_query_returns_each_message_once(source: Source, producer: SyncP
     frame = parts.load()
     assert frame.rdd.getNumPartitions() >= 12
     assert sorted(row["key"] for row in frame.collect()) == sorted(keys)
+
+
+#: A small query spends its time in compiling.
+SOON = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+SUBMITTED = """
+from pyspark.sql import SparkSession
+
+session = SparkSession.builder.getOrCreate()
+session.sparkContext.setLogLevel("ERROR")
+reader = session.read.format("motelog").option("namesrv", "{namesrv}")
+print("rows by load:", reader.load("spark_submit").count())
+using = "USING motelog OPTIONS (namesrv '{namesrv}', topic 'spark_submit')"
+session.sql("CREATE TEMPORARY VIEW v " + using)
+print("rows of the view:", session.table("v").count())
+session.sql("CREATE TABLE t " + using)
+try:
+    session.table("t").count()
+except Exception as exc:
+    print("the table:", exc)
+"""
+
+
+@pytest.mark.usefixtures("spark_session")
+def test_any_session_finds_the_source_by_its_name(
+    namesrv: str, producer: SyncProducer, tmp_path: Path
+) -> None:
+    import pyspark
+
+    send(producer, "spark_submit", 0, 30)
+    (tmp_path / "job.py").write_text(SUBMITTED.replace("{namesrv}", namesrv))
+    home = Path(pyspark.__file__).parent
+    options = ["--master", "local[1]", "--driver-java-options", SOON, "--conf"]
+    options += ["spark.ui.enabled=false", "--conf", "spark.sql.codegen.wholeStage=false"]
+    environment = {
+        **os.environ,
+        "SPARK_HOME": str(home),
+        "SPARK_LOCAL_IP": "127.0.0.1",
+        "PYSPARK_PYTHON": sys.executable,
+        "PYTHONPATH": "",
+    }
+    done = subprocess.run(
+        [home / "bin" / "spark-submit", *options, "job.py"],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=QUERY_S_MAX,
+        check=False,
+    )
+    assert "rows by load: 30" in done.stdout, done.stderr[-3000:]
+    assert "rows of the view: 30" in done.stdout, done.stderr[-3000:]
+    assert "CREATE TEMPORARY VIEW ... USING motelog" in done.stdout.partition("the table:")[2]
 
 
 def test_wrong_options_and_topics_are_explained(source: Source) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -44,6 +45,19 @@ def test_a_missing_kernel_is_an_error_that_says_what_to_do() -> None:
     )
     assert done.returncode == 1
     assert "`pip install -e .`" in done.stderr
+
+
+def test_a_zip_file_cannot_have_kernels(tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "motelog.zip", "w") as packed:
+        for name in ("__init__.py", "core/__init__.py", "core/net/__init__.py"):
+            packed.writestr(f"motelog/{name}", "")
+        packed.write(ROOT / "core" / "kernels.py", "motelog/core/kernels.py")
+    done = run_python(
+        f"import sys; sys.path.insert(0, {str(tmp_path / 'motelog.zip')!r})\n"
+        "from motelog.core.kernels import kernel_of; kernel_of('motelog.core.net.reactor')",
+        MOTELOG_PURE="",
+    )
+    assert "cannot be loaded from a zip file: install Motelog on every machine" in done.stderr
 
 
 def test_a_build_without_kernels_uses_the_references_and_warns_once(tmp_path: Path) -> None:

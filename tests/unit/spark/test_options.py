@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from motelog.spark.columns import Column
@@ -64,9 +66,16 @@ def test_every_option_is_read_whatever_the_case_of_its_name() -> None:
         ("1700000000123", 1_700_000_000_123),
         ("2023-11-14T22:13:20Z", 1_700_000_000_000),
         ("2023-11-14T23:13:20.5+01:00", 1_700_000_000_500),
+        ("2023-11-14", 1_699_920_000_000),
+        ("0", 0),
+        ("-1h", 1_699_996_400_000),
+        ("2d ago", 1_699_827_200_000),
     ],
 )
-def test_a_start_may_be_a_time(text: str, timestamp_ms: int) -> None:
+def test_a_start_may_be_a_time(
+    text: str, timestamp_ms: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(time, "time", lambda: 1_700_000_000.0)
     options = parse_options({"topic": "t", "startingOffsets": text})
     assert options.starting_offsets == AtTime(timestamp_ms)
 
@@ -74,7 +83,8 @@ def test_a_start_may_be_a_time(text: str, timestamp_ms: int) -> None:
 @pytest.mark.parametrize(
     ("given", "complaint"),
     [
-        ({}, "option 'topic' is '', expected the queue topic to read"),
+        ({}, "option 'topic' is '', expected the queue topic to read.*CREATE TEMPORARY VIEW"),
+        ({"topic": "", "group": "g"}, "option 'topic' is '', expected a queue topic"),
         ({"topic": "a/b"}, "option 'topic' is 'a/b', expected a queue topic: 1 to 127"),
         ({"namesrv": "host"}, "option 'namesrv' is 'host', expected HOST:PORT"),
         ({"namesrv": ";"}, "option 'namesrv' is ';', expected HOST:PORT"),
@@ -87,7 +97,13 @@ def test_a_start_may_be_a_time(text: str, timestamp_ms: int) -> None:
         ({"maxOffsetsPerTrigger": "0"}, "option 'maxOffsetsPerTrigger' is '0', expected a whole"),
         ({"maxOffsetsPerTrigger": "9" * 9999}, "expected a whole number from 1 to"),
         ({"maxOffsetsPerTriger": "1"}, "did you mean 'maxOffsetsPerTrigger'?"),
-        ({"path": "/x"}, "option 'path' is '/x', expected no such option of format 'motelog'"),
+        ({"path": "/x"}, "option 'topic' is '/x', expected one value; 't' is given too"),
+        ({"startingOffsets": "1700000000"}, "since 1970; as seconds it would be '1700000000000'"),
+        ({"startingOffsets": "17"}, "milliseconds since 1970; 'earliest' is the start"),
+        ({"startingOffsets": "2026-13-01"}, "a date .UTC."),
+        ({"subscribe": "t"}, "no option of Spark's Kafka source: here it is 'topic'"),
+        ({"kafka.bootstrap.servers": "a:1"}, "Kafka source: here it is 'namesrv'"),
+        ({"topicPattern": "t.*"}, "Kafka source: one query reads one topic"),
         ({"failOnDataLoss": "no"}, "option 'failOnDataLoss' is 'no', expected 'true' or 'false'"),
         (
             {"maxOffsetsPerTrigger": "1", "maxBytesPerTrigger": "1"},
@@ -101,3 +117,17 @@ def test_a_wrong_option_is_named_with_what_was_expected(
     options = given if not given or "topic" in given else {"topic": "t"} | given
     with pytest.raises(OptionError, match=complaint):
         parse_options(options)
+
+
+def test_a_table_and_a_path_name_the_topic() -> None:
+    assert parse_options({"path": "telemetry"}).topic == "telemetry"
+    table = {"provider": "motelog", "owner": "", "option.topic": "t"}
+    assert parse_options(table).topic == "t"
+    assert parse_options({"path": "t", "topic": "t"}).topic == "t"
+
+
+def test_properties_are_read_when_they_are_named() -> None:
+    by_default = parse_options({"topic": "t"}).columns
+    assert Column.PROPERTIES not in by_default
+    assert parse_options({"topic": "t", "columns": "All"}).columns == tuple(Column)
+    assert {*by_default, Column.PROPERTIES} == {*Column}

@@ -112,7 +112,7 @@ def run(reader: MotelogStreamReader, start: dict[str, Any], limit: ReadLimit) ->
 
 def test_the_arrow_schema_is_the_one_that_spark_derives() -> None:
     assert arrow_schema(tuple(Column)) == to_arrow_schema(SCHEMA, timezone="UTC")
-    assert source().schema() == schema_ddl(tuple(Column))
+    assert source(columns="all").schema() == schema_ddl(tuple(Column))
     assert source(columns="payload,device").schema() == "payload binary, device string"
 
 
@@ -148,10 +148,18 @@ def test_a_batch_between_two_positions_reads_what_lies_between() -> None:
 
 
 @pytest.mark.usefixtures("broker")
+def test_queues_that_positions_do_not_name_are_read_whole() -> None:
+    start, end = '{"telemetry": {"broker-a/0": 8}}', '{"telemetry": {"broker-a/1": 3}}'
+    reader = source(startingOffsets=start, endingOffsets=end).reader(SCHEMA)
+    rows = rows_of(reader, reader.partitions())
+    assert rows == [(0, 8), (0, 9), (1, 0), (1, 1), (1, 2)]
+
+
+@pytest.mark.usefixtures("broker")
 def test_positions_that_cannot_be_are_refused() -> None:
-    some = '{"telemetry": {"broker-a/0": 8}}'
-    with pytest.raises(OptionError, match=r"one offset for each of the queues \['broker-a/0', "):
-        source(startingOffsets=some).reader(SCHEMA).partitions()
+    other = '{"telemetry": {"broker-a/0": 8, "broker-b/0": 1}}'
+    with pytest.raises(OptionError, match=r"queues \['broker-a/0', .*, not of \['broker-b/0'\]"):
+        source(startingOffsets=other).reader(SCHEMA).partitions()
     beyond = '{"telemetry": {"broker-a/0": 11, "broker-a/1": 0, "broker-a/2": 0}}'
     with pytest.raises(OptionError, match="offsets up to 10 in queue 'broker-a/0'"):
         source(endingOffsets=beyond).reader(SCHEMA).partitions()

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from motelog.cli.times import before_now
+from motelog.core.past_times import before_now
 
 
 @pytest.mark.parametrize(
