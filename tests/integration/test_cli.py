@@ -361,7 +361,7 @@ def test_config_check_reports_everything_for_scripts_too(tmp_path: Path) -> None
     ],
     ids=["sub", "consume"],
 )
-def test_interrupt_ends_a_command_quietly(
+def test_interrupt_ends_a_command_in_one_line(
     motelog_stack: MotelogProcess, arguments: list[str]
 ) -> None:
     motelog("produce", "interrupt", "-m", "x", "--namesrv", motelog_stack.ready["namesrv"])
@@ -373,10 +373,10 @@ def test_interrupt_ends_a_command_quietly(
         process.send_signal(signal.SIGINT)
         _, errors = process.communicate(timeout=20)
         assert process.returncode == 130
-        assert errors == ""
+        assert errors == "motelog: interrupted\n"
 
 
-def test_interrupt_while_standard_input_is_open_ends_quietly(
+def test_interrupt_while_standard_input_is_open_ends_in_one_line(
     motelog_stack: MotelogProcess,
 ) -> None:
     to, namesrv = motelog_stack.ready["mqtt"], motelog_stack.ready["namesrv"]
@@ -402,7 +402,7 @@ def _interrupt_while_it_reads(process: subprocess.Popen[str], shown: IO[str]) ->
     assert shown.readline()
     process.send_signal(signal.SIGINT)
     assert process.wait(timeout=20) == 130
-    assert process.stderr.read() == ""
+    assert process.stderr.read() == "motelog: interrupted\n"
 
 
 def test_pipe_whose_reader_has_gone_is_no_traceback(motelog_stack: MotelogProcess) -> None:

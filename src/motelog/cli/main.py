@@ -127,6 +127,8 @@ def main() -> NoReturn:
         status = app(prog_name="motelog", standalone_mode=False)
     except (Exception, KeyboardInterrupt, BaseExceptionGroup) as exc:
         sys.exit(_status(exc))
+    if status == Status.INTERRUPTED:  # typer has made it of a KeyboardInterrupt
+        sys.exit(_status(KeyboardInterrupt()))
     sys.exit(status if isinstance(status, int) else Status.DONE)
 
 
@@ -144,6 +146,7 @@ def _status(error: BaseException) -> int:
             write_error(f"{what}{exc}", remedy)
             return status
         case KeyboardInterrupt():
+            write_error("interrupted")
             return Status.INTERRUPTED
         case BrokenPipeError():
             # The reader of a pipe has gone; Python would complain again when it flushes at exit.

@@ -81,7 +81,7 @@ def run(
 def run_until_interrupt(
     job: Callable[[threading.Event], int], name: str, *, stop_within_s: float = STOP_WITHIN_S
 ) -> int:
-    """Return the exit status of a job; at Ctrl-C set its event, wait, and go on with the interrupt.
+    """Return the exit status of a job; at Ctrl-C say so, set its event, and wait.
 
     The job has a thread of its own. In the main one pyspark would take SIGINT for itself and raise
     KeyboardInterrupt in the middle of calls to the JVM, which log it and do not survive it.
@@ -113,7 +113,7 @@ def run_until_interrupt(
             # The interpreter's end would wait for what pyspark does in that thread. The JVM ends
             # itself when this process has gone.
             os._exit(Status.INTERRUPTED)
-        raise
+        return Status.INTERRUPTED
     if errors:
         raise errors[0]
     return statuses[0]

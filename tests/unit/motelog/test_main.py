@@ -57,8 +57,12 @@ def end(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> int:
             "  stop that process, or keep messages elsewhere: motelog dev --data DIR\n",
         ),
         (ExceptionGroup("n", [ExceptionGroup("m", [CliError("deep")])]), 1, "motelog: deep\n"),
-        (KeyboardInterrupt(), 130, ""),
-        (BaseExceptionGroup("n", [CliError("then"), KeyboardInterrupt()]), 130, ""),
+        (KeyboardInterrupt(), 130, "motelog: interrupted\n"),
+        (
+            BaseExceptionGroup("n", [CliError("then"), KeyboardInterrupt()]),
+            130,
+            "motelog: interrupted\n",
+        ),
     ],
 )
 def test_error_raised_on_purpose_ends_in_one_message(
