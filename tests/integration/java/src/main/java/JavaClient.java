@@ -13,6 +13,7 @@
 //   mqadmin, keep, release                see Tools
 //   join     NAMESRV TOPIC GROUP 0 RULE   becomes a member of the group, which prints what it takes
 //   joinorderly   the same, in order
+//   taken    - - - 0                       prints what it has taken so far
 //   leave    - - - 0
 
 import java.io.BufferedReader;
@@ -74,6 +75,8 @@ public class JavaClient {
             Requests.run(args[0], args[1], args[2], args[3], count);
         } else if (args[0].startsWith("join")) {
             join(args[0].equals("joinorderly"), args[1], args[2], args[3], args[5]);
+        } else if (args[0].equals("taken")) {
+            List.of(taken.toArray(new String[0])).forEach(System.out::println);
         } else if (args[0].equals("leave")) {
             member.shutdown();
             taken.forEach(System.out::println);
