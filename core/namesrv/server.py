@@ -159,7 +159,9 @@ class NameServer:
             silence_ms_max=silence_ms if silence_ms > 0 else None,
         )
         if is_new:
-            logger.info("broker registered %s topics=%d", _shown(identity), len(body.topics))
+            logger.info(
+                f"broker registered {_IDENTITY} topics=%d", *_shown(identity), len(body.topics)
+            )
         answer = {"masterAddr": master, "haServerAddr": ha_address}
         order_topics = {"table": self._kv.namespace(ORDER_TOPIC_NAMESPACE) or {}}
         return request.answer(ext=answer, body=msgspec.json.encode(order_topics))
@@ -167,7 +169,7 @@ class NameServer:
     def _unregister(self, request: RemotingCommand, _: Connection) -> RemotingCommand:
         identity = _identity(request.ext)
         self.routes.unregister(identity)
-        logger.info("broker unregistered %s", _shown(identity))
+        logger.info(f"broker unregistered {_IDENTITY}", *_shown(identity))
         return request.answer()
 
     def _query_version(self, request: RemotingCommand, _: Connection) -> RemotingCommand:
@@ -364,20 +366,21 @@ def _identity(ext: dict[str, str]) -> BrokerIdentity:
     )
 
 
-def _shown(identity: BrokerIdentity) -> str:
-    """Return an identity for a log line; its parts are a peer's text."""
-    return (
-        f"cluster={identity.cluster!a} name={identity.name!a} "
-        f"address={identity.address!a} id={identity.broker_id}"
-    )
+_IDENTITY: Final = "cluster=%a name=%a address=%a id=%d"
+
+
+def _shown(identity: BrokerIdentity) -> tuple[str, str, str, int]:
+    """Return the fields of ``_IDENTITY``; the texts are a peer's."""
+    return identity.cluster, identity.name, identity.address, identity.broker_id
 
 
 def _log_dropped(reason: str, identities: Iterable[BrokerIdentity]) -> None:
     for identity in identities:
         logger.warning(
-            "a broker %s and is dropped: clients find its queues again when it has registered %s",
+            "a broker %s and is dropped: clients find its queues again when it has registered "
+            f"{_IDENTITY}",
             reason,
-            _shown(identity),
+            *_shown(identity),
         )
 
 
