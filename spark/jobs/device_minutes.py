@@ -48,8 +48,8 @@ def main(argv: Sequence[str], stop: threading.Event) -> int:
         progress = Progress("device-minutes", arguments.topic)
         progress.begin()
         while not stop.is_set() and not query.awaitTermination(STOP_LOOK_S):
-            progress.tell(query.lastProgress, reads=query.status["isDataAvailable"])
-        progress.tell(query.lastProgress, reads=False)
+            progress.tell(query.recentProgress, reads=query.status["isDataAvailable"])
+        progress.tell(query.recentProgress, reads=False)
         query.stop()
     except (AnalysisException, StreamingQueryException) as exc:
         return _failed(exc)

@@ -6,7 +6,7 @@ Owns: the wording. Must not touch: the query; its progress is handed in.
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 LOOKS_UNTIL_IT_WAITS: Final = 10
@@ -18,7 +18,7 @@ class Progress:
     def __init__(self, name: str, topic: str) -> None:
         self._name = name
         self._topic = topic
-        self._told: int | None = None
+        self._told = -1
         self._messages = 0
         self._looks = 0
 
@@ -26,27 +26,26 @@ class Progress:
         """Tell that Spark has started and the query runs."""
         self._write(f"reads the topic {self._topic!r}; Ctrl-C stops it")
 
-    def tell(self, progress: Mapping[str, Any] | None, *, reads: bool) -> None:
-        """Tell of a batch (pyspark's ``lastProgress``, None before the first), once.
+    def tell(self, recent: Sequence[Mapping[str, Any]], *, reads: bool) -> None:
+        """Tell of the batches of pyspark's ``recentProgress`` that have read anything, each once.
 
-        ``reads`` is whether a batch is being read now. It is asked each second. When there was
-        nothing to read for some time, that is told, too.
+        The last one alone would not do: a batch without rows may follow at once, to move the
+        watermark. ``reads`` is whether a batch is being read now. It is asked each second. When
+        there was nothing to read for some time, that is told, too.
         """
-        if progress is None or not progress["numInputRows"]:
-            # The first batch may take long, and has not been told of while it does.
-            self._looks = 0 if reads else self._looks + 1
-            if self._looks == LOOKS_UNTIL_IT_WAITS and self._told is None:
-                self._write(f"waits: {self._topic!r} has no new messages, or does not exist yet")
-            return
-        if progress["batchId"] == self._told:
-            return
-        self._told = progress["batchId"]
-        self._messages += progress["numInputRows"]
-        rate = progress["processedRowsPerSecond"]
-        self._write(
-            f"batch {self._told}: {progress['numInputRows']:,} messages"
-            f" at {rate:,.0f} /s, {self._messages:,} so far"
-        )
+        new = [one for one in recent if one["numInputRows"] and one["batchId"] > self._told]
+        for one in new:
+            self._told = one["batchId"]
+            self._messages += one["numInputRows"]
+            rate = one["processedRowsPerSecond"]
+            self._write(
+                f"batch {self._told}: {one['numInputRows']:,} messages"
+                f" at {rate:,.0f} /s, {self._messages:,} so far"
+            )
+        # The first batch may take long, and has not been told of while it does.
+        self._looks = 0 if reads or new else self._looks + 1
+        if self._looks == LOOKS_UNTIL_IT_WAITS and self._told < 0:
+            self._write(f"waits: {self._topic!r} has no new messages, or does not exist yet")
 
     def _write(self, text: str) -> None:
         sys.stderr.write(f"{self._name}: {text}\n")

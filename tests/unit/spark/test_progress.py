@@ -13,8 +13,9 @@ def batch(number: int, rows: int) -> dict[str, object]:
 
 def test_each_batch_that_has_read_anything_is_told_once(capsys: pytest.CaptureFixture[str]) -> None:
     progress = Progress("job", "T")
-    for one in (None, batch(0, 3000), batch(0, 3000), batch(0, 0), batch(1, 0), batch(2, 10)):
-        progress.tell(one, reads=False)
+    batches = [batch(0, 3000), batch(1, 0), batch(2, 10)]
+    for recent in ([], batches[:1], batches[:1], batches[:2], batches, batches):
+        progress.tell(recent, reads=False)
     assert capsys.readouterr().err.splitlines() == [
         "job: batch 0: 3,000 messages at 1,500 /s, 3,000 so far",
         "job: batch 2: 10 messages at 5 /s, 3,010 so far",
@@ -27,10 +28,10 @@ def test_it_tells_that_it_runs_and_once_that_there_is_nothing_to_read(
     progress = Progress("job", "T")
     progress.begin()
     for _ in range(9):
-        progress.tell(None, reads=False)
+        progress.tell([], reads=False)
     assert capsys.readouterr().err == "job: reads the topic 'T'; Ctrl-C stops it\n"
-    for one in [batch(0, 0)] * 30:
-        progress.tell(one, reads=False)
+    for _ in range(30):
+        progress.tell([batch(0, 0)], reads=False)
     text = "job: waits: 'T' has no new messages, or does not exist yet\n"
     assert capsys.readouterr().err == text
 
@@ -38,8 +39,13 @@ def test_it_tells_that_it_runs_and_once_that_there_is_nothing_to_read(
 def test_a_first_batch_that_takes_long_is_not_waiting(capsys: pytest.CaptureFixture[str]) -> None:
     progress = Progress("job", "T")
     for _ in range(30):
-        progress.tell(None, reads=True)
+        progress.tell([], reads=True)
     assert capsys.readouterr().err == ""
     for _ in range(10):
-        progress.tell(None, reads=False)
+        progress.tell([], reads=False)
     assert "waits" in capsys.readouterr().err
+
+
+def test_a_batch_that_another_follows_at_once_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    Progress("job", "T").tell([batch(0, 6), batch(1, 0)], reads=False)
+    assert capsys.readouterr().err == "job: batch 0: 6 messages at 3 /s, 6 so far\n"
