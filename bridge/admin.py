@@ -28,7 +28,11 @@ from motelog.bridge.client import (
 )
 from motelog.bridge.dead_letters import resend_dead_letters
 from motelog.bridge.errors import ClientError, NoNameServerError
+from motelog.bridge.query import TIME_MAX, query_command, query_result
 from motelog.bridge.routes import MASTER_ID, TopicRoute
+from motelog.bridge.trace.recorder import TRACE_TOPIC
+from motelog.bridge.trace.records import TraceKind, TraceRecord, decode_records
+from motelog.core.addresses import format_address
 from motelog.core.errors import BrokerError, RemotingDecodeError, RemotingError
 from motelog.core.message import MessageQueue
 from motelog.core.remoting.frames import (
@@ -45,6 +49,9 @@ _READ_WRITE: Final = Permission.READ | Permission.WRITE
 T = TypeVar("T")
 #: The time that stands for the end of a queue.
 _LATEST_MS: Final = -1
+
+#: As many messages as a broker gives for one key.
+TRACES_MAX: Final = 64
 
 #: "first", "last", or a time: what a group's offsets are set to.
 ResetTo: TypeAlias = "datetime | float | str"
@@ -404,6 +411,33 @@ class Admin:
             count_max=count_max,
             per_second=per_second,
             request_timeout_s=self._timeout_s,
+        )
+
+    # --- messages
+
+    async def trace(self, message_id: str, *, topic: str = TRACE_TOPIC) -> list[TraceRecord]:
+        """Return what clients have traced of a message, ours and Java's, oldest first.
+
+        ``message_id`` is its unique id; a key of the message finds all that have it. Empty if
+        nobody has traced it (yet: records come a second or a few later). RouteError if no client
+        has traced anything.
+        """
+        command = query_command(topic, message_id, 0, TIME_MAX, TRACES_MAX)
+        answers = []
+        for _, address in await self._masters_of(topic):
+            request = RemotingCommand(command.code, ext=command.ext)
+            answers.append(await self._client.request(address, request, timeout_s=self._timeout_s))
+        found = [
+            record
+            for message in query_result(answers, topic, message_id, TRACES_MAX)
+            for record in decode_records(
+                message.body.decode(errors="replace"),
+                client_host=format_address(*message.born_host),
+            )
+            if message_id in (record.message_id, *record.keys)
+        ]
+        return sorted(
+            found, key=lambda record: (record.time_ms, record.kind == TraceKind.SUB_AFTER)
         )
 
     # --- the name servers' table of keys and values

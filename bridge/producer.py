@@ -8,6 +8,7 @@ Spec: RocketMQ DefaultMQProducerImpl, SendMessageRequestHeaderV2, MessageBatch.
 from __future__ import annotations
 
 import ipaddress
+import itertools
 import math
 import os
 import time
@@ -33,6 +34,14 @@ from motelog.bridge.errors import (
 from motelog.bridge.requests import Requests, reply_message
 from motelog.bridge.routes import DEFAULT_TOPIC_QUEUE_COUNT, TopicRoute
 from motelog.bridge.slow_brokers import SlowBrokers
+from motelog.bridge.trace.recorder import TRACE_TOPIC, TraceRecorder
+from motelog.bridge.trace.records import (
+    MessageType,
+    TraceKind,
+    TraceRecord,
+    is_traced,
+    region_of,
+)
 from motelog.core.addresses import format_address
 from motelog.core.errors import (
     BrokerError,
@@ -91,6 +100,8 @@ _LOCAL_CODES: Final = frozenset(
     {ResponseCode.SYSTEM_ERROR, ResponseCode.NO_PERMISSION, ResponseCode.TOPIC_NOT_EXIST}
 )
 
+_recorders = itertools.count(1)
+
 # Each of these properties delays a message.
 _DELAYING: Final = frozenset({DELAY, TIMER_DELAY_MS, TIMER_DELAY_SEC, TIMER_DELIVER_MS})
 
@@ -141,6 +152,8 @@ class ProducerOptions(TypedDict, total=False):
     avoid_slow_brokers: bool
     message_bytes_max: int
     compress_above_bytes: int
+    trace: bool
+    trace_topic: str
 
 
 class Producer:
@@ -156,6 +169,8 @@ class Producer:
     slave in time) has another broker asked, too; the message is then stored twice.
     With ``avoid_slow_brokers`` a broker that was slow or did not answer gets no turn for a while:
     3 s after an answer that took 0.55 s, a minute after one of 1 s or none, and so on.
+    With ``trace`` a record of each message that a broker has answered goes to ``trace_topic``, a
+    little later and by a producer of its own: ``Admin.trace`` and RocketMQ's tools read it.
     """
 
     def __init__(
@@ -170,6 +185,8 @@ class Producer:
         avoid_slow_brokers: bool = False,
         message_bytes_max: int = MESSAGE_BYTES_MAX,
         compress_above_bytes: int = COMPRESS_ABOVE_BYTES,
+        trace: bool = False,
+        trace_topic: str = TRACE_TOPIC,
     ) -> None:
         self.group = check_text("group", group)
         self._timeout_s = timeout_s
@@ -188,9 +205,10 @@ class Producer:
             on_request=self._answer,
         )
         self._requests = Requests()
+        self._recorder = trace_recorder(namesrv, group, "PRODUCE", trace_topic) if trace else None
 
     async def __aenter__(self) -> Self:
-        await self._client.enter()
+        await enter_traced(self._client, self._recorder)
         address = ipaddress.ip_address(self._client.address.partition("%")[0]).packed
         self._ids = UniqueIds(address=address, process_id=os.getpid())
         return self
@@ -201,7 +219,7 @@ class Producer:
         value: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        await self._client.leave()
+        await leave_traced(self._client, self._recorder)
 
     async def queues(self, topic: str) -> tuple[MessageQueue, ...]:
         """Return the writable queues; for a topic that does not exist yet, those it will get."""
@@ -229,7 +247,7 @@ class Producer:
         """
         check_arguments((message,), queue, hash_key)
         message_id, command = await self._command(message, delay)
-        return await self._send(message.topic, message_id, command, queue, hash_key, timeout_s)
+        return await self._send((message,), message_id, command, queue, hash_key, timeout_s)
 
     async def send_oneway(
         self,
@@ -307,7 +325,8 @@ class Producer:
         batch_properties = encode_properties({UNIQ_KEY: message_ids[0], WAIT: "true"})
         ext = self._ext(topic, batch_properties, sys_flag=0, flag=0) | {"m": "true"}
         command = RemotingCommand(RequestCode.SEND_BATCH_MESSAGE, ext=ext, body=body)
-        return await self._send(topic, ",".join(message_ids), command, queue, hash_key, timeout_s)
+        message_id = ",".join(message_ids)
+        return await self._send(messages, message_id, command, queue, hash_key, timeout_s)
 
     async def recall(self, handle: str, *, timeout_s: float | None = None) -> str:
         """Take back a delayed message by its ``SendResult.recall_handle``; return its unique id.
@@ -339,8 +358,19 @@ class Producer:
         }
         command = RemotingCommand(RequestCode.RECALL_MESSAGE, ext=ext)
         left_s = max(0.0, deadline - trio.current_time())
-        answer = check(await self._client.request(address, command, timeout_s=left_s))
-        return answer.ext.get("msgId", meant.unique_key)
+        answer = await self._client.request(address, command, timeout_s=left_s)
+        if self._recorder is not None and is_traced(answer.ext):
+            recalled = TraceRecord(
+                kind=TraceKind.RECALL,
+                time_ms=time.time_ns() // 1_000_000,
+                region=region_of(answer.ext),
+                group=self.group,
+                topic=meant.topic,
+                message_id=meant.unique_key,
+                is_ok=answer.code == ResponseCode.SUCCESS,
+            )
+            self._recorder.note((recalled,))
+        return check(answer).ext.get("msgId", meant.unique_key)
 
     async def request(
         self,
@@ -389,7 +419,7 @@ class Producer:
         store = format_address(*request.store_host)
         same = [queue for queue in route.write_queues if route.address(queue.broker_name) == store]
         queue = same[0] if same else None
-        await self._send(message.topic, message_id, command, queue, None, timeout_s)
+        await self._send((message,), message_id, command, queue, None, timeout_s)
 
     def _answer(self, command: RemotingCommand) -> RemotingCommand | None:
         if command.code == RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT:
@@ -398,13 +428,14 @@ class Producer:
 
     async def _send(
         self,
-        topic: str,
+        messages: Sequence[Message],
         message_id: str,
         command: RemotingCommand,
         queue: QueueChoice,
         hash_key: str | None,
         timeout_s: float | None,
     ) -> SendResult:
+        topic = messages[0].topic
         timeout_s = self._timeout_s if timeout_s is None else timeout_s
         deadline = trio.current_time() + timeout_s
         attempts: list[str] = []
@@ -429,7 +460,7 @@ class Producer:
                 if queue is None and hash_key is None:
                     others = {other.broker_name for other in route.write_queues} - avoided
                 result = await self._timed_attempt(
-                    route, target, message_id, command, deadline, self._retries - attempt
+                    route, target, messages, message_id, command, deadline, self._retries - attempt
                 )
                 if result.status is SendStatus.OK or not (self._retries_when_not_stored and others):
                     return result
@@ -471,6 +502,7 @@ class Producer:
         self,
         route: TopicRoute,
         target: MessageQueue,
+        messages: Sequence[Message],
         message_id: str,
         command: RemotingCommand,
         deadline: float,
@@ -480,7 +512,7 @@ class Producer:
         began = trio.current_time()
         try:
             result = await self._attempt(
-                route, target, message_id, command, deadline, attempts_left
+                route, target, messages, message_id, command, deadline, attempts_left
             )
         except RemotingError:
             if self._slow is not None:
@@ -495,6 +527,7 @@ class Producer:
         self,
         route: TopicRoute,
         target: MessageQueue,
+        messages: Sequence[Message],
         message_id: str,
         command: RemotingCommand,
         deadline: float,
@@ -506,12 +539,15 @@ class Producer:
             # One stuck broker must not use up the time in which another could have answered.
             timeout_s /= attempts_left + 1
         command.ext |= {"e": str(target.queue_id), "n": target.broker_name}
+        began_ms = time.time_ns() // 1_000_000
         answer = await self._client.request(address, command, timeout_s=timeout_s)
         try:
             status = SendStatus(answer.code)
         except ValueError:
             remark = answer.remark or f"response code {answer.code}"
             raise BrokerError(answer.code, remark) from None
+        if self._recorder is not None:
+            self._trace_sent(messages, message_id, command, address, answer, began_ms)
         return SendResult(
             status=status,
             message_id=message_id,
@@ -519,6 +555,49 @@ class Producer:
             queue=MessageQueue(target.topic, target.broker_name, int_field(answer, "queueId")),
             queue_offset=int_field(answer, "queueOffset"),
             recall_handle=answer.ext.get("recallHandle"),
+        )
+
+    def _trace_sent(
+        self,
+        messages: Sequence[Message],
+        message_id: str,
+        command: RemotingCommand,
+        address: str,
+        answer: RemotingCommand,
+        began_ms: int,
+    ) -> None:
+        """Note that a broker has answered: for each message, so that each is found by its id."""
+        recorder = self._recorder
+        topic = messages[0].topic
+        if recorder is None or topic.startswith(recorder.topic) or not is_traced(answer.ext):
+            return
+        kind = MessageType.NORMAL
+        if TRAN_MSG in (properties := decode_properties(command.ext["i"].encode())):
+            kind = MessageType.HALF
+        elif not _DELAYING.isdisjoint(properties):
+            kind = MessageType.DELAYED
+        offset_ids = answer.ext.get("msgId", "").split(",")
+        ended_ms = time.time_ns() // 1_000_000
+        recorder.note(
+            TraceRecord(
+                kind=TraceKind.PUB,
+                time_ms=began_ms,
+                region=region_of(answer.ext),
+                group=self.group,
+                topic=topic,
+                message_id=one_id,
+                tags=message.tags,
+                keys=tuple(message.keys),
+                store_host=address,
+                body_bytes=len(message.body),
+                cost_ms=ended_ms - began_ms,
+                message_type=kind,
+                offset_id=offset_id,
+                is_ok=answer.code == SendStatus.OK,
+            )
+            for message, one_id, offset_id in zip(
+                messages, message_id.split(","), offset_ids, strict=False
+            )
         )
 
     async def _route(self, topic: str, newer_than: float | None = None) -> TopicRoute:
@@ -655,6 +734,38 @@ class Producer:
                 ext["l"] = pairs.pop(MAX_RECONSUME_TIMES)
             ext["i"] = encode_properties(pairs).decode()
         return ext
+
+
+def trace_recorder(namesrv: NameServers, group: str, kind: str, topic: str) -> TraceRecorder:
+    """Return what a client of ``group`` traces with; ``kind`` is PRODUCE or CONSUME, as in Java."""
+    _check_topic(topic)
+    sender = Producer(
+        namesrv=namesrv, group=f"_INNER_TRACE_PRODUCER-{group}-{kind}-{next(_recorders)}"
+    )
+    return TraceRecorder(sender, topic=topic)
+
+
+async def enter_traced(client: Client, recorder: TraceRecorder | None) -> None:
+    """Enter a client and what it traces with, which sends what is left after the client's end."""
+    if recorder is None:
+        await client.enter()
+        return
+    await recorder.__aenter__()
+    try:
+        await client.enter()
+        client.start_soon(recorder.run)
+    except BaseException:
+        await recorder.__aexit__(None, None, None)
+        raise
+
+
+async def leave_traced(client: Client, recorder: TraceRecorder | None) -> None:
+    """Take ``enter_traced`` back."""
+    try:
+        await client.leave()
+    finally:
+        if recorder is not None:
+            await recorder.__aexit__(None, None, None)
 
 
 def check_arguments(messages: object, queue: QueueChoice, hash_key: str | None) -> None:

@@ -13,7 +13,8 @@ An answer of UNKNOWN is not sent: the broker asks again by itself.
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Iterable
+import time
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Final, Self, Unpack
@@ -29,6 +30,13 @@ from motelog.bridge.producer import (
     SendResult,
     SendStatus,
     check_arguments,
+)
+from motelog.bridge.trace.records import (
+    DEFAULT_REGION,
+    MessageType,
+    TraceKind,
+    TraceRecord,
+    region_of,
 )
 from motelog.core.addresses import format_address
 from motelog.core.errors import (
@@ -66,6 +74,14 @@ class TransactionState(IntEnum):
     ROLLBACK = 12
 
 
+#: What traces call them (RocketMQ LocalTransactionState).
+_STATE_NAMES: Final = {
+    TransactionState.UNKNOWN: "UNKNOW",
+    TransactionState.COMMIT: "COMMIT_MESSAGE",
+    TransactionState.ROLLBACK: "ROLLBACK_MESSAGE",
+}
+
+
 @dataclass(frozen=True, slots=True)
 class HalfMessage:
     """A message that a broker has stored and shows to nobody before its commit."""
@@ -73,6 +89,8 @@ class HalfMessage:
     topic: str
     sent: SendResult
     physical_offset: int
+    tags: str | None = None
+    keys: tuple[str, ...] = ()
 
     @property
     def is_safe(self) -> bool:
@@ -165,12 +183,12 @@ class TransactionProducer(Producer):
         check_arguments((message,), queue, hash_key)
         named = {TRAN_MSG: "true", PGROUP: self.group}
         message_id, command = await self._command(message, 0, named=named, flags=_PREPARED)
-        sent = await self._send(message.topic, message_id, command, queue, hash_key, timeout_s)
+        sent = await self._send((message,), message_id, command, queue, hash_key, timeout_s)
         try:
             _, physical_offset = decode_offset_id(sent.offset_id)
         except ValueError as exc:
             raise MessageRefusedError(f"the broker's answer names no place: {exc}") from exc
-        return HalfMessage(message.topic, sent, physical_offset)
+        return HalfMessage(message.topic, sent, physical_offset, message.tags, tuple(message.keys))
 
     async def commit(self, half: HalfMessage) -> None:
         """Return once the broker has stored the message for its consumers.
@@ -211,7 +229,38 @@ class TransactionProducer(Producer):
             "transactionId": half.sent.message_id,
             "bname": broker_name,
         }
+        self._trace_end(half.tags, half.keys, address, ext, state, region=None)
         await self._send_end(address, ext, state, is_asked=False)
+
+    def _trace_end(
+        self,
+        tags: str | None,
+        keys: tuple[str, ...],
+        address: str,
+        ext: Mapping[str, str],
+        state: TransactionState,
+        *,
+        region: str | None,
+    ) -> None:
+        """Note an end that is about to be sent; ``region`` is known of a broker's question."""
+        if self._recorder is None:
+            return
+        ended = TraceRecord(
+            kind=TraceKind.END_TRANSACTION,
+            time_ms=time.time_ns() // 1_000_000,
+            region=region or DEFAULT_REGION,
+            group=self.group,
+            topic=ext["topic"],
+            message_id=ext["msgId"],
+            tags=tags,
+            keys=keys,
+            store_host=address,
+            message_type=MessageType.COMMIT,
+            transaction_id=ext["transactionId"],
+            transaction_state=_STATE_NAMES[state],
+            is_asked=region is not None,
+        )
+        self._recorder.note((ended,))
 
     async def _send_end(
         self, address: str, ext: dict[str, str], state: TransactionState, *, is_asked: bool
@@ -270,6 +319,8 @@ class TransactionProducer(Producer):
         }
         try:
             address = await self._asker(message, ext["bname"])
+            region = region_of(message.properties)
+            self._trace_end(message.tags, message.keys, address, ext, state, region=region)
             await self._send_end(address, ext, state, is_asked=True)
         except (RemotingError, BrokerError, ClientError) as exc:
             self._warn_open(message.message_id, exc)

@@ -27,7 +27,7 @@ from motelog.bridge.errors import ClientError, FilterError
 from motelog.bridge.groups.allocation import Allocate, average
 from motelog.bridge.groups.rebalance import Rebalance
 from motelog.bridge.groups.running_info import consumer_status, directly_result, running_info
-from motelog.bridge.producer import Producer
+from motelog.bridge.producer import Producer, enter_traced, leave_traced, trace_recorder
 from motelog.bridge.push.offsets import (
     BrokerOffsets,
     FileOffsets,
@@ -40,6 +40,7 @@ from motelog.bridge.push.process_queue import Batch, Limits, ProcessQueue, again
 from motelog.bridge.push.queue_locks import RENEW_S, QueueLocks
 from motelog.bridge.push.rates import SAMPLE_S, Rates
 from motelog.bridge.push.send_back import SendBack
+from motelog.bridge.push.traces import Traces
 from motelog.bridge.push.workers import (
     BATCH_MAX,
     WORKERS,
@@ -51,6 +52,7 @@ from motelog.bridge.push.workers import (
 from motelog.bridge.queue_requests import QueueRequests
 from motelog.bridge.reader import Reader, Reading, Start
 from motelog.bridge.selector import SELECT_ALL, TAGS_ALL, Selector, select
+from motelog.bridge.trace.recorder import TRACE_TOPIC
 from motelog.core.errors import MotelogError, RecordError, RemotingDecodeError
 from motelog.core.message import MessageQueue
 from motelog.core.records.decode import decode_messages
@@ -101,6 +103,8 @@ class PushOptions(TypedDict, total=False):
     stop_s: float
     hold_s: float
     request_timeout_s: float
+    trace: bool
+    trace_topic: str
 
 
 class PushConsumer:
@@ -119,7 +123,8 @@ class PushConsumer:
 
     ``start`` is where a group begins that has no offsets: at the "first" message, behind the "last"
     or at a time. ``offsets`` keeps them elsewhere than the brokers (bridge.push.offsets).
-    ``allocate`` must be the rule of all members.
+    ``allocate`` must be the rule of all members. With ``trace`` records of each call of ``handle``
+    go to ``trace_topic``, which ``Admin.trace`` and RocketMQ's tools read.
     """
 
     def __init__(
@@ -141,6 +146,8 @@ class PushConsumer:
         stop_s: float = STOP_S,
         hold_s: float = HOLD_S,
         request_timeout_s: float = REQUEST_TIMEOUT_S,
+        trace: bool = False,
+        trace_topic: str = TRACE_TOPIC,
     ) -> None:
         if not isinstance(start, datetime) and start not in ("first", "last"):
             raise ValueError(f"start is 'first', 'last' or a datetime, not {start!r}")
@@ -182,6 +189,7 @@ class PushConsumer:
             on_request=self._answer,
         )
         self._producer = Producer(namesrv=namesrv, group=_PRODUCER_GROUP)
+        self._recorder = trace_recorder(namesrv, group, "CONSUME", trace_topic) if trace else None
         self._requests = QueueRequests(self._client, group=group, timeout_s=request_timeout_s)
         self._offsets: Offsets = BrokerOffsets(self._requests)
         self._send_back = SendBack(
@@ -208,11 +216,11 @@ class PushConsumer:
         )
 
     async def __aenter__(self) -> Self:
-        await self._client.enter()
+        await enter_traced(self._client, self._recorder)
         try:
             await self._producer.__aenter__()
         except BaseException:
-            await self._client.leave()
+            await leave_traced(self._client, self._recorder)
             raise
         store = self._store
         if store is None and self._broadcast:
@@ -238,7 +246,7 @@ class PushConsumer:
             try:
                 await self._producer.__aexit__(None, None, None)
             finally:
-                await self._client.leave()
+                await leave_traced(self._client, self._recorder)
 
     def subscribe(self, topic: str, *, tags: str = TAGS_ALL, sql: str | None = None) -> None:
         """Handle messages of ``topic`` too, those that ``tags`` or ``sql`` selects.
@@ -299,6 +307,9 @@ class PushConsumer:
             raise TypeError(f"run takes a function, not {type(handler.function).__name__}")
         if not self._subscriptions:
             raise ClientError("nothing is subscribed: call subscribe(topic) first")
+        if self._recorder is not None:
+            traces = Traces(self._recorder, group=self.group, timeout_s=self._consume_timeout_s)
+            handler = traces.around(handler)
         self._handler = handler
         self._started_ms = time.time_ns() // 1_000_000
         workers = self._workers = Workers(

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
         SyncSimpleConsumer,
         SyncTransactionProducer,
     )
+    from motelog.bridge.trace.records import TraceKind, TraceRecord
     from motelog.bridge.transactions import (
         HalfMessage,
         TransactionProducer,
@@ -87,6 +88,8 @@ __all__ = [
     "SyncPushConsumer",
     "SyncSimpleConsumer",
     "SyncTransactionProducer",
+    "TraceKind",
+    "TraceRecord",
     "TransactionProducer",
     "TransactionResult",
     "TransactionState",
@@ -128,6 +131,8 @@ _FOUND_IN = {
     "SyncPushConsumer": ("motelog.bridge.sync", "SyncPushConsumer"),
     "SyncSimpleConsumer": ("motelog.bridge.sync", "SyncSimpleConsumer"),
     "SyncTransactionProducer": ("motelog.bridge.sync", "SyncTransactionProducer"),
+    "TraceKind": ("motelog.bridge.trace.records", "TraceKind"),
+    "TraceRecord": ("motelog.bridge.trace.records", "TraceRecord"),
     "TransactionProducer": ("motelog.bridge.transactions", "TransactionProducer"),
     "TransactionResult": ("motelog.bridge.transactions", "TransactionResult"),
     "TransactionState": ("motelog.bridge.transactions", "TransactionState"),

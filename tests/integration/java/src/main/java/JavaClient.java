@@ -10,6 +10,7 @@
 //   transact NAMESRV TOPIC GROUP COUNT    half messages of each kind (Transactions)
 //   query    NAMESRV TOPIC GROUP COUNT    sends with keys, finds by key, time and both ids
 //   ask, answer, request                  see Requests
+//   trace, traces                         see Traces
 //   mqadmin, keep, release                see Tools
 //   join     NAMESRV TOPIC GROUP 0 RULE   becomes a member of the group, which prints what it takes
 //   joinorderly   the same, in order
@@ -73,6 +74,8 @@ public class JavaClient {
             query(args[1], args[2], args[3], count);
         } else if (List.of("ask", "answer", "request").contains(args[0])) {
             Requests.run(args[0], args[1], args[2], args[3], count);
+        } else if (args[0].startsWith("trace")) {
+            Traces.run(args[0], args[1], args[2], args[3], count);
         } else if (args[0].startsWith("join")) {
             join(args[0].equals("joinorderly"), args[1], args[2], args[3], args[5]);
         } else if (args[0].equals("taken")) {

@@ -1,0 +1,154 @@
+"""Sending what a client traces, without disturbing what it is for.
+
+Owns: which records wait and how much memory they take, how they become messages, the task that
+sends them. Must not touch: the text of a record (records), how a message is sent.
+Invariants: to note a record never waits and never fails; records that find no room, or whose
+message no broker takes, are dropped and a log line says so. ``note`` may be called from any thread.
+Spec: RocketMQ AsyncTraceDispatcher.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import deque
+from collections.abc import Iterable
+from types import TracebackType
+from typing import Any, Final, Protocol, Self
+
+import trio
+
+from motelog.bridge.trace.records import TraceRecord
+from motelog.core.errors import MotelogError
+from motelog.core.limited_log import LimitedByKey
+from motelog.core.message import Message
+
+logger = logging.getLogger(__name__)
+
+#: The topic that RocketMQ's clients write to and its tools read.
+TRACE_TOPIC: Final = "RMQ_SYS_TRACE_TOPIC"
+FLUSH_S: Final = 1.0
+#: How long records may keep a client from closing.
+CLOSE_S: Final = 3.0
+#: Records of some 200 bytes each that wait; twenty times what Java's clients keep.
+WAITING_MAX: Final = 40_000
+MESSAGE_BYTES_MAX: Final = 128_000
+#: A message's properties have 32,767 bytes at most, and an index entry is written for each key.
+KEYS_BYTES_MAX: Final = 24_000
+
+
+class Sender(Protocol):
+    """A producer that sends the records: of its own, so that nothing waits behind them."""
+
+    async def __aenter__(self) -> Any: ...
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        value: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None: ...
+
+    async def send(self, message: Message) -> object: ...
+
+
+class TraceRecorder:
+    """Takes records and has them sent, every second; used in ``async with``, around ``run``."""
+
+    def __init__(self, sender: Sender, *, topic: str) -> None:
+        self.topic = topic
+        self._sender = sender
+        self._lock = threading.Lock()
+        self._waiting: deque[TraceRecord] = deque()
+        self._dropped = 0
+        self._faults = LimitedByKey(logger)
+
+    async def __aenter__(self) -> Self:
+        await self._sender.__aenter__()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        value: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Send what waits, for CLOSE_S at most, and close the sender."""
+        try:
+            with trio.move_on_after(CLOSE_S, shield=True):
+                await self._flush()
+            if self._waiting:
+                self._tell("the client closes", len(self._waiting))
+        finally:
+            await self._sender.__aexit__(None, None, None)
+
+    async def run(self) -> None:
+        """Send what was noted, until cancelled."""
+        while True:
+            await trio.sleep(FLUSH_S)
+            await self._flush()
+
+    def note(self, records: Iterable[TraceRecord]) -> None:
+        """Have records sent a little later."""
+        with self._lock:
+            for record in records:
+                if len(self._waiting) < WAITING_MAX:
+                    self._waiting.append(record)
+                else:
+                    self._dropped += 1
+
+    async def _flush(self) -> None:
+        while records := self._take():
+            try:
+                await self._sender.send(trace_message(records, self.topic))
+            except MotelogError as exc:
+                self._tell(str(exc), len(records))
+            except trio.Cancelled:
+                with self._lock:
+                    self._waiting.extendleft(reversed(records))
+                raise
+        with self._lock:
+            dropped, self._dropped = self._dropped, 0
+        if dropped:
+            self._tell("more were written than are sent, or they are too large", dropped)
+
+    def _take(self) -> list[TraceRecord]:
+        """Return the next records, as many as fit into one message."""
+        taken: list[TraceRecord] = []
+        body_bytes = keys_bytes = 0
+        with self._lock:
+            while self._waiting:
+                record = self._waiting[0]
+                body_bytes += len(record.encode().encode())
+                keys_bytes += sum(len(key.encode()) + 1 for key in _keys(record))
+                if body_bytes <= MESSAGE_BYTES_MAX and keys_bytes <= KEYS_BYTES_MAX:
+                    taken.append(self._waiting.popleft())
+                elif taken:
+                    break
+                else:
+                    self._waiting.popleft()
+                    self._dropped += 1
+                    body_bytes = keys_bytes = 0
+        return taken
+
+    def _tell(self, reason: str, count: int) -> None:
+        self._faults.warning(
+            self.topic,
+            "trace records are dropped; messages are sent and handled all the same topic=%s "
+            "reason=%s records=%d",
+            self.topic,
+            reason,
+            count=count,
+        )
+
+
+def trace_message(records: Iterable[TraceRecord], topic: str) -> Message:
+    """Return the message that carries records; their ids and keys are its keys."""
+    records = list(records)
+    keys = dict.fromkeys(key for record in records for key in _keys(record))
+    body = "".join(record.encode() for record in records).encode()
+    return Message(topic, body, keys=tuple(keys))
+
+
+def _keys(record: TraceRecord) -> tuple[str, ...]:
+    return (record.message_id, *record.keys)
