@@ -16,6 +16,8 @@ GROUP_BYTES_MAX: Final = 255
 
 RETRY_PREFIX: Final = "%RETRY%"
 DLQ_PREFIX: Final = "%DLQ%"
+# Light queues, to which messages of other topics are dispatched.
+LMQ_PREFIX: Final = "%LMQ%"
 DEFAULT_TOPIC: Final = "TBW102"
 SCHEDULE_TOPIC: Final = "SCHEDULE_TOPIC_XXXX"
 TIMER_TOPIC: Final = "rmq_sys_motelog_timer"
@@ -86,8 +88,22 @@ def group_name_fault(name: str) -> str | None:
 
 
 def is_topic_name(name: str) -> bool:
-    """Say whether ``name`` may be a topic's, and so that of a directory: no dot, no slash."""
-    return topic_name_fault(name) is None
+    """Say whether ``name`` may be a topic's, and so that of a directory: no slash."""
+    return topic_name_fault(name) is None or is_lmq(name)
+
+
+def is_lmq(name: str) -> bool:
+    """Say whether ``name`` may be a light queue's: made of an MQTT topic, so nearly any text.
+
+    It is a directory's name and in the header of no record.
+    """
+    return (
+        name.startswith(LMQ_PREFIX)
+        and name.isprintable()
+        and "/" not in name
+        and "," not in name
+        and len(name.encode()) <= GROUP_TOPIC_BYTES_MAX
+    )
 
 
 def is_group_topic(name: str) -> bool:

@@ -41,9 +41,12 @@ class QueueTail:
     def take_put(self) -> tuple[int, int]:
         """Return (messages, bytes of their records) that were put into it since the last call."""
 
-def measure(messages: list[AppendMessage], begin: int, body_bytes_max: int) -> tuple[int, int]:
+def measure(
+    messages: list[AppendMessage], begin: int, body_bytes_max: int
+) -> tuple[int, int, bool]:
     """Check messages[begin:] and return how many bytes they take at most: (total, largest record).
 
+    The third value says whether one is marked: of a class of its own, for who appends to look at.
     Raises RecordTooLargeError, TypeError, ValueError or OverflowError; what passes here can be
     encoded.
     """

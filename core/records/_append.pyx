@@ -15,7 +15,7 @@ from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes
 from cpython.list cimport PyList_GET_ITEM, PyList_GET_SIZE
 from cpython.mem cimport PyMem_Free, PyMem_Realloc
 from cpython.object cimport PyObject
-from cpython.tuple cimport PyTuple_GET_ITEM, PyTuple_GET_SIZE
+from cpython.tuple cimport PyTuple_CheckExact, PyTuple_GET_ITEM, PyTuple_GET_SIZE
 from libc.stdint cimport INT64_MIN, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.string cimport memchr, memcpy, memmove
 
@@ -284,17 +284,19 @@ def measure(list messages not None, Py_ssize_t begin, Py_ssize_t body_bytes_max)
     cdef Py_ssize_t i, size
     cdef Py_ssize_t total = 0
     cdef Py_ssize_t largest = 0
+    cdef bint is_marked = False
     cdef Fields f
     if begin < 0:
         raise ValueError("begin is negative")
     for i in range(begin, PyList_GET_SIZE(messages)):
         _fetch_message(messages, i)
+        is_marked |= not PyTuple_CheckExact(<object> PyList_GET_ITEM(messages, i))
         _unpack(<object> PyList_GET_ITEM(messages, i), body_bytes_max, &f)
         size = _size(&f, IPV6_BYTES)
         total += size
         if size > largest:
             largest = size
-    return total, largest
+    return total, largest, is_marked
 
 
 cdef struct Writing:

@@ -103,13 +103,15 @@ def crc32_31(data: Any) -> int:
     return layout.crc32_31(data)
 
 
-def measure(messages: list[Any], begin: int, body_bytes_max: int) -> tuple[int, int]:
+def measure(messages: list[Any], begin: int, body_bytes_max: int) -> tuple[int, int, bool]:
     total = largest = 0
+    is_marked = False
     for message in messages[begin:]:
         size = _check(message, body_bytes_max)
         total += size
         largest = max(largest, size)
-    return total, largest
+        is_marked = is_marked or type(message) is not tuple
+    return total, largest, is_marked
 
 
 def _check(message: Any, body_bytes_max: int) -> int:

@@ -8,17 +8,20 @@ cdef struct Keys:
     Py_ssize_t unique_bytes
     const uint8_t *words
     Py_ssize_t words_bytes
+    bint is_dispatched
 
 
 cdef inline bint find_keys(const uint8_t *text, Py_ssize_t size, Keys *keys) noexcept nogil:
     """Find the values of UNIQ_KEY and KEYS and say whether there is one.
 
-    The last that is not empty counts, as in Java's map.
+    The last that is not empty counts, as in Java's map. ``is_dispatched``: the record says where in
+    further queues it is (core/records/dispatch.py).
     """
     cdef const uint8_t *end = text + size
     cdef const uint8_t *stop
     keys.unique = keys.words = NULL
     keys.unique_bytes = keys.words_bytes = 0
+    keys.is_dispatched = False
     while text < end:
         stop = <const uint8_t *> memchr(text, 2, end - text)
         if stop == NULL:
@@ -31,6 +34,11 @@ cdef inline bint find_keys(const uint8_t *text, Py_ssize_t size, Keys *keys) noe
         elif size > 9 and text[0] == c"U" and memcmp(text, b"UNIQ_KEY\x01", 9) == 0:
             keys.unique = text + 9
             keys.unique_bytes = size - 9
+        elif (
+            size > 25 and text[0] == c"I"
+            and memcmp(text, b"INNER_MULTI_QUEUE_OFFSET\x01", 25) == 0
+        ):
+            keys.is_dispatched = True
         text = stop + 1
     return keys.unique_bytes > 0 or keys.words_bytes > 0
 

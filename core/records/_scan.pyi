@@ -34,7 +34,8 @@ def collect(
     """Scan as ``scan`` does, but return the ConsumeQueue units of the records, run by run.
 
     A queue whose offsets jump has several runs; they come in the order in which they begin in the
-    log. Other threads run while the records are looked at. Records of
+    log. Behind them come the units of further queues (core/records/dispatch.py), in the log's
+    order, each a run. Other threads run while the records are looked at. Records of
     ``timed_topics`` get due_time(properties, store_ms) instead of their tag hash, unless that is 0.
     ``keyed`` gets (physical offset, store_ms, topic, properties) of each that has a key and is not
     rolled back; with more than ``keyed_bytes_max`` of these texts the walk ends as if by count_max.

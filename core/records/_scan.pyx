@@ -34,6 +34,7 @@ from motelog.core.records._layout cimport (
 from motelog.core.records._properties cimport Keys, find_keys, find_property
 from motelog.core.message import tags_code as _tags_code
 from motelog.core.records._scan_py import UnitRun
+from motelog.core.records.dispatch import dispatch_places as _dispatch_places
 from motelog.core.records.layout import ScanStop
 
 crc_init()
@@ -258,6 +259,7 @@ cdef struct Late:
     Py_ssize_t unit  # which Found needs another code, or -1
     bint is_timed
     bint is_keyed
+    bint is_dispatched
 
 
 cdef struct Name:
@@ -325,7 +327,7 @@ cdef inline bint _take(Walk *w, Record *r) noexcept nogil:
     cdef int64_t ms = store_ms_of(r)
     cdef bint is_late = False
     cdef bint is_timed = False
-    cdef bint is_keyed
+    cdef bint is_keyed, is_dispatched
     cdef Py_ssize_t number
     cdef Found *found
     cdef Keys keys
@@ -345,18 +347,21 @@ cdef inline bint _take(Walk *w, Record *r) noexcept nogil:
         is_late = not _tags_hash(r, &found.code) or is_timed
         w.found_count += 1
     is_keyed = (
-        w.wants_keyed and not is_rolled_back(r.sys_flag)
-        and find_keys(r.properties, r.properties_bytes, &keys)
+        find_keys(r.properties, r.properties_bytes, &keys)
+        and w.wants_keyed and not is_rolled_back(r.sys_flag)
     )
+    is_dispatched = keys.is_dispatched and has_unit(r.sys_flag)
     if is_keyed:
         w.keyed_bytes += r.topic_bytes + r.properties_bytes
-    if not is_late and not is_keyed:
+    if not is_late and not is_keyed and not is_dispatched:
         return True
-    return _put_aside(w, r, ms, w.found_count - 1 if is_late else -1, is_timed, is_keyed)
+    number = w.found_count - 1 if is_late or is_dispatched else -1
+    return _put_aside(w, r, ms, number, is_timed, is_keyed, is_dispatched)
 
 
 cdef bint _put_aside(
-    Walk *w, Record *r, int64_t ms, Py_ssize_t unit, bint is_timed, bint is_keyed
+    Walk *w, Record *r, int64_t ms, Py_ssize_t unit, bint is_timed, bint is_keyed,
+    bint is_dispatched,
 ) noexcept nogil:
     cdef Late *late
     cdef Py_ssize_t text_at
@@ -374,6 +379,7 @@ cdef bint _put_aside(
     late.unit = unit
     late.is_timed = is_timed
     late.is_keyed = is_keyed
+    late.is_dispatched = is_dispatched
     w.late_count += 1
     return True
 
@@ -542,8 +548,8 @@ def collect(
             raise_fault()
         if w.lacks_memory:
             raise MemoryError
-        _see_late(&w, due_time, keyed)
-        return _unit_runs(&w), w.at, _STOPS[w.stop], w.count, w.last_ms
+        further = _see_late(&w, due_time, keyed)
+        return _unit_runs(&w) + further, w.at, _STOPS[w.stop], w.count, w.last_ms
     finally:
         PyBuffer_Release(&buffer)
         PyMem_Free(timed)
@@ -554,12 +560,16 @@ def collect(
         free(w.texts)
 
 
-cdef int _see_late(Walk *w, due_time, list keyed) except -1:
-    """Hand over the keys, and find the codes that Python has to find."""
+cdef list _see_late(Walk *w, due_time, list keyed):
+    """Hand over the keys, find the codes that Python has to find, return units of further queues.
+    """
     cdef Py_ssize_t i
     cdef Late *late
+    cdef Found *found
     cdef Record r
     cdef bytes properties
+    cdef list further = []
+    cdef uint8_t unit[UNIT]
     for i in range(w.late_count):
         late = &w.late[i]
         r.properties = w.texts + late.text_at + late.topic_bytes
@@ -574,7 +584,15 @@ cdef int _see_late(Walk *w, due_time, list keyed) except -1:
             code = due_time(properties, late.ms)
             if code:
                 w.found[late.unit].code = code
-    return 0
+        if late.is_dispatched:
+            found = &w.found[late.unit]
+            put_unit(unit, found.physical, found.size, found.code)
+            units = cut(unit, UNIT)
+            for name, offset in _dispatch_places(
+                cut(w.texts + late.text_at, late.topic_bytes), properties
+            ):
+                further.append(UnitRun(name, 0, offset, units))
+    return further
 
 
 cdef list _unit_runs(Walk *w):

@@ -13,6 +13,7 @@ from typing import Any, Final, NamedTuple
 
 from motelog.core.message import tags_code
 from motelog.core.records._properties_py import find_property, has_keys
+from motelog.core.records.dispatch import dispatch_places
 from motelog.core.records.layout import (
     MAGIC_V1,
     RECORD_BYTES_MIN,
@@ -98,6 +99,7 @@ def collect(
             found, at, stop = scan(view, begin, end, physical_base, count)
     runs: list[tuple[bytes, int, int, bytearray]] = []
     current: dict[tuple[bytes, int], tuple[bytes, int, int, bytearray]] = {}
+    further: list[UnitRun] = []
     last_ms = 0
     for topic, queue_id, queue_offset, physical, size, code, sys_flag, ms, properties in found:
         last_ms = max(last_ms, ms)
@@ -109,8 +111,13 @@ def collect(
         if run is None or run[2] + len(run[3]) // UNIT_BYTES != queue_offset:
             run = current[(topic, queue_id)] = (topic, queue_id, queue_offset, bytearray())
             runs.append(run)
-        run[3].extend(UNIT.pack(physical, size, code))
-    return [UnitRun(*run[:3], bytes(run[3])) for run in runs], at, stop, len(found), last_ms
+        unit = UNIT.pack(physical, size, code)
+        run[3].extend(unit)
+        further += [
+            UnitRun(name, 0, place, unit) for name, place in dispatch_places(topic, properties)
+        ]
+    own = [UnitRun(*run[:3], bytes(run[3])) for run in runs]
+    return own + further, at, stop, len(found), last_ms
 
 
 def _take_keyed(

@@ -127,6 +127,13 @@ class StoreConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     delay_levels: str = DEFAULT_DELAY_LEVELS
     """Delays that a message can ask for by level; the first is level 1."""
 
+    lmq: bool = False
+    """Dispatch messages to the light queues that they name in INNER_MULTI_DISPATCH, as RocketMQ
+    does with enableLmq and enableMultiDispatch; RocketMQ's own MQTT gateway needs it."""
+
+    lmq_queues_max: int = 20_000
+    """Light queues that sends may make; one that names a further one is refused."""
+
     @property
     def promise(self) -> str:
         """The meaning of an acknowledgement, in words."""
@@ -195,6 +202,7 @@ AT_LEAST: Final = {
     "cleanup_interval_ms": 1,
     "cleanup_files_max": 1,
     "cleanup_pause_ms": 1,
+    "lmq_queues_max": 1,
 }
 #: Key -> its least and its largest value.
 BETWEEN: Final = {

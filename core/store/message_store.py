@@ -59,6 +59,7 @@ from motelog.core.store.index.index import any_keyed
 from motelog.core.store.index.index_service import IndexService
 from motelog.core.store.log.commitlog import CommitLog
 from motelog.core.store.log.flush import Committer, GroupFlusher
+from motelog.core.store.multi_dispatch import Indexed, add_units, place
 from motelog.core.store.quarantine import Quarantine
 from motelog.core.store.queues.consume_queue import ConsumeQueue, OpenFiles
 from motelog.core.store.queues.unit_flusher import UnitFlusher
@@ -410,14 +411,22 @@ class MessageStore:
             self.disk_watch.refuse(len(messages))
             raise StoreFullError(full_reason)
         began_at, began_ns = self._log.end_offset, perf_counter_ns()
-        total, largest = measure(messages, 0, self.config.message_bytes_max)
+        total, largest, is_marked = measure(messages, 0, self.config.message_bytes_max)
+        units_count = len(messages)
+        indexed: list[Indexed] = []
+        if is_marked and self.config.lmq:
+            messages, indexed = dispatching = place(messages, self.queue_tail)
+            units_count += dispatching.units_count
+            placed = [] if placed is None else placed
+            total, largest, _ = measure(messages, 0, self.config.message_bytes_max)
+        placed_before = 0 if placed is None else len(placed)
         dirty: list[QueueTail] = []
         fresh: list[QueueTail] = []
         has_keys = any_keyed(messages)
         try:
             # Whatever can fail for lack of space or descriptors comes before the first byte.
             self._log.make_room(total, largest, may_wait=may_wait)
-            self.unit_flusher.make_room(len(messages))
+            self.unit_flusher.make_room(units_count)
         except OSError as exc:
             if exc.errno in NO_ROOM:
                 text = no_room_text(exc)
@@ -435,7 +444,13 @@ class MessageStore:
                 tail.take_back(began_at)
             self._fence(f"an append failed half way: {exc!r}")
             raise StoreFencedError(f"an append failed half way: {exc!r}") from exc
-        self.unit_flusher.note(fresh, len(messages))
+        if indexed:
+            assert placed is not None
+            at = placed[placed_before:]
+            grown, grown_fresh = add_units(indexed, messages, at, self._log.size_at)
+            dirty += grown
+            fresh += grown_fresh
+        self.unit_flusher.note(fresh, units_count)
         if has_keys:
             self.index.note(began_at, len(messages))
         self.stats.note_append(len(messages), end_offset - began_at, perf_counter_ns() - began_ns)

@@ -25,6 +25,7 @@ import trio
 
 from motelog.core.errors import RecordError, StoreError
 from motelog.core.records.decode import decode, in_queue
+from motelog.core.records.dispatch import in_light_queue
 from motelog.core.records.layout import FILLER_SIZE, UNIT_BYTES
 from motelog.core.records.read import select_units
 from motelog.core.store.disk.page_cache import (
@@ -236,14 +237,16 @@ class StoreReader:
 
     def _gather(self, units: bytes, queue: ConsumeQueue, begin: int, end: int) -> bytes | None:
         """Return the records of some units of [begin, end), None if one is not the unit's."""
+        tail = queue.tail
         try:
             records = self._log.gather(units) if units else b""
+            if in_queue(records, tail.topic, tail.queue_id, begin, end):
+                return records
+            return records if in_light_queue(records, tail.topic, begin, end) else None
         except OSError as exc:
             raise StoreError(f"a CommitLog file cannot be read: {exc}") from exc
         except RecordError:
             return None
-        tail = queue.tail
-        return records if in_queue(records, tail.topic, tail.queue_id, begin, end) else None
 
     def _gather_each(
         self, units: bytes, queue: ConsumeQueue, begin: int, end: int

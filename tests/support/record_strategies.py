@@ -24,6 +24,16 @@ property_texts = st.one_of(
         ),
         max_size=12,
     ).map(b"".join),
+    # In light queues, perhaps.
+    st.tuples(
+        st.sampled_from([b"%LMQ%a", b"%LMQ%a,%LMQ%b", b"%LMQ%b,,%LMQ%\xff", b"x,%LMQ%a"]),
+        st.sampled_from([b"0", b"3,4", b"1,2,3", b",7", b"99999999999999999999"]),
+        st.sampled_from([b"", b"KEYS\x01k\x02", b"TAGS\x01\xc3\xa9\x02"]),
+    ).map(
+        lambda parts: (
+            b"INNER_MULTI_DISPATCH\x01%b\x02INNER_MULTI_QUEUE_OFFSET\x01%b\x02%b" % parts
+        )
+    ),
 )  # fmt: skip
 whole_texts = property_texts.filter(lambda text: b"\0" not in text)
 units = st.lists(

@@ -49,6 +49,7 @@ from motelog.core.message import (
 )
 from motelog.core.records.append import AppendMessage, QueueTail
 from motelog.core.records.decode import decode
+from motelog.core.records.dispatch import dispatched
 from motelog.core.records.layout import UNIT_BYTES
 from motelog.core.store.due_time import number, timer_queue
 from motelog.core.store.message_store import MessageStore
@@ -299,7 +300,7 @@ class ScheduleService:
             return
         sys_flag &= ~_SYS_FLAG_TRANSACTION
         code = tags_code(pairs.get(TAGS))
-        yield (tail, body, text, code, born_ms, born_host, sys_flag, flag, reconsume, 0)
+        yield dispatched((tail, body, text, code, born_ms, born_host, sys_flag, flag, reconsume, 0))
 
     def _real_tail(self, pairs: Mapping[str, str]) -> QueueTail | None:
         topic = pairs.get(REAL_TOPIC, "")

@@ -30,6 +30,7 @@ from motelog.core.message import (
     encode_properties,
     tags_code,
 )
+from motelog.core.records.dispatch import MULTI_OFFSET
 from motelog.core.remoting.fields import int32_field, int_field, text_field
 from motelog.core.remoting.frames import RemotingCommand, RequestCode, ResponseCode
 from motelog.core.remoting.server import Connection, Processor
@@ -169,13 +170,16 @@ class ReplyProcessor:
 
         It has been delivered by then, so that a refusal is only logged.
         """
-        properties = ext.get("properties", "").encode()
+        pairs = decode_properties(ext.get("properties", "").encode())
+        # Where a message is in light queues, the store alone says.
+        pairs.pop(MULTI_OFFSET, None)
+        properties = encode_properties(pairs)
         tail = self._api.queue_tail(ext["topic"], max(0, int(ext["queueId"])))
         message = (
             tail,
             body,
             properties,
-            tags_code(decode_properties(properties).get(TAGS)),
+            tags_code(pairs.get(TAGS)),
             int(ext.get("bornTimestamp", "0")),
             connection.host,
             int(ext.get("sysFlag", "0")) & _SYS_FLAG_CLIENT,

@@ -23,6 +23,7 @@ from typing import Any, Final
 
 from motelog.core.broker.api import is_state_of_session
 from motelog.core.broker.delay.delays import DELAY_PROPERTIES, find_waiting_place
+from motelog.core.broker.light_queues import LightQueues
 from motelog.core.broker.processors.send_answers import (
     Recallable,
     SendAnswers,
@@ -48,6 +49,7 @@ from motelog.core.message import (
     tags_code,
 )
 from motelog.core.records.append import AppendMessage
+from motelog.core.records.dispatch import MULTI_DISPATCH, MULTI_OFFSET, dispatched
 from motelog.core.remoting.codes import Permission
 from motelog.core.remoting.fields import bool_field, int32_field, int_field, text_field
 from motelog.core.remoting.frames import (
@@ -80,7 +82,10 @@ _MSG_REGION: Final = "MSG_REGION"
 _TRACE_ON: Final = "TRACE_ON"
 _CLUSTER: Final = "CLUSTER"
 # A message with one of these is looked at by itself.
-_ODD_NAMES: Final = (_MSG_REGION, _TRACE_ON, _CLUSTER, TRAN_MSG, *sorted(DELAY_PROPERTIES))
+_ODD_NAMES: Final = (
+    _MSG_REGION, _TRACE_ON, _CLUSTER, TRAN_MSG, MULTI_DISPATCH, MULTI_OFFSET,
+    *sorted(DELAY_PROPERTIES),
+)  # fmt: skip
 _BATCH_DELAYED: Final = "the messages of a batch cannot be delayed"
 
 
@@ -133,6 +138,7 @@ class SendProcessor:
         self._ids = UniqueIds(address=self._api.store_host[:-4], process_id=os.getpid())
         self._is_closing = not config.permission & Permission.WRITE
         self._rejects_transactions = config.reject_transaction_message
+        self._light_queues = LightQueues(shared.store)
         self._broker_name = config.name
         self._next_queue = 0
         self._messages: list[AppendMessage] = []
@@ -285,6 +291,7 @@ class SendProcessor:
             text = f"the body has {len(request.body)} bytes, the limit is {self._body_bytes_max}"
             raise BrokerError(ResponseCode.MESSAGE_ILLEGAL, text)
         properties, pairs = self._properties(ext.get(names.properties, ""), is_named=True)
+        self._light_queues.check(pairs, len(properties))
         _, _, sys_flag, born_ms, flag, reconsume_times = numbers
         if topic.startswith(RETRY_PREFIX) and self._is_given_up(topic, ext, names, reconsume_times):
             group = topic.removeprefix(RETRY_PREFIX)
@@ -313,20 +320,19 @@ class SendProcessor:
                 tail, code = self._api.queue_tail(place.topic, place.queue_id), place.due_ms
                 properties = _encode(_join_properties(place.pairs))
                 told = self._recallable(place.pairs)
-        self._messages.append(
-            (
-                tail,
-                request.body,
-                properties,
-                code,
-                born_ms,
-                connection.host,
-                sys_flag & _SYS_FLAG_CLIENT,
-                flag,
-                reconsume_times,
-                0,
-            )
+        message = (
+            tail,
+            request.body,
+            properties,
+            code,
+            born_ms,
+            connection.host,
+            sys_flag & _SYS_FLAG_CLIENT,
+            flag,
+            reconsume_times,
+            0,
         )
+        self._messages.append(dispatched(message))
         is_waiting = pairs.get(WAIT) != "false"
         self._staged.append(_staged(request, connection, queue_id, 1, told, is_waiting))
 
@@ -482,6 +488,10 @@ class SendProcessor:
             name, found, value = item.partition(NAME_END)
             if found and value:
                 pairs[name] = value
+        if MULTI_OFFSET in pairs:
+            # Where a message is in light queues, the store alone says.
+            del pairs[MULTI_OFFSET]
+            text = _join_properties(pairs)
         added_text = self._added_text
         if is_named and UNIQ_KEY not in pairs:
             pairs[UNIQ_KEY] = self._ids.next(self._clock.now_ms())

@@ -41,6 +41,9 @@ def shown_properties(config: BrokerConfig, *, port: int) -> dict[str, str]:
         "longPollingEnable": _flag(config.long_poll),
         "enablePropertyFilter": _flag(config.enable_property_filter),
         "slaveReadEnable": _flag(config.slave_read_enable),
+        "enableLmq": _flag(config.store.lmq),
+        "enableMultiDispatch": _flag(config.store.lmq),
+        "maxLmqConsumeQueueNum": str(config.store.lmq_queues_max),
         "accessMessageInMemoryMaxRatio": str(config.store.cached_memory_percent),
     }
 

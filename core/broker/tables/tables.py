@@ -40,6 +40,7 @@ class Tables:
                 default_queue_count=config.default_queue_count,
                 auto_create=config.auto_create_topics,
                 topics_max=config.topics_max,
+                has_lmq=config.store.lmq,
             ),
             SubscriptionGroups(auto_create=config.auto_create_groups, groups_max=config.groups_max),
             ConsumerOffsets(entries_max=config.offset_entries_max),

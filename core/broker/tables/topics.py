@@ -37,6 +37,7 @@ from motelog.core.topic_names import (
     TRANS_CHECK_MAX_TOPIC,
     group_name_fault,
     is_group_topic,
+    is_lmq,
     shown,
     topic_name_fault,
 )
@@ -61,7 +62,9 @@ class TopicTable:
         default_queue_count: int,
         auto_create: bool,
         topics_max: int,
+        has_lmq: bool = False,
     ) -> None:
+        self._has_lmq = has_lmq
         self._topics: dict[str, TopicConfig] = {}
         self._auto_create = auto_create
         self._topics_max = topics_max
@@ -91,7 +94,13 @@ class TopicTable:
         self._changed(DEFAULT_TOPIC, now_ms)
 
     def get(self, name: str) -> TopicConfig | None:
-        return self._topics.get(name)
+        """Return a topic's settings; a light queue may be read, and not be written to by name."""
+        config = self._topics.get(name)
+        if config is None and self._has_lmq and is_lmq(name):
+            return TopicConfig(
+                topic_name=name, read_queue_nums=1, write_queue_nums=1, perm=int(Permission.READ)
+            )
+        return config
 
     def table(self) -> Mapping[str, TopicConfig]:
         """Return all topics, the system's included; a view, not to be changed."""

@@ -41,6 +41,7 @@ from motelog.core.message import (
 )
 from motelog.core.records.append import AppendMessage, QueueTail, encode_batch
 from motelog.core.records.decode import decode
+from motelog.core.records.dispatch import dispatched
 from motelog.core.records.layout import COMMIT, TRANSACTION_MASK
 from motelog.core.remoting.codes import ResponseCode
 from motelog.core.store.due_time import number
@@ -203,7 +204,7 @@ def judge(
 def real_message(half: HalfMessage, tail: QueueTail) -> AppendMessage:
     """Return what consumers get: its text still says that it was a half message."""
     sys_flag = half.sys_flag & ~TRANSACTION_MASK | COMMIT
-    return _message(half, tail, half.text, sys_flag, half.physical_offset)
+    return dispatched(_message(half, tail, half.text, sys_flag, half.physical_offset))
 
 
 def given_up_message(half: HalfMessage, tail: QueueTail) -> AppendMessage:

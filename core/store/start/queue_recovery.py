@@ -16,6 +16,7 @@ import logging
 from collections.abc import Callable
 from typing import Final
 
+from motelog.core.records.dispatch import LMQ_QUEUE_ID, dispatch_places
 from motelog.core.records.layout import FILLER_SIZE, RECORD_BYTES_MIN, UNIT_BYTES
 from motelog.core.records.scan import UnitRun, scan, zeros_from
 from motelog.core.store.disk.files import Piece, Storage
@@ -335,5 +336,10 @@ def names_its_record(log: CommitLog, queue: ConsumeQueue, offset: int) -> bool:
     if file is None:
         return False
     found, _, _ = scan(file.view, physical_offset - file.begin, file.size, file.begin, 1)
-    wanted = (queue.tail.topic, queue.tail.queue_id, offset, physical_offset, size)
-    return bool(found) and found[0][:5] == wanted
+    tail = queue.tail
+    if not found or found[0][3:5] != (physical_offset, size):
+        return False
+    if found[0][:3] == (tail.topic, tail.queue_id, offset):
+        return True
+    further = dispatch_places(found[0][0], found[0][8])
+    return tail.queue_id == LMQ_QUEUE_ID and (tail.topic, offset) in further

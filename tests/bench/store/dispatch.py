@@ -108,7 +108,7 @@ def _log_alone(folder: str, queues: int, records: int, with_keys: bool, file_byt
     tails = [QueueTail(TOPIC.encode(), i, 0) for i in range(queues)]
 
     def append(batch: list[Message]) -> None:
-        log.make_room(*measure(batch, 0, MESSAGE_BYTES_MAX))
+        log.make_room(*measure(batch, 0, MESSAGE_BYTES_MAX)[:2])
         dirty: list[QueueTail] = []
         log.append(batch, dirty, None)
         for tail in dirty:

@@ -117,7 +117,7 @@ def test_a_tail_is_named_once_a_batch_though_its_units_stay() -> None:
 def test_a_tail_counts_what_is_put_into_it() -> None:
     one, two = QueueTail(b"A", 0, 0), QueueTail(b"B", 0, 0)
     batch = [message(one, b"x"), message(two, b"y" * 50), message(one, b"z")]
-    total, _ = measure(batch, 0, 1000)
+    total, _, _ = measure(batch, 0, 1000)
     _, position = encode_batch(bytearray(4096), 0, 4096, 0, batch, 0, 1, STORE_HOST, [], None, None)
     (count_one, bytes_one), (count_two, bytes_two) = one.take_put(), two.take_put()
     assert (count_one, count_two, bytes_one + bytes_two) == (2, 1, position)
@@ -152,7 +152,7 @@ def test_a_tail_holds_units_until_they_are_dropped() -> None:
 def test_measure_bounds_the_bytes() -> None:
     one, two = QueueTail(b"A", 0, 0), QueueTail(b"B", 0, 0)
     messages = [message(one), message(two), message(two)]
-    total, largest = measure(messages, 0, 100)
+    total, largest, _ = measure(messages, 0, 100)
     assert total >= len(encoded(*messages))
     assert largest >= 96
 

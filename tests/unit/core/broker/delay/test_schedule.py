@@ -145,6 +145,19 @@ async def test_a_level_is_delivered_after_its_delay_and_once(
         assert len(stage.delivered(queue_id=3)) == 1
 
 
+async def test_a_delayed_message_is_in_light_queues_when_its_time_has_come(
+    tmp_path: Path, mock_clock: MockClock
+) -> None:
+    async with staged(tmp_path, ManualClock(), lmq=True) as stage:
+        for delay in ({"DELAY": "1"}, {"TIMER_DELAY_MS": "1000"}):
+            stage.send(b"late", INNER_MULTI_DISPATCH="%LMQ%a", **delay)
+        await stage.pass_ms(999)
+        assert stage.store.reader.max_offset("%LMQ%a", 0) == 0
+        await stage.pass_ms(1)
+        assert stage.bodies() == [b"late"] * 2
+        assert stage.store.reader.read("%LMQ%a", 0, 0).count == 2
+
+
 async def test_times_are_kept_to_the_millisecond_up_to_forty_days(
     tmp_path: Path, mock_clock: MockClock
 ) -> None:

@@ -43,7 +43,7 @@ def open_log(
 def append(log: CommitLog, tail: QueueTail, *sizes: int) -> list[tuple[int, int]]:
     messages = [message(tail, b"x" * size) for size in sizes]
     placed: list[tuple[int, int]] = []
-    log.make_room(*measure(messages, 0, SIZE))
+    log.make_room(*measure(messages, 0, SIZE)[:2])
     log.append(messages, [], placed)
     return placed
 

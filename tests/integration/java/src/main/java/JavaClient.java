@@ -11,6 +11,8 @@
 //   query    NAMESRV TOPIC GROUP COUNT    sends with keys, finds by key, time and both ids
 //   ask, answer, request                  see Requests
 //   trace, traces                         see Traces
+//   lmqsend  NAMESRV TOPIC GROUP COUNT LMQ,LMQ...   sends to a topic and light queues
+//   lmqpull  NAMESRV TOPIC GROUP COUNT LMQ BROKER   pulls a light queue of a topic's broker
 //   mqadmin, keep, release                see Tools
 //   join     NAMESRV TOPIC GROUP 0 RULE   becomes a member of the group, which prints what it takes
 //   joinorderly   the same, in order
@@ -74,6 +76,8 @@ public class JavaClient {
             query(args[1], args[2], args[3], count);
         } else if (List.of("ask", "answer", "request").contains(args[0])) {
             Requests.run(args[0], args[1], args[2], args[3], count);
+        } else if (args[0].startsWith("lmq")) {
+            LightQueues.run(args);
         } else if (args[0].startsWith("trace")) {
             Traces.run(args[0], args[1], args[2], args[3], count);
         } else if (args[0].startsWith("join")) {
