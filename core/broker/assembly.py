@@ -3,8 +3,11 @@
 Owns: BrokerParts, the table of request codes with the gates before it, the broker's counters.
 Must not touch: tasks and the order of starting (server), what the parts do.
 
-    request -> settings gate | filter gate -> processor -> api -> store
-                                                   '----> tables, stats
+    request -> acl gate -> settings gate | filter gate -> processor -> api -> store
+                                                               '----> tables, stats
+
+Without access control there is no such gate. With it, sends take no short cut: each is decoded, as
+what is signed are its header's fields.
 """
 
 from __future__ import annotations
@@ -13,12 +16,15 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from motelog.core.acl.files import read_credentials
+from motelog.core.acl.gate import AclGate
 from motelog.core.addresses import format_address
 from motelog.core.broker.admin.admin import Admin
 from motelog.core.broker.admin.state import StateAdmin
 from motelog.core.broker.api import BrokerApi
 from motelog.core.broker.config import BrokerConfig
 from motelog.core.broker.delay.schedule import ScheduleService
+from motelog.core.broker.needs import NEEDS
 from motelog.core.broker.pop.service import PopService
 from motelog.core.broker.pop.state import PopState
 from motelog.core.broker.processors.assignment import AssignmentProcessor
@@ -47,6 +53,7 @@ from motelog.core.clock import Clock
 from motelog.core.filter.sql_filter import SqlFilters
 from motelog.core.message import encode_host
 from motelog.core.remoting.codes import RequestCode
+from motelog.core.remoting.credentials import Credentials
 from motelog.core.remoting.server import Connection, Processor, RemotingServer
 from motelog.core.store.message_store import MessageStore
 
@@ -193,6 +200,7 @@ class BrokerParts:
     queues: ClusterQueues
     settings_gate: SettingsGate
     filter_gate: FilterGate
+    acl: AclGate | None
     server: RemotingServer
 
     def sample(self) -> dict[str, float]:
@@ -226,6 +234,23 @@ class BrokerParts:
         }
 
 
+@dataclass(frozen=True, slots=True)
+class Access:
+    """Who may ask the broker for what, and as whom it registers; None: anybody, as nobody."""
+
+    acl: AclGate | None = None
+    credentials: Credentials | None = None
+
+    @classmethod
+    def read(cls, config: BrokerConfig) -> Access:
+        """Read the files that the section names; ConfigError if one cannot be used."""
+        acl, credentials = config.acl_file, config.credentials_file
+        return cls(
+            AclGate(acl, NEEDS) if acl else None,
+            read_credentials(credentials) if credentials else None,
+        )
+
+
 def make_schedule(config: BrokerConfig, store: MessageStore) -> ScheduleService:
     """Return the delivery of delayed messages; ``load`` it when the store is open."""
     return ScheduleService(
@@ -248,13 +273,16 @@ def assemble(
     *,
     address: tuple[str, int],
     port: int,
+    access: Access,
 ) -> BrokerParts:
     """Make a broker on an open store; it listens on ``port`` and clients are told ``address``."""
-    shared = make_shared(config, clock, store, tables, store_host=encode_host(*address))
+    shared = make_shared(
+        config, clock, store, tables, store_host=encode_host(*address), acl=access.acl
+    )
     api, stats = shared.api, shared.stats
     ledger = Ledger()
     check_back = make_check_back(shared, ledger)
-    registrars = _make_registrars(config, tables, address)
+    registrars = _make_registrars(config, tables, address, access.credentials)
     queues = ClusterQueues(tables.topics, registrars, clock, name=config.name)
     processors = Processors.of(shared, schedule, ledger, pop_state, queues, port=port)
     settings_gate = SettingsGate(
@@ -265,12 +293,13 @@ def assemble(
         save=saved.save_settings,
     )
     filter_gate = FilterGate(shared.filters)
+    guarded = _guarded(processors.by_code(), settings_gate, filter_gate)
     server = RemotingServer(
-        _guarded(processors.by_code(), settings_gate, filter_gate),
+        guarded if access.acl is None else access.acl.guard(guarded),
         connections_max=config.connections_max,
         frame_bytes_max=config.frame_bytes_max,
         idle_s_max=config.idle_s_max,
-        plain=processors.send,
+        plain=processors.send if access.acl is None else None,
         end_turn=processors.end_turn,
         after_turns=processors.after_turns,
         on_closed=processors.connection_closed,
@@ -289,6 +318,7 @@ def assemble(
         queues,
         settings_gate,
         filter_gate,
+        access.acl,
         server,
     )
 
@@ -307,7 +337,13 @@ def make_check_back(shared: Shared, ledger: Ledger) -> CheckBack:
 
 
 def make_shared(
-    config: BrokerConfig, clock: Clock, store: MessageStore, tables: Tables, *, store_host: bytes
+    config: BrokerConfig,
+    clock: Clock,
+    store: MessageStore,
+    tables: Tables,
+    *,
+    store_host: bytes,
+    acl: AclGate | None = None,
 ) -> Shared:
     """Return what the processors of a broker on ``store`` share."""
     api = BrokerApi(
@@ -321,7 +357,7 @@ def make_shared(
     stats = BrokerStats(
         cluster=config.cluster, clock=clock, messages_in=lambda: store.stats.put_messages
     )
-    return Shared(config, clock, store, api, tables, filters, stats)
+    return Shared(config, clock, store, api, tables, filters, stats, acl)
 
 
 def _switches(
@@ -350,7 +386,10 @@ def _guarded(
 
 
 def _make_registrars(
-    config: BrokerConfig, tables: Tables, address: tuple[str, int]
+    config: BrokerConfig,
+    tables: Tables,
+    address: tuple[str, int],
+    credentials: Credentials | None,
 ) -> list[Registrar]:
     host, port = address
     broker = BrokerAddress(
@@ -363,6 +402,7 @@ def _make_registrars(
             tables.topics,
             interval_s=config.register_interval_s,
             timeout_s=config.register_timeout_s,
+            credentials=credentials,
         )
         for namesrv in config.namesrv
     ]

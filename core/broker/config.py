@@ -58,6 +58,15 @@ class BrokerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     namesrv: tuple[str, ...] = ()
     """HOST:PORT of every name server; the broker registers with all of them."""
 
+    acl_file: str = ""
+    """File of accounts in the shape of RocketMQ's plain_acl.yml; every request must then be signed
+    by one of them. Empty: anybody may do everything. A change of the file counts within seconds,
+    and a file that cannot be read lets nobody in."""
+
+    credentials_file: str = ""
+    """File with accessKey and secretKey, as RocketMQ's tools.yml, by which the broker registers at
+    name servers with access control. Empty: it does not sign."""
+
     register_interval_s: PositiveFloat = 30.0
     """Seconds between registrations; name servers drop a broker after 120."""
 

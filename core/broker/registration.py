@@ -23,6 +23,7 @@ from motelog.core.broker.tables.topics import TopicTable
 from motelog.core.errors import RemotingError
 from motelog.core.remoting.client import RemotingClient, connect
 from motelog.core.remoting.codes import Permission
+from motelog.core.remoting.credentials import Credentials
 from motelog.core.remoting.frames import RemotingCommand, RequestCode, ResponseCode
 from motelog.core.remoting.topic_config import TopicConfig
 
@@ -57,7 +58,9 @@ class Registrar:
         *,
         interval_s: float,
         timeout_s: float,
+        credentials: Credentials | None = None,
     ) -> None:
+        self._credentials = credentials
         self._namesrv = namesrv
         self._broker = broker
         self._topics = topics
@@ -100,7 +103,7 @@ class Registrar:
             await trio.sleep(_RETRY_S)
 
     async def _serve(self, stream: trio.SocketStream) -> None:
-        client = RemotingClient(stream, peer=self._namesrv)
+        client = RemotingClient(stream, peer=self._namesrv, credentials=self._credentials)
         # When the task is cancelled, the connection stays for one more request.
         scope = trio.CancelScope(shield=True)
         async with trio.open_nursery() as nursery:

@@ -19,7 +19,7 @@ import trio
 
 from motelog.core.addresses import format_address, parse_address
 from motelog.core.broker.api import BrokerApi
-from motelog.core.broker.assembly import BrokerParts, assemble, make_schedule
+from motelog.core.broker.assembly import Access, BrokerParts, assemble, make_schedule
 from motelog.core.broker.config import VIP_PORT_DISTANCE, BrokerConfig
 from motelog.core.broker.delay.schedule import ScheduleService
 from motelog.core.broker.pop.state import PopState
@@ -114,8 +114,9 @@ class Broker:
         """Serve until cancelled.
 
         OSError if the address cannot be had, StoreError if the store or a state file cannot be
-        used; then nothing was changed.
+        used, ConfigError if a file of accounts or credentials cannot; then nothing was changed.
         """
+        access = await trio.to_thread.run_sync(Access.read, self._config)
         listeners = self._open_listeners()
         try:
             self._address = listeners[0].getsockname()[:2]
@@ -134,7 +135,7 @@ class Broker:
             store_scope = trio.CancelScope(shield=True)
             await nursery.start(_run_in_scope, store.run, store_scope)
             try:
-                await self._serve(store, schedule, pop_state, listeners, task_status)
+                await self._serve(store, schedule, pop_state, access, listeners, task_status)
             finally:
                 with trio.CancelScope(shield=True):
                     await self._saved.save()
@@ -145,6 +146,7 @@ class Broker:
         store: MessageStore,
         schedule: ScheduleService,
         pop_state: PopState,
+        access: Access,
         listeners: list[socket.socket],
         task_status: trio.TaskStatus[None],
     ) -> None:
@@ -158,6 +160,7 @@ class Broker:
             self._saved,
             address=self._advertised(),
             port=self.address[1],
+            access=access,
         )
         processors, server = parts.processors, parts.server
         await parts.check_back.load()
@@ -177,6 +180,8 @@ class Broker:
             await nursery.start(processors.pop_service.run, server.flush)
             nursery.start_soon(parts.settings_gate.run, server)
             nursery.start_soon(parts.filter_gate.run, server)
+            if parts.acl is not None:
+                nursery.start_soon(parts.acl.run, server)
             nursery.start_soon(parts.queues.run, server.send_queued)
             nursery.start_soon(self._saved.run)
             nursery.start_soon(self._expire_regularly, parts)

@@ -18,6 +18,11 @@ class NamesrvConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     listen: str = "127.0.0.1:9876"
     """HOST:PORT to listen on; port 0 takes any free one. Loopback: there is no access control."""
 
+    acl_file: str = ""
+    """File of accounts in the shape of RocketMQ's plain_acl.yml; every request must then be signed
+    by one of them, and brokers register as an administrator. Empty: anybody may do everything. A
+    change of the file counts within seconds, and a file that cannot be read lets nobody in."""
+
     broker_silence_s_max: PositiveInt = 120
     """Seconds without a registration after which a broker is dropped; they come every 30 s."""
 

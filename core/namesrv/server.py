@@ -14,11 +14,13 @@ from typing import Any, Final
 import msgspec
 import trio
 
+from motelog.core.acl.gate import AclGate
 from motelog.core.errors import BrokerError, ConfigError
 from motelog.core.limited_log import LimitedLog
 from motelog.core.metrics import gauge
 from motelog.core.namesrv.config import NamesrvConfig
 from motelog.core.namesrv.kv_config import ORDER_TOPIC_NAMESPACE, KvConfig
+from motelog.core.namesrv.needs import NEEDS
 from motelog.core.namesrv.registration_body import decode_registration, decode_version
 from motelog.core.namesrv.route_table import BrokerData, BrokerIdentity, RouteTable, TopicRoute
 from motelog.core.net.listen import open_listener
@@ -82,14 +84,18 @@ class NameServer:
         """Serve until cancelled.
 
         OSError if the address cannot be had, ConfigError or StoreDamagedError if the file of the
-        key-value table cannot be used.
+        key-value table or of the accounts cannot be used.
         """
+        acl: AclGate | None = None
+        if self._config.acl_file:
+            acl = await trio.to_thread.run_sync(AclGate, self._config.acl_file, NEEDS)
         if self._kv_saved is not None:
             await trio.to_thread.run_sync(self._load_kv, self._kv_saved)
         listener = open_listener(self._config.listen)
         self._address = listener.getsockname()[:2]
+        processors = self.processors()
         server = RemotingServer(
-            self.processors(),
+            processors if acl is None else acl.guard(processors),
             connections_max=self._config.connections_max,
             frame_bytes_max=self._config.frame_bytes_max,
             idle_s_max=self._config.idle_s_max,
@@ -100,6 +106,8 @@ class NameServer:
         async with trio.open_nursery() as nursery:
             await nursery.start(server.run)
             nursery.start_soon(self._scan)
+            if acl is not None:
+                nursery.start_soon(acl.run, server)
             if self._kv_saved is not None:
                 nursery.start_soon(self._save_kv, self._kv_saved, server)
             task_status.started()

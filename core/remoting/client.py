@@ -24,6 +24,7 @@ from motelog.core.errors import (
     RemotingDecodeError,
     RemotingTimeoutError,
 )
+from motelog.core.remoting.credentials import Credentials
 from motelog.core.remoting.frames import (
     FLAG_ONEWAY,
     FRAME_BYTES_MAX,
@@ -52,7 +53,10 @@ RequestHandler = Callable[[RemotingCommand], RemotingCommand | Later | None]
 
 
 class RemotingClient:
-    """Send requests over ``stream`` while ``run`` is running; usable until the connection ends."""
+    """Send requests over ``stream`` while ``run`` is running; usable until the connection ends.
+
+    Each is signed with ``credentials``, if there are any; answers to the server's are not.
+    """
 
     def __init__(
         self,
@@ -60,6 +64,7 @@ class RemotingClient:
         *,
         peer: str,
         on_request: RequestHandler | None = None,
+        credentials: Credentials | None = None,
         frame_bytes_max: int = FRAME_BYTES_MAX,
     ) -> None:
         self.peer = peer
@@ -67,6 +72,7 @@ class RemotingClient:
         self.received_at = trio.current_time()  # when the peer was last heard of
         self._stream = stream
         self._on_request = on_request
+        self._credentials = credentials
         self._frame_bytes_max = frame_bytes_max
         self._opaque = 0
         self._waiting: dict[int, _Waiting] = {}
@@ -109,8 +115,7 @@ class RemotingClient:
         first: in both cases the peer may have carried the request out. ValueError if it cannot be
         encoded.
         """
-        command.opaque = self._next_opaque()
-        frame = encode(command)
+        frame = self._request_frame(command)
         waiting = _Waiting()
         self._waiting[command.opaque] = waiting
         try:
@@ -129,9 +134,8 @@ class RemotingClient:
 
     async def send_oneway(self, command: RemotingCommand, *, timeout_s: float) -> None:
         """Queue ``command`` as one that gets no answer; errors as ``request``."""
-        command.opaque = self._next_opaque()
         command.flag |= FLAG_ONEWAY
-        frame = encode(command)
+        frame = self._request_frame(command)
         with trio.move_on_after(timeout_s) as scope:
             await self._queue(frame)
         if scope.cancelled_caught:
@@ -145,6 +149,13 @@ class RemotingClient:
         self._end("closed by this side")
         with trio.CancelScope(shield=True):
             await trio.aclose_forcefully(self._stream)
+
+    def _request_frame(self, command: RemotingCommand) -> bytes:
+        """Return a request under a new number, signed if this client has credentials."""
+        command.opaque = self._next_opaque()
+        if self._credentials is not None:
+            self._credentials.sign(command)
+        return encode(command)
 
     def _next_opaque(self) -> int:
         while True:

@@ -77,6 +77,7 @@ class Connection:
         "_asked",
         "_faults",
         "_reactor",
+        "access_keys",
         "connection_id",
         "deferred",
         "host",
@@ -99,6 +100,8 @@ class Connection:
         self.peer = peer
         self.host = encode_host(*peer)
         self.is_open = True
+        #: The accounts that have signed requests here, where there is access control.
+        self.access_keys: frozenset[str] = frozenset()
         self.deferred: deque[RemotingCommand] = deque()
 
     @property
@@ -241,6 +244,14 @@ class RemotingServer:
         """Send output queued outside a turn; without effect once the server has ended."""
         if not self._has_ended:
             self.reactor.flush()
+
+    def close_where(self, is_over: Callable[[Connection], bool], reason: str) -> None:
+        """Close the connections that ``is_over`` is true for; without effect after the end."""
+        if self._has_ended:
+            return
+        for connection in [one for one in self._connections.values() if is_over(one)]:
+            self._close(connection, reason)
+        self.send_queued()
 
     def handle_turn(self, turn: Turn) -> None:
         """Process one batch of the reactor."""

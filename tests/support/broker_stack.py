@@ -6,7 +6,7 @@ answers mean; tests say that.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -68,11 +68,15 @@ def store_config(directory: Path, **fields: Any) -> StoreConfig:
 
 @asynccontextmanager
 async def started_stack(
-    directory: Path, *, flush: Literal["async", "sync"] = "async", **broker: Any
+    directory: Path,
+    *,
+    flush: Literal["async", "sync"] = "async",
+    namesrv_fields: Mapping[str, Any] | None = None,
+    **broker: Any,
 ) -> AsyncIterator[Stack]:
     """Run a name server and a broker for the length of the block."""
     async with trio.open_nursery() as nursery:
-        namesrv = NameServer(NamesrvConfig(listen="127.0.0.1:0"))
+        namesrv = NameServer(NamesrvConfig(listen="127.0.0.1:0", **(namesrv_fields or {})))
         await nursery.start(namesrv.run)
         namesrv_address = joined(namesrv.address)
         config = BrokerConfig(

@@ -10,9 +10,11 @@ from typing import Final
 
 import msgspec
 
+from motelog.core.acl.accounts import Right, topic_need
 from motelog.core.broker.admin.queues import Queues
 from motelog.core.broker.processors.shared import Shared
 from motelog.core.errors import BrokerError
+from motelog.core.records.decode import decode
 from motelog.core.records.layout import UNIT, UNIT_BYTES
 from motelog.core.remoting.fields import bool_field, int32_field, int_field, text_field
 from motelog.core.remoting.frames import RemotingCommand, RequestCode, ResponseCode
@@ -31,6 +33,7 @@ class MessageAdmin:
         self._consumers = shared.tables.consumers
         self._cold = shared.api.cold_reads
         self._queues = queues
+        self._acl = shared.acl
 
     def processors(self) -> dict[int, Processor]:
         return {
@@ -39,9 +42,15 @@ class MessageAdmin:
             RequestCode.QUERY_CONSUME_QUEUE: self._cold.guard(self._units),
         }
 
-    def _view(self, request: RemotingCommand, _: Connection, may_wait: bool) -> RemotingCommand:
-        offset = int_field(request.ext, "offset")
-        return request.answer(body=self._reader.record_at(offset, may_wait=may_wait))
+    def _view(
+        self, request: RemotingCommand, connection: Connection, may_wait: bool
+    ) -> RemotingCommand:
+        record = self._reader.record_at(int_field(request.ext, "offset"), may_wait=may_wait)
+        if self._acl is not None:
+            ((topic, *_),) = decode(record, verify=False)
+            need = topic_need(topic.decode(errors="replace"), Right.SUB)
+            self._acl.demand(request, connection, need)
+        return request.answer(body=record)
 
     def _query(self, request: RemotingCommand, _: Connection, may_wait: bool) -> RemotingCommand:
         only_unique = bool_field(request.ext, "_UNIQUE_KEY_QUERY")

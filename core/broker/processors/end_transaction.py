@@ -25,6 +25,7 @@ from typing import Final
 
 import trio
 
+from motelog.core.acl.accounts import Right, topic_need
 from motelog.core.broker.acknowledge import AnswerQueue
 from motelog.core.broker.processors.send_answers import store_error_code
 from motelog.core.broker.processors.shared import Shared
@@ -80,6 +81,7 @@ class EndTransactionProcessor:
 
     def __init__(self, shared: Shared, ledger: Ledger) -> None:
         self._store = shared.store
+        self._demand = shared.demand
         self._api = shared.api
         self._cold = shared.api.cold_reads
         self._ledger = ledger
@@ -115,6 +117,7 @@ class EndTransactionProcessor:
             text = f"commitOrRollback is {end}, not {COMMIT}, {ROLLBACK} or 0"
             raise BrokerError(ResponseCode.SYSTEM_ERROR, text)
         half = self._half_at(physical_offset, may_wait=may_wait)
+        self._demand(request, connection, topic_need(half.real_topic, Right.PUB))
         is_asked = bool_field(ext, "fromTransactionCheck")
         if not is_asked and is_too_late(half, self._store.now_ms(), self._timeout_ms):
             text = "the message's immunity is over: its end is taken when the broker has asked"

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from motelog.core.acl.needs import consumed
 from motelog.core.broker.delay.delays import DELAY_PROPERTIES
 from motelog.core.broker.processors.send import SendProcessor
 from motelog.core.broker.processors.shared import Shared
@@ -44,6 +45,7 @@ class SendBackProcessor:
         self._topics = shared.tables.topics
         self._groups = shared.tables.groups
         self._send = send
+        self._demand = shared.demand
         self._cold = shared.api.cold_reads
         self._clock = shared.clock
         self._is_writable = bool(shared.config.permission & Permission.WRITE)
@@ -74,6 +76,8 @@ class SendBackProcessor:
             topic, _, _, physical, flag, sys_flag, born_ms, born_host, _, store_host, times, _,
             text, body,
         ) = self._find(int_field(ext, "offset"), may_wait=may_wait)  # fmt: skip
+        # It becomes one of the group's messages, so that whoever may not read it must not do this.
+        self._demand(request, connection, *consumed(topic, group.group_name))
         pairs = decode_properties(text)
         pairs.setdefault(RETRY_TOPIC, topic)
         pairs.setdefault(ORIGIN_MESSAGE_ID, encode_offset_id(store_host, physical))

@@ -8,12 +8,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from motelog.core.acl.accounts import Need
+from motelog.core.acl.gate import AclGate
 from motelog.core.broker.api import BrokerApi
 from motelog.core.broker.config import BrokerConfig
 from motelog.core.broker.shown.stats import BrokerStats
 from motelog.core.broker.tables.tables import Tables
 from motelog.core.clock import Clock
 from motelog.core.filter.sql_filter import SqlFilters
+from motelog.core.remoting.frames import RemotingCommand
+from motelog.core.remoting.server import Connection
 from motelog.core.store.message_store import MessageStore
 
 
@@ -28,3 +32,9 @@ class Shared:
     tables: Tables
     filters: SqlFilters
     stats: BrokerStats
+    acl: AclGate | None = None
+
+    def demand(self, request: RemotingCommand, connection: Connection, *needs: Need) -> None:
+        """Refuse a request whose account lacks one of these; its fields did not tell that."""
+        if self.acl is not None:
+            self.acl.demand(request, connection, *needs)

@@ -1,0 +1,108 @@
+"""Accounts and their rights: whether an account may have what a request needs.
+
+Owns: the rights and what RocketMQ's rules make of them. Must not touch: files, requests, clocks;
+pure functions and values. Spec: RocketMQ 4.9 PlainPermissionManager.checkPerm, Permission.
+
+A topic or group that an account names has the right it is named with, and any other the account's
+default. A retry topic is its group's. An administrator may do what tools do; one that names no
+topic and no group may use all of them.
+The system's topics are the exception from RocketMQ's rules: no default reaches them, so that an
+account must name them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum, IntFlag
+from typing import Final
+
+from motelog.core.acl.addresses import NO_ADDRESSES, Addresses
+from motelog.core.topic_names import DEFAULT_TOPIC, RETRY_PREFIX, REVIVE_PREFIX, SYSTEM_TOPICS
+
+_CLOSED_TO_DEFAULTS: Final = SYSTEM_TOPICS - {DEFAULT_TOPIC}
+
+
+class Right(IntFlag):
+    """What may be done with a topic or group; to have one of several is enough for a need."""
+
+    NONE = 0
+    PUB = 1
+    SUB = 2
+    EITHER = PUB | SUB
+
+
+class Kind(Enum):
+    """What a need is about."""
+
+    ADMIN = "administrator"
+    TOPIC = "topic"
+    GROUP = "group"
+
+
+@dataclass(frozen=True, slots=True)
+class Need:
+    """One right that a request needs."""
+
+    kind: Kind
+    name: str = ""
+    right: Right = Right.NONE
+
+    def __str__(self) -> str:
+        match self.kind:
+            case Kind.ADMIN:
+                return "an administrator's account"
+            case Kind.TOPIC | Kind.GROUP:
+                right = "PUB or SUB" if self.right == Right.EITHER else self.right.name
+                return f"{right} on the {self.kind.value} {self.name}"
+
+
+ADMINISTRATOR: Final = Need(Kind.ADMIN)
+
+
+def topic_need(name: str, right: Right) -> Need:
+    """Return the need for a topic; a retry topic belongs to the consumers of its group."""
+    if name.startswith(RETRY_PREFIX):
+        return group_need(name.removeprefix(RETRY_PREFIX))
+    return Need(Kind.TOPIC, name, right)
+
+
+def group_need(name: str) -> Need:
+    """Return what a consumer of the group needs."""
+    return Need(Kind.GROUP, name, Right.SUB)
+
+
+@dataclass(frozen=True, slots=True)
+class Account:
+    """One account; requests that name it from one of ``white`` need neither signature nor right."""
+
+    access_key: str
+    secret: bytes = field(repr=False)
+    is_admin: bool = False
+    topics: Mapping[str, Right] = field(default_factory=dict)
+    groups: Mapping[str, Right] = field(default_factory=dict)
+    default_topic: Right = Right.NONE
+    default_group: Right = Right.NONE
+    white: Addresses = NO_ADDRESSES
+
+    def may(self, need: Need) -> bool:
+        """Say whether the account has what is needed."""
+        if need.kind is Kind.ADMIN:
+            return self.is_admin
+        if self.is_admin and not self.topics and not self.groups:
+            return True
+        if need.kind is Kind.GROUP:
+            owned = self.groups.get(need.name, self.default_group)
+        elif need.name in _CLOSED_TO_DEFAULTS or need.name.startswith(REVIVE_PREFIX):
+            owned = self.topics.get(need.name, Right.NONE)
+        else:
+            owned = self.topics.get(need.name, self.default_topic)
+        return bool(owned & need.right)
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """All accounts by access key, and addresses from which everything passes; by default none."""
+
+    accounts: Mapping[str, Account] = field(default_factory=dict)
+    white: Addresses = NO_ADDRESSES

@@ -1,0 +1,256 @@
+"""Access control at a broker and a name server of ours, by raw requests and by our clients."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import trio
+
+from motelog.core.broker.needs import NEEDS
+from motelog.core.namesrv.needs import NEEDS as NAMESRV_NEEDS
+from motelog.core.remoting.credentials import Credentials
+from motelog.core.remoting.frames import RemotingCommand, RequestCode, ResponseCode
+from tests.support.broker_stack import (
+    Peer,
+    Stack,
+    connected,
+    eventually,
+    json_body,
+    pull_ext,
+    send_ext,
+    started_stack,
+)
+
+ADMIN = Credentials("administrator", "secret of administrator")
+WRITER = Credentials("orders-writer", "secret of writer")
+READER = Credentials("orders-reader", "secret of reader")
+OTHER = Credentials("stock-reader", "secret of stock")
+
+RULES = """
+accounts:
+- {accessKey: administrator, secretKey: secret of administrator, admin: true}
+- {accessKey: orders-writer, secretKey: secret of writer, topicPerms: [orders=PUB]}
+- accessKey: orders-reader
+  secretKey: secret of reader
+  topicPerms: [orders=SUB]
+  groupPerms: [consumers=SUB]
+- accessKey: stock-reader
+  secretKey: secret of stock
+  topicPerms: [stock=PUB|SUB]
+  groupPerms: [stock-consumers=SUB]
+"""
+NO_PERMISSION = ResponseCode.NO_PERMISSION
+
+
+@dataclass
+class Guarded:
+    """Both servers behind one file of accounts."""
+
+    stack: Stack
+    file: Path
+
+    def change(self, *replaced: str) -> None:
+        """Replace pairs of texts in the file of accounts."""
+        text = self.file.read_text()
+        for old, new in zip(replaced[::2], replaced[1::2], strict=True):
+            assert old in text
+            text = text.replace(old, new)
+        self.file.write_text(text)
+
+
+@asynccontextmanager
+async def guarded(directory: Path) -> AsyncIterator[Guarded]:
+    file, own = directory / "plain_acl.yml", directory / "tools.yml"
+    file.write_text(RULES)
+    own.write_text(f"accessKey: {ADMIN.access_key}\nsecretKey: {ADMIN.secret_key}\n")
+    async with started_stack(
+        directory / "store",
+        namesrv_fields={"acl_file": str(file)},
+        acl_file=str(file),
+        credentials_file=str(own),
+    ) as stack:
+        yield Guarded(stack, file)
+
+
+async def ask(
+    peer: Peer,
+    credentials: Credentials,
+    code: int,
+    ext: dict[str, Any] | None = None,
+    body: bytes = b"",
+) -> RemotingCommand:
+    command = RemotingCommand(code, ext={n: str(v) for n, v in (ext or {}).items()}, body=body)
+    credentials.sign(command)
+    return await peer.client.request(command, timeout_s=10)
+
+
+async def refusals(peer: Peer, codes: set[int], **ext: str) -> dict[int, int]:
+    """Return the codes that are not answered by NO_PERMISSION."""
+    found = {code: (await peer.ask(code, ext)).code for code in sorted(codes)}
+    return {code: answer for code, answer in found.items() if answer != NO_PERMISSION}
+
+
+async def test_nothing_is_answered_without_a_login(tmp_path: Path) -> None:
+    async with guarded(tmp_path) as servers:
+        stack = servers.stack
+        for address, codes in (
+            (stack.broker_address, set(NEEDS)),
+            (stack.namesrv_address, set(NAMESRV_NEEDS)),
+        ):
+            async with connected(address) as peer:
+                assert await refusals(peer, codes) == {}
+                assert await refusals(peer, codes, AccessKey="") == {}
+                named = {"AccessKey": ADMIN.access_key, "Signature": "AAAA"}
+                assert await refusals(peer, codes, **named) == {}
+                answer = await peer.ask(RequestCode.GET_BROKER_CLUSTER_INFO, named)
+                unknown = Credentials("nobody-knows", ADMIN.secret_key)
+                wrong = await ask(peer, unknown, min(codes))
+                if address == stack.namesrv_address:
+                    # Who tries out keys is not told which of them exist.
+                    assert answer.remark == wrong.remark
+
+
+async def test_the_broker_registers_with_its_credentials(tmp_path: Path) -> None:
+    async with guarded(tmp_path) as servers:
+        assert servers.stack.broker.is_registered
+
+
+async def test_a_broker_without_credentials_is_not_registered(tmp_path: Path) -> None:
+    file = tmp_path / "plain_acl.yml"
+    file.write_text(RULES)
+    async with started_stack(tmp_path / "store", namesrv_fields={"acl_file": str(file)}) as stack:
+        assert not stack.broker.is_registered
+
+
+async def test_rights_on_topics_and_groups(tmp_path: Path) -> None:
+    async with (
+        guarded(tmp_path) as servers,
+        connected(servers.stack.broker_address) as peer,
+    ):
+        create = {
+            "topic": "orders", "defaultTopic": "TBW102", "readQueueNums": 1, "writeQueueNums": 1,
+            "perm": 6, "topicFilterType": "SINGLE_TAG", "topicSysFlag": 0, "order": "false",
+        }  # fmt: skip
+
+        async def code(who: Credentials, code: int, ext: dict[str, Any], body: bytes = b"") -> int:
+            return (await ask(peer, who, code, ext, body)).code
+
+        make = RequestCode.UPDATE_AND_CREATE_TOPIC
+        assert await code(WRITER, make, create) == NO_PERMISSION
+        assert await code(ADMIN, make, create) == ResponseCode.SUCCESS
+        send, pull = RequestCode.SEND_MESSAGE_V2, RequestCode.PULL_MESSAGE
+        one = send_ext("orders", properties="UNIQ_KEY\x010123456789ABCDEF\x02")
+        assert await code(WRITER, send, one, b"body") == ResponseCode.SUCCESS
+        assert await code(READER, send, one, b"body") == NO_PERMISSION
+        assert await code(OTHER, send, one, b"body") == NO_PERMISSION
+        assert await code(READER, pull, pull_ext("orders", 0)) == ResponseCode.SUCCESS
+        assert await code(WRITER, pull, pull_ext("orders", 0)) == NO_PERMISSION
+        other_group = pull_ext("orders", 0, consumerGroup="stock-consumers")
+        assert await code(READER, pull, other_group) == NO_PERMISSION
+        assert await code(OTHER, pull, other_group) == NO_PERMISSION
+        # An answer that says no names what is missing, and neither key.
+        answer = await ask(peer, READER, send, one, b"body")
+        assert answer.remark == "the account orders-reader does not have PUB on the topic orders"
+
+
+async def test_what_only_the_log_tells_is_judged_too(tmp_path: Path) -> None:
+    """Requests that name a message by its place must not reach those of other topics."""
+    async with (
+        guarded(tmp_path) as servers,
+        connected(servers.stack.broker_address) as peer,
+    ):
+        send = RequestCode.SEND_MESSAGE_V2
+        one = send_ext("orders", properties="UNIQ_KEY\x010123456789ABCDEF\x02")
+        sent = await ask(peer, WRITER, send, one, b"planted body")
+        assert sent.code == ResponseCode.SUCCESS
+        offset = int(sent.ext["msgId"].split(",")[0][16:], 16)
+
+        view = RequestCode.VIEW_MESSAGE_BY_ID
+        assert b"planted" in (await ask(peer, READER, view, {"offset": offset})).body
+        for who in (OTHER, WRITER):
+            refused = await ask(peer, who, view, {"offset": offset})
+            assert refused.code == NO_PERMISSION
+            assert refused.body == b""
+
+        back = RequestCode.CONSUMER_SEND_MSG_BACK
+        stolen = {"offset": offset, "group": "stock-consumers", "originTopic": "stock"}
+        assert (await ask(peer, OTHER, back, stolen)).code == NO_PERMISSION
+        own = {"offset": offset, "group": "consumers", "originTopic": "orders"}
+        assert (await ask(peer, READER, back, own)).code == ResponseCode.SUCCESS
+
+        half = send_ext(
+            "orders",
+            properties="UNIQ_KEY\x010123456789ABCDE0\x02TRAN_MSG\x01true\x02PGROUP\x01P\x02",
+            f=4,
+        )
+        prepared = await ask(peer, WRITER, send, half, b"half")
+        assert prepared.code == ResponseCode.SUCCESS
+        end = {
+            "producerGroup": "P",
+            "tranStateTableOffset": prepared.ext["queueOffset"],
+            "commitLogOffset": int(prepared.ext["msgId"][16:], 16),
+            "commitOrRollback": 8,
+        }
+        finish = RequestCode.END_TRANSACTION
+        assert (await ask(peer, OTHER, finish, end)).code == NO_PERMISSION
+        assert (await ask(peer, READER, finish, end)).code == NO_PERMISSION
+        assert (await ask(peer, WRITER, finish, end)).code == ResponseCode.SUCCESS
+
+
+async def test_a_route_is_told_to_those_who_use_the_topic(tmp_path: Path) -> None:
+    async with (
+        guarded(tmp_path) as servers,
+        connected(servers.stack.namesrv_address) as peer,
+    ):
+        code = RequestCode.GET_ROUTEINFO_BY_TOPIC
+        for who, expected in (
+            (WRITER, ResponseCode.TOPIC_NOT_EXIST),
+            (READER, ResponseCode.TOPIC_NOT_EXIST),
+            (OTHER, NO_PERMISSION),
+        ):
+            assert (await ask(peer, who, code, {"topic": "orders"})).code == expected
+        assert (await ask(peer, OTHER, code, {"topic": "TBW102"})).code == ResponseCode.SUCCESS
+        for who in (WRITER, READER):
+            answer = await ask(peer, who, RequestCode.GET_BROKER_CLUSTER_INFO)
+            assert answer.code == NO_PERMISSION
+        register = {"brokerName": "evil", "brokerAddr": "1.2.3.4:5", "clusterName": "c",
+                    "brokerId": 0}  # fmt: skip
+        answer = await ask(peer, WRITER, RequestCode.REGISTER_BROKER, register)
+        assert answer.code == NO_PERMISSION
+        assert servers.stack.namesrv.routes.brokers().keys() == {"broker-a"}
+
+
+async def test_a_change_of_the_file_counts_and_ends_what_it_concerns(tmp_path: Path) -> None:
+    async with (
+        guarded(tmp_path) as servers,
+        connected(servers.stack.broker_address) as kept,
+        connected(servers.stack.broker_address) as lost,
+    ):
+        beat = json_body({"clientID": "c", "producerDataSet": [{"groupName": "P"}]})
+        for peer, who in ((kept, WRITER), (lost, READER)):
+            answer = await ask(peer, who, RequestCode.HEART_BEAT, body=beat)
+            assert answer.code == ResponseCode.SUCCESS
+        servers.change("orders=SUB", "orders=DENY")
+        with trio.fail_after(5):
+            await eventually(lambda: not lost.client.is_open)
+        assert kept.client.is_open
+        async with connected(servers.stack.broker_address) as again:
+            answer = await ask(again, READER, RequestCode.PULL_MESSAGE, pull_ext("orders", 0))
+            assert answer.code == NO_PERMISSION
+        # A file that says nothing closes all doors; one that does opens them again.
+        servers.change("accounts:", "acounts:")
+        with trio.fail_after(5):
+            await eventually(lambda: not kept.client.is_open)
+        async with connected(servers.stack.broker_address) as again:
+            answer = await ask(again, ADMIN, RequestCode.GET_BROKER_CONFIG)
+            assert answer.code == NO_PERMISSION
+            servers.change("acounts:", "accounts:")
+            with trio.fail_after(5):
+                while answer.code == NO_PERMISSION:
+                    await trio.sleep(0.1)
+                    answer = await ask(again, ADMIN, RequestCode.GET_BROKER_CONFIG)
+            assert answer.code == ResponseCode.SUCCESS
