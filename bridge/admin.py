@@ -35,6 +35,7 @@ from motelog.bridge.trace.records import TraceKind, TraceRecord, decode_records
 from motelog.core.addresses import format_address
 from motelog.core.errors import BrokerError, RemotingDecodeError, RemotingError
 from motelog.core.message import MessageQueue
+from motelog.core.remoting.credentials import Credentials
 from motelog.core.remoting.frames import (
     Permission,
     RemotingCommand,
@@ -130,6 +131,7 @@ class Admin:
         self,
         *,
         namesrv: NameServers = "127.0.0.1:9876",
+        credentials: Credentials | None = None,
         request_timeout_s: float = REQUEST_TIMEOUT_S,
     ) -> None:
         self._timeout_s = request_timeout_s
@@ -138,6 +140,7 @@ class Admin:
             namesrv=namesrv,
             groups=lambda: {"consumerDataSet": [], "producerDataSet": []},
             unregister={},
+            credentials=credentials,
         )
 
     async def __aenter__(self) -> Self:
@@ -406,6 +409,7 @@ class Admin:
             raise ValueError(f"per_second is above 0, not {per_second!r}")
         return await resend_dead_letters(
             self._namesrv,
+            self._client.credentials,
             check_text("group", group),
             to_all_groups=to_all_groups,
             count_max=count_max,

@@ -31,6 +31,7 @@ from motelog.core.errors import (
     RemotingTimeoutError,
 )
 from motelog.core.remoting.client import RemotingClient, RequestHandler, connect
+from motelog.core.remoting.credentials import Credentials
 from motelog.core.remoting.frames import RemotingCommand, RequestCode, ResponseCode, dumps
 from motelog.core.topic_names import DEFAULT_TOPIC
 
@@ -65,7 +66,9 @@ class Client:
         groups: GroupsOf,
         unregister: Mapping[str, str],
         on_request: RequestHandler | None = None,
+        credentials: Credentials | None = None,
     ) -> None:
+        self.credentials = credentials
         self.namesrv_addresses = parse_namesrv(namesrv)
         self.address = "127.0.0.1"  # our own, as brokers see us; known after enter
         self.client_id = ""
@@ -252,7 +255,12 @@ class Client:
             if connection is not None and connection.is_open:
                 return connection
             stream = await connect(address, timeout_s=timeout_s)
-            connection = RemotingClient(stream, peer=address, on_request=self._on_request)
+            connection = RemotingClient(
+                stream,
+                peer=address,
+                on_request=self._on_request,
+                credentials=self.credentials,
+            )
             self._connections[address] = connection
             await running.start(connection)
             if address in self._broker_addresses():

@@ -33,6 +33,7 @@ from motelog.core.message import (
     MessageQueue,
     StoredMessage,
 )
+from motelog.core.remoting.credentials import Credentials
 from motelog.core.topic_names import DLQ_PREFIX, RETRY_PREFIX
 
 _PRODUCER_GROUP: Final = "motelog-dead-letters"
@@ -47,6 +48,7 @@ _OVER: Final = frozenset(
 
 async def resend_dead_letters(
     namesrv: NameServers,
+    credentials: Credentials | None,
     group: str,
     *,
     to_all_groups: bool,
@@ -56,8 +58,13 @@ async def resend_dead_letters(
 ) -> int:
     """As Admin.resend_dead_letters."""
     async with (
-        Producer(namesrv=namesrv, group=_PRODUCER_GROUP) as producer,
-        PullConsumer(namesrv=namesrv, group=group, request_timeout_s=request_timeout_s) as consumer,
+        Producer(namesrv=namesrv, credentials=credentials, group=_PRODUCER_GROUP) as producer,
+        PullConsumer(
+            namesrv=namesrv,
+            credentials=credentials,
+            group=group,
+            request_timeout_s=request_timeout_s,
+        ) as consumer,
     ):
         count = 0
         began = trio.current_time()

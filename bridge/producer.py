@@ -69,6 +69,7 @@ from motelog.core.message import (
     encode_properties,
     string_hash,
 )
+from motelog.core.remoting.credentials import Credentials
 from motelog.core.remoting.frames import (
     RemotingCommand,
     RequestCode,
@@ -144,6 +145,7 @@ class ProducerOptions(TypedDict, total=False):
     """What all forms of a producer are made with; ``Producer`` says what it means."""
 
     namesrv: NameServers
+    credentials: Credentials | None
     group: str
     timeout_s: float
     retries: int
@@ -160,7 +162,8 @@ class Producer:
     """Send messages to the brokers that the name servers know.
 
     ``async with Producer(namesrv="127.0.0.1:9876", group="P") as producer:``; ``namesrv`` takes
-    what ``NameServers`` says. One producer serves any number of topics and tasks.
+    what ``NameServers`` says. One producer serves any number of topics and tasks. All requests are
+    signed with ``credentials``; servers with access control take no others.
 
     A message that a broker refuses by flow control (SYSTEM_BUSY, FLOW_CONTROL) is not sent again:
     ``send`` raises BrokerError, and the caller slows down. With ``retry_when_busy`` such a refusal
@@ -177,6 +180,7 @@ class Producer:
         self,
         *,
         namesrv: NameServers = "127.0.0.1:9876",
+        credentials: Credentials | None = None,
         group: str = "motelog",
         timeout_s: float = SEND_TIMEOUT_S,
         retries: int = RETRIES,
@@ -203,9 +207,12 @@ class Producer:
             groups=lambda: {"consumerDataSet": [], "producerDataSet": [{"groupName": group}]},
             unregister={"producerGroup": group},
             on_request=self._answer,
+            credentials=credentials,
         )
         self._requests = Requests()
-        self._recorder = trace_recorder(namesrv, group, "PRODUCE", trace_topic) if trace else None
+        self._recorder = (
+            trace_recorder(namesrv, group, "PRODUCE", trace_topic, credentials) if trace else None
+        )
 
     async def __aenter__(self) -> Self:
         await enter_traced(self._client, self._recorder)
@@ -736,11 +743,15 @@ class Producer:
         return ext
 
 
-def trace_recorder(namesrv: NameServers, group: str, kind: str, topic: str) -> TraceRecorder:
+def trace_recorder(
+    namesrv: NameServers, group: str, kind: str, topic: str, credentials: Credentials | None
+) -> TraceRecorder:
     """Return what a client of ``group`` traces with; ``kind`` is PRODUCE or CONSUME, as in Java."""
     _check_topic(topic)
     sender = Producer(
-        namesrv=namesrv, group=f"_INNER_TRACE_PRODUCER-{group}-{kind}-{next(_recorders)}"
+        namesrv=namesrv,
+        group=f"_INNER_TRACE_PRODUCER-{group}-{kind}-{next(_recorders)}",
+        credentials=credentials,
     )
     return TraceRecorder(sender, topic=topic)
 

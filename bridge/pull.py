@@ -43,6 +43,7 @@ from motelog.bridge.selector import TAGS_ALL, Selector, select
 from motelog.core.errors import BrokerError, RemotingError
 from motelog.core.message import MessageQueue, StoredMessage
 from motelog.core.records.decode import decode_messages
+from motelog.core.remoting.credentials import Credentials
 from motelog.core.remoting.frames import RemotingCommand, RequestCode, ResponseCode
 
 logger = logging.getLogger(__name__)
@@ -66,6 +67,7 @@ class PullOptions(TypedDict, total=False):
     """What all forms of a pull consumer are made with; ``PullConsumer`` says what it means."""
 
     namesrv: NameServers
+    credentials: Credentials | None
     group: str
     start: Literal["first", "last"]
     allocate: Allocate
@@ -90,6 +92,7 @@ class PullConsumer:
         self,
         *,
         namesrv: NameServers = "127.0.0.1:9876",
+        credentials: Credentials | None = None,
         group: str = "motelog",
         start: Literal["first", "last"] = "first",
         allocate: Allocate = average,
@@ -99,6 +102,7 @@ class PullConsumer:
         if start not in ("first", "last"):
             raise ValueError(f"start is 'first' or 'last', not {start!r}")
         self.group = check_text("group", group)
+        self.credentials = credentials
         self._start = Start.BEGIN if start == "first" else Start.END
         self._request_timeout_s = request_timeout_s
         self._reading: dict[MessageQueue, ReadAhead] = {}
@@ -112,6 +116,7 @@ class PullConsumer:
             groups=self._groups,
             unregister={"consumerGroup": group},
             on_request=self._answer,
+            credentials=credentials,
         )
         self._requests = QueueRequests(self._client, group=group, timeout_s=request_timeout_s)
         self._reader = Reader(

@@ -30,6 +30,7 @@ from motelog.core.errors import (
     RemotingTimeoutError,
 )
 from motelog.core.message import MessageQueue
+from motelog.core.remoting.credentials import Credentials
 from motelog.core.remoting.frames import (
     FRAME_BYTES_MAX,
     FRAME_BYTES_MIN,
@@ -79,6 +80,7 @@ class QueuePuller:
         *,
         group: str,
         address: Callable[[], str],
+        credentials: Credentials | None = None,
         bytes_max: int = PULL_BYTES_MAX,
         selector: Selector = SELECT_ALL,
         timeout_s: float = REQUEST_TIMEOUT_S,
@@ -87,6 +89,7 @@ class QueuePuller:
         self.queue = queue
         self._group = group
         self._address = address
+        self._credentials = credentials
         self._bytes_max = bytes_max
         self._selector = selector
         self._timeout_s = timeout_s
@@ -127,6 +130,8 @@ class QueuePuller:
         )
         self._opaque += 1
         command.opaque = self._opaque
+        if self._credentials is not None:
+            self._credentials.sign(command)
         if self._connection is None:
             self._connection = _Connection(
                 self._address(), timeout_s=self._timeout_s, frame_bytes_max=self._frame_bytes_max

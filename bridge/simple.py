@@ -41,6 +41,7 @@ from motelog.bridge.popped import (
 )
 from motelog.bridge.selector import TAGS_ALL, Selector, select
 from motelog.core.errors import BrokerError, MotelogError, RemotingError
+from motelog.core.remoting.credentials import Credentials
 from motelog.core.remoting.frames import RemotingCommand, ResponseCode
 
 logger = logging.getLogger(__name__)
@@ -60,6 +61,7 @@ class SimpleOptions(TypedDict, total=False):
     """What all forms of a simple consumer are made with; ``SimpleConsumer`` says what it means."""
 
     namesrv: NameServers
+    credentials: Credentials | None
     group: str
     in_order: bool
     request_timeout_s: float
@@ -79,6 +81,7 @@ class SimpleConsumer:
         self,
         *,
         namesrv: NameServers = "127.0.0.1:9876",
+        credentials: Credentials | None = None,
         group: str = "motelog",
         in_order: bool = False,
         request_timeout_s: float = REQUEST_TIMEOUT_S,
@@ -92,7 +95,10 @@ class SimpleConsumer:
         self._attempts: dict[_Place, str] = {}
         self._turn = itertools.count()
         self._client = Client(
-            namesrv=namesrv, groups=self._groups, unregister={"consumerGroup": group}
+            namesrv=namesrv,
+            groups=self._groups,
+            unregister={"consumerGroup": group},
+            credentials=credentials,
         )
 
     async def __aenter__(self) -> Self:

@@ -407,6 +407,7 @@ class SyncPullConsumer(_Blocking[PullConsumer]):
             queue,
             group=self._service.group,
             address=lambda: self._call(self._service.broker_address, queue),
+            credentials=self._service.credentials,
             bytes_max=bytes_max,
             selector=select(tags, sql),
         )

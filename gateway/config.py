@@ -75,6 +75,10 @@ class GatewayConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     """HOST:PORT of every name server whose brokers keep the messages: ours, or Apache RocketMQ's.
     Empty: the broker of this process keeps them."""
 
+    credentials_file: str = ""
+    """File with accessKey and secretKey, as RocketMQ's tools.yml, of an account that may use all
+    topics, for name servers and brokers with access control. Empty: requests are not signed."""
+
     name: Annotated[str, msgspec.Meta(min_length=1, max_length=NAME_MAX)] = "gateway"
     """Names this gateway in what it stores of its sessions; gateways of the same brokers have
     different ones."""

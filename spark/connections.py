@@ -1,4 +1,4 @@
-"""Consumers of this process, one per name server and group, kept from task to task.
+"""Consumers of this process, one per name server, group and account, kept from task to task.
 
 Owns: the only state a worker keeps between tasks. Must not touch: pyspark.
 Spark forks its Python workers and uses them for many tasks. A consumer holds a thread and sockets,
@@ -16,9 +16,8 @@ from typing import Protocol
 from motelog.bridge.pull import PullResult
 from motelog.bridge.sync import SyncPullConsumer
 from motelog.core.message import MessageQueue
+from motelog.spark.options import Endpoint
 from motelog.spark.pull_ahead import Pull
-
-Endpoint = tuple[str, str]  # name servers, group
 
 
 class Puller(Protocol):
@@ -54,8 +53,10 @@ def consumer_for(endpoint: Endpoint) -> Consumer:
     with _lock:
         consumer = _consumers.get(key)
         if consumer is None:
-            namesrv, group = endpoint
-            consumer = _consumers[key] = SyncPullConsumer(namesrv=namesrv, group=group)
+            namesrv, group, credentials = endpoint
+            consumer = _consumers[key] = SyncPullConsumer(
+                namesrv=namesrv, group=group, credentials=credentials
+            )
         return consumer
 
 

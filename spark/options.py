@@ -12,16 +12,20 @@ import difflib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from datetime import UTC, date, datetime
-from typing import Final, Literal, TypeVar
+from typing import Final, Literal, TypeAlias, TypeVar
 
 from motelog.core.addresses import parse_address
+from motelog.core.errors import ConfigError
 from motelog.core.past_times import before_now
+from motelog.core.remoting.credentials import Credentials
 from motelog.core.topic_names import group_name_fault, topic_name_fault
 from motelog.spark.columns import BYTES_MAX, Column, column_named
 from motelog.spark.errors import OffsetFormatError, OptionError
 from motelog.spark.offsets import EDGES, Edge, parse_offsets
 
 T = TypeVar("T")
+#: Name servers, group, account.
+Endpoint: TypeAlias = tuple[str, str, Credentials | None]
 
 #: Spark adds these to a table that is created with ``USING motelog``, and gives that one's options
 #: under the prefix, or twice; the last name is that of ``load(PATH)``.
@@ -81,6 +85,9 @@ class SourceOptions:
     namesrv: str = "127.0.0.1:9876"
     # The consumer group that brokers see; offsets are not committed to it.
     group: str = "motelog-spark"
+    # The account at servers with access control, given as a file like RocketMQ's tools.yml. It is
+    # read where the query is planned, and the tasks get what it says.
+    credentials: Credentials | None = None
     # Columns in the order they are named; fewer are cheaper, since Spark never prunes here. The map
     # of properties costs more than all others together.
     columns: tuple[Column, ...] = tuple(column for column in Column if column != Column.PROPERTIES)
@@ -113,6 +120,11 @@ class SourceOptions:
     pull_bytes: int = 1024 * 1024
     # Pulls under way while records are decoded; they wait in the broker and in socket buffers.
     prefetch: int = 2
+
+    @property
+    def endpoint(self) -> Endpoint:
+        """Return as whom and from whom the source reads."""
+        return self.namesrv, self.group, self.credentials
 
 
 def parse_options(given: Mapping[str, str]) -> SourceOptions:
@@ -211,6 +223,16 @@ def _parse_namesrv(option: str, text: str) -> str:
     return ";".join(addresses)
 
 
+def _parse_credentials(option: str, text: str) -> Credentials:
+    from motelog.core.acl.files import read_credentials
+
+    try:
+        return read_credentials(text)
+    except ConfigError as exc:
+        expected = f"a file with accessKey and secretKey, as RocketMQ's tools.yml ({exc})"
+        raise OptionError(option, text, expected) from None
+
+
 def _whole(low: int, high: int) -> Callable[[str, str], int]:
     def parse(option: str, text: str) -> int:
         digits = text.strip()
@@ -295,6 +317,7 @@ _PARSERS: Final[dict[str, Callable[[str, str], object]]] = {
     ),
     "namesrv": _parse_namesrv,
     "group": _name(group_name_fault, "a group: 1 to 248 of the characters % | a-z A-Z 0-9 _ -"),
+    "credentials": _parse_credentials,
     "columns": _parse_columns,
     "starting_offsets": _parse_position,
     "ending_offsets": _parse_position,

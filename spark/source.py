@@ -100,7 +100,7 @@ class _Reader:
         from motelog.spark.connections import consumer_for, drop
         from motelog.spark.reading import read_range
 
-        endpoint = (self._options.namesrv, self._options.group)
+        endpoint = self._options.endpoint
         try:
             yield from read_range(
                 consumer_for(endpoint), partition.offset_range, self._columns, self._options
@@ -113,7 +113,7 @@ class _Reader:
         from motelog.spark.connections import consumer_for
         from motelog.spark.topic_view import TopicView
 
-        endpoint = (self._options.namesrv, self._options.group)
+        endpoint = self._options.endpoint
         return TopicView(lambda: consumer_for(endpoint), self._options)
 
     def _split(self, ranges: Sequence[OffsetRange]) -> list[InputPartition]:

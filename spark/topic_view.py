@@ -162,5 +162,5 @@ class TopicView:
                 try:
                     outage.pause_after(exc, f"brokers of topic {options.topic!r}")
                 except OutageError:
-                    drop((options.namesrv, options.group))
+                    drop(options.endpoint)
                     raise

@@ -57,6 +57,7 @@ from motelog.core.errors import MotelogError, RecordError, RemotingDecodeError
 from motelog.core.message import MessageQueue
 from motelog.core.records.decode import decode_messages
 from motelog.core.remoting.client import Later
+from motelog.core.remoting.credentials import Credentials
 from motelog.core.remoting.frames import RemotingCommand, RequestCode, ResponseCode
 from motelog.core.topic_names import RETRY_PREFIX
 
@@ -88,6 +89,7 @@ class PushOptions(TypedDict, total=False):
     """What all forms of a push consumer are made with; ``PushConsumer`` says what it means."""
 
     namesrv: NameServers
+    credentials: Credentials | None
     group: str
     start: Literal["first", "last"] | datetime
     is_orderly: bool
@@ -131,6 +133,7 @@ class PushConsumer:
         self,
         *,
         namesrv: NameServers = "127.0.0.1:9876",
+        credentials: Credentials | None = None,
         group: str = "motelog",
         start: Literal["first", "last"] | datetime = "first",
         is_orderly: bool = False,
@@ -187,9 +190,12 @@ class PushConsumer:
             groups=self._groups,
             unregister={"consumerGroup": group},
             on_request=self._answer,
+            credentials=credentials,
         )
-        self._producer = Producer(namesrv=namesrv, group=_PRODUCER_GROUP)
-        self._recorder = trace_recorder(namesrv, group, "CONSUME", trace_topic) if trace else None
+        self._producer = Producer(namesrv=namesrv, credentials=credentials, group=_PRODUCER_GROUP)
+        self._recorder = (
+            trace_recorder(namesrv, group, "CONSUME", trace_topic, credentials) if trace else None
+        )
         self._requests = QueueRequests(self._client, group=group, timeout_s=request_timeout_s)
         self._offsets: Offsets = BrokerOffsets(self._requests)
         self._send_back = SendBack(

@@ -105,7 +105,7 @@ def _read(path: str | Path) -> bytes:
 
 def _convert(text: bytes, kind: type[_Shape], name: str) -> _Shape:
     try:
-        value = yaml.load(text, yaml.BaseLoader)  # makes texts, lists and tables, nothing else
+        value = _load(text)
     except yaml.MarkedYAMLError as exc:
         line = f":{exc.problem_mark.line + 1}" if exc.problem_mark is not None else ""
         raise ConfigError(f"{name}{line}: not valid YAML: {exc.problem}") from None
@@ -115,6 +115,15 @@ def _convert(text: bytes, kind: type[_Shape], name: str) -> _Shape:
         return msgspec.convert(_without_empty(value), kind, strict=False)
     except msgspec.ValidationError as exc:
         raise ConfigError(f"{name}: {exc}") from None
+
+
+def _load(text: bytes) -> Any:
+    """Return what YAML says, as texts, lists and tables: this loader makes nothing else."""
+    loader = yaml.BaseLoader(text)
+    try:
+        return loader.get_single_data()
+    finally:
+        loader.dispose()
 
 
 def _without_empty(value: Any) -> Any:

@@ -14,7 +14,9 @@ import trio
 
 from motelog.bridge.client import Client
 from motelog.bridge.pull import HOLD_S
+from motelog.core.acl.files import read_credentials
 from motelog.core.message import TIMER_DELIVER_MS, encode_properties
+from motelog.core.remoting.credentials import Credentials
 from motelog.core.topic_names import GATEWAY_GROUP
 from motelog.gateway.config import GatewayConfig
 from motelog.gateway.log.log_port import LogRead, QueueHandle, Settled, Ticket, Waiting
@@ -41,6 +43,7 @@ class RemoteLog:
         self,
         namesrv: str,
         *,
+        credentials: Credentials | None = None,
         group: str = GATEWAY_GROUP,
         wait_s: float = WAIT_S,
         waiting_bytes_max: int = WAITING_BYTES_MAX,
@@ -51,6 +54,7 @@ class RemoteLog:
             namesrv=namesrv,
             groups=lambda: _groups(group),
             unregister={"consumerGroup": group, "producerGroup": group},
+            credentials=credentials,
         )
         self._links = BrokerLinks(self._client)
         self._appends = Appends(
@@ -86,9 +90,12 @@ class RemoteLog:
 
     @classmethod
     def of(cls, config: GatewayConfig) -> Self:
-        """Return the log that a gateway's section names."""
+        """Return the log that a gateway's section names; ConfigError if its credentials cannot be
+        read."""
+        file = config.credentials_file
         return cls(
             ";".join(config.namesrv),
+            credentials=read_credentials(file) if file else None,
             wait_s=config.append_wait_s,
             waiting_bytes_max=config.append_wait_bytes_max,
         )

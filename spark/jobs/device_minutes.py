@@ -61,9 +61,11 @@ def main(argv: Sequence[str], stop: threading.Event) -> int:
 
 def start(session: SparkSession, arguments: argparse.Namespace) -> StreamingQuery:
     """Start the query that ``arguments`` describe."""
+    source = session.readStream.format("motelog")
+    if arguments.credentials is not None:
+        source = source.option("credentials", arguments.credentials)
     readings = (
-        session.readStream.format("motelog")
-        .option("namesrv", arguments.namesrv)
+        source.option("namesrv", arguments.namesrv)
         .option("topic", arguments.topic)
         .option("columns", f"device,payload,{arguments.time}")
         .option("maxOffsetsPerTrigger", OFFSETS_PER_TRIGGER)

@@ -27,6 +27,7 @@ def parser() -> argparse.ArgumentParser:
         description="Statistics of each device's values per minute, to Parquet.",
     )
     made.add_argument("--namesrv", default="127.0.0.1:9876", help="name servers, HOST:PORT;...")
+    made.add_argument("--credentials", metavar="FILE", help="accessKey and secretKey")
     made.add_argument("--topic", default="telemetry", help="queue topic (default: telemetry)")
     made.add_argument("--output", required=True, help="folder of the Parquet files")
     made.add_argument("--checkpoint", required=True, help="folder of the query's progress")

@@ -44,6 +44,7 @@ if TYPE_CHECKING:
         TransactionResult,
         TransactionState,
     )
+    from motelog.core.acl.files import read_credentials
     from motelog.core.errors import (
         BrokerError,
         ConfigError,
@@ -52,6 +53,7 @@ if TYPE_CHECKING:
         StoreError,
     )
     from motelog.core.message import Message, MessageQueue, StoredMessage
+    from motelog.core.remoting.credentials import Credentials
 
 __all__ = [
     "Admin",
@@ -63,6 +65,7 @@ __all__ = [
     "BrokerError",
     "ClientError",
     "ConfigError",
+    "Credentials",
     "FileOffsets",
     "HalfMessage",
     "Message",
@@ -94,6 +97,7 @@ __all__ = [
     "TransactionResult",
     "TransactionState",
     "__version__",
+    "read_credentials",
 ]
 
 _FOUND_IN = {
@@ -106,6 +110,7 @@ _FOUND_IN = {
     "BrokerError": ("motelog.core.errors", "BrokerError"),
     "ClientError": ("motelog.bridge.errors", "ClientError"),
     "ConfigError": ("motelog.core.errors", "ConfigError"),
+    "Credentials": ("motelog.core.remoting.credentials", "Credentials"),
     "FileOffsets": ("motelog.bridge.push.offsets", "FileOffsets"),
     "HalfMessage": ("motelog.bridge.transactions", "HalfMessage"),
     "Message": ("motelog.core.message", "Message"),
@@ -136,6 +141,7 @@ _FOUND_IN = {
     "TransactionProducer": ("motelog.bridge.transactions", "TransactionProducer"),
     "TransactionResult": ("motelog.bridge.transactions", "TransactionResult"),
     "TransactionState": ("motelog.bridge.transactions", "TransactionState"),
+    "read_credentials": ("motelog.core.acl.files", "read_credentials"),
 }
 
 __version__ = "0.1.0"

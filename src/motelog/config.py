@@ -25,8 +25,13 @@ from motelog.logs import LogConfig
 
 Role = Literal["namesrv", "broker", "gateway", "console"]
 
-# Variables that are no key of the configuration: of the build, and of tests.
-OTHER_VARIABLES: Final = ("MOTELOG_PURE", "MOTELOG_SESSION_KILLS", "MOTELOG_VECTORS")
+# Variables that are no key of the configuration: of clients, of the build, and of tests.
+OTHER_VARIABLES: Final = (
+    "MOTELOG_CREDENTIALS",
+    "MOTELOG_PURE",
+    "MOTELOG_SESSION_KILLS",
+    "MOTELOG_VECTORS",
+)
 
 NOT_LOOPBACK = (
     "{text} is not a loopback address: Motelog has no access control yet, so anyone on the network "

@@ -5,15 +5,30 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import pytest
 import trio
 
+from motelog.bridge.admin import Admin
+from motelog.bridge.producer import Producer
+from motelog.bridge.pull import PullConsumer
+from motelog.bridge.push.consumer import PushConsumer
+from motelog.bridge.simple import SimpleConsumer
+from motelog.bridge.sync import SyncPullConsumer
+from motelog.bridge.transactions import TransactionProducer, TransactionState
+from motelog.cli.status import Status
 from motelog.core.broker.needs import NEEDS
+from motelog.core.errors import BrokerError
+from motelog.core.message import Message, StoredMessage
 from motelog.core.namesrv.needs import NEEDS as NAMESRV_NEEDS
 from motelog.core.remoting.credentials import Credentials
 from motelog.core.remoting.frames import RemotingCommand, RequestCode, ResponseCode
+from motelog.core.topic_names import MQTT_SESSION_TOPIC
+from motelog.gateway.log.log_port import Settled
+from motelog.gateway.log.remote_log import RemoteLog
 from tests.support.broker_stack import (
     Peer,
     Stack,
@@ -21,17 +36,25 @@ from tests.support.broker_stack import (
     eventually,
     json_body,
     pull_ext,
+    routed,
     send_ext,
     started_stack,
 )
+from tests.support.cli import motelog
 
 ADMIN = Credentials("administrator", "secret of administrator")
 WRITER = Credentials("orders-writer", "secret of writer")
 READER = Credentials("orders-reader", "secret of reader")
 OTHER = Credentials("stock-reader", "secret of stock")
 
+APP = Credentials("application", "secret of application")
+
 RULES = """
 accounts:
+- accessKey: application
+  secretKey: secret of application
+  topicPerms: [jobs=PUB|SUB]
+  groupPerms: [workers=SUB, simple=SUB, pullers=SUB]
 - {accessKey: administrator, secretKey: secret of administrator, admin: true}
 - {accessKey: orders-writer, secretKey: secret of writer, topicPerms: [orders=PUB]}
 - accessKey: orders-reader
@@ -254,3 +277,146 @@ async def test_a_change_of_the_file_counts_and_ends_what_it_concerns(tmp_path: P
                     await trio.sleep(0.1)
                     answer = await ask(again, ADMIN, RequestCode.GET_BROKER_CONFIG)
             assert answer.code == ResponseCode.SUCCESS
+
+
+async def test_our_clients_sign_all_that_they_ask(tmp_path: Path) -> None:
+    async with guarded(tmp_path) as servers:
+        namesrv = servers.stack.namesrv_address
+        who: dict[str, Any] = {"namesrv": namesrv, "credentials": APP}
+        async with Admin(namesrv=namesrv, credentials=ADMIN) as admin:
+            await admin.put_topic("jobs", queues=2)
+            assert "jobs" in await admin.topics()
+        await routed(servers.stack, "jobs")
+        async with Producer(**who, group="P") as producer:
+            await producer.send(Message("jobs", b"0", keys=("k",)))
+            await producer.send_batch([Message("jobs", b"1"), Message("jobs", b"2")])
+            await producer.send_oneway(Message("jobs", b"3"))
+
+        async def check(_: StoredMessage) -> TransactionState:
+            return TransactionState.COMMIT
+
+        async def execute(_: Message) -> TransactionState:
+            return TransactionState.COMMIT
+
+        async with TransactionProducer(check, **who, group="T") as transactions:
+            await transactions.send_in_transaction(Message("jobs", b"4"), execute)
+        with trio.fail_after(30):
+            assert await pulled(who) == [b"0", b"1", b"2", b"3", b"4"]
+            assert await pushed(who) == [b"0", b"0", b"1", b"2", b"3", b"4"]
+            assert await received(who) == [b"0", b"1", b"2", b"3", b"4"]
+        bodies = await trio.to_thread.run_sync(pulled_by_thread, who)
+        assert bodies == [b"0", b"1", b"2", b"3", b"4"]
+
+
+async def pulled(who: dict[str, Any]) -> list[bytes]:
+    async with PullConsumer(**who, group="pullers") as consumer:
+        consumer.assign(await consumer.queues("jobs"))
+        bodies: list[bytes] = []
+        while len(bodies) < 5:
+            bodies += [message.body for message in await consumer.poll(timeout_s=5)]
+        await consumer.commit()
+        (found,) = await consumer.query_by_key("jobs", "k")
+        assert found.body == b"0"
+    return sorted(bodies)
+
+
+async def pushed(who: dict[str, Any]) -> list[bytes]:
+    """Take all messages, the first one at its second attempt."""
+    bodies: list[bytes] = []
+    async with PushConsumer(**who, group="workers") as consumer:
+        consumer.subscribe("jobs")
+
+        async def handle(message: StoredMessage) -> None:
+            bodies.append(message.body)
+            if len(bodies) == 6:
+                consumer.stop()
+            if message.body == b"0" and bodies.count(b"0") == 1:
+                raise RuntimeError("try it again")
+
+        await consumer.run(handle)
+    return sorted(bodies)
+
+
+async def received(who: dict[str, Any]) -> list[bytes]:
+    bodies: list[bytes] = []
+    async with SimpleConsumer(**who, group="simple") as consumer:
+        await consumer.subscribe("jobs")
+        while len(bodies) < 5:
+            messages = await consumer.receive(wait_s=5)
+            bodies += [message.body for message in messages]
+            await consumer.ack_many(messages[1:])
+            for message in messages[:1]:
+                await consumer.ack(message)
+    return sorted(bodies)
+
+
+def pulled_by_thread(who: dict[str, Any]) -> list[bytes]:
+    """Read as Spark's tasks do, by pulls on connections of their own."""
+    bodies: list[bytes] = []
+    with SyncPullConsumer(**who, group="pullers") as consumer:
+        for queue in consumer.queues("jobs"):
+            with consumer.open_puller(queue) as puller:
+                bodies += [message.body for message in puller.ask(0, 10).result().messages()]
+    return sorted(bodies)
+
+
+@pytest.mark.parametrize(
+    "credentials",
+    [None, Credentials("application", "planted-secret"), Credentials("nobody", "planted-secret")],
+)
+async def test_a_client_that_is_refused_says_why_and_no_secret(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, credentials: Credentials | None
+) -> None:
+    async with guarded(tmp_path) as servers:
+        who: dict[str, Any] = {
+            "namesrv": servers.stack.namesrv_address,
+            "credentials": credentials,
+        }
+        async with Producer(**who) as producer:
+            with pytest.raises(BrokerError) as refused:
+                await producer.send(Message("jobs", b"body"))
+        assert refused.value.code == NO_PERMISSION
+        expected = "signed requests only" if credentials is None else "is not known here"
+        assert expected in str(refused.value)
+        assert "access control has refused a request" in caplog.text
+        for text in (str(refused.value), repr(refused.value), caplog.text):
+            assert "planted" not in text
+            assert "secret of" not in text
+
+
+async def test_a_gateway_elsewhere_signs_its_requests(tmp_path: Path) -> None:
+    async with guarded(tmp_path) as servers, trio.open_nursery() as nursery:
+        log = RemoteLog(servers.stack.namesrv_address, credentials=ADMIN)
+        await nursery.start(log.run)
+        created: list[str] = []
+        log.on_topic_created(created.append)
+        log.create_topic(MQTT_SESSION_TOPIC, 1)
+        with trio.fail_after(10):
+            await eventually(lambda: log.has_topic(MQTT_SESSION_TOPIC))
+        settled: list[Settled] = []
+        log.on_settled(settled.append)
+        queue = log.queue_of(MQTT_SESSION_TOPIC, "")
+        assert log.append([(queue, b"state", b"", 0, 0, bytes(8), 0, 0, 0, 0)])
+        with trio.fail_after(10):
+            await eventually(lambda: bool(settled))
+        assert [error for _, error in settled[0]] == [None]
+        log.close()
+        nursery.cancel_scope.cancel()
+
+
+async def test_the_commands_take_a_file(tmp_path: Path) -> None:
+    """Credentials come from a file; neither option nor variable has the secret itself."""
+    async with guarded(tmp_path) as servers:
+        namesrv = ("--namesrv", servers.stack.namesrv_address)
+        own = str(tmp_path / "tools.yml")
+        call = partial(motelog, "produce", "jobs", "-m", "text", *namesrv, "--credentials", own)
+        done = await trio.to_thread.run_sync(call)
+        assert (done.returncode, done.stdout) == (0, "sent 1\n"), done.stderr
+        consume = ("consume", "jobs", "--until-end", *namesrv)
+        call = partial(motelog, *consume, environment={"MOTELOG_CREDENTIALS": own})
+        done = await trio.to_thread.run_sync(call)
+        assert done.returncode == 0, done.stderr
+        assert "text" in done.stdout
+        done = await trio.to_thread.run_sync(partial(motelog, *consume))
+        assert done.returncode == Status.REFUSED
+        assert "access key" in done.stderr

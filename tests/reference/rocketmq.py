@@ -47,7 +47,8 @@ has tried them here.
 
 - The gRPC protocol of RocketMQ 5's newest clients, without its proxy in between: start
   `rocketmq-proxy` in cluster mode with our name server's address (`namesrvAddr`).
-- Access keys and TLS: there is no access control yet, and everything listens on loopback alone.
+- TLS: there is none yet, and everything listens on loopback alone. Access keys work
+  ([how](../native-access.md)).
 
 ## From Java
 
@@ -117,7 +118,7 @@ _NOT_HERE: Final = (
         " `updateAcl`, `deleteAcl`, `getAcl`, `listAcl`, `copyAcl`, `updateAclConfig`,"
         " `deleteAccessConfig`, `clusterAclConfigVersion`, `updateGlobalWhiteAddr`,"
         " `getAccessConfigSubCommand`",
-        "there is no access control yet",
+        "accounts and rights are in a file ([how](../native-access.md))",
     ),
     (
         "`updateStaticTopic`, `remappingStaticTopic`",

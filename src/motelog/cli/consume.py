@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from motelog.cli.credentials import CredentialsFile, credentials_of
 from motelog.cli.output import CliError, write, write_json
 from motelog.cli.status import Status
 
@@ -53,6 +54,7 @@ def consume(
     namesrv: Annotated[
         str, typer.Option(metavar="HOST:PORT", help="Name server; more separated by ';'.")
     ] = "127.0.0.1:9876",
+    credentials: CredentialsFile = None,
     is_hex: Annotated[bool, typer.Option("--hex", help="Print bodies in hexadecimal.")] = False,
     json: Annotated[
         bool,
@@ -67,11 +69,14 @@ def consume(
     from motelog.bridge.pull import PullConsumer
     from motelog.bridge.selector import select
 
+    account = credentials_of(credentials)
     start = None if begin in (BEGIN, END, COMMITTED) else _start(begin)
 
     async def run() -> int:
         received = 0
-        async with PullConsumer(namesrv=namesrv, group=group, hold_s=POLL_S) as consumer:
+        async with PullConsumer(
+            namesrv=namesrv, credentials=account, group=group, hold_s=POLL_S
+        ) as consumer:
             queues = await consumer.queues(topic)
             ends = await consumer.end_offsets(queues) if until_end else None
             consumer.assign(queues, tags=tags, sql=sql)

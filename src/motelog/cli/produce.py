@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from motelog.cli.credentials import CredentialsFile, credentials_of
 from motelog.cli.input import bodies
 from motelog.cli.output import CliError, write, write_json
 from motelog.cli.status import Status
@@ -29,6 +30,7 @@ def produce(
     namesrv: Annotated[
         str, typer.Option(metavar="HOST:PORT", help="Name server; more separated by ';'.")
     ] = "127.0.0.1:9876",
+    credentials: CredentialsFile = None,
     json: Annotated[bool, typer.Option("--json", help="One JSON object per message.")] = False,
 ) -> None:
     """Send a message to a queue topic, or one per line of standard input."""
@@ -37,12 +39,13 @@ def produce(
     from motelog.bridge.producer import Producer
     from motelog.core.message import Message
 
+    account = credentials_of(credentials)
     properties = dict(_pair(text) for text in property_ or ())
     sent = 0
 
     async def run() -> None:
         nonlocal sent
-        async with Producer(namesrv=namesrv, group="motelog-cli") as producer:
+        async with Producer(namesrv=namesrv, credentials=account, group="motelog-cli") as producer:
             async for body in bodies(message, count):
                 result = await producer.send(
                     Message(topic, body, tags=tag, keys=tuple(key or ()), properties=properties)

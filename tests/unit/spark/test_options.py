@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import pickle
 import time
+from pathlib import Path
 
 import pytest
 
+from motelog.core.remoting.credentials import Credentials
 from motelog.spark.columns import Column
 from motelog.spark.errors import OptionError
 from motelog.spark.options import AtOffsets, AtTime, SourceOptions, parse_options
@@ -90,6 +93,7 @@ def test_a_start_may_be_a_time(
         ({"namesrv": ";"}, "option 'namesrv' is ';', expected HOST:PORT"),
         ({"columns": "payload,devise"}, "option 'columns' is 'devise', expected columns among top"),
         ({"columns": "key,key"}, "option 'columns' is 'key', expected each column once"),
+        ({"credentials": "/no/such.yml"}, r"tools.yml \(/no/such.yml: cannot read: No such file"),
         ({"columns": ","}, "option 'columns' is '', expected at least one column"),
         ({"startingOffsets": "soon"}, "option 'startingOffsets' is 'soon', expected 'earliest'"),
         ({"startingOffsets": "2026-11-21T03:00:00"}, "a time with its offset such as"),
@@ -131,3 +135,14 @@ def test_properties_are_read_when_they_are_named() -> None:
     assert Column.PROPERTIES not in by_default
     assert parse_options({"topic": "t", "columns": "All"}).columns == tuple(Column)
     assert {*by_default, Column.PROPERTIES} == {*Column}
+
+
+def test_credentials_are_read_and_shown_nowhere(tmp_path: Path) -> None:
+    file = tmp_path / "tools.yml"
+    file.write_text("accessKey: spark-reader\nsecretKey: planted-secret\n")
+    options = parse_options({"topic": "t", "credentials": str(file)})
+    assert options.credentials == Credentials("spark-reader", "planted-secret")
+    assert options.endpoint[2] == options.credentials
+    assert "planted" not in f"{options!r} {options.endpoint!r}"
+    # The tasks get them with the options.
+    assert pickle.loads(pickle.dumps(options)) == options

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import re
+import tomllib
 from pathlib import Path
 
 import pytest
 
 from motelog.core.acl.accounts import Right
 from motelog.core.acl.files import parse_rules, read_credentials, read_rules
+from motelog.core.broker.config import BrokerConfig
 from motelog.core.errors import ConfigError
+from motelog.core.namesrv.config import NamesrvConfig
 from motelog.core.remoting.credentials import Credentials
+from motelog.gateway.config import GatewayConfig
+from tests.support.repository import ROOT
 
 
 def test_scalars_are_texts_as_they_are_written() -> None:
@@ -102,3 +108,19 @@ def test_credentials_are_read_as_rocketmq_s_tools_have_them(tmp_path: Path) -> N
         with pytest.raises(ConfigError) as refusal:
             read_credentials(file)
         assert "planted" not in str(refusal.value)
+
+
+def test_the_documents_examples_can_be_used(tmp_path: Path) -> None:
+    text = (ROOT / "docs" / "native-access.md").read_text()
+    accounts, credentials = re.findall(r"```yaml\n(.*?)```", text, re.DOTALL)
+    (settings,) = re.findall(r"```toml\n(.*?)```", text, re.DOTALL)
+    rules = parse_rules(accounts.encode(), name="native-access.md")
+    file = tmp_path / "tools.yml"
+    file.write_text(credentials)
+    account = rules.accounts[read_credentials(file).access_key]
+    assert account.is_admin
+    tables = tomllib.loads(settings)
+    for name, kind in (("broker", BrokerConfig), ("namesrv", NamesrvConfig)):
+        assert tables.pop(name).keys() <= set(kind.__struct_fields__)
+    assert tables.pop("gateway").keys() <= set(GatewayConfig.__struct_fields__)
+    assert tables == {}

@@ -1,0 +1,34 @@
+"""``--credentials`` of the commands that are native clients.
+
+Owns: the option, reading its file. Must not touch: what is signed (core.remoting.credentials).
+A secret is no option and no variable: other users of the machine see the ones, and every program
+that is started gets the others.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from motelog.core.remoting.credentials import Credentials
+
+VARIABLE = "MOTELOG_CREDENTIALS"
+
+CredentialsFile = Annotated[
+    str | None,
+    typer.Option(
+        "--credentials",
+        metavar="FILE",
+        envvar=VARIABLE,
+        help="File with accessKey and secretKey, for servers with access control.",
+    ),
+]
+
+
+def credentials_of(file: str | None) -> Credentials | None:
+    """Return what the file of the option says; ConfigError if it cannot be used."""
+    from motelog.core.acl.files import read_credentials
+
+    return read_credentials(file) if file else None
