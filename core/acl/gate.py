@@ -83,6 +83,21 @@ class AclGate:
         if account is not None:
             self._judge(request, connection, account, needs)
 
+    def may(self, connection: Connection, need: Need) -> bool:
+        """Say whether a client may be told, unasked, what needs this.
+
+        It may if one of the accounts could ask for it that have signed on its connection.
+        """
+        rules = self._rules
+        host = connection.peer[0]
+        if rules.white.holds(host):
+            return True
+        return any(
+            account.may(need)
+            for key in connection.access_keys
+            if (account := rules.accounts.get(key)) is not None
+        )
+
     def _account(self, request: RemotingCommand, connection: Connection) -> Account | None:
         """Return whose request it is, None where anybody may do everything."""
         rules = self._rules
@@ -93,14 +108,13 @@ class AclGate:
         if not key:  # some clients send an empty one
             raise self._refusal(request, connection, _UNSIGNED)
         account = rules.accounts.get(key)
-        if account is not None and account.white.holds(host):
-            return None
+        passes = account is not None and account.white.holds(host)
         secret = _NO_SECRET if account is None else account.secret
-        if not is_signed(request, secret) or account is None:
+        if not (passes or is_signed(request, secret)) or account is None:
             raise self._refusal(request, connection, _WRONG)
         if key not in connection.access_keys:
             connection.access_keys |= {key}
-        return account
+        return None if passes else account
 
     def _judge(
         self,
@@ -162,22 +176,12 @@ def _has_lost(before: Rules, now: Rules) -> Callable[[Connection], bool]:
     """Return whether a connection was used under rights that are not the same any more."""
     changed = {key for key, account in before.accounts.items() if now.accounts.get(key) != account}
     is_whitelist_changed = before.white != now.white
-    passing = [
-        (account.white, now.accounts.get(key))
-        for key, account in before.accounts.items()
-        if key in changed
-    ]
 
     def has_lost(connection: Connection) -> bool:
+        if not changed.isdisjoint(connection.access_keys):
+            return True
         host = connection.peer[0]
-        return (
-            not changed.isdisjoint(connection.access_keys)
-            or (is_whitelist_changed and before.white.holds(host) and not now.white.holds(host))
-            or any(
-                white.holds(host) and not (account is not None and account.white.holds(host))
-                for white, account in passing
-            )
-        )
+        return is_whitelist_changed and before.white.holds(host) and not now.white.holds(host)
 
     return has_lost
 

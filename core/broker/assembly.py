@@ -333,7 +333,14 @@ def make_check_back(shared: Shared, ledger: Ledger) -> CheckBack:
         check_max=config.transaction_check_max,
         age_ms_max=config.store.retention_hours * 3_600_000,
     )
-    return CheckBack(shared.store, shared.tables, ledger, rules, store_host=shared.api.store_host)
+    return CheckBack(
+        shared.store,
+        shared.tables,
+        ledger,
+        rules,
+        store_host=shared.api.store_host,
+        may_be_told=shared.may,
+    )
 
 
 def make_shared(

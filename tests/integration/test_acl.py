@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -86,7 +87,7 @@ class Guarded:
 
 
 @asynccontextmanager
-async def guarded(directory: Path) -> AsyncIterator[Guarded]:
+async def guarded(directory: Path, **broker: Any) -> AsyncIterator[Guarded]:
     file, own = directory / "plain_acl.yml", directory / "tools.yml"
     file.write_text(RULES)
     own.write_text(f"accessKey: {ADMIN.access_key}\nsecretKey: {ADMIN.secret_key}\n")
@@ -95,6 +96,7 @@ async def guarded(directory: Path) -> AsyncIterator[Guarded]:
         namesrv_fields={"acl_file": str(file)},
         acl_file=str(file),
         credentials_file=str(own),
+        **broker,
     ) as stack:
         yield Guarded(stack, file)
 
@@ -420,3 +422,27 @@ async def test_the_commands_take_a_file(tmp_path: Path) -> None:
         done = await trio.to_thread.run_sync(partial(motelog, *consume))
         assert done.returncode == Status.REFUSED
         assert "access key" in done.stderr
+
+
+async def test_only_who_could_have_sent_a_message_is_asked_about_it(tmp_path: Path) -> None:
+    """The question has the message, and any account may join any producer group."""
+    async with (
+        guarded(tmp_path, transaction_timeout_s=0.1, transaction_check_interval_s=0.1) as servers,
+        connected(servers.stack.broker_address) as eavesdropper,
+        connected(servers.stack.broker_address) as writer,
+    ):
+        beat = json_body({"clientID": "c", "producerDataSet": [{"groupName": "P"}]})
+        joined = await ask(eavesdropper, OTHER, RequestCode.HEART_BEAT, body=beat)
+        assert joined.code == ResponseCode.SUCCESS
+        half = send_ext(
+            "orders",
+            properties="UNIQ_KEY\x010123456789ABCDE0\x02TRAN_MSG\x01true\x02PGROUP\x01P\x02",
+            f=4,
+            g=round(time.time() * 1000),
+        )
+        prepared = await ask(writer, WRITER, RequestCode.SEND_MESSAGE_V2, half, b"planted body")
+        assert prepared.code == ResponseCode.SUCCESS
+        beat = json_body({"clientID": "d", "producerDataSet": [{"groupName": "P"}]})
+        await ask(writer, WRITER, RequestCode.HEART_BEAT, body=beat)
+        await eventually(lambda: len(writer.pushed) >= 2)
+        assert eavesdropper.pushed == []

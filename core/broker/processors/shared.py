@@ -38,3 +38,7 @@ class Shared:
         """Refuse a request whose account lacks one of these; its fields did not tell that."""
         if self.acl is not None:
             self.acl.demand(request, connection, *needs)
+
+    def may(self, connection: Connection, need: Need) -> bool:
+        """Say whether a client may be told unasked what needs this."""
+        return self.acl is None or self.acl.may(connection, need)

@@ -30,6 +30,7 @@ from typing import Final
 
 import trio
 
+from motelog.core.acl.accounts import Need, Right, topic_need
 from motelog.core.broker.tables.consumer_groups import GroupMembers
 from motelog.core.broker.tables.tables import Tables
 from motelog.core.broker.transactions.half_message import (
@@ -100,7 +101,9 @@ class CheckBack:
         rules: CheckRules,
         *,
         store_host: bytes,
+        may_be_told: Callable[[Connection, Need], bool],
     ) -> None:
+        self._may_be_told = may_be_told
         self._store = store
         self._reader = store.reader
         self._offsets = tables.offsets
@@ -218,7 +221,7 @@ class CheckBack:
                 case Verdict.KEEP:
                     return _Step(half, (copy_of(half, tail),))
                 case Verdict.ASK:
-                    member, has_any = self._next_member(half.group)
+                    member, has_any = self._next_member(half)
                     times = half.check_times + (member is not None or not has_any)
                     return _Step(half, (copy_of(half, tail, times=times),), member)
                 case Verdict.GIVE_UP:
@@ -236,10 +239,16 @@ class CheckBack:
         tail = self._store.queue_tail(OP_HALF_TOPIC, HALF_QUEUE)
         return op_message(half, tail, now_ms=self._store.now_ms(), host=self._store_host)
 
-    def _next_member(self, group: str) -> tuple[Connection | None, bool]:
-        """Return the producer to ask, and whether there is any; a congested one is not asked."""
-        found = self._producers.get(group)
+    def _next_member(self, half: HalfMessage) -> tuple[Connection | None, bool]:
+        """Return the producer to ask, and whether there is any; a congested one is not asked.
+
+        The question has the message. Any account may join a producer group, so that only those are
+        asked who might have sent it.
+        """
+        found = self._producers.get(half.group)
+        need = topic_need(half.real_topic, Right.PUB)
         members = [] if found is None else [m.owner for m in found.members.values()]
+        members = [member for member in members if self._may_be_told(member, need)]
         self._turn += 1
         for index in range(len(members)):
             member = members[(self._turn + index) % len(members)]
