@@ -14,6 +14,7 @@
 //   lmqsend  NAMESRV TOPIC GROUP COUNT LMQ,LMQ...   sends to a topic and light queues
 //   lmqpull  NAMESRV TOPIC GROUP COUNT LMQ BROKER   pulls a light queue of a topic's broker
 //   mqadmin, keep, release                see Tools
+//   aclsend, aclconsume, aclpull          see Acl
 //   join     NAMESRV TOPIC GROUP 0 RULE   becomes a member of the group, which prints what it takes
 //   joinorderly   the same, in order
 //   taken    - - - 0                       prints what it has taken so far
@@ -61,6 +62,10 @@ public class JavaClient {
     static void run(String[] args) throws Exception {
         if (List.of("mqadmin", "keep", "release").contains(args[0])) {
             Tools.run(args);
+            return;
+        }
+        if (args[0].startsWith("acl")) {
+            Acl.run(args);
             return;
         }
         int count = Integer.parseInt(args[4]);
