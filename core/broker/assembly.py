@@ -339,7 +339,7 @@ def make_check_back(shared: Shared, ledger: Ledger) -> CheckBack:
         ledger,
         rules,
         store_host=shared.api.store_host,
-        may_be_told=shared.may,
+        acl=shared.acl,
     )
 
 

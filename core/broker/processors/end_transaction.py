@@ -81,7 +81,7 @@ class EndTransactionProcessor:
 
     def __init__(self, shared: Shared, ledger: Ledger) -> None:
         self._store = shared.store
-        self._demand = shared.demand
+        self._acl = shared.acl
         self._api = shared.api
         self._cold = shared.api.cold_reads
         self._ledger = ledger
@@ -117,7 +117,8 @@ class EndTransactionProcessor:
             text = f"commitOrRollback is {end}, not {COMMIT}, {ROLLBACK} or 0"
             raise BrokerError(ResponseCode.SYSTEM_ERROR, text)
         half = self._half_at(physical_offset, may_wait=may_wait)
-        self._demand(request, connection, topic_need(half.real_topic, Right.PUB))
+        if self._acl is not None:
+            self._acl.demand(request, connection, topic_need(half.real_topic, Right.PUB))
         is_asked = bool_field(ext, "fromTransactionCheck")
         if not is_asked and is_too_late(half, self._store.now_ms(), self._timeout_ms):
             text = "the message's immunity is over: its end is taken when the broker has asked"

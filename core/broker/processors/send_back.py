@@ -45,7 +45,7 @@ class SendBackProcessor:
         self._topics = shared.tables.topics
         self._groups = shared.tables.groups
         self._send = send
-        self._demand = shared.demand
+        self._acl = shared.acl
         self._cold = shared.api.cold_reads
         self._clock = shared.clock
         self._is_writable = bool(shared.config.permission & Permission.WRITE)
@@ -76,8 +76,9 @@ class SendBackProcessor:
             topic, _, _, physical, flag, sys_flag, born_ms, born_host, _, store_host, times, _,
             text, body,
         ) = self._find(int_field(ext, "offset"), may_wait=may_wait)  # fmt: skip
-        # It becomes one of the group's messages, so that whoever may not read it must not do this.
-        self._demand(request, connection, *consumed(topic, group.group_name))
+        if self._acl is not None:
+            # It becomes one of the group's messages, so that who may not read it must not do this.
+            self._acl.demand(request, connection, *consumed(topic, group.group_name))
         pairs = decode_properties(text)
         pairs.setdefault(RETRY_TOPIC, topic)
         pairs.setdefault(ORIGIN_MESSAGE_ID, encode_offset_id(store_host, physical))

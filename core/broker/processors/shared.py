@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from motelog.core.acl.accounts import Need
 from motelog.core.acl.gate import AclGate
 from motelog.core.broker.api import BrokerApi
 from motelog.core.broker.config import BrokerConfig
@@ -16,8 +15,6 @@ from motelog.core.broker.shown.stats import BrokerStats
 from motelog.core.broker.tables.tables import Tables
 from motelog.core.clock import Clock
 from motelog.core.filter.sql_filter import SqlFilters
-from motelog.core.remoting.frames import RemotingCommand
-from motelog.core.remoting.server import Connection
 from motelog.core.store.message_store import MessageStore
 
 
@@ -33,12 +30,3 @@ class Shared:
     filters: SqlFilters
     stats: BrokerStats
     acl: AclGate | None = None
-
-    def demand(self, request: RemotingCommand, connection: Connection, *needs: Need) -> None:
-        """Refuse a request whose account lacks one of these; its fields did not tell that."""
-        if self.acl is not None:
-            self.acl.demand(request, connection, *needs)
-
-    def may(self, connection: Connection, need: Need) -> bool:
-        """Say whether a client may be told unasked what needs this."""
-        return self.acl is None or self.acl.may(connection, need)

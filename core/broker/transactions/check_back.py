@@ -30,7 +30,8 @@ from typing import Final
 
 import trio
 
-from motelog.core.acl.accounts import Need, Right, topic_need
+from motelog.core.acl.accounts import Right, topic_need
+from motelog.core.acl.gate import AclGate
 from motelog.core.broker.tables.consumer_groups import GroupMembers
 from motelog.core.broker.tables.tables import Tables
 from motelog.core.broker.transactions.half_message import (
@@ -101,9 +102,9 @@ class CheckBack:
         rules: CheckRules,
         *,
         store_host: bytes,
-        may_be_told: Callable[[Connection, Need], bool],
+        acl: AclGate | None,
     ) -> None:
-        self._may_be_told = may_be_told
+        self._acl = acl
         self._store = store
         self._reader = store.reader
         self._offsets = tables.offsets
@@ -242,13 +243,14 @@ class CheckBack:
     def _next_member(self, half: HalfMessage) -> tuple[Connection | None, bool]:
         """Return the producer to ask, and whether there is any; a congested one is not asked.
 
-        The question has the message. Any account may join a producer group, so that only those are
-        asked who might have sent it.
+        The question has the message, and any account may join a producer group. So with access
+        control only those are asked who might have sent it.
         """
         found = self._producers.get(half.group)
-        need = topic_need(half.real_topic, Right.PUB)
         members = [] if found is None else [m.owner for m in found.members.values()]
-        members = [member for member in members if self._may_be_told(member, need)]
+        if self._acl is not None:
+            need = topic_need(half.real_topic, Right.PUB)
+            members = [member for member in members if self._acl.may(member, need)]
         self._turn += 1
         for index in range(len(members)):
             member = members[(self._turn + index) % len(members)]
