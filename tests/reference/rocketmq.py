@@ -72,7 +72,8 @@ _CLIENTS: Final = (
         " messages found by key and both kinds of id. `DefaultMQPushConsumer`: concurrent and"
         " orderly, by tags and by SQL92, retries; 5.3 also by POP and with queues that the broker"
         " chooses (`setClientRebalance(false)`). Request and reply. `DefaultLitePullConsumer`."
-        " Message trace. Light queues (`%LMQ%`). `mqadmin brokerStatus`, `clusterList`, `statsAll`, `queryMsgTraceById`",
+        " Message trace. Light queues (`%LMQ%`). `mqadmin brokerStatus`, `clusterList`, `statsAll`,"
+        " `queryMsgTraceById`",
         "`tests/integration/test_java_client.py`, `test_traces.py`, `test_light_queues.py`",
     ),
     (

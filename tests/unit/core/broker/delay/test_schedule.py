@@ -149,8 +149,8 @@ async def test_a_delayed_message_is_in_light_queues_when_its_time_has_come(
     tmp_path: Path, mock_clock: MockClock
 ) -> None:
     async with staged(tmp_path, ManualClock(), lmq=True) as stage:
-        for delay in ({"DELAY": "1"}, {"TIMER_DELAY_MS": "1000"}):
-            stage.send(b"late", INNER_MULTI_DISPATCH="%LMQ%a", **delay)
+        stage.send(b"late", INNER_MULTI_DISPATCH="%LMQ%a", DELAY="1")
+        stage.send(b"late", INNER_MULTI_DISPATCH="%LMQ%a", TIMER_DELAY_MS="1000")
         await stage.pass_ms(999)
         assert stage.store.reader.max_offset("%LMQ%a", 0) == 0
         await stage.pass_ms(1)
