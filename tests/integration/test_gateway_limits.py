@@ -67,6 +67,35 @@ async def test_largest_password_and_payload_pass(gateway: Gateway, version: int)
         await stream.aclose()
 
 
+@pytest.mark.parametrize("version", [4, 5])
+async def test_connect_above_connect_bytes_max_is_closed_without_an_answer(
+    nursery: trio.Nursery, version: int
+) -> None:
+    def connect(client_id: str, password_bytes: int) -> bytes:
+        password = bytes(password_bytes)
+        return encode_connect(
+            Connect(version, True, 60, client_id, user_name="u", password=password)
+        )
+
+    largest, larger = connect("fits", 1000), connect("last", 1001)
+    assert len(larger) == len(largest) + 1
+    config = GatewayConfig(listen="127.0.0.1:0", connect_bytes_max=len(largest))
+    gateway = Gateway(config, FakeLog())
+    await nursery.start(gateway.run)
+    with trio.fail_after(20):
+        stream = await trio.open_tcp_stream(*gateway.address)
+        await stream.send_all(largest)
+        assert (await stream.receive_some())[3] == 0
+        refused = await trio.open_tcp_stream(*gateway.address)
+        await refused.send_all(larger[:8])  # its length says it, nothing more is waited for
+        assert await refused.receive_some() == b""
+        assert gateway.metrics.sessions_now == 1
+        await stream.send_all(publish("t", bytes(2000), 7, version=version))
+        assert await stream.receive_some() == b"\x40\x02\x00\x07"
+        for one in (stream, refused):
+            await one.aclose()
+
+
 async def test_who_does_not_read_is_closed_when_all_hold_too_much(nursery: trio.Nursery) -> None:
     config = GatewayConfig(listen="127.0.0.1:0", memory_bytes_max=50_000)
     gateway = Gateway(config, FakeLog())
