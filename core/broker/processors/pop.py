@@ -33,6 +33,7 @@ from motelog.core.broker.processors.shared import Shared
 from motelog.core.broker.tables.order_info import QueueKey
 from motelog.core.broker.tables.topics import REVIVE_QUEUES
 from motelog.core.broker.waiting.long_poll import HeldRequests
+from motelog.core.broker.waiting.waker import Waker
 from motelog.core.errors import BrokerError, StoreError, StoreFencedError
 from motelog.core.records.layout import Record, parse
 from motelog.core.remoting.frames import RemotingCommand, RequestCode, ResponseCode
@@ -52,7 +53,6 @@ from motelog.core.topic_names import RETRY_PREFIX
 
 #: Every fifth pop looks at retries first, as RocketMQ does by chance; the others look at them last.
 RETRIES_FIRST: Final = 5
-_IDLE_MS: Final = 60_000
 _MISPLACED: Final = (ReadStatus.OFFSET_TOO_SMALL, ReadStatus.OFFSET_OVERFLOW_BADLY)
 #: What is waited for: a pop or a notice, topic, group, queue id or -1.
 _HeldKey: TypeAlias = tuple[str, str, str, int]
@@ -99,7 +99,7 @@ class PopProcessor:
         # By each topic that they look at: what is waited for.
         self._keys: dict[str, dict[_HeldKey, None]] = {}
         self._grown: dict[_HeldKey, None] = {}
-        self._wanted = trio.Event()
+        self._waker = Waker(self.held, shared.clock, wake=self.wake_grown)
         self._has_found = False
         self._count = 0
         pop.on_freed.append(self._queues_freed)
@@ -124,7 +124,7 @@ class PopProcessor:
                 if key[3] in (-1, tail.queue_id) or tail.topic.startswith(_RETRY_BYTES):
                     self._grown[key] = None
         if self._grown:
-            self._wanted.set()
+            self._waker.want()
 
     def queue_freed(self, queue: QueueKey) -> None:
         """Note that a group may pop a queue again that it could not; ``run`` wakes it."""
@@ -133,7 +133,7 @@ class PopProcessor:
             if key[2] == group and (key[3] in (-1, queue_id) or topic.startswith(RETRY_PREFIX)):
                 self._grown[key] = None
         if self._grown:
-            self._wanted.set()
+            self._waker.want()
 
     def _queues_freed(self, queues: list[QueueKey]) -> None:
         for queue in queues:
@@ -146,17 +146,12 @@ class PopProcessor:
         task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
     ) -> None:
         """Wake held requests and end those whose deadline has come."""
-        task_status.started()
-        while True:
-            due_ms = self.held.next_due_ms()
-            wait_ms = _IDLE_MS if due_ms is None else max(0, due_ms - self._clock.monotonic_ms())
-            with trio.move_on_after(wait_ms / 1000):
-                await self._wanted.wait()
-            self._wanted = trio.Event()
-            self.wake_grown()
-            self.held.end_due(self._clock.monotonic_ms())
+
+        def flush() -> None:
             self._pop.log.flush()
             server.flush()
+
+        await self._waker.run(flush, task_status=task_status)
 
     def wake_grown(self) -> None:
         """Read again for those whose queues grew: one of a group, and the next if it found some."""
@@ -461,7 +456,7 @@ class PopProcessor:
         if rest:
             # A filter had no time for all: it goes on, after others have had their turn.
             self._grown[key] = None
-            self._wanted.set()
+            self._waker.want()
         return None
 
     def _may_hold(self, pop: Pop) -> bool:
@@ -470,12 +465,9 @@ class PopProcessor:
     def _keep(self, kind: str, pop: Pop, take_up: _TakeUp) -> _HeldKey:
         group = pop.group.group_name
         key = kind, pop.topic, group, pop.queue_id
-        due_ms = self.held.next_due_ms()
-        self.held.hold(key, pop.deadline_ms, partial(take_up, pop, key), owner=pop.connection)
+        self._waker.hold(key, pop.deadline_ms, partial(take_up, pop, key), owner=pop.connection)
         for topic in _topics_of(key):
             self._keys.setdefault(topic, {})[key] = None
-        if due_ms is None or pop.deadline_ms < due_ms:
-            self._wanted.set()
         return key
 
     def _forget_if_gone(self, key: _HeldKey) -> None:

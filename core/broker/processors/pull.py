@@ -24,6 +24,7 @@ from motelog.core.broker.processors.offset_moved import OffsetMovedEvents
 from motelog.core.broker.processors.pull_request import Pull, PullRequests
 from motelog.core.broker.processors.shared import Shared
 from motelog.core.broker.waiting.long_poll import HeldRequests
+from motelog.core.broker.waiting.waker import Waker
 from motelog.core.remoting.frames import RemotingCommand, RequestCode, ResponseCode
 from motelog.core.remoting.server import Connection, Processor, RemotingServer, answer_with
 
@@ -64,7 +65,7 @@ class PullProcessor:
             requests_per_owner_max=config.held_pulls_per_connection_max,
         )
         self._grown: dict[tuple[str, int], None] = {}
-        self._wanted = trio.Event()
+        self._waker = Waker(self.held, shared.clock, wake=self.wake_grown)
         self.woken_count = 0
 
     def processors(self) -> dict[int, Processor]:
@@ -77,7 +78,7 @@ class PullProcessor:
             if self.held.is_held(queue):
                 self._grown[queue] = None
         if self._grown:
-            self._wanted.set()
+            self._waker.want()
 
     async def run(
         self,
@@ -86,16 +87,7 @@ class PullProcessor:
         task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
     ) -> None:
         """Wake held pulls and end those whose deadline has come."""
-        task_status.started()
-        while True:
-            due_ms = self.held.next_due_ms()
-            wait_ms = _IDLE_MS if due_ms is None else max(0, due_ms - self._clock.monotonic_ms())
-            with trio.move_on_after(wait_ms / 1000):
-                await self._wanted.wait()
-            self._wanted = trio.Event()
-            self.wake_grown()
-            self.held.end_due(self._clock.monotonic_ms())
-            server.flush()
+        await self._waker.run(server.flush, task_status=task_status)
 
     def wake_grown(self) -> None:
         """Read again for pulls that wait for a queue that grew, and for no others."""
@@ -166,12 +158,9 @@ class PullProcessor:
         """Hold a pull until its deadline; if there is no room for it, return its answer."""
         if self.held.is_full_for(pull.connection) or not pull.connection.is_open:
             return self._answer(pull, result)
-        due_ms = self.held.next_due_ms()
         queue = pull.topic, pull.queue_id
         take_up = partial(self._take_up, pull)
-        self.held.hold(queue, pull.deadline_ms, take_up, owner=pull.connection)
-        if due_ms is None or pull.deadline_ms < due_ms:
-            self._wanted.set()
+        self._waker.hold(queue, pull.deadline_ms, take_up, owner=pull.connection)
         return None
 
     def _take_up(self, pull: Pull, is_over: bool) -> None:
@@ -244,9 +233,6 @@ class PullProcessor:
         if result.behind_bytes > self._cached_bytes:
             return pull.group.which_broker_when_consume_slowly
         return pull.group.broker_id
-
-
-_IDLE_MS: Final = 60_000
 
 
 def _code(pull: Pull, result: ReadResult) -> ResponseCode:
