@@ -7,12 +7,9 @@ from pathlib import Path
 
 import trio
 
-from motelog.core.namesrv.config import NamesrvConfig
-from motelog.core.namesrv.server import NameServer
-from motelog.core.records.decode import decode_messages
 from motelog.core.remoting.frames import RequestCode, ResponseCode
-from tests.support.broker_process import BrokerProcess
-from tests.support.broker_stack import Peer, connected, joined, pull_ext, send_ext
+from tests.support.broker_lives import all_bodies, life_of, mortal_broker
+from tests.support.broker_stack import Peer, send_ext
 
 ROUNDS = 3
 COUNT = 60
@@ -25,27 +22,14 @@ async def test_what_was_recalled_never_comes_although_the_broker_is_killed(tmp_p
     sent: set[bytes] = set()
     recalled: set[bytes] = set()
     unknown: set[bytes] = set()
-    async with trio.open_nursery() as nursery:
-        namesrv = NameServer(NamesrvConfig(listen="127.0.0.1:0"))
-        await nursery.start(namesrv.run)
-        broker = BrokerProcess(tmp_path, namesrv=joined(namesrv.address))
-        with trio.fail_after(TIMEOUT_S):
-            for round_ in range(ROUNDS):
-                await trio.to_thread.run_sync(broker.start)
-                try:
-                    async with connected(broker.address) as peer:
-                        await recall_some(peer, round_, chance, sent, recalled, unknown)
-                        await trio.sleep(chance.uniform(0, 1.5))
-                finally:
-                    await trio.to_thread.run_sync(broker.kill)
-            await trio.to_thread.run_sync(broker.start)
-            try:
-                async with connected(broker.address) as peer:
-                    await trio.sleep(LATEST_MS / 1000)
-                    found = await everything(peer, len(sent - recalled - unknown))
-            finally:
-                await trio.to_thread.run_sync(broker.kill)
-        nursery.cancel_scope.cancel()
+    async with mortal_broker(tmp_path, timeout_s=TIMEOUT_S) as broker:
+        for round_ in range(ROUNDS):
+            async with life_of(broker) as peer:
+                await recall_some(peer, round_, chance, sent, recalled, unknown)
+                await trio.sleep(chance.uniform(0, 1.5))
+        async with life_of(broker) as peer:
+            await trio.sleep(LATEST_MS / 1000)
+            found = set(await all_bodies(peer, "T", len(sent - recalled - unknown)))
     assert len(recalled) > COUNT // 2
     assert not found & recalled
     assert found >= sent - recalled - unknown
@@ -80,16 +64,3 @@ async def recall_some(
             unknown.discard(body)
         else:
             assert answer.code == ResponseCode.ILLEGAL_OPERATION, answer.remark
-
-
-async def everything(peer: Peer, count: int) -> set[bytes]:
-    """Pull until at least ``count`` messages have come and no more do."""
-    found: set[bytes] = set()
-    offset = 0
-    while True:
-        ext = pull_ext("T", offset, sysFlag=6, suspendTimeoutMillis=2_000)
-        answer = await peer.ask(RequestCode.PULL_MESSAGE, ext)
-        offset = int(answer.ext["nextBeginOffset"])
-        found |= {message.body for message in decode_messages(answer.body)}
-        if answer.code != ResponseCode.SUCCESS and len(found) >= count:
-            return found
