@@ -115,6 +115,8 @@ class CheckBack:
         self._store_host = store_host
         self._turn = 0
         self._faults = LimitedLog(logger, lines_max=1, period_s=_FAULT_PERIOD_S)
+        # A producer that leaves and never comes back may have left any number.
+        self._given_up = LimitedLog(logger)
         self.asked_count = 0
         self.given_up_count = 0
 
@@ -265,7 +267,7 @@ class CheckBack:
             step.member.reply(self._question(step.half, place))
         if step.given_up:
             self.given_up_count += 1
-            logger.error(
+            self._given_up.warning(
                 "a transaction is rolled back, as its producers have never said what became of it;"
                 " its message is in %s group=%s topic=%s message_id=%s reason=%s",
                 TRANS_CHECK_MAX_TOPIC,

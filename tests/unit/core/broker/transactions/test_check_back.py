@@ -12,6 +12,7 @@ import trio
 
 from motelog.core.broker.transactions.progress import save_progress
 from motelog.core.clock import ManualClock
+from motelog.core.limited_log import LINES_MAX
 from motelog.core.message import PROPERTIES_BYTES_MAX, StoredMessage, encode_properties
 from motelog.core.remoting.codes import ResponseCode
 from tests.support.broker_stage import BrokerStage, broker_stage
@@ -188,6 +189,19 @@ def test_a_message_whose_properties_leave_no_room_is_given_up(stage: BrokerStage
     send_half(stage, b"body", long="x" * (room - 10))
     check(stage)
     assert [message.body for message in read_queue(stage.store, GIVEN_UP, 0)] == [b"body"]
+
+
+def test_a_producer_that_is_gone_fills_no_log(
+    stage: BrokerStage, caplog: pytest.LogCaptureFixture
+) -> None:
+    for index in range(200):
+        send_half(stage, b"%d" % index)
+    for _ in range(16):
+        check(stage)
+    assert stage.check_back.given_up_count == 200
+    assert {record.levelname for record in caplog.records} == {"WARNING"}
+    # As many as pass in two seconds, should one begin in between.
+    assert 1 <= len(caplog.records) <= 2 * (LINES_MAX + 1)
 
 
 # -- restarts -----------------------------------------------------------------------------
