@@ -3,9 +3,12 @@
 Usage: python tests/fuzz/fuzz_servers.py [SECONDS] [SEED] [ROUND]. Prints the seed; exit status 1
 and what went wrong, with the command that repeats its round. A round is a stack on an empty folder:
 requests that build up state, requests of all codes with mutated fields and bodies, frames that are
-none, then the same folder started again. A fault is: a request without an answer, a connection that
-a well-formed frame has ended, a line of level ERROR or with a traceback, a fenced store, a broken
-invariant of a table, an end of a server, a ping that is not answered.
+none, then the same folder started again. What answers name (places, receipts, handles) goes into
+later requests; what the broker asks of its clients gets odd answers, late ones or none.
+
+A fault is: a request without an answer, a connection that a well-formed frame has ended, a line of
+level ERROR or with a traceback, a fenced store, a broken invariant of a table, an end of a server,
+a ping that is not answered.
 """
 
 from __future__ import annotations
@@ -33,7 +36,7 @@ from motelog.core.broker.server import Broker
 from motelog.core.errors import RemotingError
 from motelog.core.namesrv.config import NamesrvConfig
 from motelog.core.namesrv.server import NameServer
-from motelog.core.remoting.client import RemotingClient, connect
+from motelog.core.remoting.client import Later, RemotingClient, connect
 from motelog.core.remoting.frames import (
     FLAG_ONEWAY,
     Language,
@@ -43,6 +46,8 @@ from motelog.core.remoting.frames import (
     encode,
     encode_batch_items,
 )
+from motelog.core.remoting.pop_fields import Receipt, decode_begins
+from motelog.core.remoting.recall_handle import RecallHandle
 from motelog.core.state_file import StateFile
 from tests.support.broker_stack import joined, store_config
 from tests.support.fuzz_faults import Errors, FoundError
@@ -93,6 +98,29 @@ class Chance(random.Random):
     def __init__(self, seed: str) -> None:
         super().__init__(seed)
         self.physical_offsets = [0]
+        self.message_ids = ["", "7F00000100002A9F0000000000000000"]
+        # Half messages as they are named at their end: queue offset, physical offset, unique key.
+        self.halves = [(0, 0, "AC11")]
+        self.receipts = ["0 0 0 0 0 broker-a 0 0"]
+        self.handles = [""]
+
+    def learn(self, request: RemotingCommand, answer: RemotingCommand) -> None:
+        """Keep what names something that the broker has now."""
+        ext = answer.ext
+        # 32 digits: where the record is, to be asked for and sent back.
+        first = ext.get("msgId", "").partition(",")[0]
+        if len(first) == 32:
+            self.message_ids.append(first)
+            self.physical_offsets.append(int(first[16:], 16))
+            named = (int(ext.get("queueOffset", 0)), int(first[16:], 16))
+            self.halves.append((*named, ext.get("transactionId", "")))
+        if "recallHandle" in ext:
+            self.handles.append(ext["recallHandle"])
+        if "startOffsetInfo" in ext:
+            group_queue = int(ext["popTime"]), int(ext["invisibleTime"]), int(ext["reviveQid"])
+            for (kind, queue), begin in decode_begins(ext["startOffsetInfo"]).items():
+                receipt_ = Receipt(begin, *group_queue, kind, "broker-a", queue, begin)
+                self.receipts.append(receipt_.encode())
 
     def odd(self) -> str:
         """Return a value that no client sends."""
@@ -152,7 +180,18 @@ def properties(chance: Chance) -> str:
         "REAL_QID": str(chance.choice(NUMBERS)),
         "RETRY_TOPIC": "T",
         "WAIT": chance.choice(FLAGS),
-        "TRAN_MSG": chance.choice(("false", "false", "true")),
+        "TRAN_MSG": chance.choice(("false", "true", "true")),
+        "PGROUP": chance.choice(GROUPS),
+        "CHECK_IMMUNITY_TIME_IN_SECONDS": str(chance.choice(NUMBERS)),
+        "TRANSACTION_CHECK_TIMES": str(chance.choice(NUMBERS)),
+        "TRAN_PREPARED_QUEUE_OFFSET": str(chance.choice(NUMBERS)),
+        "REPLY_TO_CLIENT": client_id(chance),
+        "CORRELATION_ID": chance.choice(WORDS),
+        "MSG_TYPE": chance.choice(("reply", "odd")),
+        "TTL": str(chance.choice(NUMBERS)),
+        "INNER_MULTI_DISPATCH": chance.choice(("%LMQ%a", "%LMQ%a,%LMQ%b", ",,,", "T")),
+        "INNER_MULTI_QUEUE_OFFSET": chance.choice(("0", "1,2", "x")),
+        "POP_CK": chance.choice(chance.receipts),
         "CLUSTER": "c",
         "n": str(chance.choice(NUMBERS)),
     }
@@ -231,19 +270,21 @@ def locks(chance: Chance) -> dict[str, Any]:
     return {"consumerGroup": group(chance), "clientId": client_id(chance), "mqSet": [queue]}
 
 
+def topic_config(chance: Chance, name: object) -> dict[str, Any]:
+    return {
+        "topicName": name,
+        "readQueueNums": mostly(4)(chance),
+        "writeQueueNums": mostly(4)(chance),
+        "perm": mostly(6)(chance),
+        "topicFilterType": "SINGLE_TAG",
+        "topicSysFlag": mostly(0)(chance),
+        "attributes": {"+message.type": chance.choice(("NORMAL", "FIFO", "odd"))},
+    }
+
+
 def registration(chance: Chance) -> dict[str, Any]:
     names = {topic(chance) for _ in range(chance.randrange(4))}
-    table = {
-        name: {
-            "topicName": name,
-            "readQueueNums": mostly(4)(chance),
-            "writeQueueNums": mostly(4)(chance),
-            "perm": mostly(6)(chance),
-            "topicFilterType": "SINGLE_TAG",
-            "topicSysFlag": mostly(0)(chance),
-        }
-        for name in names
-    }
+    table = {name: topic_config(chance, name) for name in names}
     version = {"timestamp": 1, "counter": chance.choice(NUMBERS), "stateVersion": 0}
     wrapper = {"dataVersion": version, "topicConfigTable": table}
     return {"filterServerList": [], "topicConfigSerializeWrapper": wrapper}
@@ -322,6 +363,7 @@ TOPIC: Final[dict[str, Field]] = {
     "topicFilterType": one_of("SINGLE_TAG", "MULTI_TAG"),
     "topicSysFlag": number(0, 3),
     "order": flag,
+    "attributes": one_of("", "+message.type=FIFO", "-message.type", "+odd=1", "+=,-", "x" * 400),
 }
 BROKER: Final[dict[str, Field]] = {
     "clusterName": one_of("c", "d"),
@@ -339,7 +381,7 @@ KV: Final[dict[str, Field]] = {
 }
 
 # What each request is made of; codes that are not here are sent with no fields.
-INVISIBLE: Final = mostly(0, 1, 60_000)
+INVISIBLE: Final = mostly(0, 1, 1100, 60_000)
 POP: Final = GROUP_QUEUE | {
     "maxMsgNums": mostly(1, 32, other=(0, 33, -1, 1 << 31)),
     "invisibleTime": INVISIBLE,
@@ -354,7 +396,9 @@ POP: Final = GROUP_QUEUE | {
 
 
 def receipt(chance: Chance) -> str:
-    """Name a pop that may have been, or something like it."""
+    """Name a pop that has been or may have been, or something like it."""
+    if chance.random() < 0.5:
+        return chance.choice(chance.receipts)
     parts = [chance.choice((0, 1, *NUMBERS)) for _ in range(4)]
     parts[3] = chance.choice((0, 7, 8, 999, *NUMBERS))
     return " ".join(map(str, [*parts, chance.choice("0129x"), "broker-a", 0, 0]))
@@ -365,6 +409,41 @@ MESSAGE_IN_WORK: Final = GROUP_QUEUE | {
     "extraInfo": lambda chance: chance.choice((receipt(chance), "", "0 " * 300, "x")),
     "invisibleTime": INVISIBLE,
 }
+
+
+def message_id(chance: Chance) -> str:
+    return chance.choice(chance.message_ids)
+
+
+def handle(chance: Chance) -> str:
+    """Name a message that waits, one that might, or none."""
+    now_ms = int(time.time() * 1000)
+    due_ms = chance.choice((0, now_ms + 100, now_ms + 5_000, 1 << 62))
+    made = RecallHandle(chance.choice(TOPICS), "broker-a", due_ms, chance.choice(("AC11", "x")))
+    return chance.choice((chance.choice(chance.handles), made.encode() or "", "djE", "\x00"))
+
+
+def half_end(part: int) -> Field:
+    """Return one of the three names of a half message, which often belong together."""
+    # The same choice for all parts of one request: the last half message, or any.
+    return lambda chance: chance.choice((chance.halves[-1], chance.choice(chance.halves)))[part]
+
+
+def topic_configs(chance: Chance) -> dict[str, Any]:
+    return {"topicConfigList": [topic_config(chance, topic(chance)) for _ in range(3)]}
+
+
+def group_configs(chance: Chance) -> dict[str, Any]:
+    return {"groupConfigList": [group_config(chance) for _ in range(3)]}
+
+
+def switches(chance: Chance) -> bytes:
+    """Return settings; those that would refuse all that follows are named seldom."""
+    names = ["recallMessageEnable", "storeReplyMessageEnable", "storePathRootDir", "odd", ""]
+    if chance.random() < 0.05:
+        names += ["autoCreateTopicEnable", "autoCreateSubscriptionGroup"]
+    lines = [f"{chance.choice(names)}={chance.choice((*FLAGS, chance.odd()[:99]))}"]
+    return "\n".join(lines * chance.randrange(3)).encode(errors="replace")
 
 
 def batch_ack(chance: Chance) -> dict[str, Any]:
@@ -414,6 +493,68 @@ BROKER_REQUESTS: Final[dict[int, tuple[dict[str, Field], Body]]] = {
     RequestCode.BATCH_ACK_MESSAGE: ({}, json_of(batch_ack)),
     RequestCode.QUERY_ASSIGNMENT: ({}, json_of(assignment)),
     RequestCode.SET_MESSAGE_REQUEST_MODE: ({}, json_of(assignment)),
+    RequestCode.END_TRANSACTION: (
+        {
+            "producerGroup": group,
+            "tranStateTableOffset": half_end(0),
+            "commitLogOffset": half_end(1),
+            "msgId": half_end(2),
+            "transactionId": half_end(2),
+            "commitOrRollback": one_of(8, 8, 12, 0, 9),
+            "fromTransactionCheck": flag,
+        },
+        nothing,
+    ),
+    RequestCode.RESUME_CHECK_HALF_MESSAGE: ({"topic": topic, "msgId": message_id}, nothing),
+    RequestCode.RECALL_MESSAGE: (
+        {"producerGroup": group, "topic": topic, "recallHandle": handle, "bname": one_of("b")},
+        nothing,
+    ),
+    RequestCode.SEND_REPLY_MESSAGE: (SEND, payload),
+    RequestCode.SEND_REPLY_MESSAGE_V2: (LETTERS, payload),
+    RequestCode.UPDATE_AND_CREATE_TOPIC_LIST: ({}, json_of(topic_configs)),
+    RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST: ({}, json_of(group_configs)),
+    RequestCode.DELETE_TOPIC_IN_BROKER: ({"topic": topic}, nothing),
+    RequestCode.UPDATE_BROKER_CONFIG: ({}, switches),
+    RequestCode.INVOKE_BROKER_TO_RESET_OFFSET: (
+        GROUP_QUEUE
+        | {
+            "group": group,
+            "timestamp": mostly(0, -1, 1),
+            "offset": mostly(-1, 0, 1),
+            "isForce": flag,
+            "isC": flag,
+        },
+        nothing,
+    ),
+    RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS: (
+        {"topic": topic, "group": group, "clientAddr": one_of("", "", "c1", "x")},
+        nothing,
+    ),
+    RequestCode.QUERY_CONSUME_TIME_SPAN: ({"topic": topic, "group": group}, nothing),
+    RequestCode.GET_CONSUMER_RUNNING_INFO: (
+        {"consumerGroup": group, "clientId": client_id, "jstackEnable": flag},
+        nothing,
+    ),
+    RequestCode.CONSUME_MESSAGE_DIRECTLY: (
+        {"consumerGroup": group, "clientId": client_id, "msgId": message_id, "topic": topic},
+        nothing,
+    ),
+    RequestCode.QUERY_CORRECTION_OFFSET: (
+        {"topic": topic, "filterGroups": one_of("", "G", "G,H,,"), "compareGroup": group},
+        nothing,
+    ),
+    RequestCode.CLONE_GROUP_OFFSET: (
+        {"srcGroup": group, "destGroup": group, "topic": topic, "offline": flag},
+        nothing,
+    ),
+    RequestCode.GET_BROKER_CONSUME_STATS: ({"isOrder": flag}, nothing),
+    RequestCode.QUERY_CONSUME_QUEUE: (
+        GROUP_QUEUE | {"index": mostly(0, 1), "count": mostly(1, 100)},
+        nothing,
+    ),
+    RequestCode.QUERY_TOPICS_BY_CONSUMER: ({"group": group}, nothing),
+    RequestCode.QUERY_SUBSCRIPTION_BY_CONSUMER: ({"group": group, "topic": topic}, nothing),
     RequestCode.QUERY_MESSAGE: (
         {
             "topic": topic,
@@ -488,6 +629,8 @@ NAMESRV_REQUESTS: Final[dict[int, tuple[dict[str, Field], Body]]] = {
     RequestCode.GET_KV_CONFIG: (KV, nothing),
     RequestCode.DELETE_KV_CONFIG: (KV, nothing),
     RequestCode.GET_KVLIST_BY_NAMESPACE: (KV, nothing),
+    RequestCode.GET_BROKER_MEMBER_GROUP: (BROKER, nothing),
+    RequestCode.UPDATE_NAMESRV_CONFIG: ({}, switches),
 }
 ALL_CODES: Final[tuple[int, ...]] = tuple(sorted(RequestCode))
 # Those whose fields are kept, and may come back in an answer.
@@ -506,6 +649,9 @@ FREQUENT: Final = (
     RequestCode.CONSUMER_SEND_MSG_BACK,
     RequestCode.HEART_BEAT,
     RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP,
+    RequestCode.POP_MESSAGE,
+    RequestCode.ACK_MESSAGE,
+    RequestCode.END_TRANSACTION,
 )
 
 
@@ -548,6 +694,11 @@ class Round:
                     register_interval_s=0.2,
                     save_interval_s=0.1,
                     delay_save_interval_s=0.1,
+                    transaction_timeout_s=0.1,
+                    transaction_check_interval_s=0.1,
+                    transaction_check_max=3,
+                    pop_in_work_per_queue_max=50,
+                    pop_in_work_max=100,
                     topics_max=100,
                     groups_max=50,
                     clients_max=50,
@@ -596,6 +747,8 @@ class Round:
             *[RequestCode.SEND_MESSAGE_V2] * 25,
             *[RequestCode.SEND_BATCH_MESSAGE] * 5,
             *[RequestCode.CONSUMER_SEND_MSG_BACK] * 10,
+            *[RequestCode.POP_MESSAGE] * 10,
+            *[RequestCode.END_TRANSACTION] * 5,
         )
         for code in codes:
             fields, make_body = BROKER_REQUESTS[code]
@@ -620,10 +773,25 @@ class Round:
     async def _client(self, address: str) -> AsyncIterator[RemotingClient]:
         stream = await connect(address, timeout_s=ANSWER_WITHIN_S)
         async with trio.open_nursery() as nursery:
-            client = RemotingClient(stream, peer=address, on_request=lambda _: None)
+            client = RemotingClient(stream, peer=address, on_request=self._answer)
             await nursery.start(client.run)
             yield client
             nursery.cancel_scope.cancel()
+
+    def _answer(self, command: RemotingCommand) -> RemotingCommand | Later | None:
+        """Answer what the broker asks: with the body that it may expect, anything, or late."""
+        chance = self._chance
+        code = chance.choice((0, 0, 0, 1, 3, 999, 1 << 20))
+        table = {"messageQueueTable": {'{"topic":"T","brokerName":"b","queueId":0}': 1}}
+        body = chance.choice((b"", b"{}", json.dumps(table).encode(), chance.randbytes(30)))
+        ext = {chance.odd()[:300]: chance.odd()} if chance.random() < 0.3 else {}
+        odd = command.answer(code, chance.choice((None, "no", chance.odd())), ext, body)
+
+        async def later() -> RemotingCommand:
+            await trio.sleep(12 if chance.random() < 0.05 else 0.05)
+            return command.answer()
+
+        return chance.choice((odd, odd, odd, None, later))
 
     def _request(
         self, requests: dict[int, tuple[dict[str, Field], Body]], share: float
@@ -666,10 +834,7 @@ class Round:
             shown = {key[:40]: value[:80] for key, value in request.ext.items()}
             text = f"request {request.code} ext={shown!r} body={request.body[:300]!r}"
             raise FoundError(f"{exc}\n{text}") from exc
-        # 32 digits: where the record is, to be asked for and sent back.
-        first = answer.ext.get("msgId", "").partition(",")[0]
-        if len(first) == 32:
-            self._chance.physical_offsets.append(int(first[16:], 16))
+        self._chance.learn(request, answer)
 
     async def _send_garbage(self, address: str) -> None:
         """Send frames that are none; the connection may end."""
@@ -717,6 +882,7 @@ class Round:
         broker.tables.producers._check()
         broker.tables.offsets._check()
         broker.parts.processors.pull.held._check()
+        broker.parts.processors.pop_service.checkpoints._check()
 
 
 def main() -> int:
