@@ -24,6 +24,7 @@ from motelog.core.remoting.codes import RequestCode
 from motelog.core.store.config import StoreConfig
 from motelog.core.store.message_store import MessageStore
 from tests.integration.test_ali_ons import PACKAGE
+from tests.integration.test_cpp_client import PACKAGE as CPP_PACKAGE
 from tests.integration.test_grpc_proxy import NODE_CLIENT
 from tests.reference.markdown import table
 from tests.support.grpc_proxy import PYTHON_CLIENT
@@ -81,6 +82,14 @@ _CLIENTS: Final = (
         PACKAGE.partition("@")[2],
         "Producer; push consumer with tags. It cannot create a topic by a message: make it first",
         "`tests/integration/test_ali_ons.py`",
+    ),
+    (
+        "C++ client, by PyPI's `rocketmq`",
+        CPP_PACKAGE.partition("==")[2],
+        "Its wheel has the C++ library in it (Linux on x86-64). Producer: single, batch,"
+        " asynchronous, oneway, ordered; push consumer with tags, in order, retries; pull consumer."
+        " In a listener an exception does not refuse a message for certain",
+        "`tests/integration/test_cpp_client.py`",
     ),
     (
         "Python and JavaScript through RocketMQ 5's gRPC proxy",
