@@ -278,11 +278,12 @@ class PullConsumer:
         return (await self.poll(timeout_s=math.inf, count_max=1))[0]
 
     def uncommitted(self) -> dict[MessageQueue, int]:
-        """Return the positions that ``commit`` would store."""
+        """Return the positions that ``commit`` would store: new ones, and each now and then."""
+        now = trio.current_time()
         return {
             queue: reading.position
             for queue, reading in self._reading.items()
-            if reading.position is not None and reading.position != reading.committed
+            if reading.position is not None and reading.is_uncommitted(now)
         }
 
     async def commit(self, offsets: Mapping[MessageQueue, int] | None = None) -> None:
@@ -476,6 +477,7 @@ class PullConsumer:
         reading = self._reading.get(queue)
         if reading is not None:
             reading.committed = queue_offset
+            reading.committed_at = trio.current_time()
 
     def _answer(self, request: RemotingCommand) -> RemotingCommand | None:
         """Answer what a broker asks of a member."""

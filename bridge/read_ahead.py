@@ -9,6 +9,7 @@ follow it; never of a message that is only read ahead. There are at most BATCHES
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from dataclasses import dataclass
 from typing import Final
@@ -20,6 +21,7 @@ from motelog.bridge.selector import Selector
 from motelog.core.message import MessageQueue, StoredMessage
 
 BATCHES_AHEAD: Final = 2
+COMMIT_AGAIN_S: Final = 30.0
 
 
 @dataclass(slots=True)
@@ -34,15 +36,26 @@ class Batch:
 class ReadAhead(Reading):
     """One assigned queue: its messages read ahead, and how far they have been handed out."""
 
-    __slots__ = ("batches", "committed", "failure", "is_paused", "position")
+    __slots__ = ("batches", "committed", "committed_at", "failure", "is_paused", "position")
 
     def __init__(self, queue: MessageQueue, start: Start | int, selector: Selector) -> None:
         super().__init__(queue, start, selector)
         self.position = start if isinstance(start, int) else None
         self.committed: int | None = None
+        # When a broker has confirmed that.
+        self.committed_at = -math.inf
         self.batches: deque[Batch] = deque()
         self.failure: Exception | None = None
         self.is_paused = False
+
+    def is_uncommitted(self, now: float) -> bool:
+        """Whether the position is not known to be at the broker.
+
+        A killed broker may have lost what it had confirmed: a confirmation counts for a while.
+        """
+        if self.position is None:
+            return False
+        return self.position != self.committed or now >= self.committed_at + COMMIT_AGAIN_S
 
     def begin_at(self, queue_offset: int) -> None:
         self.next_offset = self.position = queue_offset
