@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import trio
 
@@ -23,7 +24,7 @@ ROUNDS = 4
 SENDERS = 4
 TIMEOUT_S = 120
 QUIET_S = 1.5
-SOON = {"transaction_timeout_s": 0.2, "transaction_check_interval_s": 0.2}
+SOON: dict[str, Any] = {"transaction_timeout_s": 0.2, "transaction_check_interval_s": 0.2}
 
 
 async def test_transactions_outlive_kills(tmp_path: Path) -> None:

@@ -6,13 +6,10 @@ Owns: GatewayProcess: ``motelog up`` with the role gateway alone. Must not touch
 from __future__ import annotations
 
 import json
-import signal
 from pathlib import Path
 
 from motelog.core.addresses import parse_address
 from tests.support.server_process import ServerProcess
-
-STOPPED_WITHIN_S = 15
 
 
 class GatewayProcess(ServerProcess):
@@ -36,14 +33,6 @@ class GatewayProcess(ServerProcess):
             )
         assert line, f"the gateway did not start:\n{self.errors()}"
         self.address = parse_address(json.loads(line)["gateway"])
-
-    def stop(self) -> int:
-        """SIGTERM: return the exit status."""
-        assert self._process is not None
-        self._process.send_signal(signal.SIGTERM)
-        status = self._process.wait(STOPPED_WITHIN_S)
-        self.kill()
-        return status
 
     def errors(self) -> str:
         """Return what it has logged so far."""

@@ -88,7 +88,9 @@ def java_command(
 class JavaDriver:
     """The program JavaClient, a process for each version, which is started for its first order."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, errors: int | None = None) -> None:
+        # Where standard error goes, as for Popen: clients write there when servers are away.
+        self._errors = errors
         # A JVM takes longer to start than most orders.
         self._processes: dict[str, subprocess.Popen[str]] = {}
 
@@ -113,6 +115,7 @@ class JavaDriver:
                 java_command(version, "JavaClient"),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
+                stderr=self._errors,
                 text=True,
             )
         assert process.stdin is not None

@@ -5,11 +5,14 @@ Owns: ServerProcess: the process, its first line, its end. Must not touch: other
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Self
+from typing import IO, Final, Self
+
+STOPPED_WITHIN_S: Final = 30.0
 
 
 class ServerProcess:
@@ -47,6 +50,15 @@ class ServerProcess:
         self._process.wait()
         assert self._process.stdout is not None
         self._process.stdout.close()
+
+    def stop(self) -> int:
+        """SIGTERM, for a module that ends by it: return the exit status."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGTERM)
+        try:
+            return self._process.wait(STOPPED_WITHIN_S)
+        finally:
+            self.kill()
 
     def __enter__(self) -> Self:
         self.start()

@@ -15,6 +15,7 @@
 //   lmqpull  NAMESRV TOPIC GROUP COUNT LMQ BROKER   pulls a light queue of a topic's broker
 //   mqadmin, keep, release                see Tools
 //   aclsend, aclconsume, aclpull          see Acl
+//   lasting, sending, report, ended       see Lasting
 //   join     NAMESRV TOPIC GROUP 0 RULE   becomes a member of the group, which prints what it takes
 //   joinorderly   the same, in order
 //   taken    - - - 0                       prints what it has taken so far
@@ -85,6 +86,8 @@ public class JavaClient {
             LightQueues.run(args);
         } else if (args[0].startsWith("trace")) {
             Traces.run(args[0], args[1], args[2], args[3], count);
+        } else if (List.of("lasting", "sending", "report", "ended").contains(args[0])) {
+            Lasting.run(args);
         } else if (args[0].startsWith("join")) {
             join(args[0].equals("joinorderly"), args[1], args[2], args[3], args[5]);
         } else if (args[0].equals("taken")) {

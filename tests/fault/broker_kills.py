@@ -1,0 +1,592 @@
+"""Kills: brokers and name servers are killed with SIGKILL under clients that go on, round by round.
+
+Usage: python -m tests.fault.broker_kills [--rounds 50] [--java [VERSION]] [--seed N]
+                                          [--folder DIR] [--json]
+
+Two brokers and a name server keep folders and ports over all rounds, and the same clients run all
+the time; a member of the push consumer's group leaves now and then and comes back.
+
+    broker    one broker is killed
+    brokers   both at once
+    namesrv   the name server
+    all       all of them
+    stop      one broker is ended with SIGTERM
+
+Each start of a broker flushes in one of both ways. Producers send singly, in batches, many at once,
+one-way, in order to a queue, and in transactions. Consumers: push, push in order, pull, POP. With
+``--java`` RocketMQ's Java client has one of each kind, too.
+
+Every consumer gets all that was acknowledged, nothing that was rolled back; who reads in order gets
+first copies in order. What was popped and acknowledged in time does not come again. A committed
+transaction is in the log once. Committed offsets never go back while a broker runs, and a start
+finds what was committed SAVED_WITHIN_S before. After each round producers get on with both brokers;
+at the end groups have committed all. (tests.support.wire_ledger)
+
+The moments depend on the machine: a seed repeats the kinds and waits.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import random
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import ExitStack, asynccontextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import trio
+
+from motelog.bridge.errors import RouteError, SendFailedError
+from motelog.bridge.producer import Producer, SendResult
+from motelog.bridge.pull import PullConsumer
+from motelog.bridge.push.consumer import PushConsumer
+from motelog.bridge.simple import SimpleConsumer
+from motelog.bridge.transactions import TransactionProducer, TransactionState
+from motelog.core.errors import BrokerError, RemotingError
+from motelog.core.message import Message, StoredMessage
+from motelog.core.remoting.codes import RequestCode, ResponseCode
+from motelog.core.remoting.frames import loads
+from motelog.core.remoting.pop_fields import decode_receipt
+from tests.support.broker_process import BrokerProcess
+from tests.support.broker_stack import connected, json_body
+from tests.support.java import VERSION_5, VERSIONS, JavaDriver
+from tests.support.namesrv_process import NamesrvProcess
+from tests.support.rounds import Report
+from tests.support.wire_ledger import Ledger, LedgerError, OffsetWatch, Reader
+
+KINDS = ("broker", "namesrv", "brokers", "all", "stop")
+WEIGHTS = (5, 2, 3, 2, 1)
+LOAD_S_MAX = 1.5
+AWAY_S_MAX = 1.5
+RECOVERED_WITHIN_S = 60.0
+DRAINED_WITHIN_S = 90.0
+#: Acknowledged by each broker until a round is over.
+ACKNOWLEDGED_MIN = 5
+PAUSE_S_MAX = 0.02
+#: The rate at which the brokers save offsets here, and what a kill may cost on a busy machine.
+SAVE_INTERVAL_S = 0.2
+SAVED_WITHIN_S = 3.0
+WATCH_S = 0.1
+REFUSED_SHARE = 0.01
+INVISIBLE_S = 5.0
+#: Less than that before the end of that time is no acknowledgement in time.
+INVISIBLE_SLACK_MS = 1500
+PLAIN, ORDERED, BOUND = TOPICS = ("plain", "ordered", "bound")
+QUEUES = 4
+#: What a client may meet while servers are away.
+PASSING = (SendFailedError, RouteError, RemotingError, BrokerError)
+
+SETTINGS = {
+    "save_interval_s": SAVE_INTERVAL_S,
+    "transaction_timeout_s": 1.0,
+    "transaction_check_interval_s": 0.5,
+    # Else a pause of some seconds would roll back what was committed.
+    "transaction_check_max": 10_000,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """One round as it went."""
+
+    kind: str
+    acknowledged: int
+
+
+class BrokerKills:
+    """Servers over one folder, which must be empty at the start, and their clients."""
+
+    def __init__(self, folder: Path, seed: int, java: JavaDriver | None, version: str) -> None:
+        self._chance = random.Random(seed)
+        self._java = java
+        self._version = version
+        ports = _free_ports(3)
+        self._namesrv = NamesrvProcess(f"127.0.0.1:{ports[0]}")
+        self._address = self._namesrv.address
+        self._brokers = [
+            BrokerProcess(
+                folder / name,
+                namesrv=self._address,
+                listen=f"127.0.0.1:{port}",
+                # The third level is that of a first retry.
+                store={"delay_levels": "1s 1s 1s 1s 2s 2s 2s 2s"},
+                name=name,
+                **SETTINGS,
+            )
+            for name, port in zip(("broker-0", "broker-1"), ports[1:], strict=True)
+        ]
+        self._watches = [
+            OffsetWatch(broker.address, saved_within_s=SAVED_WITHIN_S) for broker in self._brokers
+        ]
+        # How often each was started; None while it is away.
+        self._runs: list[int | None] = [None, None]
+        self._starts = 0
+        self._ledger = Ledger()
+        self._by_broker: Counter[str] = Counter()
+        self._decided: dict[str, TransactionState] = {}
+        self._popped_for_good: dict[tuple[object, ...], str] = {}
+        self._is_sending = True
+        self._active = 0
+        reader = partial(Reader, ledger=self._ledger)
+        self._readers = {
+            one.name: one
+            for one in (
+                reader("push", topics=(PLAIN, BOUND)),
+                reader("orderly", topics=(ORDERED,), in_order=True),
+                reader("pull", topics=TOPICS),
+                reader("simple", topics=(PLAIN, BOUND)),
+            )
+        }
+        if java is not None:
+            java_readers = [
+                reader("java-push", topics=(PLAIN, BOUND)),
+                reader("java-orderly", topics=(ORDERED,), in_order=True),
+                reader("java-pull", topics=(PLAIN,)),
+            ]
+            if version == VERSION_5:
+                java_readers.append(reader("java-pop", topics=(PLAIN, BOUND)))
+            self._readers |= {one.name: one for one in java_readers}
+
+    # --- rounds --------------------------------------------------------------------------
+
+    async def run(self, kinds: Sequence[str], note: Callable[[Round], None]) -> str:
+        """Do rounds of these kinds; return what came more than once, or LedgerError."""
+        with ExitStack() as servers:
+            await trio.to_thread.run_sync(servers.enter_context, self._namesrv)
+            for index, broker in enumerate(self._brokers):
+                await self._start_broker(index)
+                servers.callback(broker.kill)
+            await self._create_topics()
+            async with trio.open_nursery() as nursery, self._clients(nursery):
+                for kind in kinds:
+                    note(await self._round(kind))
+                await self._drain()
+                await self._check_log()
+                nursery.cancel_scope.cancel()
+        repeated = {one.name: one.repeated for one in self._readers.values()}
+        return "came again: " + ", ".join(f"{name} {count}" for name, count in repeated.items())
+
+    async def _round(self, kind: str) -> Round:
+        before = self._ledger.acknowledged_count
+        await trio.sleep(self._chance.uniform(0.1, LOAD_S_MAX))
+        one = self._chance.randrange(2)
+        indexes = {"broker": [one], "stop": [one], "namesrv": []}.get(kind, [0, 1])
+        for index in indexes:
+            await self._end_broker(index, is_stop=kind == "stop")
+        if kind in ("namesrv", "all"):
+            await trio.to_thread.run_sync(self._namesrv.kill)
+        await trio.sleep(self._chance.uniform(0, AWAY_S_MAX))
+        if kind in ("namesrv", "all"):
+            await trio.to_thread.run_sync(self._namesrv.start)
+        self._chance.shuffle(indexes)
+        for index in indexes:
+            await self._start_broker(index)
+        await self._sends_get_on(kind)
+        return Round(kind, self._ledger.acknowledged_count - before)
+
+    async def _start_broker(self, index: int) -> None:
+        broker = self._brokers[index]
+        broker.store["flush"] = self._chance.choice(("async", "sync"))
+        await trio.to_thread.run_sync(broker.start)
+        self._starts += 1
+        self._runs[index] = self._starts
+
+    async def _end_broker(self, index: int, *, is_stop: bool) -> None:
+        self._watches[index].ended(trio.current_time())
+        self._runs[index] = None
+        broker = self._brokers[index]
+        await trio.to_thread.run_sync(broker.stop if is_stop else broker.kill)
+
+    async def _sends_get_on(self, kind: str) -> None:
+        names = [f"broker-{index}" for index in range(2)]
+        wanted = {name: self._by_broker[name] + ACKNOWLEDGED_MIN for name in names}
+        with trio.move_on_after(RECOVERED_WITHIN_S):
+            while any(self._by_broker[name] < count for name, count in wanted.items()):  # noqa: ASYNC110  # no event
+                await trio.sleep(WATCH_S)
+            return
+        raise LedgerError(f"sends do not get on after {kind}: {self._by_broker}, not {wanted}")
+
+    async def _drain(self) -> None:
+        """Have everything delivered that was acknowledged, and committed by its groups."""
+        self._is_sending = False
+        if self._java is not None:
+            await self._order("sending", "0")
+        while self._active:  # noqa: ASYNC110  # no event
+            await trio.sleep(0.02)
+        missing: dict[str, set[str]] = {}
+        deadline = trio.current_time() + DRAINED_WITHIN_S
+        while still := self._missing():
+            if still != missing:
+                missing, deadline = still, trio.current_time() + DRAINED_WITHIN_S
+            elif trio.current_time() > deadline:
+                shown = {name: (len(some), sorted(some)[:5]) for name, some in missing.items()}
+                raise LedgerError(f"lost: {shown}")
+            await trio.sleep(0.2)
+        self._ledger.check()
+        with trio.move_on_after(DRAINED_WITHIN_S):
+            while behind := await self._uncommitted():  # noqa: ASYNC110  # no event
+                await trio.sleep(0.2)
+            return
+        raise LedgerError(f"not committed: {behind}")
+
+    def _missing(self) -> dict[str, set[str]]:
+        found = {one.name: one.missing() for one in self._readers.values()}
+        return {name: missing for name, missing in found.items() if missing}
+
+    async def _uncommitted(self) -> list[str]:
+        """Return which queues have groups that have not committed all."""
+        found = []
+        for group, topics in (("push", (PLAIN, BOUND)), ("orderly", (ORDERED,)), ("pull", TOPICS)):
+            async with PullConsumer(namesrv=self._address, group=group) as consumer:
+                for topic in topics:
+                    ends = await consumer.end_offsets(await consumer.queues(topic))
+                    for queue, end in ends.items():
+                        if (committed := await consumer.committed(queue) or 0) != end:
+                            found.append(f"{group} {queue} {committed} of {end}")
+        return found
+
+    async def _check_log(self) -> None:
+        """Find each committed transaction of ours once."""
+        found: Counter[str] = Counter()
+        async with PullConsumer(namesrv=self._address, group="whole") as consumer:
+            ends = await consumer.end_offsets(await consumer.queues(BOUND))
+            for queue, end in ends.items():
+                offset = 0
+                while offset < end:
+                    result = await consumer.pull(queue, offset)
+                    found.update(message.body.decode() for message in result.messages())
+                    offset = result.next_offset
+        for body, state in self._decided.items():
+            wanted = int(state is TransactionState.COMMIT)
+            if found[body] != wanted:
+                raise LedgerError(f"{body} is in the log {found[body]} times, not {wanted}")
+
+    # --- clients -------------------------------------------------------------------------
+
+    @asynccontextmanager
+    async def _clients(self, nursery: trio.Nursery) -> AsyncIterator[None]:
+        for index in range(2):
+            nursery.start_soon(self._watch, index)
+        async with (
+            Producer(namesrv=self._address, group="senders") as producer,
+            TransactionProducer(
+                self._check, namesrv=self._address, group="bound", retries=0, topics=[BOUND]
+            ) as bound,
+            trio.open_nursery() as going,
+        ):
+            going.start_soon(self._load, partial(self._send, producer, "single"))
+            going.start_soon(self._load, partial(self._send_batch, producer))
+            for number in range(4):
+                going.start_soon(self._load, partial(self._send, producer, f"many{number}"))
+            going.start_soon(self._load, partial(self._send_oneway, producer))
+            for number in (0, 1, QUEUES):
+                going.start_soon(self._send_in_order, producer, number)
+            for number in range(2):
+                going.start_soon(self._load, partial(self._send_bound, bound, f"b{number}"))
+            going.start_soon(self._push)
+            going.start_soon(self._push_now_and_then)
+            going.start_soon(self._push_in_order)
+            going.start_soon(self._pull)
+            going.start_soon(self._pop)
+            if self._java is not None:
+                await self._begin_java()
+                going.start_soon(self._report_java)
+            yield
+            going.cancel_scope.cancel()
+
+    async def _load(self, send: Callable[[], Awaitable[None]]) -> None:
+        while True:
+            if self._is_sending:
+                self._active += 1
+                try:
+                    await send()
+                except PASSING:
+                    await trio.sleep(0.05)
+                finally:
+                    self._active -= 1
+            await trio.sleep(self._chance.uniform(0, PAUSE_S_MAX))
+
+    def _acknowledge(self, result: SendResult, *bodies: str) -> None:
+        self._by_broker[result.queue.broker_name] += 1
+        for body in bodies:
+            self._ledger.acknowledge(body)
+
+    async def _send(self, producer: Producer, writer: str) -> None:
+        body = self._ledger.next(PLAIN, writer)
+        self._acknowledge(await producer.send(Message(PLAIN, body.encode())), body)
+
+    async def _send_batch(self, producer: Producer) -> None:
+        bodies = [self._ledger.next(PLAIN, "batch") for _ in range(5)]
+        messages = [Message(PLAIN, body.encode()) for body in bodies]
+        self._acknowledge(await producer.send_batch(messages), *bodies)
+
+    async def _send_oneway(self, producer: Producer) -> None:
+        body = self._ledger.next(PLAIN, "oneway")
+        await producer.send_oneway(Message(PLAIN, body.encode()))
+
+    async def _send_in_order(self, producer: Producer, number: int) -> None:
+        """Send the next one when the one before is acknowledged, however often that takes.
+
+        All go to one queue: a key would choose another while a broker is away.
+        """
+        queue = (await producer.queues(ORDERED))[number]
+        body = self._ledger.next(ORDERED, f"q{number}")
+
+        async def send() -> None:
+            nonlocal body
+            message = Message(ORDERED, body.encode())
+            self._acknowledge(await producer.send(message, queue=queue), body)
+            body = self._ledger.next(ORDERED, f"q{number}")
+
+        await self._load(send)
+
+    async def _send_bound(self, producer: TransactionProducer, writer: str) -> None:
+        """Decide between the half message and its end, as a local transaction would."""
+        body = self._ledger.next(BOUND, writer)
+        half = await producer.send_half(Message(BOUND, body.encode()))
+        state = self._chance.choice((TransactionState.COMMIT, TransactionState.ROLLBACK))
+        self._decided[body] = state
+        if state is TransactionState.COMMIT:
+            self._acknowledge(half.sent, body)
+        else:
+            self._ledger.roll_back(body)
+        if self._chance.random() < 0.8:
+            await (
+                producer.commit(half)
+                if state is TransactionState.COMMIT
+                else producer.rollback(half)
+            )
+
+    async def _check(self, message: StoredMessage) -> TransactionState:
+        return self._decided.get(message.body.decode(), TransactionState.ROLLBACK)
+
+    async def _handle(self, message: StoredMessage) -> None:
+        if message.reconsume_times == 0 and self._chance.random() < REFUSED_SHARE:
+            raise RefusedError
+        self._readers["push"].got(message.body.decode())
+
+    async def _push(self) -> None:
+        async with PushConsumer(namesrv=self._address, group="push") as consumer:
+            consumer.subscribe(PLAIN)
+            consumer.subscribe(BOUND)
+            await consumer.run(self._handle)
+
+    async def _push_now_and_then(self) -> None:
+        """Be the other member of the group, at times."""
+        while True:
+            with trio.move_on_after(self._chance.uniform(1, 10)) as scope:
+                await self._push()
+            assert scope.cancelled_caught
+            await trio.sleep(self._chance.uniform(1, 5))
+
+    async def _push_in_order(self) -> None:
+        async def handle(message: StoredMessage) -> None:
+            if self._chance.random() < REFUSED_SHARE:
+                raise RefusedError
+            self._readers["orderly"].got(message.body.decode())
+
+        async with PushConsumer(
+            namesrv=self._address, group="orderly", is_orderly=True, suspend_s=0.2
+        ) as consumer:
+            consumer.subscribe(ORDERED)
+            await consumer.run(handle)
+
+    async def _pull(self) -> None:
+        async with PullConsumer(namesrv=self._address, group="pull") as consumer:
+            for topic in TOPICS:
+                consumer.subscribe(topic)
+            while True:
+                try:
+                    for message in await consumer.poll(timeout_s=0.5):
+                        self._readers["pull"].got(message.body.decode())
+                    await consumer.commit()
+                except PASSING:
+                    await trio.sleep(0.1)
+
+    async def _pop(self) -> None:
+        async with SimpleConsumer(namesrv=self._address, group="simple") as consumer:
+            for topic in (PLAIN, BOUND):
+                await consumer.subscribe(topic)
+            while True:
+                try:
+                    await self._pop_once(consumer)
+                except PASSING:
+                    await trio.sleep(0.1)
+
+    async def _pop_once(self, consumer: SimpleConsumer) -> None:
+        messages = await consumer.receive(32, invisible_s=INVISIBLE_S, wait_s=1)
+        for message in messages:
+            body = message.body.decode()
+            self._readers["simple"].got(body)
+            receipt = decode_receipt(message.receipt)
+            stored = (message.topic, message.queue_id, message.queue_offset)
+            place = (receipt.broker_name, receipt.kind, *stored)
+            if place in self._popped_for_good:
+                raise LedgerError(f"{body} was acknowledged and comes again: {place}")
+            if self._chance.random() < REFUSED_SHARE:
+                continue  # it comes again
+            await consumer.ack(message)
+            if _now_ms() < message.invisible_until_ms - INVISIBLE_SLACK_MS:
+                self._popped_for_good[place] = body
+
+    async def _watch(self, index: int) -> None:
+        """Look at the committed offsets of a broker."""
+        broker, watch = self._brokers[index], self._watches[index]
+        while True:
+            await trio.sleep(WATCH_S)
+            run = self._runs[index]
+            if run is None:
+                continue
+            try:
+                async with connected(broker.address) as peer:
+                    while self._runs[index] == run:
+                        asked_at = trio.current_time()
+                        answer = await peer.ask(RequestCode.GET_ALL_CONSUMER_OFFSET)
+                        if self._runs[index] != run:
+                            break
+                        watch.saw(asked_at, loads(answer.body)["offsetTable"])
+                        await trio.sleep(WATCH_S)
+            except* (RemotingError, OSError):
+                pass  # killed meanwhile
+
+    async def _create_topics(self) -> None:
+        for broker in self._brokers:
+            async with connected(broker.address) as peer:
+                for topic in TOPICS:
+                    ext = {"topic": topic, "perm": 6, "topicFilterType": "SINGLE_TAG"}
+                    ext |= dict.fromkeys(("readQueueNums", "writeQueueNums"), QUEUES)
+                    answer = await peer.ask(RequestCode.UPDATE_AND_CREATE_TOPIC, ext)
+                    assert answer.code == ResponseCode.SUCCESS, answer.remark
+                    popped = {"topic": topic, "consumerGroup": "java-pop", "mode": "POP"}
+                    body = json_body(popped | {"popShareQueueNum": 0})
+                    answer = await peer.ask(RequestCode.SET_MESSAGE_REQUEST_MODE, body=body)
+                    assert answer.code == ResponseCode.SUCCESS, answer.remark
+
+    # --- Java's clients ------------------------------------------------------------------
+
+    async def _order(self, what: str, value: str = "0") -> list[list[str]]:
+        assert self._java is not None
+        return await self._java.run(self._version, what, self._address, "-", "-", value)
+
+    async def _begin_java(self) -> None:
+        await self._order("lasting")
+
+    async def _report_java(self) -> None:
+        while True:
+            await trio.sleep(0.3)
+            for what, *words in await self._order("report"):
+                match what:
+                    case "tried":
+                        self._ledger.tried(words[0])
+                    case "acknowledged":
+                        self._ledger.acknowledge(words[0])
+                    case "rolled":
+                        self._ledger.roll_back(words[0])
+                    case "got":
+                        self._readers[words[0]].got(words[1])
+
+
+class RefusedError(Exception):
+    """A message that a listener refuses, to get it again."""
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+def _free_ports(count: int) -> list[int]:
+    """Return free ports below those that outgoing connections get, which could take one of them."""
+    found: list[int] = []
+    while len(found) < count:
+        port = random.randrange(15_000, 32_000)
+        with socket.socket() as sock:
+            try:
+                sock.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+        if port not in found:
+            found.append(port)
+    return found
+
+
+def kinds_of(seed: int, count: int) -> list[str]:
+    """Return kinds of rounds by chance, every kind among the first ones."""
+    chance = random.Random(seed)
+    return [
+        KINDS[number] if number < len(KINDS) else chance.choices(KINDS, WEIGHTS)[0]
+        for number in range(count)
+    ]
+
+
+def rounds(
+    folder: Path,
+    seed: int,
+    count: int,
+    note: Callable[[Round], None],
+    *,
+    java: JavaDriver | None = None,
+    version: str = VERSION_5,
+) -> str:
+    """Do rounds; ``note`` is told of each, and the last word comes back."""
+    kills = BrokerKills(folder, seed, java, version)
+    try:
+        return trio.run(kills.run, kinds_of(seed, count), note)
+    except BaseExceptionGroup as group:
+        # One broken promise ends all tasks.
+        if (found := _first(group)) is not None:
+            raise found from group
+        raise
+
+
+def _first(error: BaseException) -> LedgerError | None:
+    if isinstance(error, BaseExceptionGroup):
+        return next(filter(None, map(_first, error.exceptions)), None)
+    return error if isinstance(error, LedgerError) else None
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.fault.broker_kills")
+    parser.add_argument("--rounds", type=int, default=50)
+    parser.add_argument("--java", nargs="?", const=VERSION_5, choices=VERSIONS)
+    parser.add_argument("--seed", type=int, default=None)
+    parser.add_argument("--folder", type=Path, default=None, help="for the data; else below /tmp")
+    parser.add_argument("--json", action="store_true")
+    args = parser.parse_args()
+    # What clients say of servers that are away is no finding.
+    logging.basicConfig(level=logging.ERROR)
+    logging.getLogger("motelog.bridge").setLevel(logging.CRITICAL)
+    report = Report.of(args.seed)
+    folder = Path(tempfile.mkdtemp("", "motelog-broker-kills.", args.folder))
+    done: list[Round] = []
+
+    def note(one: Round) -> None:
+        done.append(one)
+        line = f"round {len(done)} of {args.rounds}: {one.kind}, {one.acknowledged} acknowledged\n"
+        sys.stderr.write(line)
+
+    java = JavaDriver(errors=subprocess.DEVNULL) if args.java else None
+    said = ""
+    try:
+        version = args.java or VERSION_5
+        said = rounds(folder, report.seed, args.rounds, note, java=java, version=version)
+        shutil.rmtree(folder)
+    except LedgerError as exc:
+        report.failure = f"after {len(done)} rounds: {exc}; the folder is kept: {folder}"
+    finally:
+        if java is not None:
+            java.close()
+    found = f"none lost, none that was rolled back, no offset went back; {said}"
+    return report.end(done, found, as_json=args.json)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
