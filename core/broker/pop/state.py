@@ -11,7 +11,7 @@ touch: appends (service), files other than through the store. ``load`` blocks.
 from __future__ import annotations
 
 import contextlib
-from typing import Final
+from typing import Final, NamedTuple
 
 from motelog.core.broker.config import BrokerConfig
 from motelog.core.broker.pop.checkpoints import Checkpoint, Checkpoints
@@ -33,6 +33,15 @@ _READ_BYTES: Final = 4_194_304
 _GOES_ON: Final = (ReadStatus.FOUND, ReadStatus.MESSAGE_WAS_REMOVED, ReadStatus.OFFSET_TOO_SMALL)
 
 
+class _Unknown(NamedTuple):
+    """A pop that the saved offsets may not know of, and where its record is."""
+
+    physical_offset: int
+    offset: int
+    is_marked: bool
+    checkpoint: Checkpoint
+
+
 class PopState:
     """What one broker's consumers have in work; ``load`` it when store and tables are open."""
 
@@ -45,21 +54,25 @@ class PopState:
 
     def load(self) -> None:
         """Read the revive topic from where the broker was done with it; blocks."""
-        popped: list[tuple[int, bool, Checkpoint]] = []
+        popped: list[_Unknown] = []
         for queue in range(REVIVE_QUEUES):
             popped += self._load_queue(queue)
-        popped.sort(key=lambda one: one[0])
-        for _, is_marked, checkpoint in popped:
-            self._go_on_behind(checkpoint, is_marked=is_marked)
+        popped.sort(key=lambda one: one.physical_offset)
+        for one in popped:
+            self._go_on_behind(one.checkpoint, is_marked=one.is_marked)
+        # The offsets know of them now. The next start would set groups back to these pops.
+        for queue, last in {one.checkpoint.revive_queue: one.offset for one in popped}.items():
+            with contextlib.suppress(BrokerError):
+                self._offsets.commit(MARKS_GROUP, self.revive_topic, queue, last)
 
-    def _load_queue(self, queue: int) -> list[tuple[int, bool, Checkpoint]]:
+    def _load_queue(self, queue: int) -> list[_Unknown]:
         """Take in one revive queue; return the pops that the offsets may not know of."""
         done = self._offsets.query(REVIVE_GROUP, self.revive_topic, queue)
         mark = self._offsets.query(MARKS_GROUP, self.revive_topic, queue)
         if done is not None:
             self.checkpoints.saw(queue, done)
         at = 0 if done is None else done + 1
-        unknown: list[tuple[int, bool, Checkpoint]] = []
+        unknown: list[_Unknown] = []
         while True:
             found = self._reader.read(
                 self.revive_topic, queue, at, count_max=_READ_COUNT, bytes_max=_READ_BYTES
@@ -72,7 +85,7 @@ class PopState:
                 if not isinstance(said, Checkpoint) or said.is_again:
                     continue
                 if mark is None or offset > mark:
-                    unknown.append((physical, mark is not None, said))
+                    unknown.append(_Unknown(physical, offset, mark is not None, said))
             at = found.next_offset
             if found.status not in _GOES_ON or at >= found.max_offset:
                 return unknown

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import trio
 
+from motelog.core.broker.pop.state import REVIVE_GROUP
 from motelog.core.broker.tables.subscription_groups import SubscriptionGroup
 from motelog.core.records.decode import decode_messages
 from motelog.core.remoting.codes import RequestCode, ResponseCode
@@ -365,3 +366,28 @@ def test_after_a_restart_what_was_in_work_still_is(tmp_path: Path) -> None:
         assert bodies(pop(stage)) == [b"4"]
         pass_time(stage, 1000)
         assert bodies(pop(stage)) == [b"2", b"3"]
+
+
+def test_a_second_restart_does_not_set_a_group_back(tmp_path: Path) -> None:
+    """What a start has learned from the log is not taken for news by the next one."""
+    saved: dict[str, Any] = {}
+    # Pops take turns in eight revive queues: each gets a mark, which is saved.
+    for first, count in ((0, 8), (8, 2), (10, 1), (11, 1)):
+        with broker_stage(tmp_path, {"offset_entries_max": 100}) as stage:
+            stage.topic("T", 1)
+            stage.tables.groups.put(SubscriptionGroup(group_name="G"), 0)
+            stage.tables.offsets.load(saved)
+            stage.pop_state.load()
+            for number in range(first, first + count):
+                send(stage, b"%d" % number)
+                (one,) = pop(stage)
+                assert one[0].body == b"%d" % number
+                # One stays in work, so that its checkpoint is read by each start.
+                assert number == 9 or stage.code(ACK, ack_ext(*one)) == OK
+            service = stage.processors.pop_service
+            service.progress.commit(stage.store.end_offset)
+            for queue, last in enumerate(service.checkpoints.done_with()):
+                if last >= 0:
+                    stage.tables.offsets.commit(REVIVE_GROUP, REVIVE, queue, last)
+            if first != 8:  # killed before it saved
+                saved = stage.tables.offsets.snapshot()
