@@ -23,7 +23,16 @@ from tests.support.node import node_modules
 pytestmark = [pytest.mark.java, pytest.mark.node, pytest.mark.timeout(400)]
 
 NODE_CLIENT = "rocketmq-client-nodejs@1.0.8"
-TOPICS = ("py-normal", "py-fifo", "py-delay", "js-normal")
+#: The kind of messages that each topic is for; the proxy refuses others.
+TOPICS = {
+    "py-normal": "NORMAL",
+    "py-fifo": "FIFO",
+    "py-delay": "DELAY",
+    "py-bound": "TRANSACTION",
+    "js-normal": "NORMAL",
+    "js-bound": "TRANSACTION",
+}
+SOON: dict[str, Any] = {"transaction_timeout_s": 2.0, "transaction_check_interval_s": 0.5}
 DEADLINE_S = 100
 
 
@@ -42,10 +51,13 @@ async def run_client(
 
 async def prepare(stack: Stack) -> None:
     """Create the topics, and the group that consumes in order."""
-    for topic in TOPICS:
-        stack.broker.api.create_topic(topic, 4)
-        await routed(stack, topic)
     async with connected(stack.broker_address) as peer:
+        for topic, kind in TOPICS.items():
+            ext = {"topic": topic, "perm": 6, "attributes": f"+message.type={kind}"}
+            ext |= {"readQueueNums": 4, "writeQueueNums": 4}
+            answer = await peer.ask(RequestCode.UPDATE_AND_CREATE_TOPIC, ext)
+            assert answer.code == ResponseCode.SUCCESS, answer.remark
+            await routed(stack, topic)
         body = json_body({"groupName": "py-fifo", "consumeMessageOrderly": True})
         code = RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP
         assert (await peer.ask(code, body=body)).code == ResponseCode.SUCCESS
@@ -58,7 +70,7 @@ async def test_clients_of_rocketmq_5_work_through_its_proxy(tmp_path: Path) -> N
     of_python: list[Any] = []
     of_node: list[Any] = []
     with ExitStack() as proxies:
-        async with started_stack(tmp_path / "store") as stack:
+        async with started_stack(tmp_path / "store", **SOON) as stack:
             await prepare(stack)
             proxy = started_proxy(stack.namesrv_address, tmp_path / "proxy")
             address = await trio.to_thread.run_sync(partial(proxies.enter_context, proxy))
@@ -79,6 +91,14 @@ async def test_clients_of_rocketmq_5_work_through_its_proxy(tmp_path: Path) -> N
     assert [one for one in pushed if one[0] == "a"] == ["a0", "a1", "a2", "a2", "a3"]
     assert [one for one in pushed if one[0] == "b"] == ["b0", "b1", "b2", "b3"]
 
+    (refused,) = [one["refused"] for one in of_python if "refused" in one]
+    assert "message type" in refused
+    committed = [one["got"] for one in of_python if one.get("by") == "bound"]
+    assert sorted(committed) == ["asked-commit", "now-commit"]
+    asked = {one["asked"] for one in of_python if "asked" in one}
+    assert asked == {"asked-commit", "asked-rollback"}
+
+    assert [one["got"] for one in of_node if one.get("by") == "bound"] == ["commit"]
     for way in ("simple", "push"):
         got = [(one["got"], one["attempt"]) for one in of_node if one.get("by") == way]
         assert sorted(got) == [(f"n{i}", 1) for i in range(6)]

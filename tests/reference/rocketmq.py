@@ -95,7 +95,9 @@ _CLIENTS: Final = (
         "Python and JavaScript through RocketMQ 5's gRPC proxy",
         f"{PYTHON_CLIENT.partition('==')[2]}, {NODE_CLIENT.partition('@')[2]}, proxy {VERSION_5}",
         "`rocketmq-python-client`, `rocketmq-client-nodejs`: producer, FIFO and delayed messages;"
-        " simple and push consumer, tags, in order, changed invisible time. Set the proxy's"
+        " transactions, the broker's questions answered in Python; simple and push consumer, tags,"
+        " in order, changed invisible time. Make a topic with the type of its messages"
+        " (`mqadmin updateTopic -a +message.type=FIFO`), or set the proxy's"
         " `enableTopicMessageTypeCheck` to false",
         "`tests/integration/test_grpc_proxy.py`",
     ),

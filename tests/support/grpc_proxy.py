@@ -78,8 +78,8 @@ def started_proxy(namesrv: str, home: Path) -> Iterator[str]:
         "namesrvAddr": namesrv,
         "grpcServerPort": grpc_port,
         "remotingListenPort": remoting_port,
-        # Our topics do not say yet which kind of messages they are for.
-        "enableTopicMessageTypeCheck": False,
+        # How soon a broker knows who to ask about a transaction; by default 20 seconds.
+        "transactionHeartbeatPeriodSecond": 1,
     }
     file.write_text(json.dumps(settings), encoding="utf-8")
     command = ["java", "-Xmx192m", *QUICK_START, f"-Duser.home={home}", "-cp", f"{libraries}/*"]

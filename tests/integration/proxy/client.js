@@ -1,8 +1,11 @@
 // Drives npm's rocketmq-client-nodejs; prints JSON lines: what was sent, and who got what.
-//   client.js ENDPOINTS: topic "js-normal", groups "js-simple" and "js-push"
-const { ConsumeResult, Producer, PushConsumer, SimpleConsumer } = require('rocketmq-client-nodejs');
+//   client.js ENDPOINTS: topics "js-normal" and "js-bound", groups "js-simple", "js-bound" and "js-push"
+const {
+  ConsumeResult, Producer, PushConsumer, SimpleConsumer, TransactionResolution,
+} = require('rocketmq-client-nodejs');
 
 const TOPIC = 'js-normal';
+const BOUND = 'js-bound';
 const COUNT = 6;
 const DEADLINE_MS = 40_000;
 const quiet = { debug() {}, info() {}, warn() {}, error() {} };
@@ -12,7 +15,35 @@ function show(fields) {
   console.log(JSON.stringify(fields));
 }
 
+// Sends half messages and ends them; reads what is committed.
+async function bound() {
+  const producer = new Producer({
+    ...options, topics: [BOUND], checker: { async check() { return TransactionResolution.ROLLBACK; } },
+  });
+  await producer.startup();
+  for (const body of ['rollback', 'commit']) {
+    const transaction = producer.beginTransaction();
+    await producer.send({ topic: BOUND, body: Buffer.from(body) }, transaction);
+    await transaction[body]();
+  }
+  const consumer = new SimpleConsumer({
+    ...options, consumerGroup: 'js-bound', subscriptions: new Map([[BOUND, '*']]), awaitDuration: 5000,
+  });
+  await consumer.startup();
+  const end = Date.now() + DEADLINE_MS;
+  for (let left = 1; left > 0 && Date.now() < end;) {
+    for (const message of await consumer.receive(16, 30_000)) {
+      show({ got: message.body.toString(), by: 'bound', attempt: message.deliveryAttempt });
+      await consumer.ack(message);
+      left--;
+    }
+  }
+  await consumer.shutdown();
+  await producer.shutdown();
+}
+
 async function main() {
+  await bound();
   const producer = new Producer(options);
   await producer.startup();
   for (let i = 0; i < COUNT; i++) {

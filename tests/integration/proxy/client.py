@@ -1,7 +1,7 @@
 """Drives PyPI's rocketmq-python-client; prints JSON lines: what was sent, and who got what.
 
-client.py ENDPOINTS: topics "py-normal", "py-fifo" and "py-delay", groups "py-simple" and "py-fifo"
-(in order).
+client.py ENDPOINTS: topics "py-normal", "py-fifo", "py-delay" and "py-bound", each for messages of
+one kind; groups "py-simple", "py-bound" and "py-fifo" (in order).
 """
 
 import json
@@ -20,9 +20,11 @@ from rocketmq import (
     Producer,
     PushConsumer,
     SimpleConsumer,
+    TransactionChecker,
+    TransactionResolution,
 )
 
-NORMAL, FIFO, DELAY = "py-normal", "py-fifo", "py-delay"
+NORMAL, FIFO, DELAY, BOUND = "py-normal", "py-fifo", "py-delay", "py-bound"
 DEADLINE_S = 40
 lock = threading.Lock()
 
@@ -57,9 +59,34 @@ class Listener(MessageListener):  # type: ignore[misc]  # the package is not her
         return ConsumeResult.SUCCESS
 
 
+class Checker(TransactionChecker):  # type: ignore[misc]  # the package is not here
+    """Says of a transaction what its message says."""
+
+    def check(self, asked: Any) -> Any:
+        body = asked.body.decode()
+        show(asked=body)
+        return resolution(body)
+
+
+def resolution(body: str) -> Any:
+    is_committed = body.endswith("commit")
+    return TransactionResolution.COMMIT if is_committed else TransactionResolution.ROLLBACK
+
+
 config = ClientConfiguration(sys.argv[1], Credentials())
-producer = Producer(config, (NORMAL, FIFO, DELAY))
+producer = Producer(config, (NORMAL, FIFO, DELAY, BOUND), checker=Checker())
 producer.startup()
+for body in ("now-commit", "now-rollback", "asked-commit", "asked-rollback"):
+    transaction = producer.begin_transaction()
+    producer.send(message(BOUND, body), transaction)
+    if body == "now-commit":
+        transaction.commit()
+    elif body == "now-rollback":
+        transaction.rollback()
+try:
+    producer.send(message(FIFO, "without a group of messages"))
+except Exception as exc:
+    show(refused=str(exc))
 for i in range(6):
     receipt = producer.send(message(NORMAL, f"n{i}", tag="odd" if i % 2 else "even", keys=f"k{i}"))
     show(sent=f"n{i}", id=receipt.message_id)
@@ -92,6 +119,17 @@ while wanted and time.monotonic() < end:
             continue
         simple.ack(got)
         wanted.discard(body)
+
+bound = SimpleConsumer(config, "py-bound", {BOUND: FilterExpression()})
+bound.startup()
+committed = {"now-commit", "asked-commit"}
+end = time.monotonic() + DEADLINE_S
+while committed and time.monotonic() < end:
+    for got in bound.receive(16, 30):
+        show(got=got.body.decode(), by="bound")
+        bound.ack(got)
+        committed.discard(got.body.decode())
+bound.shutdown()
 
 listener = Listener()
 push = PushConsumer(config, "py-fifo", listener, {FIFO: FilterExpression()})
