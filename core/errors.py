@@ -38,6 +38,10 @@ class NextFileError(StoreError):
     """The next CommitLog file is not there yet, so nothing of the batch was written."""
 
 
+class BusyError(StoreError):
+    """Others have been waiting for the log for so long that a batch is not appended."""
+
+
 class FlushTimeoutError(StoreError):
     """What was appended is in the log, but not on the disk within the time that it may take."""
 

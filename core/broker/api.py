@@ -92,6 +92,7 @@ class BrokerApi:
             self._append,
             clock=clock,
             timeout_ms=store.config.flush_timeout_ms,
+            busy_ms=store.config.page_cache_busy_ms,
         )
         self.cold_reads = ColdReads(store.reader.page_in, waiting_max=cold_reads_max)
 

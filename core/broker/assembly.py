@@ -48,6 +48,7 @@ from motelog.core.broker.transactions.check_back import CheckBack, CheckRules
 from motelog.core.broker.transactions.ledger import Ledger
 from motelog.core.broker.waiting.cluster_queues import ClusterQueues
 from motelog.core.broker.waiting.filter_gate import FilterGate
+from motelog.core.broker.waiting.flow_control import FlowControl
 from motelog.core.broker.waiting.settings_gate import SettingsGate
 from motelog.core.clock import Clock
 from motelog.core.filter.sql_filter import SqlFilters
@@ -84,6 +85,7 @@ _FILTERING: Final = (
 class Processors:
     """One broker's processors, and what is shown of their work."""
 
+    flow: FlowControl
     send: SendProcessor
     send_back: SendBackProcessor
     reply: ReplyProcessor
@@ -110,7 +112,8 @@ class Processors:
         port: int,
     ) -> Processors:
         """Make them for a broker that listens on ``port``."""
-        send = SendProcessor(shared)
+        flow = FlowControl(shared.config, shared.api.line, shared.store, shared.clock)
+        send = SendProcessor(shared, flow)
         reply = ReplyProcessor(shared)
         recall = RecallProcessor(shared)
         pop_service = PopService(
@@ -124,10 +127,12 @@ class Processors:
             messages_out=lambda: shared.stats.messages_out,
             refused=lambda: send.answers.refused_count,
             timers_near=lambda: schedule.near_count,
+            line=shared.api.line,
         )
         return cls(
+            flow,
             send,
-            SendBackProcessor(shared, send),
+            SendBackProcessor(shared, send, flow),
             reply,
             recall,
             EndTransactionProcessor(shared, ledger),
@@ -141,7 +146,7 @@ class Processors:
                 StateAdmin(
                     shared,
                     properties=shown_properties(shared.config, port=port),
-                    switches=_switches(shared, reply, recall),
+                    switches=_switches(shared, reply, recall, flow),
                     runtime=runtime,
                     delay_offsets=schedule.level_offsets,
                 ),
@@ -207,12 +212,15 @@ class BrokerParts:
         """Return the counters since the start and, named ``*_now``, the gauges."""
         store, cold_reads, send = self.store, self.api.cold_reads, self.processors.send
         transactions = self.processors.transactions
-        pop = self.processors.pop_service
+        pop, flow = self.processors.pop_service, self.processors.flow
         return store.sample() | {
             "connections_now": self.server.connections_count,
             "messages_received": send.messages_count,
             "messages_refused": send.answers.refused_count,
             "messages_too_late_on_disk": send.answers.timed_out_count,
+            "requests_busy_waited": flow.waited_count + self.api.line.overdue_count,
+            "requests_busy_page_cache": flow.page_cache_count,
+            "requests_busy_rejected": flow.rejected_count,
             "dead_letters": send.dead_letters_count + pop.dead_letters_count,
             "messages_revived": pop.revived_count,
             "messages_in_work_now": pop.checkpoints.open_count,
@@ -300,6 +308,7 @@ def assemble(
         frame_bytes_max=config.frame_bytes_max,
         idle_s_max=config.idle_s_max,
         plain=processors.send if access.acl is None else None,
+        lateness=processors.flow,
         end_turn=processors.end_turn,
         after_turns=processors.after_turns,
         on_closed=processors.connection_closed,
@@ -368,7 +377,7 @@ def make_shared(
 
 
 def _switches(
-    shared: Shared, reply: ReplyProcessor, recall: RecallProcessor
+    shared: Shared, reply: ReplyProcessor, recall: RecallProcessor, flow: FlowControl
 ) -> dict[str, Callable[[bool], None]]:
     """Return what can be switched while the broker runs, by RocketMQ's names."""
     return {
@@ -379,6 +388,7 @@ def _switches(
         "enablePropertyFilter": shared.filters.enable,
         "storeReplyMessageEnable": reply.store_replies,
         "recallMessageEnable": recall.enable,
+        "brokerFastFailureEnable": flow.enable,
     }
 
 

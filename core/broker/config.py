@@ -100,6 +100,29 @@ class BrokerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     waiting_answers_max: NaturalInt = 100_000
     """Sends that may wait for the disk under sync flush; further ones get SYSTEM_BUSY."""
 
+    fast_failure: bool = True
+    """Tell a client SYSTEM_BUSY whose request has waited for too long (``send_wait_ms_max`` and so
+    on), or whose message came while the page cache was busy. RocketMQ's brokerFastFailureEnable."""
+
+    send_wait_ms_max: PositiveInt = 200
+    """Milliseconds that a message may wait, before it is read or for others to be appended, until
+    its producer is told SYSTEM_BUSY. RocketMQ's waitTimeMillsInSendQueue."""
+
+    pull_wait_ms_max: PositiveInt = 5000
+    """The same for pulls (waitTimeMillsInPullQueue, waitTimeMillsInLitePullQueue)."""
+
+    heartbeat_wait_ms_max: PositiveInt = 31_000
+    """The same for heartbeats (waitTimeMillsInHeartbeatQueue)."""
+
+    transaction_wait_ms_max: PositiveInt = 3000
+    """The same for ends of transactions (waitTimeMillsInTransactionQueue)."""
+
+    ack_wait_ms_max: PositiveInt = 3000
+    """The same for acknowledgements of POP (waitTimeMillsInAckQueue)."""
+
+    admin_wait_ms_max: PositiveInt = 5000
+    """The same for requests of tools (waitTimeMillsInAdminBrokerQueue)."""
+
     save_interval_s: PositiveFloat = 5.0
     """Seconds between two writes of changed consume offsets, topics and groups to disk."""
 

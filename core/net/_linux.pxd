@@ -48,6 +48,9 @@ cdef extern from "netinet/in.h" nogil:
     int IPPROTO_TCP, IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT
 
 cdef extern from "netinet/tcp.h" nogil:
+    cdef struct tcp_info:
+        uint32_t tcpi_last_data_recv
+    int TCP_INFO
     int TCP_NODELAY
 
 cdef extern from "arpa/inet.h" nogil:

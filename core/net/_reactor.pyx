@@ -40,9 +40,9 @@ from motelog.core.net._linux cimport (
     AF_INET, AF_INET6, EPOLLERR, EPOLLHUP, EPOLLIN, EPOLLOUT, EPOLL_CLOEXEC, EPOLL_CTL_ADD,
     EPOLL_CTL_DEL, EPOLL_CTL_MOD, IPPROTO_IP, IPPROTO_TCP, IP_BIND_ADDRESS_NO_PORT, SHUT_WR,
     SOCK_CLOEXEC, SOCK_NONBLOCK, SOCK_STREAM, SOL_SOCKET, SO_ERROR, SO_KEEPALIVE, SO_LINGER,
-    TCP_NODELAY, TIOCOUTQ, accept4, bind, close_descriptor, connect, epoll_create1, epoll_ctl,
+    TCP_INFO, TCP_NODELAY, TIOCOUTQ, accept4, bind, close_descriptor, connect, epoll_create1, epoll_ctl,
     epoll_event, epoll_wait, getsockopt, htons, inet_ntop, inet_pton, ioctl, linger, ntohs, recv, setsockopt, shutdown, sockaddr,
-    sockaddr_in, sockaddr_in6, sockaddr_storage, socket, socklen_t,
+    sockaddr_in, sockaddr_in6, sockaddr_storage, socket, socklen_t, tcp_info,
 )
 from motelog.core.net._output cimport (
     SENT_NEVER, SENT_PART, Output, Payloads, Sent, Shared, append_copy, append_reference, drop_queued,
@@ -569,6 +569,14 @@ cdef class Reactor:
     def output_bytes(self, Py_ssize_t connection):
         cdef Connection *c = self.existing(connection)
         return 0 if c == NULL else c.output.bytes
+
+    def silent_ms(self, Py_ssize_t connection):
+        cdef Connection *c = self.existing(connection)
+        cdef tcp_info told
+        cdef socklen_t size = sizeof(told)
+        if c == NULL or getsockopt(c.fd, IPPROTO_TCP, TCP_INFO, &told, &size) != 0:
+            return 0
+        return told.tcpi_last_data_recv
 
     def held_bytes(self):
         cdef uint64_t total = 0

@@ -39,6 +39,8 @@ from motelog.core.net.reactor_types import (
 )
 
 RESET_ON_CLOSE = struct.pack("ii", 1, 0)
+# The head of Linux' struct tcp_info, up to tcpi_last_data_recv.
+_TCP_INFO = struct.Struct("=52xI")
 MALFORMED = -1
 SENT_COUNTS = 257  # one for each first byte, and one for the bytes
 WOULD_BLOCK = (errno.EAGAIN, errno.EINTR)
@@ -502,6 +504,20 @@ class Reactor:
         """Bytes queued and not yet taken by the socket."""
         c = self._sendable(connection)
         return 0 if c is None else c.output_bytes
+
+    def silent_ms(self, connection: int) -> int:
+        """Milliseconds since the peer's last bytes reached the socket, read or not; 0 if unknown.
+
+        What has just been read of a connection has waited at least as long.
+        """
+        c = self._sendable(connection)
+        if c is None:
+            return 0
+        try:
+            told = c.sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO.size)
+        except OSError:
+            return 0
+        return int(_TCP_INFO.unpack(told)[0])
 
     def held_bytes(self) -> int:
         """Bytes held for all connections: output that waits, frames that have not come whole.

@@ -66,6 +66,22 @@ class Plain(Protocol):
         ...
 
 
+class Lateness(Protocol):
+    """What is asked about requests that have waited in their sockets, as the server was held up."""
+
+    def begin_turn(self) -> bool:
+        """Note that a turn begins; return whether its requests may have waited."""
+        ...
+
+    def is_late(self, waited_ms: int) -> bool:
+        """Whether a request that has waited so long may be too late, whatever it is."""
+        ...
+
+    def refusal(self, request: RemotingCommand, waited_ms: int, behind: int) -> str | None:
+        """Return why a request that has waited is refused, or None; ``behind`` it are others."""
+        ...
+
+
 OUTPUT_BYTES_HIGH: Final = 1_048_576
 OUTPUT_BYTES_MAX: Final = 16_777_216
 
@@ -177,6 +193,7 @@ class RemotingServer:
         idle_s_max: int,
         first_frame_s: int = 10,
         plain: Plain | None = None,
+        lateness: Lateness | None = None,
         end_turn: Callable[[], None] = lambda: None,
         after_turns: Callable[[], None] = lambda: None,
         on_closed: Callable[[Connection], None] | None = None,
@@ -191,6 +208,7 @@ class RemotingServer:
         self._idle_s_max = idle_s_max
         self._first_frame_s = first_frame_s
         self._plain = plain
+        self._lateness = lateness
         self._end_turn = end_turn
         self._after_turns = after_turns
         self._on_closed = on_closed
@@ -286,6 +304,7 @@ class RemotingServer:
         broken: dict[Connection, str] = {}
         plain = self._plain
         items = plain.split(data, index, turn.frames) if plain else [None] * turn.frames
+        late = self._find_late(turn)
         for i, item in zip(range(0, 4 * turn.frames, 4), items, strict=True):
             connection = self._connections.get(index[i])
             if connection is None or connection in broken:
@@ -293,6 +312,7 @@ class RemotingServer:
             if (
                 item is not None
                 and plain is not None
+                and index[i] not in late
                 and not (connection.deferred or connection.is_congested)
                 and plain.take(item, connection)
             ):
@@ -305,11 +325,42 @@ class RemotingServer:
             if request.is_response:
                 self._asked.end(connection, request.opaque, request)
                 continue
+            if index[i] in late and self._refuse_late(
+                request, connection, late[index[i]], turn.frames - i // 4 - 1
+            ):
+                continue
             if connection.deferred or connection.is_congested:
                 connection.deferred.append(request)
             else:
                 self.process(request, connection)
         return broken
+
+    def _find_late(self, turn: Turn) -> dict[int, int]:
+        """Return the connections of a turn whose requests may be too late, and how late in ms."""
+        lateness, index = self._lateness, turn.index
+        if lateness is None or not lateness.begin_turn():
+            return {}
+        waited = {
+            connection_id: self.reactor.silent_ms(connection_id)
+            for connection_id in {index[i] for i in range(0, 4 * turn.frames, 4)}
+        }
+        return {
+            connection_id: waited_ms
+            for connection_id, waited_ms in waited.items()
+            if lateness.is_late(waited_ms)
+        }
+
+    def _refuse_late(
+        self, request: RemotingCommand, connection: Connection, waited_ms: int, behind: int
+    ) -> bool:
+        """Refuse a request that has waited for too long; return whether it was."""
+        assert self._lateness is not None
+        reason = self._lateness.refusal(request, waited_ms, behind)
+        if reason is None:
+            return False
+        if not request.is_oneway:
+            connection.reply(request.answer(ResponseCode.SYSTEM_BUSY, reason))
+        return True
 
     def _handle_deferred(self, connection: Connection) -> None:
         while connection.deferred and not connection.is_congested:

@@ -68,6 +68,10 @@ class StoreConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     disk_check_interval_ms: int = 1_000
     """Time between two looks at the disk."""
 
+    page_cache_busy_ms: int = 1_000
+    """An append that takes longer, or waits longer for the next CommitLog file, means that the page
+    cache is busy; then producers are told SYSTEM_BUSY. RocketMQ's osPageCacheBusyTimeOutMills."""
+
     commitlog_touch_ahead_bytes: int = 4_194_304
     """How much of the last file a worker thread makes ready ahead of the append; 0: nothing. It has
     no effect in a write buffer, or with ``flush = "sync"``, whose flushes would write those pages
@@ -187,6 +191,7 @@ AT_LEAST: Final = {
     "commitlog_files_mapped_max": 1,
     "flush_interval_ms": 1,
     "flush_timeout_ms": 1,
+    "page_cache_busy_ms": 1,
     "write_buffer_commit_ms": 1,
     "write_buffer_files_max": 1,
     "consume_queue_flush_interval_ms": 1,

@@ -523,6 +523,11 @@ class MessageStore:
         return self._log.queue.free_buffers_count
 
     @property
+    def lacks_buffer(self) -> bool:
+        """Whether appends go without a write buffer, as all are in use: the disk is far behind."""
+        return self._log.queue.lacks_buffer
+
+    @property
     def dispatch_behind_bytes(self) -> int:
         """Bytes of the log that no index file covers yet; queues and readers have all of it."""
         return self._log.end_offset - self.index.indexed_offset

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import socket
+import threading
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -11,9 +14,16 @@ import msgspec
 import pytest
 import trio
 
+from motelog.core.addresses import parse_address
 from motelog.core.message import WAIT, StoredMessage
 from motelog.core.records.decode import decode_messages
-from motelog.core.remoting.frames import RequestCode, ResponseCode
+from motelog.core.remoting.frames import (
+    RemotingCommand,
+    RequestCode,
+    ResponseCode,
+    decode,
+    encode,
+)
 from motelog.core.store import message_store
 from motelog.gateway.config import GatewayConfig
 from motelog.gateway.log.local_log import LocalLog
@@ -42,6 +52,7 @@ async def served(
     monkeypatch: pytest.MonkeyPatch,
     *,
     flush: Literal["async", "sync"],
+    broker: dict[str, Any] | None = None,
     **store: Any,
 ) -> AsyncIterator[tuple[Stack, Gateway]]:
     """Run name server, broker and gateway, whose store is on ``disk``."""
@@ -50,7 +61,10 @@ async def served(
         store_config(folder, flush=flush, flush_timeout_ms=FLUSH_TIMEOUT_MS), **store
     )
     with trio.fail_after(60):
-        async with started_stack(folder, store=config) as stack, trio.open_nursery() as nursery:
+        async with (
+            started_stack(folder, store=config, **broker or {}) as stack,
+            trio.open_nursery() as nursery,
+        ):
             gateway = Gateway(GatewayConfig(listen="127.0.0.1:0"), LocalLog(stack.broker.api))
             await nursery.start(gateway.run)
             try:
@@ -143,10 +157,14 @@ async def test_appends_wait_for_the_next_file_in_their_order(
 ) -> None:
     disk = SlowDisk()
     async with (
-        served(tmp_path, disk, monkeypatch, flush="async", commitlog_file_bytes=FILE_BYTES) as (
-            stack,
-            gateway,
-        ),
+        served(
+            tmp_path,
+            disk,
+            monkeypatch,
+            flush="async",
+            broker={"send_wait_ms_max": FLUSH_TIMEOUT_MS},
+            commitlog_file_bytes=FILE_BYTES,
+        ) as (stack, gateway),
         connected(stack.broker_address) as producer,
         connected(stack.broker_address) as other,
     ):
@@ -236,3 +254,118 @@ async def test_without_a_next_file_appends_are_refused_and_others_are_served(
             five.publish("m/a", b"after", packet_id=2)
             assert await packet(five) == (0x40, b"\x00\x02")
         assert [m.body for m in await pull_all(other)] == [*stored, b"after"]
+
+
+async def test_messages_behind_one_that_needs_a_file_are_refused_and_then_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk = SlowDisk()
+    async with (
+        served(
+            tmp_path,
+            disk,
+            monkeypatch,
+            flush="async",
+            page_cache_busy_ms=600,
+            commitlog_file_bytes=FILE_BYTES,
+        ) as (stack, _),
+        connected(stack.broker_address) as producer,
+        connected(stack.broker_address) as other,
+    ):
+        disk.may_make.clear()
+        line = stack.broker.api.line
+        answers: list[Any] = []
+
+        async def send_first() -> None:
+            while True:
+                answer = await send(producer, bytes(2_000))
+                if line.slow_until_ms is None and answer.code == ResponseCode.SUCCESS:
+                    continue
+                answers.append(answer)
+                return
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(send_first)
+            await eventually(lambda: line.is_waiting)
+            began = trio.current_time()
+            behind = await send(other, b"behind")
+            assert trio.current_time() - began >= 0.2
+            assert behind.code == ResponseCode.SYSTEM_BUSY
+            assert behind.remark.startswith("[TIMEOUT_CLEAN_QUEUE]broker busy, start flow control")
+            await eventually(lambda: line.is_busy)
+            refused = await send(other, b"while busy")
+            assert refused.code == ResponseCode.SYSTEM_BUSY
+            assert refused.remark == "[REJECTREQUEST]system busy, start flow control for a while"
+        # The first one waits as long as it always did.
+        assert answers[0].code == ResponseCode.SERVICE_NOT_AVAILABLE
+        sample = stack.broker.sample()
+        assert (sample["requests_busy_waited"], sample["requests_busy_rejected"]) == (1, 1)
+        disk.may_make.set()
+        await eventually(lambda: not line.is_waiting)
+        while (await send(other, b"after")).code != ResponseCode.SUCCESS:
+            pass
+        bodies = {m.body for m in await pull_all(other)}
+        assert b"after" in bodies
+        assert not bodies & {b"behind", b"while busy"}
+
+
+@pytest.mark.parametrize(
+    ("settings", "waits_s", "begin"),
+    [({}, 0.3, "[TIMEOUT_CLEAN_QUEUE]"), ({"send_wait_ms_max": 60_000}, 0.0, "[PCBUSY_CLEAN")],
+)
+async def test_messages_that_came_while_an_append_stood_still_are_refused(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    settings: dict[str, Any],
+    waits_s: float,
+    begin: str,
+) -> None:
+    async with (
+        served(
+            tmp_path,
+            SlowDisk(),
+            monkeypatch,
+            flush="async",
+            broker=settings,
+            page_cache_busy_ms=300,
+        ) as (stack, _),
+        connected(stack.broker_address) as producer,
+    ):
+        assert (await send(producer, b"before")).code == ResponseCode.SUCCESS
+        line = stack.broker.api.line
+        append = line._append_now
+        held_up = threading.Event()
+
+        def slow(*arguments: Any, **names: Any) -> int:
+            # The one thread of the broker stands still, as it does when a page cannot be had.
+            monkeypatch.setattr(line, "_append_now", append)
+            held_up.set()
+            time.sleep(0.7)
+            return append(*arguments, **names)
+
+        def send_meanwhile() -> RemotingCommand:
+            with socket.create_connection(parse_address(stack.broker_address)) as raw:
+                assert held_up.wait(10)
+                time.sleep(0.35 - waits_s)
+                text = {name: str(value) for name, value in send_ext("T").items()}
+                raw.sendall(encode(RemotingCommand(RequestCode.SEND_MESSAGE_V2, ext=text)))
+                with raw.makefile("rb") as stream:
+                    size = stream.read(4)
+                    return decode(size + stream.read(int.from_bytes(size, "big")))
+
+        monkeypatch.setattr(line, "_append_now", slow)
+        answers: list[RemotingCommand] = []
+
+        async def send_other() -> None:
+            answers.append(await trio.to_thread.run_sync(send_meanwhile))
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(send_other)
+            await trio.sleep(0.2)
+            # Whoever has to do with the slow append itself is served.
+            assert (await send(producer, b"slow")).code == ResponseCode.SUCCESS
+        assert answers[0].code == ResponseCode.SYSTEM_BUSY
+        assert answers[0].remark is not None
+        assert answers[0].remark.startswith(begin)
+        assert (await send(producer, b"after")).code == ResponseCode.SUCCESS
+        assert [m.body for m in await pull_all(producer)] == [b"before", b"slow", b"after"]

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
 
@@ -12,9 +13,13 @@ import trio
 
 from motelog.bridge.producer import Producer
 from motelog.bridge.pull import PullConsumer
+from motelog.core.broker.config import BrokerConfig
+from motelog.core.broker.server import Broker
 from motelog.core.message import Message
 from motelog.core.records.decode import decode_messages
 from motelog.core.remoting.frames import RequestCode, ResponseCode
+from motelog.core.store import message_store
+from motelog.core.store.config import StoreConfig
 from tests.support.broker_stack import (
     Stack,
     connected,
@@ -35,6 +40,7 @@ from tests.support.java import (
     java_command,
     run_tool,
 )
+from tests.support.slow_disk import SlowDisk
 
 pytestmark = [pytest.mark.java, pytest.mark.timeout(300)]
 
@@ -338,3 +344,84 @@ async def test_the_program_of_the_reference_sends_and_reads(tmp_path: Path, vers
         offsets = stack.broker.tables.offsets
         committed = [offsets.query("reports", "telemetry", queue_id) or 0 for queue_id in range(4)]
         assert sorted(committed) == [0, 0, 0, 1]
+
+
+@asynccontextmanager
+async def second_broker(
+    stack: Stack, folder: Path, disk: SlowDisk, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[Broker]:
+    """Run a broker on ``disk`` beside the stack's, whose small files are soon full."""
+    store = StoreConfig(
+        directory=str(folder),
+        commitlog_file_bytes=65_536,
+        flush_timeout_ms=60_000,
+        page_cache_busy_ms=100,
+    )
+    config = BrokerConfig(
+        listen="127.0.0.1:0", name="slow", namesrv=(stack.namesrv_address,), store=store
+    )
+    broker = Broker(config)
+    async with trio.open_nursery() as nursery:
+        with monkeypatch.context() as patch:
+            patch.setattr(message_store, "OsStorage", lambda: disk)
+            await nursery.start(broker.run)
+        try:
+            yield broker
+        finally:
+            disk.may_make.set()
+        nursery.cancel_scope.cancel()
+
+
+async def fill(broker: Broker) -> None:
+    """Send until a message waits for the next file for so long that the broker is busy."""
+    host, port = broker.address
+    line = broker.api.line
+    async with connected(f"{host}:{port}") as peer, trio.open_nursery() as nursery:
+
+        async def send_all() -> None:
+            while True:
+                await peer.ask(RequestCode.SEND_MESSAGE_V2, send_ext("Fill"), bytes(4_000))
+
+        nursery.start_soon(send_all)
+        await eventually(lambda: line.is_busy)
+        nursery.cancel_scope.cancel()
+
+
+def brokers_of(stack: Stack, topic: str) -> list[str]:
+    """Return the brokers that the name server knows to have ``topic``."""
+    route = stack.namesrv.routes.route(topic)
+    return [] if route is None else [queues.broker_name for queues in route.queues]
+
+
+@pytest.mark.parametrize(
+    "version", [VERSION_5, pytest.param(VERSION_4, marks=pytest.mark.java_all)]
+)
+async def test_java_producer_goes_round_a_busy_broker(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: str
+) -> None:
+    disk = SlowDisk()
+    async with (
+        started_stack(tmp_path / "quick") as stack,
+        second_broker(stack, tmp_path / "slow", disk, monkeypatch) as slow,
+    ):
+        for api in (stack.broker.api, slow.api):
+            api.create_topic("Both", 4)
+        await eventually(lambda: len(brokers_of(stack, "Both")) == 2)
+        disk.may_make.clear()
+        await fill(slow)
+        results = await run_client(version, "singles", stack, "Both", "P", "8")
+        sent = [fields for fields in results if fields[0] == "sent"]
+        refused = [fields for fields in results if fields[0] == "refused"]
+        assert len(sent) + len(refused) == 8
+        assert {name for _, name in sent} == {"broker-a"}
+        assert slow.sample()["requests_busy_rejected"] > 0
+        if version == VERSION_5:
+            assert refused == []
+        else:
+            # Clients before 5.1 leave another attempt to their callers.
+            assert {code for _, code in refused} == {str(int(ResponseCode.SYSTEM_BUSY))}
+        disk.may_make.set()
+        await eventually(lambda: not slow.api.line.is_waiting)
+        results = await run_client(version, "singles", stack, "Both", "P", "8")
+        assert {name for kind, name in results if kind == "sent"} == {"broker-a", "slow"}
+        assert len(results) == 8

@@ -32,6 +32,7 @@ from motelog.core.broker.processors.send_answers import (
 )
 from motelog.core.broker.processors.shared import Shared
 from motelog.core.broker.transactions.half_message import HALF, half_pairs, is_transactional
+from motelog.core.broker.waiting.flow_control import FlowControl
 from motelog.core.errors import BrokerError, StoreError
 from motelog.core.limited_log import LimitedLog
 from motelog.core.message import (
@@ -118,8 +119,9 @@ _LETTERS: Final = _Names("a", "b", "c", "d", "e", "f", "g", "h", "i", "j", "l", 
 class SendProcessor:
     """Takes sends; state changes only within a turn and in ``run``, between two awaits."""
 
-    def __init__(self, shared: Shared) -> None:
+    def __init__(self, shared: Shared, flow: FlowControl) -> None:
         config = shared.config
+        self._flow = flow
         self._api = shared.api
         self._topics = shared.tables.topics
         self._groups = shared.tables.groups
@@ -155,13 +157,15 @@ class SendProcessor:
 
     def processors(self) -> dict[int, Processor]:
         return {
-            RequestCode.SEND_MESSAGE: self._send,
-            RequestCode.SEND_MESSAGE_V2: self._send_v2,
-            RequestCode.SEND_BATCH_MESSAGE: self._send_batch,
+            RequestCode.SEND_MESSAGE: self._flow.guard(self._send),
+            RequestCode.SEND_MESSAGE_V2: self._flow.guard(self._send_v2),
+            RequestCode.SEND_BATCH_MESSAGE: self._flow.guard(self._send_batch),
         }
 
     def split(self, data: Any, index: Any, count: int) -> list[PlainSend | None]:
-        """Return the plain sends among a turn's frames."""
+        """Return the plain sends among a turn's frames; none while all sends are refused."""
+        if self._flow.is_refusing:
+            return [None] * count
         return split_sends(data, index, count, self._rules)
 
     def take(self, send: PlainSend, connection: Connection) -> bool:
@@ -244,7 +248,14 @@ class SendProcessor:
             refused(StoreError("the append failed, the broker's log says how"))
             raise
         if end_offset is None:
-            line.wait(messages, placed, stamp_ms, appended=appended, refused=refused)
+            line.wait(
+                messages,
+                placed,
+                stamp_ms,
+                behind_ms_max=self._flow.send_wait_ms_max,
+                appended=appended,
+                refused=refused,
+            )
         else:
             appended(end_offset)
 

@@ -19,6 +19,7 @@ from motelog.core.broker.acknowledge import AnswerQueue
 from motelog.core.broker.api import BrokerApi
 from motelog.core.clock import Clock
 from motelog.core.errors import (
+    BusyError,
     FlushTimeoutError,
     NextFileError,
     RecordTooLargeError,
@@ -195,6 +196,8 @@ def store_error_code(exc: StoreError) -> ResponseCode:
         return ResponseCode.MESSAGE_ILLEGAL
     if isinstance(exc, FlushTimeoutError):
         return ResponseCode.FLUSH_DISK_TIMEOUT
+    if isinstance(exc, BusyError):
+        return ResponseCode.SYSTEM_BUSY
     if isinstance(exc, StoreFencedError | StoreFullError | NextFileError):
         # At this code producers try another broker.
         return ResponseCode.SERVICE_NOT_AVAILABLE

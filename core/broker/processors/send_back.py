@@ -16,6 +16,7 @@ from motelog.core.acl.needs import consumed
 from motelog.core.broker.delay.delays import DELAY_PROPERTIES
 from motelog.core.broker.processors.send import SendProcessor
 from motelog.core.broker.processors.shared import Shared
+from motelog.core.broker.waiting.flow_control import FlowControl
 from motelog.core.errors import BrokerError, StoreError
 from motelog.core.message import (
     DELAY,
@@ -40,7 +41,8 @@ _FIRST_LEVEL: Final = 3
 class SendBackProcessor:
     """Takes messages back; state changes only within a turn."""
 
-    def __init__(self, shared: Shared, send: SendProcessor) -> None:
+    def __init__(self, shared: Shared, send: SendProcessor, flow: FlowControl) -> None:
+        self._flow = flow
         self._reader = shared.store.reader
         self._topics = shared.tables.topics
         self._groups = shared.tables.groups
@@ -53,7 +55,7 @@ class SendBackProcessor:
 
     def processors(self) -> dict[int, Processor]:
         # A message that comes back is often old: the consumer has tried for a while.
-        take_back = self._cold.guard(self._take_back)
+        take_back = self._flow.guard(self._cold.guard(self._take_back))
         return {RequestCode.CONSUMER_SEND_MSG_BACK: take_back}
 
     def _take_back(

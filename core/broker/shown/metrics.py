@@ -49,6 +49,15 @@ BROKER_METRICS: Final[Mapping[str, Shown]] = {
         "Messages whose producers were told FLUSH_DISK_TIMEOUT: they are stored, and perhaps not"
         " on the disk.",
     ),
+    "requests_busy_waited": counter(
+        "requests_busy", "Requests answered SYSTEM_BUSY by flow control.", reason="waited"
+    ),
+    "requests_busy_page_cache": counter(
+        "requests_busy", "Requests answered SYSTEM_BUSY by flow control.", reason="page_cache"
+    ),
+    "requests_busy_rejected": counter(
+        "requests_busy", "Requests answered SYSTEM_BUSY by flow control.", reason="rejected"
+    ),
     "messages_pulled": counter("messages_pulled", "Messages in answers to pulls."),
     "dead_letters": counter(
         "dead_letters", "Messages that a group has given up: look at the topic %DLQ%<group>."

@@ -4,8 +4,9 @@ Owns: the keys and the texts of their values, the totals at the last two midnigh
 what is counted. Spec: RocketMQ AdminBrokerProcessor.prepareRuntimeInfo, StoreStatsService,
 BrokerStats; what `mqadmin brokerStatus` and `clusterList` read.
 
-Some keys are about parts that this broker does not have: its requests wait in no queues and take no
-lock. They have the values of an idle RocketMQ broker, since the tools fail if a key is missing.
+Some keys are about parts that this broker does not have: its requests wait in no pool's queue. They
+have the values of an idle RocketMQ broker, since the tools fail if a key is missing. The queue of
+sends is the line of appends, and the time of the page cache's lock how long its first one waits.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from collections.abc import Callable
 from datetime import date, datetime
 from typing import Final
 
+from motelog.core.broker.waiting.append_line import AppendLine
 from motelog.core.clock import Clock
 from motelog.core.metrics import Histogram
 from motelog.core.remoting.frames import VERSION_CURRENT
@@ -43,7 +45,6 @@ _ABSENT: Final = (
     "EndTransactionQueueSize",
     "EndTransactionThreadPoolQueueCapacity",
     "dispatchMaxBuffer",
-    "pageCacheLockTimeMills",
     "startAcceptSendRequestTimeStamp",
     "timerReadBehind",
     "timerOffsetBehind",
@@ -66,7 +67,9 @@ class RuntimeInfo:
         messages_out: Callable[[], int],
         refused: Callable[[], int],
         timers_near: Callable[[], int],
+        line: AppendLine,
     ) -> None:
+        self._line = line
         self._store = store
         self._clock = clock
         self._messages_in = messages_in
@@ -112,6 +115,9 @@ class RuntimeInfo:
             "msgGetTotalTodayMorning": str(self._today_morning[1]),
             "msgGetTotalTodayNow": str(self._messages_out()),
             "timerCongestNum": str(self._timers_near()),
+            "sendThreadPoolQueueSize": str(self._line.batches_count),
+            "sendThreadPoolQueueHeadWaitTimeMills": str(self._line.head_waited_ms),
+            "pageCacheLockTimeMills": str(self._line.head_waited_ms),
         }
 
     def _puts_and_gets(self) -> dict[str, str]:

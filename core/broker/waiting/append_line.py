@@ -7,6 +7,10 @@ answered; each user says that when it puts a batch into the line.
            -> no file yet, or others wait        -> None
     wait   -> in line                            -> appended, in the order of the line
                                                  -> refused when the time is over
+           -> behind others for longer than it may be -> refused, as RocketMQ's queue of sends does
+
+The line knows how long appends take: when its first batch has waited for ``busy_ms``, or an append
+has taken that long, RocketMQ calls the page cache busy. Flow control asks for it.
 
 Invariants: a batch is appended or refused once. While one waits, all later batches wait behind it,
 so that the messages of a publisher keep their order. The event loop does not wait: reads and all
@@ -26,7 +30,7 @@ from typing import Final, Protocol
 import trio
 
 from motelog.core.clock import Clock
-from motelog.core.errors import NextFileError, StoreError, StoreFullError
+from motelog.core.errors import BusyError, NextFileError, StoreError, StoreFullError
 from motelog.core.limited_log import LimitedLog
 from motelog.core.records.append import AppendMessage
 
@@ -35,6 +39,7 @@ logger = logging.getLogger(__name__)
 #: Bytes of bodies that may wait. A batch above the limit is refused when its turn comes.
 LINE_BYTES_MAX: Final = 67_108_864
 POLL_S: Final = 0.005
+_TELLING_FAILED: Final = "answering an append failed, a fault of this server"
 
 
 class Append(Protocol):
@@ -56,6 +61,9 @@ class _Batch:
     store_timestamp_ms: int | None
     bytes: int
     deadline_ms: int
+    came_ms: int
+    #: How long it may stand behind others; None: as long as it takes.
+    behind_ms_max: int | None
     error: StoreError | None
     appended: Callable[[int], None]
     refused: Callable[[StoreError], None]
@@ -64,14 +72,34 @@ class _Batch:
 class AppendLine:
     """What a broker appends with, and the batches that wait."""
 
-    def __init__(self, append: Append, *, clock: Clock, timeout_ms: int) -> None:
-        self._append = append
+    def __init__(self, append: Append, *, clock: Clock, timeout_ms: int, busy_ms: int) -> None:
+        self._append_now = append
         self._clock = clock
         self._timeout_ms = timeout_ms
+        self._busy_ms = busy_ms
         self._batches: deque[_Batch] = deque()
         self._bytes = 0
         self._wanted = trio.Event()
         self._faults = LimitedLog(logger)
+        #: When the last append ended that took longer than ``busy_ms``; None: none has.
+        self.slow_until_ms: int | None = None
+        #: Batches that stood behind others for longer than they may.
+        self.overdue_count = 0
+
+    @property
+    def head_waited_ms(self) -> int:
+        """How long the first batch has waited for the next file; 0 if none waits."""
+        return self._clock.monotonic_ms() - self._batches[0].came_ms if self._batches else 0
+
+    @property
+    def batches_count(self) -> int:
+        """Batches that wait."""
+        return len(self._batches)
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether the first batch has waited for longer than ``busy_ms``."""
+        return self.head_waited_ms > self._busy_ms
 
     @property
     def is_waiting(self) -> bool:
@@ -101,12 +129,14 @@ class AppendLine:
         placed: list[tuple[int, int]] | None = None,
         store_timestamp_ms: int | None = None,
         *,
+        behind_ms_max: int | None = None,
         appended: Callable[[int], None],
         refused: Callable[[StoreError], None],
     ) -> None:
         """Put a batch into the line; ``appended`` gets its end offset, or ``refused`` an error.
 
-        The line owns the list from now on. ``placed`` is filled as by an append.
+        The line owns the list from now on. ``placed`` is filled as by an append. One that stands
+        behind others for ``behind_ms_max`` is refused with BusyError.
         """
         size = sum(len(message[1]) for message in messages)
         error = None
@@ -114,10 +144,19 @@ class AppendLine:
             error = StoreFullError("too much waits for the next CommitLog file")
             messages, size = [], 0
         self._bytes += size
-        deadline_ms = self._clock.monotonic_ms() + self._timeout_ms
+        now_ms = self._clock.monotonic_ms()
         self._batches.append(
             _Batch(
-                messages, placed, store_timestamp_ms, size, deadline_ms, error, appended, refused
+                messages,
+                placed,
+                store_timestamp_ms,
+                size,
+                now_ms + self._timeout_ms,
+                now_ms,
+                behind_ms_max,
+                error,
+                appended,
+                refused,
             )
         )
         self._wanted.set()
@@ -136,6 +175,7 @@ class AppendLine:
                     )
                 except NextFileError:
                     if self._clock.monotonic_ms() < batch.deadline_ms:
+                        self._refuse_overdue()
                         return
                     error = NextFileError(
                         f"the next CommitLog file was not there within {self._timeout_ms} ms"
@@ -149,11 +189,46 @@ class AppendLine:
             # Removed before anybody is told: the callee may append.
             self._batches.popleft()
             self._bytes -= batch.bytes
-            with self._faults.boundary("answering an append failed, a fault of this server"):
+            with self._faults.boundary(_TELLING_FAILED):
                 if error is None:
                     batch.appended(end_offset)
                 else:
                     batch.refused(error)
+
+    def _append(
+        self,
+        messages: list[AppendMessage],
+        placed: list[tuple[int, int]] | None,
+        *,
+        store_timestamp_ms: int | None,
+    ) -> int:
+        began_ms = self._clock.monotonic_ms()
+        end_offset = self._append_now(messages, placed, store_timestamp_ms=store_timestamp_ms)
+        now_ms = self._clock.monotonic_ms()
+        if now_ms - began_ms > self._busy_ms:
+            self.slow_until_ms = now_ms
+        return end_offset
+
+    def _refuse_overdue(self) -> None:
+        """Refuse what has stood behind the first batch for longer than it may."""
+        now_ms = self._clock.monotonic_ms()
+        head, *behind = self._batches
+        overdue = [
+            batch
+            for batch in behind
+            if batch.behind_ms_max is not None and now_ms - batch.came_ms >= batch.behind_ms_max
+        ]
+        if not overdue:
+            return
+        gone = set(map(id, overdue))
+        self._batches = deque([head, *(batch for batch in behind if id(batch) not in gone)])
+        self.overdue_count += len(overdue)
+        for batch in overdue:
+            self._bytes -= batch.bytes
+        for batch in overdue:
+            error = BusyError(waited_too_long(now_ms - batch.came_ms, len(self._batches)))
+            with self._faults.boundary(_TELLING_FAILED):
+                batch.refused(error)
 
     async def run(
         self,
@@ -171,3 +246,11 @@ class AppendLine:
                 after()
                 if self._batches:
                     await trio.sleep(POLL_S)
+
+
+def waited_too_long(waited_ms: int, waiting_count: int) -> str:
+    """Return what RocketMQ's broker tells of a request that has waited in a queue for too long."""
+    return (
+        "[TIMEOUT_CLEAN_QUEUE]broker busy, start flow control for a while, period in queue:"
+        f" {waited_ms}ms, size of queue: {waiting_count}"
+    )

@@ -260,6 +260,14 @@ class MappedFileQueue:
         """How many write buffers are not in use; None in the mode without."""
         return None if self._buffers is None else self._buffers.free_count
 
+    @property
+    def lacks_buffer(self) -> bool:
+        """Whether the last file is written to without a buffer, as all of them are in use."""
+        files, buffers = self.files, self._buffers
+        if buffers is None or buffers.free_count or not files:
+            return False
+        return files[-1] not in self._buffered
+
     def mapped_sizes(self) -> list[int]:
         """Return the size in bytes of each file that is mapped."""
         return [file.size for file in self._made() if file.is_mapped]

@@ -7,6 +7,7 @@ import errno
 import os
 import socket
 import stat
+import time
 from array import array
 from collections.abc import Iterator
 
@@ -908,3 +909,16 @@ def test_impossible_arguments_are_refused(reactor_class: type[Reactor]) -> None:
         reactor_class(sent_counts=array("Q", [0] * 256))
     with reactor_loop(reactor_class()) as loop, pytest.raises(ValueError, match="7"):
         loop.reactor.listen(loop.own(listening()), 7, frame_bytes_max=1, first_frame_s=1)  # type: ignore[arg-type]  # not a framing
+
+
+def test_the_kernel_knows_for_how_long_a_peer_has_said_nothing(loop: ReactorLoop) -> None:
+    connection, peer = loop.open()
+    peer.sendall(PING)
+    time.sleep(0.3)
+    loop.turn()
+    # What has just been read came 0.3 s ago; Linux counts in ticks of up to 10 ms.
+    assert 280 <= loop.reactor.silent_ms(connection) < 5_000
+    peer.sendall(PING)
+    loop.turn()
+    assert loop.reactor.silent_ms(connection) < 280
+    assert loop.reactor.silent_ms(connection + 1) == 0

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from motelog.core.broker.shown.runtime_info import RuntimeInfo
+from motelog.core.broker.waiting.append_line import AppendLine
 from motelog.core.clock import ManualClock
 from motelog.core.store.message_store import MessageStore
 from tests.support.stores import message, opened
@@ -32,6 +33,7 @@ class Shown:
             messages_out=lambda: self.totals[1],
             refused=lambda: 3,
             timers_near=lambda: 4,
+            line=AppendLine(self.store.append, clock=self.clock, timeout_ms=1, busy_ms=1),
         )
 
     def days(self) -> list[tuple[str, str, str]]:

@@ -9,10 +9,17 @@ import pytest
 from motelog.core.broker.waiting import append_line
 from motelog.core.broker.waiting.append_line import AppendLine
 from motelog.core.clock import ManualClock
-from motelog.core.errors import NextFileError, StoreError, StoreFencedError, StoreFullError
+from motelog.core.errors import (
+    BusyError,
+    NextFileError,
+    StoreError,
+    StoreFencedError,
+    StoreFullError,
+)
 from motelog.core.records.append import AppendMessage
 
 TIMEOUT_MS = 5_000
+BUSY_MS = 1_000
 
 
 class Stage:
@@ -24,7 +31,10 @@ class Stage:
         self.error: Exception | None = None
         self.log: list[bytes] = []
         self.told: list[tuple[bytes, Any]] = []
-        self.line = AppendLine(self._append, clock=self.clock, timeout_ms=TIMEOUT_MS)
+        self.append_ms = 0
+        self.line = AppendLine(
+            self._append, clock=self.clock, timeout_ms=TIMEOUT_MS, busy_ms=BUSY_MS
+        )
 
     def _append(
         self,
@@ -37,14 +47,16 @@ class Stage:
             raise NextFileError("not there yet")
         if self.error is not None:
             raise self.error
+        self.clock.advance(self.append_ms)
         self.log += [message[1] for message in messages]
         return len(self.log)
 
-    def wait(self, *bodies: bytes) -> None:
+    def wait(self, *bodies: bytes, behind_ms_max: int | None = None) -> None:
         messages: Any = [(None, body) for body in bodies]
         name = b"+".join(bodies)
         self.line.wait(
             messages,
+            behind_ms_max=behind_ms_max,
             appended=lambda end_offset: self.told.append((name, end_offset)),
             refused=lambda error: self.told.append((name, type(error))),
         )
@@ -151,3 +163,42 @@ def test_a_fault_in_an_answer_holds_up_no_other(caplog: pytest.LogCaptureFixture
     stage.line.go_on()
     assert stage.told == [(b"b", 1)]
     assert "a fault of this server" in caplog.text
+
+
+def test_who_stands_behind_others_for_too_long_is_refused_and_the_first_waits_on() -> None:
+    stage = Stage()
+    stage.wait(b"first", behind_ms_max=200)
+    stage.wait(b"patient")
+    stage.wait(b"hasty", behind_ms_max=200)
+    stage.clock.advance(199)
+    stage.wait(b"later", behind_ms_max=200)
+    stage.line.go_on()
+    assert stage.told == []
+    stage.clock.advance(1)
+    stage.line.go_on()
+    assert stage.told == [(b"hasty", BusyError)]
+    assert (stage.line.overdue_count, stage.line.batches_count) == (1, 3)
+    stage.has_file = True
+    stage.line.go_on()
+    assert stage.log == [b"first", b"patient", b"later"]
+
+
+def test_the_line_is_busy_while_its_first_batch_waits_too_long() -> None:
+    stage = Stage()
+    assert (stage.line.is_busy, stage.line.head_waited_ms) == (False, 0)
+    stage.wait(b"first")
+    stage.clock.advance(BUSY_MS)
+    assert (stage.line.is_busy, stage.line.head_waited_ms) == (False, BUSY_MS)
+    stage.clock.advance(1)
+    assert stage.line.is_busy
+    stage.has_file = True
+    stage.line.go_on()
+    assert not stage.line.is_busy
+
+
+@pytest.mark.parametrize(("took_ms", "is_slow"), [(BUSY_MS, False), (BUSY_MS + 1, True)])
+def test_the_end_of_an_append_that_took_too_long_is_known(took_ms: int, is_slow: bool) -> None:
+    stage = Stage()
+    stage.has_file, stage.append_ms = True, took_ms
+    stage.line.append([])
+    assert stage.line.slow_until_ms == (stage.clock.monotonic_ms() if is_slow else None)

@@ -35,6 +35,7 @@ import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyStatus;
 import org.apache.rocketmq.client.consumer.listener.ConsumeOrderlyStatus;
 import org.apache.rocketmq.client.consumer.listener.MessageListenerConcurrently;
 import org.apache.rocketmq.client.consumer.listener.MessageListenerOrderly;
+import org.apache.rocketmq.client.exception.MQBrokerException;
 import org.apache.rocketmq.client.exception.MQClientException;
 import org.apache.rocketmq.client.producer.DefaultMQProducer;
 import org.apache.rocketmq.client.producer.SendCallback;
@@ -72,6 +73,8 @@ public class JavaClient {
         int count = Integer.parseInt(args[4]);
         if (args[0].equals("send")) {
             send(args[1], args[2], args[3], count);
+        } else if (args[0].equals("singles")) {
+            singles(args[1], args[2], args[3], count);
         } else if (args[0].equals("later")) {
             later(args[1], args[2], args[3], count);
         } else if (args[0].equals("recall")) {
@@ -131,6 +134,22 @@ public class JavaClient {
     static void note(MessageExt message) {
         taken.add(message.getQueueId() + "\t" + message.getQueueOffset() + "\t"
             + new String(message.getBody(), StandardCharsets.UTF_8));
+    }
+
+    /** Sends one message after the other, and prints the broker that took it or the refusal. */
+    static void singles(String namesrv, String topic, String group, int count) throws Exception {
+        DefaultMQProducer producer = new DefaultMQProducer(group);
+        producer.setNamesrvAddr(namesrv);
+        producer.start();
+        for (int i = 0; i < count; i++) {
+            try {
+                SendResult result = producer.send(message(topic, "single" + i));
+                System.out.println("sent\t" + result.getMessageQueue().getBrokerName());
+            } catch (MQBrokerException error) {
+                System.out.println("refused\t" + error.getResponseCode());
+            }
+        }
+        producer.shutdown();
     }
 
     static void send(String namesrv, String topic, String group, int count) throws Exception {

@@ -1,0 +1,179 @@
+"""When a broker says SYSTEM_BUSY: who has waited too long, a busy page cache, no write buffer."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from motelog.core.broker.waiting.flow_control import HELD_UP_MS, FlowControl
+from motelog.core.errors import NextFileError
+from motelog.core.remoting.frames import RemotingCommand, RequestCode, ResponseCode
+from tests.support.broker_stack import pull_ext, send_ext
+from tests.support.broker_stage import BrokerStage, Client, broker_stage
+
+SEND, PULL = RequestCode.SEND_MESSAGE_V2, RequestCode.PULL_MESSAGE
+BUSY = ResponseCode.SYSTEM_BUSY
+
+
+@pytest.fixture
+def stage(tmp_path: Path) -> Iterator[BrokerStage]:
+    with broker_stage(tmp_path) as made:
+        yield made
+
+
+def flow_of(stage: BrokerStage) -> FlowControl:
+    return stage.processors.flow
+
+
+def block(stage: BrokerStage, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a message wait in the line for a file that does not come."""
+
+    def fail(*_: object, **__: object) -> int:
+        raise NextFileError("not there yet")
+
+    monkeypatch.setattr(stage.api.line, "_append_now", fail)
+    stage.process(RemotingCommand(SEND, ext=texts(send_ext("A"))), Client())
+    assert stage.api.line.is_waiting
+
+
+def texts(ext: dict[str, object]) -> dict[str, str]:
+    return {name: str(value) for name, value in ext.items()}
+
+
+def test_each_kind_of_request_may_wait_for_a_time_of_its_own(stage: BrokerStage) -> None:
+    flow = flow_of(stage)
+    limits = {
+        SEND: 200,
+        RequestCode.CONSUMER_SEND_MSG_BACK: 200,
+        PULL: 5000,
+        RequestCode.LITE_PULL_MESSAGE: 5000,
+        RequestCode.HEART_BEAT: 31_000,
+        RequestCode.END_TRANSACTION: 3000,
+        RequestCode.ACK_MESSAGE: 3000,
+        RequestCode.GET_BROKER_RUNTIME_INFO: 5000,
+    }
+    for code, ms_max in limits.items():
+        request = RemotingCommand(code)
+        assert flow.refusal(request, ms_max - 1, 0) is None
+        assert flow.refusal(request, ms_max, 7) == (
+            "[TIMEOUT_CLEAN_QUEUE]broker busy, start flow control for a while, period in queue: "
+            f"{ms_max}ms, size of queue: 7"
+        )
+    assert flow.waited_count == len(limits)
+    assert (flow.is_late(199), flow.is_late(200)) == (False, True)
+
+
+def test_requests_are_looked_at_only_after_the_thread_was_held_up(stage: BrokerStage) -> None:
+    flow = flow_of(stage)
+    flow.begin_turn()
+    stage.clock.advance(2_000)
+    assert flow.begin_turn()
+    # Requests that waited may come in several turns.
+    stage.clock.advance(10)
+    assert flow.begin_turn()
+    for _ in range(100):
+        stage.clock.advance(HELD_UP_MS - 1)
+        watched = flow.begin_turn()
+    assert not watched
+    stage.clock.advance(HELD_UP_MS)
+    assert flow.begin_turn()
+    flow.enable(False)
+    assert not flow.begin_turn()
+    assert flow.send_wait_ms_max is None
+
+
+def test_sends_that_came_during_a_slow_append_are_refused_and_later_ones_are_not(
+    stage: BrokerStage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flow, line = flow_of(stage), stage.api.line
+    append = line._append_now
+
+    def slow(*arguments: object, **names: object) -> int:
+        stage.clock.advance(1_001)
+        return append(*arguments, **names)  # type: ignore[arg-type]  # handed on as it came
+
+    monkeypatch.setattr(line, "_append_now", slow)
+    assert stage.code(SEND, send_ext("A")) == ResponseCode.SUCCESS
+    stage.clock.advance(5)
+    send, pull = RemotingCommand(SEND), RemotingCommand(PULL)
+    assert flow.is_late(100)
+    refused = flow.refusal(send, 100, 3)
+    assert refused is not None
+    assert refused.startswith(
+        "[PCBUSY_CLEAN_QUEUE]broker busy, start flow control for a while, period in queue: 100ms"
+    )
+    assert flow.refusal(pull, 100, 3) is None
+    # It came when the append was over.
+    assert not flow.is_late(5)
+    assert flow.refusal(send, 5, 0) is None
+    assert flow.page_cache_count == 1
+
+
+def test_sends_are_refused_at_once_while_the_line_is_busy(
+    stage: BrokerStage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    block(stage, monkeypatch)
+    stage.clock.advance(1_000)
+    client = Client()
+    stage.process(RemotingCommand(SEND, ext=texts(send_ext("A"))), client)
+    assert client.answers == []
+    stage.clock.advance(1)
+    answer = stage.ask(SEND, send_ext("A"))
+    assert answer.code == BUSY
+    assert answer.remark == "[REJECTREQUEST]system busy, start flow control for a while"
+    assert stage.code(RequestCode.CONSUMER_SEND_MSG_BACK, {"group": "G", "offset": 0}) == BUSY
+    assert flow_of(stage).rejected_count == 2
+    # Whatever is not a message is served.
+    assert stage.code(PULL, pull_ext("A", 0)) == ResponseCode.PULL_NOT_FOUND
+
+
+@pytest.mark.parametrize("is_enabled", [True, False])
+def test_a_message_behind_another_is_refused_after_its_time(
+    stage: BrokerStage, monkeypatch: pytest.MonkeyPatch, is_enabled: bool
+) -> None:
+    block(stage, monkeypatch)
+    flow_of(stage).enable(is_enabled)
+    client = Client()
+    stage.process(RemotingCommand(SEND, ext=texts(send_ext("A"))), client)
+    stage.clock.advance(200)
+    stage.api.line.go_on()
+    if is_enabled:
+        (answer,) = client.answers
+        assert answer.code == BUSY
+        assert answer.remark is not None
+        assert answer.remark.startswith("[TIMEOUT_CLEAN_QUEUE]broker busy")
+        assert stage.processors.send.answers.refused_count == 1
+    else:
+        assert client.answers == []
+
+
+def test_sends_are_refused_while_there_is_no_write_buffer(tmp_path: Path) -> None:
+    with broker_stage(
+        tmp_path, write_buffer=True, write_buffer_files_max=2, commitlog_file_bytes=4_096
+    ) as stage:
+        codes = [send_slowly(stage, bytes(1_000)) for _ in range(12)]
+        taken = codes.index(BUSY)
+        # Two files had buffers, and one was begun without.
+        assert 6 < taken < 12
+        assert set(codes[:taken]) == {ResponseCode.SUCCESS}
+        assert set(codes[taken:]) == {BUSY}
+        store = stage.store
+        store._flush_log(0, store.end_offset)
+        store._log.queue.give_back_buffers(store.end_offset)
+        assert send_slowly(stage, b"") == ResponseCode.SUCCESS
+
+
+def send_slowly(stage: BrokerStage, body: bytes) -> int:
+    """Send a message, and wait for the worker that makes the next file if that is missing."""
+    client = Client()
+    stage.process(RemotingCommand(SEND, ext=texts(send_ext("A")), body=body), client)
+    for _ in range(5_000):
+        if client.answers:
+            break
+        time.sleep(0.001)
+        stage.api.line.go_on()
+    (answer,) = client.answers
+    return answer.code
