@@ -25,6 +25,7 @@ from motelog.core.remoting.frames import (
     dumps,
     loads,
 )
+from motelog.core.remoting.pop_fields import RETRY_V1, RETRY_V2, retry_topic
 from motelog.core.remoting.server import Connection, Processor
 from motelog.core.remoting.topic_config import TopicConfig
 from motelog.core.topic_names import (
@@ -104,12 +105,24 @@ class TopicAdmin:
     def _delete(self, request: RemotingCommand, _: Connection) -> RemotingCommand:
         """Delete a topic: its messages, its groups' offsets in it, its settings.
 
-        Its records stay in the log until that is cleaned; nobody can reach them by the topic.
+        So are the topics from which its groups get by POP what they have not acknowledged. The
+        records stay in the log until that is cleaned; nobody can reach them by the topic.
         """
         name = text_field(request.ext, "topic")
         fault = topic_name_fault(name)
         if fault is not None:
             raise _invalid(fault)
+        retries = [
+            retry
+            for group in self._offsets.groups_of(name)
+            for retry in (retry_topic(name, group, kind) for kind in (RETRY_V1, RETRY_V2))
+            if self._topics.get(retry) is not None
+        ]
+        for topic in (name, *retries):
+            self._delete_one(topic)
+        return request.answer()
+
+    def _delete_one(self, name: str) -> None:
         ends = {
             queue_id: self._store.reader.max_offset(name, queue_id)
             for topic, queue_id in self._store.queues()
@@ -119,7 +132,6 @@ class TopicAdmin:
         for queue_id, end in ends.items():
             self._store.hide_below(name, queue_id, end)
         self._offsets.forget_topic(name)
-        return request.answer()
 
     def _attributes(self, name: str) -> dict[str, str]:
         known = self._topics.get(name)

@@ -116,6 +116,30 @@ def test_a_message_that_nobody_acknowledges_becomes_a_dead_letter(stage: BrokerS
     assert stage.processors.pop_service.dead_letters_count == 1
 
 
+@pytest.mark.parametrize("is_v2", [False, True])
+def test_what_comes_again_goes_with_its_topic(tmp_path: Path, is_v2: bool) -> None:
+    with broker_stage(tmp_path, {"offset_entries_max": 100, "pop_retry_topic_v2": is_v2}) as stage:
+        stage.topic("T", 1)
+        stage.topic("U", 1)
+        again = [f"%RETRY%G{'+' if is_v2 else '_'}{topic}" for topic in ("T", "U")]
+        for topic in ("T", "U"):
+            send(stage, b"1", topic=topic)
+            assert bodies(pop(stage, topic=topic, invisibleTime=1000)) == [b"1"]
+        pass_time(stage, 1000)
+        assert all(stage.tables.topics.get(topic) for topic in again)
+        # One comes again at the retry topic's end, and one is in work as the topic goes.
+        assert bodies(pop(stage, topic="T", invisibleTime=1000)) == [b"1"]
+        send(stage, b"2", topic="T")
+        assert bodies(pop(stage, topic="T", invisibleTime=1000)) == [b"2"]
+        assert stage.code(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "T"}) == OK
+        pass_time(stage, 1000)
+        assert [stage.tables.topics.get(topic) is None for topic in again] == [True, False]
+        assert stage.tables.offsets.query("G", again[0], 0) is None
+        stage.topic("T", 1)
+        assert pop(stage, topic="T") == []
+        assert bodies(pop(stage, topic="U")) == [b"1"]
+
+
 def test_several_are_acknowledged_in_one_request(stage: BrokerStage) -> None:
     send(stage, b"1", b"2", b"3")
     found = pop(stage, invisibleTime=1000)
