@@ -46,7 +46,7 @@ from motelog.core.remoting.frames import (
 )
 from motelog.core.topic_names import DEFAULT_TOPIC, RETRY_PREFIX
 
-_READ_WRITE: Final = Permission.READ | Permission.WRITE
+READ_WRITE: Final = Permission.READ | Permission.WRITE
 T = TypeVar("T")
 #: The time that stands for the end of a queue.
 _LATEST_MS: Final = -1
@@ -231,7 +231,7 @@ class Admin:
         topic: str,
         *,
         queues: int = 8,
-        permission: int = _READ_WRITE,
+        permission: int = READ_WRITE,
         is_ordered: bool = False,
         attributes: Mapping[str, str] | None = None,
         brokers: Iterable[str] | None = None,

@@ -1,4 +1,4 @@
-"""Blocking producer and consumer for programs that do not run trio, such as Spark workers.
+"""Blocking producer, consumers and Admin for programs that do not run trio, such as Spark workers.
 
 Owns: one background thread with a trio run per object. Must not touch: decisions of the trio-native
 classes; each method here calls theirs.
@@ -14,11 +14,22 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from datetime import timedelta
 from types import TracebackType
-from typing import Generic, Self, Unpack
+from typing import Any, Generic, Self, Unpack
 
 import trio
 
+from motelog.bridge.admin import (
+    READ_WRITE,
+    Admin,
+    BrokerInfo,
+    ClientInfo,
+    QueueProgress,
+    QueueStats,
+    ResetTo,
+    TopicSettings,
+)
 from motelog.bridge.background import Background, Service
+from motelog.bridge.client import REQUEST_TIMEOUT_S, NameServers
 from motelog.bridge.producer import (
     REPLY_TIMEOUT_S,
     Producer,
@@ -506,3 +517,154 @@ class SyncSimpleConsumer(_Blocking[SimpleConsumer]):
     def change_invisible(self, message: PoppedMessage, invisible_s: float) -> PoppedMessage:
         """As SimpleConsumer.change_invisible."""
         return self._call(self._service.change_invisible, message, invisible_s)
+
+
+class SyncAdmin(_Blocking[Admin]):
+    """``bridge.admin.Admin``, blocking. Close it, or use it in ``with``."""
+
+    def __init__(
+        self,
+        *,
+        namesrv: NameServers = "127.0.0.1:9876",
+        request_timeout_s: float = REQUEST_TIMEOUT_S,
+    ) -> None:
+        admin = Admin(namesrv=namesrv, request_timeout_s=request_timeout_s)
+        super().__init__(admin, "motelog-admin")
+
+    def brokers(self) -> list[BrokerInfo]:
+        """As Admin.brokers."""
+        return self._call(self._service.brokers)
+
+    def broker_status(self, broker: str) -> dict[str, str]:
+        """As Admin.broker_status."""
+        return self._call(self._service.broker_status, broker)
+
+    def broker_config(self, broker: str) -> dict[str, str]:
+        """As Admin.broker_config."""
+        return self._call(self._service.broker_config, broker)
+
+    def set_broker_config(self, broker: str, settings: Mapping[str, str]) -> None:
+        """As Admin.set_broker_config."""
+        self._call(self._service.set_broker_config, broker, settings)
+
+    def stop_writes(self, broker: str) -> int:
+        """As Admin.stop_writes."""
+        return self._call(self._service.stop_writes, broker)
+
+    def allow_writes(self, broker: str) -> int:
+        """As Admin.allow_writes."""
+        return self._call(self._service.allow_writes, broker)
+
+    def topics(self) -> list[str]:
+        """As Admin.topics."""
+        return self._call(self._service.topics)
+
+    def topic(self, topic: str) -> list[TopicSettings]:
+        """As Admin.topic."""
+        return self._call(self._service.topic, topic)
+
+    def put_topic(
+        self,
+        topic: str,
+        *,
+        queues: int = 8,
+        permission: int = READ_WRITE,
+        is_ordered: bool = False,
+        attributes: Mapping[str, str] | None = None,
+        brokers: Iterable[str] | None = None,
+    ) -> None:
+        """As Admin.put_topic."""
+        self._call(
+            self._service.put_topic,
+            topic,
+            queues=queues,
+            permission=permission,
+            is_ordered=is_ordered,
+            attributes=attributes,
+            brokers=brokers,
+        )
+
+    def delete_topic(self, topic: str) -> None:
+        """As Admin.delete_topic."""
+        self._call(self._service.delete_topic, topic)
+
+    def topic_stats(self, topic: str) -> list[QueueStats]:
+        """As Admin.topic_stats."""
+        return self._call(self._service.topic_stats, topic)
+
+    def groups_of(self, topic: str) -> list[str]:
+        """As Admin.groups_of."""
+        return self._call(self._service.groups_of, topic)
+
+    def put_group(
+        self,
+        group: str,
+        settings: Mapping[str, Any] | None = None,
+        *,
+        brokers: Iterable[str] | None = None,
+    ) -> None:
+        """As Admin.put_group."""
+        self._call(self._service.put_group, group, settings, brokers=brokers)
+
+    def delete_group(self, group: str, *, with_offsets: bool = True) -> None:
+        """As Admin.delete_group."""
+        self._call(self._service.delete_group, group, with_offsets=with_offsets)
+
+    def groups(self) -> dict[str, dict[str, Any]]:
+        """As Admin.groups."""
+        return self._call(self._service.groups)
+
+    def consumers(self, group: str) -> list[ClientInfo]:
+        """As Admin.consumers."""
+        return self._call(self._service.consumers, group)
+
+    def producers(self, group: str) -> list[ClientInfo]:
+        """As Admin.producers."""
+        return self._call(self._service.producers, group)
+
+    def progress(self, group: str, topic: str | None = None) -> list[QueueProgress]:
+        """As Admin.progress."""
+        return self._call(self._service.progress, group, topic)
+
+    def reset_offsets(
+        self, group: str, topic: str, to: ResetTo, *, force: bool = True
+    ) -> dict[MessageQueue, int]:
+        """As Admin.reset_offsets."""
+        return self._call(self._service.reset_offsets, group, topic, to, force=force)
+
+    def clone_offsets(self, source: str, target: str, topic: str) -> None:
+        """As Admin.clone_offsets."""
+        self._call(self._service.clone_offsets, source, target, topic)
+
+    def running_info(self, group: str, client_id: str) -> dict[str, Any]:
+        """As Admin.running_info."""
+        return self._call(self._service.running_info, group, client_id)
+
+    def resend_dead_letters(
+        self,
+        group: str,
+        *,
+        to_all_groups: bool = False,
+        count_max: int | None = None,
+        per_second: float = 100.0,
+    ) -> int:
+        """As Admin.resend_dead_letters."""
+        return self._call(
+            self._service.resend_dead_letters,
+            group,
+            to_all_groups=to_all_groups,
+            count_max=count_max,
+            per_second=per_second,
+        )
+
+    def put_value(self, namespace: str, key: str, value: str) -> None:
+        """As Admin.put_value."""
+        self._call(self._service.put_value, namespace, key, value)
+
+    def value(self, namespace: str, key: str) -> str | None:
+        """As Admin.value."""
+        return self._call(self._service.value, namespace, key)
+
+    def delete_value(self, namespace: str, key: str) -> None:
+        """As Admin.delete_value."""
+        self._call(self._service.delete_value, namespace, key)

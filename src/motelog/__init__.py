@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from motelog.bridge.push.offsets import FileOffsets, OffsetStore
     from motelog.bridge.simple import PoppedMessage, SimpleConsumer
     from motelog.bridge.sync import (
+        SyncAdmin,
         SyncProducer,
         SyncPullConsumer,
         SyncPushConsumer,
@@ -86,6 +87,7 @@ __all__ = [
     "SimpleConsumer",
     "StoreError",
     "StoredMessage",
+    "SyncAdmin",
     "SyncProducer",
     "SyncPullConsumer",
     "SyncPushConsumer",
@@ -131,6 +133,7 @@ _FOUND_IN = {
     "SimpleConsumer": ("motelog.bridge.simple", "SimpleConsumer"),
     "StoreError": ("motelog.core.errors", "StoreError"),
     "StoredMessage": ("motelog.core.message", "StoredMessage"),
+    "SyncAdmin": ("motelog.bridge.sync", "SyncAdmin"),
     "SyncProducer": ("motelog.bridge.sync", "SyncProducer"),
     "SyncPullConsumer": ("motelog.bridge.sync", "SyncPullConsumer"),
     "SyncPushConsumer": ("motelog.bridge.sync", "SyncPushConsumer"),

@@ -11,6 +11,7 @@ import trio
 from motelog.bridge.admin import Admin, ResetTo
 from motelog.bridge.errors import ClientError, NoNameServerError, RouteError
 from motelog.bridge.producer import Producer
+from motelog.bridge.sync import SyncAdmin
 from motelog.core.errors import BrokerError
 from motelog.core.message import Message, StoredMessage
 from motelog.core.namesrv.config import NamesrvConfig
@@ -125,3 +126,26 @@ async def test_what_could_not_be_sent_again_is_left_for_the_next_call(tmp_path: 
             assert await admin.resend_dead_letters("G", to_all_groups=True) == 2
             ends = [(await admin.topic_stats(topic))[0].end_offset for topic in ("T", "U")]
             assert ends == [2, 1]
+
+
+async def test_an_operator_s_calls_from_a_plain_thread(tmp_path: Path) -> None:
+    async with started_stack(tmp_path) as stack:
+
+        def operate() -> None:
+            with SyncAdmin(namesrv=stack.namesrv_address) as admin:
+                (broker,) = admin.brokers()
+                admin.put_topic("T", queues=2, brokers=[broker.name])
+                (topic,) = admin.topic("T")
+                assert (topic.read_queues, topic.write_queues) == (2, 2)
+                admin.put_group("G", {"retryMaxTimes": 3})
+                assert admin.groups()["G"]["retryMaxTimes"] == 3
+                assert [len(admin.topic_stats("T")), admin.consumers("G")] == [2, []]
+                assert set(admin.reset_offsets("G", "T", "last").values()) == {0}
+                assert {one.lag for one in admin.progress("G", "T")} == {0}
+                admin.put_value("N", "k", "v")
+                assert admin.value("N", "k") == "v"
+                admin.delete_topic("T")
+                with pytest.raises(RouteError):
+                    admin.topic("T")
+
+        await trio.to_thread.run_sync(operate)

@@ -9,6 +9,7 @@ import pytest
 
 from motelog.bridge import asyncio as for_asyncio
 from motelog.bridge import sync
+from motelog.bridge.admin import Admin
 from motelog.bridge.producer import Producer
 from motelog.bridge.pull import PullConsumer
 from motelog.bridge.push.consumer import PushConsumer
@@ -20,7 +21,7 @@ PAIRS = [
     (native, getattr(module, f"{prefix}{native.__name__}"))
     for native in NATIVE
     for module, prefix in ((sync, "Sync"), (for_asyncio, "Asyncio"))
-]
+] + [(Admin, sync.SyncAdmin)]
 #: What a form leaves out: batches by queue and what is uncommitted are for these forms themselves,
 #: the address of a broker is for Spark's readers. On asyncio a poll is enough.
 LEFT_OUT = {
