@@ -305,6 +305,16 @@ class StoreReader:
                 high = middle
         return low
 
+    def last_offset_by_time(
+        self, topic: str, queue_id: int, timestamp_ms: int, *, may_wait: bool = True
+    ) -> int:
+        """Return the offset of the last message stored at ``timestamp_ms`` or earlier.
+
+        0 when all are newer, as RocketMQ says, and without such a queue.
+        """
+        behind = self.offset_by_time(topic, queue_id, timestamp_ms + 1, may_wait=may_wait)
+        return behind - 1 if behind > self.min_offset(topic, queue_id) else 0
+
     def store_timestamp(
         self, topic: str, queue_id: int, queue_offset: int, *, may_wait: bool = True
     ) -> int:

@@ -182,7 +182,9 @@ _WHAT: Final = {
     RequestCode.SET_MESSAGE_REQUEST_MODE: "whether a group gets a topic by pulls or by POP",
     RequestCode.QUERY_CONSUMER_OFFSET: "where a group has got to",
     RequestCode.UPDATE_CONSUMER_OFFSET: "how far a group has got",
-    RequestCode.SEARCH_OFFSET_BY_TIMESTAMP: "the first offset at or behind a time",
+    RequestCode.SEARCH_OFFSET_BY_TIMESTAMP: (
+        "the first offset at or behind a time; with boundaryType UPPER the last at or before it"
+    ),
     RequestCode.GET_MAX_OFFSET: "the end of a queue",
     RequestCode.GET_MIN_OFFSET: "the begin of a queue",
     RequestCode.GET_EARLIEST_MSG_STORETIME: "the time of a queue's first message",
@@ -263,6 +265,13 @@ _TO_CLIENTS: Final = {
     RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT,
 }
 
+_UNSERVED: Final = (
+    "REGISTER_TOPIC_IN_NAMESRV adds one topic to what a broker has registered: ours registers all"
+    " of its topics at once, and Apache's by default too (enableSingleTopicRegister)."
+    " UPDATE_AND_GET_GROUP_FORBIDDEN closes one topic to a group: no command of `mqadmin` sends it;"
+    " `consumeEnable` stops a whole group."
+)
+
 
 def page() -> str:
     program = PROJECT / "src" / "main" / "java" / "QuickStart.java"
@@ -292,6 +301,7 @@ def page() -> str:
             "## What neither answers\n",
             "Any other request is answered with REQUEST_CODE_NOT_SUPPORTED (3). Among them:\n",
             fill(f"{absent}.", 98, break_on_hyphens=False) + "\n",
+            fill(_UNSERVED, 98, break_on_hyphens=False) + "\n",
         ]
     )
 

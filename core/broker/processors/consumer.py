@@ -143,7 +143,10 @@ class ConsumerProcessor:
         self, request: RemotingCommand, _: Connection, may_wait: bool
     ) -> RemotingCommand:
         timestamp_ms = int_field(request.ext, "timestamp")
-        offset = self._reader.offset_by_time(*_queue(request), timestamp_ms, may_wait=may_wait)
+        # RocketMQ 5's BoundaryType; whatever is not UPPER is LOWER.
+        is_upper = request.ext.get("boundaryType", "").upper() == "UPPER"
+        search = self._reader.last_offset_by_time if is_upper else self._reader.offset_by_time
+        offset = search(*_queue(request), timestamp_ms, may_wait=may_wait)
         return request.answer(ext={"offset": str(offset)})
 
     def _earliest_time(

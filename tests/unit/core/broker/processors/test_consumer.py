@@ -17,6 +17,7 @@ from motelog.core.broker.processors.consumer import (
 from motelog.core.broker.tables.subscription_groups import SubscriptionGroup
 from motelog.core.remoting.codes import RequestCode, ResponseCode
 from motelog.core.remoting.frames import loads
+from tests.support.broker_stack import send_ext
 from tests.support.broker_stage import BrokerStage, Client, broker_stage, heartbeat
 from tests.support.stores import message
 
@@ -241,3 +242,28 @@ def test_a_filter_is_checked_before_it_is_used(
 ) -> None:
     body = {"subscriptionData": subscription}
     assert stage.code(RequestCode.CHECK_CLIENT_CONFIG, body=body) == code
+
+
+@pytest.mark.parametrize(
+    ("boundary", "offsets"),
+    [
+        ({}, [0, 0, 2, 2, 3]),
+        ({"boundaryType": "LOWER"}, [0, 0, 2, 2, 3]),
+        ({"boundaryType": "upper"}, [0, 1, 1, 2, 2]),
+        ({"boundaryType": "UPPER"}, [0, 1, 1, 2, 2]),
+    ],
+)
+def test_an_offset_by_time_is_the_first_or_the_last_one(
+    tmp_path: Path, boundary: dict[str, str], offsets: list[int]
+) -> None:
+    with broker_stage(tmp_path) as stage:
+        begin_ms = stage.store.now_ms()
+        for pause_ms in (0, 10, 0):
+            stage.ask(RequestCode.SEND_MESSAGE_V2, send_ext("A"))
+            stage.clock.advance(pause_ms)
+        found = []
+        for timestamp in (begin_ms - 1, begin_ms, begin_ms + 1, begin_ms + 10, begin_ms + 11):
+            ext = {"topic": "A", "queueId": 0, "timestamp": timestamp, **boundary}
+            answer = stage.ask(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, ext)
+            found.append(int(answer.ext["offset"]))
+        assert found == offsets
