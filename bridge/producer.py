@@ -165,9 +165,9 @@ class Producer:
     what ``NameServers`` says. One producer serves any number of topics and tasks. All requests are
     signed with ``credentials``; servers with access control take no others.
 
-    A message that a broker refuses by flow control (SYSTEM_BUSY, FLOW_CONTROL) is not sent again:
-    ``send`` raises BrokerError, and the caller slows down. With ``retry_when_busy`` such a refusal
-    is a failed attempt like any other. There are ``retries`` attempts besides the first.
+    A message that a broker refuses by flow control (SYSTEM_BUSY, FLOW_CONTROL) is sent again like
+    any other that failed, a little later: ``retries`` times besides the first. Without
+    ``retry_when_busy`` the first refusal raises BrokerError, and the caller slows down.
     With ``retry_when_not_stored`` an answer that says less than OK (not on the disk, not at a
     slave in time) has another broker asked, too; the message is then stored twice.
     With ``avoid_slow_brokers`` a broker that was slow or did not answer gets no turn for a while:
@@ -184,7 +184,7 @@ class Producer:
         group: str = "motelog",
         timeout_s: float = SEND_TIMEOUT_S,
         retries: int = RETRIES,
-        retry_when_busy: bool = False,
+        retry_when_busy: bool = True,
         retry_when_not_stored: bool = False,
         avoid_slow_brokers: bool = False,
         message_bytes_max: int = MESSAGE_BYTES_MAX,

@@ -137,11 +137,8 @@ async def test_batch_of_several_topics_or_delayed_or_empty_is_refused() -> None:
 
 
 @pytest.mark.parametrize("code", [ResponseCode.SYSTEM_BUSY, ResponseCode.FLOW_CONTROL])
-async def test_busy_broker_is_left_for_another_one_if_that_is_wanted(code: ResponseCode) -> None:
-    async with (
-        fake_cluster("a", "b") as cluster,
-        Producer(namesrv=cluster.namesrv, retry_when_busy=True) as producer,
-    ):
+async def test_busy_broker_is_left_for_another_one(code: ResponseCode) -> None:
+    async with fake_cluster("a", "b") as cluster, Producer(namesrv=cluster.namesrv) as producer:
         cluster.brokers[0].script = lambda request: (
             request.answer(code, "busy") if request.code in SENDS else None
         )
@@ -150,8 +147,13 @@ async def test_busy_broker_is_left_for_another_one_if_that_is_wanted(code: Respo
 
 
 @pytest.mark.parametrize("code", [ResponseCode.SYSTEM_BUSY, ResponseCode.FLOW_CONTROL])
-async def test_a_send_refused_by_flow_control_is_not_sent_again(code: ResponseCode) -> None:
-    async with fake_cluster("a", "b") as cluster, Producer(namesrv=cluster.namesrv) as producer:
+async def test_a_send_refused_by_flow_control_is_not_sent_again_if_that_is_wanted(
+    code: ResponseCode,
+) -> None:
+    async with (
+        fake_cluster("a", "b") as cluster,
+        Producer(namesrv=cluster.namesrv, retry_when_busy=False) as producer,
+    ):
         for broker in cluster.brokers:
             broker.script = lambda request: (
                 request.answer(code, "busy") if request.code in SENDS else None
