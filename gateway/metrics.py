@@ -34,6 +34,15 @@ DELIVER_MS_BOUNDS: Final = (
 )  # fmt: skip
 
 _DROPPED: Final = "Messages that a client with a matching subscription did not get."
+_ACCESS_REFUSED: Final = "What clients asked for and have no right to."
+_LOGINS: Final = {
+    (authenticator, outcome): (
+        f"logins_{authenticator}_{outcome}",
+        counter("logins", "Logins.", authenticator=authenticator, outcome=outcome),
+    )
+    for authenticator in ("anonymous", "certificate", "jwt", "password", "none")
+    for outcome in ("accepted", "wrong", "refused", "backed_off", "busy")
+}
 
 
 @dataclass(slots=True)
@@ -101,6 +110,16 @@ class GatewayMetrics:
     retained_refused: int = counted(
         counter("retained_refused", "Publishes that were not retained, as a limit was reached.")
     )
+    publishes_not_allowed: int = counted(
+        counter("access_refused", _ACCESS_REFUSED, action="publish")
+    )
+    subscriptions_not_allowed: int = counted(
+        counter("access_refused", _ACCESS_REFUSED, action="subscribe")
+    )
+    wills_not_allowed: int = counted(counter("access_refused", _ACCESS_REFUSED, action="will"))
+    sessions_not_owned: int = counted(counter("access_refused", _ACCESS_REFUSED, action="session"))
+    #: Logins by (authenticator, outcome).
+    logins: dict[tuple[str, str], int] = field(default_factory=lambda: dict.fromkeys(_LOGINS, 0))
     #: Connected clients by the protocol level of their CONNECT.
     clients_by_level: list[int] = field(default_factory=lambda: [0] * 6)
     #: Whole packets by their first byte, which has type and QoS.
@@ -110,9 +129,14 @@ class GatewayMetrics:
     acknowledge_us: Histogram = field(default_factory=lambda: Histogram(ACKNOWLEDGE_US_BOUNDS))
     deliver_ms: Histogram = field(default_factory=lambda: Histogram(DELIVER_MS_BOUNDS))
 
+    def count_login(self, authenticator: str, outcome: str) -> None:
+        self.logins[authenticator, outcome] += 1
+
     def sample(self) -> dict[str, int]:
         """Return every counter by name, as GATEWAY_METRICS has them."""
         sample: dict[str, int] = {name: getattr(self, name) for name in _COUNTED}
+        for key, (name, _) in _LOGINS.items():
+            sample[name] = self.logins[key]
         for level, name in _LEVELS.items():
             sample[name] = self.clients_by_level[level]
         for packets, shown in ((self.received_packets, _RECEIVED), (self.sent_packets, _SENT)):
@@ -171,6 +195,7 @@ GATEWAY_METRICS: Final[dict[str, Shown]] = {
     "clients_mqtt31_now": gauge("clients", "Connected clients.", listener="tcp", protocol="3.1"),
     "clients_mqtt311_now": gauge("clients", "Connected clients.", listener="tcp", protocol="3.1.1"),
     "clients_mqtt5_now": gauge("clients", "Connected clients.", listener="tcp", protocol="5.0"),
+    **dict(_LOGINS.values()),
     **{name: shown for name, (shown, _) in (_RECEIVED | _SENT).items()},
     "sent_bytes": counter("sent_bytes", "Bytes of packets queued on connections of clients."),
     "acknowledge_us": histogram(

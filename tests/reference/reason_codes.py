@@ -86,10 +86,17 @@ ROWS: Final[dict[ReasonCode, Row]] = {
         " begins with `$share/`, or is empty where MQTT 3 does not allow that",
         "Choose another one",
     ),
+    ReasonCode.BAD_USER_NAME_OR_PASSWORD: Row(
+        "CONNACK",
+        "There is no such user, or the password is another; or a token is refused",
+        "`motelog user passwd` sets a password; the gateway's log says what is wrong with a token",
+    ),
     ReasonCode.NOT_AUTHORIZED: Row(
-        "SUBACK",
-        "The filter begins with `$`, and not with `$SYS/`, `$share/` or `$stream/`",
-        "These topics are the server's; there is nothing to subscribe",
+        "CONNACK, PUBACK, PUBREC, SUBACK, DISCONNECT",
+        "A client has no login, or no right to the topic, to its will or to a session that is"
+        " another user's; a login has ended, or rules have changed. Without rules: the filter"
+        " begins with `$`, and not with `$SYS/`, `$share/` or `$stream/`",
+        "`motelog acl check` says which rule decides ([access.md](../access.md))",
     ),
     ReasonCode.SERVER_UNAVAILABLE: Row(
         "CONNACK",
@@ -98,9 +105,10 @@ ROWS: Final[dict[ReasonCode, Row]] = {
         "Connect again later, at growing intervals; raise `connections_max`",
     ),
     ReasonCode.SERVER_BUSY: Row(
-        "DISCONNECT",
+        "CONNACK, DISCONNECT",
         "What the client needs of the log is not at hand for the moment: a group of a shared"
-        " subscription, a QoS 2 message that is sent again; or this gateway was taken for lost",
+        " subscription, a QoS 2 message that is sent again; or this gateway was taken for lost."
+        " In CONNACK: too many logins wait, or a file of logins and rights cannot be read",
         "Connect again; sessions go on",
     ),
     ReasonCode.SERVER_SHUTTING_DOWN: Row(
@@ -171,6 +179,11 @@ ROWS: Final[dict[ReasonCode, Row]] = {
         "DISCONNECT",
         "An operator has ended the session (`motelog session end`)",
         "Ask the operator",
+    ),
+    ReasonCode.CONNECTION_RATE_EXCEEDED: Row(
+        "CONNACK",
+        "Too many logins of this user, or from this address, have failed",
+        "Wait for the time that the Reason String says; see to it that the password is right",
     ),
 }
 

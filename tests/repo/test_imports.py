@@ -20,6 +20,7 @@ CORNERS = {
     "pytest": ("tests", "src/motelog/pytest_plugin.py"),
     "asyncio": ("bridge/asyncio.py", "tests"),
     "prometheus_client": ("core/metrics.py", "tests"),
+    "jwt": ("gateway/access/tokens.py", "tests"),
     "lark": ("core/filter/sql_compiler.py", "tests"),
     "yaml": ("core/acl/files.py", "tests"),
     "mmap": ("core/store/disk/files.py", "tests"),

@@ -1,0 +1,152 @@
+"""The access control of one gateway: its logins, its rules, and the files that they come from.
+
+Owns: which files there are, when they are read again, what a file that cannot be read leads to.
+Must not touch: connections (``clients`` looks at them again after a change).
+Invariant: a file that cannot be read closes doors. At the start it ends the start. Later, nobody
+logs in until it is right again; whoever is connected keeps the rights it had.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final, Protocol
+
+import trio
+
+from motelog.core.clock import Clock
+from motelog.gateway.access.acl import Acl, read_acl
+from motelog.gateway.access.certificates import Certificates
+from motelog.gateway.access.config import AccessConfig
+from motelog.gateway.access.login import Authenticator
+from motelog.gateway.access.logins import Logins
+from motelog.gateway.access.password_file import AccessFileError
+from motelog.gateway.access.passwords import Passwords
+from motelog.gateway.metrics import GatewayMetrics
+
+logger = logging.getLogger(__name__)
+
+#: How often it is looked whether a file has changed; the change takes effect within five seconds.
+LOOK_S: Final = 1.0
+
+_Stamp = tuple[int, int, int] | None
+
+
+class _Read(Protocol):
+    """What is read from a file, and used when it could be."""
+
+    path: str
+
+    def read(self) -> Any: ...
+
+    def use(self, content: Any, /) -> None: ...
+
+
+class Rules:
+    """The rules of the ACL file."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self.acl = Acl(())
+
+    def read(self) -> Acl:
+        return read_acl(self.path)
+
+    def use(self, acl: Acl) -> None:
+        self.acl = acl
+
+
+@dataclass(slots=True)
+class _File:
+    """One file, when it was read last, and why it could not be."""
+
+    content: _Read
+    stamp: _Stamp = None
+    fault: str | None = None
+
+
+class Access:
+    """Who may connect to one gateway, and what they may do."""
+
+    def __init__(self, config: AccessConfig, metrics: GatewayMetrics, *, clock: Clock) -> None:
+        chain: list[Authenticator] = []
+        self._files: list[_File] = []
+        if config.certificate_users:
+            chain.append(Certificates())
+        if config.jwt_keys_file:
+            # Its cryptography takes memory that others need not pay for.
+            from motelog.gateway.access.tokens import Tokens
+
+            tokens = Tokens(config, clock=clock)
+            chain.append(tokens)
+            self._files.append(_File(tokens))
+        if config.password_file:
+            passwords = Passwords(config.password_file)
+            chain.append(passwords)
+            self._files.append(_File(passwords))
+        self._rules: Rules | None = None
+        if config.acl_file:
+            self._rules = Rules(config.acl_file)
+            self._files.append(_File(self._rules))
+        self.logins = Logins(
+            chain,
+            metrics,
+            clock=clock,
+            allow_anonymous=config.allow_anonymous,
+            waiting_max=config.logins_waiting_max,
+            threads=config.login_threads,
+        )
+
+    @property
+    def acl(self) -> Acl | None:
+        """The rules as they are now; None if whoever has logged in may do everything."""
+        return None if self._rules is None else self._rules.acl
+
+    def read(self) -> None:
+        """Read all files, before the first client is let in; AccessFileError."""
+        for file in self._files:
+            file.stamp = _stamp(file.content.path)
+            file.content.use(file.content.read())
+
+    @property
+    def fault(self) -> str | None:
+        """Why nobody can log in; None while all files are well."""
+        return next((file.fault for file in self._files if file.fault is not None), None)
+
+    async def follow(self, changed: Callable[[], None]) -> None:
+        """Read files again that have changed, until cancelled; call ``changed`` behind each."""
+        while True:
+            await trio.sleep(LOOK_S)
+            if await self.look():
+                changed()
+
+    async def look(self) -> bool:
+        """Read the files that have changed; return whether there were any that could be read."""
+        has_changed = False
+        for file in self._files:
+            stamp = await trio.to_thread.run_sync(_stamp, file.content.path)
+            if stamp == file.stamp and file.fault is None:
+                continue
+            try:
+                content = await trio.to_thread.run_sync(file.content.read)
+            except AccessFileError as exc:
+                if str(exc) != file.fault:
+                    logger.error("nobody can log in until a file is right again: %s", exc)
+                file.fault = str(exc)
+            else:
+                logger.info("a file of logins or rights was read again path=%s", file.content.path)
+                file.content.use(content)
+                file.fault, file.stamp = None, stamp
+                has_changed = True
+        self.logins.fault = self.fault
+        return has_changed
+
+
+def _stamp(path: str) -> _Stamp:
+    try:
+        found = os.stat(path)
+    except OSError:
+        return None  # reading it says why
+    return found.st_mtime_ns, found.st_size, found.st_ino

@@ -1,0 +1,199 @@
+"""The ACL file: rules that say which users may publish and subscribe to which topics.
+
+Owns: the file's shape, which rules are a client's, what they allow together.
+Must not touch: where rights are asked for.
+Invariants: what no rule allows is refused. A rule that denies goes before all that allow, wherever
+it stands. A subscription is allowed if one rule that allows contains it, and none that denies could
+match a message of it.
+
+    [[rule]]
+    users = ["alice", "bob"]             who; left out: whoever has logged in
+    allow = ["publish", "subscribe"]     or deny; "retain" is a right of its own
+    topics = ["plant7/{user_name}/#"]    topic filters
+    qos_max = 1                          of what is allowed; 2 if left out
+
+``{user_name}`` and ``{client_id}`` stand for the client's own. A value with a wildcard, a "/" or a
+control character in it, or an empty one, is never filled in: a rule that allows is none for that
+client, and one that denies does so for the whole branch.
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from typing import Any, Final, Literal
+
+import msgspec
+
+from motelog.gateway.access.password_file import AccessFileError, check_user_name, read_text
+from motelog.gateway.access.rights import NONE, Who, contains, meets
+from motelog.gateway.errors import GatewayError
+from motelog.gateway.mqtt.topics import SHARED_PREFIX, check_topic_filter, matches
+
+Action = Literal["publish", "subscribe", "retain"]
+
+FILE_BYTES_MAX: Final = 16 * 1024 * 1024
+#: Users whose rules are kept at hand.
+USERS_MAX: Final = 10_000
+
+_PLACEHOLDER: Final = re.compile(r"\{(\w*)\}")
+_NAMES: Final = ("user_name", "client_id")
+_NOT_IN_VALUE: Final = re.compile("[\x00-\x1f\x7f-\x9f+#/]")
+
+
+class Rule(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """One ``[[rule]]`` of the file; ``number`` is its place there, from 1."""
+
+    topics: tuple[str, ...]
+    allow: tuple[Action, ...] = ()
+    deny: tuple[Action, ...] = ()
+    users: tuple[str, ...] | None = None
+    anonymous: bool = False
+    qos_max: int = 2
+    number: int = 0
+
+    def __post_init__(self) -> None:
+        if bool(self.allow) == bool(self.deny):
+            raise ValueError("a rule has either allow or deny")
+        if not self.topics:
+            raise ValueError("topics is empty")
+        if self.users is not None and self.anonymous:
+            raise ValueError("users and anonymous exclude each other")
+        if not 0 <= self.qos_max <= 2:
+            raise ValueError("qos_max is 0, 1 or 2")
+        if self.deny and self.qos_max != 2:
+            raise ValueError("qos_max is for rules that allow")
+        for name in self.users or ():
+            check_user_name(name)
+        for topic in self.topics:
+            _check_topic(topic)
+
+    def is_for(self, user_name: str) -> bool:
+        """Whether it is about a user; an empty name is an anonymous client's."""
+        if not user_name:
+            return self.anonymous
+        return not self.anonymous and (self.users is None or user_name in self.users)
+
+
+class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    rule: tuple[dict[str, Any], ...] = ()
+
+
+class Acl:
+    """The rules of one file, as an ``Authoriser``."""
+
+    def __init__(self, rules: Sequence[Rule]) -> None:
+        self._rules = tuple(rules)
+        #: Those about one user, who may have thousands of clients.
+        self._of_user = lru_cache(USERS_MAX)(self._rules_of)
+
+    def rules_of(self, user_name: str) -> tuple[Rule, ...]:
+        """Return the rules that are about a user; the rights of all its clients follow from them.
+
+        What is equal before and after a change of the file has not changed.
+        """
+        return self._of_user(user_name)
+
+    def _rules_of(self, user_name: str) -> tuple[Rule, ...]:
+        return tuple(rule for rule in self._rules if rule.is_for(user_name))
+
+    # --- an Authoriser -------------------------------------------------------------------
+
+    def publish_qos(self, who: Who, topic: str) -> int:
+        return self.decide(who, "publish", topic)[0]
+
+    def may_retain(self, who: Who, topic: str) -> bool:
+        return self.decide(who, "retain", topic)[0] != NONE
+
+    def subscribe_qos(self, who: Who, topic_filter: str) -> int:
+        return self.decide(who, "subscribe", topic_filter)[0]
+
+    def decide(self, who: Who, action: Action, topic: str) -> tuple[int, Rule | None]:
+        """Return the highest QoS allowed, NONE if nothing is, and the rule that decides.
+
+        ``topic`` is a topic name, to subscribe a topic filter. The rule is None if none allows it.
+        """
+        is_filter = action == "subscribe"
+        best, decided_by = NONE, None
+        for rule in self._of_user(who.user_name):
+            if action in rule.deny:
+                for template in rule.topics:
+                    denied = _fill(template, who, denies=True)
+                    assert denied is not None, "a branch stands for what cannot be filled in"
+                    if meets(denied, topic) if is_filter else matches(denied, topic):
+                        return NONE, rule
+            elif action in rule.allow and rule.qos_max > best:
+                for template in rule.topics:
+                    allowed = _fill(template, who, denies=False)
+                    if allowed is None:
+                        continue
+                    if contains(allowed, topic) if is_filter else matches(allowed, topic):
+                        best, decided_by = rule.qos_max, rule
+                        break
+        return best, decided_by
+
+
+def read_acl(path: str) -> Acl:
+    """Return the rules of a file; AccessFileError."""
+    return parse_acl(read_text(path, FILE_BYTES_MAX), path)
+
+
+def parse_acl(text: str, path: str) -> Acl:
+    """Return the rules of a file's text; AccessFileError names ``path`` and the rule."""
+    try:
+        told = msgspec.convert(tomllib.loads(text), _File)
+    except (tomllib.TOMLDecodeError, msgspec.ValidationError, RecursionError) as exc:
+        raise AccessFileError(f"{path}: {exc}") from None
+    rules = []
+    for number, one in enumerate(told.rule, 1):
+        try:
+            rules.append(_rule(one, number))
+        except (msgspec.ValidationError, ValueError, GatewayError) as exc:
+            raise AccessFileError(f"{path}: rule {number}: {exc}") from None
+    return Acl(rules)
+
+
+def _rule(table: Mapping[str, Any], number: int) -> Rule:
+    if "number" in table:
+        raise ValueError("there is no key 'number'")
+    return msgspec.convert({**table, "number": number}, Rule)
+
+
+def _check_topic(topic: str) -> None:
+    if topic.startswith(SHARED_PREFIX):
+        raise ValueError(
+            f"{topic!r}: a shared subscription is judged by the filter behind its group"
+        )
+    for name in _PLACEHOLDER.findall(topic):
+        if name not in _NAMES:
+            raise ValueError(f"{topic!r}: there is no {{{name}}}; there are {', '.join(_NAMES)}")
+    plain = _PLACEHOLDER.sub("x", topic)
+    if "{" in plain or "}" in plain:
+        raise ValueError(f"{topic!r}: a brace without its other one")
+    check_topic_filter(plain)
+
+
+def _fill(template: str, who: Who, *, denies: bool) -> str | None:
+    """Return the filter of a template for one client.
+
+    Where a value cannot be filled in, None, or in a rule that denies the branch that has the place.
+    """
+    if "{" not in template:
+        return template
+    levels = template.split("/")
+    for i, level in enumerate(levels):
+        if "{" not in level:
+            continue
+        filled = level
+        for name in _PLACEHOLDER.findall(level):
+            value: str = getattr(who, name)
+            if not value or _NOT_IN_VALUE.search(value):
+                return "/".join([*levels[:i], "#"]) if denies else None
+            filled = filled.replace("{" + name + "}", value, 1)
+        levels[i] = filled
+    # A client does not choose its way into the server's own topics.
+    if levels[0].startswith("$") and not template.startswith("$"):
+        return "#" if denies else None
+    return "/".join(levels)

@@ -1,0 +1,187 @@
+"""Logins: the chain of authenticators, the queue of those that take a thread, the back-off.
+
+Owns: who decides, how many wait and for how long, what is counted.
+Must not touch: connections and sessions (``clients`` goes on with the answer), what a password or
+a token is.
+Invariants: the event loop never hashes. The queue is bounded, and so is each wait: whoever is not
+looked at in time is told to come later. What cannot be checked is refused.
+
+    log_in -> Identity or Denied at once            known password, token, nothing shown
+        '---> Slow -> wait -> next, work, done -> then(Identity or Denied)
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Final, NamedTuple
+
+import trio
+
+from motelog.core.clock import Clock
+from motelog.core.limited_log import LimitedLog
+from motelog.gateway.access.back_off import BackOff
+from motelog.gateway.access.login import (
+    ANONYMOUS,
+    Authenticator,
+    Credentials,
+    Denied,
+    Identity,
+    Slow,
+)
+from motelog.gateway.metrics import GatewayMetrics
+from motelog.gateway.mqtt.packet_types import ReasonCode
+
+logger = logging.getLogger(__name__)
+
+#: How long a login waits for a thread; a client has given up by then.
+WAIT_MS_MAX: Final = 15_000
+
+Then = Callable[[Identity | Denied], None]
+
+
+class Job(NamedTuple):
+    """A login that waits for a thread."""
+
+    shown: Credentials
+    slow: Slow
+    begun_ms: int
+    then: Then
+
+
+class Logins:
+    """The logins of one gateway."""
+
+    def __init__(
+        self,
+        chain: Sequence[Authenticator],
+        metrics: GatewayMetrics,
+        *,
+        clock: Clock,
+        allow_anonymous: bool,
+        waiting_max: int,
+        threads: int = 1,
+    ) -> None:
+        self._chain = {one.name: one for one in chain}
+        self._metrics = metrics
+        self._clock = clock
+        self._allow_anonymous = allow_anonymous
+        self._waiting_max = waiting_max
+        self._threads = threads
+        self._back_off = BackOff()
+        self._waiting: deque[Job] = deque()
+        self._come = trio.Event()
+        self._faults = LimitedLog(logger, monotonic_s=lambda: clock.monotonic_ms() / 1000)
+        #: Why nobody can log in: a file has become unreadable. None while all are well.
+        self.fault: str | None = None
+
+    # --- a login -------------------------------------------------------------------------
+
+    def log_in(self, shown: Credentials, then: Then) -> Identity | Denied | None:
+        """Say who a client is; None if that takes a thread: ``then`` is called when it is known."""
+        found = self._look(shown)
+        if not isinstance(found, Slow):
+            return self._count(shown, found)
+        wait_ms = self._back_off.wait_ms(shown.host, shown.user_name or "", self._now_ms())
+        if wait_ms:
+            return self._count(shown, _backed_off(found.authenticator, wait_ms))
+        if len(self._waiting) >= self._waiting_max:
+            why = "too many logins wait; come later"
+            return self._count(shown, _busy(found.authenticator, why))
+        self._waiting.append(Job(shown, found, self._now_ms(), then))
+        self._come.set()
+        return None
+
+    def _look(self, shown: Credentials) -> Identity | Denied | Slow:
+        if self.fault is not None:
+            return _busy("none", "logins cannot be checked for the moment")
+        for one in self._chain.values():
+            found = one.log_in(shown)
+            if found is not None:
+                return found
+        if shown.user_name is None and shown.password is None:
+            if self._allow_anonymous:
+                return Identity("", ANONYMOUS)
+            why = "a user name and a password are needed"
+            return Denied(ANONYMOUS, "refused", why, ReasonCode.NOT_AUTHORIZED)
+        return Denied("none", "wrong", "user name or password are wrong")
+
+    def _count(self, shown: Credentials, found: Identity | Denied) -> Identity | Denied:
+        user = shown.user_name or ""
+        if isinstance(found, Denied):
+            if found.outcome == "wrong":
+                now_ms = self._now_ms()
+                wait_ms = self._back_off.wait_ms(shown.host, user, now_ms)
+                if wait_ms:  # a token, or what needed no thread
+                    found = _backed_off(found.authenticator, wait_ms)
+                else:
+                    self._back_off.failed(shown.host, user, now_ms)
+            self._metrics.count_login(found.authenticator, found.outcome)
+        else:
+            if found.authenticator != ANONYMOUS:
+                self._back_off.succeeded(shown.host, user)
+            self._metrics.count_login(found.authenticator, "accepted")
+        return found
+
+    def holds(self, identity: Identity) -> bool:
+        """Whether a login still stands: its user is there, and has the same password."""
+        if identity.authenticator == ANONYMOUS:
+            return self._allow_anonymous
+        one = self._chain.get(identity.authenticator)
+        return one is not None and one.holds(identity)
+
+    # --- those that take a thread --------------------------------------------------------
+
+    @property
+    def waiting_count(self) -> int:
+        return len(self._waiting)
+
+    def next(self) -> Job | None:
+        """Return the login whose ``slow.work`` is to be done next, in any thread."""
+        while self._waiting:
+            job = self._waiting.popleft()
+            if self._now_ms() - job.begun_ms < WAIT_MS_MAX:
+                return job
+            why = "the login has waited too long; come later"
+            job.then(self._count(job.shown, _busy(job.slow.authenticator, why)))
+        return None
+
+    def done(self, job: Job, is_right: bool) -> None:
+        """Go on with a login whose work is done."""
+        job.then(self._count(job.shown, job.slow.decide(is_right)))
+
+    async def run(self, after: Callable[[], None]) -> None:
+        """Do the work in threads until cancelled; ``after`` is called behind each answer."""
+        limiter = trio.CapacityLimiter(self._threads)
+
+        async def serve() -> None:
+            while True:
+                job = self.next()
+                if job is None:
+                    await self._come.wait()
+                    self._come = trio.Event()
+                    continue
+                is_right = await trio.to_thread.run_sync(
+                    job.slow.work, limiter=limiter, abandon_on_cancel=True
+                )
+                # A fault in going on with one client must not keep all others out.
+                with self._faults.boundary("a login failed client_id=%r", job.shown.client_id):
+                    self.done(job, is_right)
+                after()
+
+        async with trio.open_nursery() as nursery:
+            for _ in range(self._threads):
+                nursery.start_soon(serve)
+
+    def _now_ms(self) -> int:
+        return self._clock.monotonic_ms()
+
+
+def _backed_off(authenticator: str, wait_ms: int) -> Denied:
+    why = f"too many failed logins; try again in {-(-wait_ms // 1000)} s"
+    return Denied(authenticator, "backed_off", why, ReasonCode.CONNECTION_RATE_EXCEEDED)
+
+
+def _busy(authenticator: str, why: str) -> Denied:
+    return Denied(authenticator, "busy", why, ReasonCode.SERVER_BUSY)

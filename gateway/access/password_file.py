@@ -1,0 +1,187 @@
+"""The password file: users and what their passwords hash to, as text that may be edited.
+
+Owns: its lines, the hash. Must not touch: who logs in (``passwords``).
+Invariants: the file never has a password in it. It is replaced as a whole, with mode 0600, so that
+nobody reads half of it.
+
+    alice:$scrypt$ln=14,r=8,p=1$<salt>$<hash>          salt and hash in base64; 2^ln is scrypt's N
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import hmac
+import os
+import re
+import secrets
+import tempfile
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from motelog.core.errors import ConfigError
+
+#: Longest password that is hashed; a longer one is wrong.
+PASSWORD_BYTES_MAX: Final = 1024
+#: Largest file that is read: some million users.
+FILE_BYTES_MAX: Final = 256 * 1024 * 1024
+
+_LOG_N: Final = 14
+_R: Final = 8
+_P: Final = 1
+_SALT_BYTES: Final = 16
+_HASH_BYTES: Final = 32
+#: So that a line of the file cannot take all memory.
+_LOG_N_MAX: Final = 20
+_MEMORY_BYTES_MAX: Final = 1 << 28
+_HASH: Final = re.compile(
+    r"\$scrypt\$ln=(\d{1,2}),r=(\d{1,2}),p=(\d{1,2})\$([A-Za-z0-9+/=]+)\$([A-Za-z0-9+/=]+)",
+    re.ASCII,
+)
+
+
+class AccessFileError(ConfigError):
+    """A file of passwords, keys or rules cannot be used; the text never has a secret in it."""
+
+
+class PasswordHash(NamedTuple):
+    """What one password hashes to, and how."""
+
+    log_n: int
+    r: int
+    p: int
+    salt: bytes
+    digest: bytes
+
+    def fits(self, password: bytes) -> bool:
+        """Whether it is the hash of a password; some 50 ms, in which other threads can run."""
+        return hmac.compare_digest(self.digest, _scrypt(self, password, len(self.digest)))
+
+
+def hash_password(password: bytes) -> str:
+    """Return the text of a new hash of a password; ValueError if it is empty or too long."""
+    if not password:
+        raise ValueError("the password is empty")
+    if len(password) > PASSWORD_BYTES_MAX:
+        raise ValueError(f"the password has more than {PASSWORD_BYTES_MAX} bytes")
+    made = PasswordHash(_LOG_N, _R, _P, secrets.token_bytes(_SALT_BYTES), b"")
+    digest = _scrypt(made, password, _HASH_BYTES)
+    salt, told = (base64.b64encode(part).decode() for part in (made.salt, digest))
+    return f"$scrypt$ln={_LOG_N},r={_R},p={_P}${salt}${told}"
+
+
+def parse_hash(text: str) -> PasswordHash:
+    """Return the hash that a text of the file says; ValueError if it is none."""
+    found = _HASH.fullmatch(text)
+    if found is None:
+        raise ValueError("not a hash that `motelog user` writes")
+    log_n, r, p = (int(number) for number in found.group(1, 2, 3))
+    try:
+        salt, digest = (base64.b64decode(part, validate=True) for part in found.group(4, 5))
+    except binascii.Error:
+        raise ValueError("not base64") from None
+    fits = 1 <= log_n <= _LOG_N_MAX and r >= 1 and p >= 1
+    if not fits or 128 * r * (1 << log_n) + 128 * r * p > _MEMORY_BYTES_MAX // 2:
+        raise ValueError("parameters that this machine does not compute")
+    if not salt or len(digest) < 16:
+        raise ValueError("salt or hash are too short")
+    return PasswordHash(log_n, r, p, salt, digest)
+
+
+#: Compared where there is no such user, so that this takes as long.
+NOBODY: Final = PasswordHash(_LOG_N, _R, _P, bytes(_SALT_BYTES), bytes(_HASH_BYTES))
+
+
+def check_user_name(name: str) -> None:
+    """Raise ValueError unless a user can have this name."""
+    if not name or len(name.encode()) > 256:
+        raise ValueError("a user name has 1 to 256 bytes")
+    if not name.isprintable() or ":" in name or name != name.strip() or name.startswith("#"):
+        raise ValueError(
+            "a user name has no ':', no control characters, no '#' at its begin and no space at its"
+            " ends"
+        )
+
+
+def read_users(path: str) -> dict[str, str]:
+    """Return the users of a file, each with the text of its hash; AccessFileError."""
+    users: dict[str, str] = {}
+    for number, line in enumerate(read_text(path, FILE_BYTES_MAX).splitlines(), 1):
+        if not line.strip() or line.startswith("#"):
+            continue
+        name, colon, text = line.partition(":")
+        try:
+            check_user_name(name)
+            if not colon:
+                raise ValueError("no ':' behind the user name")
+            parse_hash(text.strip())
+        except ValueError as exc:
+            raise AccessFileError(f"{path}:{number}: {exc}") from None
+        if name in users:
+            raise AccessFileError(f"{path}:{number}: the user is there twice")
+        users[name] = text.strip()
+    return users
+
+
+def write_users(path: str, users: dict[str, str]) -> None:
+    """Replace the file as a whole; AccessFileError."""
+    text = "".join(f"{name}:{told}\n" for name, told in users.items())
+    folder = os.path.dirname(os.path.abspath(path))
+    try:
+        # A link stays one: its target is replaced.
+        target = os.path.realpath(path)
+        handle, temporary = tempfile.mkstemp(prefix=".motelog-", dir=os.path.dirname(target))
+        try:
+            with open(handle, "wb") as file:  # mode 0600, from mkstemp
+                file.write(text.encode())
+                file.flush()
+                os.fsync(file.fileno())
+            _keep_owner(target, temporary)
+            os.replace(temporary, target)
+        except BaseException:
+            os.unlink(temporary)
+            raise
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+    except OSError as exc:
+        raise AccessFileError(f"cannot write {path}: {exc.strerror or exc}") from exc
+
+
+def read_text(path: str, bytes_max: int) -> str:
+    """Return the text of a file of the operator's; AccessFileError."""
+    try:
+        with Path(path).open("rb") as file:
+            data = file.read(bytes_max + 1)
+        if len(data) > bytes_max:
+            raise AccessFileError(f"{path}: larger than {bytes_max} bytes")
+        return data.decode()
+    except OSError as exc:
+        raise AccessFileError(f"cannot read {path}: {exc.strerror or exc}") from exc
+    except UnicodeDecodeError as exc:
+        raise AccessFileError(f"{path}: not UTF-8 at byte {exc.start}") from None
+
+
+def _keep_owner(target: str, temporary: str) -> None:
+    """Give the new file to whom the old one belongs, so that a server can go on reading it."""
+    try:
+        old = os.stat(target)
+    except FileNotFoundError:
+        return
+    if (old.st_uid, old.st_gid) != (os.getuid(), os.getgid()):
+        os.chown(temporary, old.st_uid, old.st_gid)
+
+
+def _scrypt(how: PasswordHash, password: bytes, size: int) -> bytes:
+    return hashlib.scrypt(
+        password,
+        salt=how.salt,
+        n=1 << how.log_n,
+        r=how.r,
+        p=how.p,
+        maxmem=_MEMORY_BYTES_MAX,
+        dklen=size,
+    )

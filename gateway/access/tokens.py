@@ -1,0 +1,184 @@
+"""Logins by a signed token (JWT) in the place of the password.
+
+Owns: what a token must say, the keys that it may be signed by.
+Must not touch: passwords; what does not look like a token is for others.
+Invariants: the algorithms are those of the configuration, whatever the token's header says, and a
+key does only what it is for. ``exp`` and ``aud`` are required. Nothing of a token gets into a text.
+Spec: RFC 7519, 7517, 8725.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Final
+
+import jwt
+import msgspec
+
+from motelog.core.clock import Clock
+from motelog.gateway.access.config import AccessConfig
+from motelog.gateway.access.login import Credentials, Denied, Identity
+from motelog.gateway.access.password_file import AccessFileError, check_user_name, read_text
+
+TOKEN_BYTES_MAX: Final = 16_384
+FILE_BYTES_MAX: Final = 1024 * 1024
+#: What clocks may differ by.
+LEEWAY_S: Final = 10
+KEYS_MAX: Final = 100
+
+_TOKEN: Final = re.compile(rb"[\w-]+\.[\w-]*\.[\w-]*", re.ASCII)
+#: What a token's text can raise beside PyJWT's own errors: numbers and nesting without bounds.
+_FAULTS: Final = (jwt.PyJWTError, ValueError, TypeError, OverflowError, RecursionError)
+
+_Keys = dict[str, jwt.PyJWK]
+
+
+class Tokens:
+    """The tokens that one set of keys has signed."""
+
+    name: Final = "jwt"
+
+    def __init__(self, config: AccessConfig, *, clock: Clock) -> None:
+        self._config = config
+        self._clock = clock
+        self.path = config.jwt_keys_file
+        self._keys: _Keys = {}
+
+    def read(self) -> _Keys:
+        """Return the keys of the file, for ``use``; AccessFileError. For a thread."""
+        return read_keys(self.path, self._config.jwt_algorithms)
+
+    def use(self, keys: _Keys) -> None:
+        """Go on with what ``read`` has returned."""
+        self._keys = keys
+
+    def log_in(self, shown: Credentials) -> Identity | Denied | None:
+        token = shown.password
+        if token is None or not token.startswith(b"eyJ") or _TOKEN.fullmatch(token) is None:
+            return None
+        try:
+            return self._identity(shown, token)
+        except _FAULTS as exc:
+            # The error's own text may have parts of the token.
+            return Denied(self.name, "wrong", f"the token is refused: {_reason(exc)}")
+
+    def _identity(self, shown: Credentials, token: bytes) -> Identity:
+        config = self._config
+        if len(token) > TOKEN_BYTES_MAX:
+            raise _RefusedError(f"it has more than {TOKEN_BYTES_MAX} bytes")
+        header = jwt.get_unverified_header(token)
+        key = self._key_of(header)
+        claims = jwt.decode(
+            token,
+            key,
+            algorithms=[key.algorithm_name],
+            audience=config.jwt_audience,
+            issuer=config.jwt_issuer or None,
+            options={
+                "require": ["exp", "aud"],
+                # The times are compared below, with the gateway's own clock.
+                "verify_exp": False,
+                "verify_nbf": False,
+                "verify_iat": False,
+            },
+        )
+        now_s = self._clock.now_ms() / 1000
+        expires_s = _time(claims, "exp")
+        assert expires_s is not None, "it is required"
+        begins_s = _time(claims, "nbf")
+        if expires_s <= now_s - LEEWAY_S:
+            raise _RefusedError("it has expired")
+        if begins_s is not None and begins_s > now_s + LEEWAY_S:
+            raise _RefusedError("it is not valid yet")
+        user = claims.get(config.jwt_user_claim)
+        if not isinstance(user, str):
+            raise _RefusedError(f"it has no text {config.jwt_user_claim!r}")
+        check_user_name(user)
+        if config.jwt_client_id_claim:
+            client_id = claims.get(config.jwt_client_id_claim)
+            if not isinstance(client_id, str) or client_id != shown.client_id:
+                raise _RefusedError("it is for another client identifier")
+        return Identity(user, self.name, key.key_id or "", expires_s)
+
+    def _key_of(self, header: dict[str, Any]) -> jwt.PyJWK:
+        """Return the key that a token says it is signed by; without a name, the only one."""
+        if "crit" in header:
+            raise _RefusedError("it needs an extension")
+        name = header.get("kid", "")
+        key = self._keys.get(name) if isinstance(name, str) else None
+        if key is None and not name and len(self._keys) == 1:
+            (key,) = self._keys.values()
+        if key is None:
+            raise _RefusedError("there is no such key")
+        if header.get("alg") != key.algorithm_name:
+            raise _RefusedError("its algorithm is not that of the key")
+        return key
+
+    def holds(self, identity: Identity) -> bool:
+        return identity.proof in self._keys
+
+
+class _RefusedError(ValueError):
+    """The token is refused for a reason that may be told."""
+
+
+def read_keys(path: str, algorithms: tuple[str, ...]) -> _Keys:
+    """Return the keys of a JWKS file, by name; AccessFileError."""
+    try:
+        told = msgspec.json.decode(read_text(path, FILE_BYTES_MAX), type=dict[str, Any])
+    except (msgspec.DecodeError, RecursionError):
+        raise AccessFileError(f"{path}: not a JSON object") from None
+    listed = told.get("keys")
+    if not isinstance(listed, list) or not 1 <= len(listed) <= KEYS_MAX:
+        raise AccessFileError(f"{path}: 'keys' is no list of 1 to {KEYS_MAX} keys")
+    keys: _Keys = {}
+    for number, one in enumerate(listed, 1):
+        try:
+            key = _key(one, algorithms)
+        except _FAULTS as exc:
+            raise AccessFileError(f"{path}: key {number}: {_reason(exc)}") from None
+        name = key.key_id or ""
+        if name in keys:
+            raise AccessFileError(f"{path}: key {number}: another key has the same 'kid'")
+        keys[name] = key
+    return keys
+
+
+def _key(told: Any, algorithms: tuple[str, ...]) -> jwt.PyJWK:
+    if not isinstance(told, dict) or not isinstance(told.get("kid", ""), str):
+        raise _RefusedError("not an object with a text 'kid'")
+    if told.get("use", "sig") != "sig":
+        raise _RefusedError("it is not for signatures")
+    key = jwt.PyJWK(told)
+    if key.algorithm_name not in algorithms:
+        raise _RefusedError(f"{key.algorithm_name} is none of {', '.join(algorithms)}")
+    return key
+
+
+def _time(claims: dict[str, Any], name: str) -> float | None:
+    value = claims.get(name)
+    if value is None and name not in claims:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise _RefusedError(f"its {name!r} is no number")
+    if not 0 <= value < 1 << 53:  # NaN is not, either
+        raise _RefusedError(f"its {name!r} is no time")
+    return float(value)
+
+
+def _reason(error: BaseException) -> str:
+    """Return why, in words of ours: what a library says may quote what it has read."""
+    match error:
+        case _RefusedError():
+            return str(error)
+        case jwt.InvalidAudienceError():
+            return "it is for another audience"
+        case jwt.InvalidIssuerError():
+            return "it is from another issuer"
+        case jwt.MissingRequiredClaimError():
+            return "it lacks 'exp' or 'aud'"
+        case jwt.InvalidSignatureError():
+            return "its signature is wrong"
+        case jwt.PyJWKError() | jwt.InvalidKeyError():
+            return "it is no key that can be used"
+    return "it cannot be read"
