@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from motelog.core.clock import Clock
+from motelog.gateway.access.access import Access
 from motelog.gateway.claims import Claims
 from motelog.gateway.clients import CONNECTIONS_RESERVED, Clients
 from motelog.gateway.config import GatewayConfig
@@ -66,11 +67,13 @@ def assemble(
     *,
     connections_max: int,
     wake: Callable[[], None],
+    access: Access | None = None,
 ) -> GatewayParts:
     """Make a gateway on ``log`` that sends through ``output``.
 
     ``connections_max`` clients may be connected at once; ``output`` may open CONNECTIONS_RESERVED
     more connections.
+    ``access`` is None where clients are not told apart.
     ``wake`` is called when ``delivery.deliver`` has something to do outside a turn.
     """
     log.create_topic(config.default_topic, config.topic_queue_count)
@@ -91,7 +94,7 @@ def assemble(
         "bytes_max": config.retained_bytes_max,
     }
     # Each has its own: a will may be published in the middle of a turn.
-    wills = Wills(log, routes, Retaining(retained, **limits), metrics, clock=clock)
+    wills = Wills(log, routes, Retaining(retained, **limits), metrics, clock=clock, access=access)
 
     def handle_kept(packets: list[tuple[Any, ...]]) -> None:
         listener.handle_kept(packets)
@@ -146,6 +149,7 @@ def assemble(
         answer_after=answers.after,
         publish_will=wills.publish,
         handle_kept=handle_kept,
+        access=access,
     )
     exchanges = Exchanges(
         log,
@@ -177,6 +181,7 @@ def assemble(
         metrics,
         connections=connections,
         clock=clock,
+        access=access,
     )
     operator = Operator(log, retained, clients, delivery, clock=clock, after=answers.after)
     memory = Memory(output, clients, metrics, bytes_max=config.memory_bytes_max)

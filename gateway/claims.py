@@ -65,7 +65,8 @@ class Claim:
 
     ``number`` is that of its record, 0 before it is appended; ``at`` is where the log has it, -1
     before it is read back. ``go_on`` gets the number of the claim to settle, 0 if there is none.
-    ``lost`` gets the reason, None if somebody else has it or wants it later.
+    ``lost`` gets the reason, None if somebody else has it or wants it later. ``owner`` is the user
+    for whom it is wanted, None if that is not known.
     """
 
     __slots__ = (
@@ -78,6 +79,7 @@ class Claim:
         "kind",
         "lost",
         "number",
+        "owner",
     )
 
     def __init__(
@@ -88,8 +90,10 @@ class Claim:
         *,
         go_on: Callable[[int], None],
         lost: Callable[[str | None], None],
+        owner: str | None = None,
     ) -> None:
         self.client_id = client_id
+        self.owner = owner
         self.begun_ms = begun_ms
         self.kind = kind
         self.go_on = go_on
@@ -139,11 +143,12 @@ class Claims:
         *,
         go_on: Callable[[int], None],
         lost: Callable[[str | None], None],
+        owner: str | None = None,
     ) -> None:
         """Claim a client identifier with the next ``commit``; an earlier claim here is lost."""
         self.overtake(client_id)
         begun_ms = self._clock.monotonic_ms()
-        claim = Claim(client_id, begun_ms, kind, go_on=go_on, lost=lost)
+        claim = Claim(client_id, begun_ms, kind, go_on=go_on, lost=lost, owner=owner)
         self._wanted[client_id] = claim
         self._new.append(claim)
         self._journal.awaited.add(client_id)
@@ -187,6 +192,7 @@ class Claims:
                 [c.client_id for c in new if c.kind is ClaimKind.PASSING],
                 [c.client_id for c in new if c.kind is ClaimKind.AWAY or c.kind.may_wait],
                 given_up,
+                {c.client_id: c.owner for c in new if c.owner is not None},
             )
             for claim in new:
                 claim.number = number

@@ -12,12 +12,17 @@ Spec: MQTT 5.0 and 3.1.1 chapter 3, 4.1.
     expiry 0: gone        else: one record, a row of the view  <-'      -> expires, or comes back
 
 While other gateways live, whatever begins or changes a session here that is not connected here
-waits for its turn (``claims``). A CONNECT that waits is parked: its connection has no place in the
-table, and the packets behind it are kept.
+waits for its turn (``claims``). So does a CONNECT whose password takes a thread to check. One that
+waits is parked: its connection has no place in the table, and the packets behind it are kept.
+
+A session is its owner's: nothing is ended, taken over, claimed or published for a CONNECT before it
+is known who sends it, and nothing if the session is another's.
 """
 
 from __future__ import annotations
 
+import dataclasses
+import heapq
 import logging
 import secrets
 from array import array
@@ -34,6 +39,10 @@ from motelog.core.clock import Clock
 from motelog.core.errors import MotelogError
 from motelog.core.limited_log import LimitedByKey, LimitedLog
 from motelog.core.net.reactor_types import CloseReason, Fault
+from motelog.gateway.access.access import Access
+from motelog.gateway.access.acl import Acl
+from motelog.gateway.access.login import Denied, Identity
+from motelog.gateway.access.rights import Who
 from motelog.gateway.claims import ClaimKind, Claims
 from motelog.gateway.config import GatewayConfig
 from motelog.gateway.deliver.delivery import Delivery, Starts
@@ -50,6 +59,7 @@ from motelog.gateway.sessions.connect_rules import (
     ConnectRules,
     Refused,
     check_disconnect,
+    refuse,
     refuse_for_now,
     refuse_unread,
 )
@@ -61,10 +71,13 @@ from motelog.gateway.sessions.subscribe_rules import (
     Granted,
     NotGranted,
     Subscribed,
+    judged,
+    resumable,
     subscribe,
     unsubscribe,
+    who,
 )
-from motelog.gateway.sessions.subscriptions import SubscriptionTree
+from motelog.gateway.sessions.subscriptions import QOS_MASK, SubscriptionTree
 from motelog.gateway.sharing import SharedSubscriptions, is_shared
 from motelog.gateway.state.journal import SessionJournal, Then
 from motelog.gateway.state.session_rows import ClaimHeard
@@ -92,16 +105,25 @@ WAITING_MAX: Final = 16
 #: Bytes of the packets behind a CONNECT that is parked. Nothing more is read from such a client, so
 #: that it is what came with the CONNECT.
 KEPT_BYTES_MAX: Final = 1_048_576
+#: Sessions that are looked at in one go after a change of logins or rights.
+RECHECK_COUNT: Final = 1000
+NOT_OWNED: Final = "the session is another user's"
+NO_LONGER: Final = "the client has no right to this any more"
 
 
 class Parked:
-    """A CONNECT that waits for its turn, and the packets that have come behind it."""
+    """A CONNECT that waits, and the packets that have come behind it.
 
-    __slots__ = ("accepted", "connection", "kept", "kept_bytes")
+    ``is_claimed``: it waits for its turn; else it waits for its login.
+    """
 
-    def __init__(self, connection: Connection, accepted: Accepted) -> None:
+    __slots__ = ("accepted", "connection", "is_claimed", "kept", "kept_bytes", "kept_bytes_max")
+
+    def __init__(self, connection: Connection, accepted: Accepted, kept_bytes_max: int) -> None:
         self.connection = connection
         self.accepted = accepted
+        self.is_claimed = False
+        self.kept_bytes_max = kept_bytes_max
         #: As the frames kernel makes them.
         self.kept: list[tuple[Any, ...]] = []
         self.kept_bytes = 0
@@ -127,10 +149,17 @@ class Clients:
         connections_max: int,
         clock: Clock,
         answer_after: Callable[[Ticket, Callable[[MotelogError | None], None]], None],
-        publish_will: Callable[[str, StoredWill], None],
+        publish_will: Callable[[Who, StoredWill], None],
         handle_kept: Callable[[list[tuple[Any, ...]]], None],
+        access: Access | None = None,
     ) -> None:
+        """``access`` is None where clients are not told apart."""
         self._config = config
+        self._access = access
+        #: Client identifiers that are still to be looked at after a change of logins or rights.
+        self._to_recheck: list[str] = []
+        #: (time, number) at which logins end, the earliest first.
+        self._ending: list[tuple[float, int]] = []
         self._connections_max = connections_max
         self._connect_rules = ConnectRules(config)
         self._subscriptions = subscriptions
@@ -180,7 +209,7 @@ class Clients:
         if connection is None:
             parked = self._parked.get(number)
             if parked is not None:
-                self._claims.drop(parked.accepted.client_id)
+                self._drop_claim(parked)
                 self._forget(parked.connection)
             return
         session = connection.session
@@ -233,7 +262,10 @@ class Clients:
                 self._close(session.connection, reason_code, why)
         self._journal.end_turn()
         for parked in list(self._parked.values()):
-            self._claims.overtake(parked.accepted.client_id)
+            if parked.is_claimed:
+                self._claims.overtake(parked.accepted.client_id)
+            else:
+                self._end_parked(parked, why)
 
     def _close(self, connection: Connection, reason_code: int, why: str) -> None:
         if connection.version == 5:
@@ -264,7 +296,7 @@ class Clients:
         is_ours = not (is_stored and self._journal.is_over)
         if will is not None and (will.delay_s == 0 or not is_stored) and is_ours:
             session.particulars.will = None
-            self._publish_will(session.client_id, will)
+            self._publish_will(who(session), will)
         if is_stored and is_ours:
             self._journal.collect(self._stored(session, left_ms=self._clock.now_ms()))
         self._metrics.sessions_now -= 1
@@ -290,6 +322,7 @@ class Clients:
             filters,
             self._delivery.cursors(session),
             self._delivery.inflight(session),
+            owner=session.owner,
         )
         if not session.has_particulars:
             return stored
@@ -317,6 +350,13 @@ class Clients:
 
     def _resume(self, session: Session, stored: StoredSession) -> None:
         """Put a stored session into memory; it has its connection already."""
+        acl = self._acl
+        if acl is not None:
+            whole, stored = stored, resumable(acl, session, stored)
+            if len(stored.filters) < len(whole.filters):
+                session.particulars.withdrawn = True
+                self._metrics.subscriptions_not_allowed += len(whole.filters) - len(stored.filters)
+                self._shared.ended(whole)
         stored = self._shared.resume(session, stored)
         for one in stored.filters:
             self._subscriptions.add(one.topic_filter, session, one.options)
@@ -337,7 +377,7 @@ class Clients:
         ``claim`` is the number of the claim that this settles, 0 if there is none.
         """
         if stored.will is not None:
-            self._publish_will(stored.client_id, stored.will)
+            self._publish_will(_who_left(stored), stored.will)
         ticket = self._journal.end(stored.client_id, claim=claim)
         self._shared.ended(stored)
         return ticket
@@ -348,6 +388,7 @@ class Clients:
         Called each second. Return whether more is due already.
         """
         self.check_life()
+        self._end_logins()
         self._delivery.keep_to_quota()
         delivery = self._delivery
         self._journal.tick(delivery.positions(), delivery.progress(), delivery.take_left())
@@ -389,7 +430,7 @@ class Clients:
             self._metrics.sessions_expired += 1
             self._discard(stored, claim)
         elif stored.will is not None and will_due_ms is not None and will_due_ms <= now_ms:
-            self._publish_will(stored.client_id, stored.will)
+            self._publish_will(_who_left(stored), stored.will)
             self._journal.save(msgspec.structs.replace(stored, will=None), claim=claim)
         else:
             return False
@@ -448,7 +489,8 @@ class Clients:
         """Hand over what another gateway has claimed, if it is here; then our claim is older."""
         session = self._by_client_id.get(heard.client_id)
         if session is not None and session.connection is not None:
-            self._take_over(heard.client_id)
+            if heard.owner is None or session.owner in (None, heard.owner):
+                self._take_over(heard.client_id)
         else:
             with suppress(ViewError):  # the other one's client tries again
                 self._journal.release(heard)
@@ -477,36 +519,47 @@ class Clients:
             return False
         parked.kept.append(packet)
         parked.kept_bytes += sum(len(part) for part in packet[2:] if isinstance(part, bytes))
-        if parked.kept_bytes > KEPT_BYTES_MAX:
+        if parked.kept_bytes > parked.kept_bytes_max:
             self._end_parked(parked, "too much has come behind a CONNECT that waits")
         else:
             parked.connection.output.pause(packet[0])
         return True
 
-    def _park(self, connection: Connection, accepted: Accepted) -> None:
-        """Have a CONNECT wait until this gateway has its client identifier."""
+    def _park(self, connection: Connection, accepted: Accepted, kept_bytes_max: int) -> Parked:
+        """Have a CONNECT wait; nothing more is read from its client."""
         output, number = connection.output, connection.number
-        parked = self._parked[number] = Parked(connection, accepted)
+        parked = self._parked[number] = Parked(connection, accepted, kept_bytes_max)
         self._connections[number] = None
         output.pause(number)
         # Bytes that came with the CONNECT are cut into packets in the next turn.
-        self._set_terms(connection, accepted)
+        output.set_variant(number, accepted.version)
+        return parked
+
+    def _unpark(self, parked: Parked) -> None:
+        del self._parked[parked.connection.number]
+        self._connections[parked.connection.number] = parked.connection
+
+    def _claim(self, parked: Parked) -> None:
+        """Have a CONNECT wait until this gateway has its client identifier."""
+        accepted = parked.accepted
+        parked.is_claimed = True
+        parked.kept_bytes_max = KEPT_BYTES_MAX
+        self._set_terms(parked.connection, accepted)
         self._claims.want(
             accepted.client_id,
             ClaimKind.LASTING if accepted.expiry_s else ClaimKind.PASSING,
-            go_on=partial(self._unpark, parked),
+            go_on=partial(self._go_on_in_turn, parked),
             lost=partial(self._lose_parked, parked),
+            owner=accepted.owner,
         )
 
-    def _unpark(self, parked: Parked, claim: int) -> None:
-        """Go on with a CONNECT, and with what came behind it."""
+    def _go_on_in_turn(self, parked: Parked, claim: int) -> None:
+        """Go on with a CONNECT whose turn it is, and with what came behind it."""
         connection, accepted = parked.connection, parked.accepted
-        number = connection.number
-        del self._parked[number]
-        self._connections[number] = connection
+        self._unpark(parked)
         if self._has_room(accepted.client_id):
             self._accept(connection, accepted, claim)
-            connection.output.resume(number)
+            connection.output.resume(connection.number)
             self._handle_kept(parked.kept)
         else:
             self._claims.settle(accepted.client_id, claim)
@@ -521,8 +574,12 @@ class Clients:
         self._forget(parked.connection)
 
     def _end_parked(self, parked: Parked, why: str) -> None:
-        self._claims.drop(parked.accepted.client_id)
+        self._drop_claim(parked)
         self._refuse(parked.connection, refuse_for_now(parked.accepted, why))
+
+    def _drop_claim(self, parked: Parked) -> None:
+        if parked.is_claimed:
+            self._claims.drop(parked.accepted.client_id)
 
     # --- for the operator ----------------------------------------------------------------
 
@@ -701,13 +758,154 @@ class Clients:
             decision = self._decide(first_byte, body)
         if isinstance(decision, Refused):
             self._refuse(connection, decision)
-        elif not self._has_room(decision.client_id):
-            self._refuse(connection, refuse_for_now(decision, FULL))
-        elif self._journal.others_live:
-            self._park(connection, decision)
+        elif self._access is None:
+            self._admit(connection, decision)
         else:
-            self._claims.overtake(decision.client_id)
-            self._accept(connection, decision, 0)
+            self._log_in(connection, decision, self._access)
+
+    def _admit(self, connection: Connection, accepted: Accepted) -> None:
+        """Go on with a CONNECT whose sender is known, if that matters; it may have to wait."""
+        if not self._has_room(accepted.client_id):
+            self._refuse(connection, refuse_for_now(accepted, FULL))
+        elif not self._journal.others_live:
+            self._claims.overtake(accepted.client_id)
+            self._accept(connection, accepted, 0)
+        elif self._is_owned(accepted):
+            self._refuse(connection, self._not_owned(accepted))
+        else:
+            self._claim(self._park(connection, accepted, KEPT_BYTES_MAX))
+
+    def _is_owned(self, accepted: Accepted) -> bool:
+        """Whether another user has the session, as far as is known here; else a claim tells."""
+        if accepted.owner is None:
+            return False
+        live = self._by_client_id.get(accepted.client_id)
+        if live is not None:
+            return not accepted.may_have(live.owner)
+        with suppress(ViewError):
+            stored = self._journal.load(accepted.client_id)
+            return stored is not None and not self._is_theirs(accepted, stored)
+        return False
+
+    def _is_theirs(self, accepted: Accepted, stored: StoredSession) -> bool:
+        """Whether a client may go on with a stored session, or begin in its place."""
+        expires_ms = stored.expires_ms
+        is_expired = expires_ms is not None and expires_ms <= self._clock.now_ms()
+        return is_expired or accepted.may_have(stored.owner)
+
+    def _not_owned(self, accepted: Accepted) -> Refused:
+        self._metrics.sessions_not_owned += 1
+        return refuse(accepted, ReasonCode.NOT_AUTHORIZED, NOT_OWNED)
+
+    # --- logins and rights ---------------------------------------------------------------
+
+    @property
+    def _acl(self) -> Acl | None:
+        return None if self._access is None else self._access.acl
+
+    def _log_in(self, connection: Connection, accepted: Accepted, access: Access) -> None:
+        """Go on with a CONNECT when it is known who has sent it."""
+        parked: Parked | None = None
+
+        def known(found: Identity | Denied) -> None:
+            assert parked is not None, "it was not known at once"
+            self.begin_turn()
+            if self._parked.get(connection.number) is parked:  # its client has not gone meanwhile
+                self._unpark(parked)
+                self._logged_in(connection, accepted, found)
+                claimed = self._parked.get(connection.number)
+                if claimed is None:
+                    connection.output.resume(connection.number)
+                    self._handle_kept(parked.kept)
+                else:
+                    claimed.kept, claimed.kept_bytes = parked.kept, parked.kept_bytes
+            self.end_turn()
+
+        host, _ = connection.output.peer(connection.number)
+        shown = dataclasses.replace(accepted.shown, host=host)
+        found = access.logins.log_in(shown, known)
+        if found is None:
+            parked = self._park(connection, accepted, self._config.connect_bytes_max)
+        else:
+            self._logged_in(connection, accepted, found)
+
+    def _logged_in(
+        self, connection: Connection, accepted: Accepted, found: Identity | Denied
+    ) -> None:
+        if isinstance(found, Denied):
+            self._refuse(connection, refuse(accepted, found.reason_code, found.why))
+            return
+        accepted = accepted.as_user(found)
+        acl, will = self._acl, accepted.will
+        if acl is not None and will is not None:
+            whose = Who(found.user_name, accepted.client_id)
+            is_retained = will.retain and not acl.may_retain(whose, will.topic)
+            if acl.publish_qos(whose, will.topic) < will.qos or is_retained:
+                self._metrics.wills_not_allowed += 1
+                why = "the client has no right to publish its will"
+                self._refuse(connection, refuse(accepted, ReasonCode.NOT_AUTHORIZED, why))
+                return
+        self._admit(connection, accepted)
+
+    def _end_logins(self) -> None:
+        """End the connections whose logins, as by a token, are over."""
+        now_s = self._clock.now_ms() / 1000
+        while self._ending and self._ending[0][0] <= now_s:
+            expires_s, number = heapq.heappop(self._ending)
+            connection = self._connections[number]
+            session = None if connection is None else connection.session
+            identity = None if session is None else session.identity
+            if connection is not None and identity is not None and identity.expires_s == expires_s:
+                self.disconnect(connection, ReasonCode.NOT_AUTHORIZED, "the login has expired")
+
+    def access_changed(self) -> None:
+        """Have all sessions looked at: logins or rights have changed."""
+        self._to_recheck = list(self._by_client_id)
+
+    def recheck(self) -> bool:
+        """Look at some of them; return whether there are more.
+
+        A client is disconnected if it could not log in any more, or if it has lost the right to
+        something that it has: a subscription or its will. What it publishes is asked for anew.
+        """
+        names = self._to_recheck[-RECHECK_COUNT:]
+        del self._to_recheck[-RECHECK_COUNT:]
+        self.begin_turn()
+        for client_id in names:
+            session = self._by_client_id.get(client_id)
+            if session is None or session.connection is None:
+                continue
+            connection = session.connection
+            connection.forget_publishable()
+            why = self._lost(session)
+            if why is not None:
+                self.disconnect(connection, ReasonCode.NOT_AUTHORIZED, why)
+        self.end_turn()
+        return bool(self._to_recheck)
+
+    def _lost(self, session: Session) -> str | None:
+        """Say why a client cannot go on as it is, None if it can."""
+        assert self._access is not None, "something of it has changed"
+        identity, acl, whose = session.identity, self._acl, who(session)
+        if identity is None or not self._access.logins.holds(identity):
+            return "the client could not log in any more"
+        if acl is None:
+            return None
+        if session.has_particulars and session.particulars.will is not None:
+            will = session.particulars.will
+            if acl.publish_qos(whose, will.topic) < will.qos:
+                return NO_LONGER
+        for topic_filter in session.filters:
+            options = self._subscriptions.options(topic_filter, session) or 0
+            if acl.subscribe_qos(whose, topic_filter) < options & QOS_MASK:
+                return NO_LONGER
+        for name, group in session.shares.items():
+            qos = group[session].options & QOS_MASK
+            if acl.subscribe_qos(whose, judged(name)) < qos:
+                return NO_LONGER
+        return None
+
+    # --- the session of a CONNECT --------------------------------------------------------
 
     def _has_room(self, client_id: str) -> bool:
         """Return whether the client may connect: it is new and there is room, or it takes over."""
@@ -716,6 +914,11 @@ class Clients:
     def _accept(self, connection: Connection, accepted: Accepted, claim: int) -> None:
         """Begin or resume a session; ``claim`` is that which is settled, 0 if there is none."""
         client_id = accepted.client_id
+        live = self._by_client_id.get(client_id)
+        if live is not None and not accepted.may_have(live.owner):
+            self._claims.settle(client_id, claim)
+            self._refuse(connection, self._not_owned(accepted))
+            return
         self._take_over(client_id)
         try:
             stored = self._journal.load(client_id)
@@ -726,6 +929,10 @@ class Clients:
             self._claims.settle(client_id, claim)
             self._refuse(connection, refuse_for_now(accepted, why))
             return
+        if stored is not None and not self._is_theirs(accepted, stored):
+            self._claims.settle(client_id, claim)
+            self._refuse(connection, self._not_owned(accepted))
+            return
         if stored is not None:
             now_ms = self._clock.now_ms()
             expires_ms, will_due_ms = stored.expires_ms, stored.will_due_ms
@@ -735,13 +942,14 @@ class Clients:
                 stored = None
             elif stored.will is not None and will_due_ms is not None and will_due_ms <= now_ms:
                 # No tick has come yet since it was due, as after a crash.
-                self._publish_will(client_id, stored.will)
+                self._publish_will(_who_left(stored), stored.will)
         connection.version = accepted.version
-        connection.user_name = accepted.user_name
+        if accepted.identity is not None and accepted.identity.expires_s is not None:
+            heapq.heappush(self._ending, (accepted.identity.expires_s, connection.number))
         connection.packet_bytes_max = accepted.packet_bytes_max
         connection.topic_alias_max = accepted.topic_alias_max
         connection.wants_reasons = accepted.wants_reasons
-        session = Session(client_id, expiry_s=accepted.expiry_s)
+        session = Session(client_id, expiry_s=accepted.expiry_s, identity=accepted.identity)
         if accepted.will is not None:
             session.particulars.will = accepted.will
         session.attach(connection, inflight_max=accepted.inflight_max)
@@ -813,7 +1021,8 @@ class Clients:
     def _subscribe(
         self, connection: Connection, session: Session, first_byte: int, body: bytes
     ) -> None:
-        subscribed = subscribe(self._config, session, connection.version, first_byte, body)
+        version, acl = connection.version, self._acl
+        subscribed = subscribe(self._config, session, version, first_byte, body, acl)
         suback = connection.choose(subscribed.reasoned, subscribed.suback)
         connection.check_size(suback)  # a client that cannot be answered gets nothing
         streams = [d for d in subscribed.decisions if isinstance(d, Granted) and d.start]
@@ -910,6 +1119,7 @@ class Clients:
             self._delivery.sys_topics.subscribed(session, topic_filter)
 
     def _log_refusal(self, session: Session, refused: NotGranted) -> None:
+        self._metrics.subscriptions_not_allowed += refused.reason_code == ReasonCode.NOT_AUTHORIZED
         self._peer_log.warning(
             "the gateway refuses a subscription client_id=%r filter=%r reason_code=0x%02x why=%s",
             session.client_id,
@@ -936,6 +1146,10 @@ class Clients:
         self._metrics.subscriptions_now -= 1
         self._delivery.unsubscribe(session, topic_filter)
         self._delivery.replan(topic_filter)
+
+
+def _who_left(stored: StoredSession) -> Who:
+    return Who(stored.owner or "", stored.client_id)
 
 
 def _new_client_id() -> str:

@@ -84,3 +84,9 @@ class SessionInUseError(GatewayError):
         super().__init__(
             f"{client_id!r} is connected to another gateway, or is a shared subscription in use"
         )
+
+
+class NotAuthorizedError(GatewayError):
+    """The client has no right to what it asks for; rules of the operator say so."""
+
+    reason_code = 0x87

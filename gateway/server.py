@@ -18,6 +18,8 @@ from motelog.core.clock import Clock, SystemClock
 from motelog.core.net.driver import drive
 from motelog.core.net.listen import open_listener
 from motelog.core.net.reactor import Framing, Reactor
+from motelog.gateway.access.access import Access
+from motelog.gateway.access.config import AccessConfig
 from motelog.gateway.assembly import assemble
 from motelog.gateway.clients import CONNECTIONS_RESERVED
 from motelog.gateway.config import GatewayConfig
@@ -50,22 +52,40 @@ GATHER_S: Final = 0.002
 class Gateway:
     """One MQTT gateway on a log; ``run`` starts and stops it."""
 
-    def __init__(self, config: GatewayConfig, log: LogPort, *, clock: Clock | None = None) -> None:
+    def __init__(
+        self,
+        config: GatewayConfig,
+        log: LogPort,
+        *,
+        access: AccessConfig | None = None,
+        clock: Clock | None = None,
+    ) -> None:
         self._config = config
         self._log_port = log
         self._clock = clock or SystemClock()
         self._view = View(config.view_path or IN_MEMORY)
         self.metrics = GatewayMetrics()
+        self._access: Access | None = None
+        if access is not None and access.is_set:
+            self._access = Access(access, self.metrics, clock=self._clock)
         #: (host, port) that clients connect to, once started.
         self.address: tuple[str, int] = ("", 0)
         #: What the console asks, once started.
         self.operator: Operator | None = None
 
+    @property
+    def access_fault(self) -> str | None:
+        """Why nobody can log in; None while all is well."""
+        return None if self._access is None else self._access.fault
+
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Serve until cancelled; started with ``await nursery.start(gateway.run)``.
 
-        Raises OSError, in a group, when it cannot listen on the address.
+        Raises OSError, in a group, when it cannot listen on the address; AccessFileError before
+        anybody is let in.
         """
+        if self._access is not None:
+            await trio.to_thread.run_sync(self._access.read)
         self._view.open()
         try:
             async with trio.open_nursery() as nursery:
@@ -115,6 +135,7 @@ class Gateway:
             self._clock,
             connections_max=connections_max,
             wake=wake,
+            access=self._access,
         )
 
         self.operator = parts.operator
@@ -178,6 +199,24 @@ class Gateway:
                 await trio.sleep(RESUME_S)
                 parts.rates.resume_due(self._clock.monotonic_ms())
 
+        def sent_outside_turns() -> None:
+            reactor.flush()
+            self._log_port.settle_soon()
+
+        access_changed = trio.Event()
+
+        async def recheck() -> None:
+            # Looks at all clients again when logins or rights have changed.
+            nonlocal access_changed
+            while True:
+                await access_changed.wait()
+                access_changed = trio.Event()
+                parts.clients.access_changed()
+                while parts.clients.recheck():
+                    sent_outside_turns()
+                    await trio.lowlevel.checkpoint()
+                sent_outside_turns()
+
         reactor.listen(
             listener_socket,
             Framing.MQTT,
@@ -192,6 +231,10 @@ class Gateway:
                 nursery.start_soon(tick)
                 nursery.start_soon(follow_others)
                 nursery.start_soon(self._view.run)
+                if self._access is not None:
+                    nursery.start_soon(self._access.logins.run, sent_outside_turns)
+                    nursery.start_soon(self._access.follow, lambda: access_changed.set())
+                    nursery.start_soon(recheck)
                 if parts.rates.is_on:
                     nursery.start_soon(resume)
                 task_status.started()

@@ -415,6 +415,9 @@ class CatchUp:
             return True
         record = records[0]
         name = record[1] or native_topic_name(record)
+        if session.particulars.withdrawn and not _wants(session, name):
+            session.inflight.ack(packet_id)
+            return True
         message = OutgoingMessage(record, name, now_ms, was_sent=True)
         options = self.matches(name).get(session, 0)
         return self._sender.send_again(
@@ -424,3 +427,10 @@ class CatchUp:
     def _read_again(self, session: Session) -> None:
         self.acknowledged(session)
         self._wake()
+
+
+def _wants(session: Session, name: bytes) -> bool:
+    """Whether a subscription that a session has now, shared or not, matches a topic name."""
+    topic_name = name.decode(errors="replace")
+    own = any(matches(topic_filter, topic_name) for topic_filter in session.filters)
+    return own or any(matches(group.topic_filter, topic_name) for group in session.shares.values())

@@ -8,7 +8,7 @@ Spec: MQTT 5.0 sections 2.1.2, 2.2.2.2 and 2.4.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from enum import IntEnum
 from typing import Any, Final, TypeAlias
 
@@ -176,8 +176,8 @@ class Properties:
     def as_dict(self) -> dict[PropertyId, PropertyValue]:
         """Return what is present, in the form that the encoders take."""
         present: dict[PropertyId, PropertyValue] = {}
-        for property_id, field in zip(PropertyId, fields(self), strict=True):
-            value = getattr(self, field.name)
+        for property_id, one in zip(PropertyId, fields(self), strict=True):
+            value = getattr(self, one.name)
             if value is not None and value != ():
                 present[property_id] = value
         return present
@@ -207,7 +207,7 @@ class Connect:
     client_id: str
     will: Will | None = None
     user_name: str | None = None
-    password: bytes | None = None
+    password: bytes | None = field(default=None, repr=False)
     properties: Properties = NO_PROPERTIES
 
 

@@ -18,10 +18,17 @@ from motelog.core.clock import Clock
 from motelog.core.limited_log import LimitedLog
 from motelog.core.message import PROPERTIES_BYTES_MAX, encode_host
 from motelog.core.net.reactor import Turn
+from motelog.gateway.access.access import Access
+from motelog.gateway.access.acl import Acl
 from motelog.gateway.clients import Clients
 from motelog.gateway.config import GatewayConfig
 from motelog.gateway.deliver.delivery import Delivery
-from motelog.gateway.errors import GatewayError, ProtocolViolationError, TopicNameError
+from motelog.gateway.errors import (
+    GatewayError,
+    NotAuthorizedError,
+    ProtocolViolationError,
+    TopicNameError,
+)
 from motelog.gateway.log.log_port import LogPort
 from motelog.gateway.mapping.message_properties import publish_properties, publisher_properties
 from motelog.gateway.metrics import GatewayMetrics
@@ -29,6 +36,7 @@ from motelog.gateway.mqtt.disconnect import PINGRESP
 from motelog.gateway.mqtt.frames import split, split_one
 from motelog.gateway.mqtt.packet_types import PacketType, ReasonCode
 from motelog.gateway.mqtt.properties import decode_properties
+from motelog.gateway.mqtt.topics import check_topic_name
 from motelog.gateway.output import Output
 from motelog.gateway.publish.acknowledge import Acks, Answers
 from motelog.gateway.publish.delayed import DELAYED_PREFIX, split_delayed
@@ -38,6 +46,7 @@ from motelog.gateway.publish.retaining import RETAIN_TEXT, Retaining
 from motelog.gateway.publish.routes import QOS_TEXTS, Routes
 from motelog.gateway.sessions.connection import Connection
 from motelog.gateway.sessions.session import Session
+from motelog.gateway.sessions.subscribe_rules import who
 
 logger = logging.getLogger(__name__)
 
@@ -61,7 +70,10 @@ class ReactorListener:
         *,
         connections: list[Connection | None],
         clock: Clock,
+        access: Access | None = None,
     ) -> None:
+        """``access`` is None where clients are not told apart."""
+        self._access = access
         self._config = config
         self._output = output
         self._log_port = log
@@ -127,13 +139,22 @@ class ReactorListener:
         messages = self._messages
         acks = self._acks
         have_room: dict[Session, None] = {}
+        all_may_publish = self._acl is None
         for packet in packets:
             number, first_byte, topic, payload, packet_id, extra = packet
             connection = connections[number]
             if connection is not None:
                 if first_byte & 0xF0 == 0x30:  # PUBLISH
                     # A packet is split into a topic name only after CONNECT, so there is a session.
-                    if topic and extra is None and not first_byte & 1:
+                    if (
+                        topic
+                        and extra is None
+                        and not first_byte & 1
+                        and (
+                            all_may_publish
+                            or connection.publishable.get(topic, -1) >= first_byte & 6
+                        )
+                    ):
                         message = make_message(
                             topic,
                             payload,
@@ -234,6 +255,13 @@ class ReactorListener:
             except TopicNameError as exc:
                 self._refuse_publish(connection, qos, packet_id, exc)
                 return
+        acl = self._acl
+        if acl is not None:
+            try:
+                self._check_right(acl, connection, session, first_byte, topic)
+            except (TopicNameError, NotAuthorizedError) as exc:
+                self._refuse_publish(connection, qos, packet_id, exc)
+                return
         text = QOS_TEXTS[qos]
         origin = (connection.origin or self._make_origin(connection)) + extra
         host = connection.host
@@ -241,7 +269,7 @@ class ReactorListener:
         if message is None:
             try:
                 route = self._routes.resolve(
-                    topic, client_id=session.client_id, user_name=connection.user_name or ""
+                    topic, client_id=session.client_id, user_name=session.user_name
                 )
             except TopicNameError as exc:
                 self._refuse_publish(connection, qos, packet_id, exc)
@@ -288,6 +316,28 @@ class ReactorListener:
             self._messages.append(published)
             if is_retained:
                 self._retaining.add(topic, message)
+
+    @property
+    def _acl(self) -> Acl | None:
+        return None if self._access is None else self._access.acl
+
+    def _check_right(
+        self, acl: Acl, connection: Connection, session: Session, first_byte: int, topic: bytes
+    ) -> None:
+        """Raise NotAuthorizedError if the client may not publish this; TopicNameError."""
+        known = connection.publishable.get(topic)
+        if known is None or first_byte & 1:
+            check_topic_name(topic)
+            name, whose = topic.decode(), who(session)
+            qos_max = acl.publish_qos(whose, name)
+            connection.note_publishable(topic, qos_max)
+            known = qos_max << 1
+            if first_byte & 1 and not acl.may_retain(whose, name):
+                self._metrics.publishes_not_allowed += 1
+                raise NotAuthorizedError("the client has no right to have it retained")
+        if known < first_byte & 6:
+            self._metrics.publishes_not_allowed += 1
+            raise NotAuthorizedError("the client has no right to publish it")
 
     def _receive(
         self, connection: Connection, packet_id: int, message: tuple[Any, ...]

@@ -11,6 +11,8 @@ from typing import Any, Final
 
 from motelog.core.clock import Clock
 from motelog.core.message import PROPERTIES_BYTES_MAX, encode_host
+from motelog.gateway.access.access import Access
+from motelog.gateway.access.rights import Who
 from motelog.gateway.errors import TopicNameError
 from motelog.gateway.log.log_port import LogPort
 from motelog.gateway.mapping.message_properties import publisher_properties
@@ -36,18 +38,29 @@ class Wills:
         metrics: GatewayMetrics,
         *,
         clock: Clock,
+        access: Access | None = None,
     ) -> None:
+        self._access = access
         self._log_port = log
         self._routes = routes
         self._retaining = retaining
         self._metrics = metrics
         self._clock = clock
 
-    def publish(self, client_id: str, will: StoredWill) -> None:
+    def publish(self, whose: Who, will: StoredWill) -> None:
         """Append a will; one that the log refuses is lost, with a line in the log of the process.
 
-        The interval of a Message Expiry Interval begins now, as with a publish. [MQTT-3.1.3-9]
+        So is one that its client has no right to publish any more. The interval of a Message Expiry
+        Interval begins now, as with a publish. [MQTT-3.1.3-9]
         """
+        client_id = whose.client_id
+        acl = None if self._access is None else self._access.acl
+        if acl is not None:
+            may_retain = not will.retain or acl.may_retain(whose, will.topic)
+            if acl.publish_qos(whose, will.topic) < will.qos or not may_retain:
+                self._metrics.wills_not_allowed += 1
+                self._lost(client_id, will, "the client has no right to publish it")
+                return
         try:
             route = self._routes.resolve(
                 will.topic.encode(), client_id=client_id, user_name=will.user_name

@@ -13,6 +13,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
+import msgspec
+
+from motelog.gateway.access.login import UNCHECKED, Credentials, Identity
 from motelog.gateway.config import GatewayConfig
 from motelog.gateway.errors import GatewayError, ProtocolViolationError
 from motelog.gateway.mapping.message_properties import publish_properties
@@ -38,12 +41,12 @@ class Accepted(NamedTuple):
     """The terms of a connection; ``ConnectRules.connack`` tells them to the client.
 
     ``expiry_s`` is how long the session outlives the connection. ``told`` has the properties that
-    differ from what the client asked for.
+    differ from what the client asked for. ``shown`` is what the client shows of itself, and
+    ``identity`` what it says it is, until ``as_user``; None if it says nothing.
     """
 
     version: int
     client_id: str
-    user_name: str | None
     clean_start: bool
     expiry_s: int
     will: StoredWill | None
@@ -53,6 +56,26 @@ class Accepted(NamedTuple):
     topic_alias_max: int
     wants_reasons: bool
     told: dict[PropertyId, PropertyValue]
+    shown: Credentials
+    identity: Identity | None
+
+    @property
+    def owner(self) -> str | None:
+        """Whose session it is to be; see ``StoredSession``."""
+        return None if self.identity is None else self.identity.owner
+
+    @property
+    def user_name(self) -> str | None:
+        return None if self.identity is None else self.identity.user_name
+
+    def as_user(self, identity: Identity) -> Accepted:
+        """Return the terms for a client that has logged in; its name is that of the login."""
+        will = self.will and msgspec.structs.replace(self.will, user_name=identity.user_name)
+        return self._replace(will=will, identity=identity)
+
+    def may_have(self, owner: str | None) -> bool:
+        """Whether a session is the client's: ``owner`` is that of one which is there."""
+        return None in (owner, self.owner) or owner == self.owner
 
     @property
     def idle_s_max(self) -> int:
@@ -151,7 +174,6 @@ class ConnectRules:
         accepted = Accepted(
             version=connect.version,
             client_id=client_id,
-            user_name=connect.user_name,
             clean_start=connect.clean_start,
             expiry_s=expiry_s,
             will=None if connect.will is None else _stored_will(connect, connect.will),
@@ -161,6 +183,8 @@ class ConnectRules:
             topic_alias_max=min(asked.topic_alias_maximum or 0, config.topic_alias_max),
             wants_reasons=asked.request_problem_information != 0,
             told=told,
+            shown=Credentials(client_id, connect.user_name, connect.password),
+            identity=Identity(connect.user_name, UNCHECKED) if connect.user_name else None,
         )
         connack = self.connack(accepted, session_present=False)
         if len(connack) > accepted.packet_bytes_max:
@@ -217,7 +241,11 @@ def refuse_unread(reason_code: int, why: str) -> Refused:
 
 def refuse_for_now(accepted: Accepted, why: str) -> Refused:
     """Refuse a client that the gateway cannot serve at the moment."""
-    code = ReasonCode.SERVER_UNAVAILABLE
+    return refuse(accepted, ReasonCode.SERVER_UNAVAILABLE, why)
+
+
+def refuse(accepted: Accepted, code: int, why: str) -> Refused:
+    """Refuse a client whose CONNECT is in order."""
     terms = accepted.version, accepted.packet_bytes_max, accepted.wants_reasons
     return Refused(code, why, accepted.client_id, _refusing_connack(*terms, code, why))
 

@@ -17,6 +17,9 @@ from motelog.gateway.output import Output
 if TYPE_CHECKING:
     from motelog.gateway.sessions.session import Session
 
+_NONE: Final[dict[bytes, int]] = {}
+#: Topic names of one connection whose rights are kept at hand.
+PUBLISHABLE_MAX: Final = 1024
 #: No MQTT packet can be larger (section 2.1.4).
 PACKET_BYTES_LIMIT: Final = 268_435_460
 
@@ -32,16 +35,15 @@ class Connection:
 
     __slots__ = (
         "_aliases",
-        "_sent_aliases",
         "host",
         "number",
         "origin",
         "output",
         "packet_bytes_max",
+        "publishable",
         "session",
         "topic_alias_max",
         "unacknowledged",
-        "user_name",
         "version",
         "wants_reasons",
     )
@@ -52,13 +54,11 @@ class Connection:
         number: int,
         *,
         version: int = 0,
-        user_name: str | None = None,
         packet_bytes_max: int = PACKET_BYTES_LIMIT,
     ) -> None:
         self.output = output
         self.number = number
         self.version = version
-        self.user_name = user_name
         self.wants_reasons = True
         self.packet_bytes_max = packet_bytes_max
         #: Set by ``Session.attach`` and ``Session.detach`` alone.
@@ -67,11 +67,22 @@ class Connection:
         #: address. Empty until the first publish, as most clients of a fleet only listen.
         self.origin = b""
         self.host = b""
+        #: Topic name -> twice the highest QoS that it may publish there, as far as it was asked.
+        self.publishable: dict[bytes, int] = _NONE
         #: Its QoS 1 publishes that wait for the log before they are acknowledged.
         self.unacknowledged = 0
-        self._aliases: dict[int, bytes] | None = None
+        self._aliases: _Aliases | None = None
         self.topic_alias_max = 0
-        self._sent_aliases: dict[bytes, int] | None = None
+
+    def note_publishable(self, topic: bytes, qos_max: int) -> None:
+        """Keep at hand up to which QoS the client may publish to a topic name."""
+        if self.publishable is _NONE or len(self.publishable) >= PUBLISHABLE_MAX:
+            self.publishable = {}
+        self.publishable[topic] = qos_max << 1
+
+    def forget_publishable(self) -> None:
+        """Have its rights asked for again."""
+        self.publishable = _NONE
 
     def alias_for(self, topic: bytes) -> tuple[int, bool]:
         """Return the alias for a topic name, and whether the client knows it.
@@ -79,7 +90,7 @@ class Connection:
         0 if all aliases are taken: the first names get them, as a device hears of few names. A new
         one counts only after ``note_alias``, when the packet that tells it is on its way.
         """
-        aliases = self._sent_aliases or {}
+        aliases = {} if self._aliases is None else self._aliases.sent
         alias = aliases.get(topic)
         if alias is not None:
             return alias, True
@@ -88,10 +99,9 @@ class Connection:
 
     def note_alias(self, topic: bytes) -> None:
         """Note that a packet with the topic name and its alias has been sent."""
-        if self._sent_aliases is None:
-            self._sent_aliases = {}
-        if topic not in self._sent_aliases and len(self._sent_aliases) < self.topic_alias_max:
-            self._sent_aliases[topic] = len(self._sent_aliases) + 1
+        aliases = self._made_aliases().sent
+        if topic not in aliases and len(aliases) < self.topic_alias_max:
+            aliases[topic] = len(aliases) + 1
 
     def send(self, packet: bytes) -> None:
         """Send a packet that the client is owed; PacketTooLargeError if it takes none so large.
@@ -125,11 +135,24 @@ class Connection:
         if not 1 <= alias <= alias_max:  # [MQTT-3.3.2-8] [MQTT-3.3.2-9]
             raise TopicAliasError(f"topic alias {alias}, at most {alias_max}")
         if topic:
-            if self._aliases is None:
-                self._aliases = {}
-            self._aliases[alias] = topic
+            self._made_aliases().received[alias] = topic
             return topic
-        known = None if self._aliases is None else self._aliases.get(alias)
+        known = None if self._aliases is None else self._aliases.received.get(alias)
         if known is None:  # section 3.3.4
             raise ProtocolViolationError(f"topic alias {alias} has no topic name yet")
         return known
+
+    def _made_aliases(self) -> _Aliases:
+        if self._aliases is None:
+            self._aliases = _Aliases()
+        return self._aliases
+
+
+class _Aliases:
+    """The topic aliases of both directions."""
+
+    __slots__ = ("received", "sent")
+
+    def __init__(self) -> None:
+        self.received: dict[int, bytes] = {}
+        self.sent: dict[bytes, int] = {}

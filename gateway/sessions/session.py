@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
+from motelog.gateway.access.login import Identity
 from motelog.gateway.sessions.connection import Connection
 from motelog.gateway.sessions.inflight import InflightWindow
 from motelog.gateway.state.stored import Received, StoredWill
@@ -42,6 +43,7 @@ class Particulars:
         "shares",
         "since",
         "will",
+        "withdrawn",
     )
 
     def __init__(self) -> None:
@@ -65,12 +67,15 @@ class Particulars:
         self.replays: dict[str, Any] = {}
         #: "$share/{group}/{filter}" -> the group that the session is a member of.
         self.shares: dict[str, Group] = {}
+        #: Whether subscriptions were left out as the client came back, as it has lost the right.
+        self.withdrawn = False
 
 
 class Session:
     """Small when idle, as a process holds a million: parts that few use are made on demand.
 
     ``expiry_s`` is how long it outlives its connection; 0: it ends with it and is never stored.
+    ``identity`` is who its client is, None if nobody knows.
     """
 
     __slots__ = (
@@ -81,11 +86,15 @@ class Session:
         "client_id",
         "connection",
         "expiry_s",
+        "identity",
         "lagging",
     )
 
-    def __init__(self, client_id: str, *, expiry_s: int = 0) -> None:
+    def __init__(
+        self, client_id: str, *, expiry_s: int = 0, identity: Identity | None = None
+    ) -> None:
         self.client_id = client_id
+        self.identity = identity
         self.expiry_s = expiry_s
         self.connection: Connection | None = None
         #: Queue -> queue offset to go on from, for the queues in which this receiver lags.
@@ -95,6 +104,16 @@ class Session:
         # None, one filter, or several: a dict for one filter would double the session's size.
         self._filters: str | dict[str, None] | None = None
         self._particulars: Particulars | None = None
+
+    @property
+    def user_name(self) -> str:
+        """The user's name, empty if it has none."""
+        return "" if self.identity is None else self.identity.user_name
+
+    @property
+    def owner(self) -> str | None:
+        """Whose session it is, as ``StoredSession`` has it."""
+        return None if self.identity is None else self.identity.owner
 
     # --- connection ----------------------------------------------------------------------
 

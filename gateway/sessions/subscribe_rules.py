@@ -9,6 +9,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+import msgspec
+
+from motelog.gateway.access.rights import NONE, Authoriser, Who
 from motelog.gateway.config import GatewayConfig
 from motelog.gateway.errors import TopicFilterError
 from motelog.gateway.mqtt.packet_types import Properties, ReasonCode, SubscribeEntry
@@ -22,7 +25,13 @@ from motelog.gateway.mqtt.subscribe import (
 from motelog.gateway.mqtt.topics import FILTER_LEVELS_MAX, check_topic_filter, parse_shared
 from motelog.gateway.sessions.session import Session
 from motelog.gateway.sessions.stream import StreamStart, stream_start, unprefixed
-from motelog.gateway.sessions.subscriptions import HAS_IDENTIFIER, NO_LOCAL, RETAIN_AS_PUBLISHED
+from motelog.gateway.sessions.subscriptions import (
+    HAS_IDENTIFIER,
+    NO_LOCAL,
+    QOS_MASK,
+    RETAIN_AS_PUBLISHED,
+)
+from motelog.gateway.state.stored import StoredSession
 
 
 class Granted(NamedTuple):
@@ -68,9 +77,17 @@ class Unsubscribed(NamedTuple):
 
 
 def subscribe(
-    config: GatewayConfig, session: Session, version: int, first_byte: int, body: bytes
+    config: GatewayConfig,
+    session: Session,
+    version: int,
+    first_byte: int,
+    body: bytes,
+    rights: Authoriser | None = None,
 ) -> Subscribed:
-    """Decide about a SUBSCRIBE of ``session``; a GatewayError ends the connection."""
+    """Decide about a SUBSCRIBE of ``session``; a GatewayError ends the connection.
+
+    ``rights`` is None where everyone may subscribe to everything.
+    """
     packet = decode_subscribe(version, first_byte, body)
     added: set[str] = set()
     decisions: list[Granted | NotGranted] = []
@@ -81,6 +98,8 @@ def subscribe(
         decision = _decide(
             config, entry, packet.properties, is_new=is_new, has_room=has_room or not is_new
         )
+        if rights is not None and isinstance(decision, Granted):
+            decision = _within(rights, session, entry, decision)
         if is_new and isinstance(decision, Granted):
             added.add(topic_filter)
         decisions.append(decision)
@@ -135,6 +154,45 @@ def _decide(
         replays = replays and start is None  # the log has what was retained since
         return Granted(topic_filter, options, entry.qos, identifier, replays, start)
     return NotGranted(entry.topic_filter, code, why)
+
+
+def _within(
+    rights: Authoriser, session: Session, entry: SubscribeEntry, granted: Granted
+) -> Granted | NotGranted:
+    """Return what is left of a subscription by the client's rights."""
+    qos = rights.subscribe_qos(who(session), judged(granted.topic_filter))
+    if qos == NONE:
+        why = "the client has no right to subscribe to it"
+        return NotGranted(entry.topic_filter, ReasonCode.NOT_AUTHORIZED, why)
+    if qos >= granted.qos:
+        return granted
+    options = granted.options & ~QOS_MASK | qos
+    return granted._replace(options=options, qos=qos)  # [MQTT-3.8.4-7]
+
+
+def resumable(rights: Authoriser, session: Session, stored: StoredSession) -> StoredSession:
+    """Return a session that was away with what it still has a right to."""
+    filters = []
+    for one in stored.filters:
+        qos = rights.subscribe_qos(who(session), judged(one.topic_filter))
+        if qos == NONE:
+            continue
+        options = one.options & ~QOS_MASK | min(qos, one.options & QOS_MASK)
+        filters.append(msgspec.structs.replace(one, options=options))
+    names = {one.topic_filter for one in filters}
+    replays = tuple(one for one in stored.replays if one.topic_filter in names)
+    return msgspec.structs.replace(stored, filters=tuple(filters), replays=replays)
+
+
+def who(session: Session) -> Who:
+    """Return whose rights count for a session."""
+    return Who(session.owner or "", session.client_id)
+
+
+def judged(topic_filter: str) -> str:
+    """Return the filter that a subscription is judged by: of a shared one that behind the group."""
+    shared = parse_shared(topic_filter)
+    return topic_filter if shared is None else shared[1]
 
 
 def unsubscribe(session: Session, version: int, first_byte: int, body: bytes) -> Unsubscribed:

@@ -243,13 +243,14 @@ class SessionJournal:
         passing: Sequence[str],
         away: Sequence[str],
         given_up: Sequence[tuple[str, int]],
+        owners: Mapping[str, str] | None = None,
     ) -> tuple[int, Ticket]:
         """Append what is wanted and what is not any more; return the record's number.
 
         ``ClaimRecord`` says what is what. At most ENTRIES_MAX are wanted, and as many given up.
         """
         wanted = (tuple(lasting), tuple(passing), tuple(away))
-        record = ClaimRecord(*self._head(), *wanted, tuple(given_up))
+        record = ClaimRecord(*self._head(), *wanted, tuple(given_up), dict(owners or {}))
         return record.number, self._append([record])
 
     def stop(self) -> None:

@@ -110,7 +110,8 @@ class ClaimRecord(msgspec.Struct, frozen=True, array_like=True, tag="claim"):
     those whose sessions end with their connections: of these it may have nothing to write.
     ``away`` are like ``lasting``, but nobody has to hand them over: their sessions are to be
     changed if they are away. ``given_up`` has earlier claims that are settled without such a
-    record: all of the client identifier up to that number.
+    record: all of the client identifier up to that number. ``owners`` has the users for whom
+    client identifiers are wanted, where that is known: another's session is not handed over.
     """
 
     gateway: str
@@ -120,6 +121,7 @@ class ClaimRecord(msgspec.Struct, frozen=True, array_like=True, tag="claim"):
     passing: tuple[str, ...] = ()
     away: tuple[str, ...] = ()
     given_up: tuple[tuple[str, int], ...] = ()
+    owners: dict[str, str] = {}
 
 
 Record: TypeAlias = (

@@ -106,7 +106,8 @@ class ClaimHeard(NamedTuple):
     """A claim as the log has it: ``run`` has claimed ``client_id`` by its record ``number``.
 
     ``holder`` is the run that held the client identifier then, 0 if none did; ``takes``: it has to
-    hand it over. ``is_open``: others wait until the claim is settled.
+    hand it over. ``is_open``: others wait until the claim is settled. ``owner`` is the user for
+    whom it is claimed, None if that is not known.
     """
 
     client_id: str
@@ -116,6 +117,7 @@ class ClaimHeard(NamedTuple):
     holder: int
     takes: bool
     is_open: bool
+    owner: str | None
 
 
 #: What was read back that a gateway may wait for: a claim, a client identifier that has another
@@ -400,14 +402,24 @@ class SessionRows:
             self._settle(client_id, run.key, number)
             self._hear(client_id)
         for client_id in record.lasting:
-            self._claim_one(run, client_id, record.number, at, lasts=True)
+            owner = record.owners.get(client_id)
+            self._claim_one(run, client_id, record.number, at, lasts=True, owner=owner)
         for client_id in record.passing:
-            self._claim_one(run, client_id, record.number, at, lasts=False)
+            owner = record.owners.get(client_id)
+            self._claim_one(run, client_id, record.number, at, lasts=False, owner=owner)
         for client_id in record.away:
             self._claim_one(run, client_id, record.number, at, lasts=True, takes=False)
 
     def _claim_one(
-        self, run: Run, client_id: str, number: int, at: int, *, lasts: bool, takes: bool = True
+        self,
+        run: Run,
+        client_id: str,
+        number: int,
+        at: int,
+        *,
+        lasts: bool,
+        takes: bool = True,
+        owner: str | None = None,
     ) -> None:
         is_stored, holder = self.holder(client_id)
         execute = self._view.execute
@@ -420,7 +432,8 @@ class SessionRows:
         if is_open:
             row = (client_id, at, run.number, number)
             execute("INSERT OR REPLACE INTO claims VALUES (?, ?, ?, ?)", row)
-        self.heard.append(ClaimHeard(client_id, run.key, number, at, holder, takes, is_open))
+        heard = ClaimHeard(client_id, run.key, number, at, holder, takes, is_open, owner)
+        self.heard.append(heard)
 
     def _settle(self, client_id: str, key: int, number: int) -> None:
         self._view.execute(
@@ -678,6 +691,7 @@ class SessionRows:
                 self._numbered(state.pinned),
                 state.is_told,
                 state.is_claimed,
+                session.owner,
             )
         )
 
@@ -695,6 +709,7 @@ class SessionRows:
             pinned,
             is_told,
             is_claimed,
+            owner,
         ) = _row_decoder.decode(data)
         name = self._queue_names
         session = StoredSession(
@@ -708,6 +723,7 @@ class SessionRows:
             tuple((name[queue], queue_offset) for queue, queue_offset in delivered),
             will,
             replays,
+            owner,
         )
         key = self._by_number[run].key if run != AWAY else AWAY
         return SessionState(session, key, at, self._named(pinned), is_told, is_claimed)
@@ -743,5 +759,6 @@ _row_decoder: Final = msgspec.msgpack.Decoder(
         dict[int, int],
         bool,
         bool,
+        str | None,
     ]
 )

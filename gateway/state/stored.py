@@ -96,6 +96,9 @@ class StoredSession(msgspec.Struct, frozen=True, array_like=True):
     ``left_ms`` is when its connection ended, None while it has one. ``cursors`` has each queue that
     its filters need; a queue that is not in it did not exist. ``delivered`` has places at or
     behind a cursor that must not be sent again: QoS 2 messages that the client has.
+
+    ``owner`` is the user whose session it is, empty if it is an anonymous client's. None: it began
+    while clients were not told apart, so it is his who comes first.
     """
 
     client_id: str
@@ -108,6 +111,7 @@ class StoredSession(msgspec.Struct, frozen=True, array_like=True):
     delivered: tuple[tuple[str, int], ...] = ()
     will: StoredWill | None = None
     replays: tuple[StoredReplay, ...] = ()
+    owner: str | None = None
 
     @property
     def expires_ms(self) -> int | None:

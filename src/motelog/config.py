@@ -20,6 +20,7 @@ from motelog.core.broker.config import VIP_PORT_DISTANCE, BrokerConfig
 from motelog.core.config import SectionFault, refuse
 from motelog.core.namesrv.config import NamesrvConfig
 from motelog.core.toml_lines import KeyPath
+from motelog.gateway.access.config import AccessConfig
 from motelog.gateway.config import GatewayConfig
 from motelog.logs import LogConfig
 
@@ -61,6 +62,9 @@ class MotelogConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
 
     gateway: GatewayConfig = msgspec.field(default_factory=GatewayConfig)
     """The MQTT gateway of this process."""
+
+    access: AccessConfig = msgspec.field(default_factory=AccessConfig)
+    """Who may connect to the MQTT gateway of this process, and what they may do."""
 
     admin: AdminConfig = msgspec.field(default_factory=AdminConfig)
     """The console of this process."""

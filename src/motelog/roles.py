@@ -167,7 +167,7 @@ async def _start_all(
     if "gateway" in config.roles:
         section = _beside_store(config)
         if section.workers > 1:
-            workers = Workers(_with_names(section, config, roles), config.log)
+            workers = Workers(_with_names(section, config, roles), config.access, config.log)
             health.doing["gateway"] = lambda: workers.starting
             registry.add("motelog_gateway", WORKERS_METRICS, workers.sample, workers.histograms)
             await start("gateway", config.gateway.listen, workers)
@@ -175,7 +175,9 @@ async def _start_all(
             health.checks["log"] = lambda: workers.outage
             routes.gateway = workers.gateway
         else:
-            gateway = Gateway(section, _log_of(section, broker, health))
+            log = _log_of(section, broker, health)
+            gateway = Gateway(section, log, access=config.access)
+            health.checks["access"] = lambda: gateway.access_fault
             metrics = gateway.metrics
             registry.add("motelog_gateway", GATEWAY_METRICS, metrics.sample, metrics.histograms)
             await start("gateway", config.gateway.listen, gateway)

@@ -14,6 +14,8 @@ from motelog.core.clock import ManualClock
 from motelog.core.net.reactor import CloseReason, Fault, Turn
 from motelog.core.records.decode import decode
 from motelog.core.topic_names import GATEWAY_TOPICS
+from motelog.gateway.access.access import Access
+from motelog.gateway.access.config import AccessConfig
 from motelog.gateway.assembly import assemble
 from motelog.gateway.config import GatewayConfig
 from motelog.gateway.metrics import GatewayMetrics
@@ -57,6 +59,7 @@ class Stage:
         connections_max: int = 16,
         name: str = "stage",
         clock: ManualClock | None = None,
+        access: AccessConfig | None = None,
     ) -> None:
         self.log = log or FakeLog()
         self.output = MemoryOutput()
@@ -64,6 +67,10 @@ class Stage:
         self.reasons: list[str] = []
         self.clock = clock or ManualClock(self.log.now_ms)
         self.metrics = GatewayMetrics()
+        self.access: Access | None = None
+        if access is not None:
+            self.access = Access(access, self.metrics, clock=self.clock)
+            self.access.read()
         view = self.view = View(IN_MEMORY)
         view.open()
         self.journal = SessionJournal(self.log, view, self.clock, gateway=name)
@@ -82,6 +89,7 @@ class Stage:
             self.clock,
             connections_max=connections_max,
             wake=lambda: None,
+            access=self.access,
         )
         self.connections = parts.connections
         self.answers = parts.answers
@@ -124,6 +132,12 @@ class Stage:
         )
         self.turn((connection, encode_connect(connect)), opened=[connection])
         assert self.sent(connection)[0][0] == 0x20
+
+    def check_passwords(self) -> None:
+        """Do what threads do for logins that wait."""
+        assert self.access is not None
+        while (job := self.access.logins.next()) is not None:
+            self.access.logins.done(job, job.slow.work())
 
     def sent(self, connection: int) -> list[bytes]:
         """Return what a client was sent; Reason Strings are taken out, into ``reasons``."""

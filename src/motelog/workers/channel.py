@@ -22,6 +22,7 @@ from typing import Any, Final, Literal, TypeAlias
 import msgspec
 import trio
 
+from motelog.gateway.access.config import AccessConfig
 from motelog.gateway.config import GatewayConfig
 from motelog.logs import LogConfig
 
@@ -47,6 +48,7 @@ class Begin(_Message, frozen=True):
     """What the process shall be."""
 
     gateway: GatewayConfig
+    access: AccessConfig
     log: LogConfig
 
 

@@ -35,6 +35,7 @@ from motelog.core.addresses import format_address
 from motelog.core.errors import MotelogError
 from motelog.core.metrics import counter, gauge
 from motelog.core.net.listen import hold_address
+from motelog.gateway.access.config import AccessConfig
 from motelog.gateway.config import GatewayConfig
 from motelog.gateway.metrics import GATEWAY_METRICS, SHARED, GatewayMetrics
 from motelog.logs import LogConfig
@@ -88,9 +89,10 @@ class Workers:
     ``config`` names the name servers, and a view that each has a file beside, or none.
     """
 
-    def __init__(self, config: GatewayConfig, log: LogConfig) -> None:
+    def __init__(self, config: GatewayConfig, access: AccessConfig, log: LogConfig) -> None:
         self._config = config
-        self._workers = [_Worker(config, number, log) for number in range(1, config.workers + 1)]
+        numbers = range(1, config.workers + 1)
+        self._workers = [_Worker(config, number, access, log) for number in numbers]
         self.address: tuple[str, int] = ("", 0)
         #: What the console asks.
         self.gateway = GatewayOfWorkers(lambda: [one for one in self._workers if one.is_ready])
@@ -158,7 +160,10 @@ class Workers:
 class _Worker:
     """One process after the other under one name; asked as ``AskedGateway`` while it is ready."""
 
-    def __init__(self, config: GatewayConfig, number: int, log: LogConfig) -> None:
+    def __init__(
+        self, config: GatewayConfig, number: int, access: AccessConfig, log: LogConfig
+    ) -> None:
+        self._access = access
         self._log = log
         self.name = config.name_of(number)
         path = Path(config.view_path)
@@ -238,7 +243,7 @@ class _Worker:
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(_send_all, channel, asked)
-                questions.send_nowait(Begin(config, self._log))
+                questions.send_nowait(Begin(config, self._access, self._log))
                 async for message in channel.messages():
                     match message:
                         case Ready():

@@ -37,6 +37,7 @@ class FakeService:
     api = type("FakeApi", (), {"fence_reason": None, "disk": DISK})
     is_registered = True
     operator = object()
+    access_fault: str | None = None
 
     start_progress: StartProgress | None = None
 

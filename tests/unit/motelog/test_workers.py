@@ -9,6 +9,7 @@ import pytest
 
 from motelog.console.asking import AskedGateway, GatewayHere, RefusedError
 from motelog.core.errors import StoreFullError
+from motelog.gateway.access.config import AccessConfig
 from motelog.gateway.config import GatewayConfig
 from motelog.gateway.metrics import GatewayMetrics
 from motelog.logs import LogConfig
@@ -116,7 +117,7 @@ async def test_without_a_process_there_is_no_answer() -> None:
 
 
 def test_counters_are_added_and_do_not_go_back_when_a_process_ends() -> None:
-    workers = Workers(GatewayConfig(workers=2), LogConfig())
+    workers = Workers(GatewayConfig(workers=2), AccessConfig(), LogConfig())
     one, two = workers._workers
     for worker, count in ((one, 3), (two, 4)):
         worker.counters = {
@@ -136,7 +137,7 @@ def test_counters_are_added_and_do_not_go_back_when_a_process_ends() -> None:
 
 
 def test_distributions_are_added_and_do_not_go_back_when_a_process_ends() -> None:
-    workers = Workers(GatewayConfig(workers=2), LogConfig())
+    workers = Workers(GatewayConfig(workers=2), AccessConfig(), LogConfig())
     one, two = workers._workers
     for worker, times in ((one, [70, 70, 300]), (two, [70])):
         metrics = GatewayMetrics()
