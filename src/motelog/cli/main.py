@@ -44,6 +44,8 @@ COMMANDS: Final = {
     "spark": "Run Spark jobs on messages.",
     "retained": "Look at retained messages and delete them.",
     "session": "Look at sessions and end them.",
+    "user": "Keep the users of a password file.",
+    "acl": "Ask what the rules of an ACL file allow.",
     "store": "Look into a store folder.",
     "config": "Check configuration files.",
     "doctor": "Check this machine.",

@@ -1,0 +1,117 @@
+"""``motelog acl``: what the rules of an ACL file come to.
+
+Owns: the words and the JSON. Must not touch: what a rule means.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from motelog.cli.admin import Json
+from motelog.cli.output import CliError, stop, table, write, write_json
+from motelog.cli.status import Status
+from motelog.cli.user import access_section
+
+if TYPE_CHECKING:
+    from motelog.gateway.access.acl import Action, Rule
+
+acl = typer.Typer(
+    help="Ask what the rules of an ACL file allow.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    add_completion=False,
+)
+
+
+@acl.callback()
+def group() -> None:
+    """Ask what the rules of an ACL file allow."""
+
+
+@acl.command()
+def check(
+    user: Annotated[str, typer.Argument(metavar="USER", help="User name; '' is an anonymous one.")],
+    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="Topic name or filter.")],
+    client_id: Annotated[
+        str, typer.Option("--client-id", "-i", metavar="ID", help="What {client_id} stands for.")
+    ] = "",
+    file: Annotated[
+        Path | None, typer.Option("--file", "-f", metavar="FILE", help="The ACL file.")
+    ] = None,
+    config: Annotated[
+        Path | None,
+        typer.Option("--config", metavar="FILE", help="TOML file whose access.acl_file it is."),
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Say what a user may do with a topic, and which rule decides.
+
+    The exit status is 5 if it may do nothing. A topic filter can be subscribed to alone.
+    """
+    from motelog.gateway.access.acl import read_acl
+    from motelog.gateway.access.rights import NONE, Who
+    from motelog.gateway.errors import GatewayError
+    from motelog.gateway.mqtt.topics import check_topic_filter, has_wildcard
+    from motelog.gateway.sessions.subscribe_rules import judged
+
+    try:
+        check_topic_filter(topic)
+        judged_by = judged(topic)
+    except GatewayError as exc:
+        raise CliError(str(exc), status=Status.USAGE) from None
+    rules = read_acl(_path(file, config))
+    is_filter = has_wildcard(judged_by) or judged_by != topic
+    actions: tuple[Action, ...] = ("publish", "retain", "subscribe")
+    decided = {}
+    for action in actions:
+        found = rules.decide(Who(user, client_id), action, judged_by)
+        if is_filter and action != "subscribe":
+            found = NONE, None
+        decided[action] = found
+    # What may be retained has to be published.
+    if decided["publish"][0] == NONE:
+        decided["retain"] = decided["publish"]
+    if json:
+        write_json({"user": user, "client_id": client_id, "topic": topic} | _told(decided))
+    else:
+        rows = [("", "allowed", "highest qos", "rule")]
+        for name, (qos, rule) in decided.items():
+            is_allowed = qos != NONE
+            told = str(qos) if is_allowed and name != "retain" else "-"
+            rows.append((name, "yes" if is_allowed else "no", told, _rule(rule)))
+        write(table(rows))
+    is_any = any(qos != NONE for qos, _ in decided.values())
+    stop(Status.DONE if is_any else Status.REFUSED)
+
+
+def _path(file: Path | None, config: Path | None) -> str:
+    path = str(file or "")
+    if config is not None and file is None:
+        path = access_section(config).acl_file
+        if not path:
+            raise CliError(
+                f"{config} names no ACL file: whoever has logged in may do everything",
+                remedy='add to it: [access] acl_file = "FILE"',
+                status=Status.CONFIG,
+            )
+    if not path:
+        raise CliError("which ACL file?", remedy="--file FILE, or --config FILE", status=2)
+    return path
+
+
+def _told(decided: dict[Any, tuple[int, Rule | None]]) -> dict[str, Any]:
+    return {
+        name: {
+            "allowed": qos >= 0,
+            "qos_max": qos if qos >= 0 else None,
+            "rule": None if rule is None else rule.number,
+        }
+        for name, (qos, rule) in decided.items()
+    }
+
+
+def _rule(rule: Rule | None) -> str:
+    return "none allows it" if rule is None else f"{rule.number}"

@@ -1,0 +1,190 @@
+"""``motelog user``: the users of a password file.
+
+Owns: the words and the JSON, where a password is read from. Must not touch: the file's lines.
+A password is never an argument: everyone on the machine sees those, and the shell keeps them.
+"""
+
+from __future__ import annotations
+
+import getpass
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from motelog.cli.admin import Json
+from motelog.cli.output import CliError, write, write_json
+from motelog.cli.status import Status
+
+if TYPE_CHECKING:
+    from motelog.gateway.access.config import AccessConfig
+
+user = typer.Typer(
+    help="Keep the users of a password file.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    add_completion=False,
+)
+
+Name = Annotated[str, typer.Argument(metavar="USER", help="User name.")]
+File = Annotated[
+    Path | None, typer.Option("--file", "-f", metavar="FILE", help="The password file.")
+]
+Config = Annotated[
+    Path | None,
+    typer.Option("--config", metavar="FILE", help="TOML file whose access.password_file it is."),
+]
+PasswordFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--password-from",
+        metavar="FILE",
+        help="File with the password; otherwise it is asked for,"
+        " or the first line of standard input if that is no terminal.",
+    ),
+]
+
+
+@user.callback()
+def group() -> None:
+    """Keep the users of a password file.
+
+    A server that runs takes a change within five seconds. A password is never an argument.
+    """
+
+
+@user.command()
+def add(
+    name: Name,
+    file: File = None,
+    config: Config = None,
+    password_from: PasswordFile = None,
+    json: Json = False,
+) -> None:
+    """Add a user; the file is made if there is none."""
+    path, users = _read(file, config, may_be_missing=True)
+    _check(name)
+    if name in users:
+        raise CliError(
+            f"there is a user {name!r} already",
+            remedy=f"motelog user passwd {name} changes the password",
+            status=Status.REFUSED,
+        )
+    _put(path, users, name, password_from)
+    _tell("added", name, json)
+
+
+@user.command()
+def passwd(
+    name: Name,
+    file: File = None,
+    config: Config = None,
+    password_from: PasswordFile = None,
+    json: Json = False,
+) -> None:
+    """Change the password of a user; whoever is connected by the old one is disconnected."""
+    path, users = _read(file, config)
+    _find(users, name)
+    _put(path, users, name, password_from)
+    _tell("changed", name, json)
+
+
+@user.command("list")
+def list_users(file: File = None, config: Config = None, json: Json = False) -> None:
+    """List the users."""
+    _, users = _read(file, config)
+    for name in sorted(users):
+        if json:
+            write_json({"user": name})
+        else:
+            write(name)
+
+
+@user.command()
+def delete(name: Name, file: File = None, config: Config = None, json: Json = False) -> None:
+    """Delete a user; its clients are disconnected."""
+    from motelog.gateway.access.password_file import write_users
+
+    path, users = _read(file, config)
+    _find(users, name)
+    del users[name]
+    write_users(path, users)
+    _tell("deleted", name, json)
+
+
+def access_section(config: Path) -> AccessConfig:
+    """Return the section of a configuration file."""
+    from motelog.config import load_config
+
+    return load_config(config).access
+
+
+def _read(
+    file: Path | None, config: Path | None, *, may_be_missing: bool = False
+) -> tuple[str, dict[str, str]]:
+    from motelog.gateway.access.password_file import read_users
+
+    path = str(file or "")
+    if config is not None and file is None:
+        path = access_section(config).password_file
+        if not path:
+            raise CliError(
+                f"{config} names no password file",
+                remedy='add to it: [access] password_file = "FILE"',
+                status=Status.CONFIG,
+            )
+    if not path:
+        raise CliError(
+            "which password file?", remedy="--file FILE, or --config FILE", status=Status.USAGE
+        )
+    if may_be_missing and not Path(path).exists():
+        return path, {}
+    return path, read_users(path)
+
+
+def _check(name: str) -> None:
+    from motelog.gateway.access.password_file import check_user_name
+
+    try:
+        check_user_name(name)
+    except ValueError as exc:
+        raise CliError(str(exc), status=Status.USAGE) from None
+
+
+def _find(users: dict[str, str], name: str) -> None:
+    if name not in users:
+        raise CliError(f"there is no user {name!r}", status=Status.NOT_FOUND)
+
+
+def _put(path: str, users: dict[str, str], name: str, password_from: Path | None) -> None:
+    from motelog.gateway.access.password_file import hash_password, write_users
+
+    try:
+        users[name] = hash_password(_password(password_from))
+    except ValueError as exc:
+        raise CliError(str(exc), status=Status.USAGE) from None
+    write_users(path, users)
+
+
+def _password(source: Path | None) -> bytes:
+    """Return the password from where it is to be read; one line end belongs to the line."""
+    if source is not None:
+        try:
+            text = source.read_bytes()
+        except OSError as exc:
+            raise CliError(f"cannot read {source}: {exc.strerror or exc}") from None
+        return text.removesuffix(b"\n").removesuffix(b"\r")
+    if not sys.stdin.isatty():
+        return sys.stdin.buffer.readline().removesuffix(b"\n").removesuffix(b"\r")
+    password = getpass.getpass("Password: ")
+    if getpass.getpass("Again: ") != password:
+        raise CliError("these are two passwords", status=Status.USAGE)
+    return password.encode()
+
+
+def _tell(what: str, name: str, json: bool) -> None:
+    if json:
+        write_json({what: name})
+    else:
+        write(f"{what} {name}")
