@@ -142,6 +142,7 @@ class Operator:
         connection = None if session is None else session.connection
         will = stored.will
         return brief | {
+            "user": stored.owner,
             "version": None if connection is None else connection.version,
             "peer": None if connection is None else _peer(connection),
             "filters": [_filter(one) for one in stored.filters],

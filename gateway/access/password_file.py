@@ -11,12 +11,15 @@ from __future__ import annotations
 
 import base64
 import binascii
+import fcntl
 import hashlib
 import hmac
 import os
 import re
 import secrets
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -55,8 +58,14 @@ class PasswordHash(NamedTuple):
     digest: bytes
 
     def fits(self, password: bytes) -> bool:
-        """Whether it is the hash of a password; some 50 ms, in which other threads can run."""
-        return hmac.compare_digest(self.digest, _scrypt(self, password, len(self.digest)))
+        """Whether it is the hash of a password; some 50 ms, in which other threads can run.
+
+        What cannot be computed, as there is no memory for it, is refused.
+        """
+        try:
+            return hmac.compare_digest(self.digest, _scrypt(self, password, len(self.digest)))
+        except (ValueError, MemoryError):
+            return False
 
 
 def hash_password(password: bytes) -> str:
@@ -81,7 +90,7 @@ def parse_hash(text: str) -> PasswordHash:
         salt, digest = (base64.b64decode(part, validate=True) for part in found.group(4, 5))
     except binascii.Error:
         raise ValueError("not base64") from None
-    fits = 1 <= log_n <= _LOG_N_MAX and r >= 1 and p >= 1
+    fits = 1 <= log_n <= min(_LOG_N_MAX, 16 * r - 1) and r >= 1 and p >= 1  # RFC 7914, section 2
     if not fits or 128 * r * (1 << log_n) + 128 * r * p > _MEMORY_BYTES_MAX // 2:
         raise ValueError("parameters that this machine does not compute")
     if not salt or len(digest) < 16:
@@ -122,6 +131,27 @@ def read_users(path: str) -> dict[str, str]:
             raise AccessFileError(f"{path}:{number}: the user is there twice")
         users[name] = text.strip()
     return users
+
+
+@contextmanager
+def changing(path: str) -> Iterator[dict[str, str]]:
+    """Give the users of a file, empty if there is none, and write what they have become.
+
+    Whoever else changes files of the folder waits. AccessFileError.
+    """
+    try:
+        folder = os.open(os.path.dirname(os.path.realpath(path)), os.O_RDONLY)
+    except OSError as exc:
+        raise AccessFileError(f"cannot write {path}: {exc.strerror or exc}") from exc
+    try:
+        fcntl.flock(folder, fcntl.LOCK_EX)
+        users = read_users(path) if os.path.exists(path) else {}
+        before = dict(users)
+        yield users
+        if users != before:
+            write_users(path, users)
+    finally:
+        os.close(folder)
 
 
 def write_users(path: str, users: dict[str, str]) -> None:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import logging
 from time import perf_counter_ns
-from typing import Any
+from typing import Any, Final
 
 from motelog.core.clock import Clock
 from motelog.core.limited_log import LimitedLog
@@ -49,6 +49,9 @@ from motelog.gateway.sessions.session import Session
 from motelog.gateway.sessions.subscribe_rules import who
 
 logger = logging.getLogger(__name__)
+
+#: Stands for the properties of a publish that has none, where it is not for the hot loop.
+NO_BLOCK: Final = b""
 
 
 class ReactorListener:
@@ -133,28 +136,21 @@ class ReactorListener:
         self._commit()
 
     def _handle_packets(self, packets: list[tuple[Any, ...]], now_ms: int) -> None:
+        if self._acl is not None:
+            self._put_aside_unasked(packets)
         # The hot loop runs once per PUBLISH and PUBACK, so it avoids calls where it can.
         connections = self._connections
         make_message = self._routes.message
         messages = self._messages
         acks = self._acks
         have_room: dict[Session, None] = {}
-        all_may_publish = self._acl is None
         for packet in packets:
             number, first_byte, topic, payload, packet_id, extra = packet
             connection = connections[number]
             if connection is not None:
                 if first_byte & 0xF0 == 0x30:  # PUBLISH
                     # A packet is split into a topic name only after CONNECT, so there is a session.
-                    if (
-                        topic
-                        and extra is None
-                        and not first_byte & 1
-                        and (
-                            all_may_publish
-                            or connection.publishable.get(topic, -1) >= first_byte & 6
-                        )
-                    ):
+                    if topic and extra is None and not first_byte & 1:
                         message = make_message(
                             topic,
                             payload,
@@ -237,7 +233,7 @@ class ReactorListener:
         """Take a PUBLISH that the hot loop cannot: new topic name, properties, alias, refusal."""
         qos = first_byte >> 1 & 3
         extra = b""
-        if block is not None:
+        if block:
             properties = decode_properties(block, PacketType.PUBLISH)
             if properties.topic_alias is not None:
                 topic = connection.resolve_alias(
@@ -316,6 +312,22 @@ class ReactorListener:
             self._messages.append(published)
             if is_retained:
                 self._retaining.add(topic, message)
+
+    def _put_aside_unasked(self, packets: list[tuple[Any, ...]]) -> None:
+        """Have publishes go by ``_publish`` whose rights are not known from an earlier one.
+
+        So the hot loop is the same whether there are rules or not.
+        """
+        connections = self._connections
+        for i, packet in enumerate(packets):
+            number, first_byte, topic, _, _, extra = packet
+            if first_byte & 0xF0 == 0x30 and topic and extra is None:
+                connection = connections[number]
+                if (
+                    connection is not None
+                    and connection.publishable.get(topic, -1) < first_byte & 6
+                ):
+                    packets[i] = (*packet[:5], NO_BLOCK)
 
     @property
     def _acl(self) -> Acl | None:

@@ -71,6 +71,7 @@ def describe(client_id: ClientId, admin: Admin = ADMIN, json: Json = False) -> N
         ("client", one["client_id"]),
         ("connected", f"{_yes(one['is_connected'])}, since {time_text(one['since_ms'])}"),
         ("peer", one["peer"] or "-"),
+        ("user", one["user"] or "-"),
         ("expires", _expiry(one)),
         ("in flight", str(len(one["inflight"]))),
         ("received, not released", str(len(one["received"]))),

@@ -63,15 +63,19 @@ def add(
     json: Json = False,
 ) -> None:
     """Add a user; the file is made if there is none."""
-    path, users = _read(file, config, may_be_missing=True)
+    from motelog.gateway.access.password_file import changing
+
+    path = _path(file, config)
     _check(name)
-    if name in users:
-        raise CliError(
-            f"there is a user {name!r} already",
-            remedy=f"motelog user passwd {name} changes the password",
-            status=Status.REFUSED,
-        )
-    _put(path, users, name, password_from)
+    made = _hash(password_from)
+    with changing(path) as users:
+        if name in users:
+            raise CliError(
+                f"there is a user {name!r} already",
+                remedy=f"motelog user passwd {name} changes the password",
+                status=Status.REFUSED,
+            )
+        users[name] = made
     _tell("added", name, json)
 
 
@@ -84,17 +88,22 @@ def passwd(
     json: Json = False,
 ) -> None:
     """Change the password of a user; whoever is connected by the old one is disconnected."""
-    path, users = _read(file, config)
-    _find(users, name)
-    _put(path, users, name, password_from)
+    from motelog.gateway.access.password_file import changing
+
+    path = _path(file, config)
+    made = _hash(password_from)
+    with changing(path) as users:
+        _find(users, name)
+        users[name] = made
     _tell("changed", name, json)
 
 
 @user.command("list")
 def list_users(file: File = None, config: Config = None, json: Json = False) -> None:
     """List the users."""
-    _, users = _read(file, config)
-    for name in sorted(users):
+    from motelog.gateway.access.password_file import read_users
+
+    for name in sorted(read_users(_path(file, config))):
         if json:
             write_json({"user": name})
         else:
@@ -104,12 +113,11 @@ def list_users(file: File = None, config: Config = None, json: Json = False) -> 
 @user.command()
 def delete(name: Name, file: File = None, config: Config = None, json: Json = False) -> None:
     """Delete a user; its clients are disconnected."""
-    from motelog.gateway.access.password_file import write_users
+    from motelog.gateway.access.password_file import changing
 
-    path, users = _read(file, config)
-    _find(users, name)
-    del users[name]
-    write_users(path, users)
+    with changing(_path(file, config)) as users:
+        _find(users, name)
+        del users[name]
     _tell("deleted", name, json)
 
 
@@ -120,11 +128,7 @@ def access_section(config: Path) -> AccessConfig:
     return load_config(config).access
 
 
-def _read(
-    file: Path | None, config: Path | None, *, may_be_missing: bool = False
-) -> tuple[str, dict[str, str]]:
-    from motelog.gateway.access.password_file import read_users
-
+def _path(file: Path | None, config: Path | None) -> str:
     path = str(file or "")
     if config is not None and file is None:
         path = access_section(config).password_file
@@ -138,9 +142,7 @@ def _read(
         raise CliError(
             "which password file?", remedy="--file FILE, or --config FILE", status=Status.USAGE
         )
-    if may_be_missing and not Path(path).exists():
-        return path, {}
-    return path, read_users(path)
+    return path
 
 
 def _check(name: str) -> None:
@@ -157,14 +159,13 @@ def _find(users: dict[str, str], name: str) -> None:
         raise CliError(f"there is no user {name!r}", status=Status.NOT_FOUND)
 
 
-def _put(path: str, users: dict[str, str], name: str, password_from: Path | None) -> None:
-    from motelog.gateway.access.password_file import hash_password, write_users
+def _hash(password_from: Path | None) -> str:
+    from motelog.gateway.access.password_file import hash_password
 
     try:
-        users[name] = hash_password(_password(password_from))
+        return hash_password(_password(password_from))
     except ValueError as exc:
         raise CliError(str(exc), status=Status.USAGE) from None
-    write_users(path, users)
 
 
 def _password(source: Path | None) -> bytes:

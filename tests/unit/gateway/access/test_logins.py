@@ -24,6 +24,7 @@ from motelog.gateway.access.logins import WAIT_MS_MAX as LOGIN_WAIT_MS_MAX
 from motelog.gateway.access.logins import Logins
 from motelog.gateway.access.password_file import (
     AccessFileError,
+    changing,
     check_user_name,
     hash_password,
     parse_hash,
@@ -208,6 +209,9 @@ def test_file_is_written_as_a_whole_and_for_its_owner_alone(tmp_path: Path) -> N
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert read_users(str(path)) == {"alice": quick_hash("a")}
     assert list(tmp_path.iterdir()) == [path]
+    with changing(str(path)) as users:
+        users["bob"] = quick_hash("b")
+    assert list(read_users(str(path))) == ["alice", "bob"]
     with pytest.raises(AccessFileError, match="cannot write"):
         write_users(str(tmp_path / "no" / "users"), {})
 
@@ -229,6 +233,7 @@ def test_hash_fits_its_password_alone() -> None:
         "alice:secret",
         ":" + quick_hash("a"),
         "alice:$scrypt$ln=30,r=8,p=1$AAAA$" + "A" * 44,
+        "alice:$scrypt$ln=19,r=1,p=1$AAAA$" + "A" * 44,
         "alice:$scrypt$ln=14,r=99,p=1$AAAA$" + "A" * 44,
         "alice:$scrypt$ln=1,r=1,p=1$AAAA$AAAA",
         f"alice:{quick_hash('a')}\nalice:{quick_hash('b')}",
