@@ -173,6 +173,7 @@ async def _start_all(
             await start("gateway", config.gateway.listen, workers)
             health.checks["workers"] = lambda: workers.fault
             health.checks["log"] = lambda: workers.outage
+            health.checks["access"] = lambda: workers.access_fault
             routes.gateway = workers.gateway
         else:
             log = _log_of(section, broker, health)

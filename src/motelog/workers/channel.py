@@ -63,11 +63,12 @@ class Failed(_Message, frozen=True):
 
 
 class State(_Message, frozen=True):
-    """What the process has counted, which brokers are away; each second."""
+    """What the process has counted, which brokers are away, why nobody can log in; each second."""
 
     counters: dict[str, int]
     histograms: dict[str, list[float]]
     outage: str | None
+    access_fault: str | None
 
 
 class Question(_Message, frozen=True):

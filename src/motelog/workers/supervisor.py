@@ -137,6 +137,11 @@ class Workers:
         """Say which brokers are away, as the first process sees it that misses one."""
         return next((one.outage for one in self._workers if one.outage), None)
 
+    @property
+    def access_fault(self) -> str | None:
+        """Why nobody can log in, be it at one of them; None while all is well."""
+        return next((one.access_fault for one in self._workers if one.access_fault), None)
+
     def sample(self) -> dict[str, int]:
         """Return the counters of all processes together, of those that have ended too."""
         total = Counter(GatewayMetrics().sample())
@@ -177,6 +182,7 @@ class _Worker:
         self.ended_histograms: dict[str, list[float]] = {}
         self.histograms: dict[str, list[float]] = {}
         self.outage: str | None = None
+        self.access_fault: str | None = None
         self.is_ready = False
         self._has_been_ready = False
         self._why = "starts"
@@ -252,9 +258,10 @@ class _Worker:
                             if not self._has_been_ready:
                                 self._has_been_ready = True
                                 task_status.started()
-                        case State(counters, histograms, outage):
+                        case State(counters, histograms, outage, access_fault):
                             self.counters, self.histograms = counters, histograms
                             self.outage = outage
+                            self.access_fault = access_fault
                             self._heard_s = trio.current_time()
                         case Answer():
                             self._answered(message)
@@ -263,6 +270,7 @@ class _Worker:
                 nursery.cancel_scope.cancel()
         finally:
             self._questions, self.is_ready, self.outage = None, False, None
+            self.access_fault = None
             self._why = "ends"
             self._keep_counters()
             for event, _ in self._open.values():

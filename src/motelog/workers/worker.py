@@ -73,7 +73,8 @@ async def _serve(channel: Channel, name: str) -> int:
             await line.send(Ready())
             while True:
                 metrics = gateway.metrics
-                await line.send(State(metrics.sample(), metrics.histograms(), log.outage))
+                counted = metrics.sample(), metrics.histograms()
+                await line.send(State(*counted, log.outage, gateway.access_fault))
                 await trio.sleep(STATE_INTERVAL_S)
     except* (MotelogError, OSError) as group:
         reasons += [str(leaf) for leaf in leaves(group)]

@@ -252,3 +252,15 @@ def test_a_line_that_is_wrong_is_told_by_its_place(tmp_path: Path, line: str) ->
 def test_names_that_no_user_can_have(name: str) -> None:
     with pytest.raises(ValueError, match="user name"):
         check_user_name(name)
+
+
+def test_name_in_a_certificate_is_the_user_whatever_else_is_shown() -> None:
+    door = Door(AccessConfig(certificate_users=True))
+    for name, is_in in (("dev42", True), ("a:b", False), ("", False), ("x\n", False)):
+        shown = Credentials("c", "alice", b"x", certificate_name=name)
+        found = door.logins.log_in(shown, door.told.append)
+        assert isinstance(found, Identity) == is_in
+        if isinstance(found, Identity):
+            assert (found.user_name, found.authenticator) == (name, "certificate")
+            assert door.logins.holds(found)
+    assert isinstance(door.ask("alice", b"a"), Denied)
