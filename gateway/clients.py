@@ -97,6 +97,7 @@ _FAULTS: Final = {
     Fault.FRAME_TOO_LARGE: (ReasonCode.PACKET_TOO_LARGE, "packet above Maximum Packet Size"),
     Fault.MALFORMED_LENGTH: (ReasonCode.MALFORMED_PACKET, "remaining length of five bytes"),
     Fault.IDLE: (ReasonCode.KEEP_ALIVE_TIMEOUT, "no packet within the keep alive and a half"),
+    Fault.TRANSPORT: (ReasonCode.PROTOCOL_ERROR, "TLS, WebSocket or PROXY header is malformed"),
 }
 #: Rows of the view that one tick looks at, so that many sessions that end together stall nobody.
 DUE_MAX: Final = 100

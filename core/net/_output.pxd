@@ -12,7 +12,7 @@ Sending runs without the GIL, so a payload that no node refers to any more is pu
 is released when the GIL is there.
 """
 
-from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.object cimport PyObject
 from cpython.ref cimport Py_DECREF, Py_INCREF
 from libc.errno cimport EAGAIN, EINTR, errno
@@ -151,6 +151,28 @@ cdef inline Sent send_queued(Output *output, int fd, Payloads *payloads) noexcep
         if <size_t>sent < queued:
             return SENT_PART
     return SENT_ALL
+
+
+cdef inline bytes take_queued(Output *output, uint32_t bytes_max, Payloads *payloads):
+    """Take the first bytes out of the queue, at most so many."""
+    cdef uint32_t wanted = min(output.bytes, bytes_max)
+    cdef bytes taken = PyBytes_FromStringAndSize(NULL, wanted)
+    cdef uint8_t *to = <uint8_t *>PyBytes_AS_STRING(taken)
+    cdef Node *node
+    cdef const uint8_t *data
+    cdef uint32_t part
+    while wanted or (output.head != NULL and output.head.begin == output.head.end):
+        node = output.head
+        data = node.shared.data if node.shared != NULL else <const uint8_t *>(node + 1)
+        part = min(wanted, node.end - node.begin)
+        memcpy(to, data + node.begin, part)
+        to += part
+        wanted -= part
+        output.bytes -= part
+        node.begin += part
+        if node.begin == node.end:
+            drop_first(output, payloads)
+    return taken
 
 
 cdef inline void drop_first(Output *output, Payloads *payloads) noexcept nogil:

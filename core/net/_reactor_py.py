@@ -20,12 +20,14 @@ import struct
 import termios
 from array import array
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
+from motelog.core.net.codec import Certificate, Codec, Stream
 from motelog.core.net.reactor_types import (
     ACCEPT_PAUSE_S,
     ACCEPTS_MAX,
     BUSY_EVENTS,
+    CODED_BYTES_MAX,
     CONNECT_S_MAX,
     EVENTS_MAX,
     LINGER_S,
@@ -105,11 +107,30 @@ class Turn:
 
 
 class _Listener:
-    __slots__ = ("first_frame_s", "frame_bytes_max", "framing", "resume_s", "sock")
+    __slots__ = (
+        "codec",
+        "connections",
+        "connections_max",
+        "first_frame_s",
+        "frame_bytes_max",
+        "framing",
+        "resume_s",
+        "sock",
+    )
 
     def __init__(
-        self, sock: socket.socket, framing: Framing, frame_bytes_max: int, first_frame_s: int
+        self,
+        sock: socket.socket,
+        framing: Framing,
+        *,
+        frame_bytes_max: int,
+        first_frame_s: int,
+        codec: Callable[[], Codec] | None,
+        connections_max: int,
     ) -> None:
+        self.codec = codec
+        self.connections = 0
+        self.connections_max = connections_max
         self.sock: socket.socket | None = sock
         self.framing = framing
         self.frame_bytes_max = frame_bytes_max
@@ -120,6 +141,8 @@ class _Listener:
 class _Connection:
     __slots__ = (
         "awaits_first_frame",
+        "codec",
+        "coded_by",
         "events",
         "fault",
         "frame_bytes_max",
@@ -143,6 +166,7 @@ class _Connection:
         "sock",
         "socket_bytes",
         "variant",
+        "wire",
     )
 
     def __init__(
@@ -168,6 +192,9 @@ class _Connection:
         self.rest = b""
         self.output: deque[memoryview] = deque()
         self.output_bytes = 0
+        self.coded_by: Callable[[], Codec] | None = None
+        self.codec: Codec | None = None  # made when the peer sends something
+        self.wire = bytearray()  # what the codec has made of the output, or answers itself
         self.events = 0
         self.awaits_first_frame = listener >= 0
         self.fault = False
@@ -228,6 +255,7 @@ class Reactor:
         self._connections: dict[int, _Connection] = {}
         self._by_descriptor: dict[int, int] = {}
         self._peers: dict[int, tuple[str, int]] = {}
+        self._listener_of: dict[int, int] = {}
         self._free: list[int] = []
         self._fresh = 0
         self._resting: deque[tuple[int, int]] = deque()  # (first turn that may use it, id)
@@ -257,12 +285,21 @@ class Reactor:
         return -1 if self._epoll is None else self._epoll.fileno()
 
     def listen(
-        self, sock: socket.socket, framing: Framing, *, frame_bytes_max: int, first_frame_s: int
+        self,
+        sock: socket.socket,
+        framing: Framing,
+        *,
+        frame_bytes_max: int,
+        first_frame_s: int,
+        codec: Callable[[], Codec] | None = None,
+        connections_max: int = 0,
     ) -> int:
         """Accept from ``sock``, bound and listening, which the reactor now owns; returns its id.
 
         A connection that has not completed a frame within ``first_frame_s`` gets Fault.IDLE; 0
         means no limit. After the first frame there is no limit until set_limits().
+        ``codec`` makes the codec of each connection when its first bytes have come. Above
+        ``connections_max``, if it is not 0, accepting rests.
         """
         epoll = self._usable()
         if len(self._listeners) == LISTENERS_MAX:
@@ -270,7 +307,16 @@ class Reactor:
         sock.setblocking(False)
         epoll.register(sock, select.EPOLLIN)
         listener = len(self._listeners)
-        self._listeners.append(_Listener(sock, Framing(framing), frame_bytes_max, first_frame_s))
+        self._listeners.append(
+            _Listener(
+                sock,
+                Framing(framing),
+                frame_bytes_max=frame_bytes_max,
+                first_frame_s=first_frame_s,
+                codec=codec,
+                connections_max=connections_max,
+            )
+        )
         self._by_descriptor[sock.fileno()] = -1 - listener
         return listener
 
@@ -500,10 +546,25 @@ class Reactor:
             raise ValueError(f"no connection {connection}")
         return self._peers[connection]
 
+    def listener(self, connection: int) -> int:
+        """The listener that it came by, -1 if it was opened here; after the end as ``peer``."""
+        if connection not in self._peers:
+            raise ValueError(f"no connection {connection}")
+        return self._listener_of[connection]
+
+    def listener_connections(self, listener: int) -> int:
+        """Connections that came by it and hold a descriptor."""
+        return self._listeners[listener].connections if listener < len(self._listeners) else 0
+
+    def identity(self, connection: int) -> Certificate | None:
+        """The certificate that the peer has shown, if its codec asks for one; until the end."""
+        c = self._sendable(connection)
+        return c.codec.identity if c is not None and c.codec is not None else None
+
     def output_bytes(self, connection: int) -> int:
         """Bytes queued and not yet taken by the socket."""
         c = self._sendable(connection)
-        return 0 if c is None else c.output_bytes
+        return 0 if c is None else c.output_bytes + len(c.wire)
 
     def silent_ms(self, connection: int) -> int:
         """Milliseconds since the peer's last bytes reached the socket, read or not; 0 if unknown.
@@ -526,15 +587,16 @@ class Reactor:
         """
         held = self._connections.values()
         payloads = {id(data.obj): memoryview(data.obj).nbytes for c in held for data in c.output}
-        return sum(payloads.values()) + sum(len(c.rest) for c in held)
+        return sum(payloads.values()) + sum(len(c.rest) + len(c.wire) for c in held)
 
     def holding(self, bytes_min: int) -> list[tuple[int, int]]:
         """(bytes, id) of each open connection that has so many to send, or received in part."""
-        return [
-            (c.output_bytes + len(c.rest), slot)
+        held = (
+            (c.output_bytes + len(c.rest) + len(c.wire), slot)
             for slot, c in self._connections.items()
-            if not (c.is_connecting or c.is_lingering) and c.output_bytes + len(c.rest) >= bytes_min
-        ]
+            if not (c.is_connecting or c.is_lingering)
+        )
+        return [(size, slot) for size, slot in held if size >= bytes_min]
 
     def sweep(self, now_s: int) -> None:
         """Find overdue connections: idle ones, lingering ones, those that do not open."""
@@ -599,10 +661,15 @@ class Reactor:
         self._connections[slot] = c
         self._by_descriptor[c.sock.fileno()] = slot
         self._peers[slot] = c.peer
+        self._listener_of[slot] = c.listener
+        if c.listener >= 0:
+            self._listeners[c.listener].connections += 1
         return c
 
     def _release(self, slot: int) -> None:
         c = self._connections.pop(slot)
+        if c.listener >= 0:
+            self._listeners[c.listener].connections -= 1
         del self._by_descriptor[c.sock.fileno()]
         c.sock.close()
 
@@ -663,6 +730,10 @@ class Reactor:
         for i in range(ACCEPTS_MAX):
             if listener.sock is None or listener.resume_s is not None:
                 return
+            if 0 < listener.connections_max <= listener.connections:
+                self.accept_errno = errno.EUSERS
+                self._pause_listener(listener)
+                return
             slot = self._take_slot()
             if slot is None:
                 # Behind an accepted one nobody may wait; if somebody does, epoll says so again.
@@ -697,6 +768,7 @@ class Reactor:
                     now_s=self._now_s,
                 ),
             )
+            c.coded_by = listener.codec
             self._watch(c)
             self._opened.append((slot, number, c.peer))
         self._input_ready = True
@@ -732,7 +804,37 @@ class Reactor:
             return
         if len(received) == RECEIVE_BYTES_MAX:
             self._input_ready = True
-        self._cut(slot, c, c.rest + received)
+        if c.coded_by is None:
+            self._cut(slot, c, c.rest + received)
+        else:
+            self._decode(slot, c, c.coded_by, received)
+
+    def _decode(
+        self, slot: int, c: _Connection, coded_by: Callable[[], Codec], received: bytes
+    ) -> None:
+        """Take what was received through the connection's codec."""
+        if c.codec is None:
+            c.codec = coded_by()
+        data, answer, stream = c.codec.receive(received)
+        if c.awaits_first_frame and c.codec.peer is not None:
+            c.peer = self._peers[slot] = c.codec.peer
+        if answer:
+            c.wire += answer
+            self._dirty[slot] = None
+            self._input_ready = True  # the next poll() sends it
+            if len(c.wire) > self._output_bytes_high:
+                self._reset(c)
+                self._end(slot, CloseReason.OUTPUT_FULL)
+                return
+        if data:
+            self._cut(slot, c, c.rest + data)
+        if c.fault:
+            return
+        if stream is Stream.FAULTY:
+            self._note_fault(slot, c, Fault.TRANSPORT)
+        elif stream is Stream.ENDED:
+            with contextlib.suppress(OSError):
+                c.sock.shutdown(socket.SHUT_RD)  # so that the next receive finds the end
 
     def _cut(self, slot: int, c: _Connection, data: bytes) -> None:
         """Index the whole frames in ``data``; the partial tail waits in the connection."""
@@ -857,7 +959,7 @@ class Reactor:
             if not c.is_lingering:
                 c.last_frame_s = self._now_s
             self._drained[slot] = None
-        if c.is_lingering and not c.output and not c.is_half_closed:
+        if c.is_lingering and not (c.output or c.is_half_closed or c.is_blocked):
             if c.is_input_ended:
                 self._forget(slot)
                 return
@@ -870,6 +972,9 @@ class Reactor:
         self._watch(c)
 
     def _transmit(self, c: _Connection) -> None:
+        if c.coded_by is not None:
+            self._transmit_coded(c)
+            return
         while c.output:
             try:
                 sent = c.sock.send(c.output[0])
@@ -887,6 +992,47 @@ class Reactor:
                 c.output[0] = c.output[0][sent:]
             else:
                 c.output.popleft()
+
+    def _transmit_coded(self, c: _Connection) -> None:
+        """Send through the codec part by part; what the socket does not take waits as queued."""
+        while True:
+            if not c.wire:
+                c.wire += self._encode(c)
+                if not c.wire:
+                    if c.output:
+                        continue
+                    return
+            try:
+                sent = c.sock.send(c.wire)
+            except OSError as exc:
+                if exc.errno in WOULD_BLOCK:
+                    c.is_blocked = True
+                else:
+                    c.is_broken = True
+                    c.wire.clear()
+                    c.output.clear()
+                    c.output_bytes = 0
+                return
+            del c.wire[:sent]
+
+    @staticmethod
+    def _encode(c: _Connection) -> bytes:
+        """The next bytes for the socket; none where nothing waits, or the peer cannot take any."""
+        if c.codec is None:
+            c.output.clear()
+            c.output_bytes = 0
+            return b""
+        if not c.output:
+            return c.codec.close() if c.is_lingering and not c.is_half_closed else b""
+        data = b""
+        while c.output and len(data) < CODED_BYTES_MAX:
+            part = c.output.popleft()
+            room = CODED_BYTES_MAX - len(data)
+            if len(part) > room:
+                c.output.appendleft(part[room:])
+            data += part[:room]
+        c.output_bytes -= len(data)
+        return c.codec.send(data)
 
     # ------------------------------------------------------------------ what Python sees
 

@@ -22,6 +22,7 @@ class Fault(IntEnum):
     FRAME_TOO_LARGE = 1
     MALFORMED_LENGTH = 2
     IDLE = 3
+    TRANSPORT = 4  # of what carries the frames: see codec.py
 
 
 class CloseReason(IntEnum):
@@ -51,6 +52,8 @@ DIRECT_BYTES: Final = 4096
 """A partial frame of at least this size is received in place instead of being copied each turn."""
 COPIED_BYTES_MAX: Final = 256
 """A message up to this size is copied behind the queued output, a larger one is shared."""
+CODED_BYTES_MAX: Final = 16_384
+"""Output that a codec is given at once: what fits into one TLS record."""
 LINGER_S: Final = 1
 """How long a closed connection may still take output; what it sends meanwhile is discarded."""
 CONNECT_S_MAX: Final = 10

@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 import socket
+from collections.abc import Callable
 
 import pytest
 
+from motelog.core.net.codec import Codec, Stacked
 from motelog.core.net.reactor import CloseReason, Reactor
+from motelog.core.net.tls import TlsCodec, TlsContexts
+from motelog.core.net.websocket import WebSocketCodec
+from tests.support import coded_peers
+from tests.support.certificates import certificates
+from tests.support.coded_peers import CodedClient, CodedPeer, TlsClient, WebSocketClient
 from tests.support.output_check import OUTPUT_BYTES_HIGH, OUTPUT_BYTES_MAX, check_output
 from tests.support.reactor_loop import REACTOR_CLASSES, ReactorLoop, reactor_loop
 
@@ -14,13 +21,18 @@ from tests.support.reactor_loop import REACTOR_CLASSES, ReactorLoop, reactor_loo
 class ReactorStage:
     """Sockets as peers of a reactor that is polled by hand."""
 
-    def __init__(self, loop: ReactorLoop) -> None:
+    def __init__(
+        self, loop: ReactorLoop, make_client: Callable[[], CodedClient] | None = None
+    ) -> None:
+        self._make_client = make_client
         self.output = loop.reactor
         self._loop = loop
-        self._peers: dict[int, socket.socket] = {}
+        self._peers: dict[int, socket.socket | CodedPeer] = {}
 
     def open(self) -> int:
-        connection, self._peers[connection] = self._loop.open()
+        connection, peer = self._loop.open()
+        make = self._make_client
+        self._peers[connection] = peer if make is None else CodedPeer(self._loop, peer, make())
         return connection
 
     def stop_reading(self, connection: int) -> None:
@@ -62,3 +74,29 @@ def test_reactor_does_what_every_output_must(reactor_class: type[Reactor]) -> No
     reactor = reactor_class(output_bytes_high=OUTPUT_BYTES_HIGH, output_bytes_max=OUTPUT_BYTES_MAX)
     with reactor_loop(reactor, buffer_bytes=65_536) as loop:
         check_output(ReactorStage(loop))
+
+
+def _tls() -> Codec:
+    files = certificates()
+    return TlsCodec(TlsContexts(files.server, files.server_key).current())
+
+
+CODECS: dict[str, tuple[Callable[[], Codec], Callable[[], CodedClient]]] = {
+    "tls": (_tls, TlsClient),
+    "ws": (lambda: WebSocketCodec("/mqtt"), WebSocketClient),
+    "wss": (
+        lambda: Stacked(_tls(), WebSocketCodec("/mqtt")),
+        lambda: coded_peers.Stacked(TlsClient(), WebSocketClient()),
+    ),
+}
+
+
+@pytest.mark.parametrize("codec", CODECS)
+@pytest.mark.parametrize("reactor_class", REACTOR_CLASSES)
+def test_reactor_with_a_codec_does_what_every_output_must(
+    reactor_class: type[Reactor], codec: str
+) -> None:
+    make_codec, make_client = CODECS[codec]
+    reactor = reactor_class(output_bytes_high=OUTPUT_BYTES_HIGH, output_bytes_max=OUTPUT_BYTES_MAX)
+    with reactor_loop(reactor, buffer_bytes=65_536, codec=make_codec) as loop:
+        check_output(ReactorStage(loop, make_client))

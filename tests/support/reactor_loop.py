@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from itertools import count
 
 from motelog.core.net import _reactor, _reactor_py
+from motelog.core.net.codec import Codec
 from motelog.core.net.reactor import CloseReason, Fault, Framing, Reactor, Turn
 
 REACTOR_CLASSES: list[type[Reactor]] = [_reactor_py.Reactor, _reactor.Reactor]  # type: ignore[list-item]  # same interface
@@ -58,6 +59,8 @@ class ReactorLoop:
         first_frame_s: int = 0,
         sock: socket.socket | None = None,
         buffer_bytes: int = 0,
+        codec: Callable[[], Codec] | None = None,
+        connections_max: int = 0,
     ) -> None:
         self.reactor = reactor
         self.buffer_bytes = buffer_bytes  # receive buffer of the peers, 0: the system's
@@ -74,7 +77,12 @@ class ReactorLoop:
         self.address = sock.getsockname()
         self.family = sock.family
         self.listener = reactor.listen(
-            sock, framing, frame_bytes_max=frame_bytes_max, first_frame_s=first_frame_s
+            sock,
+            framing,
+            frame_bytes_max=frame_bytes_max,
+            first_frame_s=first_frame_s,
+            codec=codec,
+            connections_max=connections_max,
         )
 
     def turn(self) -> Turn:
@@ -141,6 +149,8 @@ def reactor_loop(
     first_frame_s: int = 0,
     sock: socket.socket | None = None,
     buffer_bytes: int = 0,
+    codec: Callable[[], Codec] | None = None,
+    connections_max: int = 0,
 ) -> Iterator[ReactorLoop]:
     """A loop with one listener, on TCP loopback if none is given; shuts all of it down."""
     loop = ReactorLoop(
@@ -150,6 +160,8 @@ def reactor_loop(
         first_frame_s=first_frame_s,
         sock=sock,
         buffer_bytes=buffer_bytes,
+        codec=codec,
+        connections_max=connections_max,
     )
     try:
         yield loop

@@ -1,0 +1,106 @@
+"""Codecs: what lies between a connection's socket and its frames, such as TLS or WebSocket.
+
+Owns: the Codec protocol, Stacked. Must not touch: sockets, frames, clocks.
+Invariants: how a stream is cut changes nothing of what comes out. A codec keeps no bytes that it
+could hand over, and of what it cannot at most a record or a header. It makes no call on a reactor.
+
+    socket  --receive-->  codec  --bytes of frames-->  reactor
+            <--answer---         <--bytes to send----
+
+Several stack, the one beside the socket first: PROXY protocol, TLS, WebSocket.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import NamedTuple, Protocol
+
+
+class Stream(IntEnum):
+    """What may come after the bytes that a codec was given."""
+
+    OPEN = 0
+    ENDED = 1  # the peer has said so: nothing
+    FAULTY = 2  # nothing that can be read
+
+
+class Decoded(NamedTuple):
+    """What a codec makes of received bytes: ``data`` for the frames, ``answer`` for the peer."""
+
+    data: bytes
+    answer: bytes = b""
+    stream: Stream = Stream.OPEN
+
+
+@dataclass(frozen=True, slots=True)
+class Certificate:
+    """What a peer's certificate, which was checked, says of it: ``names`` are the alternative ones.
+
+    Names are kinds and values as in ("DNS", "a.example").
+    """
+
+    common_name: str | None
+    names: tuple[tuple[str, str], ...] = ()
+
+
+class Codec(Protocol):
+    """One connection's; made when its first bytes have come."""
+
+    @property
+    def peer(self) -> tuple[str, int] | None:
+        """The peer's numeric address and port, if the stream tells another than the socket's."""
+        ...
+
+    @property
+    def identity(self) -> Certificate | None:
+        """The certificate that the peer has shown."""
+        ...
+
+    def receive(self, data: bytes) -> Decoded:
+        """Take received bytes; after the end of the stream, or a fault, there is nothing."""
+        ...
+
+    def send(self, data: bytes) -> bytes:
+        """Return what is sent for bytes of frames; none if the peer cannot take any yet."""
+        ...
+
+    def close(self) -> bytes:
+        """Return what is sent last; none if that has been sent."""
+        ...
+
+
+class Stacked:
+    """Two codecs as one; ``outer`` is beside the socket."""
+
+    __slots__ = ("_inner", "_outer")
+
+    def __init__(self, outer: Codec, inner: Codec) -> None:
+        self._outer = outer
+        self._inner = inner
+
+    @property
+    def peer(self) -> tuple[str, int] | None:
+        return self._outer.peer or self._inner.peer
+
+    @property
+    def identity(self) -> Certificate | None:
+        return self._outer.identity or self._inner.identity
+
+    def receive(self, data: bytes) -> Decoded:
+        outer = self._outer.receive(data)
+        if not outer.data:
+            return outer
+        inner = self._inner.receive(outer.data)
+        answer = outer.answer
+        if inner.answer:
+            answer += self._outer.send(inner.answer)
+        return Decoded(inner.data, answer, max(outer.stream, inner.stream))
+
+    def send(self, data: bytes) -> bytes:
+        data = self._inner.send(data)
+        return self._outer.send(data) if data else b""
+
+    def close(self) -> bytes:
+        last = self._inner.close()
+        return (self._outer.send(last) if last else b"") + self._outer.close()

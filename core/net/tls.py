@@ -1,0 +1,188 @@
+"""TLS of accepted connections, as a codec; the certificates, read again when their files change.
+
+Owns: TlsCodec, TlsContexts, which versions and options are offered.
+Must not touch: sockets, what is done about a peer's certificate.
+Invariant: a certificate that cannot be read leaves the one before it in use.
+Spec: RFC 8446 (TLS 1.3), RFC 5246 (TLS 1.2).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import ssl
+from collections.abc import Callable
+from time import monotonic
+from typing import Any, Final
+
+from motelog.core.net.codec import Certificate, Decoded, Stream
+
+logger = logging.getLogger(__name__)
+
+#: A handshake takes some kilobytes; chains of client certificates may be long.
+HANDSHAKE_BYTES_MAX: Final = 65_536
+RECORD_BYTES: Final = 16_384
+#: How often it is looked whether the files have changed.
+RELOAD_INTERVAL_S: Final = 1.0
+
+_Times = tuple[tuple[int, int, int], ...]
+
+
+class TlsContexts:
+    """What one listener offers: the context for the next connection."""
+
+    def __init__(
+        self,
+        certificate: str,
+        key: str,
+        *,
+        client_ca: str = "",
+        monotonic_s: Callable[[], float] = monotonic,
+    ) -> None:
+        """Read the files; OSError names the one that cannot be used."""
+        self._certificate = certificate
+        self._key = key or certificate
+        self._client_ca = client_ca
+        self._monotonic_s = monotonic_s
+        self._looked_s = monotonic_s()
+        self._times = self._look()
+        self._context = self._read()
+
+    def current(self) -> ssl.SSLContext:
+        """Return the context, of the files as they were at most a second ago."""
+        now_s = self._monotonic_s()
+        if now_s - self._looked_s >= RELOAD_INTERVAL_S:
+            self._looked_s = now_s
+            self._reload()
+        return self._context
+
+    def _reload(self) -> None:
+        times = self._look()
+        if times == self._times:
+            return
+        self._times = times
+        try:
+            self._context = self._read()
+        except OSError as exc:
+            logger.warning("a certificate is not read again, the one before stays: %s", exc)
+        else:
+            logger.info("a certificate was read again path=%s", self._certificate)
+
+    def _look(self) -> _Times:
+        return tuple(
+            _time_of(path) for path in (self._certificate, self._key, self._client_ca) if path
+        )
+
+    def _read(self) -> ssl.SSLContext:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        context.options |= ssl.OP_NO_COMPRESSION | ssl.OP_NO_RENEGOTIATION
+        context.options |= ssl.OP_CIPHER_SERVER_PREFERENCE
+        # As for plain TCP: a peer that goes away without a word has gone away.
+        context.options |= getattr(ssl, "OP_IGNORE_UNEXPECTED_EOF", 0)
+        try:
+            # An encrypted key would be asked for on the terminal.
+            context.load_cert_chain(self._certificate, self._key, password=_refuse_password)
+        except (OSError, ValueError) as exc:
+            raise _unusable(f"{self._certificate}, {self._key}", exc) from exc
+        if self._client_ca:
+            context.verify_mode = ssl.CERT_REQUIRED
+            try:
+                context.load_verify_locations(self._client_ca)
+            except OSError as exc:
+                raise _unusable(self._client_ca, exc) from exc
+        return context
+
+
+class TlsCodec:
+    """One TLS connection over memory buffers."""
+
+    __slots__ = ("_handshake_bytes", "_in", "_is_closed", "_is_open", "_is_over", "_out", "_tls")
+
+    peer: Final = None
+
+    def __init__(self, context: ssl.SSLContext) -> None:
+        self._in = ssl.MemoryBIO()
+        self._out = ssl.MemoryBIO()
+        self._tls = context.wrap_bio(self._in, self._out, server_side=True)
+        self._handshake_bytes = 0
+        self._is_open = False
+        self._is_over = False
+        self._is_closed = False
+
+    @property
+    def identity(self) -> Certificate | None:
+        shown = self._tls.getpeercert() if self._is_open else None
+        return _certificate_of(shown) if shown else None
+
+    def receive(self, data: bytes) -> Decoded:
+        if self._is_over:
+            return Decoded(b"")
+        self._in.write(data)
+        parts = []
+        stream = Stream.OPEN
+        try:
+            if not self._is_open:
+                self._shake_hands(len(data))
+            while part := self._tls.read(RECORD_BYTES):
+                parts.append(part)
+            stream = Stream.ENDED
+        except ssl.SSLWantReadError:
+            pass
+        except ssl.SSLZeroReturnError:
+            stream = Stream.ENDED
+        except ssl.SSLError:
+            stream = Stream.FAULTY
+        self._is_over = stream is not Stream.OPEN
+        self._is_closed |= stream is Stream.FAULTY
+        return Decoded(b"".join(parts), self._out.read(), stream)
+
+    def _shake_hands(self, received: int) -> None:
+        self._handshake_bytes += received
+        try:
+            self._tls.do_handshake()
+        except ssl.SSLWantReadError:
+            if self._handshake_bytes > HANDSHAKE_BYTES_MAX:
+                raise ssl.SSLError("the handshake is too long") from None
+            raise
+        self._is_open = True
+
+    def send(self, data: bytes) -> bytes:
+        if not self._is_open or self._is_closed:
+            return b""
+        sent = self._tls.write(data)
+        while sent < len(data):
+            sent += self._tls.write(memoryview(data)[sent:])
+        return self._out.read()
+
+    def close(self) -> bytes:
+        if not self._is_open or self._is_closed:
+            return b""
+        self._is_closed = True
+        with contextlib.suppress(ssl.SSLError):  # it waits for the peer's, which nobody needs
+            self._tls.unwrap()
+        return self._out.read()
+
+
+def _certificate_of(shown: dict[str, Any]) -> Certificate:
+    pairs = [pair for part in shown.get("subject", ()) for pair in part]
+    common_name = next((value for name, value in pairs if name == "commonName"), None)
+    return Certificate(common_name, tuple(shown.get("subjectAltName", ())))
+
+
+def _refuse_password() -> str:
+    raise ValueError("the key is encrypted: a server has nobody to ask for its password")
+
+
+def _time_of(path: str) -> tuple[int, int, int]:
+    try:
+        found = os.stat(path)
+    except OSError:
+        return (0, 0, 0)
+    return (found.st_mtime_ns, found.st_ino, found.st_size)
+
+
+def _unusable(path: str, exc: Exception) -> OSError:
+    reason = (exc.strerror if isinstance(exc, OSError) else None) or str(exc)
+    return OSError(getattr(exc, "errno", None) or 0, f"cannot use {path}: {reason}")
