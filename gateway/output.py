@@ -1,7 +1,7 @@
 """What the gateway needs of the part that holds its peers' streams: send, end, pause, limits.
 
 Owns: the Output protocol, declared for its users: ``clients``, ``deliver``, ``publish``.
-Must not touch: sockets; an implementation does. The reactor is one (plain TCP).
+Must not touch: sockets; an implementation does. The reactor is one.
 Invariants, which every implementation is checked for (tests/support/output_check.py):
 
 - Accepted data reaches the peer in order and whole, or the connection ends.
@@ -15,6 +15,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Protocol
+
+from motelog.core.net.codec import Certificate
 
 
 class Output(Protocol):
@@ -89,5 +91,16 @@ class Output(Protocol):
         ...
 
     def peer(self, connection: int) -> tuple[str, int]:
-        """Return the peer's address and port; after the end too, until the number is used again."""
+        """Return the peer's address and port; after the end too, until the number is used again.
+
+        Behind a balancer that tells them they are the client's, from its first packet on.
+        """
+        ...
+
+    def identity(self, connection: int) -> Certificate | None:
+        """Return the certificate that the peer has shown and that was checked, until the end."""
+        ...
+
+    def listener(self, connection: int) -> int:
+        """Return the number of the listener that it came by; after the end as ``peer``."""
         ...

@@ -8,15 +8,24 @@ from __future__ import annotations
 
 import gc
 import logging
+import os
 import resource
-from collections.abc import Sequence
+import socket
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
 from typing import Final
 
 import trio
 
+from motelog.core.addresses import format_address
 from motelog.core.clock import Clock, SystemClock
+from motelog.core.errors import MotelogError
+from motelog.core.net.codec import Codec
+from motelog.core.net.config import ListenerConfig
 from motelog.core.net.driver import drive
-from motelog.core.net.listen import open_listener
+from motelog.core.net.listen import open_listener, open_unix_listener
+from motelog.core.net.listeners import codec_maker
 from motelog.core.net.reactor import Framing, Reactor
 from motelog.gateway.access.access import Access
 from motelog.gateway.access.config import AccessConfig
@@ -49,8 +58,19 @@ READ_BACK_PAUSE_S: Final = 0.005
 GATHER_S: Final = 0.002
 
 
+class ListenerError(MotelogError):
+    """A listener beside the gateway's own cannot be opened, or its certificate not be read."""
+
+    def __init__(self, name: str, exc: OSError) -> None:
+        super().__init__(f"the listener {name} cannot be used: {exc.strerror or exc}")
+
+
 class Gateway:
-    """One MQTT gateway on a log; ``run`` starts and stops it."""
+    """One MQTT gateway on a log; ``run`` starts and stops it.
+
+    It listens on the address of ``config`` and on those of ``listeners``. ``access`` says who may
+    connect and do what; without it everyone may do everything.
+    """
 
     def __init__(
         self,
@@ -58,9 +78,11 @@ class Gateway:
         log: LogPort,
         *,
         access: AccessConfig | None = None,
+        listeners: Sequence[ListenerConfig] = (),
         clock: Clock | None = None,
     ) -> None:
         self._config = config
+        self._listener_configs = listeners
         self._log_port = log
         self._clock = clock or SystemClock()
         self._view = View(config.view_path or IN_MEMORY)
@@ -70,6 +92,8 @@ class Gateway:
             self._access = Access(access, self.metrics, clock=self._clock)
         #: (host, port) that clients connect to, once started.
         self.address: tuple[str, int] = ("", 0)
+        #: Where its further listeners are, by name, once started.
+        self.listeners: dict[str, str] = {}
         #: What the console asks, once started.
         self.operator: Operator | None = None
 
@@ -81,8 +105,8 @@ class Gateway:
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Serve until cancelled; started with ``await nursery.start(gateway.run)``.
 
-        Raises OSError, in a group, when it cannot listen on the address; AccessFileError before
-        anybody is let in.
+        Raises OSError, in a group, when it cannot listen on the address, ListenerError when it
+        cannot on one of the others; AccessFileError before anybody is let in.
         """
         if self._access is not None:
             await trio.to_thread.run_sync(self._access.read)
@@ -111,8 +135,7 @@ class Gateway:
         task_status: trio.TaskStatus[None],
     ) -> None:
         config = self._config
-        listener_socket = open_listener(config.listen, is_shared=config.workers > 1)
-        self.address = listener_socket.getsockname()[:2]
+        listeners = self._open_listeners()
         connections_max = _connections_max(config.connections_max)
         reactor = Reactor(
             connections_max=connections_max + CONNECTIONS_RESERVED,
@@ -217,12 +240,15 @@ class Gateway:
                     await trio.lowlevel.checkpoint()
                 sent_outside_turns()
 
-        reactor.listen(
-            listener_socket,
-            Framing.MQTT,
-            frame_bytes_max=config.connect_bytes_max,
-            first_frame_s=config.connect_timeout_s,
-        )
+        for one in listeners:
+            reactor.listen(
+                one.sock,
+                Framing.MQTT,
+                frame_bytes_max=config.connect_bytes_max,
+                first_frame_s=config.connect_timeout_s,
+                codec=one.codec,
+                connections_max=one.connections_max,
+            )
         # Start-up objects live as long as the process: a collection need not walk over them.
         gc.freeze()
         try:
@@ -250,7 +276,57 @@ class Gateway:
             journal.stop()
             reactor.flush()
             reactor.shut_down()
-            listener_socket.close()
+            for listener in listeners:
+                listener.close()
+
+    def _open_listeners(self) -> list[_Listener]:
+        """Open the sockets and read the certificates: all of them, or none."""
+        config = self._config
+        is_shared = config.workers > 1
+        opened = [_Listener(open_listener(config.listen, is_shared=is_shared))]
+        self.address = opened[0].sock.getsockname()[:2]
+        try:
+            for one in self._listener_configs:
+                opened.append(_open_one(one, is_shared=is_shared))
+                name = opened[-1].sock.getsockname()
+                is_path = isinstance(name, str)
+                self.listeners[one.name] = one.text_of(
+                    f"unix:{name}" if is_path else format_address(*name[:2])
+                )
+        except BaseException:
+            for listener in opened:
+                listener.close()
+            raise
+        return opened
+
+
+@dataclass(slots=True)
+class _Listener:
+    """A socket that listens, and what the reactor is told of it."""
+
+    sock: socket.socket
+    codec: Callable[[], Codec] | None = None
+    connections_max: int = 0
+    unix_path: str | None = None
+
+    def close(self) -> None:
+        self.sock.close()
+        if self.unix_path is not None:
+            with suppress(OSError):
+                os.unlink(self.unix_path)
+
+
+def _open_one(config: ListenerConfig, *, is_shared: bool) -> _Listener:
+    try:
+        codec = codec_maker(config)
+        path = config.unix_path
+        if path is not None:
+            sock = open_unix_listener(path)
+        else:
+            sock = open_listener(config.address, is_shared=is_shared)
+    except OSError as exc:
+        raise ListenerError(config.name, exc) from exc
+    return _Listener(sock, codec, config.connections_max, path)
 
 
 async def _read_back(

@@ -7,7 +7,10 @@ Must not touch: accepting (the reactor), which addresses are allowed (the config
 
 from __future__ import annotations
 
+import errno
+import os
 import socket
+import stat
 from typing import Final
 
 from motelog.core.addresses import format_address, parse_address
@@ -36,6 +39,47 @@ def open_listener(address: str, *, is_shared: bool = False) -> socket.socket:
         listener.close()
         raise _refused(address, exc) from exc
     return listener
+
+
+def open_unix_listener(path: str) -> socket.socket:
+    """Return a listening Unix socket for this user and group; OSError names it if it is taken.
+
+    The file of a socket on which nobody listens any more is replaced.
+    """
+    name = f"unix:{path}"
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        _remove_left_socket(path)
+        before = os.umask(0o117)
+        try:
+            listener.bind(path)
+        finally:
+            os.umask(before)
+        listener.listen(LISTEN_BACKLOG)
+        listener.setblocking(False)
+    except OSError as exc:
+        listener.close()
+        raise _refused(name, exc) from exc
+    return listener
+
+
+def _remove_left_socket(path: str) -> None:
+    try:
+        is_socket = stat.S_ISSOCK(os.stat(path).st_mode)
+    except FileNotFoundError:
+        return
+    if not is_socket:
+        raise FileExistsError(errno.EEXIST, "a file of that name is no socket")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        probe.setblocking(False)
+        try:
+            probe.connect(path)
+        except ConnectionRefusedError:
+            os.unlink(path)
+            return
+        except BlockingIOError:
+            pass
+    raise OSError(errno.EADDRINUSE, os.strerror(errno.EADDRINUSE))
 
 
 def hold_address(address: str) -> socket.socket:

@@ -6,7 +6,6 @@ Must not touch: how a file is read (core.config), what a role does with its sect
 
 from __future__ import annotations
 
-import ipaddress
 import os
 from collections.abc import Container, Iterator
 from pathlib import Path
@@ -19,6 +18,7 @@ from motelog.core.addresses import parse_address
 from motelog.core.broker.config import VIP_PORT_DISTANCE, BrokerConfig
 from motelog.core.config import SectionFault, refuse
 from motelog.core.namesrv.config import NamesrvConfig
+from motelog.core.net.config import ListenerConfig, is_loopback
 from motelog.core.toml_lines import KeyPath
 from motelog.gateway.access.config import AccessConfig
 from motelog.gateway.config import GatewayConfig
@@ -36,7 +36,11 @@ OTHER_VARIABLES: Final = (
 
 NOT_LOOPBACK = (
     "{text} is not a loopback address: Motelog has no access control yet, so anyone on the network "
-    "could read and write every topic; use 127.0.0.1"
+    "could read and write every topic; use 127.0.0.1, and a [[listener]] for MQTT clients elsewhere"
+)
+NEEDS_LOGIN = (
+    "the listener {name} on {address} is reached from other machines and asks nobody who they are: "
+    'add tls_client_ca = "PATH", so that each client needs a certificate (or insecure = "I know")'
 )
 
 
@@ -68,6 +72,9 @@ class MotelogConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
 
     admin: AdminConfig = msgspec.field(default_factory=AdminConfig)
     """The console of this process."""
+
+    listener: tuple[ListenerConfig, ...] = ()
+    """Further addresses for clients of this process: TLS, WebSocket, other machines."""
 
     log: LogConfig = msgspec.field(default_factory=LogConfig)
     """What this process writes to standard error."""
@@ -101,7 +108,20 @@ class MotelogConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
                 'gateway.workers needs gateway.namesrv, or the role "namesrv" in the same process'
             )
             yield SectionFault(text, ("gateway.workers", "gateway.namesrv", "broker", "roles"))
+        yield from self._listener_faults()
         yield from self._port_faults()
+
+    def _listener_faults(self) -> Iterator[SectionFault]:
+        names = [one.name for one in self.listener]
+        for name in sorted({name for name in names if names.count(name) > 1}):
+            yield SectionFault(f"two listeners have the name {name}", ("listener",))
+        for one in self.listener:
+            if one.is_reached_from_afar and not (one.tls_client_ca or one.insecure):
+                text = NEEDS_LOGIN.format(name=one.name, address=one.address)
+                yield SectionFault(text, ("listener",))
+            if one.unix_path is not None and self.gateway.workers > 1:
+                text = f"the listener {one.name}: workers cannot share a Unix socket"
+                yield SectionFault(text, ("listener", "gateway.workers"))
 
     def _port_faults(self) -> Iterator[SectionFault]:
         """Yield a fault for each port that two listeners would share."""
@@ -116,12 +136,13 @@ class MotelogConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
 
     def _listeners(self) -> Iterator[tuple[str, str, str, int]]:
         """Yield (name, key, host, port) of each listener whose port is settled."""
-        listeners: tuple[tuple[Role, str, str], ...] = (
+        listeners: list[tuple[Role, str, str]] = [
             ("console", "admin.listen", self.admin.listen),
             ("namesrv", "namesrv.listen", self.namesrv.listen),
             ("broker", "broker.listen", self.broker.listen if self.broker else ""),
             ("gateway", "gateway.listen", self.gateway.listen),
-        )
+            *(("gateway", "listener", one.address) for one in self.listener),
+        ]
         for role, key, text in listeners:
             try:
                 host, port = parse_address(text, port_min=1)
@@ -164,16 +185,9 @@ def unread_variables() -> dict[str, str | None]:
 def check_listen(text: str) -> tuple[str, int]:
     """Return (host, port) of an address to listen on; ValueError if malformed or not loopback."""
     host, port = parse_address(text)
-    if host != "localhost" and not _is_loopback(host):
+    if not is_loopback(host):
         raise ValueError(NOT_LOOPBACK.format(text=text))
     return host, port
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False  # a name may resolve to anything, and to something else tomorrow
 
 
 def _check_leaf(path: KeyPath, value: Any) -> str | None:

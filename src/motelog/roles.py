@@ -84,6 +84,8 @@ class Roles:
     """The roles that run, by name, and what keeps them from taking work: see Health.faults."""
 
     addresses: dict[Role, Address] = field(default_factory=dict)
+    #: Further addresses for clients, by the name of the listener, as text.
+    listeners: dict[str, str] = field(default_factory=dict)
     #: Processes of the gateway; 1 is this one.
     workers: int = 1
     faults: Callable[[], dict[str, str]] = dict
@@ -167,21 +169,24 @@ async def _start_all(
     if "gateway" in config.roles:
         section = _beside_store(config)
         if section.workers > 1:
-            workers = Workers(_with_names(section, config, roles), config.access, config.log)
+            section = _with_names(section, config, roles)
+            workers = Workers(section, config.access, config.log, listeners=config.listener)
             health.doing["gateway"] = lambda: workers.starting
             registry.add("motelog_gateway", WORKERS_METRICS, workers.sample, workers.histograms)
             await start("gateway", config.gateway.listen, workers)
+            roles.listeners |= workers.listeners
             health.checks["workers"] = lambda: workers.fault
             health.checks["log"] = lambda: workers.outage
             health.checks["access"] = lambda: workers.access_fault
             routes.gateway = workers.gateway
         else:
             log = _log_of(section, broker, health)
-            gateway = Gateway(section, log, access=config.access)
+            gateway = Gateway(section, log, access=config.access, listeners=config.listener)
             health.checks["access"] = lambda: gateway.access_fault
             metrics = gateway.metrics
             registry.add("motelog_gateway", GATEWAY_METRICS, metrics.sample, metrics.histograms)
             await start("gateway", config.gateway.listen, gateway)
+            roles.listeners |= gateway.listeners
             assert gateway.operator is not None, "it has started"
             routes.gateway = GatewayHere(gateway.operator)
 

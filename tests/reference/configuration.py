@@ -88,11 +88,11 @@ def _section(
             continue
         key, unit = field.encode_name, _unit_of(field)
         takes = describe(_bounded(field) if kind is StoreConfig else field.type, unit)
-        rows.append((f"`{key}`", takes, _default(field, unit), prose(docstrings[key])))
+        rows.append((f"`{key}`", takes, _default(field, unit), prose(docstrings[field.name])))
     yield from table(("key", "takes", "default", "what and why"), rows)
     for field, section_kind in below:
         name, of_array = field.encode_name, isinstance(type_info(field.type), VarTupleType)
-        yield from _section(section_kind, (*path, name), docstrings[name], is_array=of_array)
+        yield from _section(section_kind, (*path, name), docstrings[field.name], is_array=of_array)
 
 
 def _struct_of(info: Type) -> StructType | None:

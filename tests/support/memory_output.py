@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from motelog.core.net.codec import Certificate
 from motelog.core.net.reactor_types import CloseReason
 
 
@@ -23,6 +24,8 @@ class MemoryOutput:
         self.limits: dict[int, tuple[int, int]] = {}
         self.variants: dict[int, int] = {}
         self.paused: set[int] = set()
+        #: What peers have shown.
+        self.certificates: dict[int, Certificate] = {}
         self._output_bytes_high = output_bytes_high
         self._output_bytes_max = output_bytes_max
         self._open: set[int] = set()
@@ -129,6 +132,12 @@ class MemoryOutput:
 
     def peer(self, connection: int) -> tuple[str, int]:
         return "127.0.0.1", 4000 + connection
+
+    def identity(self, connection: int) -> Certificate | None:
+        return self.certificates.get(connection)
+
+    def listener(self, connection: int) -> int:
+        return 0
 
     def _fan_out(self, messages: list[tuple[int, bytes]]) -> list[int]:
         skipped = []

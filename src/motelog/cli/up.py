@@ -47,7 +47,8 @@ def up(
             import os
 
             workers = {"workers": roles.workers} if "gateway" in addresses else {}
-            more = {**workers, "faults": roles.faults()}
+            listeners = {"listeners": roles.listeners} if roles.listeners else {}
+            more = {**workers, **listeners, "faults": roles.faults()}
             write_json({"event": "ready", "pid": os.getpid(), **addresses, **more})
             return
         write(ready_text(roles.faults()))
@@ -55,6 +56,8 @@ def up(
             is_several = role == "gateway" and roles.workers > 1
             processes = f" ({roles.workers} processes)" if is_several else ""
             write(f"  {role:<9}{address}{processes}")
+        for name, address in roles.listeners.items():
+            write(f"  {name:<9}{address}")
         if loaded.broker is not None:
             write(f"Messages are {loaded.broker.store.promise}.")
 

@@ -22,6 +22,7 @@ from typing import Any, Final, Literal, TypeAlias
 import msgspec
 import trio
 
+from motelog.core.net.config import ListenerConfig
 from motelog.gateway.access.config import AccessConfig
 from motelog.gateway.config import GatewayConfig
 from motelog.logs import LogConfig
@@ -50,6 +51,7 @@ class Begin(_Message, frozen=True):
     gateway: GatewayConfig
     access: AccessConfig
     log: LogConfig
+    listeners: tuple[ListenerConfig, ...] = ()
 
 
 class Ready(_Message, frozen=True):

@@ -22,7 +22,7 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from socket import socketpair
 from typing import Any, Final
@@ -34,6 +34,7 @@ from motelog.console.asking import ANSWER_WITHIN_S, RefusedError
 from motelog.core.addresses import format_address
 from motelog.core.errors import MotelogError
 from motelog.core.metrics import counter, gauge
+from motelog.core.net.config import ListenerConfig
 from motelog.core.net.listen import hold_address
 from motelog.gateway.access.config import AccessConfig
 from motelog.gateway.config import GatewayConfig
@@ -89,11 +90,22 @@ class Workers:
     ``config`` names the name servers, and a view that each has a file beside, or none.
     """
 
-    def __init__(self, config: GatewayConfig, access: AccessConfig, log: LogConfig) -> None:
+    def __init__(
+        self,
+        config: GatewayConfig,
+        access: AccessConfig,
+        log: LogConfig,
+        *,
+        listeners: Sequence[ListenerConfig] = (),
+    ) -> None:
         self._config = config
-        numbers = range(1, config.workers + 1)
-        self._workers = [_Worker(config, number, access, log) for number in numbers]
+        self._access = access
+        self._log = log
+        self._listener_configs = listeners
+        self._workers = [_Worker(config, number) for number in range(1, config.workers + 1)]
         self.address: tuple[str, int] = ("", 0)
+        #: Where the further listeners are, by name, once started.
+        self.listeners: dict[str, str] = {}
         #: What the console asks.
         self.gateway = GatewayOfWorkers(lambda: [one for one in self._workers if one.is_ready])
 
@@ -105,17 +117,24 @@ class Workers:
         with _lock_file(self._config.view_path) as lock:
             if lock is not None:
                 await _take(lock)
-            with hold_address(self._config.listen) as held:
-                self.address = held.getsockname()[:2]
-                await self._run_all(format_address(*self.address), lock, task_status)
+            with ExitStack() as held:
+                self.address = _hold(held, self._config.listen)
+                listeners = []
+                for one in self._listener_configs:
+                    address = format_address(*_hold(held, one.address))
+                    self.listeners[one.name] = one.text_of(address)
+                    listeners.append(msgspec.structs.replace(one, address=address))
+                config = msgspec.structs.replace(self._config, listen=format_address(*self.address))
+                begin = Begin(config, self._access, self._log, tuple(listeners))
+                await self._run_all(begin, lock, task_status)
 
     async def _run_all(
-        self, listen: str, lock: int | None, task_status: trio.TaskStatus[None]
+        self, begin: Begin, lock: int | None, task_status: trio.TaskStatus[None]
     ) -> None:
         async with trio.open_nursery() as nursery:
             async with trio.open_nursery() as starting:
                 for one in self._workers:
-                    starting.start_soon(nursery.start, one.run, listen, lock)
+                    starting.start_soon(nursery.start, one.run, begin, lock)
             task_status.started()
 
     # --- what the server says of them ----------------------------------------------------
@@ -165,15 +184,10 @@ class Workers:
 class _Worker:
     """One process after the other under one name; asked as ``AskedGateway`` while it is ready."""
 
-    def __init__(
-        self, config: GatewayConfig, number: int, access: AccessConfig, log: LogConfig
-    ) -> None:
-        self._access = access
-        self._log = log
+    def __init__(self, config: GatewayConfig, number: int) -> None:
         self.name = config.name_of(number)
         path = Path(config.view_path)
-        view_path = str(path.with_stem(f"{path.stem}-{number}")) if config.view_path else ""
-        self._config = msgspec.structs.replace(config, name=self.name, view_path=view_path)
+        self._view_path = str(path.with_stem(f"{path.stem}-{number}")) if config.view_path else ""
         self.restarts = 0
         #: What processes that have ended had counted; what the one that runs has.
         self.ended: Counter[str] = Counter()
@@ -201,15 +215,16 @@ class _Worker:
     # --- its life ------------------------------------------------------------------------
 
     async def run(
-        self, listen: str, lock: int | None, *, task_status: trio.TaskStatus[None]
+        self, begin: Begin, lock: int | None, *, task_status: trio.TaskStatus[None]
     ) -> None:
         """Keep a process running until cancelled; WorkerError if the first one cannot start."""
-        config = msgspec.structs.replace(self._config, listen=listen)
+        config = msgspec.structs.replace(begin.gateway, name=self.name, view_path=self._view_path)
+        begin = msgspec.structs.replace(begin, gateway=config)
         delay_s = RESTART_S
         while True:
             began_s = trio.current_time()
             try:
-                why = await self._live(config, lock, task_status)
+                why = await self._live(begin, lock, task_status)
             except OSError as exc:  # too little of something for one more process
                 why = str(exc)
             if not self._has_been_ready:
@@ -231,7 +246,7 @@ class _Worker:
             delay_s = min(2 * delay_s, RESTART_S_MAX)
 
     async def _live(
-        self, config: GatewayConfig, lock: int | None, task_status: trio.TaskStatus[None]
+        self, begin: Begin, lock: int | None, task_status: trio.TaskStatus[None]
     ) -> str:
         """Run one process to its end; return why it has ended."""
         ours, theirs = socketpair()
@@ -249,7 +264,7 @@ class _Worker:
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(_send_all, channel, asked)
-                questions.send_nowait(Begin(config, self._access, self._log))
+                questions.send_nowait(begin)
                 async for message in channel.messages():
                     match message:
                         case Ready():
@@ -336,6 +351,12 @@ class _Worker:
             event, answers = self._open[answer.number]
             answers.append(answer)
             event.set()
+
+
+def _hold(held: ExitStack, address: str) -> tuple[str, int]:
+    """Keep an address for the processes; return it with its port."""
+    host, port = held.enter_context(hold_address(address)).getsockname()[:2]
+    return host, port
 
 
 def _add(total: dict[str, list[float]], histograms: Mapping[str, Sequence[float]]) -> None:

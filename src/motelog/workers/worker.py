@@ -60,7 +60,7 @@ async def _serve(channel: Channel, name: str) -> int:
         return 0  # the server has ended meanwhile
     logs.set_up(begin.log, process=name)
     log = RemoteLog.of(begin.gateway)
-    gateway = Gateway(begin.gateway, log, access=begin.access)
+    gateway = Gateway(begin.gateway, log, access=begin.access, listeners=begin.listeners)
     line = _Line(channel)
     reasons: list[str] = []
     try:

@@ -228,3 +228,54 @@ def test_loopback_addresses(text: str) -> None:
 def test_other_addresses(text: str) -> None:
     with pytest.raises(ValueError, match="not a loopback address"):
         check_listen(text)
+
+
+TLS = 'tls_certificate = "c.pem"\ntls_key = "k.pem"\n'
+LISTENER = '[[listener]]\nname = "a"\n'
+
+
+@pytest.mark.parametrize(
+    ("keys", "wanted"),
+    [
+        ('address = "0.0.0.0:8883"', ("tls_certificate = ", "tls_key = ")),
+        (f'address = "0.0.0.0:8883"\n{TLS}', ("tls_client_ca = ",)),
+        ('address = "gateway.example:8883"', ("tls_certificate = ",)),
+    ],
+)
+def test_listener_for_other_machines_is_refused_with_the_lines_to_add(
+    tmp_path: Path, keys: str, wanted: tuple[str, ...]
+) -> None:
+    found = faults(write(tmp_path, f"{STORE}{LISTENER}{keys}\n"))
+    for text in wanted:
+        assert any(text in fault for fault in found), found
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        f'address = "0.0.0.0:8883"\n{TLS}tls_client_ca = "ca.pem"',
+        'address = "0.0.0.0:1884"\ninsecure = "I know"',
+        'address = "127.0.0.1:8083"\nwebsocket = "/mqtt"',
+        'address = "[::1]:8883"\nproxy_protocol = true',
+        'address = "unix:/tmp/mqtt.sock"',
+    ],
+)
+def test_listener_that_is_safe_or_meant_is_taken(tmp_path: Path, keys: str) -> None:
+    (listener,) = load_config(write(tmp_path, f"{STORE}{LISTENER}{keys}\n")).listener
+    assert listener.name == "a"
+
+
+@pytest.mark.parametrize(
+    ("keys", "why"),
+    [
+        ('address = "unix:mqtt.sock"', "absolute path"),
+        ('address = "unix:/no/such/folder/s"', "is no folder"),
+        ('address = "127.0.0.1"', "is not HOST:PORT"),
+        ('address = "127.0.0.1:1"\nwebsocket = "mqtt"', "begins with /"),
+        ('address = "127.0.0.1:1"\ntls_key = "k.pem"', "needs tls_certificate"),
+        ('address = "127.0.0.1:1883"', "the same port"),
+    ],
+)
+def test_listener_that_cannot_be_is_refused(tmp_path: Path, keys: str, why: str) -> None:
+    found = faults(write(tmp_path, f"{STORE}{LISTENER}{keys}\n"))
+    assert any(why in fault for fault in found), found

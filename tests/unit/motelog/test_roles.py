@@ -44,6 +44,7 @@ class FakeService:
     def __init__(self, *arguments: Any, **settings: Any) -> None:
         self.arguments = arguments
         self.address = ("127.0.0.1", 0)
+        self.listeners: dict[str, str] = {}
 
     def sample(self) -> dict[str, int]:
         return {}
