@@ -78,7 +78,12 @@ class _Run:
         self.is_interrupted = False
 
     async def serve(self, on_progress: OnProgress) -> None:
-        with trio.open_signal_receiver(*_ending_signals()) as signals:
+        numbers = _ending_signals()
+        # What the receiver restores when it closes. The process ends then, and a signal that comes
+        # again must not keep it from its last steps.
+        for number in numbers:
+            signal.signal(number, signal.SIG_IGN)
+        with trio.open_signal_receiver(*numbers) as signals:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._cancel_at_signal, signals, nursery.cancel_scope)
                 roles = await nursery.start(run_roles, self._config, on_progress)
