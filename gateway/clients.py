@@ -823,7 +823,10 @@ class Clients:
             self.end_turn()
 
         host, _ = connection.output.peer(connection.number)
-        shown = dataclasses.replace(accepted.shown, host=host)
+        certificate = connection.output.identity(connection.number)
+        shown = dataclasses.replace(
+            accepted.shown, host=host, certificate_name=certificate.name if certificate else None
+        )
         found = access.logins.log_in(shown, known)
         if found is None:
             parked = self._park(connection, accepted, self._config.connect_bytes_max)

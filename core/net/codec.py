@@ -43,6 +43,11 @@ class Certificate:
     common_name: str | None
     names: tuple[tuple[str, str], ...] = ()
 
+    @property
+    def name(self) -> str | None:
+        """Whose it is: its common name, or else the first alternative one."""
+        return self.common_name or next((value for _, value in self.names), None)
+
 
 class Codec(Protocol):
     """One connection's; made when its first bytes have come."""

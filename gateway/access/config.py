@@ -74,6 +74,11 @@ class AccessConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
         return bool(self.password_file or self.jwt_keys_file or self.certificate_users)
 
     @property
+    def is_login_needed(self) -> bool:
+        """Whether nobody comes in who has not logged in."""
+        return self.has_logins and not self.allow_anonymous
+
+    @property
     def is_set(self) -> bool:
         """Whether clients are told apart at all."""
         return self.has_logins or bool(self.acl_file)

@@ -35,12 +35,13 @@ OTHER_VARIABLES: Final = (
 )
 
 NOT_LOOPBACK = (
-    "{text} is not a loopback address: Motelog has no access control yet, so anyone on the network "
-    "could read and write every topic; use 127.0.0.1, and a [[listener]] for MQTT clients elsewhere"
+    "{text} is not a loopback address: here is no TLS, so that anyone on the network could read "
+    "and change everything; use 127.0.0.1, and a [[listener]] for MQTT clients elsewhere"
 )
 NEEDS_LOGIN = (
     "the listener {name} on {address} is reached from other machines and asks nobody who they are: "
-    'add tls_client_ca = "PATH", so that each client needs a certificate (or insecure = "I know")'
+    'add tls_client_ca = "PATH", so that each client needs a certificate, or logins: '
+    '[access] password_file = "PATH" (or insecure = "I know")'
 )
 
 
@@ -116,7 +117,8 @@ class MotelogConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
         for name in sorted({name for name in names if names.count(name) > 1}):
             yield SectionFault(f"two listeners have the name {name}", ("listener",))
         for one in self.listener:
-            if one.is_reached_from_afar and not (one.tls_client_ca or one.insecure):
+            knows_clients = one.tls_client_ca or self.access.is_login_needed
+            if one.is_reached_from_afar and not (knows_clients or one.insecure):
                 text = NEEDS_LOGIN.format(name=one.name, address=one.address)
                 yield SectionFault(text, ("listener",))
             if one.unix_path is not None and self.gateway.workers > 1:

@@ -261,7 +261,7 @@ def test_anything_but_loopback_is_refused_with_the_reason(option: str) -> None:
     result = motelog("dev", "--ephemeral", f"{option}=0.0.0.0:0")
     assert result.returncode == 2
     assert f"{option}: 0.0.0.0:0 is not a loopback address" in result.stderr
-    assert "no access control yet" in result.stderr
+    assert "here is no TLS" in result.stderr
 
 
 def test_address_without_a_port_is_explained() -> None:

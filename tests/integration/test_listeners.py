@@ -11,13 +11,14 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import paho.mqtt.client as paho
 import pytest
 from paho.mqtt.enums import CallbackAPIVersion, MQTTProtocolVersion
 
-from tests.support.certificates import certificates, make_certificates
+from tests.support.access_files import write_passwords
+from tests.support.certificates import CLIENT_NAME, certificates, make_certificates
 from tests.support.cli import motelog
 from tests.support.coded_peers import opening_request
 from tests.support.listeners import ListenerServer
@@ -67,6 +68,7 @@ class Paho:
         transport: Literal["tcp", "websockets"] = "tcp",
         is_tls: bool = False,
         has_certificate: bool = False,
+        login: tuple[str, str] | None = None,
     ) -> None:
         self.messages: queue.Queue[paho.MQTTMessage] = queue.Queue()
         self.connected = threading.Event()
@@ -78,16 +80,62 @@ class Paho:
             files = certificates()
             pair = (files.client, files.client_key) if has_certificate else (None, None)
             self.client.tls_set(files.ca, *pair)
-        self.client.on_connect = lambda *_: self.connected.set()
+        if login is not None:
+            self.client.username_pw_set(*login)
+        self.reason = ""
+        self.published: dict[int, str] = {}
+        self.client.on_connect = self._on_connect
+        self.client.on_publish = lambda _client, _data, number, reason, _properties: (
+            self.published.update({number: str(reason)})
+        )
         self.client.on_subscribe = lambda *_: self.subscribed.set()
         self.client.on_message = lambda _client, _data, message: self.messages.put(message)
         self.client.connect("127.0.0.1", port)
         self.client.loop_start()
         assert self.connected.wait(DEADLINE_S)
 
+    def _on_connect(self, *arguments: Any) -> None:
+        self.reason = str(arguments[3])
+        self.connected.set()
+
+    def publish(self, topic: str) -> str:
+        """Publish; return the reason of the PUBACK."""
+        number = self.client.publish(topic, b"x", qos=1).mid
+        give_up_s = time.monotonic() + DEADLINE_S
+        while number not in self.published and time.monotonic() < give_up_s:
+            time.sleep(0.01)
+        return self.published[number]
+
     def stop(self) -> None:
         self.client.disconnect()
         self.client.loop_stop()
+
+
+def test_names_in_certificates_and_logins_are_users_with_rights(tmp_path: Path) -> None:
+    write_passwords(tmp_path / "users", alice="a")
+    (tmp_path / "acl.toml").write_text(
+        '[[rule]]\nallow = ["publish", "subscribe"]\ntopics = ["plant/{user_name}/#"]\n'
+    )
+    access = (
+        f'[access]\npassword_file = "{tmp_path}/users"\nacl_file = "{tmp_path}/acl.toml"\n'
+        "certificate_users = true\n"
+    )
+    with ListenerServer(tmp_path, access + tables()) as server:
+        device = Paho(server.port("mutual"), "d", is_tls=True, has_certificate=True)
+        person = Paho(
+            server.port("wss"), "p", transport="websockets", is_tls=True, login=("alice", "a")
+        )
+        stranger = Paho(server.port("tls"), "s", is_tls=True, login=("alice", "wrong"))
+        try:
+            assert (device.reason, person.reason) == ("Success", "Success")
+            assert stranger.reason == "Bad user name or password"
+            assert device.publish(f"plant/{CLIENT_NAME}/t") != "Not authorized"
+            assert device.publish("plant/alice/t") == "Not authorized"
+            assert person.publish("plant/alice/t") != "Not authorized"
+            assert person.publish(f"plant/{CLIENT_NAME}/t") == "Not authorized"
+        finally:
+            for one in (device, person, stranger):
+                one.stop()
 
 
 @pytest.mark.parametrize("listener", ["tls", "mutual", "ws", "wss"])

@@ -82,7 +82,7 @@ def test_rules_of_the_topic_map_are_read(tmp_path: Path) -> None:
 def test_listening_beyond_loopback_is_refused_with_the_reason(tmp_path: Path, section: str) -> None:
     (fault,) = faults(write(tmp_path, f'{STORE}[{section}]\nlisten = "0.0.0.0:7000"\n'))
     assert fault.startswith(f"4: {section}.listen: 0.0.0.0:7000 is not a loopback address")
-    assert "no access control yet" in fault
+    assert "here is no TLS" in fault
 
 
 def test_roles_are_checked_together(tmp_path: Path) -> None:
@@ -248,6 +248,14 @@ def test_listener_for_other_machines_is_refused_with_the_lines_to_add(
     found = faults(write(tmp_path, f"{STORE}{LISTENER}{keys}\n"))
     for text in wanted:
         assert any(text in fault for fault in found), found
+
+
+def test_logins_stand_for_certificates_of_clients(tmp_path: Path) -> None:
+    listener = f'{LISTENER}address = "0.0.0.0:8883"\n{TLS}'
+    access = '[access]\npassword_file = "users"\n'
+    assert load_config(write(tmp_path, f"{STORE}{access}{listener}")).listener
+    found = faults(write(tmp_path, f"{STORE}{access}allow_anonymous = true\n{listener}"))
+    assert any("asks nobody who they are" in fault for fault in found), found
 
 
 @pytest.mark.parametrize(
