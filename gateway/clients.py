@@ -282,7 +282,8 @@ class Clients:
         self._parked.pop(connection.number, None)
         session = connection.session
         if session is not None:
-            self._metrics.clients_by_level[connection.version] -= 1
+            listener = connection.output.listener(connection.number)
+            self._metrics.clients[listener][connection.version] -= 1
             session.detach()
             self._shared.lost(session)
             self._leave(session)
@@ -961,7 +962,8 @@ class Clients:
         self._names.add(client_id)
         self._connected_ms[connection.number] = self._clock.now_ms()
         self._metrics.sessions_now += 1
-        self._metrics.clients_by_level[accepted.version] += 1
+        listener = connection.output.listener(connection.number)
+        self._metrics.clients[listener][accepted.version] += 1
         self._set_terms(connection, accepted)
         is_present = stored is not None
         connection.send(self._connect_rules.connack(accepted, session_present=is_present))

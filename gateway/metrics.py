@@ -7,6 +7,7 @@ Must not touch: exposition (core.metrics does that).
 from __future__ import annotations
 
 from array import array
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -32,6 +33,9 @@ ACKNOWLEDGE_US_BOUNDS: Final = (
 DELIVER_MS_BOUNDS: Final = (
     0, 1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000, 2_000, 5_000, 10_000, 60_000, 600_000,
 )  # fmt: skip
+
+#: What the listener of ``gateway.listen`` is called; others have their own names.
+PLAIN: Final = "tcp"
 
 _DROPPED: Final = "Messages that a client with a matching subscription did not get."
 _ACCESS_REFUSED: Final = "What clients asked for and have no right to."
@@ -120,14 +124,19 @@ class GatewayMetrics:
     sessions_not_owned: int = counted(counter("access_refused", _ACCESS_REFUSED, action="session"))
     #: Logins by (authenticator, outcome).
     logins: dict[tuple[str, str], int] = field(default_factory=lambda: dict.fromkeys(_LOGINS, 0))
-    #: Connected clients by the protocol level of their CONNECT.
-    clients_by_level: list[int] = field(default_factory=lambda: [0] * 6)
+    #: Names of the listeners, by their numbers.
+    listeners: tuple[str, ...] = (PLAIN,)
+    #: Connected clients by the number of their listener and the protocol level of their CONNECT.
+    clients: list[list[int]] = field(init=False)
     #: Whole packets by their first byte, which has type and QoS.
     received_packets: array[int] = field(default_factory=lambda: array("Q", bytes(8 * 256)))
     #: Likewise those to clients, and at the end their bytes; the reactor adds to it.
     sent_packets: array[int] = field(default_factory=lambda: array("Q", bytes(8 * 257)))
     acknowledge_us: Histogram = field(default_factory=lambda: Histogram(ACKNOWLEDGE_US_BOUNDS))
     deliver_ms: Histogram = field(default_factory=lambda: Histogram(DELIVER_MS_BOUNDS))
+
+    def __post_init__(self) -> None:
+        self.clients = [[0] * 6 for _ in self.listeners]
 
     def count_login(self, authenticator: str, outcome: str) -> None:
         self.logins[authenticator, outcome] += 1
@@ -137,8 +146,9 @@ class GatewayMetrics:
         sample: dict[str, int] = {name: getattr(self, name) for name in _COUNTED}
         for key, (name, _) in _LOGINS.items():
             sample[name] = self.logins[key]
-        for level, name in _LEVELS.items():
-            sample[name] = self.clients_by_level[level]
+        for listener, by_level in zip(self.listeners, self.clients, strict=True):
+            for level, protocol in _PROTOCOLS.items():
+                sample[_clients_name(listener, protocol)] = by_level[level]
         for packets, shown in ((self.received_packets, _RECEIVED), (self.sent_packets, _SENT)):
             for name, (_, first_bytes) in shown.items():
                 sample[name] = sum(packets[first_byte] for first_byte in first_bytes)
@@ -159,7 +169,26 @@ _FROM_SERVERS: Final = frozenset(
 _FROM_CLIENTS: Final = frozenset(
     (PacketType.CONNECT, PacketType.SUBSCRIBE, PacketType.UNSUBSCRIBE, PacketType.PINGREQ)
 )
-_LEVELS: Final = {3: "clients_mqtt31_now", 4: "clients_mqtt311_now", 5: "clients_mqtt5_now"}
+_CLIENTS: Final = (
+    "Connected clients; tcp is the listener of gateway.listen, the others have the names of their"
+    " tables."
+)
+_PROTOCOLS: Final = {3: "3.1", 4: "3.1.1", 5: "5.0"}
+
+
+def clients_table(listeners: Sequence[str]) -> dict[str, Shown]:
+    """Return how /metrics shows the clients that came by these listeners."""
+    return {
+        _clients_name(listener, protocol): gauge(
+            "clients", _CLIENTS, listener=listener, protocol=protocol
+        )
+        for listener in listeners
+        for protocol in _PROTOCOLS.values()
+    }
+
+
+def _clients_name(listener: str, protocol: str) -> str:
+    return f"clients_{listener}_{protocol}_now"
 
 
 def _packets(
@@ -189,12 +218,10 @@ _SENT: Final = _packets(
     "sent_packets", "Packets to clients, as they are queued on their connections.", _FROM_CLIENTS
 )
 
-#: How /metrics shows what ``GatewayMetrics.sample`` has.
+#: How /metrics shows what ``GatewayMetrics.sample`` has, without listeners beside the plain one.
 GATEWAY_METRICS: Final[dict[str, Shown]] = {
     **_COUNTED,
-    "clients_mqtt31_now": gauge("clients", "Connected clients.", listener="tcp", protocol="3.1"),
-    "clients_mqtt311_now": gauge("clients", "Connected clients.", listener="tcp", protocol="3.1.1"),
-    "clients_mqtt5_now": gauge("clients", "Connected clients.", listener="tcp", protocol="5.0"),
+    **clients_table((PLAIN,)),
     **dict(_LOGINS.values()),
     **{name: shown for name, (shown, _) in (_RECEIVED | _SENT).items()},
     "sent_bytes": counter("sent_bytes", "Bytes of packets queued on connections of clients."),

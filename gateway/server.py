@@ -33,7 +33,7 @@ from motelog.gateway.assembly import assemble
 from motelog.gateway.clients import CONNECTIONS_RESERVED
 from motelog.gateway.config import GatewayConfig
 from motelog.gateway.log.log_port import LogPort, QueueHandle
-from motelog.gateway.metrics import GatewayMetrics
+from motelog.gateway.metrics import PLAIN, GatewayMetrics
 from motelog.gateway.operator import Operator
 from motelog.gateway.state.journal import SessionJournal
 from motelog.gateway.state.retained import RetainedStore
@@ -86,7 +86,7 @@ class Gateway:
         self._log_port = log
         self._clock = clock or SystemClock()
         self._view = View(config.view_path or IN_MEMORY)
-        self.metrics = GatewayMetrics()
+        self.metrics = GatewayMetrics(listeners=(PLAIN, *(one.name for one in listeners)))
         self._access: Access | None = None
         if access is not None and access.is_set:
             self._access = Access(access, self.metrics, clock=self._clock)

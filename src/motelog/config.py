@@ -22,6 +22,7 @@ from motelog.core.net.config import ListenerConfig, is_loopback
 from motelog.core.toml_lines import KeyPath
 from motelog.gateway.access.config import AccessConfig
 from motelog.gateway.config import GatewayConfig
+from motelog.gateway.metrics import PLAIN
 from motelog.logs import LogConfig
 
 Role = Literal["namesrv", "broker", "gateway", "console"]
@@ -120,6 +121,9 @@ class MotelogConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
             knows_clients = one.tls_client_ca or self.access.is_login_needed
             if one.is_reached_from_afar and not (knows_clients or one.insecure):
                 text = NEEDS_LOGIN.format(name=one.name, address=one.address)
+                yield SectionFault(text, ("listener",))
+            if one.name == PLAIN:
+                text = f"the name {PLAIN} is that of the listener of gateway.listen"
                 yield SectionFault(text, ("listener",))
             if one.unix_path is not None and self.gateway.workers > 1:
                 text = f"the listener {one.name}: workers cannot share a Unix socket"

@@ -40,7 +40,7 @@ from motelog.gateway.config import GatewayConfig
 from motelog.gateway.log.local_log import LocalLog
 from motelog.gateway.log.log_port import LogPort
 from motelog.gateway.log.remote_log import RemoteLog
-from motelog.gateway.metrics import GATEWAY_METRICS
+from motelog.gateway.metrics import GATEWAY_METRICS, clients_table
 from motelog.gateway.server import Gateway
 from motelog.workers.supervisor import WORKERS_METRICS, Workers
 
@@ -168,11 +168,14 @@ async def _start_all(
         _watch(broker, health)
     if "gateway" in config.roles:
         section = _beside_store(config)
+        by_listener = clients_table([one.name for one in config.listener])
         if section.workers > 1:
             section = _with_names(section, config, roles)
             workers = Workers(section, config.access, config.log, listeners=config.listener)
             health.doing["gateway"] = lambda: workers.starting
-            registry.add("motelog_gateway", WORKERS_METRICS, workers.sample, workers.histograms)
+            registry.add(
+                "motelog_gateway", WORKERS_METRICS | by_listener, workers.sample, workers.histograms
+            )
             await start("gateway", config.gateway.listen, workers)
             roles.listeners |= workers.listeners
             health.checks["workers"] = lambda: workers.fault
@@ -184,7 +187,9 @@ async def _start_all(
             gateway = Gateway(section, log, access=config.access, listeners=config.listener)
             health.checks["access"] = lambda: gateway.access_fault
             metrics = gateway.metrics
-            registry.add("motelog_gateway", GATEWAY_METRICS, metrics.sample, metrics.histograms)
+            registry.add(
+                "motelog_gateway", GATEWAY_METRICS | by_listener, metrics.sample, metrics.histograms
+            )
             await start("gateway", config.gateway.listen, gateway)
             roles.listeners |= gateway.listeners
             assert gateway.operator is not None, "it has started"

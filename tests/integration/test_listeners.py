@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Literal
+from urllib.request import urlopen
 
 import paho.mqtt.client as paho
 import pytest
@@ -129,6 +130,11 @@ def test_names_in_certificates_and_logins_are_users_with_rights(tmp_path: Path) 
         try:
             assert (device.reason, person.reason) == ("Success", "Success")
             assert stranger.reason == "Bad user name or password"
+            with urlopen(f"http://{server.ready['console']}/metrics", timeout=DEADLINE_S) as answer:
+                shown = answer.read().decode()
+            for name, count in (("mutual", 1), ("wss", 1), ("tls", 0), ("tcp", 0)):
+                labels = f'listener="{name}",protocol="5.0"'
+                assert f"motelog_gateway_clients{{{labels}}} {count:.1f}" in shown
             assert device.publish(f"plant/{CLIENT_NAME}/t") != "Not authorized"
             assert device.publish("plant/alice/t") == "Not authorized"
             assert person.publish("plant/alice/t") != "Not authorized"

@@ -38,7 +38,7 @@ from motelog.core.net.config import ListenerConfig
 from motelog.core.net.listen import hold_address
 from motelog.gateway.access.config import AccessConfig
 from motelog.gateway.config import GatewayConfig
-from motelog.gateway.metrics import GATEWAY_METRICS, SHARED, GatewayMetrics
+from motelog.gateway.metrics import GATEWAY_METRICS, PLAIN, SHARED, GatewayMetrics
 from motelog.logs import LogConfig
 from motelog.workers.answers import GatewayOfWorkers
 from motelog.workers.channel import (
@@ -163,7 +163,8 @@ class Workers:
 
     def sample(self) -> dict[str, int]:
         """Return the counters of all processes together, of those that have ended too."""
-        total = Counter(GatewayMetrics().sample())
+        names = (PLAIN, *(one.name for one in self._listener_configs))
+        total = Counter(GatewayMetrics(listeners=names).sample())
         for one in self._workers:
             total.update(one.ended)
             for name, value in one.counters.items():
