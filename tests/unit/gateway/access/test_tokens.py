@@ -145,6 +145,8 @@ def ask(tokens: Tokens, password: bytes, client_id: str = "c") -> Identity | Den
         token({**CLAIMS, "exp": NOW_S - LEEWAY_S + 1}),
         token({**CLAIMS, "nbf": NOW_S, "iat": NOW_S + 5, "iss": "anybody"}),
     ],
+    # The keys are new in each process, and so are the tokens.
+    ids=["plain", "other algorithm", "several audiences", "just over", "more claims"],
 )
 def test_token_names_the_user(tmp_path: Path, password: bytes) -> None:
     found = ask(tokens_of(tmp_path), password)
@@ -211,6 +213,7 @@ def test_a_login_ends_with_its_key(tmp_path: Path) -> None:
         (json.dumps({"keys": [jwk(RSA, "a", use="enc")]}), "not for signatures"),
         (json.dumps({"keys": [jwk(RSA, "a"), jwk(OTHER, "a")]}), "key 2: another key"),
     ],
+    ids=lambda told: None if "key_ops" not in told else f"keys of {told.count('kty')}",
 )
 def test_faults_of_the_keys_are_told(tmp_path: Path, text: str, why: str) -> None:
     tokens = tokens_of(tmp_path)
