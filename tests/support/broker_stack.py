@@ -79,10 +79,13 @@ async def started_stack(
         namesrv = NameServer(NamesrvConfig(listen="127.0.0.1:0", **(namesrv_fields or {})))
         await nursery.start(namesrv.run)
         namesrv_address = joined(namesrv.address)
+        defaults = {
+            "store": store_config(directory, flush=flush),
+            # The test's own work holds up the thread that both share.
+            "send_wait_ms_max": 5_000,
+        }
         config = BrokerConfig(
-            listen="127.0.0.1:0",
-            namesrv=(namesrv_address,),
-            **{"store": store_config(directory, flush=flush), **broker},
+            listen="127.0.0.1:0", namesrv=(namesrv_address,), **{**defaults, **broker}
         )
         server = Broker(config)
         await nursery.start(server.run)
