@@ -142,9 +142,8 @@ async def test_one_group_with_java_s_members(
             assert all(numbers == sorted(numbers) for numbers in by_queue.values())
 
 
-@pytest.mark.parametrize(
-    "version", [VERSION_5, pytest.param(VERSION_4, marks=pytest.mark.java_all)]
-)
+@pytest.mark.java_all
+@pytest.mark.parametrize("version", [VERSION_5, VERSION_4])
 async def test_apache_delivers_refused_messages_again_and_its_tools_ask(
     tmp_path: Path, version: str
 ) -> None:
