@@ -50,6 +50,8 @@ from motelog.bridge.queue_puller import QueuePuller
 from motelog.bridge.routes import MASTER_ID
 from motelog.bridge.selector import TAGS_ALL, select
 from motelog.bridge.simple import INVISIBLE_S, WAIT_S, PoppedMessage, SimpleConsumer, SimpleOptions
+from motelog.bridge.trace.recorder import TRACE_TOPIC
+from motelog.bridge.trace.records import TraceRecord
 from motelog.bridge.transactions import (
     CHECK_TASKS,
     HalfMessage,
@@ -59,6 +61,7 @@ from motelog.bridge.transactions import (
 )
 from motelog.bridge.unseen import Unseen
 from motelog.core.message import Message, MessageQueue, StoredMessage
+from motelog.core.remoting.credentials import Credentials
 
 
 class _Blocking(Generic[Service]):
@@ -526,9 +529,10 @@ class SyncAdmin(_Blocking[Admin]):
         self,
         *,
         namesrv: NameServers = "127.0.0.1:9876",
+        credentials: Credentials | None = None,
         request_timeout_s: float = REQUEST_TIMEOUT_S,
     ) -> None:
-        admin = Admin(namesrv=namesrv, request_timeout_s=request_timeout_s)
+        admin = Admin(namesrv=namesrv, credentials=credentials, request_timeout_s=request_timeout_s)
         super().__init__(admin, "motelog-admin")
 
     def brokers(self) -> list[BrokerInfo]:
@@ -656,6 +660,10 @@ class SyncAdmin(_Blocking[Admin]):
             count_max=count_max,
             per_second=per_second,
         )
+
+    def trace(self, message_id: str, *, topic: str = TRACE_TOPIC) -> list[TraceRecord]:
+        """As Admin.trace."""
+        return self._call(self._service.trace, message_id, topic=topic)
 
     def put_value(self, namespace: str, key: str, value: str) -> None:
         """As Admin.put_value."""

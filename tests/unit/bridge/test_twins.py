@@ -47,3 +47,9 @@ def test_a_twin_has_every_method_with_its_arguments(native: type[Any], twin: typ
             assert {
                 p.name: (p.kind, p.default) for p in found.values() if p.name != "self"
             } == shown, name
+
+
+def test_the_blocking_admin_is_made_with_the_same() -> None:
+    made, twin = (inspect.signature(one.__init__).parameters for one in (Admin, sync.SyncAdmin))
+    assert list(twin) == list(made)
+    assert {p.name: p.default for p in twin.values()} == {p.name: p.default for p in made.values()}
