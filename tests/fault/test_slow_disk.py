@@ -266,6 +266,7 @@ async def test_messages_behind_one_that_needs_a_file_are_refused_and_then_all(
             disk,
             monkeypatch,
             flush="async",
+            broker={"send_wait_ms_max": 200},
             page_cache_busy_ms=600,
             commitlog_file_bytes=FILE_BYTES,
         ) as (stack, _),
@@ -311,7 +312,10 @@ async def test_messages_behind_one_that_needs_a_file_are_refused_and_then_all(
 
 @pytest.mark.parametrize(
     ("settings", "waits_s", "begin"),
-    [({}, 0.3, "[TIMEOUT_CLEAN_QUEUE]"), ({"send_wait_ms_max": 60_000}, 0.0, "[PCBUSY_CLEAN")],
+    [
+        ({"send_wait_ms_max": 200}, 0.3, "[TIMEOUT_CLEAN_QUEUE]"),
+        ({"send_wait_ms_max": 60_000}, 0.0, "[PCBUSY_CLEAN"),
+    ],
 )
 async def test_messages_that_came_while_an_append_stood_still_are_refused(
     tmp_path: Path,

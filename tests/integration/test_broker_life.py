@@ -242,8 +242,9 @@ async def test_a_start_goes_on_with_the_state_saved_before(
 
 async def test_offsets_reach_the_disk_while_the_broker_runs(tmp_path: Path) -> None:
     path = tmp_path / "config" / "consumerOffset.json"
+    store = store_config(tmp_path, checkpoint_interval_ms=200)
     async with (
-        started_stack(tmp_path, save_interval_s=0.02) as stack,
+        started_stack(tmp_path, save_interval_s=0.02, store=store) as stack,
         connected(stack.broker_address) as peer,
     ):
         await peer.ask(RequestCode.SEND_MESSAGE_V2, send_ext("T"), b"x")
