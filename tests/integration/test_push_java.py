@@ -126,11 +126,13 @@ async def test_one_group_with_java_s_members(
                 while {n for _, n in [*seen, *java]} < set(range(140)):
                     await trio.sleep(0.1)
                     java = await taken(drivers, "taken")
-            java = await taken(drivers, "leave")
             # Each queue has one owner, and all messages came to it.
             assert {queue_id for queue_id, n in java if n >= 40} == set(range(4)) - set(mine)
             later = Counter(n for _, n in [*seen, *java] if n >= 40)
             assert later == Counter(range(40, 140))
+            # Java's member saves no offset of what it is still done with as it leaves: that may
+            # come here once more.
+            await taken(drivers, "leave")
             await until(lambda: len(of_topic(consumer)) == 4)
             await send(namesrv, 140, 180)
             await until(lambda: {n for _, n in seen} >= set(range(140, 180)))
