@@ -15,6 +15,7 @@ import java.util.concurrent.TimeUnit;
 import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
 import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyStatus;
 import org.apache.rocketmq.client.consumer.listener.MessageListenerConcurrently;
+import org.apache.rocketmq.client.consumer.store.OffsetStore;
 import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
 import org.apache.rocketmq.tools.command.MQAdminStartup;
 
@@ -64,6 +65,12 @@ class Tools {
         kept.start();
         if (!wanted.await(30, TimeUnit.SECONDS)) {
             throw new IllegalStateException(wanted.getCount() + " messages did not come");
+        }
+        // A message counts as consumed only behind the listener's return.
+        OffsetStore offsets = kept.getDefaultMQPushConsumerImpl().getOffsetStore();
+        while (offsets.cloneOffsetTable(topic).values().stream().mapToLong(Long::longValue).sum()
+                < count) {
+            Thread.sleep(10);
         }
         // Tools show what is committed.
         kept.getDefaultMQPushConsumerImpl().persistConsumerOffset();
