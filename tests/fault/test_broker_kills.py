@@ -41,9 +41,8 @@ def test_our_clients_lose_nothing_when_servers_are_killed(tmp_path: Path) -> Non
 
 
 @pytest.mark.java
-@pytest.mark.parametrize(
-    "version", [VERSION_5, pytest.param(VERSION_4, marks=pytest.mark.java_all)]
-)
+@pytest.mark.java_all
+@pytest.mark.parametrize("version", [VERSION_5, VERSION_4])
 @pytest.mark.timeout(300 + 30 * ROUNDS)
 def test_java_s_clients_lose_nothing_when_servers_are_killed(tmp_path: Path, version: str) -> None:
     java = JavaDriver(errors=subprocess.DEVNULL)

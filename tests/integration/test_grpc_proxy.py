@@ -20,7 +20,12 @@ from tests.support.broker_stack import Stack, connected, json_body, routed, star
 from tests.support.grpc_proxy import SOURCES, proxy_libraries, python_client, started_proxy
 from tests.support.node import node_modules
 
-pytestmark = [pytest.mark.java, pytest.mark.node, pytest.mark.timeout(400)]
+pytestmark = [
+    pytest.mark.java,
+    pytest.mark.java_all,
+    pytest.mark.node,
+    pytest.mark.timeout(400),
+]
 
 NODE_CLIENT = "rocketmq-client-nodejs@1.0.8"
 #: The kind of messages that each topic is for; the proxy refuses others.
