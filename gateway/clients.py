@@ -843,7 +843,7 @@ class Clients:
         accepted = accepted.as_user(found)
         acl, will = self._acl, accepted.will
         if acl is not None and will is not None:
-            whose = Who(found.user_name, accepted.client_id)
+            whose = Who(found.user_name, accepted.client_id, found.rules)
             is_retained = will.retain and not acl.may_retain(whose, will.topic)
             if acl.publish_qos(whose, will.topic) < will.qos or is_retained:
                 self._metrics.wills_not_allowed += 1

@@ -9,10 +9,9 @@ logs in until it is right again; whoever is connected keeps the rights it had.
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import trio
 
@@ -22,16 +21,18 @@ from motelog.gateway.access.certificates import Certificates
 from motelog.gateway.access.config import AccessConfig
 from motelog.gateway.access.login import Authenticator
 from motelog.gateway.access.logins import Logins
-from motelog.gateway.access.password_file import AccessFileError
+from motelog.gateway.access.password_file import AccessFileError, Stamp, file_stamp
 from motelog.gateway.access.passwords import Passwords
+from motelog.gateway.access.remote import RemoteLogins
 from motelog.gateway.metrics import GatewayMetrics
+
+if TYPE_CHECKING:
+    from motelog.gateway.access.tokens import Tokens
 
 logger = logging.getLogger(__name__)
 
 #: How often it is looked whether a file has changed; the change takes effect within five seconds.
 LOOK_S: Final = 1.0
-
-_Stamp = tuple[int, int, int] | None
 
 
 class _Read(Protocol):
@@ -39,7 +40,11 @@ class _Read(Protocol):
 
     path: str
 
-    def read(self) -> Any: ...
+    def stamp(self) -> Stamp: ...
+
+    def read(self) -> Any:
+        """Return what ``use`` takes; None if it is what it was."""
+        ...
 
     def use(self, content: Any, /) -> None: ...
 
@@ -50,6 +55,9 @@ class Rules:
     def __init__(self, path: str) -> None:
         self.path = path
         self.acl = Acl(())
+
+    def stamp(self) -> Stamp:
+        return file_stamp(self.path)
 
     def read(self) -> Acl:
         return read_acl(self.path)
@@ -63,7 +71,7 @@ class _File:
     """One file, when it was read last, and why it could not be."""
 
     content: _Read
-    stamp: _Stamp = None
+    stamp: Stamp = None
     fault: str | None = None
 
 
@@ -73,22 +81,27 @@ class Access:
     def __init__(self, config: AccessConfig, metrics: GatewayMetrics, *, clock: Clock) -> None:
         chain: list[Authenticator] = []
         self._files: list[_File] = []
+        self._services: list[RemoteLogins | Tokens] = []
         if config.certificate_users:
             chain.append(Certificates())
-        if config.jwt_keys_file:
+        if config.has_tokens:
             # Its cryptography takes memory that others need not pay for.
             from motelog.gateway.access.tokens import Tokens
 
             tokens = Tokens(config, clock=clock)
             chain.append(tokens)
+            self._services.append(tokens)
             self._files.append(_File(tokens))
         if config.password_file:
             passwords = Passwords(config.password_file)
             chain.append(passwords)
             self._files.append(_File(passwords))
-        self._rules: Rules | None = None
-        if config.acl_file:
-            self._rules = Rules(config.acl_file)
+        if config.http_url:
+            remote = RemoteLogins(config, clock=clock)
+            chain.append(remote)
+            self._services.append(remote)
+        self._rules = Rules(config.acl_file) if config.has_rules else None
+        if self._rules is not None and config.acl_file:
             self._files.append(_File(self._rules))
         self.logins = Logins(
             chain,
@@ -107,7 +120,7 @@ class Access:
     def read(self) -> None:
         """Read all files, before the first client is let in; AccessFileError."""
         for file in self._files:
-            file.stamp = _stamp(file.content.path)
+            file.stamp = file.content.stamp()
             file.content.use(file.content.read())
 
     @property
@@ -117,16 +130,24 @@ class Access:
 
     async def follow(self, changed: Callable[[], None]) -> None:
         """Read files again that have changed, until cancelled; call ``changed`` behind each."""
-        while True:
-            await trio.sleep(LOOK_S)
-            if await self.look():
-                changed()
+        try:
+            while True:
+                await trio.sleep(LOOK_S)
+                if await self.look():
+                    changed()
+        finally:
+            self.close()
+
+    def close(self) -> None:
+        """Close the connections to services."""
+        for one in self._services:
+            one.close()
 
     async def look(self) -> bool:
         """Read the files that have changed; return whether there were any that could be read."""
         has_changed = False
         for file in self._files:
-            stamp = await trio.to_thread.run_sync(_stamp, file.content.path)
+            stamp = await trio.to_thread.run_sync(file.content.stamp)
             if stamp == file.stamp and file.fault is None:
                 continue
             try:
@@ -135,18 +156,11 @@ class Access:
                 if str(exc) != file.fault:
                     logger.error("nobody can log in until a file is right again: %s", exc)
                 file.fault = str(exc)
-            else:
+                continue
+            file.fault, file.stamp = None, stamp
+            if content is not None:
                 logger.info("a file of logins or rights was read again path=%s", file.content.path)
                 file.content.use(content)
-                file.fault, file.stamp = None, stamp
                 has_changed = True
         self.logins.fault = self.fault
         return has_changed
-
-
-def _stamp(path: str) -> _Stamp:
-    try:
-        found = os.stat(path)
-    except OSError:
-        return None  # reading it says why
-    return found.st_mtime_ns, found.st_size, found.st_ino

@@ -35,6 +35,8 @@ from motelog.gateway.mqtt.topics import SHARED_PREFIX, check_topic_filter, match
 Action = Literal["publish", "subscribe", "retain"]
 
 FILE_BYTES_MAX: Final = 16 * 1024 * 1024
+#: What one login may bring.
+TOLD_RULES_MAX: Final = 100
 #: Users whose rules are kept at hand.
 USERS_MAX: Final = 10_000
 
@@ -117,7 +119,8 @@ class Acl:
         """
         is_filter = action == "subscribe"
         best, decided_by = NONE, None
-        for rule in self._of_user(who.user_name):
+        rules = self._of_user(who.user_name)
+        for rule in (*rules, *who.rules) if who.rules else rules:
             if action in rule.deny:
                 for template in rule.topics:
                     denied = _fill(template, who, denies=True)
@@ -153,6 +156,22 @@ def parse_acl(text: str, path: str) -> Acl:
         except (msgspec.ValidationError, ValueError, GatewayError) as exc:
             raise AccessFileError(f"{path}: rule {number}: {exc}") from None
     return Acl(rules)
+
+
+def told_rules(told: Any) -> tuple[Rule, ...]:
+    """Return the rules that came with a login, each as in the file; ValueError says the fault.
+
+    They are about this login, so that they name no users.
+    """
+    if not isinstance(told, list) or len(told) > TOLD_RULES_MAX:
+        raise ValueError(f"its rules are no list of at most {TOLD_RULES_MAX}")
+    try:
+        rules = tuple(msgspec.convert(told, tuple[Rule, ...]))
+    except (msgspec.ValidationError, GatewayError, RecursionError):
+        raise ValueError("its rules cannot be read") from None
+    if any(rule.users is not None or rule.anonymous or rule.number for rule in rules):
+        raise ValueError("its rules are about others")
+    return rules
 
 
 def _rule(table: Mapping[str, Any], number: int) -> Rule:

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import Annotated, Final, Literal
+from urllib.parse import urlsplit
 
 import msgspec
 
 from motelog.core.config import SectionFault, refuse
+from motelog.core.net.config import is_loopback
 
 PositiveInt = Annotated[int, msgspec.Meta(ge=1)]
 #: What a token may be signed by. Never "none".
@@ -40,6 +42,14 @@ class AccessConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     jwt_keys_file: str = ""
     """JSON file of keys (a JWKS) by which tokens are signed that clients send as their password."""
 
+    jwt_keys_url: str = ""
+    """URL of such keys, in place of a file. They are fetched again each `jwt_keys_s`, and when a
+    token names a key that is not there."""
+
+    jwt_keys_s: Annotated[float, msgspec.Meta(ge=10, le=86_400)] = 300.0
+    """Seconds between two fetches of the keys. While the URL does not answer, those fetched last do
+    for an hour."""
+
     jwt_algorithms: tuple[JwtAlgorithm, ...] = ("RS256", "ES256", "EdDSA")
     """What tokens may be signed by; any other is refused, whatever the token says."""
 
@@ -55,12 +65,30 @@ class AccessConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     jwt_client_id_claim: str = ""
     """The claim that a client identifier must equal. Empty: any client identifier goes."""
 
+    jwt_rules_claim: str = ""
+    """The claim with rules, each as a `[[rule]]` of the ACL file without users; they count beside
+    that file's. A token without it brings none. Empty: tokens bring no rules."""
+
+    http_url: str = ""
+    """URL of a service that is asked whether a login is right; docs/access.md has its answers.
+    While it does not answer, nobody logs in."""
+
+    http_timeout_s: Annotated[float, msgspec.Meta(ge=0.1, le=60)] = 5.0
+    """Seconds for its answer."""
+
+    http_known_s: Annotated[float, msgspec.Meta(ge=0, le=86_400)] = 60.0
+    """Seconds for which an answer that lets somebody in is known, so that a fleet which comes back
+    does not ask for each client again. 0: it is asked at each login."""
+
+    http_rules: bool = False
+    """Whether its answers bring rules, as tokens may."""
+
     certificate_users: bool = False
     """Whether the name in a client's certificate is its user name, so that it needs no password."""
 
-    login_threads: Annotated[int, msgspec.Meta(ge=1, le=16)] = 2
-    """Threads that compare passwords, which takes some 50 ms of a core for each; what has been
-    right before costs nothing again."""
+    login_threads: Annotated[int, msgspec.Meta(ge=1, le=64)] = 2
+    """Threads that compare passwords, which takes some 50 ms of a core for each, or ask the
+    service; what has been right before costs nothing again."""
 
     logins_waiting_max: PositiveInt = 1000
     """Logins that wait for such a thread; further clients are told to come later."""
@@ -71,7 +99,23 @@ class AccessConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     @property
     def has_logins(self) -> bool:
         """Whether anybody can log in."""
-        return bool(self.password_file or self.jwt_keys_file or self.certificate_users)
+        return bool(
+            self.password_file or self.has_tokens or self.http_url or self.certificate_users
+        )
+
+    @property
+    def has_tokens(self) -> bool:
+        """Whether clients may log in by a token."""
+        return bool(self.jwt_keys_file or self.jwt_keys_url)
+
+    @property
+    def has_rules(self) -> bool:
+        """Whether rules say what a client may do; else whoever has come in may do everything."""
+        return bool(
+            self.acl_file
+            or (self.has_tokens and self.jwt_rules_claim)
+            or (self.http_url and self.http_rules)
+        )
 
     @property
     def is_login_needed(self) -> bool:
@@ -84,18 +128,41 @@ class AccessConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
         return self.has_logins or bool(self.acl_file)
 
     def _faults(self) -> Iterator[SectionFault]:
-        if self.jwt_keys_file and not self.jwt_audience:
+        if self.has_tokens and not self.jwt_audience:
             text = "tokens need an audience: a token meant for another service would do here"
             yield SectionFault(text, ("jwt_audience",))
-        if self.jwt_keys_file and not self.jwt_algorithms:
+        if self.has_tokens and not self.jwt_algorithms:
             yield SectionFault("there is no algorithm that a token may have", ("jwt_algorithms",))
         is_symmetric = {name in _SYMMETRIC for name in self.jwt_algorithms}
         if len(is_symmetric) > 1:
             text = "HS algorithms and others exclude each other: a public key is no shared secret"
             yield SectionFault(text, ("jwt_algorithms",))
+        if self.jwt_keys_file and self.jwt_keys_url:
+            text = "the keys of tokens are either in a file or at a URL"
+            yield SectionFault(text, ("jwt_keys_file", "jwt_keys_url"))
+        if self.password_file and self.http_url:
+            text = "both would judge a user name and a password: set one of them"
+            yield SectionFault(text, ("password_file", "http_url"))
+        for key in ("jwt_keys_url", "http_url"):
+            url = getattr(self, key)
+            if url and not is_url(url):
+                text = f"{key} is not https://HOST/PATH; http:// goes to this machine alone"
+                yield SectionFault(text, (key,))
         if self.acl_file and not (self.has_logins or self.allow_anonymous):
             text = (
                 "rules without a way to log in: set password_file, or allow_anonymous = true with"
                 " rules for anonymous clients"
             )
             yield SectionFault(text, ("acl_file", "password_file", "allow_anonymous"))
+
+
+def is_url(text: str) -> bool:
+    """Whether a service can be asked there: over TLS, or on this machine."""
+    try:
+        url = urlsplit(text)
+        host = url.hostname or ""
+    except ValueError:
+        return False
+    if url.scheme == "http":
+        return is_loopback(host)
+    return url.scheme == "https" and bool(host)

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
+from motelog.gateway.access.acl import Rule
 from motelog.gateway.mqtt.packet_types import ReasonCode
 
 #: The authenticator of those who do not log in.
@@ -35,13 +36,15 @@ class Identity:
     """Who a client is, and which authenticator says so; an anonymous one has no user name.
 
     ``proof`` is what the login rests on, where that can change later: the password's hash.
-    ``expires_s`` is when the login ends (seconds since 1970).
+    ``expires_s`` is when the login ends (seconds since 1970). ``rules`` are those that came with
+    the login, beside the file's.
     """
 
     user_name: str
     authenticator: str
     proof: str = field(default="", repr=False)
     expires_s: float | None = None
+    rules: tuple[Rule, ...] = ()
 
     @property
     def owner(self) -> str | None:
@@ -63,8 +66,8 @@ class Slow(NamedTuple):
     """A login that takes a thread: ``work`` is done there, ``decide`` with its result here."""
 
     authenticator: str
-    work: Callable[[], bool]
-    decide: Callable[[bool], Identity | Denied]
+    work: Callable[[], Any]
+    decide: Callable[[Any], Identity | Denied]
 
 
 class Authenticator(Protocol):

@@ -15,7 +15,7 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import trio
 
@@ -147,9 +147,9 @@ class Logins:
             job.then(self._count(job.shown, _busy(job.slow.authenticator, why)))
         return None
 
-    def done(self, job: Job, is_right: bool) -> None:
+    def done(self, job: Job, result: Any) -> None:
         """Go on with a login whose work is done."""
-        job.then(self._count(job.shown, job.slow.decide(is_right)))
+        job.then(self._count(job.shown, job.slow.decide(result)))
 
     async def run(self, after: Callable[[], None]) -> None:
         """Do the work in threads until cancelled; ``after`` is called behind each answer."""
@@ -162,12 +162,12 @@ class Logins:
                     await self._come.wait()
                     self._come = trio.Event()
                     continue
-                is_right = await trio.to_thread.run_sync(
+                result = await trio.to_thread.run_sync(
                     job.slow.work, limiter=limiter, abandon_on_cancel=True
                 )
                 # A fault in going on with one client must not keep all others out.
                 with self._faults.boundary("a login failed client_id=%r", job.shown.client_id):
-                    self.done(job, is_right)
+                    self.done(job, result)
                 after()
 
         async with trio.open_nursery() as nursery:

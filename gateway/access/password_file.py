@@ -43,6 +43,9 @@ _HASH: Final = re.compile(
     re.ASCII,
 )
 
+#: What tells a file as it was read from what it has become.
+Stamp = tuple[int, ...] | None
+
 
 class AccessFileError(ConfigError):
     """A file of passwords, keys or rules cannot be used; the text never has a secret in it."""
@@ -179,6 +182,15 @@ def write_users(path: str, users: dict[str, str]) -> None:
             os.close(descriptor)
     except OSError as exc:
         raise AccessFileError(f"cannot write {path}: {exc.strerror or exc}") from exc
+
+
+def file_stamp(path: str) -> Stamp:
+    """Return what differs when a file has changed; None if there is none."""
+    try:
+        found = os.stat(path)
+    except OSError:
+        return None  # reading it says why
+    return found.st_mtime_ns, found.st_size, found.st_ino
 
 
 def read_text(path: str, bytes_max: int) -> str:

@@ -17,6 +17,8 @@ from motelog.gateway.access.login import Credentials, Denied, Identity, Slow
 from motelog.gateway.access.password_file import (
     NOBODY,
     PASSWORD_BYTES_MAX,
+    Stamp,
+    file_stamp,
     parse_hash,
     read_users,
 )
@@ -37,6 +39,9 @@ class Passwords:
     def read(self) -> dict[str, str]:
         """Return the users of the file, for ``use``; AccessFileError. For a thread."""
         return read_users(self.path)
+
+    def stamp(self) -> Stamp:
+        return file_stamp(self.path)
 
     def use(self, users: dict[str, str]) -> None:
         """Go on with what ``read`` has returned."""

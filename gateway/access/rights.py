@@ -7,17 +7,21 @@ Spec: MQTT 5.0 section 4.7.
 
 from __future__ import annotations
 
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 #: Stands for a right that is not there, beside the QoS up to which one is.
 NONE = -1
 
 
 class Who(NamedTuple):
-    """Whose rights are asked for; the user name of an anonymous client is empty."""
+    """Whose rights are asked for; the user name of an anonymous client is empty.
+
+    ``rules`` are further ones, which came with its login.
+    """
 
     user_name: str
     client_id: str
+    rules: tuple[Any, ...] = ()
 
 
 class Authoriser(Protocol):

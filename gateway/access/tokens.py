@@ -9,6 +9,7 @@ Spec: RFC 7519, 7517, 8725.
 
 from __future__ import annotations
 
+import logging
 import re
 from typing import Any, Final
 
@@ -16,15 +17,30 @@ import jwt
 import msgspec
 
 from motelog.core.clock import Clock
+from motelog.gateway.access.acl import Rule, told_rules
 from motelog.gateway.access.config import AccessConfig
 from motelog.gateway.access.login import Credentials, Denied, Identity
-from motelog.gateway.access.password_file import AccessFileError, check_user_name, read_text
+from motelog.gateway.access.password_file import (
+    AccessFileError,
+    Stamp,
+    check_user_name,
+    file_stamp,
+    read_text,
+)
+from motelog.gateway.access.remote import Service, ServiceError
+
+logger = logging.getLogger(__name__)
 
 TOKEN_BYTES_MAX: Final = 16_384
 FILE_BYTES_MAX: Final = 1024 * 1024
 #: What clocks may differ by.
 LEEWAY_S: Final = 10
 KEYS_MAX: Final = 100
+FETCH_TIMEOUT_S: Final = 10.0
+#: How soon after a fetch a token's unknown key leads to the next one.
+MISSING_MS: Final = 30_000
+#: For how long keys do that could not be fetched again.
+KEPT_MS: Final = 3_600_000
 
 _TOKEN: Final = re.compile(rb"[\w-]+\.[\w-]*\.[\w-]*", re.ASCII)
 #: What a token's text can raise beside PyJWT's own errors: numbers and nesting without bounds.
@@ -41,16 +57,56 @@ class Tokens:
     def __init__(self, config: AccessConfig, *, clock: Clock) -> None:
         self._config = config
         self._clock = clock
-        self.path = config.jwt_keys_file
+        self.path = config.jwt_keys_file or config.jwt_keys_url
         self._keys: _Keys = {}
+        self._service = (
+            Service(self.path, FETCH_TIMEOUT_S, FILE_BYTES_MAX) if config.jwt_keys_url else None
+        )
+        #: How often they were due, and when they were last (monotonic milliseconds).
+        self._due_count = 0
+        self._due_ms = 0
+        self._fetched: bytes = b""
+        self._fetched_ms = 0
+        self._is_one_missing = False
 
-    def read(self) -> _Keys:
-        """Return the keys of the file, for ``use``; AccessFileError. For a thread."""
-        return read_keys(self.path, self._config.jwt_algorithms)
+    def stamp(self) -> Stamp:
+        """Return what changes when the keys are to be read again."""
+        if self._service is None:
+            return file_stamp(self.path)
+        now_ms = self._clock.monotonic_ms()
+        wait_ms = MISSING_MS if self._is_one_missing else self._config.jwt_keys_s * 1000
+        if not self._due_count or now_ms - self._due_ms >= wait_ms:
+            self._due_count += 1
+            self._due_ms, self._is_one_missing = now_ms, False
+        return (self._due_count,)
+
+    def read(self) -> _Keys | None:
+        """Return the keys, for ``use``, None if they are what they were; AccessFileError.
+
+        For a thread.
+        """
+        algorithms = self._config.jwt_algorithms
+        if self._service is None:
+            return parse_keys(read_text(self.path, FILE_BYTES_MAX), self.path, algorithms)
+        try:
+            fetched = self._service.ask()
+            keys = None if fetched == self._fetched else parse_keys(fetched, self.path, algorithms)
+        except (ServiceError, AccessFileError) as exc:
+            if self._fetched and self._clock.monotonic_ms() - self._fetched_ms < KEPT_MS:
+                logger.warning("the keys fetched last are used further: %s: %s", self.path, exc)
+                return None
+            self._fetched = b""
+            raise AccessFileError(f"cannot read {self.path}: {exc}") from None
+        self._fetched, self._fetched_ms = fetched, self._clock.monotonic_ms()
+        return keys
 
     def use(self, keys: _Keys) -> None:
         """Go on with what ``read`` has returned."""
         self._keys = keys
+
+    def close(self) -> None:
+        if self._service is not None:
+            self._service.close()
 
     def log_in(self, shown: Credentials) -> Identity | Denied | None:
         token = shown.password
@@ -98,7 +154,16 @@ class Tokens:
             client_id = claims.get(config.jwt_client_id_claim)
             if not isinstance(client_id, str) or client_id != shown.client_id:
                 raise _RefusedError("it is for another client identifier")
-        return Identity(user, self.name, key.key_id or "", expires_s)
+        return Identity(user, self.name, key.key_id or "", expires_s, self._rules(claims))
+
+    def _rules(self, claims: dict[str, Any]) -> tuple[Rule, ...]:
+        name = self._config.jwt_rules_claim
+        if not name or name not in claims:
+            return ()
+        try:
+            return told_rules(claims[name])
+        except ValueError as exc:
+            raise _RefusedError(str(exc)) from None
 
     def _key_of(self, header: dict[str, Any]) -> jwt.PyJWK:
         """Return the key that a token says it is signed by; without a name, the only one."""
@@ -109,6 +174,7 @@ class Tokens:
         if key is None and not name and len(self._keys) == 1:
             (key,) = self._keys.values()
         if key is None:
+            self._is_one_missing = True
             raise _RefusedError("there is no such key")
         if header.get("alg") != key.algorithm_name:
             raise _RefusedError("its algorithm is not that of the key")
@@ -122,10 +188,10 @@ class _RefusedError(ValueError):
     """The token is refused for a reason that may be told."""
 
 
-def read_keys(path: str, algorithms: tuple[str, ...]) -> _Keys:
-    """Return the keys of a JWKS file, by name; AccessFileError."""
+def parse_keys(text: str | bytes, path: str, algorithms: tuple[str, ...]) -> _Keys:
+    """Return the keys of a JWKS, by name; AccessFileError names ``path``."""
     try:
-        told = msgspec.json.decode(read_text(path, FILE_BYTES_MAX), type=dict[str, Any])
+        told = msgspec.json.decode(text, type=dict[str, Any])
     except (msgspec.DecodeError, RecursionError):
         raise AccessFileError(f"{path}: not a JSON object") from None
     listed = told.get("keys")

@@ -55,7 +55,7 @@ class Wills:
         """
         client_id = whose.client_id
         acl = None if self._access is None else self._access.acl
-        if acl is not None:
+        if acl is not None and not will.is_granted:
             may_retain = not will.retain or acl.may_retain(whose, will.topic)
             if acl.publish_qos(whose, will.topic) < will.qos or not may_retain:
                 self._metrics.wills_not_allowed += 1

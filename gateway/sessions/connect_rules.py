@@ -70,7 +70,9 @@ class Accepted(NamedTuple):
 
     def as_user(self, identity: Identity) -> Accepted:
         """Return the terms for a client that has logged in; its name is that of the login."""
-        will = self.will and msgspec.structs.replace(self.will, user_name=identity.user_name)
+        will = self.will and msgspec.structs.replace(
+            self.will, user_name=identity.user_name, is_granted=bool(identity.rules)
+        )
         return self._replace(will=will, identity=identity)
 
     def may_have(self, owner: str | None) -> bool:

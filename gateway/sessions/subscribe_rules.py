@@ -186,7 +186,9 @@ def resumable(rights: Authoriser, session: Session, stored: StoredSession) -> St
 
 def who(session: Session) -> Who:
     """Return whose rights count for a session."""
-    return Who(session.owner or "", session.client_id)
+    identity = session.identity
+    rules = () if identity is None else identity.rules
+    return Who(session.owner or "", session.client_id, rules)
 
 
 def judged(topic_filter: str) -> str:

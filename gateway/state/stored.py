@@ -65,7 +65,10 @@ class StoredReplay(msgspec.Struct, frozen=True, array_like=True):
 
 
 class StoredWill(msgspec.Struct, frozen=True, array_like=True):
-    """The will that CONNECT brought; ``properties`` is the text of the record's own properties."""
+    """The will that CONNECT brought; ``properties`` is the text of the record's own properties.
+
+    ``is_granted``: the right to publish it came with the login, and is not asked for again.
+    """
 
     topic: str
     payload: bytes
@@ -74,6 +77,7 @@ class StoredWill(msgspec.Struct, frozen=True, array_like=True):
     delay_s: int
     properties: bytes
     user_name: str
+    is_granted: bool = False
 
 
 class Received(msgspec.Struct, frozen=True, array_like=True):

@@ -51,7 +51,9 @@ def tokens_of(folder: Path, keys: list[dict[str, Any]] | None = None, **what: An
     what.setdefault("jwt_audience", "motelog")
     config = AccessConfig(jwt_keys_file=str(path), **what)
     tokens = Tokens(config, clock=ManualClock(NOW_S * 1000))
-    tokens.use(tokens.read())
+    keys_read = tokens.read()
+    assert keys_read is not None
+    tokens.use(keys_read)
     return tokens
 
 
@@ -196,7 +198,9 @@ def test_a_login_ends_with_its_key(tmp_path: Path) -> None:
     tokens = tokens_of(tmp_path)
     found = ask(tokens, GOOD)
     assert isinstance(found, Identity)
-    tokens.use({"two": tokens.read()["two"]})
+    read = tokens.read()
+    assert read is not None
+    tokens.use({"two": read["two"]})
     assert not tokens.holds(found)
 
 
