@@ -30,7 +30,7 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from functools import partial
 from itertools import islice, takewhile
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 from sortedcontainers import SortedList
@@ -41,17 +41,25 @@ from motelog.core.limited_log import LimitedByKey, LimitedLog
 from motelog.core.net.reactor_types import CloseReason, Fault
 from motelog.gateway.access.access import Access
 from motelog.gateway.access.acl import Acl
-from motelog.gateway.access.login import Denied, Identity
+from motelog.gateway.access.login import Credentials, Denied, Identity
 from motelog.gateway.access.rights import Who
+from motelog.gateway.access.scram import METHOD, Exchange, ScramError
+from motelog.gateway.access.scram_logins import ScramLogins
 from motelog.gateway.claims import ClaimKind, Claims
 from motelog.gateway.config import GatewayConfig
 from motelog.gateway.deliver.delivery import Delivery, Starts
 from motelog.gateway.deliver.sys_topics import SYS_PREFIX
-from motelog.gateway.errors import GatewayError, MalformedPacketError, SessionInUseError
+from motelog.gateway.errors import (
+    GatewayError,
+    MalformedPacketError,
+    ProtocolViolationError,
+    SessionInUseError,
+)
 from motelog.gateway.log.log_port import SETTLED, Ticket
 from motelog.gateway.metrics import GatewayMetrics
+from motelog.gateway.mqtt.auth import Auth, decode_auth, encode_auth
 from motelog.gateway.mqtt.disconnect import decode_disconnect, encode_disconnect
-from motelog.gateway.mqtt.packet_types import PacketType, ReasonCode
+from motelog.gateway.mqtt.packet_types import PacketType, PropertyId, PropertyValue, ReasonCode
 from motelog.gateway.mqtt.properties import reason_string
 from motelog.gateway.output import Output
 from motelog.gateway.sessions.connect_rules import (
@@ -130,6 +138,18 @@ class Parked:
         self.kept_bytes = 0
 
 
+class Proving(NamedTuple):
+    """A login that takes several packets; ``accepted`` is None if the client is connected.
+
+    Else its connection has no place in the table, as one that is parked.
+    """
+
+    connection: Connection
+    exchange: Exchange
+    shown: Credentials
+    accepted: Accepted | None
+
+
 class Clients:
     """The connections and sessions of one gateway.
 
@@ -162,7 +182,10 @@ class Clients:
         #: (time, number) at which logins end, the earliest first.
         self._ending: list[tuple[float, int]] = []
         self._connections_max = connections_max
-        self._connect_rules = ConnectRules(config)
+        scram = None if access is None else access.scram
+        self._connect_rules = ConnectRules(config, methods=() if scram is None else (METHOD,))
+        #: Connection -> the exchange of messages in which its client proves who it is.
+        self._proving: dict[int, Proving] = {}
         self._subscriptions = subscriptions
         self._shared = shared
         self._delivery = delivery
@@ -212,6 +235,8 @@ class Clients:
             if parked is not None:
                 self._drop_claim(parked)
                 self._forget(parked.connection)
+            elif number in self._proving:
+                self._forget(self._proving[number].connection)
             return
         session = connection.session
         if reason is CloseReason.OUTPUT_FULL and session is not None:
@@ -280,6 +305,7 @@ class Clients:
         self._metrics.connections_closed += 1
         self._connections[connection.number] = None
         self._parked.pop(connection.number, None)
+        self._proving.pop(connection.number, None)
         session = connection.session
         if session is not None:
             listener = connection.output.listener(connection.number)
@@ -668,6 +694,9 @@ class Clients:
         if connection is None:
             if number in self._parked:
                 self._end_parked(self._parked[number], why)
+            elif number in self._proving:
+                connection = self._proving[number].connection
+                self._refuse(connection, refuse_unread(reason_code, f"{why} in a login"))
             return
         if connection.session is None:
             self._refuse(connection, refuse_unread(reason_code, f"{why} before CONNECT"))
@@ -678,7 +707,10 @@ class Clients:
         """Handle one whole control packet; a fault ends that connection alone."""
         connection = self._connections[number]
         if connection is None:
-            return  # closed earlier in this turn
+            proving = self._proving.pop(number, None)
+            if proving is not None and proving.accepted is not None:
+                self._prove(proving, proving.accepted, first_byte, body)
+            return  # or closed earlier in this turn
         if connection.session is None:
             self._connect(connection, first_byte, body)
             return
@@ -704,6 +736,8 @@ class Clients:
             self._unsubscribe(connection, session, first_byte, body)
         elif packet_type == PacketType.DISCONNECT:
             self._disconnected(connection, session, first_byte, body)
+        elif packet_type == PacketType.AUTH:
+            self._prove_again(connection, session, first_byte, body)
         else:
             raise unexpected(first_byte)
 
@@ -828,6 +862,12 @@ class Clients:
         shown = dataclasses.replace(
             accepted.shown, host=host, certificate_name=certificate.name if certificate else None
         )
+        if access.scram is not None and shown.method is not None:
+            connection.version = accepted.version
+            refused = self._challenge(connection, access, access.scram, shown, accepted)
+            if refused is not None:
+                self._refuse(connection, refuse(accepted, refused.reason_code, refused.why))
+            return
         found = access.logins.log_in(shown, known)
         if found is None:
             parked = self._park(connection, accepted, self._config.connect_bytes_max)
@@ -851,6 +891,111 @@ class Clients:
                 self._refuse(connection, refuse(accepted, ReasonCode.NOT_AUTHORIZED, why))
                 return
         self._admit(connection, accepted)
+
+    # --- logins of several packets -------------------------------------------------------
+
+    def _challenge(
+        self,
+        connection: Connection,
+        access: Access,
+        scram: ScramLogins,
+        shown: Credentials,
+        accepted: Accepted | None,
+    ) -> Denied | None:
+        """Answer the first message of an exchange; return why there is none."""
+        try:
+            exchange = scram.begin(shown.data)
+        except ScramError as exc:
+            denied = Denied(scram.name, "wrong", f"the login is refused: {exc}")
+            access.logins.judge(shown, denied)
+            return denied
+        shown = dataclasses.replace(shown, user_name=exchange.user_name, password=None)
+        refused = access.logins.refused_untried(shown, scram.name)
+        if refused is not None:
+            return refused
+        number = connection.number
+        if accepted is not None:
+            self._connections[number] = None
+            connection.output.set_variant(number, connection.version)
+        self._proving[number] = Proving(connection, exchange, shown, accepted)
+        code = ReasonCode.CONTINUE_AUTHENTICATION  # [MQTT-4.12.0-2]
+        connection.send(encode_auth(Auth(code, METHOD, exchange.challenge)))
+        return None
+
+    def _proved(self, proving: Proving, auth: Auth) -> tuple[Identity, bytes] | Denied:
+        """Return who has proved it, and what tells the client that this is its server."""
+        access = self._access
+        scram = None if access is None else access.scram
+        assert access is not None, "an exchange has begun"
+        assert scram is not None, "an exchange has begun"
+        if auth.reason_code != ReasonCode.CONTINUE_AUTHENTICATION or auth.method != METHOD:
+            raise ProtocolViolationError("AUTH does not go on with the method that was begun")
+        found = scram.finish(proving.exchange, auth.data)
+        if isinstance(found, Denied):
+            access.logins.judge(proving.shown, found)
+        else:
+            access.logins.judge(proving.shown, found[0])
+        return found
+
+    def _prove(self, proving: Proving, accepted: Accepted, first_byte: int, body: bytes) -> None:
+        """Go on with a CONNECT whose client proves who it is."""
+        connection = proving.connection
+        self._connections[connection.number] = connection
+        if first_byte >> 4 == PacketType.DISCONNECT:
+            connection.output.close(connection.number)
+            self._forget(connection)
+            return
+        try:
+            if first_byte >> 4 != PacketType.AUTH:
+                raise unexpected(first_byte)
+            auth = decode_auth(connection.version, first_byte, body)
+            found = self._proved(proving, auth)
+        except GatewayError as exc:
+            self._refuse(connection, refuse(accepted, exc.reason_code, str(exc)))
+            return
+        if isinstance(found, Denied):
+            self._logged_in(connection, accepted, found)
+            return
+        identity, shown = found
+        told: dict[PropertyId, PropertyValue] = {
+            **accepted.told,
+            PropertyId.AUTHENTICATION_METHOD: METHOD,  # [MQTT-4.12.0-5]
+            PropertyId.AUTHENTICATION_DATA: shown,
+        }
+        self._logged_in(connection, accepted._replace(told=told), identity)
+
+    def _prove_again(
+        self, connection: Connection, session: Session, first_byte: int, body: bytes
+    ) -> None:
+        """Go on with the re-authentication of a connected client. [MQTT-4.12.1-1]"""
+        access, identity, number = self._access, session.identity, connection.number
+        scram = None if access is None else access.scram
+        if (
+            access is None
+            or scram is None
+            or identity is None
+            or identity.authenticator != scram.name
+        ):
+            raise unexpected(first_byte)  # [MQTT-4.12.0-7]
+        auth = decode_auth(connection.version, first_byte, body)
+        proving = self._proving.pop(number, None)
+        if proving is not None:
+            found = self._proved(proving, auth)
+        elif auth.reason_code == ReasonCode.RE_AUTHENTICATE and auth.method == METHOD:
+            host, _ = connection.output.peer(number)
+            shown = Credentials(session.client_id, host=host, method=METHOD, data=auth.data)
+            refused = self._challenge(connection, access, scram, shown, None)
+            if refused is None:
+                return
+            found = refused
+        else:
+            raise ProtocolViolationError("AUTH does not begin a re-authentication by the method")
+        if isinstance(found, Denied) or found[0].user_name != identity.user_name:
+            why = found.why if isinstance(found, Denied) else "the client is another user's"
+            self.disconnect(connection, ReasonCode.NOT_AUTHORIZED, why)  # [MQTT-4.12.1-2]
+            return
+        session.identity, shown_data = found
+        connection.send(encode_auth(Auth(ReasonCode.SUCCESS, METHOD, shown_data)))
 
     def _end_logins(self) -> None:
         """End the connections whose logins, as by a token, are over."""

@@ -44,7 +44,7 @@ _LOGINS: Final = {
         f"logins_{authenticator}_{outcome}",
         counter("logins", "Logins.", authenticator=authenticator, outcome=outcome),
     )
-    for authenticator in ("anonymous", "certificate", "http", "jwt", "password", "none")
+    for authenticator in ("anonymous", "certificate", "http", "jwt", "password", "scram", "none")
     for outcome in ("accepted", "wrong", "refused", "backed_off", "busy")
 }
 

@@ -24,6 +24,7 @@ from motelog.gateway.access.logins import Logins
 from motelog.gateway.access.password_file import AccessFileError, Stamp, file_stamp
 from motelog.gateway.access.passwords import Passwords
 from motelog.gateway.access.remote import RemoteLogins
+from motelog.gateway.access.scram_logins import ScramLogins
 from motelog.gateway.metrics import GatewayMetrics
 
 if TYPE_CHECKING:
@@ -82,6 +83,8 @@ class Access:
         chain: list[Authenticator] = []
         self._files: list[_File] = []
         self._services: list[RemoteLogins | Tokens] = []
+        #: For clients that prove they know a password; None where there are no passwords.
+        self.scram: ScramLogins | None = None
         if config.certificate_users:
             chain.append(Certificates())
         if config.has_tokens:
@@ -95,6 +98,8 @@ class Access:
         if config.password_file:
             passwords = Passwords(config.password_file)
             chain.append(passwords)
+            self.scram = ScramLogins(passwords.told)
+            chain.append(self.scram)
             self._files.append(_File(passwords))
         if config.http_url:
             remote = RemoteLogins(config, clock=clock)

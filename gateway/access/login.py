@@ -22,13 +22,18 @@ UNCHECKED: Final = ""
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """What a client shows at CONNECT; ``host`` is its address."""
+    """What a client shows at CONNECT; ``host`` is its address.
+
+    ``method`` is the enhanced authentication that it begins, ``data`` its first message there.
+    """
 
     client_id: str
     user_name: str | None = None
     password: bytes | None = field(default=None, repr=False)
     certificate_name: str | None = None
     host: str = ""
+    method: str | None = None
+    data: bytes = field(default=b"", repr=False)
 
 
 @dataclass(frozen=True, slots=True)

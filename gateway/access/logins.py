@@ -38,6 +38,8 @@ logger = logging.getLogger(__name__)
 #: How long a login waits for a thread; a client has given up by then.
 WAIT_MS_MAX: Final = 15_000
 
+UNCHECKABLE: Final = "logins cannot be checked for the moment"
+
 Then = Callable[[Identity | Denied], None]
 
 
@@ -82,20 +84,32 @@ class Logins:
         """Say who a client is; None if that takes a thread: ``then`` is called when it is known."""
         found = self._look(shown)
         if not isinstance(found, Slow):
-            return self._count(shown, found)
-        wait_ms = self._back_off.wait_ms(shown.host, shown.user_name or "", self._now_ms())
-        if wait_ms:
-            return self._count(shown, _backed_off(found.authenticator, wait_ms))
+            return self.judge(shown, found)
+        refused = self.refused_untried(shown, found.authenticator)
+        if refused is not None:
+            return refused
         if len(self._waiting) >= self._waiting_max:
             why = "too many logins wait; come later"
-            return self._count(shown, _busy(found.authenticator, why))
+            return self.judge(shown, _busy(found.authenticator, why))
         self._waiting.append(Job(shown, found, self._now_ms(), then))
         self._come.set()
         return None
 
+    def refused_untried(self, shown: Credentials, authenticator: str) -> Denied | None:
+        """Return why a login is not even tried; None if it may be."""
+        found: Denied | None = None
+        wait_ms = self._back_off.wait_ms(shown.host, shown.user_name or "", self._now_ms())
+        if self.fault is not None:
+            found = _busy("none", UNCHECKABLE)
+        elif wait_ms:
+            found = _backed_off(authenticator, wait_ms)
+        if found is not None:
+            self.judge(shown, found)
+        return found
+
     def _look(self, shown: Credentials) -> Identity | Denied | Slow:
         if self.fault is not None:
-            return _busy("none", "logins cannot be checked for the moment")
+            return _busy("none", UNCHECKABLE)
         for one in self._chain.values():
             found = one.log_in(shown)
             if found is not None:
@@ -107,7 +121,8 @@ class Logins:
             return Denied(ANONYMOUS, "refused", why, ReasonCode.NOT_AUTHORIZED)
         return Denied("none", "wrong", "user name or password are wrong")
 
-    def _count(self, shown: Credentials, found: Identity | Denied) -> Identity | Denied:
+    def judge(self, shown: Credentials, found: Identity | Denied) -> Identity | Denied:
+        """Return what a login comes to: who fails too often waits. It is counted."""
         user = shown.user_name or ""
         if isinstance(found, Denied):
             if found.outcome == "wrong":
@@ -144,12 +159,12 @@ class Logins:
             if self._now_ms() - job.begun_ms < WAIT_MS_MAX:
                 return job
             why = "the login has waited too long; come later"
-            job.then(self._count(job.shown, _busy(job.slow.authenticator, why)))
+            job.then(self.judge(job.shown, _busy(job.slow.authenticator, why)))
         return None
 
     def done(self, job: Job, result: Any) -> None:
         """Go on with a login whose work is done."""
-        job.then(self._count(job.shown, job.slow.decide(result)))
+        job.then(self.judge(job.shown, job.slow.decide(result)))
 
     async def run(self, after: Callable[[], None]) -> None:
         """Do the work in threads until cancelled; ``after`` is called behind each answer."""

@@ -5,6 +5,7 @@ Invariants: the file never has a password in it. It is replaced as a whole, with
 nobody reads half of it.
 
     alice:$scrypt$ln=14,r=8,p=1$<salt>$<hash>          salt and hash in base64; 2^ln is scrypt's N
+    bob:$scram-sha-256$...                             see ``scram``
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from motelog.core.errors import ConfigError
+from motelog.gateway.access.scram import VERIFIER, Verifier, make_verifier, parse_verifier
 
 #: Longest password that is hashed; a longer one is wrong.
 PASSWORD_BYTES_MAX: Final = 1024
@@ -73,18 +75,30 @@ class PasswordHash(NamedTuple):
 
 def hash_password(password: bytes) -> str:
     """Return the text of a new hash of a password; ValueError if it is empty or too long."""
-    if not password:
-        raise ValueError("the password is empty")
-    if len(password) > PASSWORD_BYTES_MAX:
-        raise ValueError(f"the password has more than {PASSWORD_BYTES_MAX} bytes")
+    _check_password(password)
     made = PasswordHash(_LOG_N, _R, _P, secrets.token_bytes(_SALT_BYTES), b"")
     digest = _scrypt(made, password, _HASH_BYTES)
     salt, told = (base64.b64encode(part).decode() for part in (made.salt, digest))
     return f"$scrypt$ln={_LOG_N},r={_R},p={_P}${salt}${told}"
 
 
-def parse_hash(text: str) -> PasswordHash:
+def scram_hash(password: bytes) -> str:
+    """Return the text of a new verifier of a password; ValueError if it is empty or too long."""
+    _check_password(password)
+    return make_verifier(password).text
+
+
+def _check_password(password: bytes) -> None:
+    if not password:
+        raise ValueError("the password is empty")
+    if len(password) > PASSWORD_BYTES_MAX:
+        raise ValueError(f"the password has more than {PASSWORD_BYTES_MAX} bytes")
+
+
+def parse_hash(text: str) -> PasswordHash | Verifier:
     """Return the hash that a text of the file says; ValueError if it is none."""
+    if text.startswith(VERIFIER):
+        return parse_verifier(text)
     found = _HASH.fullmatch(text)
     if found is None:
         raise ValueError("not a hash that `motelog user` writes")

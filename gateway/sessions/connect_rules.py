@@ -3,13 +3,13 @@
 Owns: refusals and their codes, what CONNACK says of the gateway's limits, which DISCONNECT is valid
 after it.
 Must not touch: connections, sessions; ``clients`` applies the decisions.
-Spec: MQTT 5.0 and 3.1.1 sections 3.1 and 3.2. Requests for enhanced authentication, which is not
-offered yet, are refused with the standard's own code.
+Spec: MQTT 5.0 and 3.1.1 sections 3.1 and 3.2. Requests for an enhanced authentication which is not
+offered are refused with the standard's own code.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -101,8 +101,10 @@ class Refused:
 class ConnectRules:
     """Decides about the first packet of each connection, from the configuration alone."""
 
-    def __init__(self, config: GatewayConfig) -> None:
+    def __init__(self, config: GatewayConfig, *, methods: Container[str] = ()) -> None:
+        """``methods`` are the enhanced authentications that are offered."""
         self._config = config
+        self._methods = methods
         #: Our limits, as CONNACK tells them to an MQTT 5 client (section 3.2.2.3).
         self._limits: dict[PropertyId, PropertyValue] = {
             PropertyId.RECEIVE_MAXIMUM: config.receive_maximum,
@@ -136,9 +138,10 @@ class ConnectRules:
 
     def _refusal(self, connect: Connect) -> Refused | None:
         """Return the refusal of a CONNECT that asks for something not offered, else None."""
-        if connect.properties.authentication_method is not None:
+        method = connect.properties.authentication_method
+        if method is not None and method not in self._methods:  # [MQTT-4.12.0-1]
             code = ReasonCode.BAD_AUTHENTICATION_METHOD
-            why = "enhanced authentication is not offered"
+            why = "this authentication method is not offered"
         elif connect.will is not None and connect.will.topic.startswith("$"):
             code = ReasonCode.TOPIC_NAME_INVALID
             why = "will topics that begin with '$' are the server's"
@@ -185,7 +188,13 @@ class ConnectRules:
             topic_alias_max=min(asked.topic_alias_maximum or 0, config.topic_alias_max),
             wants_reasons=asked.request_problem_information != 0,
             told=told,
-            shown=Credentials(client_id, connect.user_name, connect.password),
+            shown=Credentials(
+                client_id,
+                connect.user_name,
+                connect.password,
+                method=asked.authentication_method,
+                data=asked.authentication_data or b"",
+            ),
             identity=Identity(connect.user_name, UNCHECKED) if connect.user_name else None,
         )
         connack = self.connack(accepted, session_present=False)

@@ -12,6 +12,7 @@ from itertools import count
 from typing import Any
 
 from motelog.core.net.reactor_types import CloseReason
+from motelog.gateway.access.config import AccessConfig
 from motelog.gateway.config import GatewayConfig
 from motelog.gateway.mapping.message_properties import client_id_property
 from motelog.gateway.mqtt.acks import decode_ack, encode_ack
@@ -74,8 +75,8 @@ class Message:
 class Gateway:
     """A gateway whose log and connections are in memory."""
 
-    def __init__(self, **config: Any) -> None:
-        self.stage = Stage(GatewayConfig(**config))
+    def __init__(self, *, access: AccessConfig | None = None, **config: Any) -> None:
+        self.stage = Stage(GatewayConfig(**config), access=access)
         self._numbers = count()
 
     def open(self, version: int) -> Peer:

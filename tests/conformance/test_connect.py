@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import string
+from pathlib import Path
 
 import pytest
 
+from motelog.gateway.access.config import AccessConfig
+from motelog.gateway.access.scram import ITERATIONS_MIN, METHOD, make_verifier
 from motelog.gateway.config import TopicRule
+from motelog.gateway.mqtt.auth import Auth, decode_auth, encode_auth
 from motelog.gateway.mqtt.packet_types import Connack
 from tests.conformance.peers import (
     PINGREQ,
@@ -19,8 +23,10 @@ from tests.conformance.peers import (
     subscribe_packet,
 )
 from tests.conformance.statements import proves
+from tests.support.scram_client import ScramClient
 
 MALFORMED, PROTOCOL_ERROR = 0x81, 0x82
+VERIFIER = make_verifier(b"s", iterations=ITERATIONS_MIN)
 CLIENT, USER, PASSWORD = encode_name("client"), encode_name("user"), encode_name("password")
 CONNACK_CODES = {
     0x00,
@@ -349,6 +355,32 @@ def test_an_authentication_method_is_refused(gateway: Gateway, version: int) -> 
     connack = refusal(gateway.open(version), data)
     assert connack.reason_code == 0x8C
     assert connack.properties.authentication_method is None
+
+
+@proves(mqtt5="MQTT-4.12.0-2 MQTT-4.12.0-5 MQTT-3.15.2-1")
+def test_each_packet_of_an_authentication_names_its_method(tmp_path: Path, version: int) -> None:
+    path = tmp_path / "passwords"
+    path.write_text(f"alice:{VERIFIER.text}\n")
+    gateway = Gateway(access=AccessConfig(password_file=str(path)))
+    peer, client = gateway.open(version), ScramClient("alice", "s")
+    peer.send(
+        connect_packet(version, "a", authentication_method=METHOD, authentication_data=client.first)
+    )
+
+    def answered(code: int) -> bytes:
+        [packet] = peer.packets()
+        auth = decode_auth(version, packet.first_byte, packet.body)
+        assert (auth.reason_code, auth.method) == (code, METHOD)
+        return auth.data
+
+    peer.send(encode_auth(Auth(0x18, METHOD, client.answer(answered(0x18)))))
+    told = peer.read_connack()
+    assert told.reason_code == 0
+    assert told.properties.authentication_method == METHOD
+    again = ScramClient("alice", "s", "again")
+    peer.send(encode_auth(Auth(0x19, METHOD, again.first)))
+    peer.send(encode_auth(Auth(0x18, METHOD, again.answer(answered(0x18)))))
+    assert answered(0x00) == again.signature
 
 
 @proves(mqtt5="MQTT-4.12.0-6")

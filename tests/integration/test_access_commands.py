@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from motelog.gateway.access.password_file import parse_hash, read_users
+from motelog.gateway.access.scram import VERIFIER
 from tests.support.cli import motelog, motelog_lines
 
 
@@ -35,6 +36,9 @@ def test_users_are_added_changed_listed_and_deleted(tmp_path: Path) -> None:
     config = ["--config", str(tmp_path / "motelog.toml")]
     assert motelog("user", "passwd", "alice", *config, input="second\n").returncode == 0
     assert parse_hash(read_users(file)["alice"]).fits(b"second")
+    assert motelog("user", "passwd", "bob", *where, "--scram", input="third\n").returncode == 0
+    assert read_users(file)["bob"].startswith(VERIFIER)
+    assert parse_hash(read_users(file)["bob"]).fits(b"third")
     assert motelog_lines("user", "delete", "alice", *where, "--json") == [{"deleted": "alice"}]
     assert motelog("user", "delete", "alice", *where).returncode == 3
     assert motelog("acl", "check", "alice", "t", *config).returncode == 78

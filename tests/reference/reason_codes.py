@@ -45,7 +45,7 @@ class Row(NamedTuple):
 
 ROWS: Final[dict[ReasonCode, Row]] = {
     ReasonCode.SUCCESS: Row(
-        "CONNACK, PUBACK, PUBREC, PUBREL, PUBCOMP, UNSUBACK; in SUBACK: QoS 0 granted",
+        "CONNACK, AUTH, PUBACK, PUBREC, PUBREL, PUBCOMP, UNSUBACK; in SUBACK: QoS 0 granted",
         "It is done. A PUBACK or PUBREC means that the log has the message"
         ' (with `flush = "sync"`: that it is on the disk)',
         "",
@@ -54,6 +54,12 @@ ROWS: Final[dict[ReasonCode, Row]] = {
     ReasonCode.GRANTED_QOS_2: Row("SUBACK", "Subscribed with QoS 2", ""),
     ReasonCode.NO_SUBSCRIPTION_EXISTED: Row(
         "UNSUBACK", "The session has no subscription with that filter", "Nothing; it is gone"
+    ),
+    ReasonCode.CONTINUE_AUTHENTICATION: Row(
+        "AUTH", "The client has begun SCRAM-SHA-256 and is to prove that it knows its password", ""
+    ),
+    ReasonCode.RE_AUTHENTICATE: Row(
+        "AUTH of a client", "A connected client proves itself again; the gateway never asks", ""
     ),
     ReasonCode.UNSPECIFIED_ERROR: Row(
         "SUBACK of MQTT 3",
@@ -116,8 +122,10 @@ ROWS: Final[dict[ReasonCode, Row]] = {
     ),
     ReasonCode.BAD_AUTHENTICATION_METHOD: Row(
         "CONNACK",
-        "The client asks for enhanced authentication, which is not offered",
-        "Connect without an Authentication Method",
+        "The client asks for an enhanced authentication that is not offered: SCRAM-SHA-256 alone"
+        " is, where there is a password file",
+        "Connect without an Authentication Method, or with SCRAM-SHA-256"
+        " ([access.md](../access.md))",
     ),
     ReasonCode.KEEP_ALIVE_TIMEOUT: Row(
         "DISCONNECT",

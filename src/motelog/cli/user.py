@@ -46,6 +46,14 @@ PasswordFile = Annotated[
 ]
 
 
+Scram = Annotated[
+    bool,
+    typer.Option(
+        "--scram", help="Keep what SCRAM-SHA-256 needs: MQTT 5 clients prove that they know it."
+    ),
+]
+
+
 @user.callback()
 def group() -> None:
     """Keep the users of a password file.
@@ -60,6 +68,7 @@ def add(
     file: File = None,
     config: Config = None,
     password_from: PasswordFile = None,
+    scram: Scram = False,
     json: Json = False,
 ) -> None:
     """Add a user; the file is made if there is none."""
@@ -67,7 +76,7 @@ def add(
 
     path = _path(file, config)
     _check(name)
-    made = _hash(password_from)
+    made = _hash(password_from, scram=scram)
     with changing(path) as users:
         if name in users:
             raise CliError(
@@ -85,13 +94,14 @@ def passwd(
     file: File = None,
     config: Config = None,
     password_from: PasswordFile = None,
+    scram: Scram = False,
     json: Json = False,
 ) -> None:
     """Change the password of a user; whoever is connected by the old one is disconnected."""
     from motelog.gateway.access.password_file import changing
 
     path = _path(file, config)
-    made = _hash(password_from)
+    made = _hash(password_from, scram=scram)
     with changing(path) as users:
         _find(users, name)
         users[name] = made
@@ -159,11 +169,11 @@ def _find(users: dict[str, str], name: str) -> None:
         raise CliError(f"there is no user {name!r}", status=Status.NOT_FOUND)
 
 
-def _hash(password_from: Path | None) -> str:
-    from motelog.gateway.access.password_file import hash_password
+def _hash(password_from: Path | None, *, scram: bool) -> str:
+    from motelog.gateway.access.password_file import hash_password, scram_hash
 
     try:
-        return hash_password(_password(password_from))
+        return (scram_hash if scram else hash_password)(_password(password_from))
     except ValueError as exc:
         raise CliError(str(exc), status=Status.USAGE) from None
 
