@@ -183,7 +183,15 @@ def assemble(
         clock=clock,
         access=access,
     )
-    operator = Operator(log, retained, clients, delivery, clock=clock, after=answers.after)
+    operator = Operator(
+        log,
+        retained,
+        clients,
+        delivery,
+        listeners=metrics.listeners,
+        clock=clock,
+        after=answers.after,
+    )
     memory = Memory(output, clients, metrics, bytes_max=config.memory_bytes_max)
     return GatewayParts(
         connections, delivery, clients, answers, journal, listener, operator, rates, memory

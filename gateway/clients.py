@@ -150,6 +150,13 @@ class Proving(NamedTuple):
     accepted: Accepted | None
 
 
+class Connected(NamedTuple):
+    """What is kept of a CONNECT."""
+
+    at_ms: int
+    keep_alive_s: int
+
+
 class Clients:
     """The connections and sessions of one gateway.
 
@@ -209,8 +216,10 @@ class Clients:
         self._by_client_id: dict[str, Session] = {}
         #: Its keys in order, so that an operator's page of a million costs nobody a pause.
         self._names: SortedList = SortedList()
-        #: Number -> time of its CONNECT, without an object each, as there may be a million.
+        #: Number -> time and keep alive of its CONNECT, without an object each, as there may be a
+        #: million.
         self._connected_ms = array("Q", bytes(8 * len(connections)))
+        self._keep_alive_s = array("H", bytes(2 * len(connections)))
         #: Session whose SUBSCRIBE waits for where streams begin -> (first byte, body) of the later
         #: packets that change its subscriptions.
         self._subscribing: dict[Session, list[tuple[int, bytes]]] = {}
@@ -613,16 +622,36 @@ class Clients:
 
     def named(self, prefix: str, after: str, limit: int) -> list[str]:
         """Return the client identifiers of sessions in order, connected or away; ViewError."""
-        behind = self._names.irange(max(after, prefix), inclusive=(after < prefix, True))
-        connected = islice(takewhile(lambda name: name.startswith(prefix), behind), limit)
+        connected = self.connected(prefix, after, limit)
         return sorted({*self._journal.named(prefix, after, limit), *connected})[:limit]
 
-    def live(self, client_id: str) -> tuple[Session, int] | None:
-        """Return a session whose client is connected, and since when (ms)."""
+    def connected(self, prefix: str, after: str, limit: int) -> list[str]:
+        """Return the client identifiers of clients that are connected here, in order."""
+        behind = self._names.irange(max(after, prefix), inclusive=(after < prefix, True))
+        return list(islice(takewhile(lambda name: name.startswith(prefix), behind), limit))
+
+    def live(self, client_id: str) -> tuple[Session, Connection] | None:
+        """Return a session whose client is connected, and its connection."""
         session = self._by_client_id.get(client_id)
         if session is None or session.connection is None:
             return None
-        return session, self._connected_ms[session.connection.number]
+        return session, session.connection
+
+    def connected_of(self, connection: Connection) -> Connected:
+        """Return what is kept of the CONNECT of a connection that has a session."""
+        number = connection.number
+        return Connected(self._connected_ms[number], self._keep_alive_s[number])
+
+    def kick(self, client_id: str) -> bool:
+        """Disconnect a client; False if it is not connected here. Its session stays."""
+        live = self.live(client_id)
+        if live is None:
+            return False
+        self.begin_turn()
+        code = ReasonCode.ADMINISTRATIVE_ACTION
+        self.disconnect(live[1], code, "an operator has disconnected the client")
+        self.end_turn()
+        return True
 
     def describe(self, client_id: str) -> StoredSession | None:
         """Return all of a session, connected or away, as the log keeps it; ViewError."""
@@ -1106,6 +1135,7 @@ class Clients:
         self._by_client_id[client_id] = session
         self._names.add(client_id)
         self._connected_ms[connection.number] = self._clock.now_ms()
+        self._keep_alive_s[connection.number] = accepted.keep_alive_s
         self._metrics.sessions_now += 1
         listener = connection.output.listener(connection.number)
         self._metrics.clients[listener][accepted.version] += 1

@@ -1,14 +1,16 @@
 """What an operator sees and changes of a gateway while it runs; the console asks here.
 
-Owns: pages of retained messages and of sessions, their removal by an operator.
+Owns: pages of retained messages, clients and sessions, their removal by an operator.
 Must not touch: HTTP, the view's rows.
 Invariant: a page is one slice of a scan, so that no request keeps the clients waiting.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, Final, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Final, Literal
+
+from msgspec.structs import asdict
 
 from motelog.core.addresses import format_address
 from motelog.core.clock import Clock
@@ -20,34 +22,42 @@ from motelog.gateway.deliver.outgoing import message_qos
 from motelog.gateway.log.log_port import LogPort, Ticket
 from motelog.gateway.mapping.message_properties import client_id_property
 from motelog.gateway.mqtt.topics import check_topic_filter
+from motelog.gateway.operator_answers import (
+    Client,
+    ClientEntry,
+    ClientPage,
+    Flight,
+    RetainedEntry,
+    RetainedMessage,
+    RetainedPage,
+    SessionEntry,
+    SessionPage,
+    SessionQueue,
+    Subscription,
+    Will,
+)
+from motelog.gateway.operator_answers import Session as SessionAnswer
 from motelog.gateway.sessions.connection import Connection
+from motelog.gateway.sessions.session import Session
 from motelog.gateway.sessions.subscriptions import NO_LOCAL, RETAIN_AS_PUBLISHED
 from motelog.gateway.state.retained import RetainedStore
 from motelog.gateway.state.retained_rows import Retained
-from motelog.gateway.state.stored import FlightState, StoredFilter
+from motelog.gateway.state.stored import FlightState, StoredFilter, StoredWill
 
-#: Most messages of one page, and most sessions: each is a row to decode.
+#: Most messages of one page, and most sessions: each is a row to decode. Clients are in memory.
 PAGE_MAX: Final = 1000
 SESSIONS_PAGE_MAX: Final = 100
+CLIENTS_PAGE_MAX: Final = 1000
 _HOST: Final = encode_host("127.0.0.1", 0)
-
-
-class Page(NamedTuple):
-    """Some messages; ``after`` is what the next page begins behind, None at the end."""
-
-    messages: list[dict[str, Any]]
-    after: str | None
-
-
-class SessionPage(NamedTuple):
-    """Some sessions; ``after`` is what the next page begins behind, None at the end."""
-
-    sessions: list[dict[str, Any]]
-    after: str | None
+#: By protocol level.
+PROTOCOLS: Final[dict[int, Literal["3.1", "3.1.1", "5.0"]]] = {3: "3.1", 4: "3.1.1", 5: "5.0"}
 
 
 class Operator:
-    """One gateway as its operator sees it. Methods raise ViewError while the view is not usable."""
+    """One gateway as its operator sees it; ``listeners`` are the names of its listeners.
+
+    Methods raise ViewError while the view is not usable.
+    """
 
     def __init__(
         self,
@@ -56,6 +66,7 @@ class Operator:
         clients: Clients,
         delivery: Delivery,
         *,
+        listeners: Sequence[str],
         clock: Clock,
         after: Callable[[Ticket, Callable[[MotelogError | None], None]], None],
     ) -> None:
@@ -63,20 +74,24 @@ class Operator:
         self._retained = retained
         self._clients = clients
         self._delivery = delivery
+        self._listeners = listeners
         self._clock = clock
         self._after = after
 
-    def list_retained(self, topic_filter: str, after: str, limit: int) -> Page:
+    def list_retained(self, topic_filter: str, after: str, limit: int) -> RetainedPage:
         """Return a page by topic name; TopicFilterError. It may be empty though more follow."""
         check_topic_filter(topic_filter)
         limit = min(max(limit, 1), PAGE_MAX)
         found = self._retained.scan(topic_filter, after, limit, self._retained.now())
-        return Page([_brief(message) for message in found.messages], found.after)
+        entries = [_retained(message) for message in found.messages]
+        return RetainedPage(messages=entries, after=found.after)
 
-    def get_retained(self, name: str) -> tuple[dict[str, Any], bytes] | None:
-        """Return one message and its payload, None if there is none."""
+    def get_retained(self, name: str) -> RetainedMessage | None:
+        """Return one message, None if there is none."""
         message = self._retained.get(name)
-        return None if message is None else (_brief(message), message.payload)
+        if message is None:
+            return None
+        return RetainedMessage(**asdict(_retained(message)), payload=message.payload)
 
     def delete_retained(self, name: str, then: Callable[[MotelogError | None], None]) -> bool:
         """Remove one message; return False if there is none.
@@ -94,85 +109,128 @@ class Operator:
         self._after(written.ticket, then)
         return True
 
+    # --- clients -------------------------------------------------------------------------
+
+    def list_clients(self, prefix: str, after: str, limit: int) -> ClientPage:
+        """Return a page by client identifier, of clients that are connected here."""
+        limit = min(max(limit, 1), CLIENTS_PAGE_MAX)
+        names = self._clients.connected(prefix, after, limit)
+        found = (self._clients.live(name) for name in names)
+        clients = [self._client(*live) for live in found if live is not None]
+        return ClientPage(clients=clients, after=names[-1] if len(names) == limit else None)
+
+    def get_client(self, client_id: str) -> Client | None:
+        """Return what there is to know of a client, None if it is not connected here."""
+        live = self._clients.live(client_id)
+        session = self.get_session(client_id)
+        if live is None or session is None:
+            return None
+        connection = live[1]
+        return Client(
+            **asdict(self._client(*live)),
+            inflight_max=live[0].inflight_max,
+            packet_bytes_max=connection.packet_bytes_max,
+            topic_alias_max=connection.topic_alias_max,
+            output_bytes=connection.output.output_bytes(connection.number),
+            session=session,
+        )
+
+    def _client(self, session: Session, connection: Connection) -> ClientEntry:
+        connected = self._clients.connected_of(connection)
+        return ClientEntry(
+            client_id=session.client_id,
+            user=session.owner,
+            protocol=PROTOCOLS[connection.version],
+            listener=self._listeners[connection.output.listener(connection.number)],
+            peer=_peer(connection),
+            since_ms=connected.at_ms,
+            keep_alive_s=connected.keep_alive_s,
+            filters=session.subscriptions_count,
+            inflight=len(session.inflight) if session.has_inflight else 0,
+        )
+
+    def kick(self, client_id: str) -> bool:
+        """Disconnect a client; return False if it is not connected here. Its session stays."""
+        is_there = self._clients.kick(client_id)
+        if is_there:
+            self._log_port.settle_soon()
+        return is_there
+
     # --- sessions ------------------------------------------------------------------------
 
     def list_sessions(self, prefix: str, after: str, limit: int) -> SessionPage:
         """Return a page by client identifier. It may be short though more follow."""
         limit = min(max(limit, 1), SESSIONS_PAGE_MAX)
         names = self._clients.named(prefix, after, limit)
-        found = (self._brief_session(name) for name in names)
+        found = (self._session_entry(name) for name in names)
         sessions = [session for session in found if session is not None]
-        return SessionPage(sessions, names[-1] if len(names) == limit else None)
+        return SessionPage(sessions=sessions, after=names[-1] if len(names) == limit else None)
 
-    def _brief_session(self, client_id: str) -> dict[str, Any] | None:
+    def _session_entry(self, client_id: str) -> SessionEntry | None:
         live = self._clients.live(client_id)
         if live is not None:
-            session, connected_ms = live
-            return {
-                "client_id": client_id,
-                "is_connected": True,
-                "since_ms": connected_ms,
-                "expiry_s": session.expiry_s,
-                "expires_ms": None,
-                "filters": session.subscriptions_count,
-                "inflight": len(session.inflight) if session.has_inflight else 0,
-            }
+            session, connection = live
+            return SessionEntry(
+                client_id=client_id,
+                is_connected=True,
+                since_ms=self._clients.connected_of(connection).at_ms,
+                expiry_s=session.expiry_s,
+                expires_ms=None,
+                filters=session.subscriptions_count,
+                inflight=len(session.inflight) if session.has_inflight else 0,
+            )
         stored = self._clients.describe(client_id)
         if stored is None:
             return None
-        return {
-            "client_id": client_id,
-            "is_connected": stored.left_ms is None,
-            "since_ms": stored.left_ms,
-            "expiry_s": stored.expiry_s,
-            "expires_ms": stored.expires_ms,
-            "filters": len(stored.filters),
-            "inflight": len(stored.inflight),
-        }
+        return SessionEntry(
+            client_id=client_id,
+            is_connected=stored.left_ms is None,
+            since_ms=stored.left_ms,
+            expiry_s=stored.expiry_s,
+            expires_ms=stored.expires_ms,
+            filters=len(stored.filters),
+            inflight=len(stored.inflight),
+        )
 
-    def get_session(self, client_id: str) -> dict[str, Any] | None:
+    def get_session(self, client_id: str) -> SessionAnswer | None:
         """Return what there is to know of one session, None if there is none."""
-        brief = self._brief_session(client_id)
+        entry = self._session_entry(client_id)
         stored = self._clients.describe(client_id)
-        if brief is None or stored is None:
+        if entry is None or stored is None:
             return None
         waiting = self._delivery.waiting(stored.cursors)
         live = self._clients.live(client_id)
-        session = None if live is None else live[0]
-        connection = None if session is None else session.connection
-        will = stored.will
-        return brief | {
-            "user": stored.owner,
-            "version": None if connection is None else connection.version,
-            "peer": None if connection is None else _peer(connection),
-            "filters": [_filter(one) for one in stored.filters],
-            "queues": {
-                name: {"cursor": cursor, "messages_waiting": waiting.get(name)}
+        session, connection = (None, None) if live is None else live
+        return SessionAnswer(
+            client_id=client_id,
+            is_connected=entry.is_connected,
+            since_ms=entry.since_ms,
+            expiry_s=entry.expiry_s,
+            expires_ms=entry.expires_ms,
+            user=stored.owner,
+            version=None if connection is None else connection.version,
+            peer=None if connection is None else _peer(connection),
+            filters=[_subscription(one) for one in stored.filters],
+            queues={
+                name: SessionQueue(cursor=cursor, messages_waiting=waiting.get(name))
                 for name, cursor in sorted(stored.cursors.items())
                 if waiting.get(name) != 0
             },
-            "inflight": [
-                {
-                    "packet_id": flight.packet_id,
-                    "queue": flight.queue,
-                    "queue_offset": flight.queue_offset,
-                    "qos": flight.qos,
-                    "state": FlightState(flight.state).name.lower(),
-                }
+            inflight=[
+                Flight(
+                    packet_id=flight.packet_id,
+                    queue=flight.queue,
+                    queue_offset=flight.queue_offset,
+                    qos=flight.qos,
+                    state="sent" if flight.state == FlightState.SENT else "released",
+                )
                 for flight in stored.inflight
             ],
-            "received": [received.packet_id for received in stored.received],
-            "dropped": session.particulars.dropped if session and session.has_particulars else 0,
-            "will": will
-            and {
-                "topic": will.topic,
-                "payload_bytes": len(will.payload),
-                "qos": will.qos,
-                "retain": will.retain,
-                "delay_s": will.delay_s,
-            },
-            "will_due_ms": stored.will_due_ms,
-        }
+            received=[received.packet_id for received in stored.received],
+            dropped=session.particulars.dropped if session and session.has_particulars else 0,
+            will=None if stored.will is None else _will(stored.will),
+            will_due_ms=stored.will_due_ms,
+        )
 
     def end_session(self, client_id: str, then: Callable[[MotelogError | None], None]) -> bool:
         """End one session, and its connection; return False if there is none.
@@ -189,23 +247,33 @@ def _peer(connection: Connection) -> str:
     return format_address(*connection.output.peer(connection.number))
 
 
-def _filter(one: StoredFilter) -> dict[str, Any]:
+def _subscription(one: StoredFilter) -> Subscription:
     options = one.options
-    return {
-        "filter": one.topic_filter,
-        "qos": options & 3,
-        "no_local": bool(options & NO_LOCAL),
-        "retain_as_published": bool(options & RETAIN_AS_PUBLISHED),
-        "identifier": one.identifier or None,
-    }
+    return Subscription(
+        filter=one.topic_filter,
+        qos=options & 3,
+        no_local=bool(options & NO_LOCAL),
+        retain_as_published=bool(options & RETAIN_AS_PUBLISHED),
+        identifier=one.identifier or None,
+    )
 
 
-def _brief(message: Retained) -> dict[str, Any]:
-    return {
-        "topic": message.name,
-        "payload_bytes": len(message.payload),
-        "qos": message_qos(message.properties),
-        "client_id": client_id_property(message.properties),
-        "stored_ms": message.store_ms,
-        "expires_ms": message.expires_ms,
-    }
+def _will(will: StoredWill) -> Will:
+    return Will(
+        topic=will.topic,
+        payload_bytes=len(will.payload),
+        qos=will.qos,
+        retain=will.retain,
+        delay_s=will.delay_s,
+    )
+
+
+def _retained(message: Retained) -> RetainedEntry:
+    return RetainedEntry(
+        topic=message.name,
+        payload_bytes=len(message.payload),
+        qos=message_qos(message.properties),
+        client_id=client_id_property(message.properties),
+        stored_ms=message.store_ms,
+        expires_ms=message.expires_ms,
+    )

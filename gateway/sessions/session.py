@@ -222,6 +222,11 @@ class Session:
         return window
 
     @property
+    def inflight_max(self) -> int:
+        """How many messages may be in flight to the client."""
+        return self._inflight_max
+
+    @property
     def has_inflight(self) -> bool:
         return self._inflight is not None and len(self._inflight) > 0
 

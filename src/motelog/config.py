@@ -47,11 +47,15 @@ NEEDS_LOGIN = (
 
 
 class AdminConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """The admin HTTP listener: a page for browsers, /status, /health/live, /health/ready, /metrics,
-    /retained, /sessions."""
+    """The admin HTTP listener: a page for browsers, the API below /api/v1, /status, /health/live,
+    /health/ready, /metrics."""
 
     listen: str = "127.0.0.1:8080"
     """HOST:PORT; port 0 takes any free one."""
+
+    hosts: tuple[str, ...] = ()
+    """Names by which browsers and programs may ask for this server, beside its address and
+    localhost. Others are refused: a page from elsewhere could have its own name lead here."""
 
 
 class MotelogConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):

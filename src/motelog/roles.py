@@ -23,7 +23,7 @@ import trio
 
 from motelog.config import MotelogConfig, Role
 from motelog.console.asking import GatewayHere
-from motelog.console.gateway import GatewayRoutes
+from motelog.console.gateway import GatewayApi
 from motelog.console.health import Health
 from motelog.console.server import Console
 from motelog.console.status import Status
@@ -147,10 +147,10 @@ async def _start_all(
         health.started(role)
         logger.debug("role started role=%s address=%s:%d", role, *service.address)
 
-    routes = GatewayRoutes()
+    gateway_api = GatewayApi()
     if "console" in config.roles:
         status = Status(health, registry, roles.addresses, data=_data(config))
-        console = Console(config.admin, health, registry, routes, status)
+        console = Console(config.admin, health, registry, gateway_api, status)
         await start("console", config.admin.listen, console)
     if "namesrv" in config.roles:
         kv_file = StateFile(_kv_config_path(config), holds="entries of the key-value table")
@@ -181,7 +181,7 @@ async def _start_all(
             health.checks["workers"] = lambda: workers.fault
             health.checks["log"] = lambda: workers.outage
             health.checks["access"] = lambda: workers.access_fault
-            routes.gateway = workers.gateway
+            gateway_api.gateway = workers.gateway
         else:
             log = _log_of(section, broker, health)
             gateway = Gateway(section, log, access=config.access, listeners=config.listener)
@@ -193,7 +193,7 @@ async def _start_all(
             await start("gateway", config.gateway.listen, gateway)
             roles.listeners |= gateway.listeners
             assert gateway.operator is not None, "it has started"
-            routes.gateway = GatewayHere(gateway.operator)
+            gateway_api.gateway = GatewayHere(gateway.operator)
 
 
 def _data(config: MotelogConfig) -> str | None:

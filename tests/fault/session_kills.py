@@ -421,7 +421,7 @@ class SessionKills:
                 session = one.client.session
                 name = session.client_id
                 address = "http://{}:{}".format(*admin)
-                answer = httpx.get(f"{address}/sessions/session", params={"client_id": name})
+                answer = httpx.get(f"{address}/api/v1/sessions/session", params={"client_id": name})
                 found.append(
                     f"{name}: away {one.client.is_away}, not released {sorted(session.received)}, "
                     f"the gateway says {answer.text}"

@@ -208,7 +208,7 @@ def test_secrets_are_nowhere(stack: Stack) -> None:
     with urllib.request.urlopen(f"http://{host}:{port}/metrics", timeout=DEADLINE_S) as answer:
         metrics = answer.read().decode()
     assert 'motelog_gateway_logins_total{authenticator="password",outcome="accepted"}' in metrics
-    for path in ("/status", "/sessions", "/health/ready"):
+    for path in ("/status", "/api/v1/sessions", "/api/v1/clients", "/health/ready"):
         with urllib.request.urlopen(f"http://{host}:{port}{path}", timeout=DEADLINE_S) as answer:
             metrics += answer.read().decode()
     texts = [metrics, stack.process.output(), Path(stack.passwords).read_text()]

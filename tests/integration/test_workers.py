@@ -102,7 +102,8 @@ def clients() -> Iterator[Clients]:
 
 def ask(server: MotelogProcess, path: str, method: str = "GET") -> httpx.Response:
     host, port = server.admin
-    return httpx.request(method, f"http://{host}:{port}{path}", timeout=DEADLINE_S)
+    headers = {"X-Motelog": "test"}
+    return httpx.request(method, f"http://{host}:{port}{path}", headers=headers, timeout=DEADLINE_S)
 
 
 def metric(server: MotelogProcess, name: str) -> float:
@@ -187,9 +188,9 @@ def test_an_operator_meets_one_gateway(server: MotelogProcess, clients: Clients)
     assert {one["client_id"] for one in listed if one["since_ms"] and one["is_connected"]} == ids
     for client in found.values():
         client_id = client.session.client_id
-        path = f"/sessions/session?client_id={client_id}"
+        path = f"/api/v1/sessions/session?client_id={client_id}"
         assert ask(server, path).json()["peer"] == "{}:{}".format(*client.address)
-        assert ask(server, path, "DELETE").json() == {"ended": True}
+        assert ask(server, path, "DELETE").json() == {"done": True}
         client.wait_for_end()
         wait_until(lambda: ask(server, path).status_code == 404)  # noqa: B023  # waited for here
 
@@ -200,12 +201,12 @@ def test_retained_messages_are_found_and_deleted(server: MotelogProcess, clients
         client.session.publish(f"keep/{name}", b"x", 1, retain=True)
         client.wait(lambda: not client.session.sending)  # noqa: B023  # waited for here
         client.disconnect()
-    wait_until(lambda: len(ask(server, "/retained?filter=keep/%2B").json()["messages"]) == 2)
+    wait_until(lambda: len(ask(server, "/api/v1/retained?filter=keep/%2B").json()["messages"]) == 2)
     wait_until(lambda: metric(server, "retained_messages") == 2)
     for name in NAMES:
-        path = f"/retained/message?topic=keep/{name}"
-        assert ask(server, path, "DELETE").json() == {"deleted": True}
-    wait_until(lambda: ask(server, "/retained?filter=keep/%2B").json()["messages"] == [])
+        path = f"/api/v1/retained/message?topic=keep/{name}"
+        assert ask(server, path, "DELETE").json() == {"done": True}
+    wait_until(lambda: ask(server, "/api/v1/retained?filter=keep/%2B").json()["messages"] == [])
 
 
 def test_a_process_that_is_killed_comes_back(server: MotelogProcess, clients: Clients) -> None:

@@ -33,7 +33,7 @@ def ask(admin: str, method: str, path: str, query: dict[str, str]) -> dict[str, 
     host, port = address("--admin", admin)
     connection = http.client.HTTPConnection(host, port, timeout=ANSWER_WITHIN_S)
     try:
-        connection.request(method, f"{path}?{urlencode(query)}")
+        connection.request(method, f"{path}?{urlencode(query)}", headers={"X-Motelog": "cli"})
         response = connection.getresponse()
         answer: dict[str, Any] = json_module.loads(response.read())
     except TimeoutError as exc:

@@ -39,7 +39,9 @@ def list_messages(
     """List messages by topic name."""
     rows: list[tuple[str, ...]] = [("topic", "bytes", "qos", "client", "stored", "expires")]
     query = {"filter": topic_filter}
-    for message in ask_pages(admin, "/retained", "messages", query, count=count, page_count=PAGE):
+    for message in ask_pages(
+        admin, "/api/v1/retained", "messages", query, count=count, page_count=PAGE
+    ):
         if json:
             write_json(message)
             continue
@@ -60,7 +62,7 @@ def list_messages(
 @retained.command()
 def get(topic: Topic, admin: Admin = ADMIN, json: Json = False) -> None:
     """Print the payload of one message."""
-    message = ask(admin, "GET", "/retained/message", {"topic": topic})
+    message = ask(admin, "GET", "/api/v1/retained/message", {"topic": topic})
     if json:
         write_json(message)
     else:
@@ -70,7 +72,7 @@ def get(topic: Topic, admin: Admin = ADMIN, json: Json = False) -> None:
 @retained.command()
 def delete(topic: Topic, admin: Admin = ADMIN, json: Json = False) -> None:
     """Delete one message. Nothing is published: subscribers are not told."""
-    ask(admin, "DELETE", "/retained/message", {"topic": topic})
+    ask(admin, "DELETE", "/api/v1/retained/message", {"topic": topic})
     if json:
         write_json({"deleted": topic})
     else:

@@ -41,7 +41,9 @@ def list_sessions(
         ("client", "connected", "since", "filters", "in flight", "expires")
     ]
     query = {"prefix": prefix}
-    for one in ask_pages(admin, "/sessions", "sessions", query, count=count, page_count=PAGE):
+    for one in ask_pages(
+        admin, "/api/v1/sessions", "sessions", query, count=count, page_count=PAGE
+    ):
         if json:
             write_json(one)
             continue
@@ -62,7 +64,7 @@ def list_sessions(
 @session.command()
 def describe(client_id: ClientId, admin: Admin = ADMIN, json: Json = False) -> None:
     """Print all there is to know of one session."""
-    one = ask(admin, "GET", "/sessions/session", {"client_id": client_id})
+    one = ask(admin, "GET", "/api/v1/sessions/session", {"client_id": client_id})
     if json:
         write_json(one)
         return
@@ -98,7 +100,7 @@ def describe(client_id: ClientId, admin: Admin = ADMIN, json: Json = False) -> N
 @session.command()
 def end(client_id: ClientId, admin: Admin = ADMIN, json: Json = False) -> None:
     """End one session; its client is disconnected, its will published."""
-    ask(admin, "DELETE", "/sessions/session", {"client_id": client_id})
+    ask(admin, "DELETE", "/api/v1/sessions/session", {"client_id": client_id})
     if json:
         write_json({"ended": client_id})
     else:

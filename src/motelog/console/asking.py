@@ -3,21 +3,28 @@
 Owns: the questions, how long an answer may take. Must not touch: HTTP, what the answers are made of
 (``gateway.operator`` does that).
 
-Answers are what JSON can have.
+The answers are those of ``gateway.operator_answers``.
 """
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Final, Protocol, TypeVar
+from typing import Final, Protocol, TypeVar
 
 import trio
 
 from motelog.core.errors import MotelogError
 from motelog.gateway.errors import SessionInUseError, TopicFilterError
 from motelog.gateway.operator import Operator
+from motelog.gateway.operator_answers import (
+    Client,
+    ClientPage,
+    RetainedMessage,
+    RetainedPage,
+    Session,
+    SessionPage,
+)
 from motelog.gateway.state.view import ViewError
 
 _T = TypeVar("_T")
@@ -36,15 +43,21 @@ class RefusedError(MotelogError):
 class AskedGateway(Protocol):
     """A gateway that answers. None and False: there is nothing of this name. RefusedError."""
 
-    async def list_retained(self, topic_filter: str, after: str, limit: int) -> dict[str, Any]: ...
+    async def list_retained(self, topic_filter: str, after: str, limit: int) -> RetainedPage: ...
 
-    async def get_retained(self, topic: str) -> dict[str, Any] | None: ...
+    async def get_retained(self, topic: str) -> RetainedMessage | None: ...
 
     async def delete_retained(self, topic: str) -> bool: ...
 
-    async def list_sessions(self, prefix: str, after: str, limit: int) -> dict[str, Any]: ...
+    async def list_clients(self, prefix: str, after: str, limit: int) -> ClientPage: ...
 
-    async def get_session(self, client_id: str) -> dict[str, Any] | None: ...
+    async def get_client(self, client_id: str) -> Client | None: ...
+
+    async def kick(self, client_id: str) -> bool: ...
+
+    async def list_sessions(self, prefix: str, after: str, limit: int) -> SessionPage: ...
+
+    async def get_session(self, client_id: str) -> Session | None: ...
 
     async def end_session(self, client_id: str) -> bool: ...
 
@@ -55,23 +68,28 @@ class GatewayHere:
     def __init__(self, operator: Operator) -> None:
         self._operator = operator
 
-    async def list_retained(self, topic_filter: str, after: str, limit: int) -> dict[str, Any]:
-        return _answer(partial(self._operator.list_retained, topic_filter, after, limit))._asdict()
+    async def list_retained(self, topic_filter: str, after: str, limit: int) -> RetainedPage:
+        return _answer(partial(self._operator.list_retained, topic_filter, after, limit))
 
-    async def get_retained(self, topic: str) -> dict[str, Any] | None:
-        found = _answer(partial(self._operator.get_retained, topic))
-        if found is None:
-            return None
-        message, payload = found
-        return {**message, "payload": base64.b64encode(payload).decode()}
+    async def get_retained(self, topic: str) -> RetainedMessage | None:
+        return _answer(partial(self._operator.get_retained, topic))
 
     async def delete_retained(self, topic: str) -> bool:
         return await _settled(partial(self._operator.delete_retained, topic))
 
-    async def list_sessions(self, prefix: str, after: str, limit: int) -> dict[str, Any]:
-        return _answer(partial(self._operator.list_sessions, prefix, after, limit))._asdict()
+    async def list_clients(self, prefix: str, after: str, limit: int) -> ClientPage:
+        return _answer(partial(self._operator.list_clients, prefix, after, limit))
 
-    async def get_session(self, client_id: str) -> dict[str, Any] | None:
+    async def get_client(self, client_id: str) -> Client | None:
+        return _answer(partial(self._operator.get_client, client_id))
+
+    async def kick(self, client_id: str) -> bool:
+        return _answer(partial(self._operator.kick, client_id))
+
+    async def list_sessions(self, prefix: str, after: str, limit: int) -> SessionPage:
+        return _answer(partial(self._operator.list_sessions, prefix, after, limit))
+
+    async def get_session(self, client_id: str) -> Session | None:
         return _answer(partial(self._operator.get_session, client_id))
 
     async def end_session(self, client_id: str) -> bool:

@@ -1,48 +1,108 @@
-"""The console's routes for what a gateway has: retained messages, sessions.
+"""The admin API's endpoints for what a gateway has: clients, sessions, retained messages.
 
-Owns: their parameters and status. Must not touch: messages, sessions (``asking`` leads there).
-
-    GET    /retained?filter=&after=&limit=    {"messages": [...], "after": name of the last or null}
-    GET    /retained/message?topic=           one message with its payload in base64; 404
-    DELETE /retained/message?topic=           {"deleted": true} when the log has it; 404
-    GET    /sessions?prefix=&after=&limit=    {"sessions": [...], "after": name of the last or null}
-    GET    /sessions/session?client_id=       one session with all there is to know; 404
-    DELETE /sessions/session?client_id=       {"ended": true} when the log has it; 404
-
-A fault is {"error": why}: 400 for a parameter, 503 while the gateway cannot answer.
+Owns: their parameters. Must not touch: messages, sessions (``asking`` leads there).
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from functools import wraps
+from typing import Annotated, Final, TypeVar
 
-from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
-from starlette.routing import Route
+import msgspec
 
+from motelog.console.api import Done, Endpoint
 from motelog.console.asking import AskedGateway, RefusedError
+from motelog.console.gate import Role
+from motelog.gateway.operator_answers import (
+    Client,
+    ClientPage,
+    RetainedMessage,
+    RetainedPage,
+    Session,
+    SessionPage,
+)
 
-LIMIT = 100
+LIMIT: Final = 100
+NO_CLIENT: Final = "no client of this identifier is connected"
+NO_SESSION: Final = "there is no session of this client identifier"
+NO_MESSAGE: Final = "there is no retained message of this topic name"
 
-_Handler = Callable[[Request], Awaitable[Response]]
+_T = TypeVar("_T")
+
+_Prefix = Annotated[str, msgspec.Meta(description="How client identifiers begin.")]
+_After = Annotated[
+    str, msgspec.Meta(description="The page begins behind this name: the last page's `after`.")
+]
+_Limit = Annotated[
+    int, msgspec.Meta(ge=1, description="How many at most; a page may be shorter than that.")
+]
 
 
-class GatewayRoutes:
+class PageQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    prefix: _Prefix = ""
+    after: _After = ""
+    limit: _Limit = LIMIT
+
+
+class RetainedQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    filter: Annotated[str, msgspec.Meta(description="Topic filter.")] = "#"
+    after: _After = ""
+    limit: _Limit = LIMIT
+
+
+class TopicQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    topic: Annotated[str, msgspec.Meta(description="Topic name.")]
+
+
+class ClientQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    client_id: Annotated[str, msgspec.Meta(description="Client identifier.")]
+
+
+class GatewayApi:
     """``gateway`` is None until the gateway of this server has started."""
 
     def __init__(self) -> None:
         self.gateway: AskedGateway | None = None
 
-    def routes(self) -> list[Route]:
-        message, session = "/retained/message", "/sessions/session"
+    def endpoints(self) -> list[Endpoint]:
+        client, session, message = "/clients/client", "/sessions/session", "/retained/message"
         return [
-            Route("/retained", _answering(self._list), methods=["GET"]),
-            Route(message, _answering(self._get), methods=["GET"]),
-            Route(message, _answering(self._delete), methods=["DELETE"]),
-            Route("/sessions", _answering(self._list_sessions), methods=["GET"]),
-            Route(session, _answering(self._get_session), methods=["GET"]),
-            Route(session, _answering(self._end_session), methods=["DELETE"]),
+            Endpoint("/clients", "Connected clients", PageQuery, ClientPage, self.list_clients),
+            Endpoint(client, "One connected client", ClientQuery, Client, self.get_client),
+            Endpoint(
+                client,
+                "Disconnect a client; its session stays",
+                ClientQuery,
+                Done,
+                self.kick_client,
+                method="DELETE",
+                role=Role.OPERATE,
+            ),
+            Endpoint("/sessions", "Sessions", PageQuery, SessionPage, self.list_sessions),
+            Endpoint(session, "One session", ClientQuery, Session, self.get_session),
+            Endpoint(
+                session,
+                "End a session; its client is disconnected, its will published",
+                ClientQuery,
+                Done,
+                self.end_session,
+                method="DELETE",
+                role=Role.OPERATE,
+            ),
+            Endpoint(
+                "/retained", "Retained messages", RetainedQuery, RetainedPage, self.list_retained
+            ),
+            Endpoint(
+                message, "One retained message", TopicQuery, RetainedMessage, self.get_retained
+            ),
+            Endpoint(
+                message,
+                "Delete a retained message; its subscribers are not told",
+                TopicQuery,
+                Done,
+                self.delete_retained,
+                method="DELETE",
+                role=Role.OPERATE,
+            ),
         ]
 
     @property
@@ -51,68 +111,41 @@ class GatewayRoutes:
             raise RefusedError("no gateway has started in this process")
         return self.gateway
 
-    async def _list(self, request: Request) -> Response:
-        query = request.query_params
-        return JSONResponse(
-            await self._asked.list_retained(
-                query.get("filter", "#"), query.get("after", ""), _limit(request)
-            )
-        )
+    async def list_clients(self, query: PageQuery) -> ClientPage:
+        return await self._asked.list_clients(query.prefix, query.after, query.limit)
 
-    async def _get(self, request: Request) -> Response:
-        found = await self._asked.get_retained(request.query_params.get("topic", ""))
-        return _no_message() if found is None else JSONResponse(found)
+    async def get_client(self, query: ClientQuery) -> Client:
+        return _found(await self._asked.get_client(query.client_id), NO_CLIENT)
 
-    async def _delete(self, request: Request) -> Response:
-        topic = request.query_params.get("topic", "")
-        is_deleted = await self._asked.delete_retained(topic)
-        return JSONResponse({"deleted": True}) if is_deleted else _no_message()
+    async def kick_client(self, query: ClientQuery) -> Done:
+        return _done(await self._asked.kick(query.client_id), NO_CLIENT)
 
-    async def _list_sessions(self, request: Request) -> Response:
-        query = request.query_params
-        return JSONResponse(
-            await self._asked.list_sessions(
-                query.get("prefix", ""), query.get("after", ""), _limit(request)
-            )
-        )
+    async def list_sessions(self, query: PageQuery) -> SessionPage:
+        return await self._asked.list_sessions(query.prefix, query.after, query.limit)
 
-    async def _get_session(self, request: Request) -> Response:
-        found = await self._asked.get_session(request.query_params.get("client_id", ""))
-        return _no_session() if found is None else JSONResponse(found)
+    async def get_session(self, query: ClientQuery) -> Session:
+        return _found(await self._asked.get_session(query.client_id), NO_SESSION)
 
-    async def _end_session(self, request: Request) -> Response:
-        client_id = request.query_params.get("client_id", "")
-        is_ended = await self._asked.end_session(client_id)
-        return JSONResponse({"ended": True}) if is_ended else _no_session()
+    async def end_session(self, query: ClientQuery) -> Done:
+        return _done(await self._asked.end_session(query.client_id), NO_SESSION)
+
+    async def list_retained(self, query: RetainedQuery) -> RetainedPage:
+        return await self._asked.list_retained(query.filter, query.after, query.limit)
+
+    async def get_retained(self, query: TopicQuery) -> RetainedMessage:
+        return _found(await self._asked.get_retained(query.topic), NO_MESSAGE)
+
+    async def delete_retained(self, query: TopicQuery) -> Done:
+        return _done(await self._asked.delete_retained(query.topic), NO_MESSAGE)
 
 
-def _limit(request: Request) -> int:
-    limit = request.query_params.get("limit", str(LIMIT))
-    if not limit.isdecimal():
-        raise RefusedError(f"limit is no number: {limit!r}", 400)
-    return int(limit)
-
-
-def _answering(handler: _Handler) -> _Handler:
-    """Turn refusals into answers."""
-
-    @wraps(handler)
-    async def answer(request: Request) -> Response:
-        try:
-            return await handler(request)
-        except RefusedError as exc:
-            return _error(str(exc), exc.status)
-
+def _found(answer: _T | None, none: str) -> _T:
+    if answer is None:
+        raise RefusedError(none, 404)
     return answer
 
 
-def _no_message() -> Response:
-    return _error("there is no retained message of this topic name", 404)
-
-
-def _no_session() -> Response:
-    return _error("there is no session of this client identifier", 404)
-
-
-def _error(why: str, status: int) -> Response:
-    return JSONResponse({"error": why}, status_code=status)
+def _done(is_done: bool, none: str) -> Done:
+    if not is_done:
+        raise RefusedError(none, 404)
+    return Done()

@@ -180,7 +180,9 @@ HTML: Final = f"""<!doctype html>
 <section><h2>Addresses</h2><dl id="addresses"></dl></section>
 <section><h2>More</h2><nav>
 <a href="health/ready">readiness</a><a href="health/live">liveness</a><a href="metrics">metrics</a>
-<a href="sessions">sessions</a><a href="retained">retained messages</a><a href="status">status</a>
+<a href="api/v1/clients">clients</a><a href="api/v1/sessions">sessions</a>
+<a href="api/v1/retained">retained messages</a><a href="status">status</a>
+<a href="api/v1/openapi.json">admin API</a>
 </nav></section>
 </main>
 <script>{_SCRIPT}</script>
@@ -207,7 +209,5 @@ HEADERS: Final = {
             "frame-ancestors 'none'",
         )
     ),
-    "X-Content-Type-Options": "nosniff",
-    "Referrer-Policy": "no-referrer",
     "Cache-Control": "no-cache",
 }

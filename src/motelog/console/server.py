@@ -7,8 +7,7 @@ Owns: the listening socket and the routes. Must not touch: what is healthy (heal
     GET /health/live    200 while the process answers
     GET /health/ready   200 when all roles take work, else 503; {"ready": bool, "faults": {...}}
     GET /metrics        Prometheus text
-    /retained           retained messages (``gateway``)
-    /sessions           sessions (``gateway``)
+    /api/v1             the admin API (``api``), of a gateway (``gateway``)
 """
 
 from __future__ import annotations
@@ -22,10 +21,14 @@ from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
+from starlette.types import ASGIApp
 
 from motelog.config import AdminConfig
 from motelog.console import page
-from motelog.console.gateway import GatewayRoutes
+from motelog.console.api import Api
+from motelog.console.audit import Audit
+from motelog.console.gate import Gate
+from motelog.console.gateway import GatewayApi
 from motelog.console.health import Health
 from motelog.console.process import LoopLag, build_readings
 from motelog.console.status import Status
@@ -67,7 +70,7 @@ class Console:
         config: AdminConfig,
         health: Health,
         registry: Registry,
-        gateway: GatewayRoutes,
+        gateway: GatewayApi,
         status: Status,
     ) -> None:
         self._config = config
@@ -76,7 +79,8 @@ class Console:
         self._loop_lag = LoopLag()
         registry.add_readings("motelog", build_readings)
         registry.add_readings("motelog", self._loop_lag.readings)
-        self._gateway = gateway
+        self._audit = Audit()
+        self._api = Api(gateway.endpoints(), self._audit.note)
         self._status = status
         self.address: tuple[str, int] = parse_address(config.listen)
 
@@ -99,24 +103,25 @@ class Console:
             await nursery.start(serve, self.application(), config)
             task_status.started()
 
-    def application(self) -> Starlette:
+    def application(self) -> ASGIApp:
         """Return the routes, also used without a socket in tests."""
-        return Starlette(
+        app = Starlette(
             routes=[
                 Route("/", self._page),
                 Route("/status", self._shown_status),
                 Route("/health/live", self._live),
                 Route("/health/ready", self._ready),
                 Route("/metrics", self._metrics),
-                *self._gateway.routes(),
+                *self._api.routes(),
             ]
         )
+        return Gate(app, hosts=self._config.hosts)
 
     async def _page(self, request: Request) -> Response:
         return HTMLResponse(page.HTML, headers=page.HEADERS)
 
     async def _shown_status(self, request: Request) -> Response:
-        return JSONResponse(self._status.read(), headers={"Cache-Control": "no-store"})
+        return JSONResponse(self._status.read())
 
     async def _live(self, request: Request) -> Response:
         return PlainTextResponse("ok\n")

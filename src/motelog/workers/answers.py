@@ -11,13 +11,24 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import trio
 
 from motelog.console.asking import AskedGateway, RefusedError
+from motelog.gateway.operator_answers import (
+    Client,
+    ClientEntry,
+    ClientPage,
+    RetainedMessage,
+    RetainedPage,
+    Session,
+    SessionEntry,
+    SessionPage,
+)
 
 _T = TypeVar("_T")
+_E = TypeVar("_E", ClientEntry, SessionEntry)
 _UNAVAILABLE = 503
 
 
@@ -27,39 +38,56 @@ class GatewayOfWorkers:
     def __init__(self, running: Callable[[], Sequence[AskedGateway]]) -> None:
         self._running = running
 
-    async def list_retained(self, topic_filter: str, after: str, limit: int) -> dict[str, Any]:
+    async def list_retained(self, topic_filter: str, after: str, limit: int) -> RetainedPage:
         return await self._any(lambda one: one.list_retained(topic_filter, after, limit))
 
-    async def get_retained(self, topic: str) -> dict[str, Any] | None:
+    async def get_retained(self, topic: str) -> RetainedMessage | None:
         return await self._any(lambda one: one.get_retained(topic))
 
     async def delete_retained(self, topic: str) -> bool:
         return await self._any(lambda one: one.delete_retained(topic))
 
-    async def list_sessions(self, prefix: str, after: str, limit: int) -> dict[str, Any]:
+    async def list_clients(self, prefix: str, after: str, limit: int) -> ClientPage:
+        limit = max(limit, 1)
+        running = self._known()
+        pages = await _all([partial(one.list_clients, prefix, after, limit) for one in running])
+        found, end = merged(
+            [(page.clients, page.after) for page in pages], limit, lambda one: one.since_ms
+        )
+        return ClientPage(clients=found, after=end)
+
+    async def get_client(self, client_id: str) -> Client | None:
+        found = await self._clients(client_id)
+        return found[1] if found is not None else None
+
+    async def kick(self, client_id: str) -> bool:
+        found = await self._clients(client_id)
+        return found is not None and await found[0].kick(client_id)
+
+    async def list_sessions(self, prefix: str, after: str, limit: int) -> SessionPage:
         limit = max(limit, 1)
         running = self._known()
         pages = await _all([partial(one.list_sessions, prefix, after, limit) for one in running])
-        return merged(pages, limit)
+        found, end = merged([(page.sessions, page.after) for page in pages], limit, _rank)
+        return SessionPage(sessions=found, after=end)
 
-    async def get_session(self, client_id: str) -> dict[str, Any] | None:
-        found = await self._find(client_id)
-        return None if found is None else found[1]
+    async def get_session(self, client_id: str) -> Session | None:
+        found = await self._sessions(client_id)
+        return found[1] if found is not None else None
 
     async def end_session(self, client_id: str) -> bool:
-        found = await self._find(client_id)
+        found = await self._sessions(client_id)
         return found is not None and await found[0].end_session(client_id)
 
-    async def _find(self, client_id: str) -> tuple[AskedGateway, dict[str, Any]] | None:
+    async def _clients(self, client_id: str) -> tuple[AskedGateway, Client] | None:
+        """Return whose client it is, and what that knows of it."""
+        answers = [(one, partial(one.get_client, client_id)) for one in self._known()]
+        return await _best(answers, lambda client: client.since_ms)
+
+    async def _sessions(self, client_id: str) -> tuple[AskedGateway, Session] | None:
         """Return who knows a session best, and what that is."""
-        running = self._known()
-        answers = await _all([partial(one.get_session, client_id) for one in running])
-        found = [
-            (one, answer)
-            for one, answer in zip(running, answers, strict=True)
-            if answer is not None
-        ]
-        return max(found, key=lambda one: _rank(one[1]), default=None)
+        answers = [(one, partial(one.get_session, client_id)) for one in self._known()]
+        return await _best(answers, _rank)
 
     async def _any(self, ask: Callable[[AskedGateway], Awaitable[_T]]) -> _T:
         """Return the answer of the first that has one."""
@@ -80,31 +108,47 @@ class GatewayOfWorkers:
         return running
 
 
-def merged(pages: Sequence[dict[str, Any]], limit: int) -> dict[str, Any]:
-    """Return one page of ``limit`` sessions from the same page of each process."""
-    # Behind the end of a page that goes on, its process may know sessions that the others do not.
-    ends = [page["after"] for page in pages if page["after"] is not None]
-    end = min(ends, default=None)
-    best: dict[str, dict[str, Any]] = {}
-    for page in pages:
-        for session in page["sessions"]:
-            name = session["client_id"]
+def merged(
+    pages: Sequence[tuple[Sequence[_E], str | None]], limit: int, rank: Callable[[_E], int]
+) -> tuple[list[_E], str | None]:
+    """Return one page of ``limit`` entries, and where it ends, from the same page of each process.
+
+    Of an entry that several have, the one with the highest ``rank`` counts.
+    """
+    # Behind the end of a page that goes on, its process may know some that the others do not.
+    end = min((after for _, after in pages if after is not None), default=None)
+    best: dict[str, _E] = {}
+    for entries, _ in pages:
+        for entry in entries:
+            name = entry.client_id
             if (end is None or name <= end) and (
-                name not in best or _rank(session) > _rank(best[name])
+                name not in best or rank(entry) > rank(best[name])
             ):
-                best[name] = session
-    sessions = [best[name] for name in sorted(best)]
-    if len(sessions) > limit:
-        sessions = sessions[:limit]
-        end = sessions[-1]["client_id"]
-    return {"sessions": sessions, "after": end}
+                best[name] = entry
+    found = [best[name] for name in sorted(best)]
+    if len(found) > limit:
+        found = found[:limit]
+        end = found[-1].client_id
+    return found, end
 
 
-def _rank(session: dict[str, Any]) -> int:
+def _rank(session: SessionEntry | Session) -> int:
     """Return how well its process knows a session: 2 here, 1 away, 0 elsewhere as far as known."""
-    if not session["is_connected"]:
+    if not session.is_connected:
         return 1
-    return 2 if session["since_ms"] is not None else 0
+    return 2 if session.since_ms is not None else 0
+
+
+async def _best(
+    asks: Sequence[tuple[AskedGateway, Callable[[], Awaitable[_T | None]]]],
+    rank: Callable[[_T], int],
+) -> tuple[AskedGateway, _T] | None:
+    """Return who has the answer with the highest ``rank``, and that; None if nobody has one."""
+    answers = await _all([ask for _, ask in asks])
+    found = [
+        (one, answer) for (one, _), answer in zip(asks, answers, strict=True) if answer is not None
+    ]
+    return max(found, key=lambda one: rank(one[1]), default=None)
 
 
 async def _all(asks: Sequence[Callable[[], Awaitable[_T]]]) -> list[_T]:

@@ -35,6 +35,9 @@ Asked: TypeAlias = Literal[
     "list_retained",
     "get_retained",
     "delete_retained",
+    "list_clients",
+    "get_client",
+    "kick",
     "list_sessions",
     "get_session",
     "end_session",
@@ -82,10 +85,10 @@ class Question(_Message, frozen=True):
 
 
 class Answer(_Message, frozen=True):
-    """The answer, or with a ``status`` of HTTP the reason why there is none."""
+    """The answer in msgpack, or with a ``status`` of HTTP the reason why there is none."""
 
     number: int
-    answer: Any
+    answer: msgspec.Raw
     status: int = 0
 
 

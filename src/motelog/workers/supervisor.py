@@ -25,7 +25,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from socket import socketpair
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import msgspec
 import trio
@@ -39,6 +39,14 @@ from motelog.core.net.listen import hold_address
 from motelog.gateway.access.config import AccessConfig
 from motelog.gateway.config import GatewayConfig
 from motelog.gateway.metrics import GATEWAY_METRICS, PLAIN, SHARED, GatewayMetrics
+from motelog.gateway.operator_answers import (
+    Client,
+    ClientPage,
+    RetainedMessage,
+    RetainedPage,
+    Session,
+    SessionPage,
+)
 from motelog.logs import LogConfig
 from motelog.workers.answers import GatewayOfWorkers
 from motelog.workers.channel import (
@@ -55,6 +63,8 @@ from motelog.workers.channel import (
 
 logger = logging.getLogger(__name__)
 
+_T = TypeVar("_T")
+
 #: Then a process that does not stop is killed; it has given up itself before (``worker``).
 STOPPED_WITHIN_S: Final = 9.0
 #: How long processes of an earlier start may take to end.
@@ -67,6 +77,8 @@ SHORT_LIFE_S: Final = 10.0
 SILENCE_S_MAX: Final = 5.0
 #: How long the console waits for an answer that nothing is appended for.
 LOOK_WITHIN_S: Final = 3.0
+#: "There is none" as an answer.
+_NONE: Final = msgspec.msgpack.encode(None)
 #: Questions that one process may have open.
 QUESTIONS_MAX: Final = 100
 
@@ -305,30 +317,48 @@ class _Worker:
 
     # --- questions -----------------------------------------------------------------------
 
-    async def list_retained(self, topic_filter: str, after: str, limit: int) -> dict[str, Any]:
-        answer: dict[str, Any] = await self._ask("list_retained", topic_filter, after, limit)
-        return answer
+    async def list_retained(self, topic_filter: str, after: str, limit: int) -> RetainedPage:
+        return await self._ask(RetainedPage, "list_retained", topic_filter, after, limit)
 
-    async def get_retained(self, topic: str) -> dict[str, Any] | None:
-        answer: dict[str, Any] | None = await self._ask("get_retained", topic)
-        return answer
+    async def get_retained(self, topic: str) -> RetainedMessage | None:
+        return await self._find(RetainedMessage, "get_retained", topic)
 
     async def delete_retained(self, topic: str) -> bool:
-        return bool(await self._ask("delete_retained", topic, within_s=2 * ANSWER_WITHIN_S))
+        return await self._ask(bool, "delete_retained", topic, within_s=2 * ANSWER_WITHIN_S)
 
-    async def list_sessions(self, prefix: str, after: str, limit: int) -> dict[str, Any]:
-        answer: dict[str, Any] = await self._ask("list_sessions", prefix, after, limit)
-        return answer
+    async def list_clients(self, prefix: str, after: str, limit: int) -> ClientPage:
+        return await self._ask(ClientPage, "list_clients", prefix, after, limit)
 
-    async def get_session(self, client_id: str) -> dict[str, Any] | None:
-        answer: dict[str, Any] | None = await self._ask("get_session", client_id)
-        return answer
+    async def get_client(self, client_id: str) -> Client | None:
+        return await self._find(Client, "get_client", client_id)
+
+    async def kick(self, client_id: str) -> bool:
+        return await self._ask(bool, "kick", client_id)
+
+    async def list_sessions(self, prefix: str, after: str, limit: int) -> SessionPage:
+        return await self._ask(SessionPage, "list_sessions", prefix, after, limit)
+
+    async def get_session(self, client_id: str) -> Session | None:
+        return await self._find(Session, "get_session", client_id)
 
     async def end_session(self, client_id: str) -> bool:
-        return bool(await self._ask("end_session", client_id, within_s=2 * ANSWER_WITHIN_S))
+        return await self._ask(bool, "end_session", client_id, within_s=2 * ANSWER_WITHIN_S)
 
-    async def _ask(self, name: Asked, *arguments: Any, within_s: float = LOOK_WITHIN_S) -> Any:
+    async def _ask(
+        self, kind: type[_T], name: Asked, *arguments: Any, within_s: float = LOOK_WITHIN_S
+    ) -> _T:
         """Return the process's answer; RefusedError if it has none, or gives none in time."""
+        raw = await self._answer_to(name, arguments, within_s)
+        return msgspec.msgpack.decode(raw, type=kind)
+
+    async def _find(self, kind: type[_T], name: Asked, *arguments: Any) -> _T | None:
+        """As ``_ask``; the answer may be that there is none."""
+        raw = await self._answer_to(name, arguments, LOOK_WITHIN_S)
+        return None if bytes(raw) == _NONE else msgspec.msgpack.decode(raw, type=kind)
+
+    async def _answer_to(
+        self, name: Asked, arguments: tuple[Any, ...], within_s: float
+    ) -> msgspec.Raw:
         number = self._asked = self._asked + 1
         event, answers = self._open[number] = trio.Event(), []
         try:
@@ -344,7 +374,7 @@ class _Worker:
             raise RefusedError(f"the gateway process {self.name} does not answer")
         (answer,) = answers
         if answer.status:
-            raise RefusedError(answer.answer, answer.status)
+            raise RefusedError(msgspec.msgpack.decode(answer.answer, type=str), answer.status)
         return answer.answer
 
     def _answered(self, answer: Answer) -> None:

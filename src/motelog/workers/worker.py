@@ -19,6 +19,7 @@ from collections.abc import AsyncIterator
 from contextlib import suppress
 from typing import Final
 
+import msgspec
 import trio
 
 from motelog import logs
@@ -107,12 +108,13 @@ class _Line:
 
     async def _answer(self, question: Question) -> None:
         assert self.here is not None, "the server asks those that are ready"
+        status, answer = 0, None
         try:
             answer = await getattr(self.here, question.name)(*question.arguments)
         except RefusedError as exc:
-            await self.send(Answer(question.number, str(exc), exc.status))
-        else:
-            await self.send(Answer(question.number, answer))
+            status, answer = exc.status, str(exc)
+        raw = msgspec.Raw(msgspec.msgpack.encode(answer))
+        await self.send(Answer(question.number, raw, status))
 
 
 async def _end_at_signal(scope: trio.CancelScope) -> None:

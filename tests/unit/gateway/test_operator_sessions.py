@@ -25,7 +25,7 @@ def names(stage: Stage, prefix: str = "", limit: int = 100) -> list[str]:
     after: str | None = ""
     while after is not None:
         page = stage.operator.list_sessions(prefix, after, limit)
-        found += [session["client_id"] for session in page.sessions]
+        found += [session.client_id for session in page.sessions]
         after = page.after
     return found
 
@@ -44,7 +44,7 @@ def test_sessions_are_listed_in_pages_connected_and_away() -> None:
     assert names(stage, "b/") == ["b/1", "b/2"]
     after = restart(stage)
     assert names(after) == ["a/1", "b/1", "b/2", "c/1"]
-    assert not after.operator.list_sessions("", "", 10).sessions[0]["is_connected"]
+    assert not after.operator.list_sessions("", "", 10).sessions[0].is_connected
 
 
 def test_session_is_described_with_what_waits_for_it() -> None:
@@ -57,31 +57,32 @@ def test_session_is_described_with_what_waits_for_it() -> None:
     publish(stage, b"a", b"b")
     one = stage.operator.get_session("dev")
     assert one is not None
-    assert (one["is_connected"], one["peer"], one["version"]) == (True, "127.0.0.1:4001", 5)
-    assert one["since_ms"] == began_ms
-    assert [(f["filter"], f["qos"], f["no_local"], f["identifier"]) for f in one["filters"]] == [
+    assert (one.is_connected, one.peer, one.version) == (True, "127.0.0.1:4001", 5)
+    assert one.since_ms == began_ms
+    assert [(f.filter, f.qos, f.no_local, f.identifier) for f in one.filters] == [
         ("t/#", 2, True, 5),
         ("u", 1, False, None),
     ]
-    assert [(f["qos"], f["state"]) for f in one["inflight"]] == [(1, "sent"), (1, "sent")]
-    assert one["queues"] == {}
+    assert [(f.qos, f.state) for f in one.inflight] == [(1, "sent"), (1, "sent")]
+    assert one.queues == {}
     lose(stage, 1)
     left_ms = stage.clock.now_ms()
     publish(stage, b"c", b"d", b"e")
     one = stage.operator.get_session("dev")
     assert one is not None
-    assert (one["is_connected"], one["peer"], one["since_ms"]) == (False, None, left_ms)
-    assert one["expires_ms"] == left_ms + 3_600_000
-    assert one["will"]["topic"] == "gone"
-    assert one["will"]["payload_bytes"] == 5
-    assert one["will_due_ms"] == left_ms + 30_000
-    assert [queue["messages_waiting"] for queue in one["queues"].values()] == [3]
+    assert (one.is_connected, one.peer, one.since_ms) == (False, None, left_ms)
+    assert one.expires_ms == left_ms + 3_600_000
+    assert one.will is not None
+    assert one.will.topic == "gone"
+    assert one.will.payload_bytes == 5
+    assert one.will_due_ms == left_ms + 30_000
+    assert [queue.messages_waiting for queue in one.queues.values()] == [3]
     connect(stage, 1)
     settle(stage)
     ack(stage, 1, 0x40, *[packet_id for _, packet_id, _ in got(stage, 1)])
     one = stage.operator.get_session("dev")
     assert one is not None
-    assert (one["inflight"], one["queues"], one["will"]) == ([], {}, None)
+    assert (one.inflight, one.queues, one.will) == ([], {}, None)
     assert stage.operator.get_session("nobody") is None
 
 
@@ -139,8 +140,8 @@ def test_shared_subscription_is_listed_and_not_ended_while_it_has_members() -> N
     assert names(stage) == [*(f"{name} #{number}" for number in range(8)), "dev"]
     described = stage.operator.get_session(name)
     assert described is not None
-    assert (described["client_id"], described["is_connected"]) == (name, True)
-    assert stage.operator.list_sessions("dev", "", 1).sessions[0]["filters"] == 1
+    assert (described.client_id, described.is_connected) == (name, True)
+    assert stage.operator.list_sessions("dev", "", 1).sessions[0].filters == 1
     done: list[MotelogError | None] = []
     with pytest.raises(SessionInUseError):
         stage.operator.end_session(name, done.append)

@@ -9,7 +9,7 @@ import re
 import httpx
 
 from motelog.config import AdminConfig
-from motelog.console.gateway import GatewayRoutes
+from motelog.console.gateway import GatewayApi
 from motelog.console.health import Health
 from motelog.console.server import Console
 from motelog.console.status import Status
@@ -20,9 +20,9 @@ from motelog.gateway.metrics import GATEWAY_METRICS
 
 async def get(path: str, health: Health, registry: Registry) -> httpx.Response:
     status = Status(health, registry, {"gateway": ("::1", 1883)}, data="/data")
-    console = Console(AdminConfig(), health, registry, GatewayRoutes(), status)
+    console = Console(AdminConfig(), health, registry, GatewayApi(), status)
     transport = httpx.ASGITransport(app=console.application())
-    async with httpx.AsyncClient(transport=transport, base_url="http://console") as client:
+    async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
         return await client.get(path)
 
 
@@ -39,8 +39,9 @@ async def test_the_page_runs_its_own_script_and_nothing_else() -> None:
         assert f"{tag}-src 'sha256-{digest}'" in policy
     assert "://" not in answer.text, "nothing comes from elsewhere"
     assert not re.search(r" style=| on[a-z]+=", answer.text), "the policy forbids them"
-    linked = set(re.findall(r'href="([a-z/]+)"', answer.text))
-    assert linked == {"status", "health/ready", "health/live", "metrics", "sessions", "retained"}
+    linked = set(re.findall(r'href="([a-z0-9/.]+)"', answer.text))
+    api = {f"api/v1/{name}" for name in ("clients", "sessions", "retained", "openapi.json")}
+    assert linked == {"status", "health/ready", "health/live", "metrics"} | api
 
 
 async def test_status_says_what_is_wrong_and_what_is_counted() -> None:

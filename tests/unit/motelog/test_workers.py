@@ -12,8 +12,9 @@ from motelog.core.errors import StoreFullError
 from motelog.gateway.access.config import AccessConfig
 from motelog.gateway.config import GatewayConfig
 from motelog.gateway.metrics import GatewayMetrics
+from motelog.gateway.operator_answers import SessionEntry, SessionPage
 from motelog.logs import LogConfig
-from motelog.workers.answers import GatewayOfWorkers, merged
+from motelog.workers.answers import GatewayOfWorkers
 from motelog.workers.supervisor import WORKERS_METRICS, Workers
 from tests.conformance.peers import Gateway
 
@@ -50,9 +51,9 @@ async def test_pages_of_sessions_have_those_of_all() -> None:
         after: str | None = ""
         while after is not None:
             page = await one.list_sessions("dev", after, limit)
-            assert len(page["sessions"]) <= limit
-            found += [session["client_id"] for session in page["sessions"]]
-            after = page["after"]
+            assert len(page.sessions) <= limit
+            found += [session.client_id for session in page.sessions]
+            after = page.after
         assert found == names
 
 
@@ -67,14 +68,33 @@ async def test_pages_of_sessions_have_those_of_all() -> None:
 async def test_the_process_that_knows_a_session_best_counts(
     states: Sequence[tuple[bool, int | None]], best: int
 ) -> None:
-    sessions = [
-        {"client_id": "dev", "is_connected": is_connected, "since_ms": since_ms, "by": number}
-        for number, (is_connected, since_ms) in enumerate(states)
+    class Knowing(Silent):
+        def __init__(self, entry: SessionEntry) -> None:
+            object.__setattr__(self, "entry", entry)
+
+        def __getattribute__(self, name: str) -> Any:
+            async def answer(*_: object) -> SessionPage:
+                return SessionPage(sessions=[object.__getattribute__(self, "entry")], after=None)
+
+            return answer
+
+    known = [
+        Knowing(
+            SessionEntry(
+                client_id="dev",
+                is_connected=is_connected,
+                since_ms=since_ms,
+                expiry_s=1,
+                expires_ms=None,
+                filters=0,
+                inflight=0,
+            )
+        )
+        for is_connected, since_ms in states
     ]
-    pages = [{"sessions": [session], "after": None} for session in sessions]
-    for ordered in (pages, pages[::-1]):
-        [found] = merged(ordered, 10)["sessions"]
-        assert (found["is_connected"], found["since_ms"]) == states[best]
+    for ordered in (known, known[::-1]):
+        [found] = (await together(*ordered).list_sessions("", "", 10)).sessions
+        assert (found.is_connected, found.since_ms) == states[best]
 
 
 async def test_a_session_is_ended_where_its_client_is_connected() -> None:
@@ -83,11 +103,28 @@ async def test_a_session_is_ended_where_its_client_is_connected() -> None:
     one = together(*map(asked, gateways))
     session = await one.get_session("dev")
     assert session is not None
-    assert session["is_connected"]
+    assert session.is_connected
     assert await one.end_session("dev")
     assert peer.is_closed
     assert await one.get_session("dev") is None
     assert not await one.end_session("dev")
+
+
+async def test_a_client_is_listed_described_and_kicked_where_it_is_connected() -> None:
+    gateways = [Gateway(), Gateway()]
+    peers = {name: gateways[n].connect(5, name) for n, name in enumerate(("dev/0", "dev/1"))}
+    one = together(*map(asked, gateways))
+    page = await one.list_clients("dev/", "", 10)
+    assert ([client.client_id for client in page.clients], page.after) == (list(peers), None)
+    page = await one.list_clients("dev/", "", 1)
+    assert ([client.client_id for client in page.clients], page.after) == (["dev/0"], "dev/0")
+    client = await one.get_client("dev/1")
+    assert client is not None
+    assert client.session.client_id == "dev/1"
+    assert await one.kick("dev/1")
+    assert (peers["dev/0"].is_closed, peers["dev/1"].is_closed) == (False, True)
+    assert not await one.kick("dev/1")
+    assert await one.get_client("dev/1") is None
 
 
 async def test_retained_messages_are_asked_of_the_first_that_answers() -> None:
@@ -95,7 +132,7 @@ async def test_retained_messages_are_asked_of_the_first_that_answers() -> None:
     gateway.connect(5).publish("a", b"x", retain=True)
     one = together(Silent(), asked(gateway))
     page = await one.list_retained("#", "", 10)
-    assert [message["topic"] for message in page["messages"]] == ["a"]
+    assert [message.topic for message in page.messages] == ["a"]
     with pytest.raises(RefusedError, match="does not answer"):
         await one.list_sessions("", "", 10)  # its own would be missing
     with pytest.raises(RefusedError) as refused:

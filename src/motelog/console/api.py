@@ -1,0 +1,199 @@
+"""The admin API below /api/v1: from a table of endpoints, its routes and its OpenAPI document.
+
+Owns: Endpoint, how a query becomes values and an answer JSON. Must not touch: what is asked for,
+who may ask (``gate`` has found that out).
+
+An answer is a struct as JSON. A fault is {"error": why}: 400 for a parameter, 401 and 403 for who
+may not ask, 404 where there is nothing of this name, 409 where it is in use, 503 while there is no
+answer. Names are parameters, not parts of a path: a client identifier may be "a/../b".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Literal, TypeAlias
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from motelog import __version__
+from motelog.console.asking import RefusedError
+from motelog.console.gate import CHANGE_HEADER, Caller, Role, caller_of, error
+
+PREFIX: Final = "/api/v1"
+_SCHEMA_PLACE: Final = "#/components/schemas/{name}"
+
+
+class NoParameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """An endpoint that takes none."""
+
+
+class Done(msgspec.Struct, frozen=True):
+    """It is done; where the log keeps it, the log has it."""
+
+    done: Literal[True] = True
+
+
+class Error(msgspec.Struct, frozen=True):
+    """Why there is no answer."""
+
+    error: str
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """One thing to ask for. ``handler`` gets the query's values; RefusedError.
+
+    Whatever is no GET is a change, and noted as such.
+    """
+
+    path: str
+    summary: str
+    query: type[msgspec.Struct]
+    answer: type[msgspec.Struct]
+    handler: Callable[[Any], Awaitable[msgspec.Struct]]
+    method: Literal["GET", "POST", "DELETE"] = "GET"
+    role: Role = Role.VIEW
+
+    @property
+    def name(self) -> str:
+        """What OpenAPI and the audit log call it: kick_client."""
+        return self.handler.__name__
+
+
+#: Called when a change has been asked for: who, what, with which values, how it ended.
+Audit: TypeAlias = Callable[[Caller, str, msgspec.Struct, str], None]
+
+
+class Api:
+    """The endpoints as routes and as a document."""
+
+    def __init__(self, endpoints: Sequence[Endpoint], audit: Audit) -> None:
+        self._endpoints = endpoints
+        self._audit = audit
+        self._document = msgspec.json.encode(openapi(endpoints))
+
+    def routes(self) -> list[Route]:
+        routes = [
+            Route(f"{PREFIX}{one.path}", self._route(one), methods=[one.method])
+            for one in self._endpoints
+        ]
+        return [*routes, Route(f"{PREFIX}/openapi.json", self._openapi)]
+
+    async def _openapi(self, request: Request) -> Response:
+        return Response(self._document, media_type="application/json")
+
+    def _route(self, endpoint: Endpoint) -> Callable[[Request], Awaitable[Response]]:
+        async def answer(request: Request) -> Response:
+            caller = caller_of(request)
+            try:
+                caller.require(endpoint.role)
+                query = _query(endpoint, request)
+                return _json(await self.do(endpoint, caller, query))
+            except RefusedError as exc:
+                return error(str(exc), exc.status)
+
+        return answer
+
+    async def do(self, endpoint: Endpoint, caller: Caller, query: msgspec.Struct) -> msgspec.Struct:
+        """Do what is asked for; a change is noted with how it ended. RefusedError."""
+        caller.require(endpoint.role)
+        if endpoint.method == "GET":
+            return await endpoint.handler(query)
+        outcome = "cancelled"
+        try:
+            answer = await endpoint.handler(query)
+            outcome = "done"
+            return answer
+        except RefusedError as exc:
+            outcome = str(exc)
+            raise
+        finally:
+            self._audit(caller, endpoint.name, query, outcome)
+
+
+def _query(endpoint: Endpoint, request: Request) -> msgspec.Struct:
+    try:
+        # What comes twice counts once, the last.
+        return msgspec.convert(dict(request.query_params), endpoint.query, strict=False)
+    except msgspec.ValidationError as exc:
+        raise RefusedError(str(exc), 400) from exc
+
+
+def _json(answer: msgspec.Struct) -> Response:
+    return Response(msgspec.json.encode(answer), media_type="application/json")
+
+
+# --- the document ------------------------------------------------------------------------
+
+
+def openapi(endpoints: Iterable[Endpoint]) -> dict[str, Any]:
+    """Return the OpenAPI document of the endpoints."""
+    endpoints = list(endpoints)
+    answers = {one.answer: None for one in endpoints} | {Error: None}
+    _, schemas = msgspec.json.schema_components(answers, ref_template=_SCHEMA_PLACE)
+    paths: dict[str, dict[str, Any]] = {}
+    for one in endpoints:
+        paths.setdefault(f"{PREFIX}{one.path}", {})[one.method.lower()] = _operation(one)
+    return {
+        "openapi": "3.1.0",
+        "info": {
+            "title": "Motelog admin API",
+            "version": __version__,
+            "description": (
+                "Where the server has tokens, each request names one: Authorization: Bearer TOKEN."
+                f" A request that changes something has that, or the header {CHANGE_HEADER}."
+            ),
+        },
+        "security": [{"token": []}, {}],
+        "paths": paths,
+        "components": {
+            "schemas": schemas,
+            "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}},
+        },
+    }
+
+
+def _operation(endpoint: Endpoint) -> dict[str, Any]:
+    return {
+        "summary": endpoint.summary,
+        "description": f"For the role {endpoint.role.name.lower()} and those above it.",
+        "operationId": endpoint.name,
+        "parameters": list(_parameters(endpoint)),
+        "responses": {
+            "200": _response("The answer.", endpoint.answer),
+            "default": _response("Why there is none.", Error),
+        },
+    }
+
+
+def _response(text: str, kind: type[msgspec.Struct]) -> dict[str, Any]:
+    schema = {"$ref": _SCHEMA_PLACE.format(name=kind.__name__)}
+    return {"description": text, "content": {"application/json": {"schema": schema}}}
+
+
+def _parameters(endpoint: Endpoint) -> Iterable[dict[str, Any]]:
+    (_,), schemas = msgspec.json.schema_components([endpoint.query], ref_template=_SCHEMA_PLACE)
+    shown = schemas[endpoint.query.__name__]
+    required = set(shown.get("required", ()))
+    for name, schema in shown["properties"].items():
+        described = dict(schema)
+        text = described.pop("description", "")
+        yield {
+            "name": name,
+            "in": "query",
+            "required": name in required,
+            "description": text,
+            "schema": described,
+        }
+    if endpoint.method != "GET":
+        yield {
+            "name": CHANGE_HEADER,
+            "in": "header",
+            "required": False,
+            "description": "Any value; needed unless a token is named.",
+            "schema": {"type": "string"},
+        }
