@@ -156,24 +156,35 @@ def changing(path: str) -> Iterator[dict[str, str]]:
 
     Whoever else changes files of the folder waits. AccessFileError.
     """
+    with locked(path):
+        users = read_users(path) if os.path.exists(path) else {}
+        before = dict(users)
+        yield users
+        if users != before:
+            write_users(path, users)
+
+
+@contextmanager
+def locked(path: str) -> Iterator[None]:
+    """Have whoever else changes files of the folder wait; AccessFileError."""
     try:
         folder = os.open(os.path.dirname(os.path.realpath(path)), os.O_RDONLY)
     except OSError as exc:
         raise AccessFileError(f"cannot write {path}: {exc.strerror or exc}") from exc
     try:
         fcntl.flock(folder, fcntl.LOCK_EX)
-        users = read_users(path) if os.path.exists(path) else {}
-        before = dict(users)
-        yield users
-        if users != before:
-            write_users(path, users)
+        yield
     finally:
         os.close(folder)
 
 
 def write_users(path: str, users: dict[str, str]) -> None:
     """Replace the file as a whole; AccessFileError."""
-    text = "".join(f"{name}:{told}\n" for name, told in users.items())
+    write_text(path, "".join(f"{name}:{told}\n" for name, told in users.items()))
+
+
+def write_text(path: str, text: str) -> None:
+    """Replace a file of the operator's as a whole, with mode 0600; AccessFileError."""
     folder = os.path.dirname(os.path.abspath(path))
     try:
         # A link stays one: its target is replaced.

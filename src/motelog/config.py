@@ -30,6 +30,7 @@ Role = Literal["namesrv", "broker", "gateway", "console"]
 # Variables that are no key of the configuration: of clients, of the build, and of tests.
 OTHER_VARIABLES: Final = (
     "MOTELOG_CREDENTIALS",
+    "MOTELOG_TOKEN_FILE",
     "MOTELOG_PURE",
     "MOTELOG_SESSION_KILLS",
     "MOTELOG_VECTORS",
@@ -38,6 +39,10 @@ OTHER_VARIABLES: Final = (
 NOT_LOOPBACK = (
     "{text} is not a loopback address: here is no TLS, so that anyone on the network could read "
     "and change everything; use 127.0.0.1, and a [[listener]] for MQTT clients elsewhere"
+)
+ADMIN_NEEDS = (
+    "{address} is reached from other machines, and whoever reaches the admin listener"
+    " without tokens may do everything: add to [admin] {lines}"
 )
 NEEDS_LOGIN = (
     "the listener {name} on {address} is reached from other machines and asks nobody who they are: "
@@ -56,6 +61,46 @@ class AdminConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     hosts: tuple[str, ...] = ()
     """Names by which browsers and programs may ask for this server, beside its address and
     localhost. Others are refused: a page from elsewhere could have its own name lead here."""
+
+    tokens_file: str = ""
+    """File of tokens, made by `motelog token create`; every request but those for health must name
+    one then. Empty: everybody who reaches the listener may do everything, so it must be a loopback
+    address."""
+
+    audit_file: str = ""
+    """File that gets a line of JSON for each change that somebody asks for. While it cannot be
+    written, nothing is changed. Empty: the lines are in the log."""
+
+    tls_certificate: str = ""
+    """PEM file of the certificate and the chain above it; the listener speaks TLS 1.2 and 1.3 then.
+    A change takes effect within seconds, for new connections."""
+
+    tls_key: str = ""
+    """PEM file of its key, not encrypted. Empty: it is in the same file."""
+
+    insecure: Literal["", "I know"] = ""
+    """Lets an address that is reached from other machines do without TLS, as behind a proxy that
+    has it. Tokens are needed there in any case."""
+
+    def __post_init__(self) -> None:
+        refuse(self, self._faults())
+
+    def _faults(self) -> Iterator[SectionFault]:
+        if self.tls_key and not self.tls_certificate:
+            yield SectionFault("tls_key needs tls_certificate", ("tls_key",))
+        try:
+            host, _ = parse_address(self.listen)
+        except ValueError as exc:
+            yield SectionFault(str(exc), ("listen",))
+            return
+        lines = []
+        if not self.tokens_file:
+            lines.append('tokens_file = "PATH" (`motelog token create` makes it)')
+        if not self.tls_certificate and not self.insecure:
+            lines.append('tls_certificate = "PATH" and tls_key = "PATH" (or insecure = "I know")')
+        if lines and not is_loopback(host):
+            text = ADMIN_NEEDS.format(address=self.listen, lines=", and ".join(lines))
+            yield SectionFault(text, ("listen", "tokens_file", "tls_certificate", "insecure"))
 
 
 class MotelogConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -201,7 +246,7 @@ def check_listen(text: str) -> tuple[str, int]:
 
 
 def _check_leaf(path: KeyPath, value: Any) -> str | None:
-    if path[-1] != "listen":
+    if path[-1] != "listen" or path == ("admin", "listen"):
         return None
     try:
         check_listen(value)

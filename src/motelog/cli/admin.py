@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import http.client
 import json as json_module
+import os
 from collections.abc import Iterator
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Annotated, Any
 from urllib.parse import urlencode
 
@@ -20,20 +22,39 @@ from motelog.cli.output import CliError
 from motelog.cli.status import IS_IT_RUNNING, Status
 
 Admin = Annotated[
-    str, typer.Option(metavar="HOST:PORT", help="The server's admin listener.", show_default=True)
+    str,
+    typer.Option(
+        metavar="HOST:PORT",
+        help="The server's admin listener; https://HOST:PORT if it has TLS.",
+        show_default=True,
+    ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="JSON, one object per line.")]
 ADMIN = "127.0.0.1:8080"
+#: A secret is no option and no variable: other users of the machine see the ones, and every program
+#: that is started gets the others.
+TOKEN_VARIABLE = "MOTELOG_TOKEN_FILE"
+_HTTPS = "https://"
 ANSWER_WITHIN_S = 30.0
-STATUSES = {400: Status.USAGE, 404: Status.NOT_FOUND, 409: Status.REFUSED, 503: Status.REFUSED}
+STATUSES = {
+    400: Status.USAGE,
+    401: Status.REFUSED,
+    403: Status.REFUSED,
+    404: Status.NOT_FOUND,
+    409: Status.REFUSED,
+    503: Status.REFUSED,
+}
 
 
 def ask(admin: str, method: str, path: str, query: dict[str, str]) -> dict[str, Any]:
     """Return what the server answers; CliError if it refuses or cannot be reached."""
-    host, port = address("--admin", admin)
-    connection = http.client.HTTPConnection(host, port, timeout=ANSWER_WITHIN_S)
+    host, port = address("--admin", admin.removeprefix(_HTTPS))
+    # Certificates are checked as Python does; SSL_CERT_FILE names further authorities.
+    kind = http.client.HTTPSConnection if admin.startswith(_HTTPS) else http.client.HTTPConnection
+    connection = kind(host, port, timeout=ANSWER_WITHIN_S)
+    headers = {"X-Motelog": "motelog"} | _token()
     try:
-        connection.request(method, f"{path}?{urlencode(query)}", headers={"X-Motelog": "cli"})
+        connection.request(method, f"{path}?{urlencode(query)}", headers=headers)
         response = connection.getresponse()
         answer: dict[str, Any] = json_module.loads(response.read())
     except TimeoutError as exc:
@@ -50,8 +71,22 @@ def ask(admin: str, method: str, path: str, query: dict[str, str]) -> dict[str, 
         connection.close()
     if response.status != http.client.OK:
         status = STATUSES.get(response.status, Status.FAILED)
-        raise CliError(str(answer.get("error", response.reason)), status=status)
+        is_unknown = response.status == http.client.UNAUTHORIZED
+        remedy = f"{TOKEN_VARIABLE}=FILE names a file with the token" if is_unknown else None
+        raise CliError(str(answer.get("error", response.reason)), remedy=remedy, status=status)
     return answer
+
+
+def _token() -> dict[str, str]:
+    """Return the header that names the token, if there is one."""
+    path = os.environ.get(TOKEN_VARIABLE)
+    if not path:
+        return {}
+    try:
+        text = Path(path).read_text(encoding="ascii").strip()
+    except (OSError, ValueError) as exc:
+        raise CliError(f"cannot read the token in {path}: {exc}", status=Status.CONFIG) from exc
+    return {"Authorization": f"Bearer {text}"}
 
 
 def ask_pages(

@@ -45,6 +45,7 @@ COMMANDS: Final = {
     "retained": "Look at retained messages and delete them.",
     "session": "Look at sessions and end them.",
     "user": "Keep the users of a password file.",
+    "token": "Keep the tokens of an admin listener.",
     "acl": "Ask what the rules of an ACL file allow.",
     "store": "Look into a store folder.",
     "config": "Check configuration files.",

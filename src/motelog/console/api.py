@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Literal, TypeAlias
+from typing import Any, Final, Literal
 
 import msgspec
 from starlette.requests import Request
@@ -21,7 +21,16 @@ from starlette.routing import Route
 
 from motelog import __version__
 from motelog.console.asking import RefusedError
-from motelog.console.gate import CHANGE_HEADER, Caller, Role, caller_of, error
+from motelog.console.audit import Audit
+from motelog.console.gate import (
+    CHANGE_HEADER,
+    NO_TOKEN,
+    Caller,
+    Role,
+    caller_of,
+    error,
+    require_header,
+)
 
 PREFIX: Final = "/api/v1"
 _SCHEMA_PLACE: Final = "#/components/schemas/{name}"
@@ -64,10 +73,6 @@ class Endpoint:
         return self.handler.__name__
 
 
-#: Called when a change has been asked for: who, what, with which values, how it ended.
-Audit: TypeAlias = Callable[[Caller, str, msgspec.Struct, str], None]
-
-
 class Api:
     """The endpoints as routes and as a document."""
 
@@ -84,35 +89,31 @@ class Api:
         return [*routes, Route(f"{PREFIX}/openapi.json", self._openapi)]
 
     async def _openapi(self, request: Request) -> Response:
+        if caller_of(request).role is Role.NOBODY:
+            return error(NO_TOKEN, 401)
         return Response(self._document, media_type="application/json")
 
     def _route(self, endpoint: Endpoint) -> Callable[[Request], Awaitable[Response]]:
         async def answer(request: Request) -> Response:
             caller = caller_of(request)
             try:
-                caller.require(endpoint.role)
-                query = _query(endpoint, request)
-                return _json(await self.do(endpoint, caller, query))
+                caller.require(Role.VIEW)
+                if endpoint.method != "GET":
+                    require_header(request)
+                return _json(await self.do(endpoint, caller, _query(endpoint, request)))
             except RefusedError as exc:
                 return error(str(exc), exc.status)
 
         return answer
 
     async def do(self, endpoint: Endpoint, caller: Caller, query: msgspec.Struct) -> msgspec.Struct:
-        """Do what is asked for; a change is noted with how it ended. RefusedError."""
-        caller.require(endpoint.role)
+        """Do what is asked for, if the caller may; a change is noted. RefusedError."""
         if endpoint.method == "GET":
+            caller.require(endpoint.role)
             return await endpoint.handler(query)
-        outcome = "cancelled"
-        try:
-            answer = await endpoint.handler(query)
-            outcome = "done"
-            return answer
-        except RefusedError as exc:
-            outcome = str(exc)
-            raise
-        finally:
-            self._audit(caller, endpoint.name, query, outcome)
+        with self._audit.change(caller, endpoint.name, msgspec.structs.asdict(query)):
+            caller.require(endpoint.role)
+            return await endpoint.handler(query)
 
 
 def _query(endpoint: Endpoint, request: Request) -> msgspec.Struct:

@@ -15,20 +15,33 @@ A page from elsewhere, in the browser of somebody who may reach this server, can
 from __future__ import annotations
 
 import ipaddress
+import logging
 import re
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Final
+from typing import Final, Protocol
 
-from starlette.datastructures import Headers, MutableHeaders
+from starlette.datastructures import MutableHeaders
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from motelog.console.asking import RefusedError
+from motelog.core.limited_log import LimitedLog
+
+logger = logging.getLogger(__name__)
 
 #: The header of a request that changes something, with any value.
 CHANGE_HEADER: Final = "X-Motelog"
+COOKIE: Final = "motelog"
+#: The name of the caller where there are no tokens.
+EVERYBODY: Final = "everybody"
+NO_TOKEN: Final = "a token is needed: Authorization: Bearer TOKEN"
+NOT_OURS: Final = (
+    "the header Host names neither an address nor localhost; [admin] hosts in the configuration"
+    " lists further names of this server"
+)
+FOREIGN: Final = "a page from elsewhere may change nothing"
 _HOST: Final = re.compile(r"(?:(?P<host>[^][:]+)|\[(?P<ipv6>[0-9a-f:.]+)\])(?::\d{1,5})?")
 _READING: Final = frozenset({"GET", "HEAD"})
 
@@ -62,20 +75,45 @@ class Caller:
     def require(self, role: Role) -> None:
         """Raise RefusedError unless the caller has the role."""
         if self.role is Role.NOBODY:
-            raise RefusedError("a token is needed: Authorization: Bearer TOKEN", 401)
+            raise RefusedError(NO_TOKEN, 401)
         if self.role < role:
             text = f"the token {self.name} may {self.role.name.lower()}, this needs"
             raise RefusedError(f"{text} {role.name.lower()}", 403)
 
 
-class Gate:
-    """The ASGI application before ``app``; ``hosts`` are further names of this server."""
+class Named(Protocol):
+    """A token."""
 
-    def __init__(self, app: ASGIApp, *, hosts: tuple[str, ...] = ()) -> None:
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def role(self) -> Role: ...
+
+
+class Names(Protocol):
+    """Who has which token; ``tokens.Tokens`` is one."""
+
+    def find(self, text: str) -> Named | None: ...
+
+    def find_login(self, cookie: str) -> Named | None: ...
+
+
+class Gate:
+    """The ASGI application before ``app``; ``hosts`` are further names of this server.
+
+    Without ``tokens``, whoever comes may do everything.
+    """
+
+    def __init__(self, app: ASGIApp, *, hosts: tuple[str, ...], tokens: Names | None) -> None:
         self._app = app
         self._hosts = {host.lower() for host in hosts}
+        self._tokens = tokens
+        self._log = LimitedLog(logger)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "websocket":
+            return  # there are none; it is answered 403
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
@@ -87,33 +125,46 @@ class Gate:
                     headers.setdefault(name, value)
             await send(message)
 
-        refused = self._refusal(scope)
+        request = Request(scope)
+        refused = self._refusal(request)
         if refused is not None:
             await refused(scope, receive, send_safe)
             return
-        host = scope["client"][0] if scope.get("client") else ""
-        scope["motelog.caller"] = Caller("everybody", Role.ADMIN, host)
+        scope["motelog.caller"] = self._caller(request)
         await self._app(scope, receive, send_safe)
 
-    def _refusal(self, scope: Scope) -> Response | None:
-        """Return the answer to a request that is not for us, or that a foreign page may send."""
-        headers = Headers(scope=scope)
+    def _caller(self, request: Request) -> Caller:
+        host = request.client.host if request.client else ""
+        if self._tokens is None:
+            return Caller(EVERYBODY, Role.ADMIN, host)
+        shown = _bearer(request)
+        if shown is not None:
+            token = self._tokens.find(shown)
+            if token is None:
+                self._log.warning(
+                    "a request with a token that is not known is refused from=%s path=%r",
+                    host,
+                    request.url.path,
+                )
+        else:
+            token = self._tokens.find_login(cookie_of(request))
+        if token is None:
+            return Caller("", Role.NOBODY, host)
+        return Caller(token.name, token.role, host)
+
+    def _refusal(self, request: Request) -> Response | None:
+        """Return the answer to a request that is not for us, or that comes from a foreign page."""
+        headers = request.headers
         hosts = headers.getlist("host")
         if len(hosts) != 1 or not self._is_ours(hosts[0]):
-            text = (
-                "the header Host names neither an address nor localhost; [admin] hosts in the"
-                " configuration lists further names of this server"
-            )
-            return error(text, 421)
-        if scope["method"] in _READING:
+            return error(NOT_OURS, 421)
+        if request.method in _READING:
             return None
         origin = headers.get("origin")
         if origin is not None and origin.partition("://")[2] != hosts[0]:
-            return error("a page from elsewhere may change nothing", 403)
+            return error(FOREIGN, 403)
         if headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none"):
-            return error("a page from elsewhere may change nothing", 403)
-        if CHANGE_HEADER not in headers and "authorization" not in headers:
-            return error(f"a request that changes something needs the header {CHANGE_HEADER}", 403)
+            return error(FOREIGN, 403)
         return None
 
     def _is_ours(self, text: str) -> bool:
@@ -128,6 +179,23 @@ class Gate:
         except ValueError:
             return False
         return True
+
+
+def require_header(request: Request) -> None:
+    """Raise RefusedError if a foreign page may have sent a request that changes something."""
+    if CHANGE_HEADER not in request.headers and _bearer(request) is None:
+        text = f"a request that changes something needs the header {CHANGE_HEADER}, or a token"
+        raise RefusedError(text, 403)
+
+
+def cookie_of(request: Request) -> str:
+    """Return what the cookie of a browser says that has logged in, "" if there is none."""
+    return request.cookies.get(COOKIE, "")
+
+
+def _bearer(request: Request) -> str | None:
+    scheme, _, token = request.headers.get("authorization", "").partition(" ")
+    return token.strip() if scheme.lower() == "bearer" else None
 
 
 def caller_of(request: Request) -> Caller:

@@ -13,6 +13,9 @@ Owns: the listening socket and the routes. Must not touch: what is healthy (heal
 from __future__ import annotations
 
 import logging
+import ssl
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeAlias
 
 import trio
 from hypercorn.config import Config
@@ -27,20 +30,25 @@ from motelog.config import AdminConfig
 from motelog.console import page
 from motelog.console.api import Api
 from motelog.console.audit import Audit
-from motelog.console.gate import Gate
+from motelog.console.gate import NO_TOKEN, Gate, Role, caller_of, error
 from motelog.console.gateway import GatewayApi
 from motelog.console.health import Health
 from motelog.console.process import LoopLag, build_readings
 from motelog.console.status import Status
+from motelog.console.tokens import Tokens
 from motelog.core.addresses import parse_address
 from motelog.core.limited_log import LimitedLog
 from motelog.core.metrics import CONTENT_TYPE, Registry
 from motelog.core.net.listen import ACCEPT_LINE_PERIOD_S, ACCEPTING_RESTS, open_listener
+from motelog.core.net.tls import TlsContexts
 
 logger = logging.getLogger(__name__)
 
+_Handler: TypeAlias = Callable[[Request], Awaitable[Response]]
+
 SHUTDOWN_S = 1.0  # time for open requests at the end; all of ours are short
-REQUEST_BYTES_MAX = 16_384  # no route takes a body
+REQUEST_BYTES_MAX = 16_384  # of a request's head
+HANDSHAKE_S = 10.0
 
 
 class _AcceptFilter(logging.Filter):
@@ -62,6 +70,30 @@ class _AcceptFilter(logging.Filter):
 _accept_line = _AcceptFilter()
 
 
+class _Config(Config):
+    """hypercorn's settings; each TLS connection has the certificate that the files have by then."""
+
+    def __init__(self, contexts: TlsContexts | None) -> None:
+        super().__init__()
+        self._contexts = contexts
+
+    @property
+    def ssl_enabled(self) -> bool:
+        return self._contexts is not None
+
+    def create_ssl_context(self) -> ssl.SSLContext | None:
+        contexts = self._contexts
+        if contexts is None:
+            return None
+
+        def choose(connection: Any, *_: object) -> None:
+            connection.context = contexts.current()
+
+        context = contexts.current()
+        context.sni_callback = choose
+        return context
+
+
 class Console:
     """The admin listener as a service; ``address`` is known once started."""
 
@@ -79,22 +111,33 @@ class Console:
         self._loop_lag = LoopLag()
         registry.add_readings("motelog", build_readings)
         registry.add_readings("motelog", self._loop_lag.readings)
-        self._audit = Audit()
-        self._api = Api(gateway.endpoints(), self._audit.note)
+        self._tokens = Tokens(config.tokens_file) if config.tokens_file else None
+        self._api = Api(gateway.endpoints(), Audit(config.audit_file))
+        if self._tokens is not None:
+            tokens = self._tokens
+            health.checks["tokens"] = lambda: tokens.fault
         self._status = status
         self.address: tuple[str, int] = parse_address(config.listen)
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Serve until cancelled; OSError if the address cannot be bound."""
+        """Serve until cancelled.
+
+        OSError if the address cannot be bound, or if it names the certificate.
+        """
+        contexts: TlsContexts | None = None
+        if self._config.tls_certificate:
+            contexts = TlsContexts(self._config.tls_certificate, self._config.tls_key)
         listener = open_listener(self._config.listen)
         self.address = listener.getsockname()[:2]
         logging.getLogger("trio.serve_listeners").addFilter(_accept_line)
-        config = Config()
+        config = _Config(contexts)
         config.bind = [f"fd://{listener.detach()}"]
         config.graceful_timeout = SHUTDOWN_S
         config.shutdown_timeout = SHUTDOWN_S
         config.h11_max_incomplete_size = REQUEST_BYTES_MAX
         config.include_server_header = False
+        config.ssl_handshake_timeout = HANDSHAKE_S
+        config.alpn_protocols = ["http/1.1"]
         # Its start message would be a second, differently formatted line about our address.
         config.errorlog = logging.getLogger(__name__ + ".http")
         config.errorlog.setLevel(logging.WARNING)
@@ -107,15 +150,15 @@ class Console:
         """Return the routes, also used without a socket in tests."""
         app = Starlette(
             routes=[
-                Route("/", self._page),
-                Route("/status", self._shown_status),
+                Route("/", _for_viewers(self._page)),
+                Route("/status", _for_viewers(self._shown_status)),
                 Route("/health/live", self._live),
                 Route("/health/ready", self._ready),
-                Route("/metrics", self._metrics),
+                Route("/metrics", _for_viewers(self._metrics)),
                 *self._api.routes(),
             ]
         )
-        return Gate(app, hosts=self._config.hosts)
+        return Gate(app, hosts=self._config.hosts, tokens=self._tokens)
 
     async def _page(self, request: Request) -> Response:
         return HTMLResponse(page.HTML, headers=page.HEADERS)
@@ -128,9 +171,22 @@ class Console:
 
     async def _ready(self, request: Request) -> Response:
         faults = self._health.faults()
+        # Whoever looks after processes has no token, and does not need the reasons.
+        told = faults if caller_of(request).role >= Role.VIEW else {}
         return JSONResponse(
-            {"ready": not faults, "faults": faults}, status_code=503 if faults else 200
+            {"ready": not faults, "faults": told}, status_code=503 if faults else 200
         )
 
     async def _metrics(self, request: Request) -> Response:
         return Response(self._registry.exposition(), media_type=CONTENT_TYPE)
+
+
+def _for_viewers(
+    handler: Callable[[Request], Awaitable[Response]],
+) -> Callable[[Request], Awaitable[Response]]:
+    async def answer(request: Request) -> Response:
+        if caller_of(request).role < Role.VIEW:
+            return error(NO_TOKEN, 401)
+        return await handler(request)
+
+    return answer

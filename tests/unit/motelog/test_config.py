@@ -78,7 +78,36 @@ def test_rules_of_the_topic_map_are_read(tmp_path: Path) -> None:
     assert config.gateway.topic_map[0].filter == "a/+/#"
 
 
-@pytest.mark.parametrize("section", ["namesrv", "gateway", "admin"])
+ADMIN_TOKENS = 'tokens_file = "/t"'
+ADMIN_TLS = 'tls_certificate = "/c"'
+
+
+@pytest.mark.parametrize(
+    ("lines", "needed"),
+    [
+        ([], ["tokens_file = ", "tls_certificate = "]),
+        ([ADMIN_TOKENS], ["tls_certificate = "]),
+        ([ADMIN_TLS], ["tokens_file = "]),
+        (['insecure = "I know"'], ["tokens_file = "]),
+        ([ADMIN_TOKENS, ADMIN_TLS], []),
+        ([ADMIN_TOKENS, 'insecure = "I know"'], []),
+    ],
+)
+def test_admin_listener_for_other_machines_is_refused_with_the_lines_to_add(
+    tmp_path: Path, lines: list[str], needed: list[str]
+) -> None:
+    text = "\n".join(["roles = ['console']", "[admin]", 'listen = "0.0.0.0:7000"', *lines])
+    path = write(tmp_path, text)
+    if not needed:
+        assert load_config(path).admin.listen == "0.0.0.0:7000"
+        return
+    (fault,) = faults(path)
+    assert "0.0.0.0:7000 is reached from other machines" in fault
+    told = fault.partition("add to [admin] ")[2]
+    assert [key for key in ("tokens_file = ", "tls_certificate = ") if key in told] == needed
+
+
+@pytest.mark.parametrize("section", ["namesrv", "gateway"])
 def test_listening_beyond_loopback_is_refused_with_the_reason(tmp_path: Path, section: str) -> None:
     (fault,) = faults(write(tmp_path, f'{STORE}[{section}]\nlisten = "0.0.0.0:7000"\n'))
     assert fault.startswith(f"4: {section}.listen: 0.0.0.0:7000 is not a loopback address")

@@ -1,0 +1,123 @@
+"""``motelog token``: the tokens of a server's admin listener.
+
+Owns: the words and the JSON. Must not touch: the file's lines (``console.tokens``).
+"""
+
+from __future__ import annotations
+
+import time
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from motelog.cli.admin import Json
+from motelog.cli.output import CliError, table, write, write_json, write_note
+from motelog.cli.status import Status
+
+token = typer.Typer(
+    help="Keep the tokens of an admin listener.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    add_completion=False,
+)
+
+Name = Annotated[str, typer.Argument(metavar="NAME", help="Whose token it is.")]
+File = Annotated[
+    Path | None, typer.Option("--file", "-f", metavar="FILE", help="The file of tokens.")
+]
+Config = Annotated[
+    Path | None,
+    typer.Option("--config", metavar="FILE", help="TOML file whose admin.tokens_file it is."),
+]
+_DAY_S = 86_400
+
+
+class RoleName(StrEnum):
+    VIEW = "view"
+    OPERATE = "operate"
+    ADMIN = "admin"
+
+
+@token.callback()
+def group() -> None:
+    """Keep the tokens of an admin listener.
+
+    A server that runs takes a change at once. The file has no token in it: what `create` prints is
+    shown once. view may look; operate may disconnect clients, end sessions, delete and send
+    messages; admin may change what the server does.
+    """
+
+
+@token.command()
+def create(
+    name: Name,
+    role: Annotated[RoleName, typer.Option(help="What its bearer may do.")] = RoleName.VIEW,
+    days: Annotated[int, typer.Option(min=0, help="After how many days it is over; 0: never.")] = 0,
+    file: File = None,
+    config: Config = None,
+    json: Json = False,
+) -> None:
+    """Make a token and print it; the file is made if there is none."""
+    from motelog.console import tokens
+    from motelog.console.gate import Role
+
+    expires_s = time.time() + days * _DAY_S if days else None
+    try:
+        text = tokens.create(_path(file, config), name, Role[role.name], expires_s)
+    except ValueError as exc:
+        raise CliError(str(exc), status=Status.REFUSED) from None
+    if json:
+        write_json({"name": name, "role": role.value, "token": text})
+    else:
+        write(text)
+        write_note(f"{name} may {role.value}; nothing keeps this token: it is shown once")
+
+
+@token.command("list")
+def list_tokens(file: File = None, config: Config = None, json: Json = False) -> None:
+    """List the tokens by name, with their roles and when they are over."""
+    from motelog.console.tokens import read_tokens
+
+    rows: list[tuple[str, ...]] = [("name", "role", "expires")]
+    for one in read_tokens(_path(file, config)):
+        if json:
+            write_json(
+                {"name": one.name, "role": one.role.name.lower(), "expires": one.expires_text()}
+            )
+        rows.append((one.name, one.role.name.lower(), one.expires_text()))
+    if not json:
+        write(table(rows) if len(rows) > 1 else "no tokens")
+
+
+@token.command()
+def delete(name: Name, file: File = None, config: Config = None, json: Json = False) -> None:
+    """Delete a token; its bearers are logged out."""
+    from motelog.console import tokens
+
+    if not tokens.delete(_path(file, config), name):
+        raise CliError(f"there is no token {name!r}", status=Status.NOT_FOUND)
+    if json:
+        write_json({"deleted": name})
+    else:
+        write(f"deleted {name}")
+
+
+def _path(file: Path | None, config: Path | None) -> str:
+    if file is not None:
+        return str(file)
+    if config is None:
+        raise CliError(
+            "which file of tokens?", remedy="--file FILE, or --config FILE", status=Status.USAGE
+        )
+    from motelog.config import load_config
+
+    path = load_config(config).admin.tokens_file
+    if not path:
+        raise CliError(
+            f"{config} names no file of tokens",
+            remedy='add to it: [admin] tokens_file = "FILE"',
+            status=Status.CONFIG,
+        )
+    return path
