@@ -15,6 +15,7 @@ CORNERS = {
     "paho": ("loadtest", "tests"),
     "amqtt": ("tests",),
     "hypercorn": ("src/motelog/console", "tests"),
+    "jinja2": ("src/motelog/console", "tests"),
     "starlette": ("src/motelog/console", "tests"),
     "typer": ("src/motelog/cli", "tests"),
     "pytest": ("tests", "src/motelog/pytest_plugin.py"),

@@ -10,7 +10,7 @@ answer. Names are parameters, not parts of a path: a client identifier may be "a
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
@@ -78,8 +78,13 @@ class Api:
 
     def __init__(self, endpoints: Sequence[Endpoint], audit: Audit) -> None:
         self._endpoints = endpoints
+        self._by_name = {one.name: one for one in endpoints}
         self._audit = audit
         self._document = msgspec.json.encode(openapi(endpoints))
+
+    def endpoint(self, name: str) -> Endpoint:
+        """Return the endpoint that has this name; KeyError."""
+        return self._by_name[name]
 
     def routes(self) -> list[Route]:
         routes = [
@@ -100,7 +105,8 @@ class Api:
                 caller.require(Role.VIEW)
                 if endpoint.method != "GET":
                     require_header(request)
-                return _json(await self.do(endpoint, caller, _query(endpoint, request)))
+                query = query_of(endpoint, dict(request.query_params))
+                return _json(await self.do(endpoint, caller, query))
             except RefusedError as exc:
                 return error(str(exc), exc.status)
 
@@ -116,10 +122,10 @@ class Api:
             return await endpoint.handler(query)
 
 
-def _query(endpoint: Endpoint, request: Request) -> msgspec.Struct:
+def query_of(endpoint: Endpoint, values: Mapping[str, str]) -> msgspec.Struct:
+    """Return the parameters of an endpoint; RefusedError says which is wrong."""
     try:
-        # What comes twice counts once, the last.
-        return msgspec.convert(dict(request.query_params), endpoint.query, strict=False)
+        return msgspec.convert(dict(values), endpoint.query, strict=False)
     except msgspec.ValidationError as exc:
         raise RefusedError(str(exc), 400) from exc
 

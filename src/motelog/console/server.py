@@ -2,8 +2,8 @@
 
 Owns: the listening socket and the routes. Must not touch: what is healthy (health.py) or counted.
 
-    GET /               the first page, for a browser (``page``)
-    GET /status         what it shows, as JSON (``status``)
+    GET /               pages for a browser (``pages``)
+    GET /status         what the first one shows, as JSON (``status``)
     GET /health/live    200 while the process answers
     GET /health/ready   200 when all roles take work, else 503; {"ready": bool, "faults": {...}}
     GET /metrics        Prometheus text
@@ -22,17 +22,17 @@ from hypercorn.config import Config
 from hypercorn.trio import serve
 from starlette.applications import Starlette
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response
+from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from motelog.config import AdminConfig
-from motelog.console import page
 from motelog.console.api import Api
 from motelog.console.audit import Audit
 from motelog.console.gate import NO_TOKEN, Gate, Role, caller_of, error
 from motelog.console.gateway import GatewayApi
 from motelog.console.health import Health
+from motelog.console.pages import Pages
 from motelog.console.process import LoopLag, build_readings
 from motelog.console.status import Status
 from motelog.console.tokens import Tokens
@@ -113,6 +113,7 @@ class Console:
         registry.add_readings("motelog", self._loop_lag.readings)
         self._tokens = Tokens(config.tokens_file) if config.tokens_file else None
         self._api = Api(gateway.endpoints(), Audit(config.audit_file))
+        self._pages = Pages(self._api, health, status, self._tokens)
         if self._tokens is not None:
             tokens = self._tokens
             health.checks["tokens"] = lambda: tokens.fault
@@ -143,6 +144,7 @@ class Console:
         config.errorlog.setLevel(logging.WARNING)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._loop_lag.run)
+            nursery.start_soon(self._status.run)
             await nursery.start(serve, self.application(), config)
             task_status.started()
 
@@ -150,7 +152,7 @@ class Console:
         """Return the routes, also used without a socket in tests."""
         app = Starlette(
             routes=[
-                Route("/", _for_viewers(self._page)),
+                *self._pages.routes(),
                 Route("/status", _for_viewers(self._shown_status)),
                 Route("/health/live", self._live),
                 Route("/health/ready", self._ready),
@@ -159,9 +161,6 @@ class Console:
             ]
         )
         return Gate(app, hosts=self._config.hosts, tokens=self._tokens)
-
-    async def _page(self, request: Request) -> Response:
-        return HTMLResponse(page.HTML, headers=page.HEADERS)
 
     async def _shown_status(self, request: Request) -> Response:
         return JSONResponse(self._status.read())

@@ -21,8 +21,12 @@ from __future__ import annotations
 
 import math
 import time
+from collections import deque
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from itertools import pairwise
+from typing import Any, Final, NamedTuple
+
+import trio
 
 from motelog import __version__
 from motelog.console.health import Health
@@ -48,6 +52,22 @@ _DISK: Final = "motelog_broker_store_disk_"
 _RETENTION_LEFT: Final = "motelog_broker_store_retention_left_seconds"
 _LAGS: Final = {"group_lag_messages": "messages", "group_lag_seconds": "seconds"}
 LAGS_SHOWN: Final = 5
+#: How often totals are kept for the rates, and how many: five minutes of them.
+SAMPLE_S: Final = 2.0
+SAMPLES_MAX: Final = 150
+#: A rate is that of the last samples, so that it does not jump about.
+_RATE_SAMPLES: Final = 3
+
+
+class Rate(NamedTuple):
+    """Messages a second: ``now`` is None until that is known; ``points`` are an SVG line's.
+
+    The line shows the last ``span_s`` seconds in a box of 100 by 30.
+    """
+
+    now: float | None
+    points: str
+    span_s: float
 
 
 class Status:
@@ -66,6 +86,25 @@ class Status:
         self._addresses = addresses
         self._data = data
         self._began_s = time.monotonic()
+        #: (seconds, totals), the oldest first.
+        self._samples: deque[tuple[float, dict[str, int]]] = deque(maxlen=SAMPLES_MAX)
+
+    async def run(self) -> None:
+        """Keep totals for the rates until cancelled."""
+        while True:
+            self.take_totals(time.monotonic())
+            await trio.sleep(SAMPLE_S)
+
+    def take_totals(self, at_s: float) -> None:
+        self._samples.append((at_s, _totals(self._registry.values())))
+
+    def rates(self) -> dict[str, Rate]:
+        """Return how many messages a second there are, and have been, of each total."""
+        samples = list(self._samples)
+        names = _totals(self._registry.values())
+        return {
+            name: _rate([(at, totals.get(name, 0)) for at, totals in samples]) for name in names
+        }
 
     def read(self) -> dict[str, Any]:
         values = self._registry.values()
@@ -82,12 +121,29 @@ class Status:
             "addresses": {role: format_address(*at) for role, at in self._addresses.items()},
             "data": self._data,
             "now": now,
-            "totals": {
-                name: int(values[metric]) for name, metric in _TOTALS.items() if metric in values
-            },
+            "totals": _totals(values),
             "disk": _disk(values),
             "lag": _lag(self._registry),
         }
+
+
+def _totals(values: Mapping[str, float]) -> dict[str, int]:
+    return {name: int(values[metric]) for name, metric in _TOTALS.items() if metric in values}
+
+
+def _rate(samples: Sequence[tuple[float, int]]) -> Rate:
+    if len(samples) < 2:
+        return Rate(None, "", 0.0)
+    rates = [
+        max(after - before, 0) / (to_s - at_s)
+        for (at_s, before), (to_s, after) in pairwise(samples)
+    ]
+    top = max(*rates, 1.0)
+    step = 100 / (SAMPLES_MAX - 2)
+    begin = 100 - step * (len(rates) - 1)
+    points = [f"{begin + step * n:.1f},{29 - 28 * rate / top:.1f}" for n, rate in enumerate(rates)]
+    last = rates[-_RATE_SAMPLES:]
+    return Rate(round(sum(last) / len(last), 1), " ".join(points), samples[-1][0] - samples[0][0])
 
 
 def _disk(values: Mapping[str, float]) -> dict[str, int | None] | None:

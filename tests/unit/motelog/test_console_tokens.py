@@ -17,6 +17,7 @@ from motelog.console.audit import Audit, AuditFileError
 from motelog.console.gate import Role
 from motelog.console.gateway import GatewayApi
 from motelog.console.health import Health
+from motelog.console.pages import PAGES
 from motelog.console.server import Console
 from motelog.console.status import Status
 from motelog.console.tokens import LOGIN_S, LOGINS_MAX, Tokens
@@ -57,13 +58,18 @@ async def test_nothing_is_told_and_done_without_a_token(file: Path) -> None:
     tokens.create(str(file), "alice", Role.ADMIN, None)
     server = Server(tokens_file=str(file))
     peer = server.gateway.connect(5, "dev")
-    paths = ("/", "/status", "/metrics", "/api/v1/clients", CLIENT, "/api/v1/openapi.json")
+    paths = ("/status", "/metrics", "/api/v1/clients", CLIENT, "/api/v1/openapi.json")
     for path in paths:
         for token in ("", "motelog-wrong", " "):
             answer = await server.ask("GET", path, token)
             assert answer.status_code == 401, (path, token)
             assert "dev" not in answer.text
             assert answer.headers["www-authenticate"].startswith("Bearer")
+    for path in ("/", *(one.path for one in PAGES)):
+        answer = await server.ask("GET", path)
+        assert (answer.status_code, answer.headers["location"], answer.text) == (303, "/login", "")
+    answer = await server.ask("POST", "/do/kick_client")
+    assert answer.status_code == 303
     for method in ("DELETE", "POST", "PUT", "PATCH"):
         answer = await server.ask(method, CLIENT, **{"X-Motelog": "1"})
         assert answer.status_code in (401, 405), method

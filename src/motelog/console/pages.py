@@ -1,0 +1,377 @@
+"""The console's pages: what the API answers as HTML, and forms for what it changes.
+
+Owns: the pages, how values are written for people, logging in with a browser.
+Must not touch: where answers come from (``api``), who may ask (``gate``).
+Invariants: a page is whole without JavaScript; its script shows the same page again. Nothing is
+loaded from elsewhere, and the browser is told so. Every name is escaped by the templates. A form
+brings back a key that no page from elsewhere can know.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import aclosing
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final, TypeAlias
+from urllib.parse import parse_qs, urlencode
+
+import jinja2
+import msgspec
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, RedirectResponse, Response
+from starlette.routing import Route
+
+from motelog.console.api import Api, Done, query_of
+from motelog.console.asking import RefusedError
+from motelog.console.gate import COOKIE, Role, caller_of, cookie_of
+from motelog.console.health import Health
+from motelog.console.status import Status
+from motelog.console.tokens import LOGIN_S, FormKeys, Tokens
+
+_HERE: Final = Path(__file__).parent
+FORM_BYTES_MAX: Final = 65_536
+#: Of a payload, as much as a page shows.
+SHOWN_BYTES_MAX: Final = 16_384
+_EXPIRY_NEVER: Final = 0xFFFFFFFF
+_Handler: TypeAlias = Callable[[Request], Awaitable[Response]]
+
+_POLICY: Final = "; ".join(
+    (
+        "default-src 'none'",
+        "script-src 'self'",
+        "style-src 'self'",
+        "img-src data:",
+        "connect-src 'self'",
+        "form-action 'self'",
+        "base-uri 'none'",
+        "frame-ancestors 'none'",
+    )
+)
+_STATIC: Final = {"console.css": "text/css", "console.js": "text/javascript"}
+
+#: Rates on the overview.
+_RATES: Final = {
+    "mqtt_in": "MQTT in",
+    "mqtt_out": "MQTT out",
+    "mqtt_refused": "MQTT refused",
+    "queue_in": "queues in",
+    "queue_out": "queues out",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """A page: its template shows what the endpoint of this name answers."""
+
+    path: str
+    endpoint: str
+    template: str
+    #: What the list of pages calls it; "" for one that others lead to.
+    name: str = ""
+    #: The page of the list that it belongs to.
+    below: str = ""
+
+
+PAGES: Final = (
+    Page("/clients", "list_clients", "clients.html", "Clients"),
+    Page("/clients/client", "get_client", "client.html", below="/clients"),
+    Page("/sessions", "list_sessions", "sessions.html", "Sessions"),
+    Page("/sessions/session", "get_session", "session.html", below="/sessions"),
+    Page("/retained", "list_retained", "retained.html", "Retained"),
+    Page("/retained/message", "get_retained", "retained_message.html", below="/retained"),
+)
+
+#: What is said of a change that was made, and the page that is shown then.
+CHANGED: Final = {
+    "kick_client": ("The client is disconnected.", "/clients"),
+    "end_session": ("The session is ended.", "/sessions"),
+    "delete_retained": ("The retained message is deleted.", "/retained"),
+}
+
+
+class Pages:
+    """The routes of all pages; ``tokens`` is None where nobody logs in."""
+
+    def __init__(self, api: Api, health: Health, status: Status, tokens: Tokens | None) -> None:
+        self._api = api
+        self._health = health
+        self._status = status
+        self._tokens = tokens
+        self._keys = FormKeys()
+        self._templates = jinja2.Environment(
+            loader=jinja2.FileSystemLoader(_HERE / "templates"),
+            autoescape=True,
+            undefined=jinja2.StrictUndefined,
+            trim_blocks=True,
+            lstrip_blocks=True,
+        )
+        self._templates.filters |= _FILTERS
+        self._list = [("/", "Overview"), *((one.path, one.name) for one in PAGES if one.name)]
+
+    def routes(self) -> list[Route]:
+        return [
+            Route("/", self._guarded(self._overview, "/")),
+            *(Route(one.path, self._guarded(self._page(one), one.path)) for one in PAGES),
+            Route("/do/{name}", self._guarded(self._change, "/"), methods=["POST"]),
+            Route("/login", self._login, methods=["GET", "POST"]),
+            Route("/logout", self._guarded(self._logout, "/"), methods=["POST"]),
+            *(Route(f"/static/{name}", _static(name, kind)) for name, kind in _STATIC.items()),
+        ]
+
+    def _guarded(self, handler: _Handler, back: str) -> _Handler:
+        """Have whoever has not logged in do so; refusals are a page."""
+
+        async def answer(request: Request) -> Response:
+            if caller_of(request).role < Role.VIEW:
+                return RedirectResponse("/login", 303)
+            try:
+                return await handler(request)
+            except RefusedError as exc:
+                titles = {403: "Not allowed", 404: "Not found"}
+                title = titles.get(exc.status, "It cannot be done")
+                return self._render(
+                    request, "refused.html", exc.status, title=title, why=str(exc), back=back
+                )
+
+        return answer
+
+    def _render(
+        self, request: Request, template: str, status: int = 200, **values: Any
+    ) -> Response:
+        caller = caller_of(request)
+        is_known = caller.role >= Role.VIEW
+        text = self._templates.get_template(template).render(
+            **{"here": "", "is_live": False, "done": "", "why": "", **values},
+            caller=caller,
+            health={"faults": self._health.faults()} if is_known else None,
+            pages=self._list,
+            can_log_out=is_known and self._tokens is not None,
+            form_key=self._keys.of(cookie_of(request)),
+        )
+        return HTMLResponse(text, status, {"Content-Security-Policy": _POLICY})
+
+    async def _overview(self, request: Request) -> Response:
+        return self._render(
+            request,
+            "overview.html",
+            here="/",
+            is_live=True,
+            shown=self._status.read(),
+            rates=self._status.rates(),
+            names=_RATES,
+        )
+
+    def _page(self, page: Page) -> _Handler:
+        async def show(request: Request) -> Response:
+            # A field of a form that is left empty is not meant.
+            values = {name: text for name, text in request.query_params.items() if text}
+            done = CHANGED.get(values.pop("done", ""), ("", ""))[0]
+            endpoint = self._api.endpoint(page.endpoint)
+            query = query_of(endpoint, values)
+            answer = await self._api.do(endpoint, caller_of(request), query)
+            return self._render(
+                request,
+                page.template,
+                here=page.below or page.path,
+                is_live=True,
+                answer=answer,
+                query=msgspec.structs.asdict(query),
+                done=done,
+            )
+
+        return show
+
+    # --- changes -------------------------------------------------------------------------
+
+    async def _change(self, request: Request) -> Response:
+        values = await self._form(request)
+        name = request.path_params["name"]
+        if name not in CHANGED:
+            raise RefusedError("there is no such change", 404)
+        text, then = CHANGED[name]
+        endpoint = self._api.endpoint(name)
+        answer = await self._api.do(endpoint, caller_of(request), query_of(endpoint, values))
+        if isinstance(answer, Done):
+            return RedirectResponse(f"{then}?{urlencode({'done': name})}", 303)
+        return self._render(request, "changed.html", done=text, answer=answer, back=then)
+
+    async def _form(self, request: Request) -> dict[str, str]:
+        """Return the fields of a form that has the key of a page of ours."""
+        values = await _fields(request)
+        if not self._keys.fits(values.pop("key", ""), cookie_of(request)):
+            raise RefusedError("the form is from a page that is too old: load it again", 403)
+        return values
+
+    # --- logging in ----------------------------------------------------------------------
+
+    async def _login(self, request: Request) -> Response:
+        if self._tokens is None:
+            return RedirectResponse("/", 303)
+        if request.method != "POST":
+            return self._render(request, "login.html")
+        try:
+            token = (await _fields(request)).get("token", "")
+        except RefusedError as exc:
+            return self._render(request, "login.html", exc.status, why=str(exc))
+        cookie = self._tokens.log_in(token.strip())
+        if cookie is None:
+            return self._render(request, "login.html", 401, why="This token does not count.")
+        response = RedirectResponse("/", 303)
+        response.set_cookie(
+            COOKIE,
+            cookie,
+            max_age=LOGIN_S,
+            httponly=True,
+            samesite="strict",
+            secure=request.url.scheme == "https",
+        )
+        return response
+
+    async def _logout(self, request: Request) -> Response:
+        await self._form(request)
+        if self._tokens is not None:
+            self._tokens.log_out(cookie_of(request))
+        response = RedirectResponse("/login", 303)
+        response.delete_cookie(COOKIE)
+        return response
+
+
+async def _fields(request: Request) -> dict[str, str]:
+    """Return the fields of a form; RefusedError if it is too large, or none."""
+    body = b""
+    async with aclosing(request.stream()) as chunks:
+        async for chunk in chunks:
+            body += chunk
+            if len(body) > FORM_BYTES_MAX:
+                raise RefusedError("the form is too large", 413)
+    try:
+        found = parse_qs(body.decode(), keep_blank_values=True, errors="strict")
+    except ValueError:
+        raise RefusedError("this is no form", 400) from None
+    return {name: texts[-1] for name, texts in found.items()}
+
+
+def _static(name: str, kind: str) -> _Handler:
+    content = (_HERE / "static" / name).read_bytes()
+
+    async def answer(request: Request) -> Response:
+        return Response(content, media_type=kind, headers={"Cache-Control": "no-cache"})
+
+    return answer
+
+
+# --- how values are written --------------------------------------------------------------
+
+
+def _visible(text: str) -> str:
+    """Return a name with nothing in it that a reader cannot see, as a change of direction."""
+    if not text:
+        return "(empty)"
+    shown = (c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+    return "".join(shown)
+
+
+def _time(ms: int | None) -> str:
+    """Return a time in UTC, and how long ago that was or when it will be."""
+    if ms is None:
+        return "-"
+    try:
+        at = datetime.fromtimestamp(ms / 1000, UTC)
+    except (OverflowError, ValueError):
+        return str(ms)
+    apart_s = (datetime.now(UTC) - at).total_seconds()
+    told = f"{_span(apart_s)} ago" if apart_s >= 0 else f"in {_span(-apart_s)}"
+    return f"{at:%Y-%m-%d %H:%M:%S} ({told})"
+
+
+def _span(seconds: float) -> str:
+    for unit, worth, below in (("d", 86_400, "h"), ("h", 3600, "min"), ("min", 60, "s")):
+        if seconds >= worth:
+            rest = int(seconds % worth // (worth // 24 if unit == "d" else worth // 60))
+            return f"{int(seconds // worth)} {unit}" + (f" {rest} {below}" if rest else "")
+    return f"{int(seconds)} s"
+
+
+def _size(count: int) -> str:
+    for unit, worth in (("TiB", 1 << 40), ("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
+        if count >= worth:
+            return f"{count / worth:.1f} {unit}"
+    return "1 byte" if count == 1 else f"{count} bytes"
+
+
+def _count(number: float) -> str:
+    whole = isinstance(number, int) or number >= 10 or number == math.floor(number)
+    return f"{number:,.0f}" if whole else f"{number:,.1f}"
+
+
+def _expiry(seconds: int) -> str:
+    if seconds == _EXPIRY_NEVER:
+        return "never"
+    return f"{_span(seconds)} after its connection" if seconds else "with its connection"
+
+
+def _form(payload: bytes) -> str:
+    """Say in which form a payload is shown: JSON, text or hex."""
+    return _read_payload(payload)[0]
+
+
+def _shown(payload: bytes) -> str:
+    """Return a payload as a reader likes it best, cut if it is long."""
+    return _read_payload(payload)[1]
+
+
+def _read_payload(payload: bytes) -> tuple[str, str]:
+    cut = payload[:SHOWN_BYTES_MAX]
+    more = "\n..." if len(payload) > len(cut) else ""
+    try:
+        text = payload.decode()
+    except UnicodeDecodeError:
+        return "hex", _hex(cut) + more
+    if text[:1] in ("{", "[") and not more:
+        try:
+            return "JSON", json.dumps(json.loads(text), indent=2, ensure_ascii=False)
+        except (ValueError, RecursionError):
+            pass
+    if all(c.isprintable() or c in "\t\r\n" for c in text):
+        return "text", text[:SHOWN_BYTES_MAX] + more
+    return "hex", _hex(cut) + more
+
+
+def _as_json(answer: msgspec.Struct) -> str:
+    return msgspec.json.format(msgspec.json.encode(answer), indent=2).decode()
+
+
+def _hex(data: bytes) -> str:
+    lines = []
+    for begin in range(0, len(data), 16):
+        row = data[begin : begin + 16]
+        text = "".join(chr(byte) if 32 <= byte < 127 else "." for byte in row)
+        lines.append(f"{begin:06x}  {row.hex(' '):47}  {text}")
+    return "\n".join(lines)
+
+
+def _without(query: Mapping[str, Any], name: str) -> dict[str, Any]:
+    return {key: value for key, value in query.items() if key != name}
+
+
+def _urlencode(query: Mapping[str, Any]) -> str:
+    return urlencode({key: value for key, value in query.items() if value not in ("", None)})
+
+
+_FILTERS: Final[dict[str, Callable[..., Any]]] = {
+    "visible": _visible,
+    "time": _time,
+    "span": _span,
+    "size": _size,
+    "count": _count,
+    "expiry": _expiry,
+    "form": _form,
+    "shown": _shown,
+    "as_json": _as_json,
+    "without": _without,
+    "urlencode": _urlencode,
+}

@@ -1,0 +1,212 @@
+"""The console's pages over a gateway in memory: what they show, their forms, logging in."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any, Final
+
+import httpx
+import pytest
+
+from motelog.config import AdminConfig
+from motelog.console import tokens
+from motelog.console.asking import GatewayHere
+from motelog.console.gate import Role
+from motelog.console.gateway import GatewayApi
+from motelog.console.health import Health
+from motelog.console.pages import FORM_BYTES_MAX
+from motelog.console.server import Console
+from motelog.console.status import Status
+from motelog.core.metrics import Registry
+from tests.conformance.peers import Gateway
+
+HOSTILE: Final = "</td><script>alert(1)</script>\u202e\"'&{{7*7}}"
+
+
+@asynccontextmanager
+async def browser(gateway: Gateway, **config: Any) -> AsyncIterator[httpx.AsyncClient]:
+    """Give a client that keeps cookies and follows where it is led."""
+    health, registry = Health(), Registry()
+    api = GatewayApi()
+    api.gateway = GatewayHere(gateway.stage.operator)
+    status = Status(health, registry, {}, data=None)
+    console = Console(AdminConfig(**config), health, registry, api, status)
+    transport = httpx.ASGITransport(console.application())
+    async with httpx.AsyncClient(
+        transport=transport, base_url="http://localhost", follow_redirects=True
+    ) as client:
+        yield client
+
+
+class Tags(HTMLParser):
+    """The tags of a page, and the forms on it: (action, fields)."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.names: set[str] = set()
+        self.forms: dict[str, dict[str, str]] = {}
+        self._form: dict[str, str] = {}
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.names.add(tag)
+        found = dict(attrs)
+        if tag == "form":
+            self._form = self.forms[found.get("action") or ""] = {}
+        elif tag == "input":
+            self._form[found["name"] or ""] = found.get("value") or ""
+
+
+async def test_hostile_names_are_text_wherever_they_are_shown() -> None:
+    gateway = Gateway()
+    peer = gateway.connect_persistent(5, HOSTILE)
+    peer.subscribe(HOSTILE)
+    peer.publish(HOSTILE, HOSTILE.encode(), 1, retain=True)
+    name, topic = httpx.QueryParams({"client_id": HOSTILE}), httpx.QueryParams({"topic": HOSTILE})
+    async with browser(gateway) as client:
+        for path in (
+            "/clients", f"/clients/client?{name}", "/sessions", f"/sessions/session?{name}",
+            "/retained", f"/retained/message?{topic}",
+        ):  # fmt: skip
+            answer = await client.get(path)
+            assert answer.status_code == 200, path
+            assert "<script>alert" not in answer.text
+            shown = re.sub(r' value="[^"]*"', "", answer.text)
+            assert "\u202e" not in shown, "it would turn what is behind it round"
+            assert "49" not in re.sub(r"\d{3,}|:\d\d", "", answer.text)
+            assert "&lt;script&gt;alert(1)&lt;/script&gt;" in answer.text
+        forms = Tags((await client.get(f"/clients/client?{name}")).text).forms
+        assert forms["/do/kick_client"]["client_id"] == HOSTILE
+        answer = await client.get("/sessions", params={"prefix": HOSTILE})
+        assert Tags(answer.text).forms[""]["prefix"] == HOSTILE
+
+
+async def test_a_change_is_made_by_a_form_with_the_key_of_its_page() -> None:
+    gateway = Gateway()
+    peer = gateway.connect_persistent(5, "dev")
+    async with browser(gateway) as client:
+        form = Tags((await client.get("/clients/client?client_id=dev")).text).forms
+        fields = form["/do/kick_client"]
+        for key in ("", "0" * 64, "é"):
+            answer = await client.post("/do/kick_client", data=fields | {"key": key})
+            assert answer.status_code == 403
+        answer = await client.post("/do/kick_client", data={"client_id": "dev"})
+        assert answer.status_code == 403
+        answer = await client.post(
+            "/do/kick_client", data=fields, headers={"Origin": "http://evil.example"}
+        )
+        assert answer.status_code == 403
+        assert not peer.is_closed
+        answer = await client.post("/do/kick_client", data=fields)
+        assert answer.status_code == 200
+        assert answer.url.path == "/clients"
+        assert "The client is disconnected." in answer.text
+        peer.assert_ended(0x98)
+        assert (await client.post("/do/kick_client", data=fields)).status_code == 404
+        assert (await client.post("/do/list_clients", data=fields)).status_code == 404
+        assert (await client.get("/do/kick_client", params=fields)).status_code == 405
+
+
+async def test_a_form_is_not_read_beyond_what_it_may_have() -> None:
+    taken, statuses = 0, []
+
+    async def receive() -> dict[str, Any]:
+        nonlocal taken
+        taken += 1000
+        return {"type": "http.request", "body": b"x" * 1000, "more_body": True}
+
+    async def send(message: dict[str, Any]) -> None:
+        statuses.append(message.get("status"))
+
+    async with browser(Gateway()) as client:
+        transport = client._transport
+        assert isinstance(transport, httpx.ASGITransport)
+        scope = {
+            "type": "http", "method": "POST", "path": "/do/kick_client", "query_string": b"",
+            "headers": [(b"host", b"localhost")], "scheme": "http", "client": ("::1", 1),
+        }  # fmt: skip
+        await transport.app(scope, receive, send)  # type: ignore[arg-type]  # a literal has no keys
+    assert statuses[0] == 413
+    assert taken <= FORM_BYTES_MAX + 1000
+
+
+async def test_every_change_is_offered_by_a_page_and_can_be_made() -> None:
+    gateway = Gateway()
+    gateway.connect_persistent(5, "dev").publish("t", b"x", 1, retain=True)
+    async with browser(gateway) as client:
+        for path, action in (
+            ("/retained/message?topic=t", "delete_retained"),
+            ("/clients/client?client_id=dev", "kick_client"),
+            ("/sessions/session?client_id=dev", "end_session"),
+        ):
+            fields = Tags((await client.get(path)).text).forms[f"/do/{action}"]
+            assert (await client.post(f"/do/{action}", data=fields)).status_code == 200
+            assert (await client.get(path)).status_code == 404
+
+
+async def test_who_has_logged_in_sees_what_the_token_may(tmp_path: Path) -> None:
+    file = str(tmp_path / "tokens")
+    made = {role: tokens.create(file, role.name.lower(), role, None) for role in list(Role)[1:]}
+    gateway = Gateway()
+    gateway.connect(5, "dev")
+    for role, token in made.items():
+        async with browser(gateway, tokens_file=file) as client:
+            answer = await client.get("/clients")
+            assert answer.url.path == "/login"
+            answer = await client.post("/login", data={"token": "motelog-wrong"})
+            assert (answer.status_code, "does not count" in answer.text) == (401, True)
+            answer = await client.post("/login", data={"token": token})
+            assert answer.url.path == "/"
+            (set_cookie,) = answer.history[0].headers.get_list("set-cookie")
+            assert {"HttpOnly", "SameSite=strict", "Path=/"} <= set(set_cookie.split("; "))
+            assert token not in set_cookie
+            answer = await client.get("/clients/client?client_id=dev")
+            assert ("/do/kick_client" in Tags(answer.text).forms) == (role >= Role.OPERATE)
+            fields = {"key": Tags(answer.text).forms["/logout"]["key"], "client_id": "nobody"}
+            answer = await client.post("/do/kick_client", data=fields)
+            assert answer.status_code == (404 if role >= Role.OPERATE else 403)
+            # The cookie is sent by the browser on its own: what programs do needs more than it.
+            answer = await client.delete("/api/v1/clients/client?client_id=dev")
+            assert answer.status_code == 403
+            answer = await client.post("/logout", data=fields)
+            assert answer.url.path == "/login"
+            assert (await client.get("/clients")).url.path == "/login"
+
+
+async def test_a_form_of_another_login_is_refused(tmp_path: Path) -> None:
+    file = str(tmp_path / "tokens")
+    token = tokens.create(file, "alice", Role.OPERATE, None)
+    gateway = Gateway()
+    peer = gateway.connect(5, "dev")
+    async with browser(gateway, tokens_file=file) as client:
+        keys = []
+        for _ in range(2):
+            client.cookies.clear()
+            answer = await client.post("/login", data={"token": token})
+            keys.append(Tags(answer.text).forms["/logout"]["key"])
+        fields = {"key": keys[0], "client_id": "dev"}
+        assert (await client.post("/do/kick_client", data=fields)).status_code == 403
+        peer.assert_open()
+
+
+@pytest.mark.parametrize(
+    ("payload", "form", "text"),
+    [
+        (b'{"a":[1]}', "JSON", "&#34;a&#34;: ["),
+        ("21.5 °C".encode(), "text", "21.5 °C"),
+        (b"\x00\xffA", "hex", "000000  00 ff 41"),
+        ("\u202eabc".encode(), "hex", "e2 80 ae 61"),
+        (b"[" * 5000, "text", "[" * 100),
+    ],
+)
+async def test_a_payload_is_shown_as_what_it_is(payload: bytes, form: str, text: str) -> None:
+    gateway = Gateway()
+    gateway.connect(5, "dev").publish("t", payload, 1, retain=True)
+    async with browser(gateway) as client:
+        answer = await client.get("/retained/message?topic=t")
+    assert f"as {form}</h2>" in answer.text
+    assert text in answer.text
