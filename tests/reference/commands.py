@@ -57,3 +57,5 @@ def _command(command: Command, context: Context) -> Iterator[str]:
     ]
     if rows:
         yield from table(("argument or option", "what"), rows)
+    if command.epilog:
+        yield f"{command.epilog.replace('Example: ', 'Example: `')}`\n"

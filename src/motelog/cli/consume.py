@@ -5,21 +5,24 @@ Owns: its options, where reading begins and ends. Must not touch: the terminal (
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from motelog.cli.credentials import CredentialsFile, credentials_of
-from motelog.cli.output import CliError, write, write_json
+from motelog.cli.log_reading import BEGIN, begins_of, start_of
+from motelog.cli.native import GROUP, NAMESRV, Namesrv
+from motelog.cli.output import CliError
 from motelog.cli.status import Status
+from motelog.cli.stored_message import show
 
 if TYPE_CHECKING:
     from motelog.bridge.pull import PullConsumer
-    from motelog.core.message import MessageQueue, StoredMessage
+    from motelog.core.message import MessageQueue
     from motelog.gateway.sessions.stream import StreamStart
 
 POLL_S = 1.0
-BEGIN, END, COMMITTED = "begin", "end", "committed"
+END, COMMITTED = "end", "committed"
 
 
 def consume(
@@ -33,7 +36,7 @@ def consume(
             " ISO 8601 (UTC unless it says otherwise) or in milliseconds, or offset:N.",
         ),
     ] = BEGIN,
-    group: Annotated[str, typer.Option(help="Consumer group.")] = "motelog-cli",
+    group: Annotated[str, typer.Option(help="Consumer group.")] = GROUP,
     tags: Annotated[
         str, typer.Option(help="Only messages with one of these tags: 'a || b'.")
     ] = "*",
@@ -51,9 +54,7 @@ def consume(
     commit: Annotated[
         bool, typer.Option("--commit", help="Commit the group's offsets at the end.")
     ] = False,
-    namesrv: Annotated[
-        str, typer.Option(metavar="HOST:PORT", help="Name server; more separated by ';'.")
-    ] = "127.0.0.1:9876",
+    namesrv: Namesrv = NAMESRV,
     credentials: CredentialsFile = None,
     is_hex: Annotated[bool, typer.Option("--hex", help="Print bodies in hexadecimal.")] = False,
     json: Annotated[
@@ -70,7 +71,8 @@ def consume(
     from motelog.bridge.selector import select
 
     account = credentials_of(credentials)
-    start = None if begin in (BEGIN, END, COMMITTED) else _start(begin)
+    is_word = begin in (BEGIN, END, COMMITTED)
+    start = None if is_word else start_of("--from", begin, also=(END, COMMITTED))
 
     async def run() -> int:
         received = 0
@@ -88,7 +90,7 @@ def consume(
                     left = 512 if count is None else min(512, count - received)
                     for message in await consumer.poll(timeout_s=POLL_S, count_max=left):
                         received += 1
-                        _show(message, json=json, is_hex=is_hex)
+                        show(message, json=json, is_hex=is_hex)
             if commit:
                 with trio.CancelScope(shield=True):
                     await consumer.commit()
@@ -104,20 +106,6 @@ def consume(
         raise CliError(text, status=Status.TIME)
 
 
-def _start(text: str) -> StreamStart:
-    from motelog.core.past_times import before_now
-    from motelog.gateway.sessions.stream import StreamStart, parse_start
-
-    ago_ms = before_now(text)
-    if ago_ms is not None:
-        return StreamStart(time_ms=ago_ms)
-    try:
-        return parse_start(text)
-    except ValueError as exc:
-        known = "begin, end, committed, 1h, a time in ISO 8601 or in milliseconds, or offset:N"
-        raise CliError(f"--from {text!r}: use {known}", status=2) from exc
-
-
 async def _seek(consumer: PullConsumer, start: StreamStart | str) -> None:
     """Begin in all queues where ``--from`` says; an offset that is not there is the nearest one."""
     if start == COMMITTED:
@@ -128,13 +116,8 @@ async def _seek(consumer: PullConsumer, start: StreamStart | str) -> None:
         consumer.seek_to_end()
     else:
         assert not isinstance(start, str)
-        queues = consumer.assigned
-        begins = await consumer.begin_offsets(queues)
-        ends = await consumer.end_offsets(queues)
-        offsets = await consumer.offsets_for_time(queues, start.time_ms)
-        for queue in queues:
-            wanted = max(offsets[queue], start.queue_offset)
-            consumer.seek(queue, min(max(wanted, begins[queue]), ends[queue]))
+        for queue, offset in (await begins_of(consumer, consumer.assigned, start)).items():
+            consumer.seek(queue, offset)
 
 
 async def _has_reached(consumer: PullConsumer, ends: dict[MessageQueue, int]) -> bool:
@@ -148,25 +131,3 @@ async def _has_reached(consumer: PullConsumer, ends: dict[MessageQueue, int]) ->
         if position < end:
             return False
     return True
-
-
-def _show(message: StoredMessage, *, json: bool, is_hex: bool) -> None:
-    if not json:
-        place = f"{message.topic}/{message.queue_id}@{message.queue_offset} "
-        body = message.body.hex() if is_hex else message.body.decode(errors="replace")
-        write(place + body)
-        return
-    from motelog.cli.message_format import payload_fields
-
-    value: dict[str, Any] = {
-        "topic": message.topic,
-        "queue_id": message.queue_id,
-        "queue_offset": message.queue_offset,
-        "tag": message.tags,
-        "keys": list(message.keys),
-        "message_id": message.message_id,
-        "store_timestamp_ms": message.store_timestamp_ms,
-        "properties": message.properties,
-        **payload_fields("body", message.body),
-    }
-    write_json(value)

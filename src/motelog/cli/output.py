@@ -75,6 +75,18 @@ def table(rows: Sequence[tuple[str, ...]], *, right: frozenset[int] = frozenset(
     return "\n".join(lines)
 
 
+def agreed(is_agreed: bool, what: str) -> None:
+    """Return if a person wants this; a terminal is asked, everything else needs ``--yes``."""
+    if is_agreed:
+        return
+    if not sys.stdin.isatty():
+        raise CliError(f"this would {what}", remedy="add --yes", status=2)
+    sys.stderr.write(f"This will {what}. Type yes: ")
+    sys.stderr.flush()
+    if sys.stdin.readline().strip() != "yes":
+        raise CliError("nothing was changed")
+
+
 def stop(status: int) -> NoReturn:
     """End the command with an exit status."""
     raise SystemExit(status)

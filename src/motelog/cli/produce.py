@@ -8,6 +8,7 @@ import typer
 
 from motelog.cli.credentials import CredentialsFile, credentials_of
 from motelog.cli.input import bodies
+from motelog.cli.native import GROUP, NAMESRV, Namesrv
 from motelog.cli.output import CliError, write, write_json
 from motelog.cli.status import Status
 
@@ -27,9 +28,7 @@ def produce(
         typer.Option("--property", "-p", metavar="NAME=VALUE", help="Property. May be repeated."),
     ] = None,
     count: Annotated[int, typer.Option(min=1, help="Send it this many times.")] = 1,
-    namesrv: Annotated[
-        str, typer.Option(metavar="HOST:PORT", help="Name server; more separated by ';'.")
-    ] = "127.0.0.1:9876",
+    namesrv: Namesrv = NAMESRV,
     credentials: CredentialsFile = None,
     json: Annotated[bool, typer.Option("--json", help="One JSON object per message.")] = False,
 ) -> None:
@@ -45,7 +44,7 @@ def produce(
 
     async def run() -> None:
         nonlocal sent
-        async with Producer(namesrv=namesrv, credentials=account, group="motelog-cli") as producer:
+        async with Producer(namesrv=namesrv, credentials=account, group=GROUP) as producer:
             async for body in bodies(message, count):
                 result = await producer.send(
                     Message(topic, body, tags=tag, keys=tuple(key or ()), properties=properties)

@@ -1,0 +1,307 @@
+"""``motelog group``: consumer groups, how far they are, and setting them elsewhere.
+
+Owns: the words and the JSON, what a reset would do. Must not touch: requests (bridge.admin,
+bridge.pull).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from motelog.cli.admin import Json
+from motelog.cli.credentials import CredentialsFile
+from motelog.cli.log_reading import BEGIN, start_of
+from motelog.cli.native import NAMESRV, Namesrv, with_admin, with_both
+from motelog.cli.output import CliError, agreed, stop, table, write, write_json
+from motelog.cli.status import Status
+
+if TYPE_CHECKING:
+    from motelog.bridge.admin import Admin, ClientInfo, QueueProgress, ResetTo
+    from motelog.bridge.pull import PullConsumer
+    from motelog.core.message import MessageQueue
+
+group = typer.Typer(
+    help="Look at consumer groups and reset their offsets.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    add_completion=False,
+)
+
+Group = Annotated[str, typer.Argument(metavar="GROUP", help="Consumer group.")]
+OneTopic = Annotated[str | None, typer.Option(help="This queue topic only.")]
+END: Final = "end"
+
+
+@group.callback()
+def root() -> None:
+    """Look at consumer groups and reset their offsets, on our brokers and Apache RocketMQ's."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Lag:
+    """How far a group is behind in one queue."""
+
+    queue: MessageQueue
+    end_offset: int
+    committed_offset: int
+    messages: int
+    ms: int | None
+    """Age of the message it consumed last, if others wait behind it."""
+
+
+@group.command("list", epilog="Example: motelog group list")
+def list_groups(
+    namesrv: Namesrv = NAMESRV, credentials: CredentialsFile = None, json: Json = False
+) -> None:
+    """List the consumer groups with their members and how many messages wait for them."""
+
+    async def ask(admin: Admin) -> list[dict[str, Any]]:
+        return [
+            {
+                "group": name,
+                "members": len(await admin.consumers(name)),
+                "topics": sorted({lag.queue.topic for lag in lags}),
+                "waiting": sum(lag.messages for lag in lags),
+                "behind_ms": _behind_ms(lags),
+            }
+            for name in sorted(await admin.groups())
+            for lags in [await _lags(admin, name)]
+        ]
+
+    found = with_admin(ask, namesrv=namesrv, credentials=credentials)
+    if json:
+        for one in found:
+            write_json(one)
+        return
+    rows = [("group", "members", "waiting", "behind", "topics")]
+    for one in found:
+        topics = " ".join(one["topics"]) or "-"
+        behind = _span(one["behind_ms"])
+        rows.append((one["group"], str(one["members"]), str(one["waiting"]), behind, topics))
+    write(table(rows, right=frozenset({1, 2, 3})) if found else "no groups")
+
+
+@group.command(epilog="Example: motelog group describe billing --json")
+def describe(
+    name: Group,
+    namesrv: Namesrv = NAMESRV,
+    credentials: CredentialsFile = None,
+    json: Json = False,
+) -> None:
+    """Print a group's settings, its members, and how far it is in each queue."""
+
+    async def ask(admin: Admin) -> tuple[dict[str, Any] | None, list[ClientInfo], list[_Lag]]:
+        settings = (await admin.groups()).get(name)
+        return settings, await admin.consumers(name), await _lags(admin, name)
+
+    settings, members, lags = with_admin(ask, namesrv=namesrv, credentials=credentials)
+    if settings is None and not members and not lags:
+        _refuse_unknown(name)
+    settings = settings or {}
+    if json:
+        values = [_lag_value(lag) for lag in lags]
+        people = [asdict(one) for one in members]
+        write_json({"group": name, "settings": settings, "members": people, "queues": values})
+        return
+    shown = [
+        ("may consume", "yes" if settings.get("consumeEnable", True) else "no"),
+        ("broadcast allowed", "yes" if settings.get("consumeBroadcastEnable", True) else "no"),
+        ("retries at most", str(settings.get("retryMaxTimes", "-"))),
+        ("retry queues", str(settings.get("retryQueueNums", "-"))),
+    ]
+    write(table(shown))
+    write()
+    if members:
+        rows = [(m.client_id, m.address, m.language) for m in members]
+        write(table([("member", "address", "language"), *rows]))
+    else:
+        write("no members are connected")
+    write()
+    write(_lag_table(lags))
+
+
+@group.command(epilog="Example: motelog group lag billing --max 10000 || page-somebody")
+def lag(
+    name: Group,
+    topic: OneTopic = None,
+    waiting_max: Annotated[
+        int | None,
+        typer.Option("--max", min=0, help="End with status 1 if more messages wait."),
+    ] = None,
+    namesrv: Namesrv = NAMESRV,
+    credentials: CredentialsFile = None,
+    json: Json = False,
+) -> None:
+    """Print how far a group is behind in each queue, in messages and in time.
+
+    The time is the age of the message that it consumed last, where others wait behind it.
+    """
+
+    async def ask(admin: Admin) -> list[_Lag]:
+        lags = await _lags(admin, name, topic)
+        if not lags and name not in await admin.groups():
+            _refuse_unknown(name)
+        return lags
+
+    lags = with_admin(ask, namesrv=namesrv, credentials=credentials)
+    waiting = sum(one.messages for one in lags)
+    if json:
+        values = [_lag_value(one) for one in lags]
+        behind_ms = _behind_ms(lags)
+        write_json({"group": name, "waiting": waiting, "behind_ms": behind_ms, "queues": values})
+    else:
+        write(_lag_table(lags))
+        write(f"{waiting} messages wait")
+    stop(Status.FAILED if waiting_max is not None and waiting > waiting_max else Status.DONE)
+
+
+@group.command("reset-offsets", epilog="Example: motelog group reset-offsets billing orders 2h")
+def reset_offsets(
+    name: Group,
+    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="Queue topic.")],
+    to: Annotated[
+        str,
+        typer.Argument(
+            metavar="WHERE",
+            help="begin, end, 15m, 1h or 7d ago, a time in ISO 8601 (UTC unless it says"
+            " otherwise) or in milliseconds.",
+        ),
+    ],
+    is_dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Change nothing; say what would be.")
+    ] = False,
+    is_agreed: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    namesrv: Namesrv = NAMESRV,
+    credentials: CredentialsFile = None,
+    json: Json = False,
+) -> None:
+    """Have a group go on elsewhere in a topic, also while its members run.
+
+    What it jumps over is not consumed; what it goes back over is consumed again. Apache's 4.x
+    brokers refuse it for a group without members.
+    """
+    where = _reset_to(to)
+
+    async def plan(admin: Admin, consumer: PullConsumer) -> list[tuple[MessageQueue, int, int]]:
+        committed = {one.queue: one.committed_offset for one in await admin.progress(name, topic)}
+        if not committed and name not in await admin.groups():
+            _refuse_unknown(name)
+        queues = await consumer.queues(topic, wait_s=0)
+        if where == "first":
+            target = await consumer.begin_offsets(queues)
+        elif where == "last":
+            target = await consumer.end_offsets(queues)
+        else:
+            assert isinstance(where, float)
+            target = await consumer.offsets_for_time(queues, int(where * 1000))
+        return [(queue, committed.get(queue, -1), target[queue]) for queue in queues]
+
+    async def change(admin: Admin) -> dict[MessageQueue, int]:
+        return await admin.reset_offsets(name, topic, where)
+
+    steps = with_both(plan, namesrv=namesrv, credentials=credentials)
+    if not is_dry_run:
+        again = sum(max(0, before - after) for _, before, after in steps if before >= 0)
+        over = sum(max(0, after - before) for _, before, after in steps if before >= 0)
+        what = f"set {name} elsewhere in {topic}: {again} messages again, {over} passed over"
+        agreed(is_agreed, what)
+        set_to = with_admin(change, namesrv=namesrv, credentials=credentials)
+        steps = [(queue, before, set_to.get(queue, after)) for queue, before, after in steps]
+    if json:
+        for queue, before, after in steps:
+            write_json(
+                {
+                    "broker": queue.broker_name,
+                    "queue_id": queue.queue_id,
+                    "from": before if before >= 0 else None,
+                    "to": after,
+                    "is_set": not is_dry_run,
+                }
+            )
+        return
+    rows = [("broker", "queue", "from", "to", "")]
+    for queue, before, after in steps:
+        told = str(before) if before >= 0 else "-"
+        change_text = _change_text(before, after)
+        rows.append((queue.broker_name, str(queue.queue_id), told, str(after), change_text))
+    write(table(rows, right=frozenset({1, 2, 3})))
+    write("nothing was changed" if is_dry_run else f"{name} goes on there")
+
+
+def _reset_to(text: str) -> ResetTo:
+    if text in (BEGIN, END):
+        return "first" if text == BEGIN else "last"
+    start = start_of("WHERE", text, also=(END,))
+    if start.queue_offset or text.startswith("offset:"):
+        raise CliError(
+            f"WHERE {text!r}: brokers set groups to times, not to offsets", status=Status.USAGE
+        )
+    return start.time_ms / 1000
+
+
+def _change_text(before: int, after: int) -> str:
+    if before < 0 or before == after:
+        return "-"
+    return f"{before - after} again" if after < before else f"{after - before} passed over"
+
+
+async def _lags(admin: Admin, name: str, topic: str | None = None) -> list[_Lag]:
+    now_ms = time.time_ns() // 1_000_000
+    return [_lag_of(one, now_ms) for one in await admin.progress(name, topic)]
+
+
+def _lag_of(one: QueueProgress, now_ms: int) -> _Lag:
+    waits = one.lag > 0 and one.last_ms > 0
+    behind_ms = max(0, now_ms - one.last_ms) if waits else None
+    return _Lag(one.queue, one.end_offset, one.committed_offset, max(0, one.lag), behind_ms)
+
+
+def _behind_ms(lags: Iterable[_Lag]) -> int | None:
+    return max((lag.ms for lag in lags if lag.ms is not None), default=None)
+
+
+def _lag_value(one: _Lag) -> dict[str, Any]:
+    return {
+        "topic": one.queue.topic,
+        "broker": one.queue.broker_name,
+        "queue_id": one.queue.queue_id,
+        "end_offset": one.end_offset,
+        "committed_offset": one.committed_offset,
+        "waiting": one.messages,
+        "behind_ms": one.ms,
+    }
+
+
+def _lag_table(lags: list[_Lag]) -> str:
+    if not lags:
+        return "it has consumed nothing yet"
+    rows: list[tuple[str, ...]] = [
+        ("topic", "broker", "queue", "committed", "end", "waiting", "behind")
+    ]
+    for one in lags:
+        queue = one.queue
+        numbers = (queue.queue_id, one.committed_offset, one.end_offset, one.messages)
+        rows.append((queue.topic, queue.broker_name, *map(str, numbers), _span(one.ms)))
+    return table(rows, right=frozenset({2, 3, 4, 5, 6}))
+
+
+def _span(ms: int | None) -> str:
+    if ms is None:
+        return "-"
+    seconds = ms // 1000
+    if seconds < 120:
+        return f"{seconds} s"
+    return f"{seconds // 60} min" if seconds < 7200 else f"{seconds // 3600} h"
+
+
+def _refuse_unknown(name: str) -> None:
+    raise CliError(
+        f"there is no consumer group {name!r}",
+        remedy="motelog group list has those that there are",
+        status=Status.NOT_FOUND,
+    )

@@ -1,0 +1,90 @@
+"""What the commands share that ask brokers and name servers: ``--namesrv``, one call to its end.
+
+Owns: that option, running an Admin or a consumer for the length of a call, when a name is the
+system's own. Must not touch: what is asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable
+from typing import TYPE_CHECKING, Annotated, Final, TypeVar
+
+import typer
+
+from motelog.cli.credentials import credentials_of
+
+if TYPE_CHECKING:
+    from motelog.bridge.admin import Admin, BrokerInfo
+    from motelog.bridge.pull import PullConsumer
+
+Namesrv = Annotated[
+    str, typer.Option(metavar="HOST:PORT", help="Name server; more separated by ';'.")
+]
+NAMESRV: Final = "127.0.0.1:9876"
+# Reads without a group of its own; nothing is committed for it.
+GROUP: Final = "motelog-cli"
+
+T = TypeVar("T")
+
+
+def with_admin(
+    work: Callable[[Admin], Awaitable[T]], *, namesrv: str, credentials: str | None
+) -> T:
+    """Return what ``work`` returns when it is given an Admin."""
+    import trio
+
+    from motelog.bridge.admin import Admin
+
+    account = credentials_of(credentials)
+
+    async def run() -> T:
+        async with Admin(namesrv=namesrv, credentials=account) as admin:
+            return await work(admin)
+
+    return trio.run(run)
+
+
+def with_both(
+    work: Callable[[Admin, PullConsumer], Awaitable[T]],
+    *,
+    namesrv: str,
+    credentials: str | None,
+) -> T:
+    """Return what ``work`` returns when it is given an Admin and a consumer that joins nothing."""
+    import trio
+
+    from motelog.bridge.admin import Admin
+    from motelog.bridge.pull import PullConsumer
+
+    account = credentials_of(credentials)
+
+    async def run() -> T:
+        async with (
+            Admin(namesrv=namesrv, credentials=account) as admin,
+            PullConsumer(namesrv=namesrv, credentials=account, group=GROUP) as consumer,
+        ):
+            return await work(admin, consumer)
+
+    return trio.run(run)
+
+
+def kind_of_topic(name: str, brokers: Iterable[BrokerInfo]) -> str:
+    """Return what a topic is for: "messages", "retries", "dead letters", "light queue", "system".
+
+    Each broker has topics by its own name and its cluster's, ours and Apache's.
+    """
+    from motelog.core import topic_names as names
+
+    prefixes = {
+        names.DLQ_PREFIX: "dead letters",
+        names.RETRY_PREFIX: "retries",
+        names.LMQ_PREFIX: "light queue",
+    }
+    for prefix, kind in prefixes.items():
+        if name.startswith(prefix):
+            return kind
+    own = {text for one in brokers for text in (one.name, one.cluster)}
+    is_reply_topic = name.removesuffix("_REPLY_TOPIC") in own
+    if name in names.SYSTEM_TOPICS | own or is_reply_topic or name.lower().startswith("rmq_sys_"):
+        return "system"
+    return "messages"

@@ -1,0 +1,313 @@
+"""``motelog topic``: queue topics of the brokers that a name server knows.
+
+Owns: the words and the JSON. Must not touch: requests (bridge.admin, bridge.pull).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import asdict
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from motelog.cli.admin import Json, time_text
+from motelog.cli.credentials import CredentialsFile
+from motelog.cli.log_reading import begins_of, read_queue, start_of
+from motelog.cli.native import NAMESRV, Namesrv, kind_of_topic, with_admin, with_both
+from motelog.cli.output import CliError, agreed, table, write, write_json
+from motelog.cli.status import Status
+
+if TYPE_CHECKING:
+    from motelog.bridge.admin import Admin, BrokerInfo, QueueStats, TopicSettings
+    from motelog.bridge.pull import PullConsumer
+    from motelog.core.message import StoredMessage
+
+topic = typer.Typer(
+    help="Look at queue topics, create and delete them.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    add_completion=False,
+)
+
+Topic = Annotated[str, typer.Argument(metavar="TOPIC", help="Queue topic.")]
+
+
+class Permission(StrEnum):
+    """What clients may do; RocketMQ adds up 4 (read) and 2 (write)."""
+
+    READ_WRITE = "rw"
+    READ = "r"
+    WRITE = "w"
+
+
+_PERMISSION_BITS = {Permission.READ_WRITE: 6, Permission.READ: 4, Permission.WRITE: 2}
+
+
+class Kind(StrEnum):
+    """RocketMQ 5's types of messages."""
+
+    NORMAL = "normal"
+    FIFO = "fifo"
+    DELAY = "delay"
+    TRANSACTION = "transaction"
+
+
+@topic.callback()
+def group() -> None:
+    """Look at queue topics, create and delete them, on our brokers and Apache RocketMQ's."""
+
+
+@topic.command("list", epilog="Example: motelog topic list --all --json")
+def list_topics(
+    is_all: Annotated[
+        bool, typer.Option("--all", help="The system's and the groups' topics, too.")
+    ] = False,
+    namesrv: Namesrv = NAMESRV,
+    credentials: CredentialsFile = None,
+    json: Json = False,
+) -> None:
+    """List the queue topics that the name server knows."""
+
+    async def ask(admin: Admin) -> tuple[list[str], list[BrokerInfo]]:
+        return await admin.topics(), await admin.brokers()
+
+    names, brokers = with_admin(ask, namesrv=namesrv, credentials=credentials)
+    rows = [(name, kind_of_topic(name, brokers)) for name in names]
+    rows = [(name, kind) for name, kind in rows if is_all or kind == "messages"]
+    if json:
+        for name, kind in rows:
+            write_json({"topic": name, "kind": kind})
+    elif is_all:
+        write(table([("topic", "kind"), *rows]))
+    else:
+        write("\n".join(name for name, _ in rows) or "no topics")
+
+
+@topic.command(epilog="Example: motelog topic describe telemetry")
+def describe(
+    name: Topic,
+    namesrv: Namesrv = NAMESRV,
+    credentials: CredentialsFile = None,
+    json: Json = False,
+) -> None:
+    """Print a topic's settings, the ends of its queues and who consumes it."""
+
+    async def ask(admin: Admin) -> tuple[list[TopicSettings], list[QueueStats], list[str]]:
+        settings = await admin.topic(name)
+        return settings, await admin.topic_stats(name), await admin.groups_of(name)
+
+    settings, stats, groups = with_admin(ask, namesrv=namesrv, credentials=credentials)
+    if json:
+        write_json(
+            {
+                "topic": name,
+                "brokers": [asdict(one) for one in settings],
+                "queues": [_queue_value(one) for one in stats],
+                "groups": groups,
+            }
+        )
+        return
+    rows: list[tuple[str, ...]] = [("broker", "queues", "permission", "ordered", "attributes")]
+    for one in settings:
+        queues = str(one.read_queues)
+        if one.read_queues != one.write_queues:
+            queues = f"{one.read_queues} to read, {one.write_queues} to write"
+        pairs = " ".join(f"{key}={value}" for key, value in sorted(one.attributes.items()))
+        ordered = "yes" if one.is_ordered else "no"
+        rows.append(
+            (one.broker_name, queues, _permission_text(one.permission), ordered, pairs or "-")
+        )
+    write(table(rows))
+    write()
+    rows = [("broker", "queue", "begin", "end", "messages", "last stored")]
+    for queue in stats:
+        rows.append(
+            (
+                queue.queue.broker_name,
+                str(queue.queue.queue_id),
+                str(queue.begin_offset),
+                str(queue.end_offset),
+                str(queue.end_offset - queue.begin_offset),
+                time_text(queue.last_ms or None),
+            )
+        )
+    write(table(rows, right=frozenset({1, 2, 3, 4})))
+    write()
+    write(f"consumer groups: {', '.join(groups) or 'none'}")
+
+
+@topic.command(epilog="Example: motelog topic create telemetry --queues 16")
+def create(
+    name: Topic,
+    queues: Annotated[int, typer.Option(min=1, max=1024, help="Queues on each broker.")] = 8,
+    permission: Annotated[
+        Permission, typer.Option(help="What clients may do: read, write.")
+    ] = Permission.READ_WRITE,
+    kind: Annotated[
+        Kind | None,
+        typer.Option("--type", help="Type of the messages, which RocketMQ 5's clients look at."),
+    ] = None,
+    is_ordered: Annotated[
+        bool, typer.Option("--ordered", help="Keep the queues' order when a broker goes away.")
+    ] = False,
+    broker: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME", help="On this broker only. May be repeated. [default: all]"),
+    ] = None,
+    is_change: Annotated[
+        bool, typer.Option("--change", help="Change the topic if it is there.")
+    ] = False,
+    namesrv: Namesrv = NAMESRV,
+    credentials: CredentialsFile = None,
+    json: Json = False,
+) -> None:
+    """Create a topic.
+
+    Publishing and producing create topics as well, where auto_create_topics is on.
+    """
+    attributes = None if kind is None else {"message.type": kind.name}
+
+    async def put(admin: Admin) -> None:
+        if not is_change and name in await admin.topics():
+            raise CliError(
+                f"there is a topic {name!r} already",
+                remedy="--change gives it these settings",
+                status=Status.REFUSED,
+            )
+        await admin.put_topic(
+            name,
+            queues=queues,
+            permission=_PERMISSION_BITS[permission],
+            is_ordered=is_ordered,
+            attributes=attributes,
+            brokers=broker or None,
+        )
+
+    with_admin(put, namesrv=namesrv, credentials=credentials)
+    if json:
+        write_json({"created": name, "queues": queues, "permission": permission.value})
+    else:
+        write(f"created {name}")
+
+
+@topic.command(epilog="Example: motelog topic delete telemetry --yes")
+def delete(
+    name: Topic,
+    is_agreed: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    namesrv: Namesrv = NAMESRV,
+    credentials: CredentialsFile = None,
+    json: Json = False,
+) -> None:
+    """Delete a topic and its messages on all brokers."""
+
+    async def count(admin: Admin) -> int:
+        if kind_of_topic(name, await admin.brokers()) == "system":
+            raise CliError(f"{name} is the system's own topic", status=Status.REFUSED)
+        stats = await admin.topic_stats(name)
+        return sum(one.end_offset - one.begin_offset for one in stats)
+
+    async def remove(admin: Admin) -> None:
+        await admin.delete_topic(name)
+
+    messages = with_admin(count, namesrv=namesrv, credentials=credentials)
+    agreed(is_agreed, f"delete the topic {name} with {messages} messages")
+    with_admin(remove, namesrv=namesrv, credentials=credentials)
+    if json:
+        write_json({"deleted": name, "messages": messages})
+    else:
+        write(f"deleted {name}, {messages} messages")
+
+
+@topic.command(epilog="Example: motelog topic tree telemetry/dev42 --since 1d")
+def tree(
+    prefix: Annotated[
+        str, typer.Argument(metavar="PREFIX", help="How MQTT topic names begin; '' for all.")
+    ] = "",
+    since: Annotated[
+        str, typer.Option(metavar="WHERE", help="Messages from here on: begin, 1h, a time.")
+    ] = "1h",
+    count: Annotated[
+        int, typer.Option(min=1, help="Read this many messages of a queue at most, the newest.")
+    ] = 10_000,
+    queue_topic: Annotated[
+        str | None,
+        typer.Option(metavar="TOPIC", help="Read this queue topic. [default: all]"),
+    ] = None,
+    namesrv: Namesrv = NAMESRV,
+    credentials: CredentialsFile = None,
+    json: Json = False,
+) -> None:
+    """Print the MQTT topic names that messages of the log have, as a tree.
+
+    Each with how many messages it and those below it have, and when the last one was stored.
+    """
+    start = start_of("--since", since)
+    found: dict[str, _Seen] = {}
+
+    def take(message: StoredMessage) -> bool:
+        if message.mqtt_topic.startswith(prefix):
+            found.setdefault(message.mqtt_topic, _Seen()).add(1, message.store_timestamp_ms)
+        return True
+
+    async def look(admin: Admin, consumer: PullConsumer) -> None:
+        for name in [queue_topic] if queue_topic else await _message_topics(admin):
+            queues = await consumer.queues(name, wait_s=0)
+            ends = await consumer.end_offsets(queues)
+            for queue, begin in (await begins_of(consumer, queues, start)).items():
+                begin = max(begin, ends[queue] - count)
+                await read_queue(consumer, queue, begin, ends[queue], take)
+
+    with_both(look, namesrv=namesrv, credentials=credentials)
+    if json:
+        for name in sorted(found):
+            seen = found[name]
+            write_json({"topic": name, "messages": seen.messages, "last_ms": seen.last_ms})
+        return
+    rows = list(_tree_rows(found))
+    head = ("topic", "messages", "last stored")
+    write(table([head, *rows], right=frozenset({1})) if rows else f"no messages since {since}")
+
+
+class _Seen:
+    """What was seen of a topic name and those below it."""
+
+    def __init__(self) -> None:
+        self.messages = 0
+        self.last_ms = 0
+
+    def add(self, messages: int, last_ms: int) -> None:
+        self.messages += messages
+        self.last_ms = max(self.last_ms, last_ms)
+
+
+def _tree_rows(found: dict[str, _Seen]) -> Iterable[tuple[str, ...]]:
+    sums: dict[tuple[str, ...], _Seen] = {}
+    for name, seen in found.items():
+        levels = tuple(name.split("/"))
+        for depth in range(1, len(levels) + 1):
+            sums.setdefault(levels[:depth], _Seen()).add(seen.messages, seen.last_ms)
+    for levels in sorted(sums):
+        seen = sums[levels]
+        name = "  " * (len(levels) - 1) + (levels[-1] or "(empty)")
+        yield name, str(seen.messages), time_text(seen.last_ms)
+
+
+async def _message_topics(admin: Admin) -> list[str]:
+    brokers = await admin.brokers()
+    return [name for name in await admin.topics() if kind_of_topic(name, brokers) == "messages"]
+
+
+def _queue_value(one: QueueStats) -> dict[str, Any]:
+    return {
+        "broker": one.queue.broker_name,
+        "queue_id": one.queue.queue_id,
+        "begin_offset": one.begin_offset,
+        "end_offset": one.end_offset,
+        "last_ms": one.last_ms or None,
+    }
+
+
+def _permission_text(bits: int) -> str:
+    return "".join(letter for letter, bit in (("r", 4), ("w", 2)) if bits & bit) or "none"
