@@ -1,8 +1,9 @@
 """Generic configuration loader: TOML and the environment -> one checked tree of msgspec Structs.
 
-Owns: overriding by environment variables, checking a table against a Struct, finding the line that
-a fault is about, and the wording of faults. Must not touch: what any section means; a section
-checks its own fields and how they go together in ``__post_init__``, by ``refuse``.
+Owns: overriding by environment variables, checking a table against a Struct, where each value is
+from, finding the line that a fault is about, and the wording of faults. Must not touch: what any
+section means; a section checks its own fields and how they go together in ``__post_init__``, by
+``refuse``.
 
     MOTELOG__BROKER__STORE__FLUSH=sync     overrides     [broker.store]  flush = "sync"
 
@@ -19,10 +20,11 @@ import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 import msgspec
 from msgspec import inspect
+from msgspec.structs import FieldInfo
 
 from motelog.core.errors import ConfigError
 from motelog.core.toml_lines import KeyPath, find_lines
@@ -86,13 +88,34 @@ def refuse(section: msgspec.Struct, faults: Iterable[SectionFault]) -> None:
         raise SectionFaultsError(section, found)
 
 
+@dataclass(frozen=True, slots=True)
+class Loaded(Generic[S]):
+    """A checked tree, and where its values are from.
+
+    ``origins`` has the place of each key that is written: "FILE:LINE", or the variable.
+    """
+
+    section: S
+    origins: Mapping[KeyPath, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One key with its value; ``key`` is dotted, ``origin`` is "default" or a place."""
+
+    key: str
+    value: Any
+    default: Any
+    origin: str
+
+
 def load_file(
     kind: type[S],
     path: str | Path,
     environment: Mapping[str, str],
     *,
     check: LeafCheck | None = None,
-) -> S:
+) -> Loaded[S]:
     """Return the checked tree of a TOML file; ConfigFaultsError if it is unreadable or wrong."""
     try:
         text = Path(path).read_bytes().decode()
@@ -102,7 +125,7 @@ def load_file(
     except UnicodeDecodeError as exc:
         fault = ConfigFault(str(path), "", f"not UTF-8 at byte {exc.start}")
         raise ConfigFaultsError([fault]) from exc
-    return load(kind, text, environment, name=str(path), check=check)
+    return load_told(kind, text, environment, name=str(path), check=check)
 
 
 def load(
@@ -118,6 +141,18 @@ def load(
     ``name`` is what faults call the text; ``check`` is asked about each accepted value and returns
     what is wrong with it, if anything. Raises ConfigFaultsError with every fault found.
     """
+    return load_told(kind, text, environment, name=name, check=check).section
+
+
+def load_told(
+    kind: type[S],
+    text: str,
+    environment: Mapping[str, str],
+    *,
+    name: str,
+    check: LeafCheck | None = None,
+) -> Loaded[S]:
+    """As ``load``, with the places of the values."""
     try:
         table = tomllib.loads(text)
     except tomllib.TOMLDecodeError as exc:
@@ -133,15 +168,43 @@ def load_table(
     name: str,
     lines: Mapping[KeyPath, int],
     check: LeafCheck | None = None,
-) -> S:
-    """As ``load``, of a table that has been read already; it is changed."""
+) -> Loaded[S]:
+    """As ``load_told``, of a table that has been read already; it is changed."""
     loader = _Loader(name, lines, check)
     loader.override(table, kind, environment)
     section = loader.section(kind, table, ())
     if loader.faults:
         raise ConfigFaultsError(sorted(loader.faults, key=_reading_order))
     assert isinstance(section, kind)
-    return section
+    return Loaded(section, loader.origins)
+
+
+def settings(loaded: Loaded[Any]) -> list[Setting]:
+    """Return each key of a tree, sections and array elements in their order."""
+    return list(_settings(loaded.section, (), loaded.origins))
+
+
+def _settings(
+    section: msgspec.Struct, path: KeyPath, origins: Mapping[KeyPath, str]
+) -> Iterator[Setting]:
+    for field in msgspec.structs.fields(section):
+        value, at = getattr(section, field.name), (*path, field.encode_name)
+        if isinstance(value, msgspec.Struct):
+            yield from _settings(value, at, origins)
+        elif value and _element_struct(field.type)[0] is not None:
+            for index, item in enumerate(value):
+                yield from _settings(item, (*at, index), origins)
+        else:
+            origin = origins.get(at, "default")
+            shown, default = msgspec.to_builtins((value, default_of(field)))
+            yield Setting(_join(at), shown, default, origin)
+
+
+def default_of(field: FieldInfo) -> Any:
+    """Return a key's default, None if it has none."""
+    if field.default is not msgspec.NODEFAULT:
+        return field.default
+    return None if field.default_factory is msgspec.NODEFAULT else field.default_factory()
 
 
 def unread_variables(
@@ -171,6 +234,8 @@ class _Loader:
         self._check = check
         self._variables: dict[KeyPath, str] = {}
         self._failed: set[KeyPath] = set()
+        #: Of each key that is written, where.
+        self.origins: dict[KeyPath, str] = {}
 
     def override(
         self, table: dict[str, Any], kind: type[msgspec.Struct], environment: Mapping[str, str]
@@ -204,6 +269,7 @@ class _Loader:
                 self._report_unknown((*path, key), list(fields))
                 continue
             at = (*path, key)
+            self.origins[at] = self._source(at)
             read = self._value(fields[key].type, value, at)
             if at not in self._failed:
                 values[fields[key].name] = read

@@ -16,7 +16,7 @@ import msgspec
 from motelog.core import config as loader
 from motelog.core.addresses import parse_address
 from motelog.core.broker.config import VIP_PORT_DISTANCE, BrokerConfig
-from motelog.core.config import SectionFault, refuse
+from motelog.core.config import Loaded, SectionFault, refuse
 from motelog.core.namesrv.config import NamesrvConfig
 from motelog.core.net.config import ListenerConfig, is_loopback
 from motelog.core.toml_lines import KeyPath
@@ -212,6 +212,11 @@ class MotelogConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
 
 def load_config(path: str | Path) -> MotelogConfig:
     """Return the checked tree of a file and the environment, or raise ConfigFaultsError."""
+    return load_told(path).section
+
+
+def load_told(path: str | Path) -> Loaded[MotelogConfig]:
+    """As ``load_config``, with the places of the values."""
     return loader.load_file(MotelogConfig, path, os.environ, check=_check_leaf)
 
 
@@ -224,7 +229,7 @@ def config_of(table: dict[str, Any], *, name: str, fixed: Container[str] = ()) -
     environment = {key: value for key, value in os.environ.items() if key not in fixed}
     return loader.load_table(
         MotelogConfig, table, environment, name=name, lines={}, check=_check_leaf
-    )
+    ).section
 
 
 def unread_variables() -> dict[str, str | None]:

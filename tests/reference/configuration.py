@@ -5,29 +5,19 @@ Owns: that page's text, how a default is written. Must not touch: what a key mea
 
 from __future__ import annotations
 
-import ast
 import inspect
 import json
-import textwrap
 from collections.abc import Iterator
-from typing import Annotated, Any, Final
+from typing import Final
 
 import msgspec
-from msgspec.inspect import (
-    FloatType,
-    IntType,
-    StructType,
-    Type,
-    UnionType,
-    VarTupleType,
-    type_info,
-)
+from msgspec.inspect import VarTupleType, type_info
 from msgspec.structs import FieldInfo
 
 from motelog.config import MotelogConfig
+from motelog.config_schema import bounded, docstrings_of, json_schema, struct_of, unit_of_key
 from motelog.core.config import describe
-from motelog.core.store.config import AT_LEAST, BETWEEN, StoreConfig
-from motelog.core.units import Unit, unit_of
+from motelog.core.units import Unit
 from tests.reference.markdown import prose, table
 
 _HEAD: Final = """\
@@ -56,8 +46,17 @@ MOTELOG__GATEWAY__TOPIC_MAP='[{filter = "site/+/#", queue_topic = "site"}]'
 A section or key that does not exist is a fault. Other variables that begin with `MOTELOG_` have
 no effect, which the three commands say, with the variable that may be meant.
 
+`motelog config show FILE` prints every key with its value and where that is from, `motelog config
+diff FILE` those that differ from the defaults. [motelog.schema.json](motelog.schema.json) is this
+page for editors: [how they use it](../operations/configuration.md#editors).
+
 This page is written by `python -m tests.reference`.
 """
+
+
+def schema() -> str:
+    """Return the text of motelog.schema.json."""
+    return json.dumps(json_schema(), indent=2, ensure_ascii=False) + "\n"
 
 
 def page() -> str:
@@ -78,56 +77,21 @@ def _section(
     yield from (f"{prose(part)}\n" for part in parts if part)
     if not is_array:
         yield f"Variables: `{'__'.join(('MOTELOG', *path, 'KEY')).upper()}`.\n"
-    docstrings = _docstrings(kind)
+    docstrings = docstrings_of(kind)
     below = []
     rows = []
     for field in msgspec.structs.fields(kind):
-        section = _struct_of(type_info(field.type))
+        section = struct_of(type_info(field.type))
         if section is not None:
             below.append((field, section.cls))
             continue
-        key, unit = field.encode_name, _unit_of(field)
-        takes = describe(_bounded(field) if kind is StoreConfig else field.type, unit)
+        key, unit = field.encode_name, unit_of_key(field)
+        takes = describe(bounded(kind, field), unit)
         rows.append((f"`{key}`", takes, _default(field, unit), prose(docstrings[field.name])))
     yield from table(("key", "takes", "default", "what and why"), rows)
     for field, section_kind in below:
         name, of_array = field.encode_name, isinstance(type_info(field.type), VarTupleType)
         yield from _section(section_kind, (*path, name), docstrings[field.name], is_array=of_array)
-
-
-def _struct_of(info: Type) -> StructType | None:
-    """Return the section that a field is, is if it is there, or is an array of."""
-    match info:
-        case StructType():
-            return info
-        case VarTupleType():
-            return _struct_of(info.item_type)
-        case UnionType():
-            return next((part for part in info.types if isinstance(part, StructType)), None)
-        case _:
-            return None
-
-
-def _unit_of(field: FieldInfo) -> Unit | None:
-    is_number = isinstance(type_info(field.type), IntType | FloatType)
-    return unit_of(field.encode_name) if is_number else None
-
-
-def _bounded(field: FieldInfo) -> Any:
-    """Return the type of a key of the store, with the bounds that it checks itself."""
-    low, high = BETWEEN.get(field.name, (AT_LEAST.get(field.name), None))
-    return field.type if low is None else Annotated[field.type, msgspec.Meta(ge=low, le=high)]
-
-
-def _docstrings(kind: type[msgspec.Struct]) -> dict[str, str]:
-    """Return what stands below each key."""
-    (section,) = ast.parse(textwrap.dedent(inspect.getsource(kind))).body
-    assert isinstance(section, ast.ClassDef)
-    found = {}
-    for key, below in zip(section.body, section.body[1:], strict=False):
-        if isinstance(key, ast.AnnAssign) and isinstance(below, ast.Expr):
-            found[ast.unparse(key.target)] = str(ast.literal_eval(below.value))
-    return found
 
 
 def _default(field: FieldInfo, unit: Unit | None) -> str:

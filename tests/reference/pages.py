@@ -15,6 +15,7 @@ FOLDER: Final = ROOT / "docs" / "reference"
 
 PAGES: Final[dict[str, Callable[[], str]]] = {
     "configuration.md": configuration.page,
+    "motelog.schema.json": configuration.schema,
     "commands.md": commands.page,
     "metrics.md": metrics.page,
     "reason-codes.md": reason_codes.page,

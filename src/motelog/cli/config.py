@@ -1,33 +1,44 @@
-"""``motelog config``: look at a configuration file without running anything."""
+"""``motelog config``: what a configuration file says, where each value is from, what it may say.
+
+Owns: the words and the JSON. Must not touch: how files are read (motelog.config).
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict
+from json import dumps
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from motelog.cli.output import stop, write, write_error, write_json
+from motelog.cli.output import CliError, stop, table, write, write_error, write_json
 from motelog.cli.status import Status
 
+if TYPE_CHECKING:
+    from motelog.core.config import Setting
+
 config = typer.Typer(
-    help="Check configuration files.",
+    help="Look at the configuration and check it.",
     no_args_is_help=True,
     rich_markup_mode=None,
     add_completion=False,
 )
 
 
+File = Annotated[Path, typer.Argument(metavar="FILE", help="TOML file.")]
+Json = Annotated[bool, typer.Option("--json", help="JSON, one object per line.")]
+
+
 @config.callback()
 def group() -> None:
-    """Check configuration files."""
+    """Look at the configuration and check it."""
 
 
-@config.command()
+@config.command(epilog="Example: motelog config check motelog.toml")
 def check(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="TOML file.")],
+    file: File,
     json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
 ) -> None:
     """Report everything that is wrong with a file and the environment.
@@ -52,6 +63,95 @@ def check(
         stop(Status.CONFIG if faults else Status.DONE)
     tell_unread(unread)
     write(f"{file}: valid; roles {', '.join(loaded.roles)}")
+
+
+@config.command(epilog="Example: motelog config show motelog.toml --origin --under gateway")
+def show(
+    file: File,
+    has_origin: Annotated[
+        bool, typer.Option("--origin", help="Say where each value is from.")
+    ] = False,
+    under: Annotated[
+        str, typer.Option(metavar="SECTION", help="Only the keys of this section.")
+    ] = "",
+    json: Json = False,
+) -> None:
+    """Print every key with the value that `motelog up` would use.
+
+    A value is from the environment if a variable sets it, else from the file, else the default.
+    """
+    found = [one for one in _settings(file) if _is_under(one.key, under)]
+    if not found:
+        raise CliError(f"there is no section {under!r}", status=Status.NOT_FOUND)
+    if json:
+        for one in found:
+            write_json({"key": one.key, "value": one.value, "origin": one.origin})
+    elif has_origin:
+        write(table([(one.key, "=", _toml(one.value), f"# {one.origin}") for one in found]))
+    else:
+        for one in found:
+            write(f"{one.key} = {_toml(one.value)}")
+
+
+@config.command(epilog="Example: motelog config diff motelog.toml staging.toml")
+def diff(
+    file: File,
+    other: Annotated[
+        Path | None,
+        typer.Argument(metavar="OTHER", help="TOML file to compare with. [default: the defaults]"),
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Print the keys whose values differ from the defaults, or from those of another file.
+
+    The exit status is 0 whether or not there is a difference.
+    """
+    found = _settings(file)
+    if other is None:
+        before = {one.key: one.default for one in found}
+    else:
+        before = {one.key: one.value for one in _settings(other)}
+    after = {one.key: one for one in found}
+    lines: list[tuple[str, ...]] = []
+    for key in sorted({**before, **after}):
+        new = after[key].value if key in after else None
+        origin = after[key].origin if key in after else ""
+        if before.get(key) == new:
+            continue
+        if json:
+            write_json({"key": key, "before": before.get(key), "after": new, "origin": origin})
+            continue
+        old_text, new_text = _toml(before.get(key)), _toml(new)
+        lines.append((key, old_text, "->", new_text, f"# {origin}" if origin else ""))
+    if not json:
+        write(table(lines) if lines else "no difference")
+
+
+@config.command(epilog="Example: motelog config schema > motelog.schema.json")
+def schema() -> None:
+    """Print the JSON Schema of configuration files, by which editors complete and check them."""
+    import json
+
+    from motelog.config_schema import json_schema
+
+    write(json.dumps(json_schema(), indent=2, ensure_ascii=False))
+
+
+def _settings(file: Path) -> list[Setting]:
+    from motelog.config import load_told, unread_variables
+    from motelog.core.config import settings
+
+    tell_unread(unread_variables())
+    return settings(load_told(file))
+
+
+def _is_under(key: str, section: str) -> bool:
+    return not section or key == section or key.startswith((f"{section}.", f"{section}["))
+
+
+def _toml(value: Any) -> str:
+    """Return a value as TOML has it; one that is not there is in no file, and shown as -."""
+    return "-" if value is None else dumps(value, ensure_ascii=False)
 
 
 def tell_unread(variables: Mapping[str, str | None]) -> None:

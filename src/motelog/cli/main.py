@@ -52,7 +52,7 @@ COMMANDS: Final = {
     "token": "Keep the tokens of an admin listener.",
     "acl": "Ask what the rules of an ACL file allow.",
     "store": "Look into a store folder.",
-    "config": "Check configuration files.",
+    "config": "Look at the configuration and check it.",
     "doctor": "Check this machine.",
     "version": "Show release, Python and kernels.",
 }
