@@ -54,6 +54,36 @@ class GatewayParts:
     operator: Operator
     rates: Rates
     memory: Memory
+    retaining: tuple[Retaining, ...]
+
+    def configure(self, config: GatewayConfig) -> None:
+        """Take the limits of ``config`` while the gateway runs; it differs in LIVE keys alone."""
+        self.clients.configure(config)
+        self.delivery.limit(_quota_of(config))
+        for one in self.retaining:
+            one.limit(**_retained_limits(config))
+        self.rates.limit(**_rates_of(config))
+        self.memory.bytes_max = config.memory_bytes_max
+
+
+def _quota_of(config: GatewayConfig) -> Quota:
+    return Quota(config.session_messages_max, config.session_age_max_s * 1000)
+
+
+def _retained_limits(config: GatewayConfig) -> dict[str, int]:
+    return {
+        "count_max": config.retained_count_max,
+        "client_count_max": config.retained_client_count_max,
+        "bytes_max": config.retained_bytes_max,
+    }
+
+
+def _rates_of(config: GatewayConfig) -> dict[str, int]:
+    return {
+        "publishes_per_s": config.publish_rate_max,
+        "publish_bytes_per_s": config.publish_bytes_per_s_max,
+        "connects_per_s": config.connect_rate_max,
+    }
 
 
 def assemble(
@@ -88,13 +118,9 @@ def assemble(
         topic_queue_count=config.topic_queue_count,
         topic_bytes_max=config.topic_bytes_max,
     )
-    limits = {
-        "count_max": config.retained_count_max,
-        "client_count_max": config.retained_client_count_max,
-        "bytes_max": config.retained_bytes_max,
-    }
-    # Each has its own: a will may be published in the middle of a turn.
-    wills = Wills(log, routes, Retaining(retained, **limits), metrics, clock=clock, access=access)
+    # Wills have their own: one may be published in the middle of a turn.
+    retaining, of_wills = (Retaining(retained, **_retained_limits(config)) for _ in range(2))
+    wills = Wills(log, routes, of_wills, metrics, clock=clock, access=access)
 
     def handle_kept(packets: list[tuple[Any, ...]]) -> None:
         listener.handle_kept(packets)
@@ -121,7 +147,7 @@ def assemble(
         metrics,
         after=answers.after,
         disconnect=disconnect,
-        quota=Quota(config.session_messages_max, config.session_age_max_s * 1000),
+        quota=_quota_of(config),
         output_bytes_high=config.output_bytes_high,
         clock=clock,
         wake=wake,
@@ -161,12 +187,7 @@ def assemble(
         receive_maximum=config.receive_maximum,
         disconnect=disconnect,
     )
-    rates = Rates(
-        output,
-        publishes_per_s=config.publish_rate_max,
-        publish_bytes_per_s=config.publish_bytes_per_s_max,
-        connects_per_s=config.connect_rate_max,
-    )
+    rates = Rates(output, **_rates_of(config))
     listener = ReactorListener(
         config,
         output,
@@ -176,7 +197,7 @@ def assemble(
         delivery,
         answers,
         exchanges,
-        Retaining(retained, **limits),
+        retaining,
         rates,
         metrics,
         connections=connections,
@@ -194,5 +215,14 @@ def assemble(
     )
     memory = Memory(output, clients, metrics, bytes_max=config.memory_bytes_max)
     return GatewayParts(
-        connections, delivery, clients, answers, journal, listener, operator, rates, memory
+        connections,
+        delivery,
+        clients,
+        answers,
+        journal,
+        listener,
+        operator,
+        rates,
+        memory,
+        (retaining, of_wills),
     )

@@ -620,6 +620,11 @@ class Clients:
 
     # --- for the operator ----------------------------------------------------------------
 
+    def configure(self, config: GatewayConfig) -> None:
+        """Take the limits of ``config`` for CONNECTs and SUBSCRIBEs that come from now on."""
+        self._config = config
+        self._connect_rules = ConnectRules(config)
+
     def named(self, prefix: str, after: str, limit: int) -> list[str]:
         """Return the client identifiers of sessions in order, connected or away; ViewError."""
         connected = self.connected(prefix, after, limit)

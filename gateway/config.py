@@ -23,6 +23,18 @@ from motelog.gateway.mapping.templates import (
 
 NAME_MAX: Final = 64
 PositiveInt = Annotated[int, msgspec.Meta(ge=1)]
+#: Keys that a gateway takes while it runs. What clients were promised at CONNECT, what was made for
+#: a size and what says where messages are is not among them.
+LIVE: Final = frozenset(
+    {
+        "client_id_bytes_max", "keep_alive_max_s", "inflight_max", "subscriptions_max",
+        "session_expiry_max_s", "will_bytes_max",
+        "publish_rate_max", "publish_bytes_per_s_max", "connect_rate_max",
+        "session_messages_max", "session_age_max_s",
+        "retained_count_max", "retained_client_count_max", "retained_bytes_max",
+        "memory_bytes_max", "state_rewrite_hours",
+    }
+)  # fmt: skip
 
 
 class TopicRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):

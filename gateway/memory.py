@@ -31,7 +31,7 @@ class Memory:
         self._output = output
         self._clients = clients
         self._metrics = metrics
-        self._bytes_max = bytes_max
+        self.bytes_max = bytes_max
 
     def tick(self) -> None:
         """Close those that hold the most until what is left is within the limit.
@@ -40,8 +40,8 @@ class Memory:
         """
         held_bytes = self._output.held_bytes()
         self._metrics.connections_held_bytes_now = held_bytes
-        excess_bytes = held_bytes - self._bytes_max
-        if not self._bytes_max or excess_bytes <= 0:
+        excess_bytes = held_bytes - self.bytes_max
+        if not self.bytes_max or excess_bytes <= 0:
             return
         closed = 0
         for size_bytes, number in sorted(self._output.holding(HELD_BYTES_MIN), reverse=True):

@@ -16,6 +16,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
+import msgspec
 import trio
 
 from motelog.core.addresses import format_address
@@ -29,9 +30,9 @@ from motelog.core.net.listeners import codec_maker
 from motelog.core.net.reactor import Framing, Reactor
 from motelog.gateway.access.access import Access
 from motelog.gateway.access.config import AccessConfig
-from motelog.gateway.assembly import assemble
+from motelog.gateway.assembly import GatewayParts, assemble
 from motelog.gateway.clients import CONNECTIONS_RESERVED
-from motelog.gateway.config import GatewayConfig
+from motelog.gateway.config import LIVE, GatewayConfig
 from motelog.gateway.log.log_port import LogPort, QueueHandle
 from motelog.gateway.metrics import PLAIN, GatewayMetrics
 from motelog.gateway.operator import Operator
@@ -96,11 +97,25 @@ class Gateway:
         self.listeners: dict[str, str] = {}
         #: What the console asks, once started.
         self.operator: Operator | None = None
+        self._parts: GatewayParts | None = None
+        self._has_rates = trio.Event()
 
     @property
     def access_fault(self) -> str | None:
         """Why nobody can log in; None while all is well."""
         return None if self._access is None else self._access.fault
+
+    def configure(self, config: GatewayConfig) -> None:
+        """Take the LIVE keys of ``config``; the others stay as they are until a restart."""
+        live = {name: getattr(config, name) for name in LIVE}
+        self._config = msgspec.structs.replace(self._config, **live)
+        if self._parts is not None:
+            self._parts.configure(self._config)
+            self._look_at_rates(self._parts)
+
+    def _look_at_rates(self, parts: GatewayParts) -> None:
+        if parts.rates.is_on:
+            self._has_rates.set()
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Serve until cancelled; started with ``await nursery.start(gateway.run)``.
@@ -162,6 +177,8 @@ class Gateway:
         )
 
         self.operator = parts.operator
+        self._parts = parts
+        self._look_at_rates(parts)
 
         async def deliver() -> None:
             # Delivers what the turn's own slice left over, and what others appended.
@@ -183,7 +200,7 @@ class Gateway:
                 while parts.clients.tick():
                     await trio.lowlevel.checkpoint()
                 await read_back()
-                younger_ms = self._clock.now_ms() - config.state_rewrite_hours * HOUR_MS
+                younger_ms = self._clock.now_ms() - self._config.state_rewrite_hours * HOUR_MS
                 journal.rewrite_older(younger_ms, REWRITES_MAX)
                 if journal.is_first:
                     retained.rewrite_older(younger_ms, REWRITES_MAX)
@@ -218,6 +235,7 @@ class Gateway:
 
         async def resume() -> None:
             # Reads again from clients that have sent, or come, faster than they may.
+            await self._has_rates.wait()
             while True:
                 await trio.sleep(RESUME_S)
                 parts.rates.resume_due(self._clock.monotonic_ms())
@@ -261,8 +279,7 @@ class Gateway:
                     nursery.start_soon(self._access.logins.run, sent_outside_turns)
                     nursery.start_soon(self._access.follow, lambda: access_changed.set())
                     nursery.start_soon(recheck)
-                if parts.rates.is_on:
-                    nursery.start_soon(resume)
+                nursery.start_soon(resume)
                 task_status.started()
                 await drive(
                     reactor,

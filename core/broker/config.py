@@ -24,6 +24,17 @@ PositiveFloat = Annotated[float, msgspec.Meta(gt=0)]
 Name = Annotated[str, msgspec.Meta(min_length=1, max_length=127)]
 
 
+#: Keys of the section itself that a broker takes while it runs, and their names in RocketMQ.
+LIVE: Final = {
+    "auto_create_topics": "autoCreateTopicEnable",
+    "auto_create_groups": "autoCreateSubscriptionGroup",
+    "enable_property_filter": "enablePropertyFilter",
+    "store_replies": "storeReplyMessageEnable",
+    "recall_messages": "recallMessageEnable",
+    "fast_failure": "brokerFastFailureEnable",
+}
+
+
 class BrokerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Settings of one broker."""
 

@@ -15,12 +15,13 @@ import socket
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
+import msgspec
 import trio
 
 from motelog.core.addresses import format_address, parse_address
 from motelog.core.broker.api import BrokerApi
 from motelog.core.broker.assembly import Access, BrokerParts, assemble, make_schedule
-from motelog.core.broker.config import VIP_PORT_DISTANCE, BrokerConfig
+from motelog.core.broker.config import LIVE, VIP_PORT_DISTANCE, BrokerConfig
 from motelog.core.broker.delay.schedule import ScheduleService
 from motelog.core.broker.pop.state import PopState
 from motelog.core.broker.shown.metrics import lag_by_group, topics_by_name
@@ -31,6 +32,7 @@ from motelog.core.limited_log import LimitedLog
 from motelog.core.message import encode_host
 from motelog.core.metrics import Reading
 from motelog.core.net.listen import open_listener
+from motelog.core.store.config import LIVE as STORE_LIVE
 from motelog.core.store.message_store import MessageStore
 from motelog.core.store.state.progress import OnProgress, StartProgress, log_progress
 
@@ -77,6 +79,24 @@ class Broker:
     def api(self) -> BrokerApi:
         """The broker for users in this process."""
         return self.parts.api
+
+    def configure(self, config: BrokerConfig) -> None:
+        """Take the keys of ``config`` that a running broker and its store take; others stay.
+
+        What was switched from afar stays as well, unless ``config`` changes it.
+        """
+        changed = {name for name in LIVE if getattr(config, name) != getattr(self._config, name)}
+        store = msgspec.structs.replace(
+            self._config.store, **{name: getattr(config.store, name) for name in STORE_LIVE}
+        )
+        live = {name: getattr(config, name) for name in LIVE}
+        self._config = msgspec.structs.replace(self._config, store=store, **live)
+        if self._parts is None:
+            return
+        self._parts.store.cleaner.configure(store)
+        self._parts.store.disk_watch.configure(store)
+        for name in changed:
+            self._parts.processors.admin.state.switch(LIVE[name], getattr(config, name))
 
     @property
     def is_registered(self) -> bool:

@@ -60,6 +60,10 @@ class Retention:
     def __init__(self, clock: SteadyClock, wall: Clock, retention_hours: int) -> None:
         self._clock = clock
         self._wall = wall
+        self.keep(retention_hours)
+
+    def keep(self, retention_hours: int) -> None:
+        """Keep messages for so long from now on."""
         self._retention_ms = retention_hours * HOUR_MS
 
     def is_expired(self, newest_ms: int) -> bool:
@@ -106,6 +110,11 @@ class LogCleaner:
         self.after_removal: list[Callable[[int], list[str]]] = []
         self.removed_files = 0
         self._wanted = trio.Event()
+
+    def configure(self, config: StoreConfig) -> None:
+        """Have other limits from the next round on."""
+        self._config = config
+        self._retention.keep(config.retention_hours)
 
     def want(self) -> None:
         """Have the next round begin at once."""

@@ -13,6 +13,16 @@ import msgspec
 from motelog.core.config import SectionFault, refuse
 from motelog.core.store.due_time import DEFAULT_DELAY_LEVELS, DueTimes
 
+#: Keys that a store takes while it is open.
+LIVE: Final = frozenset(
+    {
+        "retention_hours", "cleanup_hours", "cleanup_expired_percent", "cleanup_oldest_percent",
+        "cleanup_interval_ms", "cleanup_files_max", "cleanup_pause_ms",
+        "disk_used_percent_max", "disk_counted_bytes_max", "disk_free_bytes_min",
+        "disk_check_interval_ms",
+    }
+)  # fmt: skip
+
 
 class StoreConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Where the store lives and what it promises; units are in the names."""

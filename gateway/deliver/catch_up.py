@@ -101,6 +101,11 @@ class CatchUp:
         #: Of what sessions have to be sent again.
         self._reads: Reads[Session] = Reads(log, read_again=self._read_again)
 
+    def limit(self, quota: Quota) -> None:
+        """Have another quota from now on."""
+        self._quota = quota
+        self._aged_ms = 0
+
     def serve(self, now_ms: int) -> None:
         """Have ``returning`` picked up, and each elevator pass over one slice."""
         if self._quota.age_max_ms:

@@ -137,6 +137,7 @@ class Delivery:
         # The parts hold the state that subscriptions and acknowledgements change.
         self.replan = self._plans.replan
         self.keep_to_quota = self._catch_up.keep_to_quota
+        self.limit = self._catch_up.limit
         self.replays = self._replays.stored
         log.on_growth(self._on_growth)
 

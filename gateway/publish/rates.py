@@ -35,18 +35,26 @@ class Rates:
         connects_per_s: int,
     ) -> None:
         self._output = output
-        self._message_ms = 1000 / publishes_per_s if publishes_per_s else 0.0
-        self._byte_ms = 1000 / publish_bytes_per_s if publish_bytes_per_s else 0.0
-        self._connect_ms = 1000 / connects_per_s if connects_per_s else 0.0
-        self.limits_publishes = bool(publishes_per_s or publish_bytes_per_s)
-        #: Whether there is any limit: only then ``resume_due`` has something to do.
-        self.is_on = self.limits_publishes or bool(connects_per_s)
         #: Connection -> when its bucket is full again, of those that have published.
         self._full_ms: dict[int, float] = {}
         self._connects_full_ms = 0.0
         #: Connection -> when it is read again; and in that order, with some that are over.
         self._paused: dict[int, float] = {}
         self._resumes: list[tuple[float, int]] = []
+        self.limit(
+            publishes_per_s=publishes_per_s,
+            publish_bytes_per_s=publish_bytes_per_s,
+            connects_per_s=connects_per_s,
+        )
+
+    def limit(self, *, publishes_per_s: int, publish_bytes_per_s: int, connects_per_s: int) -> None:
+        """Have these limits from now on; who is paused stays so until then."""
+        self._message_ms = 1000 / publishes_per_s if publishes_per_s else 0.0
+        self._byte_ms = 1000 / publish_bytes_per_s if publish_bytes_per_s else 0.0
+        self._connect_ms = 1000 / connects_per_s if connects_per_s else 0.0
+        self.limits_publishes = bool(publishes_per_s or publish_bytes_per_s)
+        #: Whether there is any limit: only then there are pauses that ``resume_due`` ends.
+        self.is_on = self.limits_publishes or bool(connects_per_s)
 
     def opened(self, connections: Iterable[int], now_ms: int) -> None:
         """Take new connections, before anything is read from them: CONNECT waits for its turn."""

@@ -27,10 +27,14 @@ class Retaining:
         self, store: RetainedStore, *, count_max: int, client_count_max: int, bytes_max: int
     ) -> None:
         self._store = store
+        self._added: list[Written] = []
+        self.limit(count_max=count_max, client_count_max=client_count_max, bytes_max=bytes_max)
+
+    def limit(self, *, count_max: int, client_count_max: int, bytes_max: int) -> None:
+        """Have these limits from now on; what is retained stays."""
         self._count_max = count_max
         self._client_count_max = client_count_max
         self._bytes_max = bytes_max
-        self._added: list[Written] = []
 
     def has_room(self, client_id: str, name: bytes, message: tuple[Any, ...]) -> bool:
         """Return whether the limits allow ``message`` to be retained."""

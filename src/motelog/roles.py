@@ -15,14 +15,17 @@ import errno
 import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Final, Protocol
 
 import msgspec
 import trio
 
+from motelog import logs
 from motelog.config import MotelogConfig, Role
 from motelog.console.asking import GatewayHere
+from motelog.console.configuration import ConfigApi
 from motelog.console.gateway import GatewayApi
 from motelog.console.health import Health
 from motelog.console.server import Console
@@ -31,6 +34,7 @@ from motelog.core.addresses import format_address
 from motelog.core.broker.config import BrokerConfig
 from motelog.core.broker.server import Broker
 from motelog.core.broker.shown.metrics import BROKER_METRICS
+from motelog.core.config import Loaded
 from motelog.core.errors import MotelogError, leaves
 from motelog.core.metrics import Registry
 from motelog.core.namesrv.server import NAMESRV_METRICS, NameServer
@@ -42,6 +46,7 @@ from motelog.gateway.log.log_port import LogPort
 from motelog.gateway.log.remote_log import RemoteLog
 from motelog.gateway.metrics import GATEWAY_METRICS, clients_table
 from motelog.gateway.server import Gateway
+from motelog.running_config import RunningConfig
 from motelog.workers.supervisor import WORKERS_METRICS, Workers
 
 logger = logging.getLogger(__name__)
@@ -102,10 +107,12 @@ async def run_roles(
     config: MotelogConfig,
     on_progress: OnProgress = log_progress,
     *,
+    running_config: RunningConfig | None = None,
     task_status: trio.TaskStatus[Roles] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     """Run the roles that ``config`` names until cancelled; started when all of them are ready.
 
+    ``running_config`` is the same configuration, and how it is read again.
     While a start takes long, ``on_progress`` is called every two seconds, in some thread. When a
     role fails, the others are stopped in order and its error is raised.
     """
@@ -115,7 +122,10 @@ async def run_roles(
     running: list[_Running] = []
     async with trio.open_nursery() as nursery:
         try:
-            await _start_all(config, nursery, roles, running, health, registry, on_progress)
+            running_config = running_config or RunningConfig(Loaded(config, {}))
+            await _start_all(
+                config, running_config, nursery, roles, running, health, registry, on_progress
+            )
             health.is_ready = True
             task_status.started(roles)
             await trio.sleep_forever()
@@ -126,6 +136,7 @@ async def run_roles(
 
 async def _start_all(
     config: MotelogConfig,
+    running_config: RunningConfig,
     nursery: trio.Nursery,
     roles: Roles,
     running: list[_Running],
@@ -147,10 +158,14 @@ async def _start_all(
         health.started(role)
         logger.debug("role started role=%s address=%s:%d", role, *service.address)
 
+    configure = running_config.configure
+    if running_config.is_live("log.level"):
+        configure.append(lambda changed: logs.set_up(changed.log))
     gateway_api = GatewayApi()
     if "console" in config.roles:
         status = Status(health, registry, roles.addresses, data=_data(config))
-        console = Console(config.admin, health, registry, gateway_api, status)
+        more = ConfigApi(running_config).endpoints()
+        console = Console(config.admin, health, registry, gateway_api, status, more)
         await start("console", config.admin.listen, console)
     if "namesrv" in config.roles:
         kv_file = StateFile(_kv_config_path(config), holds="entries of the key-value table")
@@ -165,6 +180,7 @@ async def _start_all(
         registry.add("motelog_broker", BROKER_METRICS, broker.sample, broker.histograms)
         registry.add_readings("motelog_broker", broker.readings)
         await start("broker", config.broker.listen, broker)
+        configure.append(partial(_configure_broker, broker))
         _watch(broker, health)
     if "gateway" in config.roles:
         section = _beside_store(config)
@@ -194,6 +210,12 @@ async def _start_all(
             roles.listeners |= gateway.listeners
             assert gateway.operator is not None, "it has started"
             gateway_api.gateway = GatewayHere(gateway.operator)
+            configure.append(lambda changed: gateway.configure(_beside_store(changed)))
+
+
+def _configure_broker(broker: Broker, config: MotelogConfig) -> None:
+    if config.broker is not None:
+        broker.configure(config.broker)
 
 
 def _data(config: MotelogConfig) -> str | None:

@@ -99,6 +99,7 @@ class Stage:
         self.operator = parts.operator
         self.rates = parts.rates
         self.memory = parts.memory
+        self.configure = parts.configure
 
     def turn(
         self,

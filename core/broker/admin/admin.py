@@ -22,6 +22,7 @@ class Admin:
 
     def __init__(self, shared: Shared, state: StateAdmin) -> None:
         queues = Queues(shared)
+        self.state = state
         self._parts = (
             TopicAdmin(shared, queues),
             GroupAdmin(shared),

@@ -58,6 +58,11 @@ class StateAdmin:
             RequestCode.CLEAN_UNUSED_TOPIC: self._clean,
         }
 
+    def switch(self, name: str, is_on: bool) -> None:
+        """Set a switch of the running broker, by RocketMQ's name."""
+        self._switches[name](is_on)
+        self._properties[name] = str(is_on).lower()
+
     def _update_config(self, request: RemotingCommand, connection: Connection) -> RemotingCommand:
         """Set switches of the running broker: all that are named, or none if one is refused.
 
@@ -79,8 +84,7 @@ class StateAdmin:
         if not wanted:
             raise _invalid("no setting is named")
         for name, is_on in wanted.items():
-            self._switches[name](is_on)
-            self._properties[name] = str(is_on).lower()
+            self.switch(name, is_on)
             logger.warning(
                 "a setting was changed from afar and holds until the broker restarts: put it into"
                 " the configuration name=%s value=%s peer=%s:%d",

@@ -40,6 +40,10 @@ class DiskWatch:
         self._no_room_reason: str | None = None
         self._no_room_looks = 0
 
+    def configure(self, config: StoreConfig) -> None:
+        """Have other limits from the next look on."""
+        self._config = config
+
     @property
     def fault(self) -> str | None:
         """What an operator has to know and do while messages are refused; None while they fit."""

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from motelog.cli.admin import ADMIN, Admin, ask
 from motelog.cli.output import CliError, stop, table, write, write_error, write_json
 from motelog.cli.status import Status
 
@@ -135,6 +136,36 @@ def schema() -> None:
     from motelog.config_schema import json_schema
 
     write(json.dumps(json_schema(), indent=2, ensure_ascii=False))
+
+
+@config.command(epilog="Example: motelog config reload --dry-run")
+def reload(
+    is_dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Change nothing; say what would be.")
+    ] = False,
+    admin: Admin = ADMIN,
+    json: Json = False,
+) -> None:
+    """Have a running server read its configuration again.
+
+    All of it is checked before anything is applied; if anything is wrong, nothing is, and the exit
+    status is 78. For each key that differs it says whether it was applied or needs a restart.
+    """
+    method, path = ("GET", "changes") if is_dry_run else ("POST", "reload")
+    answer = ask(admin, method, f"/api/v1/config/{path}", {})
+    if answer["faults"]:
+        text = "\n".join(answer["faults"])
+        raise CliError(f"nothing was changed: the configuration cannot be used\n{text}", status=78)
+    rows = []
+    for one in answer["changes"]:
+        if json:
+            write_json(one)
+        before, after = _toml(one["before"]), _toml(one["after"])
+        rows.append((one["key"], before, "->", after, one["outcome"]))
+    if not json:
+        write(table(rows) if rows else "no difference")
+        if is_dry_run:
+            write("nothing was changed")
 
 
 def _settings(file: Path) -> list[Setting]:

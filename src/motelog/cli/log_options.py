@@ -12,6 +12,8 @@ import typer
 
 if TYPE_CHECKING:
     from motelog.config import MotelogConfig
+    from motelog.core.config import Loaded
+    from motelog.core.toml_lines import KeyPath
 
 
 class Level(StrEnum):
@@ -33,6 +35,19 @@ LogFormat = Annotated[
     Format | None,
     typer.Option(help="The log's lines, on standard error. [default: log.format, or text]"),
 ]
+
+
+def told_with_log(
+    loaded: Loaded[MotelogConfig], level: Level | None, form: Format | None
+) -> Loaded[MotelogConfig]:
+    """As ``with_log``, with the options as origins."""
+    from motelog.core.config import Loaded
+
+    given = {"level": level, "format": form}
+    options: dict[KeyPath, str] = {
+        ("log", key): f"option --log-{key}" for key, value in given.items() if value
+    }
+    return Loaded(with_log(loaded.section, level, form), {**loaded.origins, **options})
 
 
 def with_log(config: MotelogConfig, level: Level | None, form: Format | None) -> MotelogConfig:

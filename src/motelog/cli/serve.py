@@ -12,6 +12,7 @@ import signal
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
+from functools import partial
 
 import trio
 
@@ -24,6 +25,7 @@ from motelog.core.errors import MotelogError, leaves
 from motelog.core.store.disk.files import NO_ROOM, no_room_text
 from motelog.core.store.state.progress import OnProgress, StartProgress
 from motelog.roles import CannotListenError, PortTakenError, Roles, run_roles
+from motelog.running_config import RunningConfig
 
 logger = logging.getLogger(__name__)
 
@@ -35,16 +37,17 @@ def serve(
     *,
     json: bool,
     source: str,
+    running_config: RunningConfig | None = None,
 ) -> None:
     """Run the roles until a signal; call ``ready`` once when all have started.
 
     A start that takes long says every two seconds how far it is: on standard error for people, or
     with ``json`` as a line on standard output. ``option_of_role`` names the option that moves a
-    role to another address; ``source`` is where the configuration is from. KeyboardInterrupt if
-    Ctrl-C ends the start.
+    role to another address; ``source`` is where the configuration is from, ``running_config`` how
+    it is read again. KeyboardInterrupt if Ctrl-C ends the start.
     """
     logs.set_up(config.log)
-    run = _Run(config, ready, source)
+    run = _Run(config, ready, source, running_config)
     try:
         trio.run(run.serve, _show_json if json else _show)
     except BaseException as exc:
@@ -67,7 +70,14 @@ def _show_json(progress: StartProgress) -> None:
 class _Run:
     """One run of the roles, with a line in the log when it has started and when it has stopped."""
 
-    def __init__(self, config: MotelogConfig, ready: Callable[[Roles], None], source: str) -> None:
+    def __init__(
+        self,
+        config: MotelogConfig,
+        ready: Callable[[Roles], None],
+        source: str,
+        running_config: RunningConfig | None,
+    ) -> None:
+        self._running_config = running_config
         self._config = config
         self._ready = ready
         self._source = source
@@ -86,7 +96,8 @@ class _Run:
         with trio.open_signal_receiver(*numbers) as signals:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._cancel_at_signal, signals, nursery.cancel_scope)
-                roles = await nursery.start(run_roles, self._config, on_progress)
+                run = partial(run_roles, running_config=self._running_config)
+                roles = await nursery.start(run, self._config, on_progress)
                 self._has_started = True
                 self._note_start(roles)
                 self._ready(roles)
@@ -122,8 +133,8 @@ def _reason(exc: BaseException) -> str:
 def _ending_signals() -> list[signal.Signals]:
     """Return the signals that end the process in order.
 
-    SIGHUP is one of them: the terminal has gone. It may come to mean that the configuration is read
-    again. Under nohup it is ignored, and stays so.
+    SIGHUP is one of them: the terminal has gone. The configuration is read again by command. Under
+    nohup it is ignored, and stays so.
     """
     signals = [signal.SIGINT, signal.SIGTERM]
     if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:

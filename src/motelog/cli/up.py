@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from motelog.cli.log_options import LogFormat, LogLevel, with_log
+from motelog.cli.log_options import LogFormat, LogLevel, told_with_log
 from motelog.cli.output import ready_text, write, write_json
 
 if TYPE_CHECKING:
+    from motelog.config import MotelogConfig
+    from motelog.core.config import Loaded
     from motelog.roles import Roles
 
 OPTION_OF_ROLE = {
@@ -35,11 +37,17 @@ def up(
     """Run the roles that a configuration file names."""
     from motelog.cli.config import tell_unread
     from motelog.cli.serve import serve
-    from motelog.config import load_config, unread_variables
+    from motelog.config import load_told, unread_variables
     from motelog.core.addresses import format_address
+    from motelog.running_config import RunningConfig
 
     tell_unread(unread_variables())
-    loaded = with_log(load_config(config), log_level, log_format)
+
+    def read() -> Loaded[MotelogConfig]:
+        return told_with_log(load_told(config), log_level, log_format)
+
+    told = read()
+    loaded = told.section
 
     def ready(roles: Roles) -> None:
         addresses = {role: format_address(*address) for role, address in roles.addresses.items()}
@@ -61,4 +69,11 @@ def up(
         if loaded.broker is not None:
             write(f"Messages are {loaded.broker.store.promise}.")
 
-    serve(loaded, ready, OPTION_OF_ROLE, json=json, source=str(config.absolute()))
+    serve(
+        loaded,
+        ready,
+        OPTION_OF_ROLE,
+        json=json,
+        source=str(config.absolute()),
+        running_config=RunningConfig(told, read),
+    )

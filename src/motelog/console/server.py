@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import logging
 import ssl
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, TypeAlias
 
 import trio
@@ -27,7 +27,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from motelog.config import AdminConfig
-from motelog.console.api import Api
+from motelog.console.api import Api, Endpoint
 from motelog.console.audit import Audit
 from motelog.console.gate import NO_TOKEN, Gate, Role, caller_of, error
 from motelog.console.gateway import GatewayApi
@@ -104,7 +104,9 @@ class Console:
         registry: Registry,
         gateway: GatewayApi,
         status: Status,
+        endpoints: Sequence[Endpoint] = (),
     ) -> None:
+        """``endpoints`` are those of the API beside the gateway's."""
         self._config = config
         self._health = health
         self._registry = registry
@@ -112,7 +114,7 @@ class Console:
         registry.add_readings("motelog", build_readings)
         registry.add_readings("motelog", self._loop_lag.readings)
         self._tokens = Tokens(config.tokens_file) if config.tokens_file else None
-        self._api = Api(gateway.endpoints(), Audit(config.audit_file))
+        self._api = Api([*gateway.endpoints(), *endpoints], Audit(config.audit_file))
         self._pages = Pages(self._api, health, status, self._tokens)
         if self._tokens is not None:
             tokens = self._tokens

@@ -1,0 +1,107 @@
+"""The admin API's endpoints for the configuration of this process.
+
+Owns: their answers. Must not touch: what a reload does (``motelog.running_config``).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from motelog.console.api import Endpoint, NoParameters
+from motelog.console.asking import RefusedError
+from motelog.console.gate import Role
+from motelog.core.errors import ConfigError
+from motelog.running_config import Change, RunningConfig
+
+logger = logging.getLogger(__name__)
+
+
+class ConfigKey(msgspec.Struct, frozen=True):
+    """One key; ``is_live`` says whether a reload takes it.
+
+    ``origin`` is "default", FILE:LINE, a variable or an option.
+    """
+
+    key: str
+    value: Any
+    origin: str
+    is_live: bool
+
+
+class ConfigKeys(msgspec.Struct, frozen=True):
+    """What the process runs with."""
+
+    keys: list[ConfigKey]
+
+
+class ConfigChanges(msgspec.Struct, frozen=True):
+    """What differs from what runs; where there are ``faults``, nothing is changed."""
+
+    changes: list[Change]
+    faults: list[str]
+
+
+class ConfigApi:
+    """Shows the configuration and has it read again."""
+
+    def __init__(self, running: RunningConfig) -> None:
+        self._running = running
+
+    def endpoints(self) -> list[Endpoint]:
+        none = NoParameters
+        return [
+            Endpoint("/config", "The configuration", none, ConfigKeys, self.get_config),
+            Endpoint(
+                "/config/changes",
+                "What a reload would do",
+                none,
+                ConfigChanges,
+                self.get_config_changes,
+            ),
+            Endpoint(
+                "/config/reload",
+                "Read the configuration again; all of it is checked before anything is applied",
+                none,
+                ConfigChanges,
+                self.reload_config,
+                method="POST",
+                role=Role.ADMIN,
+            ),
+        ]
+
+    async def get_config(self, query: NoParameters) -> ConfigKeys:
+        running = self._running
+        return ConfigKeys(
+            [
+                ConfigKey(one.key, one.value, one.origin, running.is_live(one.key))
+                for one in running.settings()
+            ]
+        )
+
+    async def get_config_changes(self, query: NoParameters) -> ConfigChanges:
+        return self._told(self._running.changes)
+
+    async def reload_config(self, query: NoParameters) -> ConfigChanges:
+        told = self._told(self._running.reload)
+        for one in told.changes:
+            logger.info(
+                "the configuration was read again key=%s before=%r after=%r outcome=%r",
+                one.key,
+                one.before,
+                one.after,
+                one.outcome,
+            )
+        return told
+
+    def _told(self, ask: Callable[[], list[Change]]) -> ConfigChanges:
+        if not self._running.can_reload:
+            text = "this server has no configuration file: its options and variables were read once"
+            raise RefusedError(text, 409)
+        try:
+            return ConfigChanges(ask(), [])
+        except ConfigError as exc:
+            return ConfigChanges([], str(exc).splitlines())
