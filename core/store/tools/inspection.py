@@ -219,12 +219,18 @@ class LogWalk:
     """Every intact record of the log, in order, and the bytes between that are none."""
 
     def __init__(
-        self, folder: StoreFolder, progress: Progress, index: IndexCheck | None = None
+        self,
+        folder: StoreFolder,
+        progress: Progress,
+        index: IndexCheck | None = None,
+        *,
+        begin: int | None = None,
     ) -> None:
+        """``begin`` is the physical offset of a record, or the log's end; its begin if None."""
         self._index = index
         self._log = folder.log
-        self._begin = folder.begin_offset
-        self._total = folder.file_end - folder.begin_offset
+        self._begin = folder.begin_offset if begin is None else begin
+        self._total = folder.file_end - self._begin
         self._progress = progress
         self.records = 0
         self.last_ms = 0

@@ -52,6 +52,7 @@ COMMANDS: Final = {
     "token": "Keep the tokens of an admin listener.",
     "acl": "Ask what the rules of an ACL file allow.",
     "store": "Look into a store folder.",
+    "backup": "Copy a store while it runs, check the copy, put it back.",
     "config": "Look at the configuration and check it.",
     "doctor": "Check this machine.",
     "version": "Show release, Python and kernels.",

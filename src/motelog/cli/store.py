@@ -100,7 +100,7 @@ def verify(directory: Directory, json: Json = False) -> None:
     """
     from motelog.core.store.tools.inspection import verify as verify_folder
 
-    with _opened(directory) as folder, _progress("checking the log") as progress:
+    with _opened(directory) as folder, progress_of("checking the log") as progress:
         result = verify_folder(folder, progress)
     if json:
         write_json({"ok": not result.faults, **asdict(result)})
@@ -240,7 +240,7 @@ def stats(directory: Directory, json: Json = False) -> None:
     from motelog.core.store.tools.inspection import records
 
     topics: defaultdict[str, _Counts] = defaultdict(_Counts)
-    with _opened(directory) as folder, _progress("reading the log") as progress:
+    with _opened(directory) as folder, progress_of("reading the log") as progress:
         for message in records(folder, 0, progress):
             counts = topics[message.topic]
             counts.first_ms = counts.first_ms or message.store_timestamp_ms
@@ -286,7 +286,7 @@ def _opened(directory: Path) -> Iterator[StoreFolder]:
 
 
 @contextmanager
-def _progress(text: str) -> Iterator[Progress]:
+def progress_of(text: str) -> Iterator[Progress]:
     """Show a progress bar on a terminal, and nothing elsewhere."""
     if not sys.stderr.isatty():
         yield lambda done, total: None
