@@ -48,33 +48,46 @@ STATUSES = {
 
 def ask(admin: str, method: str, path: str, query: dict[str, str]) -> dict[str, Any]:
     """Return what the server answers; CliError if it refuses or cannot be reached."""
-    host, port = address("--admin", admin.removeprefix(_HTTPS))
-    # Certificates are checked as Python does; SSL_CERT_FILE names further authorities.
-    kind = http.client.HTTPSConnection if admin.startswith(_HTTPS) else http.client.HTTPConnection
-    connection = kind(host, port, timeout=ANSWER_WITHIN_S)
-    headers = {"X-Motelog": "motelog"} | _token()
+    response, body = send(admin, method, f"{path}?{urlencode(query)}")
     try:
-        connection.request(method, f"{path}?{urlencode(query)}", headers=headers)
-        response = connection.getresponse()
-        answer: dict[str, Any] = json_module.loads(response.read())
-    except TimeoutError as exc:
-        text = f"the server's admin listener at {admin} does not answer in {ANSWER_WITHIN_S:g} s"
-        raise CliError(text, status=Status.TIME) from exc
-    except (OSError, http.client.HTTPException, ValueError) as exc:
-        why = exc.strerror if isinstance(exc, OSError) and exc.strerror else f"no JSON: {exc}"
-        raise CliError(
-            f"the server's admin listener at {admin} does not answer: {why}",
-            remedy=f"{IS_IT_RUNNING}; --admin names its admin listener with HOST:PORT",
-            status=Status.UNREACHABLE,
-        ) from exc
-    finally:
-        connection.close()
+        answer: dict[str, Any] = json_module.loads(body)
+    except ValueError as exc:
+        raise _silent(admin, f"no JSON: {exc}") from exc
     if response.status != http.client.OK:
         status = STATUSES.get(response.status, Status.FAILED)
         is_unknown = response.status == http.client.UNAUTHORIZED
         remedy = f"{TOKEN_VARIABLE}=FILE names a file with the token" if is_unknown else None
         raise CliError(str(answer.get("error", response.reason)), remedy=remedy, status=status)
     return answer
+
+
+def send(admin: str, method: str, path: str) -> tuple[http.client.HTTPResponse, bytes]:
+    """Return the response and its body, whatever they say; CliError if there is none."""
+    host, port = address("--admin", admin.removeprefix(_HTTPS))
+    # Certificates are checked as Python does; SSL_CERT_FILE names further authorities.
+    kind = http.client.HTTPSConnection if admin.startswith(_HTTPS) else http.client.HTTPConnection
+    connection = kind(host, port, timeout=ANSWER_WITHIN_S)
+    headers = {"X-Motelog": "motelog"} | _token()
+    try:
+        connection.request(method, path, headers=headers)
+        response = connection.getresponse()
+        return response, response.read()
+    except TimeoutError as exc:
+        text = f"the server's admin listener at {admin} does not answer in {ANSWER_WITHIN_S:g} s"
+        raise CliError(text, status=Status.TIME) from exc
+    except (OSError, http.client.HTTPException) as exc:
+        why = exc.strerror if isinstance(exc, OSError) and exc.strerror else f"no HTTP: {exc}"
+        raise _silent(admin, why) from exc
+    finally:
+        connection.close()
+
+
+def _silent(admin: str, why: str) -> CliError:
+    return CliError(
+        f"the server's admin listener at {admin} does not answer: {why}",
+        remedy=f"{IS_IT_RUNNING}; --admin names its admin listener with HOST:PORT",
+        status=Status.UNREACHABLE,
+    )
 
 
 def _token() -> dict[str, str]:

@@ -55,7 +55,21 @@ def doctor(
     json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
 ) -> None:
     """Check this machine. The exit status is 1 if Motelog cannot work here."""
-    findings = [
+    found = findings(data)
+    has_fault = any(finding.level == "fault" for finding in found)
+    if json:
+        write_json({"ok": not has_fault, "findings": [asdict(finding) for finding in found]})
+    else:
+        write(table([(finding.level, finding.name, finding.text) for finding in found]))
+        for finding in found:
+            if finding.remedy is not None:
+                write(f"{finding.name}: {finding.remedy}")
+    stop(Status.FAILED if has_fault else Status.DONE)
+
+
+def findings(data: Path) -> list[Finding]:
+    """Return what there is to say of this machine; ``data`` is where messages would be kept."""
+    return [
         _python(),
         _compiler(),
         *_kernels(),
@@ -66,15 +80,6 @@ def doctor(
         _disk(data),
         _descriptors(),
     ]
-    has_fault = any(finding.level == "fault" for finding in findings)
-    if json:
-        write_json({"ok": not has_fault, "findings": [asdict(finding) for finding in findings]})
-    else:
-        write(table([(finding.level, finding.name, finding.text) for finding in findings]))
-        for finding in findings:
-            if finding.remedy is not None:
-                write(f"{finding.name}: {finding.remedy}")
-    stop(Status.FAILED if has_fault else Status.DONE)
 
 
 def _python() -> Finding:

@@ -46,6 +46,9 @@ COMMANDS: Final = {
     "dlq": "Look at dead letters and send them again.",
     "bench": "Measure throughput and latency.",
     "spark": "Run Spark jobs on messages.",
+    "status": "Say whether a running server takes work, and what it has.",
+    "top": "Print what a running server does, a line each second.",
+    "client": "Look at connected clients and disconnect them.",
     "retained": "Look at retained messages and delete them.",
     "session": "Look at sessions and end them.",
     "user": "Keep the users of a password file.",
@@ -54,9 +57,12 @@ COMMANDS: Final = {
     "store": "Look into a store folder.",
     "backup": "Copy a store while it runs, check the copy, put it back.",
     "config": "Look at the configuration and check it.",
+    "support-bundle": "Put what somebody needs to help you into one file, without secrets.",
     "doctor": "Check this machine.",
     "version": "Show release, Python and kernels.",
 }
+# Commands whose names are no names in Python, or those of other modules.
+MODULES: Final = {"status": "server_status", "support-bundle": "support_bundle"}
 SETTINGS: Final = {"help_option_names": ["-h", "--help"]}
 
 
@@ -73,7 +79,8 @@ class LazyGroup(TyperGroup):
     def get_command(self, ctx: Context, cmd_name: str) -> Command | None:
         if cmd_name not in COMMANDS:
             return None
-        found = getattr(import_module(f"motelog.cli.{cmd_name}"), cmd_name)
+        name = MODULES.get(cmd_name, cmd_name)
+        found = getattr(import_module(f"motelog.cli.{name}"), name)
         if not isinstance(found, typer.Typer):
             command = found
             found = _typer()

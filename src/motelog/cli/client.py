@@ -1,0 +1,101 @@
+"""``motelog client``: the connected clients of a running server.
+
+Owns: the words and the JSON. Must not touch: the gateway; the server's admin listener is asked.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from motelog.cli.admin import ADMIN, Admin, Json, ask, ask_pages, time_text
+from motelog.cli.output import table, write, write_json
+
+client = typer.Typer(
+    help="Look at connected clients and disconnect them.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    add_completion=False,
+)
+
+ClientId = Annotated[str, typer.Argument(metavar="CLIENT_ID", help="Client identifier.")]
+PAGE = 100
+PATH = "/api/v1/clients"
+
+
+@client.callback()
+def group() -> None:
+    """Look at the connected clients of a running server, and disconnect them.
+
+    What is kept of clients that are away is a session: motelog session.
+    """
+
+
+@client.command("list", epilog="Example: motelog client list --prefix dev --count 20")
+def list_clients(
+    prefix: Annotated[str, typer.Option(help="How client identifiers begin.")] = "",
+    count: Annotated[int, typer.Option(min=1, help="How many clients at most.")] = 1000,
+    admin: Admin = ADMIN,
+    json: Json = False,
+) -> None:
+    """List connected clients by client identifier."""
+    rows: list[tuple[str, ...]] = [
+        ("client", "user", "MQTT", "listener", "peer", "since", "filters", "in flight")
+    ]
+    query = {"prefix": prefix}
+    for one in ask_pages(admin, PATH, "clients", query, count=count, page_count=PAGE):
+        if json:
+            write_json(one)
+            continue
+        rows.append(
+            (
+                one["client_id"],
+                one["user"] or "-",
+                one["protocol"],
+                one["listener"],
+                one["peer"],
+                time_text(one["since_ms"]),
+                str(one["filters"]),
+                str(one["inflight"]),
+            )
+        )
+    if not json:
+        write(table(rows, right=frozenset({6, 7})) if len(rows) > 1 else "no clients")
+
+
+@client.command(epilog="Example: motelog client describe dev42")
+def describe(client_id: ClientId, admin: Admin = ADMIN, json: Json = False) -> None:
+    """Print what was agreed with a client, and how much waits for it."""
+    one = ask(admin, "GET", f"{PATH}/client", {"client_id": client_id})
+    if json:
+        write_json(one)
+        return
+    session = one["session"]
+    rows = [
+        ("client", one["client_id"]),
+        ("user", one["user"] or "-"),
+        ("peer", f"{one['peer']}, MQTT {one['protocol']} over {one['listener']}"),
+        ("connected", time_text(one["since_ms"])),
+        ("keep alive", f"{one['keep_alive_s']} s" if one["keep_alive_s"] else "none"),
+        ("in flight", f"{one['inflight']} of {one['inflight_max']}"),
+        ("not read yet", f"{one['output_bytes']} bytes"),
+        ("takes packets of", f"{one['packet_bytes_max']} bytes"),
+        ("topic aliases", str(one["topic_alias_max"])),
+        ("passed over", str(session["dropped"])),
+        ("filters", ", ".join(f["filter"] for f in session["filters"]) or "-"),
+    ]
+    write(table(rows))
+
+
+@client.command(epilog="Example: motelog client kick dev42")
+def kick(client_id: ClientId, admin: Admin = ADMIN, json: Json = False) -> None:
+    """Disconnect a client; its session stays, and it may connect again.
+
+    An MQTT 5 client is told reason code 0x98, administrative action.
+    """
+    ask(admin, "DELETE", f"{PATH}/client", {"client_id": client_id})
+    if json:
+        write_json({"kicked": client_id})
+    else:
+        write(f"kicked {client_id}")

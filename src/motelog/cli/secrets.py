@@ -1,0 +1,86 @@
+"""Texts without the secrets in them, for what leaves a machine.
+
+Owns: what counts as a secret. Must not touch: where texts are from.
+
+Two nets: values that the machine's own files are known to hold (password hashes, keys, tokens) go
+wherever they stand; and whatever looks like a secret goes, by its name or by its shape.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, Final
+
+REMOVED: Final = "[removed]"
+#: Shorter values are words.
+_KNOWN_CHARACTERS_MIN: Final = 7
+_NAME: Final = (
+    r"[\w.-]*(?:passw(?:or)?d|passwd|secret|token|credential|api_?key|access_?key)[\w.-]*"
+)
+_IS_NAME: Final = re.compile(_NAME, re.IGNORECASE)
+_SHAPES: Final = (
+    # A block of PEM, but for certificates, which everybody may see.
+    re.compile(
+        r"-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)", re.DOTALL
+    ),
+    re.compile(r"\beyJ[\w-]{6,}\.[\w-]+\.[\w-]*"),  # a JSON Web Token
+    re.compile(r"\bmotelog-[\w-]{40,}"),  # a token of the admin listener
+    re.compile(r"(?i)(?<=\bbearer )\S+"),
+    re.compile(r"(?i)(?<=\bbasic )[\w+/=]{6,}"),
+    re.compile(r"(?<=://)[^/@\s\"']+(?=@)"),  # user and password of a URL
+    re.compile(r"\$(?:scrypt|pbkdf2|7|6|5|2[aby])[^\s\"']{8,}"),  # hashes of passwords
+)
+_PAIR: Final = re.compile(
+    rf"(?i)(?P<name>[\"']?\b{_NAME}[\"']?\s*[=:]\s*)(?P<value>\"[^\"]*\"|'[^']*'|[^\s,;}}\]]+)"
+)
+#: Names of keys that name files, and are no secrets.
+_FILES: Final = ("_file", "_ca", "_certificate")
+
+
+def is_secret_name(name: str) -> bool:
+    """Say whether a key or variable of this name holds a secret, and not the name of its file."""
+    last = name.rpartition(".")[2].lower()
+    return bool(_IS_NAME.search(last)) and not last.endswith(_FILES)
+
+
+def secrets_in_files(paths: Iterable[str]) -> set[str]:
+    """Return what files of passwords, accounts, tokens and keys hold behind ``:`` and ``=``."""
+    found: set[str] = set()
+    for path in paths:
+        try:
+            text = Path(path).read_text(encoding="utf-8", errors="replace")
+        except OSError:
+            continue
+        for line in text.splitlines():
+            name, *parts = [part.strip(" \t\"',{}[]-") for part in re.split(r"[:=]", line)]
+            found.update(part for part in (*parts, line.strip()) if _is_long(part))
+            if _IS_NAME.search(name):
+                found.update(part for part in parts if part)
+        if "PRIVATE KEY" in text:
+            found.update(line for line in text.splitlines() if _is_long(line))
+    return found
+
+
+def without_secrets(text: str, known: Iterable[str] = ()) -> str:
+    """Return a text in which secrets are replaced."""
+    for secret in sorted(known, key=len, reverse=True):
+        text = text.replace(secret, REMOVED)
+    for shape in _SHAPES:
+        text = shape.sub(REMOVED, text)
+    return _PAIR.sub(_pair_without, text)
+
+
+def _pair_without(pair: re.Match[str]) -> str:
+    name = re.sub(r"[\"'\s=:]", "", pair["name"])
+    return pair["name"] + REMOVED if is_secret_name(name) else pair[0]
+
+
+def value_without(key: str, value: Any) -> Any:
+    """Return a key's value, or that it was removed."""
+    return REMOVED if value and is_secret_name(key) else value
+
+
+def _is_long(text: str) -> bool:
+    return len(text) >= _KNOWN_CHARACTERS_MIN and not text.isalpha()

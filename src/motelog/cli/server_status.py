@@ -1,0 +1,83 @@
+"""``motelog status``: how a running server is, at a glance.
+
+Owns: the words. Must not touch: what is counted; the server's admin listener is asked.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from motelog.cli.admin import ADMIN, Admin, ask
+from motelog.cli.output import stop, table, write, write_json
+from motelog.cli.status import Status
+
+_UNITS = ((86_400, "d"), (3600, "h"), (60, "min"))
+
+
+def server_status(
+    admin: Admin = ADMIN,
+    json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
+) -> None:
+    """Say whether a running server takes work, and what it has.
+
+    The exit status is 1 if it is not ready.
+    """
+    found = ask(admin, "GET", "/status", {})
+    if json:
+        write_json(found)
+        stop(Status.DONE if found["ready"] else Status.FAILED)
+    write(f"motelog {found['version']}, up for {span(found['up_s'])}")
+    if found["ready"]:
+        write("ready")
+    else:
+        write("not ready:")
+        for fault in found["faults"].values():
+            write(f"  {fault}")
+    rows = [*found["addresses"].items(), *_counts(found)]
+    if found["data"]:
+        rows.append(("data", found["data"]))
+    if found["disk"]:
+        rows.append(("disk", _disk(found["disk"])))
+    write()
+    write(table([(name, str(value)) for name, value in rows]))
+    if found["lag"]:
+        lags = [
+            (one["group"], one["topic"], str(one["messages"]), _seconds(one))
+            for one in found["lag"]
+        ]
+        write()
+        write(table([("group", "topic", "waiting", "behind"), *lags], right=frozenset({2, 3})))
+    stop(Status.DONE if found["ready"] else Status.FAILED)
+
+
+def span(seconds: float) -> str:
+    """Return a length of time in the largest unit that it has two of."""
+    for worth, name in _UNITS:
+        if seconds >= 2 * worth:
+            return f"{seconds / worth:.0f} {name}"
+    return f"{seconds:.0f} s"
+
+
+def _counts(found: dict[str, Any]) -> list[tuple[str, str]]:
+    return [
+        (name.replace("_", " "), f"{value:,}")
+        for part in ("now", "totals")
+        for name, value in found[part].items()
+    ]
+
+
+def _disk(disk: dict[str, Any]) -> str:
+    gib = 1024**3
+    text = f"{disk['free_bytes'] / gib:.1f} of {disk['total_bytes'] / gib:.1f} GiB free"
+    left_s = disk["retention_left_s"]
+    return (
+        f"{text}, room for all of the retention"
+        if left_s is None
+        else f"{text}, {span(left_s)} left"
+    )
+
+
+def _seconds(one: dict[str, Any]) -> str:
+    return span(one["seconds"]) if "seconds" in one else "-"
