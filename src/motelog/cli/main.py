@@ -54,6 +54,7 @@ COMMANDS: Final = {
     "user": "Keep the users of a password file.",
     "token": "Keep the tokens of an admin listener.",
     "acl": "Ask what the rules of an ACL file allow.",
+    "cert": "Make certificates for trying TLS.",
     "store": "Look into a store folder.",
     "backup": "Copy a store while it runs, check the copy, put it back.",
     "config": "Look at the configuration and check it.",
