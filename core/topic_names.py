@@ -7,6 +7,7 @@ pure functions and constants. Spec: RocketMQ TopicValidator, MixAll.
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from typing import Final
 
 TOPIC_BYTES_MAX: Final = 127
@@ -57,6 +58,10 @@ TOPICS_CLOSED_TO_SENDERS: Final = GATEWAY_TOPICS | frozenset(
 # Topics that a broker keeps for itself, the users' templates included.
 SYSTEM_TOPICS: Final = TOPICS_CLOSED_TO_SENDERS | {DEFAULT_TOPIC, "BenchmarkTest"}
 
+# Names whose legality is remembered: each SUBSCRIBE and UNSUBSCRIBE asks.
+TOPICS_KEPT: Final = 1024
+_NOT_FOR_DEVICES: Final = frozenset("%|")
+_SYSTEM_PREFIXES: Final = ("RMQ_SYS_", "rmq_sys_")
 _NAME: Final = re.compile(r"[%|a-zA-Z0-9_-]+")
 # RocketMQ may join group and topic with a plus sign in the name of POP's retries.
 _RETRY_NAME: Final = re.compile(r"%RETRY%[%|a-zA-Z0-9_-]*\+?[%|a-zA-Z0-9_-]+")
@@ -103,6 +108,20 @@ def is_lmq(name: str) -> bool:
         and "/" not in name
         and "," not in name
         and len(name.encode()) <= GROUP_TOPIC_BYTES_MAX
+    )
+
+
+@lru_cache(TOPICS_KEPT)
+def is_device_topic(name: str) -> bool:
+    """Return whether devices may read and write the topic of this name.
+
+    Narrower than a broker's own rule: '%' names retry and dead-letter topics.
+    """
+    return (
+        is_topic_name(name)
+        and _NOT_FOR_DEVICES.isdisjoint(name)
+        and name not in SYSTEM_TOPICS
+        and not name.startswith(_SYSTEM_PREFIXES)
     )
 
 

@@ -13,10 +13,10 @@ import msgspec
 
 from motelog.core.addresses import parse_address
 from motelog.core.config import SectionFault, refuse
+from motelog.core.topic_names import is_device_topic
 from motelog.gateway.mapping.templates import (
     LEGAL,
     filter_fault,
-    is_device_topic,
     queue_topic_fault,
     template_faults,
 )

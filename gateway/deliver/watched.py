@@ -13,8 +13,8 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import lru_cache, partial
 from typing import Final, TypeAlias
 
+from motelog.core.topic_names import is_device_topic
 from motelog.gateway.log.log_port import LogPort, QueueHandle, Waiting, choose_queue
-from motelog.gateway.mapping.templates import is_device_topic
 from motelog.gateway.mapping.topic_mapping import TopicMapping
 from motelog.gateway.metrics import GatewayMetrics
 from motelog.gateway.sessions.groups import part_number

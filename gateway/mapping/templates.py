@@ -1,4 +1,4 @@
-"""Templates of queue topics, tags and keys, and which queue topics devices may use.
+"""Templates of queue topics, tags and keys.
 
 Owns: placeholders, what a rule of the operator must look like. Must not touch: which rule a topic
 name falls under (``topic_mapping``).
@@ -12,34 +12,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from functools import lru_cache
 from typing import Final
 
-from motelog.core.topic_names import SYSTEM_TOPICS, is_topic_name
+from motelog.core.topic_names import is_device_topic
 from motelog.gateway.errors import TopicFilterError
 from motelog.gateway.mqtt.topics import check_topic_filter
 
-#: Names whose legality is remembered: each SUBSCRIBE and UNSUBSCRIBE asks.
-TOPICS_KEPT: Final = 1024
 PLACEHOLDER: Final = re.compile(r"\{([^{}]*)\}")
 LEGAL: Final = "letters, digits, '_' and '-', at most 127, no system topic"
 _PUBLISHER: Final = frozenset({"client_id", "user_name"})
-_NOT_FOR_DEVICES: Final = frozenset("%|")
-_SYSTEM_PREFIXES: Final = ("RMQ_SYS_", "rmq_sys_")
-
-
-@lru_cache(TOPICS_KEPT)
-def is_device_topic(queue_topic: str) -> bool:
-    """Return whether devices may read and write the queue topic of this name.
-
-    Narrower than a broker's own rule: '%' names retry and dead-letter topics.
-    """
-    return (
-        is_topic_name(queue_topic)
-        and _NOT_FOR_DEVICES.isdisjoint(queue_topic)
-        and queue_topic not in SYSTEM_TOPICS
-        and not queue_topic.startswith(_SYSTEM_PREFIXES)
-    )
 
 
 def filter_fault(topic_filter: str) -> str | None:

@@ -19,8 +19,9 @@ from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from motelog.core.topic_names import is_device_topic
 from motelog.gateway.config import TopicRule
-from motelog.gateway.mapping.templates import PLACEHOLDER, is_device_topic
+from motelog.gateway.mapping.templates import PLACEHOLDER
 from motelog.gateway.mqtt.topics import matches
 
 

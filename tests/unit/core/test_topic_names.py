@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from motelog.core.topic_names import group_name_fault, is_group_topic, is_topic_name
+from motelog.core.topic_names import (
+    group_name_fault,
+    is_device_topic,
+    is_group_topic,
+    is_topic_name,
+)
 
 
 @pytest.mark.parametrize(
@@ -35,3 +40,10 @@ def test_topics_of_groups_are_told_by_their_beginning() -> None:
     assert is_group_topic("%RETRY%g")
     assert is_group_topic("%DLQ%g")
     assert not is_group_topic("g%RETRY%")
+
+
+def test_device_topics_are_what_devices_may_name() -> None:
+    assert is_device_topic("telemetry")
+    assert not is_device_topic("%DLQ%x")
+    assert not is_device_topic("MQTT_SESSION")
+    assert not is_device_topic("x" * 128)

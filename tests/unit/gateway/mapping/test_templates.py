@@ -1,4 +1,4 @@
-"""Which queue topics devices may use, and what a rule's templates may say."""
+"""What a rule's templates may say."""
 
 from __future__ import annotations
 
@@ -6,17 +6,9 @@ import pytest
 
 from motelog.gateway.mapping.templates import (
     filter_fault,
-    is_device_topic,
     queue_topic_fault,
     template_faults,
 )
-
-
-def test_device_topics_are_what_devices_may_name() -> None:
-    assert is_device_topic("telemetry")
-    assert not is_device_topic("%DLQ%x")
-    assert not is_device_topic("MQTT_SESSION")
-    assert not is_device_topic("x" * 128)
 
 
 @pytest.mark.parametrize(
