@@ -1,4 +1,4 @@
-"""Errors of the Spark source.
+"""Errors of the Spark source and sink.
 
 Owns: SourceError and its leaves, finding them in Spark's reports. Must not touch: pyspark; the pure
 parts raise these too.
@@ -68,3 +68,23 @@ class OutageError(SourceError):
 
 class RecordFormatError(SourceError):
     """A pulled body holds bytes that are not a record, or a payload that cannot be inflated."""
+
+
+class ColumnError(SourceError):
+    """The columns of what is to be written are not those of messages."""
+
+
+class ModeError(SourceError):
+    """The sink cannot write in this mode."""
+
+
+class RowError(SourceError):
+    """A row cannot become a message."""
+
+
+class ReplacedError(SourceError):
+    """Another attempt at the same rows has begun, since this one paused for too long."""
+
+
+class LedgerGapError(SourceError):
+    """Messages are gone that would say which rows of an earlier attempt are in the log."""

@@ -10,7 +10,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final, TypeVar
 
-from motelog.bridge.errors import ClientClosedError, NoNameServerError, RouteError
+from motelog.bridge.errors import (
+    ClientClosedError,
+    NoNameServerError,
+    RouteError,
+    SendFailedError,
+)
 from motelog.core.errors import BrokerError, RemotingError
 from motelog.spark.errors import OutageError
 
@@ -27,7 +32,9 @@ def passes(exc: Exception) -> bool:
     """Say whether trying again may help: a broker that restarts is unreachable, then unrouted."""
     if isinstance(exc, BrokerError):
         return exc.code in _PASSING_CODES
-    return isinstance(exc, RemotingError | NoNameServerError | RouteError | ClientClosedError)
+    return isinstance(
+        exc, RemotingError | NoNameServerError | RouteError | ClientClosedError | SendFailedError
+    )
 
 
 class Outage:

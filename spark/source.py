@@ -18,6 +18,8 @@ from pyspark.sql.datasource import (
     DataSource,
     DataSourceReader,
     DataSourceStreamReader,
+    DataSourceStreamWriter,
+    DataSourceWriter,
     InputPartition,
 )
 from pyspark.sql.streaming.datasource import (
@@ -42,6 +44,8 @@ from motelog.spark.offsets import (
     split_ranges,
 )
 from motelog.spark.options import SourceOptions, columns_named, parse_options
+from motelog.spark.sink.options import parse_sink_options
+from motelog.spark.sink.writer import MotelogStreamWriter, MotelogWriter
 
 if TYPE_CHECKING:
     from motelog.spark.topic_view import TopicView
@@ -56,7 +60,7 @@ class QueuePartition(InputPartition):
 
 
 class MotelogDataSource(DataSource):
-    """``spark.read`` and ``spark.readStream`` of a topic; spark.options lists what can be set."""
+    """Reads a topic, writes to topics; options are in spark.options and spark.sink.options."""
 
     @classmethod
     def name(cls) -> str:
@@ -70,6 +74,13 @@ class MotelogDataSource(DataSource):
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         return MotelogStreamReader(parse_options(self.options), columns_of(schema))
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        return MotelogWriter(parse_sink_options(self.options, is_stream=False), schema, overwrite)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
+        options = parse_sink_options(self.options, is_stream=True)
+        return MotelogStreamWriter(options, schema, overwrite)
 
 
 def columns_of(schema: StructType) -> tuple[Column, ...]:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from motelog.bridge.sync import SyncProducer
+from motelog.bridge.sync import SyncProducer, SyncPullConsumer
 from tests.integration.spark.conftest import send
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
@@ -24,11 +24,18 @@ def test_the_examples_read_what_was_sent(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     keys = send(producer, "spark_document", 0, 100)
-    batch, stream = re.findall(r"```python\n(.*?)```", TEXT, re.DOTALL)
-    for text in (batch, stream):
+    batch, stream, sink = re.findall(r"```python\n(.*?)```", TEXT, re.DOTALL)
+    for text in (batch, stream, sink):
         text = text.replace('"telemetry"', '"spark_document"').replace("127.0.0.1:9876", namesrv)
-        text = text.replace('"readings', f'"{tmp_path}/readings')
+        text = re.sub('"(readings|alerts)(?=[-"])', rf'"{tmp_path}/\1', text)
         exec(compile(text, "docs/spark.md", "exec"), {})
     assert "|  dev1|   20|" in capsys.readouterr().out
+    with SyncPullConsumer(namesrv=namesrv, group="document") as consumer:
+        consumer.assign(consumer.queues("alerts"))
+        alerts = consumer.poll(timeout_s=30, count_max=1000)
+        while len(alerts) < len(keys) - 31:
+            alerts += consumer.poll(timeout_s=30)
+    assert {one.mqtt_topic for one in alerts} == {f"alerts/dev{n}/high" for n in range(5)}
+    assert sorted(one.json()["value"] for one in alerts) == [float(n) for n in range(31, 100)]
     written = spark_session.read.parquet(f"{tmp_path}/readings").collect()
     assert sorted(row["value"] for row in written) == [float(n) for n in range(len(keys))]

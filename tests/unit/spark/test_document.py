@@ -9,6 +9,7 @@ from pathlib import Path
 from motelog.spark.columns import COLUMN_TYPES, Column
 from motelog.spark.jobs.device_minutes_options import parser
 from motelog.spark.options import SourceOptions, parse_options
+from motelog.spark.sink.options import COLUMNS, OWN_OPTIONS, SHARED_OPTIONS
 
 TEXT = (Path(__file__).resolve().parents[3] / "docs/spark.md").read_text(encoding="utf-8")
 
@@ -60,3 +61,13 @@ def test_the_jobs_options_are_listed_with_their_defaults() -> None:
             default = "required" if action.required else str(action.default or "")
             assert listed.pop(name) == default
     assert listed == {}
+
+
+def test_every_column_and_option_of_the_sink_is_listed() -> None:
+    section = TEXT.partition("\n## Writing\n")[2].partition("\n## ")[0]
+    columns, options = section.split("| option | default | meaning |")
+    cells = {name for row in columns.splitlines() for name in re.findall("`([a-z_]+)`", row[:40])}
+    assert set(COLUMNS) <= cells
+    listed = re.findall(r"^\|([^|]+)\|", options, re.MULTILINE)
+    named = {name for cell in listed for name in re.findall("`([A-Za-z]+)`", cell)}
+    assert named == {*SHARED_OPTIONS.values(), *OWN_OPTIONS.values()}

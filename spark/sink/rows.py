@@ -1,0 +1,166 @@
+"""Arrow batches -> messages, and which queue each goes to.
+
+Owns: what the columns of a row mean in a message (docs/mqtt-mapping.md), JSON of a struct. Must not
+touch: pyspark, sockets. Columns have been checked when Spark planned (sink.options); what depends
+on a row's values is checked here.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any, Final, NamedTuple
+
+import msgspec
+
+from motelog.core.message import (
+    KEYS,
+    MQTT_PACKET_ID,
+    MQTT_PROPERTIES,
+    MQTT_QOS,
+    MQTT_RETAIN,
+    MQTT_TOPIC,
+    TAGS,
+    UNIQ_KEY,
+)
+from motelog.core.topic_names import is_device_topic, topic_name_fault
+from motelog.spark.errors import RowError
+from motelog.spark.sink.options import SinkOptions
+
+_NOT_IN_NAME: Final = re.compile("[+#\0]")
+_NAME_BYTES_MAX: Final = 65_535
+_EXPIRY_S_MAX: Final = (1 << 32) - 1
+# The source's rows have all properties. These are the message's own, which columns and sink say.
+_SAID_ELSEWHERE: Final = frozenset(
+    {KEYS, MQTT_PACKET_ID, MQTT_QOS, MQTT_RETAIN, MQTT_TOPIC, TAGS, UNIQ_KEY}
+)
+# Numbers stay numbers, as with Spark's to_json.
+_encoder: Final = msgspec.json.Encoder(decimal_format="number")
+
+
+class OutgoingRow(NamedTuple):
+    """A message without its id, and the text whose hash chooses its queue, as in the gateway."""
+
+    topic: str
+    body: bytes
+    tag: str | None
+    keys: tuple[str, ...]
+    properties: dict[str, str]
+    selector: str
+
+
+class _Values(NamedTuple):
+    """One row; a column that is not there is None."""
+
+    topic: str | None = None
+    queue_topic: str | None = None
+    device: str | None = None
+    key: str | None = None
+    payload: Any = None
+    qos: int | None = None
+    properties: Mapping[str, str] | None = None
+    content_type: str | None = None
+    response_topic: str | None = None
+    expiry_s: int | None = None
+    user_properties: Mapping[str, str] | None = None
+
+
+def outgoing_rows(batch: Any, options: SinkOptions, *, begin: int = 0) -> Iterator[OutgoingRow]:
+    """Yield the rows of a RecordBatch as messages; RowError says what is wrong with one.
+
+    ``begin`` is the number of its first row within the partition.
+    """
+    columns = {
+        name: batch.column(index).to_pylist(maps_as_pydicts="lossy")
+        for index, name in enumerate(batch.schema.names)
+    }
+    names = tuple(columns)
+    for number, values in enumerate(zip(*columns.values(), strict=True), begin):
+        try:
+            yield _outgoing(_Values(**dict(zip(names, values, strict=True))), options)
+        except (RowError, ValueError) as exc:
+            raise RowError(f"row {number} of the partition: {exc}") from None
+
+
+def _outgoing(row: _Values, options: SinkOptions) -> OutgoingRow:
+    properties = {
+        name: value
+        for name, value in (row.properties or {}).items()
+        if name not in _SAID_ELSEWHERE and value is not None
+    }
+    tag = row.device
+    if row.topic is not None:
+        levels = _checked(row.topic).split("/")
+        queue_topic = levels[0] if is_device_topic(levels[0]) else options.default_topic
+        properties[MQTT_TOPIC] = row.topic
+        if tag is None and len(levels) > 1:
+            tag = levels[1]
+    else:
+        queue_topic = ""
+    queue_topic = row.queue_topic or options.topic or queue_topic
+    if not queue_topic:
+        raise RowError("topic and queue_topic are null, and option 'topic' is not set")
+    fault = topic_name_fault(queue_topic)
+    if fault is not None:
+        raise RowError(fault)
+    if row.qos is not None:
+        if row.qos not in (0, 1, 2):
+            raise RowError(f"qos is {row.qos}, expected 0, 1 or 2")
+        properties[MQTT_QOS] = str(row.qos)
+    mqtt = _mqtt_properties(row)
+    if mqtt:
+        properties[MQTT_PROPERTIES] = mqtt
+    return OutgoingRow(
+        queue_topic,
+        _body(row.payload),
+        tag or None,
+        tuple(row.key.split()) if row.key else (),
+        properties,
+        tag or row.topic or "",
+    )
+
+
+def _checked(name: str) -> str:
+    if not name or name.startswith("$") or _NOT_IN_NAME.search(name):
+        raise RowError(f"topic is {name[:64]!r}, expected an MQTT topic name without + # and $")
+    if len(name.encode()) > _NAME_BYTES_MAX:
+        raise RowError(f"topic has more than {_NAME_BYTES_MAX} bytes")
+    return name
+
+
+def _body(payload: Any) -> bytes:
+    if isinstance(payload, bytes):
+        return payload
+    if isinstance(payload, str):
+        return payload.encode()
+    if payload is None:
+        raise RowError("payload is null; an empty one is X''")
+    return _encoder.encode(_plain(payload))
+
+
+def _plain(value: Any) -> Any:
+    """Return a value for JSON: fields that are null are left out, as to_json does."""
+    if isinstance(value, dict):
+        return {str(name): _plain(one) for name, one in value.items() if one is not None}
+    if isinstance(value, list):
+        return [_plain(one) for one in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+    return value
+
+
+def _mqtt_properties(row: _Values) -> str:
+    """Return the JSON that gateways make MQTT 5 properties of, "" where there are none."""
+    pairs: dict[str, Any] = {}
+    if row.expiry_s is not None:
+        if not 0 <= row.expiry_s <= _EXPIRY_S_MAX:
+            raise RowError(f"expiry_s is {row.expiry_s}, expected 0 to {_EXPIRY_S_MAX}")
+        pairs["expiryS"] = row.expiry_s
+    if row.content_type is not None:
+        pairs["contentType"] = row.content_type
+    if row.response_topic is not None:
+        pairs["responseTopic"] = _checked(row.response_topic)
+    if row.user_properties:
+        pairs["user"] = list(row.user_properties.items())
+    return _encoder.encode(pairs).decode() if pairs else ""
