@@ -329,7 +329,9 @@ class Producer:
             items.append((message.flag, message.body, properties))
         body = encode_batch_items(items)
         self._check_size(len(body))
-        batch_properties = encode_properties({UNIQ_KEY: message_ids[0], WAIT: "true"})
+        # Apache's brokers add these to every message of the batch, and would so give all of them
+        # the unique id that stood here.
+        batch_properties = encode_properties({WAIT: "true"})
         ext = self._ext(topic, batch_properties, sys_flag=0, flag=0) | {"m": "true"}
         command = RemotingCommand(RequestCode.SEND_BATCH_MESSAGE, ext=ext, body=body)
         message_id = ",".join(message_ids)

@@ -151,6 +151,7 @@ async def test_our_clients_work_with_apache_and_our_store_opens_its_folder(
         bodies = [message.body for message in messages]
         numbered = [b"%s %d" % (kind, i) for kind in (b"single", b"batch") for i in range(COUNT)]
         assert sorted(bodies) == sorted([*numbered, b"z" * 100_000, LARGE])
+        assert len({message.message_id for message in messages}) == TOTAL
         single = [message for message in messages if message.body.startswith(b"single")]
         assert {message.keys for message in single} == {(f"k{i}",) for i in range(COUNT)}
         tagged = await read_topic(namesrv, "T", COUNT // 2 + COUNT, group="Tags", tags="A || C")
