@@ -5,13 +5,13 @@ Owns: the list of jobs. Must not touch: pyspark; a job is imported when it runs.
 
 from __future__ import annotations
 
-import argparse
 import importlib
 import threading
 from collections.abc import Sequence
 from typing import Final
 
 from motelog.spark.errors import SourceError
+from motelog.spark.jobs.job_options import JobParser
 
 # Name -> (module with ``main(argv, stop) -> int``, one line for listings). Its options are in a
 # module of the same name and ``_options``, with ``parser()``.
@@ -19,6 +19,10 @@ JOBS: Final[dict[str, tuple[str, str]]] = {
     "device-minutes": (
         "motelog.spark.jobs.device_minutes",
         "statistics of each device's values per minute, to Parquet",
+    ),
+    "dead-letters": (
+        "motelog.spark.jobs.dead_letters",
+        "messages whose body is malformed, to a topic of their own",
     ),
 }
 
@@ -28,11 +32,6 @@ class UnknownJobError(SourceError):
 
     def __init__(self, name: str) -> None:
         super().__init__(f"no Spark job {name!r}; there are: {', '.join(JOBS)}")
-
-
-def names() -> list[str]:
-    """Return the names of the jobs."""
-    return list(JOBS)
 
 
 def run(name: str, argv: Sequence[str], stop: threading.Event | None = None) -> int:
@@ -45,10 +44,10 @@ def run(name: str, argv: Sequence[str], stop: threading.Event | None = None) -> 
     return status
 
 
-def parser(name: str) -> argparse.ArgumentParser:
+def parser(name: str) -> JobParser:
     """Return the parser of a job's options; nothing that the job needs has to be installed."""
     if name not in JOBS:
         raise UnknownJobError(name)
     made = importlib.import_module(f"{JOBS[name][0]}_options").parser()
-    assert isinstance(made, argparse.ArgumentParser)
+    assert isinstance(made, JobParser)
     return made

@@ -13,85 +13,38 @@ Parquet folder and the checkpoint together give every minute exactly once, over 
 from __future__ import annotations
 
 import argparse
-import sys
 import threading
 from collections.abc import Sequence
 
-from pyspark.errors import AnalysisException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
-from motelog.spark.errors import SourceError, our_sentence
 from motelog.spark.jobs.device_minutes_options import parser
-from motelog.spark.jobs.progress import Progress
-from motelog.spark.session import start_session
+from motelog.spark.jobs.running import readings, run_query, started
 
-# Batches of a first run over a long log stay small enough for a laptop.
-OFFSETS_PER_TRIGGER = 1_000_000
-STOP_LOOK_S = 1
+NAME = "device-minutes"
 
 
 def main(argv: Sequence[str], stop: threading.Event) -> int:
-    """Run the job; returns when --once has read everything, else soon after ``stop`` is set.
-
-    In a program that has a Spark session already, that one is used and left running.
-    """
-    arguments = parser().parse_args(argv)
-    running = SparkSession.getActiveSession()
-    try:
-        session = running or start_session("motelog device-minutes", master=arguments.master)
-    except SourceError as exc:
-        return _failed(exc)
-    try:
-        query = start(session, arguments)
-        progress = Progress("device-minutes", arguments.topic)
-        progress.begin()
-        while not stop.is_set() and not query.awaitTermination(STOP_LOOK_S):
-            progress.tell(query.recentProgress, reads=query.status["isDataAvailable"])
-        progress.tell(query.recentProgress, reads=False)
-        query.stop()
-    except (AnalysisException, StreamingQueryException) as exc:
-        return _failed(exc)
-    finally:
-        if running is None:
-            session.stop()
-    return 0
+    """Run the job until it has read everything (--once), or soon after ``stop`` is set."""
+    return run_query(NAME, parser().parse(argv), start, stop)
 
 
 def start(session: SparkSession, arguments: argparse.Namespace) -> StreamingQuery:
     """Start the query that ``arguments`` describe."""
-    source = session.readStream.format("motelog")
-    if arguments.credentials is not None:
-        source = source.option("credentials", arguments.credentials)
-    readings = (
-        source.option("namesrv", arguments.namesrv)
-        .option("topic", arguments.topic)
-        .option("columns", f"device,payload,{arguments.time}")
-        .option("maxOffsetsPerTrigger", OFFSETS_PER_TRIGGER)
-        # A stream may start before the first device has published. With --once that is an error.
-        .option("failOnMissingTopic", str(arguments.once).lower())
-        .load()
-        .withColumnRenamed(arguments.time, "time")
+    rows = readings(session, arguments, f"device,payload,{arguments.time}")
+    minutes = device_minutes(
+        rows.withColumnRenamed(arguments.time, "time"), lateness=arguments.lateness
     )
-    writer = (
-        device_minutes(readings, lateness=arguments.lateness)
-        .writeStream.format("parquet")
-        .outputMode("append")
-        .queryName("device-minutes")
-        .option("path", arguments.output)
-        .option("checkpointLocation", arguments.checkpoint)
-    )
-    if arguments.once:
-        return writer.trigger(availableNow=True).start()
-    return writer.trigger(processingTime=f"{arguments.interval} seconds").start()
+    return started(minutes, NAME, arguments, "parquet", path=arguments.output)
 
 
-def device_minutes(readings: DataFrame, *, lateness: str) -> DataFrame:
-    """Return statistics per device and minute of rows (device, time, payload)."""
+def device_minutes(rows: DataFrame, *, lateness: str) -> DataFrame:
+    """Return statistics per device and minute of ``rows`` (device, time, payload)."""
     value = F.from_json(F.col("payload").cast("string"), "value double")["value"]
     return (
-        readings.select("device", "time", value.alias("value"))
+        rows.select("device", "time", value.alias("value"))
         .withWatermark("time", lateness)
         .groupBy(F.window("time", "1 minute"), "device")
         .agg(
@@ -113,8 +66,3 @@ def device_minutes(readings: DataFrame, *, lateness: str) -> DataFrame:
             "value_stddev",
         )
     )
-
-
-def _failed(exc: Exception) -> int:
-    sys.stderr.write(f"device-minutes: {our_sentence(exc)}\n")
-    return 1

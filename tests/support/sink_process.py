@@ -15,7 +15,7 @@ from motelog.spark.sink.options import SinkOptions
 from motelog.spark.sink.partition import PartitionWriter
 from motelog.spark.sink.rows import OutgoingRow
 
-LEASE_S = 3
+LEASE_S = 2
 #: So that there is a middle that a kill can meet.
 PACE_S = 0.0005
 

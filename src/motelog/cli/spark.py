@@ -31,7 +31,7 @@ def group() -> None:
     """Run Spark jobs on messages."""
 
 
-@spark.command("jobs")
+@spark.command("list")
 def list_jobs() -> None:
     """List the shipped jobs."""
     from motelog.spark.run import JOBS
@@ -49,7 +49,7 @@ def list_jobs() -> None:
 )
 def run(
     context: typer.Context,
-    name: Annotated[str, typer.Argument(metavar="NAME", help="A name from: motelog spark jobs")],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="A name from: motelog spark list")],
 ) -> None:
     """Run a job. Options after its name are the job's own (try --help)."""
     import difflib
@@ -67,7 +67,7 @@ def run(
         raise CliError(f"no Spark job is called {name!r}", remedy=hint, status=2)
     # Help and wrong options end here, whether or not Spark is installed.
     try:
-        jobs.parser(name).parse_args(context.args)
+        jobs.parser(name).parse(context.args)
     except JobUsageError as exc:
         see = f"see: motelog spark run {name} --help"
         raise CliError(str(exc), remedy=see, status=2) from exc

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from motelog.bridge.sync import SyncProducer
-from motelog.core.message import MQTT_TOPIC, Message
+from motelog.bridge.sync import SyncProducer, SyncPullConsumer
+from motelog.core.message import MQTT_TOPIC, Message, StoredMessage
 from motelog.testing import MotelogProcess
 
 # Starting a session and running its first job takes most of a minute on a busy machine.
@@ -96,3 +96,22 @@ def finish(query: Any) -> None:
 def written_keys(session: Any, output: Path) -> list[str]:
     """Return the keys in a Parquet folder that a query has written, as often as they are there."""
     return [row["key"] for row in session.read.parquet(str(output)).select("key").collect()]
+
+
+def stored(namesrv: str, topic: str) -> list[StoredMessage]:
+    """Return everything that a topic has."""
+    with SyncPullConsumer(namesrv=namesrv, group="look") as consumer:
+        queues = consumer.queues(topic)
+        count = sum(consumer.end_offsets(queues).values())
+        consumer.assign(queues)
+        found: list[StoredMessage] = []
+        while len(found) < count:
+            found += consumer.poll(timeout_s=30)
+        return found
+
+
+def forget_last_commit(checkpoint: Path) -> None:
+    """Leave a checkpoint as a crash leaves it after a batch was written, before that was noted."""
+    (last,) = sorted((checkpoint / "commits").glob("[0-9]*"), key=lambda path: int(path.name))[-1:]
+    last.unlink()
+    last.with_name(f".{last.name}.crc").unlink(missing_ok=True)

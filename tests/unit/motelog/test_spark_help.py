@@ -20,10 +20,14 @@ main()
     ("arguments", "status", "text"),
     [
         (["--help"], 0, "Run Spark jobs"),
-        (["jobs"], 0, "device-minutes"),
+        (["list"], 0, "device-minutes"),
         (["run", "--help"], 0, "motelog spark run"),
         (["run", "device-minutes", "--help"], 0, "usage: motelog spark run device-minutes"),
-        (["run", "device-minutes"], 2, "motelog: the following arguments are required: --output"),
+        (
+            ["run", "device-minutes"],
+            2,
+            "motelog: the following arguments are required: --checkpoint, --output",
+        ),
         (
             ["run", "device-minutes", "--interval=x"],
             2,

@@ -5,10 +5,12 @@ from __future__ import annotations
 import re
 from dataclasses import MISSING, fields
 from pathlib import Path
+from typing import Any
 
 from motelog.spark.columns import COLUMN_TYPES, Column
-from motelog.spark.jobs.device_minutes_options import parser
+from motelog.spark.jobs.job_options import defaults, job_parser
 from motelog.spark.options import SourceOptions, parse_options
+from motelog.spark.run import JOBS, parser
 from motelog.spark.sink.options import COLUMNS, OWN_OPTIONS, SHARED_OPTIONS
 
 TEXT = (Path(__file__).resolve().parents[3] / "docs/spark.md").read_text(encoding="utf-8")
@@ -49,18 +51,17 @@ def test_the_offsets_shown_can_be_used() -> None:
     parse_options({"topic": "telemetry", "startingOffsets": offsets})
 
 
+def shown(defaults: dict[str, Any]) -> dict[str, str]:
+    return {name: str(default or "") for name, default in defaults.items()}
+
+
 def test_the_jobs_options_are_listed_with_their_defaults() -> None:
-    listed = {
-        name: default
-        for name, default in table("The job device-minutes").items()
-        if name.startswith("--")
-    }
-    for action in parser()._actions:
-        (name,) = action.option_strings[-1:]
-        if name != "--help":
-            default = "required" if action.required else str(action.default or "")
-            assert listed.pop(name) == default
-    assert listed == {}
+    common = defaults(job_parser("", ""))
+    assert table("Jobs") == shown(common)
+    for name in JOBS:
+        own = {k: v for k, v in defaults(parser(name)).items() if k not in common}
+        listed = table(f"The job {name}").items()
+        assert {k: v for k, v in listed if k.startswith("--")} == shown(own)
 
 
 def test_every_column_and_option_of_the_sink_is_listed() -> None:

@@ -1,0 +1,120 @@
+"""Command lines of jobs, which can be shown where Spark is not installed.
+
+Owns: JobParser, the options that all jobs have, files of options. Must not touch: pyspark, what a
+job does.
+
+    # lake.toml, for: motelog spark run telemetry-lake --conf lake.toml
+    topic = "telemetry"
+    output = "/data/lake"
+    checkpoint = "/data/lake-checkpoint"
+    once = true
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import tomllib
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Final, NoReturn
+
+from motelog.spark.errors import JobUsageError
+
+CONF: Final = "--conf"
+
+
+class JobParser(argparse.ArgumentParser):
+    """Reads a job's options; JobUsageError if they are wrong."""
+
+    def error(self, message: str) -> NoReturn:
+        """Raise what argparse has to say."""
+        raise JobUsageError(message)
+
+    def parse(self, argv: Sequence[str]) -> argparse.Namespace:
+        """Return the options of the command line, and of the file that it names.
+
+        What both have counts as the command line has it.
+        """
+        before = JobParser(add_help=False, allow_abbrev=False)
+        before.add_argument(CONF)
+        path = before.parse_known_args(argv)[0].conf
+        given = [] if path is None or {"-h", "--help"} & set(argv) else self._of_file(path)
+        return self.parse_args([*given, *argv])
+
+    def _of_file(self, path: str) -> list[str]:
+        try:
+            pairs = tomllib.loads(Path(path).read_text(encoding="utf-8"))
+        except (OSError, ValueError) as exc:
+            raise JobUsageError(f"{CONF} {path}: {exc}") from None
+        known = {name.lstrip("-") for action in self._actions for name in action.option_strings}
+        arguments = []
+        for name, value in pairs.items():
+            if name not in known - {"help", "conf", "h"}:
+                raise JobUsageError(f"{CONF} {path}: {name!r} is no option of the job")
+            if isinstance(value, dict | list):
+                raise JobUsageError(f"{CONF} {path}: {name!r} has one value, text or a number")
+            if value is True:
+                arguments.append(f"--{name}")
+            elif value is not False:
+                arguments.append(f"--{name}={value}")
+        return arguments
+
+
+def job_parser(name: str, description: str) -> JobParser:
+    """Return a parser with the options that all jobs have."""
+    made = JobParser(prog=f"motelog spark run {name}", description=description, allow_abbrev=False)
+    made.add_argument(CONF, metavar="FILE", help="a TOML file with these options")
+    made.add_argument("--namesrv", default="127.0.0.1:9876", help="name servers, HOST:PORT;...")
+    made.add_argument("--credentials", metavar="FILE", help="accessKey and secretKey")
+    made.add_argument("--topic", default="telemetry", help="queue topic (default: telemetry)")
+    made.add_argument("--checkpoint", required=True, help="folder of the query's progress")
+    made.add_argument("--master", default="local[*]", help="Spark master (default: local[*])")
+    trigger = made.add_mutually_exclusive_group()
+    trigger.add_argument("--once", action="store_true", help="read what is there, then end")
+    trigger.add_argument(
+        "--interval",
+        type=whole(1, 86_400, "of seconds"),
+        default=10,
+        help="seconds from batch to batch (default: 10)",
+    )
+    return made
+
+
+def whole(low: int, high: int, of_what: str = "") -> Callable[[str], int]:
+    """Return the type of an option that is a whole number."""
+
+    def parse(text: str) -> int:
+        if not (text.isascii() and text.isdecimal() and low <= int(text[:9]) <= high):
+            number = f"a number {of_what}".rstrip()
+            raise argparse.ArgumentTypeError(f"{text!r} is not {number}, {low} to {high}")
+        return int(text[:9])
+
+    return parse
+
+
+def duration(text: str) -> str:
+    """Be the type of an option that is a duration as Spark writes it."""
+    if not re.fullmatch(r"[0-9]{1,6} (second|minute|hour|day)s?", text):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a duration such as '2 minutes'")
+    return text
+
+
+def queue_topic(text: str) -> str:
+    """Be the type of an option that names a topic which devices may hear."""
+    from motelog.core.topic_names import is_device_topic
+
+    if not is_device_topic(text):
+        fault = "is not a topic: letters, digits, '_' and '-', at most 127"
+        raise argparse.ArgumentTypeError(f"{text!r} {fault}")
+    return text
+
+
+def defaults(parser: argparse.ArgumentParser) -> dict[str, Any]:
+    """Return option -> default, ``required`` for those that have to be given."""
+    found: dict[str, Any] = {}
+    for action in parser._actions:
+        name = action.option_strings[-1]
+        if name != "--help":
+            found[name] = "required" if action.required else action.default
+    return found

@@ -1,0 +1,110 @@
+"""What all jobs do: a session, a query, lines about its batches, an end when it is asked for.
+
+Owns: run_query, the source as the common options describe it. Must not touch: what a job makes of
+its rows.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import threading
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from pyspark.errors import AnalysisException, StreamingQueryException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+from motelog.spark.errors import SourceError, our_sentence
+from motelog.spark.jobs.progress import Progress
+from motelog.spark.session import start_session
+
+# Batches of a first run over a long log stay small enough for a laptop.
+OFFSETS_PER_TRIGGER: Final = 1_000_000
+STOP_LOOK_S: Final = 1
+#: Keeps what a query remembers on the disk, and only that much in memory as is in use.
+ROCKSDB: Final = {
+    "spark.sql.streaming.stateStore.providerClass": (
+        "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+    ),
+}
+
+
+def run_query(
+    name: str,
+    arguments: argparse.Namespace,
+    start: Callable[[SparkSession, argparse.Namespace], StreamingQuery],
+    stop: threading.Event,
+    *,
+    settings: Mapping[str, str] | None = None,
+) -> int:
+    """Run a query; returns when --once has read everything, else soon after ``stop`` is set.
+
+    In a program that has a Spark session already, that one is used and left running, with
+    ``settings`` changed.
+    """
+    running = SparkSession.getActiveSession()
+    try:
+        session = running or start_session(f"motelog {name}", master=arguments.master)
+    except SourceError as exc:
+        return _failed(name, exc)
+    try:
+        for key, value in (settings or {}).items():
+            session.conf.set(key, value)
+        query = start(session, arguments)
+        progress = Progress(name, arguments.topic)
+        progress.begin()
+        while not stop.is_set() and not query.awaitTermination(STOP_LOOK_S):
+            progress.tell(query.recentProgress, reads=query.status["isDataAvailable"])
+        progress.tell(query.recentProgress, reads=False)
+        query.stop()
+    except (AnalysisException, StreamingQueryException) as exc:
+        return _failed(name, exc)
+    finally:
+        if running is None:
+            session.stop()
+    return 0
+
+
+def readings(
+    session: SparkSession, arguments: argparse.Namespace, columns: str, **options: Any
+) -> DataFrame:
+    """Return the rows of the topic, as a stream."""
+    source = session.readStream.format("motelog").options(**options)
+    if arguments.credentials is not None:
+        source = source.option("credentials", arguments.credentials)
+    return (
+        source.option("namesrv", arguments.namesrv)
+        .option("topic", arguments.topic)
+        .option("columns", columns)
+        .option("maxOffsetsPerTrigger", OFFSETS_PER_TRIGGER)
+        # A stream may start before the first device has published. With --once that is an error.
+        .option("failOnMissingTopic", str(arguments.once).lower())
+        .load()
+    )
+
+
+def started(
+    frame: DataFrame, name: str, arguments: argparse.Namespace, kind: str, **options: Any
+) -> StreamingQuery:
+    """Start the query that writes ``frame`` in the format ``kind``, triggered as asked for."""
+    if kind == "motelog":
+        options["namesrv"] = arguments.namesrv
+        if arguments.credentials is not None:
+            options["credentials"] = arguments.credentials
+    writer = (
+        frame.writeStream.format(kind)
+        .outputMode("append")
+        .queryName(name)
+        .options(**options)
+        .option("checkpointLocation", arguments.checkpoint)
+    )
+    if arguments.once:
+        return writer.trigger(availableNow=True).start()
+    return writer.trigger(processingTime=f"{arguments.interval} seconds").start()
+
+
+def _failed(name: str, exc: Exception) -> int:
+    sys.stderr.write(f"{name}: {our_sentence(exc)}\n")
+    return 1
