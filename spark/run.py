@@ -20,6 +20,10 @@ JOBS: Final[dict[str, tuple[str, str]]] = {
         "motelog.spark.jobs.device_minutes",
         "statistics of each device's values per minute, to Parquet",
     ),
+    "telemetry-lake": (
+        "motelog.spark.jobs.telemetry_lake",
+        "all messages, each once, to Parquet by day",
+    ),
     "dead-letters": (
         "motelog.spark.jobs.dead_letters",
         "messages whose body is malformed, to a topic of their own",

@@ -86,7 +86,13 @@ def readings(
 
 
 def started(
-    frame: DataFrame, name: str, arguments: argparse.Namespace, kind: str, **options: Any
+    frame: DataFrame,
+    name: str,
+    arguments: argparse.Namespace,
+    kind: str,
+    *,
+    partition_by: str | None = None,
+    **options: Any,
 ) -> StreamingQuery:
     """Start the query that writes ``frame`` in the format ``kind``, triggered as asked for."""
     if kind == "motelog":
@@ -100,6 +106,8 @@ def started(
         .options(**options)
         .option("checkpointLocation", arguments.checkpoint)
     )
+    if partition_by is not None:
+        writer = writer.partitionBy(partition_by)
     if arguments.once:
         return writer.trigger(availableNow=True).start()
     return writer.trigger(processingTime=f"{arguments.interval} seconds").start()

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import paho.mqtt.client as paho
 import pytest
+from paho.mqtt.enums import CallbackAPIVersion
 
 from motelog.bridge.sync import SyncProducer, SyncPullConsumer
 from motelog.core.message import MQTT_TOPIC, Message, StoredMessage
@@ -66,6 +69,52 @@ def source(spark_session: Any, namesrv: str) -> Callable[..., Any]:
         return reader.options(**options)
 
     return configured
+
+
+class Subscriber:
+    """What one MQTT client has got, by topic name."""
+
+    def __init__(self, address: tuple[str, int], topic_filter: str) -> None:
+        self.got: list[tuple[str, bytes, int]] = []
+        self._changed = threading.Condition()
+        subscribed = threading.Event()
+        self._client = paho.Client(CallbackAPIVersion.VERSION2, protocol=paho.MQTTv5)
+        self._client.on_message = self._take
+        self._client.on_subscribe = lambda *_: subscribed.set()
+        connected = threading.Event()
+        self._client.on_connect = lambda *_: connected.set()
+        self._client.connect(*address)
+        self._client.loop_start()
+        assert connected.wait(30)
+        self._client.subscribe(topic_filter, qos=2)
+        assert subscribed.wait(30)
+
+    def _take(self, client: Any, data: Any, message: paho.MQTTMessage) -> None:
+        with self._changed:
+            self.got.append((message.topic, bytes(message.payload), message.qos))
+            self._changed.notify_all()
+
+    def wait_for(self, count: int) -> list[tuple[str, bytes, int]]:
+        with self._changed:
+            assert self._changed.wait_for(lambda: len(self.got) >= count, timeout=200), self.got
+        return self.got
+
+    def close(self) -> None:
+        self._client.disconnect()
+        self._client.loop_stop()
+
+
+@pytest.fixture
+def subscribe(motelog_stack: MotelogProcess) -> Iterator[Callable[[str], Subscriber]]:
+    opened: list[Subscriber] = []
+
+    def subscriber(topic_filter: str) -> Subscriber:
+        opened.append(Subscriber(motelog_stack.mqtt, topic_filter))
+        return opened[-1]
+
+    yield subscriber
+    for one in opened:
+        one.close()
 
 
 def send(producer: SyncProducer, topic: str, begin: int, end: int, *, devices: int = 5) -> set[str]:

@@ -3,69 +3,19 @@
 from __future__ import annotations
 
 import json
-import threading
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import paho.mqtt.client as paho
 import pytest
-from paho.mqtt.enums import CallbackAPIVersion
 
 from motelog.bridge.sync import SyncProducer
-from motelog.testing import MotelogProcess
-from tests.integration.spark.conftest import finish, forget_last_commit, send, stored
+from tests.integration.spark.conftest import Subscriber, finish, forget_last_commit, send, stored
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 
 Source = Callable[..., Any]
-
-
-class Subscriber:
-    """What one MQTT client has got, by topic name."""
-
-    def __init__(self, address: tuple[str, int], topic_filter: str) -> None:
-        self.got: list[tuple[str, bytes, int]] = []
-        self._changed = threading.Condition()
-        subscribed = threading.Event()
-        self._client = paho.Client(CallbackAPIVersion.VERSION2, protocol=paho.MQTTv5)
-        self._client.on_message = self._take
-        self._client.on_subscribe = lambda *_: subscribed.set()
-        connected = threading.Event()
-        self._client.on_connect = lambda *_: connected.set()
-        self._client.connect(*address)
-        self._client.loop_start()
-        assert connected.wait(30)
-        self._client.subscribe(topic_filter, qos=2)
-        assert subscribed.wait(30)
-
-    def _take(self, client: Any, data: Any, message: paho.MQTTMessage) -> None:
-        with self._changed:
-            self.got.append((message.topic, bytes(message.payload), message.qos))
-            self._changed.notify_all()
-
-    def wait_for(self, count: int) -> list[tuple[str, bytes, int]]:
-        with self._changed:
-            assert self._changed.wait_for(lambda: len(self.got) >= count, timeout=60), self.got
-        return self.got
-
-    def close(self) -> None:
-        self._client.disconnect()
-        self._client.loop_stop()
-
-
-@pytest.fixture
-def subscribe(motelog_stack: MotelogProcess) -> Iterator[Callable[[str], Subscriber]]:
-    opened: list[Subscriber] = []
-
-    def subscriber(topic_filter: str) -> Subscriber:
-        opened.append(Subscriber(motelog_stack.mqtt, topic_filter))
-        return opened[-1]
-
-    yield subscriber
-    for one in opened:
-        one.close()
 
 
 def test_a_batch_becomes_messages_that_subscribers_hear(
