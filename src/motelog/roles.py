@@ -28,8 +28,10 @@ from motelog.console.asking import GatewayHere
 from motelog.console.configuration import ConfigApi
 from motelog.console.gateway import GatewayApi
 from motelog.console.health import Health
+from motelog.console.queues import Brokers, QueueApi
 from motelog.console.server import Console
 from motelog.console.status import Status
+from motelog.core.acl.files import read_credentials
 from motelog.core.addresses import format_address
 from motelog.core.broker.config import BrokerConfig
 from motelog.core.broker.server import Broker
@@ -161,17 +163,18 @@ async def _start_all(
     configure = running_config.configure
     if running_config.is_live("log.level"):
         configure.append(lambda changed: logs.set_up(changed.log))
-    gateway_api = GatewayApi()
+    gateway_api, queue_api = GatewayApi(), QueueApi()
     if "console" in config.roles:
         status = Status(health, registry, roles.addresses, data=_data(config))
         more = ConfigApi(running_config).endpoints()
-        console = Console(config.admin, health, registry, gateway_api, status, more)
+        console = Console(config.admin, health, registry, gateway_api, queue_api, status, more)
         await start("console", config.admin.listen, console)
     if "namesrv" in config.roles:
         kv_file = StateFile(_kv_config_path(config), holds="entries of the key-value table")
         namesrv = NameServer(config.namesrv, kv_file=kv_file)
         registry.add("motelog_namesrv", NAMESRV_METRICS, namesrv.sample)
         await start("namesrv", config.namesrv.listen, namesrv)
+    queue_api.brokers = _brokers(config, roles)
     broker: Broker | None = None
     if "broker" in config.roles:
         assert config.broker is not None, "checked by MotelogConfig"
@@ -306,6 +309,21 @@ def _with_names(section: GatewayConfig, config: MotelogConfig, roles: Roles) -> 
         return section
     assert config.broker is not None, "checked by MotelogConfig"
     return msgspec.structs.replace(section, namesrv=_with_namesrv(config.broker, roles).namesrv)
+
+
+def _brokers(config: MotelogConfig, roles: Roles) -> Brokers:
+    """Return where the console finds brokers: where the gateway does, or our own broker is known.
+
+    The console asks as whom the gateway or the broker asks.
+    """
+    section = config.gateway
+    names, file = section.namesrv, section.credentials_file
+    if config.broker is not None:
+        names = names or _with_namesrv(config.broker, roles).namesrv
+        file = file or config.broker.credentials_file
+    elif not names and "namesrv" in roles.addresses:
+        names = (format_address(*roles.addresses["namesrv"]),)
+    return Brokers(names, read_credentials(file) if file else None)
 
 
 def _beside_store(config: MotelogConfig) -> GatewayConfig:

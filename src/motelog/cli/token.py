@@ -46,7 +46,7 @@ def group() -> None:
 
     A server that runs takes a change at once. The file has no token in it: what `create` prints is
     shown once. view may look; operate may disconnect clients, end sessions, delete and send
-    messages; admin may change what the server does.
+    messages, and reset groups; admin may do everything.
     """
 
 

@@ -48,7 +48,8 @@ _READING: Final = frozenset({"GET", "HEAD"})
 #: What an answer has that says nothing else.
 _HEADERS: Final = {
     "X-Content-Type-Options": "nosniff",
-    "Referrer-Policy": "no-referrer",
+    # With no-referrer, browsers say "Origin: null" of our own forms as well.
+    "Referrer-Policy": "same-origin",
     "Cross-Origin-Resource-Policy": "same-origin",
     "Cache-Control": "no-store",
     "Content-Security-Policy": "default-src 'none'; frame-ancestors 'none'",

@@ -29,24 +29,24 @@ NO_MESSAGE: Final = "there is no retained message of this topic name"
 _T = TypeVar("_T")
 
 _Prefix = Annotated[str, msgspec.Meta(description="How client identifiers begin.")]
-_After = Annotated[
+After = Annotated[
     str, msgspec.Meta(description="The page begins behind this name: the last page's `after`.")
 ]
-_Limit = Annotated[
+Limit = Annotated[
     int, msgspec.Meta(ge=1, description="How many at most; a page may be shorter than that.")
 ]
 
 
 class PageQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     prefix: _Prefix = ""
-    after: _After = ""
-    limit: _Limit = LIMIT
+    after: After = ""
+    limit: Limit = LIMIT
 
 
 class RetainedQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     filter: Annotated[str, msgspec.Meta(description="Topic filter.")] = "#"
-    after: _After = ""
-    limit: _Limit = LIMIT
+    after: After = ""
+    limit: Limit = LIMIT
 
 
 class TopicQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -81,8 +81,15 @@ PAGES: Final = (
     Page("/clients/client", "get_client", "client.html", below="/clients"),
     Page("/sessions", "list_sessions", "sessions.html", "Sessions"),
     Page("/sessions/session", "get_session", "session.html", below="/sessions"),
+    Page("/topics", "list_topics", "topics.html", "Topics"),
+    Page("/topics/topic", "get_topic", "topic.html", below="/topics"),
+    Page("/groups", "list_groups", "groups.html", "Groups"),
+    Page("/groups/group", "get_group", "group.html", below="/groups"),
+    Page("/groups/reset", "preview_reset", "reset.html", below="/groups"),
+    Page("/messages", "list_messages", "messages.html", "Messages"),
     Page("/retained", "list_retained", "retained.html", "Retained"),
     Page("/retained/message", "get_retained", "retained_message.html", below="/retained"),
+    Page("/dead-letters", "list_dead_letters", "dead_letters.html", "Dead letters"),
 )
 
 #: What is said of a change that was made, and the page that is shown then.
@@ -90,6 +97,8 @@ CHANGED: Final = {
     "kick_client": ("The client is disconnected.", "/clients"),
     "end_session": ("The session is ended.", "/sessions"),
     "delete_retained": ("The retained message is deleted.", "/retained"),
+    "reset_group": ("The group goes on there.", "/groups"),
+    "resend_dead_letters": ("Dead letters were sent again.", "/dead-letters"),
 }
 
 

@@ -7,7 +7,7 @@ Owns: the listening socket and the routes. Must not touch: what is healthy (heal
     GET /health/live    200 while the process answers
     GET /health/ready   200 when all roles take work, else 503; {"ready": bool, "faults": {...}}
     GET /metrics        Prometheus text
-    /api/v1             the admin API (``api``), of a gateway (``gateway``)
+    /api/v1             the admin API (``api``): of a gateway (``gateway``), of brokers (``queues``)
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ from motelog.console.gateway import GatewayApi
 from motelog.console.health import Health
 from motelog.console.pages import Pages
 from motelog.console.process import LoopLag, build_readings
+from motelog.console.queues import QueueApi
 from motelog.console.status import Status
 from motelog.console.tokens import Tokens
 from motelog.core.addresses import parse_address
@@ -103,6 +104,7 @@ class Console:
         health: Health,
         registry: Registry,
         gateway: GatewayApi,
+        queues: QueueApi,
         status: Status,
         endpoints: Sequence[Endpoint] = (),
     ) -> None:
@@ -114,7 +116,9 @@ class Console:
         registry.add_readings("motelog", build_readings)
         registry.add_readings("motelog", self._loop_lag.readings)
         self._tokens = Tokens(config.tokens_file) if config.tokens_file else None
-        self._api = Api([*gateway.endpoints(), *endpoints], Audit(config.audit_file))
+        self._api = Api(
+            [*gateway.endpoints(), *queues.endpoints(), *endpoints], Audit(config.audit_file)
+        )
         self._pages = Pages(self._api, health, status, self._tokens)
         if self._tokens is not None:
             tokens = self._tokens

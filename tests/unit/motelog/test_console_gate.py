@@ -10,6 +10,7 @@ import pytest
 from motelog.config import AdminConfig
 from motelog.console.gateway import GatewayApi
 from motelog.console.health import Health
+from motelog.console.queues import QueueApi
 from motelog.console.server import Console
 from motelog.console.status import Status
 from motelog.core.metrics import Registry
@@ -22,7 +23,7 @@ async def ask(
 ) -> httpx.Response:
     health, registry = Health(), Registry()
     status = Status(health, registry, {}, data=None)
-    console = Console(config or AdminConfig(), health, registry, GatewayApi(), status)
+    console = Console(config or AdminConfig(), health, registry, GatewayApi(), QueueApi(), status)
     transport = httpx.ASGITransport(console.application())
     async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1:8080") as client:
         return await client.request(method, path, headers=headers)

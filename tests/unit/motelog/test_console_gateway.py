@@ -14,6 +14,7 @@ from motelog.config import AdminConfig
 from motelog.console.asking import GatewayHere
 from motelog.console.gateway import GatewayApi
 from motelog.console.health import Health
+from motelog.console.queues import QueueApi
 from motelog.console.server import Console
 from motelog.console.status import Status
 from motelog.core.errors import StoreFullError
@@ -24,7 +25,7 @@ from tests.conformance.peers import Gateway
 async def ask(api: GatewayApi, method: str, path: str) -> tuple[int, dict[str, Any]]:
     health, registry = Health(), Registry()
     status = Status(health, registry, {}, data=None)
-    console = Console(AdminConfig(), health, registry, api, status)
+    console = Console(AdminConfig(), health, registry, api, QueueApi(), status)
     transport = httpx.ASGITransport(console.application())
     async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as client:
         answer = await client.request(method, f"/api/v1{path}", headers={"X-Motelog": "test"})
@@ -149,7 +150,10 @@ async def test_openapi_has_every_endpoint_with_its_parameters() -> None:
     status, document = await ask(api, "GET", "/openapi.json")
     assert (status, document["openapi"]) == (200, "3.1.0")
     shown = {(path, method) for path, methods in document["paths"].items() for method in methods}
-    assert shown == {(f"/api/v1{one.path}", one.method.lower()) for one in api.endpoints()}
+    assert shown == {
+        (f"/api/v1{one.path}", one.method.lower())
+        for one in [*api.endpoints(), *QueueApi().endpoints()]
+    }
     listed = document["paths"]["/api/v1/clients"]["get"]
     assert [one["name"] for one in listed["parameters"]] == ["prefix", "after", "limit"]
     schemas = document["components"]["schemas"]

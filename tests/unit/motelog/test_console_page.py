@@ -10,6 +10,7 @@ from motelog.config import AdminConfig
 from motelog.console.gateway import GatewayApi
 from motelog.console.health import Health
 from motelog.console.pages import PAGES
+from motelog.console.queues import QueueApi
 from motelog.console.server import Console
 from motelog.console.status import Status
 from motelog.core.broker.shown.metrics import BROKER_METRICS, TOPIC_METRICS
@@ -19,7 +20,7 @@ from motelog.gateway.metrics import GATEWAY_METRICS
 
 async def get(path: str, health: Health, registry: Registry) -> httpx.Response:
     status = Status(health, registry, {"gateway": ("::1", 1883)}, data="/data")
-    console = Console(AdminConfig(), health, registry, GatewayApi(), status)
+    console = Console(AdminConfig(), health, registry, GatewayApi(), QueueApi(), status)
     transport = httpx.ASGITransport(app=console.application())
     async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
         return await client.get(path)
@@ -34,7 +35,7 @@ async def test_pages_run_their_own_script_and_load_nothing_from_elsewhere() -> N
     assert "unsafe" not in policy
     assert "://" not in answer.text, "nothing comes from elsewhere"
     assert not re.search(r" style=| on[a-z]+=|<style|<script>", answer.text), "it is forbidden"
-    linked = set(re.findall(r'(?:href|src)="(/[a-z0-9/.]*)"', answer.text))
+    linked = set(re.findall(r'(?:href|src)="(/[a-z0-9/.-]*)"', answer.text))
     paths = {one.path for one in PAGES if one.name}
     programs = {"/status", "/health/ready", "/health/live", "/metrics", "/api/v1/openapi.json"}
     assert linked == paths | programs | {"/", "/static/console.css", "/static/console.js"}

@@ -19,6 +19,7 @@ from motelog.console.gate import Role
 from motelog.console.gateway import GatewayApi
 from motelog.console.health import Health
 from motelog.console.pages import FORM_BYTES_MAX
+from motelog.console.queues import QueueApi
 from motelog.console.server import Console
 from motelog.console.status import Status
 from motelog.core.metrics import Registry
@@ -34,7 +35,7 @@ async def browser(gateway: Gateway, **config: Any) -> AsyncIterator[httpx.AsyncC
     api = GatewayApi()
     api.gateway = GatewayHere(gateway.stage.operator)
     status = Status(health, registry, {}, data=None)
-    console = Console(AdminConfig(**config), health, registry, api, status)
+    console = Console(AdminConfig(**config), health, registry, api, QueueApi(), status)
     transport = httpx.ASGITransport(console.application())
     async with httpx.AsyncClient(
         transport=transport, base_url="http://localhost", follow_redirects=True

@@ -18,6 +18,7 @@ from motelog.console.gate import Role
 from motelog.console.gateway import GatewayApi
 from motelog.console.health import Health
 from motelog.console.pages import PAGES
+from motelog.console.queues import QueueApi
 from motelog.console.server import Console
 from motelog.console.status import Status
 from motelog.console.tokens import LOGIN_S, LOGINS_MAX, Tokens
@@ -43,7 +44,7 @@ class Server:
         api = GatewayApi()
         api.gateway = GatewayHere(self.gateway.stage.operator)
         status = Status(self.health, registry, {}, data=None)
-        console = Console(AdminConfig(**config), self.health, registry, api, status)
+        console = Console(AdminConfig(**config), self.health, registry, api, QueueApi(), status)
         self._application = console.application()
 
     async def ask(self, method: str, path: str, token: str = "", **headers: str) -> httpx.Response:

@@ -1,0 +1,213 @@
+"""The console with a broker behind it, and in a browser."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import httpx
+import pytest
+from paho.mqtt.enums import MQTTProtocolVersion
+
+from motelog.bridge.admin import Admin
+from motelog.bridge.producer import Producer
+from motelog.bridge.pull import PullConsumer
+from motelog.config import AdminConfig
+from motelog.console.gateway import GatewayApi
+from motelog.console.health import Health
+from motelog.console.pages import PAGES
+from motelog.console.queues import PAYLOAD_BYTES_MAX, Brokers, QueueApi
+from motelog.console.server import Console
+from motelog.console.status import Status
+from motelog.core.message import Message
+from motelog.core.metrics import Registry
+from motelog.testing import MotelogProcess
+from tests.integration.test_mqtt_clients import PahoClient
+from tests.support import browser
+from tests.support.broker_stack import started_stack
+from tests.unit.motelog.test_console_pages import Tags
+
+needs_browser = pytest.mark.skipif(browser.found() is None, reason="there is no chromium")
+
+
+@asynccontextmanager
+async def asking(namesrv: str) -> AsyncIterator[httpx.AsyncClient]:
+    """Give a client of a console that asks the brokers of a name server."""
+    health, registry, queues = Health(), Registry(), QueueApi()
+    queues.brokers = Brokers((namesrv,))
+    status = Status(health, registry, {}, data=None)
+    console = Console(AdminConfig(), health, registry, GatewayApi(), queues, status)
+    transport = httpx.ASGITransport(console.application())
+    async with httpx.AsyncClient(
+        transport=transport,
+        base_url="http://localhost/api/v1",
+        headers={"X-Motelog": "test"},
+        follow_redirects=True,
+    ) as client:
+        yield client
+
+
+async def test_topics_groups_and_messages_are_those_of_the_brokers(tmp_path: Path) -> None:
+    async with started_stack(tmp_path) as stack, asking(stack.namesrv_address) as client:
+        namesrv = stack.namesrv_address
+        async with Admin(namesrv=namesrv) as admin, Producer(namesrv=namesrv) as producer:
+            await admin.put_topic("T", queues=1)
+            bodies = [b"%d" % number for number in range(8)] + [b"x" * (PAYLOAD_BYTES_MAX + 1)]
+            sent = [await producer.send(Message("T", body, keys=("k",))) for body in bodies]
+            await admin.put_group("G")
+            async with PullConsumer(namesrv=namesrv, group="G") as consumer:
+                await consumer.commit({sent[0].queue: 3})
+        topics = (await client.get("/topics")).json()["topics"]
+        assert [(one["topic"], one["kind"], one["messages"]) for one in topics] == [
+            ("T", "topic", len(bodies))
+        ]
+        names = [one["topic"] for one in (await client.get("/topics?kind=system")).json()["topics"]]
+        assert {"TBW102", "broker-a", "DefaultCluster"} <= set(names)
+        page = (await client.get("/topics?kind=all&limit=2")).json()
+        rest = (await client.get(f"/topics?kind=all&after={page['after']}")).json()
+        all_names = [one["topic"] for one in page["topics"] + rest["topics"]]
+        assert all_names == sorted([*names, "T"])
+        topic = (await client.get("/topics/topic?topic=T")).json()
+        assert (topic["queues"][0]["end_offset"], topic["groups"]) == (len(bodies), ["G"])
+
+        group = (await client.get("/groups/group?group=G")).json()
+        assert (group["messages_waiting"], group["queues"][0]["committed_offset"]) == (6, 3)
+        for to, again, passed_over in (("first", 3, 0), ("last", 0, 6)):
+            preview = (await client.get(f"/groups/reset?group=G&topic=T&to={to}")).json()
+            assert (preview["again"], preview["passed_over"]) == (again, passed_over)
+        assert (await client.get("/groups/group?group=G")).json() == group | {
+            "behind_ms": pytest.approx(group["behind_ms"], abs=60_000),
+            "queues": [group["queues"][0] | {"behind_ms": pytest.approx(0, abs=60_000)}],
+        }
+        done = (await client.post("/groups/reset?group=G&topic=T&to=first")).json()
+        assert [(one["before"], one["after"]) for one in done["queues"]] == [(3, 0)]
+        assert (await client.get("/groups/group?group=G")).json()["messages_waiting"] == 9
+
+        newest = (await client.get("/messages?topic=T&limit=2")).json()["messages"]
+        assert [one["queue_offset"] for one in newest] == [8, 7]
+        assert newest[0]["payload_bytes"] == PAYLOAD_BYTES_MAX + 1
+        assert len(newest[0]["payload"]) == (PAYLOAD_BYTES_MAX + 2) // 3 * 4
+        first = newest[1]
+        for query in (
+            {"id": first["offset_id"]},
+            {"topic": "T", "key": first["message_id"]},
+            {"topic": "T", "queue_id": "0", "offset": "7", "limit": "1"},
+        ):
+            (found,) = (await client.get("/messages", params=query)).json()["messages"]
+            assert found["payload"] == first["payload"], query
+        for query, count in (
+            ({"topic": "T", "key": "k"}, 9),
+            ({"topic": "T", "at": "2020-01-01"}, 9),
+            ({"topic": "T", "at": "2100-01-01T00:00:00Z"}, 0),
+        ):
+            found = (await client.get("/messages", params=query)).json()["messages"]
+            assert len(found) == count, query
+        for path, status in (
+            ("/topics/topic?topic=none", 404),
+            ("/groups/group?group=none", 404),
+            ("/messages?topic=none", 404),
+            ("/messages?topic=T&at=yesterday", 400),
+            ("/messages?id=nonsense", 400),
+            (f"/messages?id={first['offset_id'][:-4]}0001", 404),
+            ("/groups/reset?group=none&topic=T&to=first", 404),
+            ("/groups/reset?group=G&topic=T&to=soon", 400),
+        ):
+            answer = await client.get(path)
+            assert (answer.status_code, list(answer.json())) == (status, ["error"]), path
+
+        # The pages over the same.
+        for path in (
+            "/topics", "/topics/topic?topic=T", "/groups", "/groups/group?group=G",
+            "/groups/reset?group=G&topic=T&to=last", "/messages?topic=T",
+            "/messages?topic=&key=&at=&queue_id=&offset=&id=", "/dead-letters",
+        ):  # fmt: skip
+            answer = await client.get(f"http://localhost{path}")
+            assert answer.status_code == 200, path
+            assert "<form" in answer.text or path.startswith("/topics/"), path
+        answer = await client.get("http://localhost/groups/reset?group=G&topic=T&to=last")
+        fields = Tags(answer.text).forms["/do/reset_group"]
+        answer = await client.post("http://localhost/do/reset_group", data=fields)
+        assert "The group goes on there." in answer.text
+        assert "&#34;passed_over&#34;: 9" in answer.text
+
+
+async def test_dead_letters_are_listed_and_sent_again(tmp_path: Path) -> None:
+    async with started_stack(tmp_path) as stack, asking(stack.namesrv_address) as client:
+        namesrv = stack.namesrv_address
+        async with Admin(namesrv=namesrv) as admin, Producer(namesrv=namesrv) as producer:
+            for topic in ("T", "%RETRY%G", "%DLQ%G"):
+                await admin.put_topic(topic, queues=1)
+            await admin.put_group("G")
+            for number in range(3):
+                letter = Message("%DLQ%G", b"%d" % number, properties={"RETRY_TOPIC": "T"})
+                await producer.send(letter)
+        (listed,) = (await client.get("/dead-letters")).json()["groups"]
+        assert (listed["group"], listed["messages"], listed["waiting"]) == ("G", 3, 3)
+        answer = await client.post("/dead-letters/resend?group=G&count=2&per_second=1000")
+        assert answer.json() == {"group": "G", "sent": 2}
+        (listed,) = (await client.get("/dead-letters?prefix=G")).json()["groups"]
+        assert (listed["messages"], listed["waiting"]) == (3, 1)
+        fields = Tags((await client.get("http://localhost/dead-letters")).text).forms
+        answer = await client.post(
+            "http://localhost/do/resend_dead_letters", data=fields["/do/resend_dead_letters"]
+        )
+        assert "&#34;sent&#34;: 1" in answer.text
+        assert (await client.get("/dead-letters?prefix=H")).json()["groups"] == []
+        sent = (await client.get("/messages", params={"topic": "%RETRY%G"})).json()["messages"]
+        assert sorted(one["payload"] for one in sent) == ["MA==", "MQ==", "Mg=="]
+
+
+async def test_without_a_name_server_it_is_said(tmp_path: Path) -> None:
+    async with asking("127.0.0.1:1") as client:
+        answer = await client.get("/topics")
+        assert answer.status_code == 503
+        assert "127.0.0.1:1" in answer.json()["error"]
+
+
+@needs_browser
+def test_pages_in_a_browser(motelog_stack: MotelogProcess, tmp_path: Path) -> None:
+    base = "http://{}:{}".format(*motelog_stack.admin)
+    hostile = "<img src=x onerror=document.title=1>"
+    clients = [
+        PahoClient(motelog_stack.mqtt, MQTTProtocolVersion.MQTTv5, name)
+        for name in ("shown", hostile)
+    ]
+    try:
+        with browser.opened(tmp_path) as page:
+            for width, scheme in ((1200, "light"), (360, "dark")):
+                page.shows(width, 900, scheme)
+                for path in ("/", *(one.path for one in PAGES if one.name)):
+                    page.open(base + path)
+                    marked = page.value("document.querySelectorAll('nav [aria-current]').length")
+                    assert marked == 1, path
+                    wide = page.value("document.documentElement.scrollWidth - innerWidth")
+                    assert wide <= 0, f"{path} is wider than {width}"
+                    back = page.value("getComputedStyle(document.body).backgroundColor")
+                    dark = sum(map(int, back[4:-1].split(","))) < 200
+                    assert dark == (scheme == "dark")
+            assert page.faults == []
+            assert all(one.startswith((base, "data:")) for one in page.requests)
+
+            # What is new comes by itself; a name is no element.
+            page.open(base + "/clients")
+            assert page.value("document.querySelectorAll('#live img').length") == 0
+            clients.append(PahoClient(motelog_stack.mqtt, MQTTProtocolVersion.MQTTv5, "later"))
+            page.wait(lambda: "later" in page.value("document.getElementById('live').innerText"))
+            assert page.value("document.title") == "Clients - Motelog"
+
+            # By keyboard: what is open or has the focus is not taken away.
+            page.open(base + "/clients/client?client_id=later")
+            page.value("document.querySelector('details summary').focus()")
+            page.press("Enter", 13)
+            page.wait(lambda: page.value("document.querySelector('details').open"))
+            page.press("Tab", 9)
+            assert page.value("document.activeElement.innerText") == "Disconnect"
+            page.leads_on(lambda: page.press("Enter", 13))
+            assert "The client is disconnected." in page.value("document.body.innerText")
+            assert page.faults == []
+
+            assert ">shown</a>" in page.without_scripts(base + "/clients")
+    finally:
+        for client in clients:
+            client.stop()
