@@ -145,6 +145,7 @@ def assemble(
         journal,
         retained,
         metrics,
+        connections=connections,
         after=answers.after,
         disconnect=disconnect,
         quota=_quota_of(config),

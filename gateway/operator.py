@@ -227,7 +227,9 @@ class Operator:
                 for flight in stored.inflight
             ],
             received=[received.packet_id for received in stored.received],
-            dropped=session.particulars.dropped if session and session.has_particulars else 0,
+            dropped=dict(session.particulars.dropped)
+            if session and session.has_particulars
+            else {},
             will=None if stored.will is None else _will(stored.will),
             will_due_ms=stored.will_due_ms,
         )
@@ -245,6 +247,10 @@ class Operator:
 
 def _peer(connection: Connection) -> str:
     return format_address(*connection.output.peer(connection.number))
+
+
+def _dropped(session: Session | None) -> dict[str, int]:
+    return {} if session is None or not session.has_particulars else session.particulars.dropped
 
 
 def _subscription(one: StoredFilter) -> Subscription:

@@ -107,8 +107,8 @@ class Session(Answer, frozen=True, kw_only=True):
 
     ``version`` (3, 4, 5) and ``peer`` are null while its client is away, or connected to another
     gateway. ``received`` has the packet identifiers of QoS 2 messages that it has not released.
-    ``dropped`` counts messages that were passed over since it connected, as they were too many or
-    too old.
+    ``dropped`` counts messages that its client did not get since it connected, by why: slow (it did
+    not read, QoS 0), too_large, quota (they were too many or too old).
     """
 
     client_id: str
@@ -123,7 +123,7 @@ class Session(Answer, frozen=True, kw_only=True):
     queues: dict[str, SessionQueue]
     inflight: list[Flight]
     received: list[int]
-    dropped: int
+    dropped: dict[str, int]
     will: Will | None
     will_due_ms: int | None
 

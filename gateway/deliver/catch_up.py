@@ -240,14 +240,13 @@ class CatchUp:
         self.acknowledged(session)
 
     def _count_dropped(self, session: Session, count: int) -> None:
-        particulars = session.particulars
-        if not particulars.dropped:
+        if "quota" not in session.particulars.dropped:
             self._log.warning(
                 "messages are passed over that wait for a client: it lags by more than"
                 " gateway.session_messages_max or session_age_max_s allows client_id=%r",
                 session.client_id,
             )
-        particulars.dropped += count
+        session.note_dropped("quota", count)
         self._metrics.messages_dropped_quota += count
 
     def _board(self, session: Session) -> None:

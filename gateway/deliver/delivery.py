@@ -46,6 +46,7 @@ from motelog.gateway.log.log_port import LogPort, LogRead, QueueHandle
 from motelog.gateway.mapping.topic_mapping import TopicMapping
 from motelog.gateway.metrics import GatewayMetrics
 from motelog.gateway.output import Output
+from motelog.gateway.sessions.connection import Connection
 from motelog.gateway.sessions.groups import Group, Part, Receiver
 from motelog.gateway.sessions.inflight import flight_of, read_flight
 from motelog.gateway.sessions.session import ALL_FILTERS, Session
@@ -75,6 +76,7 @@ class Delivery:
         retained: RetainedStore,
         metrics: GatewayMetrics,
         *,
+        connections: Sequence[Connection | None],
         after: After,
         disconnect: Disconnect,
         quota: Quota,
@@ -84,6 +86,7 @@ class Delivery:
     ) -> None:
         self._log_port = log
         self._metrics = metrics
+        self._connections = connections
         self._wake = wake
         self._queues = WatchedQueues(log, mapping, may_go_on=self._tail_known)
         self._plans = Plans(subscriptions, metrics)
@@ -567,9 +570,13 @@ class Delivery:
         if lagging:
             pairs = zip(sessions, numbers, strict=True)
             numbers = [number for session, number in pairs if session not in lagging]
-        dropped = len(output.fan_out(packet, numbers))
-        self._metrics.messages_dropped_qos0 += dropped
-        self._metrics.messages_delivered += len(numbers) - dropped
+        skipped = output.fan_out(packet, numbers)
+        self._metrics.messages_dropped_qos0 += len(skipped)
+        self._metrics.messages_delivered += len(numbers) - len(skipped)
+        for number in skipped:
+            connection = self._connections[number]
+            if connection is not None and connection.session is not None:
+                connection.session.note_dropped("slow")
 
     def _send_windowed(
         self,

@@ -125,6 +125,7 @@ class Sender:
             if qos or replayed:
                 return False
             self._metrics.messages_dropped_qos0 += 1
+            session.note_dropped("slow")
             return True
         self._send_batch(batch)  # it comes before this one
         del self._batches[session]
@@ -166,6 +167,7 @@ class Sender:
                 if qos or replayed:
                     return position
                 self._metrics.messages_dropped_qos0 += 1
+                session.note_dropped("slow")
                 continue
             message = OutgoingMessage(record, name, now_ms)
             if not self.hand(
@@ -236,11 +238,13 @@ class Sender:
         )
         if outcome is Outcome.TOO_LARGE:
             self._metrics.messages_dropped_too_large += 1  # [MQTT-3.1.2-25]
+            session.note_dropped("too_large")
             return True
         # A retained message waits for a slow receiver: it may be the only one of its topic name.
         must_wait = replayed or min(message.qos, options & QOS_MASK)
         if outcome is Outcome.NO_ROOM and not must_wait:
             self._metrics.messages_dropped_qos0 += 1
+            session.note_dropped("slow")
             return True
         return outcome is Outcome.SENT
 

@@ -58,8 +58,9 @@ class Particulars:
         self.since: dict[str, dict[Any, int]] = {}
         #: Places behind the cursors that must not be sent again: QoS 2 messages the client has.
         self.delivered: set[tuple[Any, int]] = set()
-        #: How many messages a quota has passed over since the client connected.
-        self.dropped = 0
+        #: How many messages the client did not get since it connected, by why: "slow" (its output
+        #: was full), "too_large", or "quota" (they were too many or too old).
+        self.dropped: dict[str, int] = {}
         #: Packet identifiers to be sent again before anything else, in order, after a reconnect.
         self.resend: list[int] = []
         #: Topic filter -> what its subscription is still to be sent of the retained messages; a
@@ -142,6 +143,11 @@ class Session:
         if found is None:
             found = self._particulars = Particulars()
         return found
+
+    def note_dropped(self, why: str, count: int = 1) -> None:
+        """Count messages that the client does not get."""
+        dropped = self.particulars.dropped
+        dropped[why] = dropped.get(why, 0) + count
 
     @property
     def has_particulars(self) -> bool:

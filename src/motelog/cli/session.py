@@ -77,7 +77,7 @@ def describe(client_id: ClientId, admin: Admin = ADMIN, json: Json = False) -> N
         ("expires", _expiry(one)),
         ("in flight", str(len(one["inflight"]))),
         ("received, not released", str(len(one["received"]))),
-        ("passed over", str(one["dropped"])),
+        ("dropped", ", ".join(f"{n} {why}" for why, n in one["dropped"].items()) or "-"),
         ("will", f"{will['topic']}, due {time_text(one['will_due_ms'])}" if will else "-"),
     ]
     write(table(rows))

@@ -7,6 +7,7 @@ import pytest
 from motelog.core.errors import MotelogError, StoreFullError
 from motelog.gateway.errors import SessionInUseError
 from motelog.gateway.mqtt.packet_types import NO_PROPERTIES, Properties, Will
+from tests.conformance.peers import Gateway
 from tests.support.gateway_stage import Stage
 from tests.unit.gateway.test_sessions import (
     ack,
@@ -153,3 +154,21 @@ def test_shared_subscription_is_listed_and_not_ended_while_it_has_members() -> N
     publish(stage, b"a")
     settle(stage)
     assert [payload for _, _, payload in got(stage, 1)] == [b"a"]
+
+
+def test_what_a_client_did_not_get_is_counted_by_why() -> None:
+    gateway = Gateway()
+    slow = gateway.connect(5, "slow")
+    small = gateway.connect(5, "small", maximum_packet_bytes=64)
+    for peer in (slow, small):
+        peer.subscribe("t/#", qos=1)
+    gateway.stage.output.fill(slow.number)
+    sender = gateway.connect(5, "sender")
+    sender.publish("t/a", b"x")
+    sender.publish("t/a", b"x" * 100, 1)
+    for name, dropped in (("slow", {"slow": 1}), ("small", {"too_large": 1}), ("sender", {})):
+        one = gateway.stage.operator.get_session(name)
+        assert one is not None
+        assert one.dropped == dropped
+    metrics = gateway.stage.metrics
+    assert (metrics.messages_dropped_qos0, metrics.messages_dropped_too_large) == (1, 1)

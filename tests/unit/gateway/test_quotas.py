@@ -30,7 +30,7 @@ def payloads(stage: Stage, number: int) -> list[bytes]:
 def dropped(stage: Stage) -> int:
     one = stage.operator.get_session("dev")
     assert one is not None
-    return int(one.dropped)
+    return one.dropped.get("quota", 0)
 
 
 @pytest.mark.parametrize("is_restarted", [False, True])

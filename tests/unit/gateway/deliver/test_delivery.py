@@ -36,6 +36,7 @@ class Stage:
         self.tree: SubscriptionTree[Receiver] = SubscriptionTree()
         self.metrics = GatewayMetrics()
         self.wakes = 0
+        self.connections: list[Connection | None] = [None] * 1000
         view = View(IN_MEMORY)
         view.open()
         self.journal = SessionJournal(self.log, view, SystemClock(), gateway="stage")
@@ -48,6 +49,7 @@ class Stage:
             self.journal,
             RetainedStore(self.log, view, SystemClock()),
             self.metrics,
+            connections=self.connections,
             after=lambda ticket, then: then(ticket.error),
             disconnect=lambda connection, reason_code, why: None,
             quota=Quota(0, 0),
@@ -73,6 +75,7 @@ class Stage:
         output = output or self.output
         output.open(number)
         connection = Connection(output, number, version=version, **how)
+        self.connections[number] = connection
         session = Session(f"c{number}")
         session.attach(connection, inflight_max=inflight_max)
         self.subscribe(session, topic_filter, options)
