@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 import httpx
 import pytest
+import trio
 from paho.mqtt.enums import MQTTProtocolVersion
 
 from motelog.bridge.admin import Admin
 from motelog.bridge.producer import Producer
 from motelog.bridge.pull import PullConsumer
 from motelog.config import AdminConfig
+from motelog.console import tokens
+from motelog.console.gate import Role
 from motelog.console.gateway import GatewayApi
 from motelog.console.health import Health
 from motelog.console.pages import PAGES
@@ -26,6 +30,7 @@ from motelog.testing import MotelogProcess
 from tests.integration.test_mqtt_clients import PahoClient
 from tests.support import browser
 from tests.support.broker_stack import started_stack
+from tests.support.certificates import make_certificates
 from tests.unit.motelog.test_console_pages import Tags
 
 needs_browser = pytest.mark.skipif(browser.found() is None, reason="there is no chromium")
@@ -163,6 +168,47 @@ async def test_without_a_name_server_it_is_said(tmp_path: Path) -> None:
         answer = await client.get("/topics")
         assert answer.status_code == 503
         assert "127.0.0.1:1" in answer.json()["error"]
+
+
+async def test_over_tls_a_renewed_certificate_is_shown_and_heads_are_bounded(
+    tmp_path: Path, nursery: trio.Nursery
+) -> None:
+    made = make_certificates(tmp_path)
+    file = str(tmp_path / "tokens")
+    token = tokens.create(file, "alice", Role.VIEW, None)
+    config = AdminConfig(
+        listen="127.0.0.1:0",
+        tokens_file=file,
+        tls_certificate=made.server,
+        tls_key=made.server_key,
+    )
+    health, registry = Health(), Registry()
+    status = Status(health, registry, {}, data=None)
+    console = Console(config, health, registry, GatewayApi(), QueueApi(), status)
+    await nursery.start(console.run)
+    address = f"https://localhost:{console.address[1]}/status"
+
+    async def ask(ca: ssl.SSLContext, **headers: str) -> httpx.Response:
+        async with httpx.AsyncClient(verify=ca, timeout=30) as client:
+            return await client.get(address, headers=headers)
+
+    before = ssl.create_default_context(cafile=made.ca)
+    assert (await ask(before)).status_code == 401
+    assert (await ask(before, Authorization=f"Bearer {token}")).status_code == 200
+    assert (await ask(before, Large="x" * 100_000)).status_code == 431
+    make_certificates(tmp_path)  # by another authority
+    after = ssl.create_default_context(cafile=made.ca)
+    with trio.fail_after(60):
+        while True:  # it looks once a second
+            try:
+                answer = await ask(after, Authorization=f"Bearer {token}")
+                break
+            except httpx.ConnectError:
+                await trio.sleep(0.1)
+    assert answer.status_code == 200
+    with pytest.raises(httpx.ConnectError):
+        await ask(before)
+    nursery.cancel_scope.cancel()
 
 
 @needs_browser
