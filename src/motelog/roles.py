@@ -166,8 +166,8 @@ async def _start_all(
     gateway_api, queue_api = GatewayApi(), QueueApi()
     if "console" in config.roles:
         status = Status(health, registry, roles.addresses, data=_data(config))
-        more = ConfigApi(running_config).endpoints()
-        console = Console(config.admin, health, registry, gateway_api, queue_api, status, more)
+        more = [*queue_api.endpoints(), *ConfigApi(running_config).endpoints()]
+        console = Console(config.admin, health, registry, gateway_api, status, more)
         await start("console", config.admin.listen, console)
     if "namesrv" in config.roles:
         kv_file = StateFile(_kv_config_path(config), holds="entries of the key-value table")

@@ -42,7 +42,7 @@ async def asking(namesrv: str) -> AsyncIterator[httpx.AsyncClient]:
     health, registry, queues = Health(), Registry(), QueueApi()
     queues.brokers = Brokers((namesrv,))
     status = Status(health, registry, {}, data=None)
-    console = Console(AdminConfig(), health, registry, GatewayApi(), queues, status)
+    console = Console(AdminConfig(), health, registry, GatewayApi(), status, queues.endpoints())
     transport = httpx.ASGITransport(console.application())
     async with httpx.AsyncClient(
         transport=transport,
@@ -184,7 +184,7 @@ async def test_over_tls_a_renewed_certificate_is_shown_and_heads_are_bounded(
     )
     health, registry = Health(), Registry()
     status = Status(health, registry, {}, data=None)
-    console = Console(config, health, registry, GatewayApi(), QueueApi(), status)
+    console = Console(config, health, registry, GatewayApi(), status, QueueApi().endpoints())
     await nursery.start(console.run)
     address = f"https://localhost:{console.address[1]}/status"
 

@@ -86,6 +86,10 @@ class Api:
         """Return the endpoint that has this name; KeyError."""
         return self._by_name[name]
 
+    def has(self, name: str) -> bool:
+        """Say whether there is an endpoint of this name."""
+        return name in self._by_name
+
     def routes(self) -> list[Route]:
         routes = [
             Route(f"{PREFIX}{one.path}", self._route(one), methods=[one.method])

@@ -103,7 +103,7 @@ CHANGED: Final = {
 
 
 class Pages:
-    """The routes of all pages; ``tokens`` is None where nobody logs in."""
+    """The routes of the pages whose endpoints ``api`` has; without ``tokens`` nobody logs in."""
 
     def __init__(self, api: Api, health: Health, status: Status, tokens: Tokens | None) -> None:
         self._api = api
@@ -119,12 +119,13 @@ class Pages:
             lstrip_blocks=True,
         )
         self._templates.filters |= _FILTERS
-        self._list = [("/", "Overview"), *((one.path, one.name) for one in PAGES if one.name)]
+        self._pages = [one for one in PAGES if api.has(one.endpoint)]
+        self._list = [("/", "Overview"), *((one.path, one.name) for one in self._pages if one.name)]
 
     def routes(self) -> list[Route]:
         return [
             Route("/", self._guarded(self._overview, "/")),
-            *(Route(one.path, self._guarded(self._page(one), one.path)) for one in PAGES),
+            *(Route(one.path, self._guarded(self._page(one), one.path)) for one in self._pages),
             Route("/do/{name}", self._guarded(self._change, "/"), methods=["POST"]),
             Route("/login", self._login, methods=["GET", "POST"]),
             Route("/logout", self._guarded(self._logout, "/"), methods=["POST"]),
@@ -199,7 +200,7 @@ class Pages:
     async def _change(self, request: Request) -> Response:
         values = await self._form(request)
         name = request.path_params["name"]
-        if name not in CHANGED:
+        if name not in CHANGED or not self._api.has(name):
             raise RefusedError("there is no such change", 404)
         text, then = CHANGED[name]
         endpoint = self._api.endpoint(name)

@@ -34,7 +34,6 @@ from motelog.console.gateway import GatewayApi
 from motelog.console.health import Health
 from motelog.console.pages import Pages
 from motelog.console.process import LoopLag, build_readings
-from motelog.console.queues import QueueApi
 from motelog.console.status import Status
 from motelog.console.tokens import Tokens
 from motelog.core.addresses import parse_address
@@ -104,7 +103,6 @@ class Console:
         health: Health,
         registry: Registry,
         gateway: GatewayApi,
-        queues: QueueApi,
         status: Status,
         endpoints: Sequence[Endpoint] = (),
     ) -> None:
@@ -116,9 +114,7 @@ class Console:
         registry.add_readings("motelog", build_readings)
         registry.add_readings("motelog", self._loop_lag.readings)
         self._tokens = Tokens(config.tokens_file) if config.tokens_file else None
-        self._api = Api(
-            [*gateway.endpoints(), *queues.endpoints(), *endpoints], Audit(config.audit_file)
-        )
+        self._api = Api([*gateway.endpoints(), *endpoints], Audit(config.audit_file))
         self._pages = Pages(self._api, health, status, self._tokens)
         if self._tokens is not None:
             tokens = self._tokens

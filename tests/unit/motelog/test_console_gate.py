@@ -23,7 +23,9 @@ async def ask(
 ) -> httpx.Response:
     health, registry = Health(), Registry()
     status = Status(health, registry, {}, data=None)
-    console = Console(config or AdminConfig(), health, registry, GatewayApi(), QueueApi(), status)
+    console = Console(
+        config or AdminConfig(), health, registry, GatewayApi(), status, QueueApi().endpoints()
+    )
     transport = httpx.ASGITransport(console.application())
     async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1:8080") as client:
         return await client.request(method, path, headers=headers)

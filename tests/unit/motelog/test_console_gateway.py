@@ -25,7 +25,7 @@ from tests.conformance.peers import Gateway
 async def ask(api: GatewayApi, method: str, path: str) -> tuple[int, dict[str, Any]]:
     health, registry = Health(), Registry()
     status = Status(health, registry, {}, data=None)
-    console = Console(AdminConfig(), health, registry, api, QueueApi(), status)
+    console = Console(AdminConfig(), health, registry, api, status, QueueApi().endpoints())
     transport = httpx.ASGITransport(console.application())
     async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as client:
         answer = await client.request(method, f"/api/v1{path}", headers={"X-Motelog": "test"})

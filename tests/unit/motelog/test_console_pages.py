@@ -35,7 +35,7 @@ async def browser(gateway: Gateway, **config: Any) -> AsyncIterator[httpx.AsyncC
     api = GatewayApi()
     api.gateway = GatewayHere(gateway.stage.operator)
     status = Status(health, registry, {}, data=None)
-    console = Console(AdminConfig(**config), health, registry, api, QueueApi(), status)
+    console = Console(AdminConfig(**config), health, registry, api, status, QueueApi().endpoints())
     transport = httpx.ASGITransport(console.application())
     async with httpx.AsyncClient(
         transport=transport, base_url="http://localhost", follow_redirects=True
@@ -78,7 +78,7 @@ async def test_hostile_names_are_text_wherever_they_are_shown() -> None:
             assert "<script>alert" not in answer.text
             shown = re.sub(r' value="[^"]*"', "", answer.text)
             assert "\u202e" not in shown, "it would turn what is behind it round"
-            assert "49" not in re.sub(r"\d{3,}|:\d\d", "", answer.text)
+            assert "{{7*7}}" in shown
             assert "&lt;script&gt;alert(1)&lt;/script&gt;" in answer.text
         forms = Tags((await client.get(f"/clients/client?{name}")).text).forms
         assert forms["/do/kick_client"]["client_id"] == HOSTILE

@@ -44,7 +44,9 @@ class Server:
         api = GatewayApi()
         api.gateway = GatewayHere(self.gateway.stage.operator)
         status = Status(self.health, registry, {}, data=None)
-        console = Console(AdminConfig(**config), self.health, registry, api, QueueApi(), status)
+        console = Console(
+            AdminConfig(**config), self.health, registry, api, status, QueueApi().endpoints()
+        )
         self._application = console.application()
 
     async def ask(self, method: str, path: str, token: str = "", **headers: str) -> httpx.Response:
