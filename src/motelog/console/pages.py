@@ -90,6 +90,8 @@ PAGES: Final = (
     Page("/retained", "list_retained", "retained.html", "Retained"),
     Page("/retained/message", "get_retained", "retained_message.html", below="/retained"),
     Page("/dead-letters", "list_dead_letters", "dead_letters.html", "Dead letters"),
+    Page("/config", "get_config", "configuration.html", "Configuration"),
+    Page("/config/changes", "get_config_changes", "configuration_changes.html", below="/config"),
 )
 
 #: What is said of a change that was made, and the page that is shown then.
@@ -98,6 +100,7 @@ CHANGED: Final = {
     "end_session": ("The session is ended.", "/sessions"),
     "delete_retained": ("The retained message is deleted.", "/retained"),
     "reset_group": ("The group goes on there.", "/groups"),
+    "reload_config": ("The configuration was read again.", "/config"),
     "resend_dead_letters": ("Dead letters were sent again.", "/dead-letters"),
 }
 
@@ -351,6 +354,11 @@ def _read_payload(payload: bytes) -> tuple[str, str]:
     return "hex", _hex(cut) + more
 
 
+def _as_value(value: Any) -> str:
+    """Return a value of the configuration, as JSON has it."""
+    return msgspec.json.encode(value).decode()
+
+
 def _as_json(answer: msgspec.Struct) -> str:
     return msgspec.json.format(msgspec.json.encode(answer), indent=2).decode()
 
@@ -382,6 +390,7 @@ _FILTERS: Final[dict[str, Callable[..., Any]]] = {
     "form": _form,
     "shown": _shown,
     "as_json": _as_json,
+    "as_value": _as_value,
     "without": _without,
     "urlencode": _urlencode,
 }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from html.parser import HTMLParser
 from pathlib import Path
@@ -12,30 +12,34 @@ from typing import Any, Final
 import httpx
 import pytest
 
-from motelog.config import AdminConfig
+from motelog.config import AdminConfig, load_told
 from motelog.console import tokens
+from motelog.console.api import Endpoint
 from motelog.console.asking import GatewayHere
+from motelog.console.configuration import ConfigApi
 from motelog.console.gate import Role
 from motelog.console.gateway import GatewayApi
 from motelog.console.health import Health
 from motelog.console.pages import FORM_BYTES_MAX
-from motelog.console.queues import QueueApi
 from motelog.console.server import Console
 from motelog.console.status import Status
 from motelog.core.metrics import Registry
+from motelog.running_config import RunningConfig
 from tests.conformance.peers import Gateway
 
 HOSTILE: Final = "</td><script>alert(1)</script>\u202e\"'&{{7*7}}"
 
 
 @asynccontextmanager
-async def browser(gateway: Gateway, **config: Any) -> AsyncIterator[httpx.AsyncClient]:
+async def browser(
+    gateway: Gateway, endpoints: Sequence[Endpoint] = (), **config: Any
+) -> AsyncIterator[httpx.AsyncClient]:
     """Give a client that keeps cookies and follows where it is led."""
     health, registry = Health(), Registry()
     api = GatewayApi()
     api.gateway = GatewayHere(gateway.stage.operator)
     status = Status(health, registry, {}, data=None)
-    console = Console(AdminConfig(**config), health, registry, api, status, QueueApi().endpoints())
+    console = Console(AdminConfig(**config), health, registry, api, status, endpoints)
     transport = httpx.ASGITransport(console.application())
     async with httpx.AsyncClient(
         transport=transport, base_url="http://localhost", follow_redirects=True
@@ -211,3 +215,27 @@ async def test_a_payload_is_shown_as_what_it_is(payload: bytes, form: str, text:
         answer = await client.get("/retained/message?topic=t")
     assert f"as {form}</h2>" in answer.text
     assert text in answer.text
+
+
+async def test_configuration_is_shown_with_what_a_reload_would_change(tmp_path: Path) -> None:
+    path = tmp_path / "m.toml"
+    text = 'roles = ["console"]\n[admin]\nhosts = ["<b>"]\n[log]\nlevel = "info"\n'
+    path.write_text(text)
+    running = RunningConfig(load_told(path), lambda: load_told(path))
+    endpoints = ConfigApi(running).endpoints()
+    async with browser(Gateway(), endpoints) as client:
+        answer = await client.get("/config")
+        assert answer.status_code == 200
+        assert "[&#34;&lt;b&gt;&#34;]" in answer.text
+        assert f"{path}:3" in answer.text
+        assert "Nothing." in (await client.get("/config/changes")).text
+        path.write_text(text.replace("info", "debug"))
+        answer = await client.get("/config/changes")
+        assert ">log.level<" in answer.text
+        fields = Tags(answer.text).forms["/do/reload_config"]
+        answer = await client.post("/do/reload_config", data=fields)
+        assert "The configuration was read again." in answer.text
+        path.write_text("[admin]\nlisten = 5\n")
+        answer = await client.get("/config/changes")
+        assert "It cannot be used" in answer.text
+        assert "/do/reload_config" not in answer.text
