@@ -87,6 +87,8 @@ async def test_a_copy_of_a_running_store_has_all_that_was_acknowledged(tmp_path:
     assert lines("verify", str(copy))[0]["ok"]
     target = tmp_path / "restored"
     assert lines("restore", str(copy), str(target))[0]["end_offset"] == made.end_offset
+    for log in (target / "commitlog").iterdir():
+        assert log.stat().st_blocks * 512 >= FILE_BYTES, "no hole that a full disk could not fill"
     async with started_stack(tmp_path, store=store_of(target)) as stack:
         found = await read_all(stack.namesrv_address, "T")
         assert len(found) == len(set(found))

@@ -13,7 +13,8 @@ A backup is a folder that a crash could have left, so that a start repairs it as
 
 Invariants: what was acknowledged before the copy began is below the end that is found after it
 began (records in a write buffer are not: they reach the log within ``write_buffer_commit_ms``).
-Holes in files stay holes. The backup is on the disk before its list is.
+Holes in files stay holes, but for a log that is put back: what is appended to a mapped hole finds
+no room when the disk is full. The backup is on the disk before its list is.
 """
 
 from __future__ import annotations
@@ -141,6 +142,8 @@ def restore(backup: str, store: str, progress: Progress = lambda done, total: No
         source = f"{backup}/{file.path}"
         try:
             copied = _copy_file(source, f"{store}/{file.path}", file.path)
+            if file.path.startswith(f"{_LOG}/"):
+                _allocate(f"{store}/{file.path}", file.size)
         except FileNotFoundError as exc:
             raise StoreError(f"{source} is missing") from exc
         if copied != file:
@@ -239,6 +242,16 @@ def _copy_file(source: str, target: str, path: str, used: int | None = None) -> 
             os.ftruncate(writer.fileno(), size)
             os.fsync(writer.fileno())
     return BackupFile(path, size, crc.up_to(size))
+
+
+def _allocate(path: str, size: int) -> None:
+    """Give a file of the log real blocks, as its store had done."""
+    descriptor = os.open(path, os.O_WRONLY)
+    try:
+        os.posix_fallocate(descriptor, 0, size)
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def _fault_of(path: str, expected: BackupFile) -> str | None:
