@@ -12,6 +12,8 @@ Spec: RocketMQ BrokerStatsManager, StatsItemSet, StatsItem.
     minute: a sample each 10 s, the last 7; hour: each 10 min, 7; day: each hour, 25
     sum = newest - oldest; tps = sum / the time between them; avgpt = sum / calls between them
 
+All three windows end with the minute's newest sample. RocketMQ's day ends with its own newest one:
+it would not change for an hour, and its sum is what ``mqadmin statsAll`` shows as of 24 hours.
 Each queue counts its appended messages (QueueTail.take_put); the counts are fetched from there each
 second. RocketMQ's ``avgpt`` of puts is per send, here it is per message. Its GROUP_GET_LATENCY, in
 whole milliseconds, would be 0 for nearly every read, and is left out.
@@ -135,7 +137,7 @@ class BrokerStats:
             item = items.get((topic, group))
         if item is None:
             return None
-        return StatsData(*[window.snapshot(column) for window in item.windows])
+        return item.data(column)
 
     def puts(self) -> Iterator[tuple[Key, Sequence[int]]]:
         """Yield what was put since the start by topic: calls, messages, bytes."""
@@ -181,11 +183,14 @@ class _Window:
             del samples[:FIELDS]
         self.due_ms = now_ms + self._step_ms
 
-    def snapshot(self, column: int) -> Snapshot:
-        samples = self._samples
-        if not samples:
+    def newest(self) -> array[int]:
+        return self._samples[-FIELDS:]
+
+    def snapshot(self, column: int, last: array[int]) -> Snapshot:
+        """Return what there is from the oldest sample to ``last``, which may be another's."""
+        first = self._samples[:FIELDS]
+        if not first:
             return Snapshot()
-        first, last = samples[:FIELDS], samples[-FIELDS:]
         total = last[column] - first[column]
         calls = last[CALLS] - first[CALLS]
         tps = total * 1000 / (last[0] - first[0])
@@ -206,6 +211,10 @@ class _Item:
             _Window(HOUR_STEP_MS, 7),
             _Window(DAY_STEP_MS, 25),
         )
+
+    def data(self, column: int) -> StatsData:
+        last = self.windows[0].newest()
+        return StatsData(*[window.snapshot(column, last) for window in self.windows])
 
     def sample(self, now_ms: int) -> bool:
         """Take a sample; return False once nothing was counted within the longest window."""
@@ -272,4 +281,4 @@ class _Items:
 
 
 def _rate(item: _Item | None) -> float:
-    return 0.0 if item is None else item.windows[0].snapshot(MESSAGES).tps
+    return 0.0 if item is None else item.data(MESSAGES).minute.tps

@@ -94,6 +94,17 @@ def test_windows_end_as_in_rocketmq(stage: Stage) -> None:
     assert (after.hour.sum, after.day.sum) == (0, 60)
 
 
+def test_the_day_has_at_any_time_what_it_has_brought(stage: Stage) -> None:
+    for minutes in range(1, 150):
+        stage.put("A", 1)
+        stage.clock.advance(50_000)
+        stage.tick(TURNS)
+        # Tools show the day's sum, however long ago its own newest sample was.
+        assert stage.find("TOPIC_PUT_NUMS", "A").day.sum == minutes
+    # Those of an hour, and of the ten minutes that end with its oldest sample.
+    assert 60 <= stage.find("TOPIC_PUT_NUMS", "A").hour.sum <= 70
+
+
 def test_each_pull_and_each_message_sent_back_is_counted_by_topic_and_group(stage: Stage) -> None:
     stage.stats.note_get("A", "G", 3, 600)
     stage.stats.note_get("A", "G", 1, 100)
