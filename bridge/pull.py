@@ -33,6 +33,7 @@ from motelog.bridge.errors import ClientError, NoNameServerError, RouteError
 from motelog.bridge.groups.allocation import Allocate, average
 from motelog.bridge.groups.rebalance import Rebalance
 from motelog.bridge.groups.running_info import consumer_status, running_info
+from motelog.bridge.producer import enter_traced, leave_traced, trace_recorder
 from motelog.bridge.pull_request import PULL_BYTES_MAX, PULL_COUNT, PullResult, PullStatus
 from motelog.bridge.query import QUERY_COUNT, TIME_MAX, query_command, query_result, view_command
 from motelog.bridge.queue_requests import QueueRequests, for_each
@@ -40,6 +41,8 @@ from motelog.bridge.read_ahead import ReadAhead
 from motelog.bridge.reader import Reader, Reading, Start
 from motelog.bridge.routes import MASTER_ID
 from motelog.bridge.selector import TAGS_ALL, Selector, select
+from motelog.bridge.trace.handled import HandledTraces
+from motelog.bridge.trace.recorder import TRACE_TOPIC
 from motelog.core.errors import BrokerError, RemotingError
 from motelog.core.message import MessageQueue, StoredMessage
 from motelog.core.records.decode import decode_messages
@@ -73,6 +76,8 @@ class PullOptions(TypedDict, total=False):
     allocate: Allocate
     hold_s: float
     request_timeout_s: float
+    trace: bool
+    trace_topic: str
 
 
 class PullConsumer:
@@ -86,6 +91,9 @@ class PullConsumer:
     ``assign`` reads the queues that it is given. ``subscribe`` shares the queues of topics with the
     group's other members by the rule ``allocate`` (bridge.groups.allocation), which all of them
     must use; a queue that goes to another member goes on there at its committed offset.
+
+    With ``trace`` records of each message that is handed out go to ``trace_topic``, which
+    ``Admin.trace`` and RocketMQ's tools read. What becomes of it then, they do not know.
     """
 
     def __init__(
@@ -98,6 +106,8 @@ class PullConsumer:
         allocate: Allocate = average,
         hold_s: float = HOLD_S,
         request_timeout_s: float = REQUEST_TIMEOUT_S,
+        trace: bool = False,
+        trace_topic: str = TRACE_TOPIC,
     ) -> None:
         if start not in ("first", "last"):
             raise ValueError(f"start is 'first' or 'last', not {start!r}")
@@ -118,6 +128,12 @@ class PullConsumer:
             on_request=self._answer,
             credentials=credentials,
         )
+        self._recorder = (
+            trace_recorder(namesrv, group, "CONSUME", trace_topic, credentials) if trace else None
+        )
+        self._traces: HandledTraces | None = None
+        if self._recorder is not None:
+            self._traces = HandledTraces(self._recorder, group=group, timeout_s=math.inf)
         self._requests = QueueRequests(self._client, group=group, timeout_s=request_timeout_s)
         self._reader = Reader(
             self._requests,
@@ -136,7 +152,7 @@ class PullConsumer:
         )
 
     async def __aenter__(self) -> Self:
-        await self._client.enter()
+        await enter_traced(self._client, self._recorder)
         self._started_ms = time.time_ns() // 1_000_000
         return self
 
@@ -147,7 +163,7 @@ class PullConsumer:
         traceback: TracebackType | None,
     ) -> None:
         """End all reading. Positions that were not committed are forgotten."""
-        await self._client.leave()
+        await leave_traced(self._client, self._recorder)
 
     async def queues(self, topic: str, *, wait_s: float = 2.0) -> tuple[MessageQueue, ...]:
         """Return the topic's readable queues; RouteError if it does not exist.
@@ -399,6 +415,10 @@ class PullConsumer:
             if taken:
                 batches.append((reading.queue, taken))
                 count_max -= len(taken)
+        if self._traces is not None:
+            for _queue, messages in batches:
+                with self._traces.call(messages):
+                    pass  # that they are handed out is all that is known
         return batches
 
     def _raise_failure(self) -> None:

@@ -40,7 +40,7 @@ from motelog.bridge.push.process_queue import Batch, Limits, ProcessQueue, again
 from motelog.bridge.push.queue_locks import RENEW_S, QueueLocks
 from motelog.bridge.push.rates import SAMPLE_S, Rates
 from motelog.bridge.push.send_back import SendBack
-from motelog.bridge.push.traces import Traces
+from motelog.bridge.push.traces import traced
 from motelog.bridge.push.workers import (
     BATCH_MAX,
     WORKERS,
@@ -52,6 +52,7 @@ from motelog.bridge.push.workers import (
 from motelog.bridge.queue_requests import QueueRequests
 from motelog.bridge.reader import Reader, Reading, Start
 from motelog.bridge.selector import SELECT_ALL, TAGS_ALL, Selector, select
+from motelog.bridge.trace.handled import HandledTraces
 from motelog.bridge.trace.recorder import TRACE_TOPIC
 from motelog.core.errors import MotelogError, RecordError, RemotingDecodeError
 from motelog.core.message import MessageQueue
@@ -314,8 +315,9 @@ class PushConsumer:
         if not self._subscriptions:
             raise ClientError("nothing is subscribed: call subscribe(topic) first")
         if self._recorder is not None:
-            traces = Traces(self._recorder, group=self.group, timeout_s=self._consume_timeout_s)
-            handler = traces.around(handler)
+            timeout_s = self._consume_timeout_s
+            traces = HandledTraces(self._recorder, group=self.group, timeout_s=timeout_s)
+            handler = traced(handler, traces)
         self._handler = handler
         self._started_ms = time.time_ns() // 1_000_000
         workers = self._workers = Workers(

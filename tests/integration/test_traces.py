@@ -14,6 +14,7 @@ import trio
 
 from motelog.bridge.admin import Admin
 from motelog.bridge.producer import Producer
+from motelog.bridge.pull import PullConsumer
 from motelog.bridge.push.consumer import PushConsumer
 from motelog.bridge.trace.recorder import TRACE_TOPIC
 from motelog.bridge.trace.records import TraceKind
@@ -99,15 +100,21 @@ async def test_traces_of_our_clients_are_read_by_rocketmq(
             ) as consumer:
                 consumer.subscribe("T")
                 await consumer.run(handle)
+            async with PullConsumer(namesrv=namesrv, group="L", trace=True) as puller:
+                puller.assign(await puller.queues("T"))
+                pulled = 0
+                while pulled < len(ids) + 1:
+                    pulled += len(await puller.poll(timeout_s=DEADLINE_S))
         ids.append(half.sent.message_id)
         assert sorted(seen) == sorted(ids)
-        # Sends, an end of a transaction; before and after each message, one of which came twice.
-        count = len(ids) + 1 + 2 * (len(ids) + 1)
+        # Sends, an end of a transaction; before and after each message, one of which came twice,
+        # and each of which was pulled as well.
+        count = len(ids) + 1 + 2 * (len(ids) + 1) + 2 * len(ids)
         lines = await DRIVER.run(version, "traces", namesrv, TRACE_TOPIC, "readers", str(count))
         records = [line[1:] for line in lines if line[0] == "record"]
         kinds = Counter((kind, message_id) for kind, _, message_id, *_ in records)
         for message_id in ids:
-            times = 2 if message_id in refused else 1
+            times = 3 if message_id in refused else 2
             assert kinds["Pub", message_id] == 1
             assert kinds["SubBefore", message_id] == kinds["SubAfter", message_id] == times
         found = {
@@ -126,7 +133,7 @@ async def test_traces_of_our_clients_are_read_by_rocketmq(
         assert ended[:4] == ["T", "null", "h", "Trans_msg_Commit"]
         assert ended[6:8] == ["COMMIT_MESSAGE", "false"]
         assert {group for kind, group, *_ in records if kind == "Pub"} == {"P", "Q"}
-        assert {group for kind, group, *_ in records if kind.startswith("Sub")} == {"C"}
+        assert {group for kind, group, *_ in records if kind.startswith("Sub")} == {"C", "L"}
         (failed,) = [r for r in records if r[0] == "SubAfter" and r[-6] == "false"]
         assert (failed[2], failed[-1]) == (refused[0], "2")
         # The tool that operators use, and ours.
@@ -134,18 +141,20 @@ async def test_traces_of_our_clients_are_read_by_rocketmq(
         text = "\n".join(await DRIVER.lines(version, "mqadmin", namesrv, *words))
         shown = [line.split() for line in text.splitlines() if line.startswith(("Pub", "Sub"))]
         assert [(kind, group) for kind, group, *_ in shown] == [
-            ("Pub", "P"), ("Sub", "C"), ("Sub", "C"),
+            ("Pub", "P"), ("Sub", "C"), ("Sub", "C"), ("Sub", "L"),
         ], text  # fmt: skip
         assert shown[0][-1] == "success"
-        assert sorted(line[-1] for line in shown[1:]) == ["failed", "success"]
+        assert sorted(line[-1] for line in shown[1:]) == ["failed", "success", "success"]
         async with Admin(namesrv=namesrv) as admin:
             told = await admin.trace(refused[0])
             assert [one.kind for one in told] == [
                 TraceKind.PUB,
-                *(TraceKind.SUB_BEFORE, TraceKind.SUB_AFTER) * 2,
+                *(TraceKind.SUB_BEFORE, TraceKind.SUB_AFTER) * 3,
             ]
-            assert [one.is_ok for one in told if one.kind is TraceKind.SUB_AFTER] == [False, True]
-            assert [one.message_id for one in await admin.trace("k1")] == [refused[0]] * 5
+            assert [one.is_ok for one in told if one.kind is TraceKind.SUB_AFTER] == [
+                *(False, True, True)
+            ]
+            assert [one.message_id for one in await admin.trace("k1")] == [refused[0]] * 7
             assert await admin.trace("nobody") == []
 
 
