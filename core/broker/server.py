@@ -58,7 +58,7 @@ class Broker:
         self._address: tuple[str, int] | None = None
         # The last report of a start that takes long.
         self.start_progress: StartProgress | None = None
-        self.tables = Tables.of(config)
+        self.tables = Tables.of(config, self._clock)
         self._saved = SavedTables(config, self.tables)
         self._faults = LimitedLog(logger)
         self._parts: BrokerParts | None = None

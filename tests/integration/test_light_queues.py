@@ -12,12 +12,15 @@ from pathlib import Path
 import pytest
 import trio
 
-from tests.support.broker_stack import routed, started_stack, store_config
+from motelog.core.remoting.codes import RequestCode, ResponseCode
+from tests.support.broker_stack import connected, routed, started_stack, store_config
 from tests.support.java import VERSION_4, VERSION_5, ApacheServer, JavaDriver
 
 pytestmark = [pytest.mark.java, pytest.mark.timeout(300)]
 
 A, B, C = "%LMQ%a", "%LMQ%b%c", "%LMQ%later"
+#: As of RocketMQ's MQTT gateway, which has one for each client.
+LIGHT_GROUP = "%LMQ%client"
 OURS = "ours"
 NAME = "apache"
 DEADLINE_S = 60
@@ -43,6 +46,7 @@ async def cluster(server: str, folder: Path) -> AsyncIterator[tuple[str, str]]:
     else:
         async with ApacheServer(server, folder, settings=SETTINGS) as apache:
             yield apache.namesrv_address, apache.broker_address
+            await apache.stop()  # offsets of groups are saved at the end
 
 
 async def order(namesrv: str, *words: str, version: str = VERSION_5) -> list[list[str]]:
@@ -57,17 +61,22 @@ async def check_fresh(namesrv: str, version: str = VERSION_5) -> None:
     assert await run("lmqsend", "T", "P", "2", B) == [["sent", "SEND_OK"]] * 2
     both = [["T", f"Tag{i % 2}", f"{i},{i}", f"light{i}"] for i in range(4)]
     alone = [["T", f"Tag{i % 2}", f"{4 + i}", f"light{i}"] for i in range(2)]
-    for name, expected in ((A, both), (B, [*both, *alone])):
+    for name, group, expected in ((A, LIGHT_GROUP, both), (B, "G", [*both, *alone])):
         end = str(len(expected))
-        assert await run("lmqpull", "T", "G", end, name, NAME) == [
+        assert await run("lmqpull", "T", group, end, name, NAME) == [
             ["ends", "0", end],
             *(["pulled", str(i), *one] for i, one in enumerate(expected)),
             ["next", end],
         ]
 
 
-async def check_further(namesrv: str) -> None:
-    """Another start has the messages, and goes on with the offsets."""
+async def check_further(namesrv: str, broker: str) -> None:
+    """Another start has the messages, and goes on with the offsets, also those of groups."""
+    async with connected(broker) as peer:
+        for name, group, expected in ((A, LIGHT_GROUP, "4"), (B, "G", "6")):
+            ext = {"consumerGroup": group, "topic": name, "queueId": 0}
+            answer = await peer.ask(RequestCode.QUERY_CONSUMER_OFFSET, ext)
+            assert (answer.code, answer.ext.get("offset")) == (ResponseCode.SUCCESS, expected)
     run = partial(order, namesrv)
     assert await run("lmqsend", "T", "P", "1", f"{A},{C}") == [["sent", "SEND_OK"]]
     found = await run("lmqpull", "T", "H", "5", A, NAME)
@@ -104,5 +113,5 @@ async def test_a_folder_with_light_queues_is_opened_by_the_other(
 ) -> None:
     async with cluster(first, tmp_path / "store") as (namesrv, _):
         await check_fresh(namesrv)
-    async with cluster(second, tmp_path / "store") as (namesrv, _):
-        await check_further(namesrv)
+    async with cluster(second, tmp_path / "store") as (namesrv, broker):
+        await check_further(namesrv, broker)

@@ -316,7 +316,7 @@ def _broker_codes() -> dict[int, object]:
     config, clock = BrokerConfig(store=StoreConfig(directory="never-made")), SystemClock()
     host = encode_host("127.0.0.1", 10911)
     store = MessageStore(config.store, store_host=host, clock=clock)
-    tables = Tables.of(config)
+    tables = Tables.of(config, clock)
     shared = make_shared(config, clock, store, tables, store_host=host)
     pop_state = PopState(config, store, tables)
     queues = ClusterQueues(tables.topics, (), shared.clock, name=config.name)

@@ -100,7 +100,7 @@ class BrokerStage:
         self.store = store
         self.clock = clock or ManualClock()
         settings = BrokerConfig(store=store.config, **LIMITS | config)
-        self.tables = Tables.of(settings)
+        self.tables = Tables.of(settings, self.clock)
         shared = make_shared(settings, self.clock, store, self.tables, store_host=STORE_HOST)
         self.api = CountingApi(
             store,

@@ -1,11 +1,16 @@
 """Consume offsets: how far each group has got in each queue.
 
-Owns: the offset table and its limit. Must not touch: files, sockets, the store.
-Spec: RocketMQ ConsumerOffsetManager.
+Owns: the offset table, its version and its limit. Must not touch: files, sockets, the store.
+Spec: RocketMQ ConsumerOffsetManager, LmqConsumerOffsetManager.
 
-    consumerOffset.json   {"offsetTable": {"TOPIC@GROUP": {"QUEUE ID": OFFSET}}}
+    consumerOffset.json      {"dataVersion": {...},
+                              "offsetTable": {"TOPIC@GROUP": {"QUEUE ID": OFFSET}}}
+    lmqConsumerOffset.json   the same, and "lmqOffsetTable": {"TOPIC@%LMQ%GROUP": OFFSET}
 
-RocketMQ writes the queue ids without quotes. It reads both forms, and so does this module.
+The second is the file of a broker with light queues. A light group has its offsets of light queues
+in a table of their own there, as these have one queue, 0.
+RocketMQ writes the queue ids without quotes. It reads both forms, and so does this module. Its
+releases before 5.0 write no version.
 """
 
 from __future__ import annotations
@@ -15,19 +20,27 @@ from typing import Any, Final
 
 import msgspec
 
+from motelog.core.clock import Clock
 from motelog.core.errors import BrokerError
 from motelog.core.remoting.codes import ResponseCode
+from motelog.core.remoting.topic_config import DataVersion
+from motelog.core.topic_names import LMQ_PREFIX, is_lmq
 
 _SEPARATOR: Final = "@"
+_LIGHT_GROUP: Final = _SEPARATOR + LMQ_PREFIX
 
 
 class ConsumerOffsets:
     """The offsets of every group of one broker."""
 
-    def __init__(self, *, entries_max: int) -> None:
+    def __init__(self, *, entries_max: int, clock: Clock, has_lmq: bool = False) -> None:
         self._entries_max = entries_max
+        self._clock = clock
+        self._has_lmq = has_lmq
         self._entries_count = 0
         self._table: dict[str, dict[int, int]] = {}
+        self._version = DataVersion()
+        self._is_newer = False  # than the version
         self.is_dirty = False
         # (group, topic, queue id) -> offset: of resets that a running group has not heard of yet.
         self._resets: dict[tuple[str, str, int], int] = {}
@@ -53,7 +66,7 @@ class ConsumerOffsets:
         elif queues[queue_id] == queue_offset:
             return
         queues[queue_id] = queue_offset
-        self.is_dirty = True
+        self._changed()
 
     def reset(
         self, group: str, topic: str, queue_id: int, queue_offset: int, *, is_running: bool
@@ -87,14 +100,14 @@ class ConsumerOffsets:
         is beyond them would not see the messages that get them.
         """
         lowered = 0
-        for key, queues in self._table.items():
-            topic = key.partition(_SEPARATOR)[0]
+        for _group, topic, queues in self._entries():
             for queue_id, offset in queues.items():
                 end = max_offset(topic, queue_id)
                 if offset > end:
                     queues[queue_id] = end
                     lowered += 1
-        self.is_dirty |= lowered > 0
+        if lowered:
+            self._changed()
         return lowered
 
     def query(self, group: str, topic: str, queue_id: int) -> int | None:
@@ -110,27 +123,26 @@ class ConsumerOffsets:
 
     def entries(self) -> Iterator[tuple[str, str, Mapping[int, int]]]:
         """Yield each group with a topic in which it has offsets, and these by queue id."""
-        for key, queues in self._table.items():
-            topic, _, group = key.partition(_SEPARATOR)
-            yield group, topic, queues
+        yield from self._entries()
 
     def groups_of(self, topic: str) -> list[str]:
         """Return the groups that have offsets in ``topic``."""
         begin = topic + _SEPARATOR
-        return [key.removeprefix(begin) for key in self._table if key.startswith(begin)]
+        found = [_split(key) for key in self._table if key.startswith(begin)]
+        return [group for its_topic, group in found if its_topic == topic]
 
     def forget_group(self, group: str) -> None:
         for topic, queues in list(self.topics_of(group)):
             self._entries_count -= len(queues)
             del self._table[f"{topic}{_SEPARATOR}{group}"]
-            self.is_dirty = True
+            self._changed()
         self._forget_places(lambda key: key[0] == group)
 
     def forget_topic(self, topic: str) -> None:
         for group in self.groups_of(topic):
             queues = self._table.pop(f"{topic}{_SEPARATOR}{group}")
             self._entries_count -= len(queues)
-            self.is_dirty = True
+            self._changed()
         self._forget_places(lambda key: key[1] == topic)
 
     def forget_below(self, topic: str, queue_id: int, queue_offset: int) -> None:
@@ -140,7 +152,7 @@ class ConsumerOffsets:
             if queues.get(queue_id, queue_offset) < queue_offset:
                 del queues[queue_id]
                 self._entries_count -= 1
-                self.is_dirty = True
+                self._changed()
 
     def _forget_places(self, is_gone: Callable[[tuple[str, str, int]], bool]) -> None:
         for places in (self._resets, self._pulled):
@@ -148,17 +160,60 @@ class ConsumerOffsets:
                 del places[key]
 
     def snapshot(self) -> dict[str, Any]:
-        """Return the content of consumerOffset.json; a copy, fit to be encoded in a thread."""
-        return {"offsetTable": {key: dict(queues) for key, queues in self._table.items()}}
+        """Return the content of the file; a copy, fit to be encoded in a thread.
+
+        It has another version than the one before if anything has changed since.
+        """
+        if self._is_newer:
+            self._version = self._version.next(self._clock.now_ms())
+            self._is_newer = False
+        table: dict[str, dict[int, int]] = {}
+        light: dict[str, int] = {}
+        for group, topic, queues in self._entries():
+            key = f"{topic}{_SEPARATOR}{group}"
+            if self._has_lmq and is_lmq(group) and is_lmq(topic) and list(queues) == [0]:
+                light[key] = queues[0]
+            else:
+                table[key] = dict(queues)
+        content: dict[str, Any] = {"dataVersion": self._version, "offsetTable": table}
+        return content | {"lmqOffsetTable": light} if self._has_lmq else content
 
     def load(self, content: Mapping[str, Any]) -> None:
-        """Replace the table by the content of consumerOffset.json, or msgspec.ValidationError."""
+        """Replace the table by the content of either file, or msgspec.ValidationError."""
+        version = msgspec.convert(content.get("dataVersion") or {}, DataVersion)
         table = msgspec.convert(
             content.get("offsetTable", {}), dict[str, dict[int, int]], strict=False
         )
-        self._table = table
-        self._entries_count = sum(map(len, table.values()))
+        light = msgspec.convert(content.get("lmqOffsetTable", {}), dict[str, int])
+        self._table = table | {key: {0: offset} for key, offset in light.items()}
+        self._version = version
+        self._is_newer = False
+        self._entries_count = sum(map(len, self._table.values()))
+
+    def load_newer(self, content: Mapping[str, Any]) -> None:
+        """Load the content of the other file, if it was saved after what is loaded already."""
+        version = msgspec.convert(content.get("dataVersion") or {}, DataVersion)
+        if not self._table or version.timestamp > self._version.timestamp:
+            self.load(content)
+            self.is_dirty = True
+
+    def _changed(self) -> None:
+        self.is_dirty = self._is_newer = True
+
+    def _entries(self) -> Iterator[tuple[str, str, dict[int, int]]]:
+        for key, queues in self._table.items():
+            topic, group = _split(key)
+            yield group, topic, queues
 
     def _check(self) -> None:
         assert self._entries_count == sum(map(len, self._table.values()))
         assert all(_SEPARATOR in key for key in self._table)
+
+
+def _split(key: str) -> tuple[str, str]:
+    """Return topic and group. Those of light queues may have the separator in their names."""
+    topic, found, group = key.rpartition(_LIGHT_GROUP)
+    if found and is_lmq(topic):
+        return topic, LMQ_PREFIX + group
+    topic, _, group = key.rpartition(_SEPARATOR)
+    return topic, group

@@ -6,6 +6,7 @@ bytes (core.state_file).
     topics.json  subscriptionGroup.json    at each change, and each ``save_interval_s``
     messageRequestMode.json                the same
     consumerOffset.json                    each ``save_interval_s``, and at the end
+      or lmqConsumerOffset.json            with light queues; the other one is read if it is newer
     consumerOrderInfo.json                 the same
 """
 
@@ -37,14 +38,14 @@ class SavedTables:
             state_file(config, "subscriptionGroup.json", holds="settings of consumer groups"),
             tables.groups,
         )
-        self._offsets = SavedTable(
-            state_file(
-                config,
-                "consumerOffset.json",
-                holds="consume offsets: what was consumed since comes again",
-            ),
-            tables.offsets,
-        )
+        names = ["consumerOffset.json", "lmqConsumerOffset.json"]
+        if config.store.lmq:
+            names.reverse()
+        own, self._other_offsets = [
+            state_file(config, name, holds="consume offsets: what was consumed since comes again")
+            for name in names
+        ]
+        self._offsets = SavedTable(own, tables.offsets)
         self._orders = SavedTable(
             state_file(
                 config,
@@ -60,8 +61,13 @@ class SavedTables:
 
     def load(self, *, is_expected: bool) -> None:
         """Load the saved tables; StoreDamagedError if nothing good is left of one."""
-        for saved in (self._topics, self._groups, self._offsets):
+        for saved in (self._topics, self._groups):
             saved.load(is_expected=is_expected)
+        # The one of a broker that had light queues and has none now, or the other way round.
+        other = self._other_offsets.load(dict)
+        self._offsets.load(is_expected=is_expected and other is None)
+        if other is not None:
+            self._tables.offsets.load_newer(other)
         # A broker where nobody has used these has no file.
         for saved in (self._orders, self._modes):
             saved.load(is_expected=False)

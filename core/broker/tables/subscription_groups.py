@@ -16,10 +16,13 @@ from motelog.core.errors import BrokerError
 from motelog.core.remoting.codes import ResponseCode
 from motelog.core.remoting.fields import INT32, INT64
 from motelog.core.remoting.topic_config import QUEUE_COUNT_MAX, DataVersion
-from motelog.core.topic_names import group_name_fault
+from motelog.core.topic_names import group_name_fault, is_lmq
 
 #: What a group may have besides its numbers and switches, as JSON.
 EXTRA_BYTES_MAX: Final = 16_384
+
+#: RocketMQ 5's name for the delays between retries that a group has if it asks for no others.
+RETRY_POLICY: Final[dict[str, Any]] = {"type": "CUSTOMIZED"}
 
 
 class SubscriptionGroup(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
@@ -35,7 +38,7 @@ class SubscriptionGroup(msgspec.Struct, frozen=True, rename="camel", kw_only=Tru
     consume_message_orderly: bool = False
     retry_queue_nums: int = 1
     retry_max_times: int = 16
-    group_retry_policy: dict[str, Any] | None = None
+    group_retry_policy: dict[str, Any] | None = msgspec.field(default_factory=RETRY_POLICY.copy)
     broker_id: int = 0
     which_broker_when_consume_slowly: int = 1
     notify_consumer_ids_changed_enable: bool = True
@@ -48,7 +51,8 @@ class SubscriptionGroup(msgspec.Struct, frozen=True, rename="camel", kw_only=Tru
 class SubscriptionGroups:
     """The groups of one broker; ``listeners`` are called when one is new, changed or gone."""
 
-    def __init__(self, *, auto_create: bool, groups_max: int) -> None:
+    def __init__(self, *, auto_create: bool, groups_max: int, has_lmq: bool = False) -> None:
+        self._has_lmq = has_lmq
         self._auto_create = auto_create
         self._groups_max = groups_max
         self._groups: dict[str, SubscriptionGroup] = {}
@@ -64,11 +68,15 @@ class SubscriptionGroups:
         self._auto_create = is_on
 
     def get(self, name: str) -> SubscriptionGroup | None:
-        return self._groups.get(name)
+        group = self._groups.get(name)
+        if group is None and self._has_lmq and is_lmq(name):
+            # One for each MQTT client: they are there without being kept, as in RocketMQ.
+            return SubscriptionGroup(group_name=name)
+        return group
 
     def find(self, name: str, now_ms: int) -> SubscriptionGroup:
         """Return the group, created if allowed; else BrokerError(SUBSCRIPTION_GROUP_NOT_EXIST)."""
-        group = self._groups.get(name)
+        group = self.get(name)
         if group is not None:
             return group
         if not self._auto_create:
@@ -149,7 +157,7 @@ def _in_bounds(group: SubscriptionGroup) -> SubscriptionGroup:
 
 
 _NO_EXTRAS: Final[dict[str, Any]] = {
-    "group_retry_policy": None,
+    "group_retry_policy": RETRY_POLICY,
     "subscription_data_set": None,
     "attributes": {},
 }

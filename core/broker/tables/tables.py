@@ -15,6 +15,7 @@ from motelog.core.broker.tables.order_info import OrderTable
 from motelog.core.broker.tables.request_modes import RequestModes
 from motelog.core.broker.tables.subscription_groups import SubscriptionGroups
 from motelog.core.broker.tables.topics import TopicTable
+from motelog.core.clock import Clock
 from motelog.core.remoting.server import Connection
 
 
@@ -31,7 +32,7 @@ class Tables:
     producers: GroupMembers[Connection]
 
     @classmethod
-    def of(cls, config: BrokerConfig) -> Tables:
+    def of(cls, config: BrokerConfig, clock: Clock) -> Tables:
         """Return a broker's tables as they are before anything is loaded."""
         return cls(
             TopicTable(
@@ -42,8 +43,14 @@ class Tables:
                 topics_max=config.topics_max,
                 has_lmq=config.store.lmq,
             ),
-            SubscriptionGroups(auto_create=config.auto_create_groups, groups_max=config.groups_max),
-            ConsumerOffsets(entries_max=config.offset_entries_max),
+            SubscriptionGroups(
+                auto_create=config.auto_create_groups,
+                groups_max=config.groups_max,
+                has_lmq=config.store.lmq,
+            ),
+            ConsumerOffsets(
+                entries_max=config.offset_entries_max, clock=clock, has_lmq=config.store.lmq
+            ),
             OrderTable(),
             RequestModes(entries_max=config.groups_max),
             GroupMembers(members_max=config.clients_max),

@@ -6,13 +6,14 @@ import pytest
 
 from motelog.core.broker.pop.progress import MARKS_GROUP, PopProgress
 from motelog.core.broker.tables.consumer_offsets import ConsumerOffsets
+from motelog.core.clock import ManualClock
 
 QUEUE = ("T", "G", 0)
 
 
 @pytest.fixture
 def offsets() -> ConsumerOffsets:
-    offsets = ConsumerOffsets(entries_max=10)
+    offsets = ConsumerOffsets(entries_max=10, clock=ManualClock())
     offsets.commit("G", "T", 0, 5)
     return offsets
 

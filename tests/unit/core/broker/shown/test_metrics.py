@@ -35,7 +35,7 @@ class Stage:
         self.stats = BrokerStats(
             cluster="C", clock=clock, messages_in=lambda: 0, items_max=NAMED_MAX * 2
         )
-        self.offsets = ConsumerOffsets(entries_max=100)
+        self.offsets = ConsumerOffsets(entries_max=100, clock=ManualClock())
         store.on_growth.append(self.stats.queues_grew)
 
     def put(self, topic: str, count: int) -> None:

@@ -6,12 +6,13 @@ import msgspec
 import pytest
 
 from motelog.core.broker.tables.consumer_offsets import ConsumerOffsets
+from motelog.core.clock import ManualClock
 from motelog.core.errors import BrokerError
 from motelog.core.remoting.frames import loads
 
 
-def make_offsets(entries_max: int = 100) -> ConsumerOffsets:
-    return ConsumerOffsets(entries_max=entries_max)
+def make_offsets(entries_max: int = 100, *, has_lmq: bool = False) -> ConsumerOffsets:
+    return ConsumerOffsets(entries_max=entries_max, clock=ManualClock(5), has_lmq=has_lmq)
 
 
 def test_commit_and_query() -> None:
@@ -55,7 +56,8 @@ def test_saved_offsets_come_back() -> None:
     offsets = make_offsets()
     offsets.commit("G", "T", 0, 2**40)
     saved = loads(msgspec.json.encode(offsets.snapshot()))
-    assert saved == {"offsetTable": {"T@G": {"0": 2**40}}}
+    version = {"timestamp": 5, "counter": 1, "stateVersion": 0}
+    assert saved == {"dataVersion": version, "offsetTable": {"T@G": {"0": 2**40}}}
     other = make_offsets()
     other.load(saved)
     assert other.query("G", "T", 0) == 2**40
@@ -86,3 +88,66 @@ def test_a_file_of_rocketmq_with_bare_queue_ids_is_read() -> None:
 def test_wrong_saved_offsets_are_an_error(table: object) -> None:
     with pytest.raises(msgspec.ValidationError):
         make_offsets().load({"offsetTable": table})
+
+
+def test_each_change_that_is_shown_has_another_version() -> None:
+    offsets = make_offsets()
+    assert offsets.snapshot()["dataVersion"].counter == 0
+    offsets.commit("G", "T", 0, 1)
+    offsets.commit("G", "T", 0, 2)
+    assert [offsets.snapshot()["dataVersion"].counter for _ in range(2)] == [1, 1]
+    offsets.commit("G", "T", 0, 2)
+    assert offsets.snapshot()["dataVersion"].counter == 1
+    offsets.forget_group("G")
+    saved = loads(msgspec.json.encode(offsets.snapshot()))
+    other = make_offsets()
+    other.load(saved)
+    other.commit("G", "T", 0, 1)
+    assert other.snapshot()["dataVersion"].counter == 3
+
+
+def test_light_groups_have_a_table_of_their_own() -> None:
+    offsets = make_offsets(has_lmq=True)
+    offsets.commit("%LMQ%C", "%LMQ%a%b", 0, 7)
+    offsets.commit("%LMQ%C", "T", 3, 8)
+    offsets.commit("G", "%LMQ%a%b", 0, 9)
+    saved = loads(msgspec.json.encode(offsets.snapshot()))
+    assert saved["lmqOffsetTable"] == {"%LMQ%a%b@%LMQ%C": 7}
+    assert saved["offsetTable"] == {"T@%LMQ%C": {"3": 8}, "%LMQ%a%b@G": {"0": 9}}
+    for has_lmq in (True, False):
+        other = make_offsets(has_lmq=has_lmq)
+        other.load(saved)
+        assert other.query("%LMQ%C", "%LMQ%a%b", 0) == 7
+        assert other.query("%LMQ%C", "T", 3) == 8
+        other._check()
+    assert "lmqOffsetTable" not in other.snapshot()
+
+
+@pytest.mark.parametrize("topic", ["%LMQ%a", "%LMQ%a@b", "%LMQ%a@b@c"])
+@pytest.mark.parametrize("group", ["%LMQ%C", "%LMQ%me@host", "G"])
+def test_names_of_light_queues_and_groups_may_have_the_separator(topic: str, group: str) -> None:
+    offsets = make_offsets(has_lmq=True)
+    offsets.commit(group, topic, 0, 7)
+    assert offsets.groups_of(topic) == [group]
+    assert [(t, dict(q)) for t, q in offsets.topics_of(group)] == [(topic, {0: 7})]
+    assert offsets.lower_to(lambda name, _: 7 if name == topic else 0) == 0
+    offsets.forget_topic(topic)
+    assert offsets.query(group, topic, 0) is None
+    offsets._check()
+
+
+def test_the_file_that_was_saved_last_is_loaded() -> None:
+    older, newer = (
+        {"dataVersion": {"timestamp": time}, "offsetTable": {"T@G": {"0": time}}} for time in (3, 4)
+    )
+    for first, second in ((older, newer), (newer, older)):
+        offsets = make_offsets()
+        offsets.load(first)
+        offsets.load_newer(second)
+        assert offsets.query("G", "T", 0) == 4
+        # It belongs into the file that is in use.
+        assert offsets.is_dirty == (first is older)
+    # RocketMQ 4 has no versions: what is there is better than nothing.
+    offsets = make_offsets()
+    offsets.load_newer({"offsetTable": {"T@G": {"0": 1}}})
+    assert offsets.query("G", "T", 0) == 1

@@ -56,7 +56,9 @@ class LightQueues {
             }
             offset = result.getNextBeginOffset();
         }
-        consumer.updateConsumeOffset(queue, offset);
+        // A pull consumer saves only the queues of topics that it is told to rebalance.
+        consumer.getDefaultMQPullConsumerImpl().getOffsetStore()
+            .updateConsumeOffsetToBroker(queue, offset, false);
         System.out.println("next\t" + offset);
         consumer.shutdown();
     }
