@@ -1,7 +1,8 @@
-"""The body of REGISTER_BROKER, in both its forms, as topics and their version.
+"""The bodies of REGISTER_BROKER, in both its forms, and of REGISTER_TOPIC_IN_NAMESRV.
 
 Owns: decoding. Must not touch: sockets, the route table.
-Spec: RocketMQ RegisterBrokerBody. Big-endian; the compressed form is one zlib stream of
+Spec: RocketMQ RegisterBrokerBody, TopicRouteData. Big-endian; the first's compressed form is one
+zlib stream of
 
     i32 bytes, DataVersion JSON
     i32 count, count x (i32 bytes, "name readQueues writeQueues perm topicFilterType[ attributes]")
@@ -19,12 +20,26 @@ from typing import Any, Final
 import msgspec
 
 from motelog.core.errors import RemotingDecodeError
-from motelog.core.remoting.fields import INT32
+from motelog.core.remoting.fields import INT32, Int32
 from motelog.core.remoting.frames import loads
 from motelog.core.remoting.topic_config import DataVersion, TopicConfig
 from motelog.core.topic_names import shown
 
 INFLATED_BYTES_MAX: Final = 64 * 1024 * 1024
+
+
+class _QueuesJson(msgspec.Struct):
+    brokerName: str
+    readQueueNums: Int32
+    writeQueueNums: Int32
+    perm: Int32
+    # The flag's name since 4.9, and the one before.
+    topicSysFlag: Int32 = 0
+    topicSynFlag: Int32 = 0
+
+
+class _RouteJson(msgspec.Struct):
+    queueDatas: list[_QueuesJson]
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +56,24 @@ def decode_registration(body: bytes, *, is_compressed: bool) -> RegistrationBody
         return _decode_compressed(body) if is_compressed else _decode_json(body)
     except (msgspec.ValidationError, ValueError) as exc:
         raise RemotingDecodeError(f"registration body: {exc}") from exc
+
+
+def decode_topic_queues(topic: str, body: bytes) -> dict[str, TopicConfig]:
+    """Return what each broker has of a topic; RemotingDecodeError if the body does not tell it."""
+    try:
+        route = msgspec.convert(loads(body), _RouteJson)
+    except msgspec.ValidationError as exc:
+        raise RemotingDecodeError(f"topic route: {exc}") from exc
+    return {
+        one.brokerName: TopicConfig(
+            topic_name=topic,
+            read_queue_nums=one.readQueueNums,
+            write_queue_nums=one.writeQueueNums,
+            perm=one.perm,
+            topic_sys_flag=one.topicSysFlag or one.topicSynFlag,
+        )
+        for one in route.queueDatas
+    }
 
 
 def decode_version(body: bytes) -> DataVersion:

@@ -124,6 +124,18 @@ class RouteTable:
         live = self._live.get((identity.cluster, master))
         return master, live.ha_address if live is not None else ""
 
+    def register_topic(self, topic: str, configs: Mapping[str, TopicConfig]) -> None:
+        """Take in one topic of brokers that are registered; without effect if one is not.
+
+        BrokerError when a limit is reached; then nothing changed.
+        """
+        if not configs or not configs.keys() <= self._brokers.keys():
+            return
+        if topic not in self._queues and len(self._queues) >= self._topics_max:
+            raise BrokerError(ResponseCode.SYSTEM_ERROR, f"more than {self._topics_max} topics")
+        for broker_name, config in configs.items():
+            self._take_topics(broker_name, {topic: config})
+
     def unregister(self, identity: BrokerIdentity) -> None:
         """Forget a broker; without effect when it is not registered under this identity."""
         known = self._live.get((identity.cluster, identity.address))

@@ -21,7 +21,11 @@ from motelog.core.metrics import gauge
 from motelog.core.namesrv.config import NamesrvConfig
 from motelog.core.namesrv.kv_config import ORDER_TOPIC_NAMESPACE, KvConfig
 from motelog.core.namesrv.needs import NEEDS
-from motelog.core.namesrv.registration_body import decode_registration, decode_version
+from motelog.core.namesrv.registration_body import (
+    decode_registration,
+    decode_topic_queues,
+    decode_version,
+)
 from motelog.core.namesrv.route_table import BrokerData, BrokerIdentity, RouteTable, TopicRoute
 from motelog.core.net.listen import open_listener
 from motelog.core.remoting.fields import bool_field, int_field, text_field
@@ -126,6 +130,7 @@ class NameServer:
         return {
             RequestCode.REGISTER_BROKER: self._register,
             RequestCode.UNREGISTER_BROKER: self._unregister,
+            RequestCode.REGISTER_TOPIC_IN_NAMESRV: self._register_topic,
             RequestCode.QUERY_DATA_VERSION: self._query_version,
             RequestCode.GET_ROUTEINFO_BY_TOPIC: self._route,
             RequestCode.GET_BROKER_CLUSTER_INFO: self._clusters,
@@ -178,6 +183,12 @@ class NameServer:
         identity = _identity(request.ext)
         self.routes.unregister(identity)
         logger.info(f"broker unregistered {_IDENTITY}", *_shown(identity))
+        return request.answer()
+
+    def _register_topic(self, request: RemotingCommand, _: Connection) -> RemotingCommand:
+        """Take in a topic that a broker has made since it registered."""
+        topic = text_field(request.ext, "topic")
+        self.routes.register_topic(topic, decode_topic_queues(topic, request.body))
         return request.answer()
 
     def _query_version(self, request: RemotingCommand, _: Connection) -> RemotingCommand:

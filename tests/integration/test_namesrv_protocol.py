@@ -153,6 +153,12 @@ async def test_write_permission_topic_deletion_and_lists() -> None:
         await peer.ask(RequestCode.DELETE_TOPIC_IN_NAMESRV, {"topic": "T"})
         answer = await peer.ask(RequestCode.GET_TOPICS_BY_CLUSTER, {"cluster": "c"})
         assert loads(answer.body) == {"topicList": ["U"]}
+        queues = {"brokerName": "a", "readQueueNums": 3, "writeQueueNums": 2, "perm": 6}
+        body = json_body({"queueDatas": [queues]})
+        answer = await peer.ask(RequestCode.REGISTER_TOPIC_IN_NAMESRV, {"topic": "V"}, body)
+        assert answer.code == ResponseCode.SUCCESS
+        answer = await peer.ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": "V"})
+        assert loads(answer.body)["queueDatas"][0]["readQueueNums"] == 3
 
 
 @BOTH

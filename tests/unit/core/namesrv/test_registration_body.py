@@ -12,7 +12,11 @@ from hypothesis import strategies as st
 
 from motelog.core.errors import RemotingDecodeError
 from motelog.core.namesrv import registration_body
-from motelog.core.namesrv.registration_body import decode_registration, decode_version
+from motelog.core.namesrv.registration_body import (
+    decode_registration,
+    decode_topic_queues,
+    decode_version,
+)
 from motelog.core.remoting.topic_config import DataVersion
 
 VERSION = b'{"counter":3,"timestamp":1700000000000,"stateVersion":0}'
@@ -32,6 +36,20 @@ def counted(data: bytes) -> bytes:
 def compressed(*topics: bytes, tail: bytes = b"") -> bytes:
     parts = [counted(VERSION), struct.pack(">i", len(topics)), *map(counted, topics)]
     return zlib.compress(b"".join([*parts, counted(b"[]"), tail]))
+
+
+def test_the_queues_of_one_topic() -> None:
+    # As RocketMQ 5.3.3 writes them.
+    body = (
+        b'{"brokerDatas":[],"filterServerTable":{},"queueDatas":[{"brokerName":"a","perm":6,'
+        b'"readQueueNums":8,"topicSysFlag":1,"writeQueueNums":4}]}'
+    )
+    (config,) = decode_topic_queues("T", body).values()
+    assert (config.topic_name, config.read_queue_nums, config.write_queue_nums) == ("T", 8, 4)
+    assert (config.perm, config.topic_sys_flag) == (6, 1)
+    for broken in (b"", b"[]", b"{}", body.replace(b":6", b":6000000000"), body[:-1]):
+        with pytest.raises(RemotingDecodeError):
+            decode_topic_queues("T", broken)
 
 
 def test_json_body_of_a_5x_broker() -> None:

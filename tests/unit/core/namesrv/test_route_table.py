@@ -167,6 +167,30 @@ def test_a_topic_is_deleted_everywhere_or_in_one_cluster() -> None:
     table._check()
 
 
+def test_one_topic_is_registered_of_known_brokers_within_the_limit() -> None:
+    table = make_table(topics_max=2)
+    table.register(broker(), topics("T"), V1, owner=1, now_ms=0)
+    (config,) = topics("any", queues=7).values()
+    for name in ("T", "U"):
+        table.register_topic(name, {"a": config})
+        route = table.route(name)
+        assert route is not None
+        assert [(q.broker_name, q.read_queue_nums) for q in route.queues] == [("a", 7)]
+    with pytest.raises(BrokerError):
+        table.register_topic("V", {"a": config})
+    (other,) = topics("any", queues=1).values()
+    table.register_topic("T", {"a": other, "nobody": other})
+    table.register_topic("T", {})
+    route = table.route("T")
+    assert route is not None
+    assert route.queues[0].read_queue_nums == 7
+    assert table.topics() == ["T", "U"]
+    table._check()
+    # They go with their broker.
+    table.unregister(broker())
+    assert table.topics() == []
+
+
 def test_limits_refuse_and_change_nothing() -> None:
     table = make_table(brokers_max=1, topics_max=2)
     table.register(broker(), topics("T", "U"), V1, owner=1, now_ms=0)
