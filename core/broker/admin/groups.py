@@ -90,7 +90,7 @@ class GroupAdmin:
         name = text_field(request.ext, "consumerGroup")
         group = self._consumers.get(name)
         if group is None:
-            text = f"the consumer group {shown(name)[1:-1]} is not online"
+            text = f"the consumer group[{shown(name)[1:-1]}] not online"
             return request.answer(ResponseCode.CONSUMER_NOT_ONLINE, text)
         value = {
             "connectionSet": _connections(group.members.values()),
@@ -105,7 +105,7 @@ class GroupAdmin:
         name = text_field(request.ext, "producerGroup")
         group: Group[Connection] | None = self._producers.get(name)
         if group is None:
-            text = f"the producer group {shown(name)[1:-1]} is not online"
+            text = f"the producer group[{shown(name)[1:-1]}] not exist"
             return request.answer(ResponseCode.SYSTEM_ERROR, text)
         value = {"connectionSet": _connections(group.members.values())}
         return request.answer(body=msgspec.json.encode(value))
@@ -117,7 +117,7 @@ class GroupAdmin:
             group.name: [
                 {
                     "clientId": member.client_id,
-                    "remoteIP": member.owner.peer[0],
+                    "remoteIP": f"/{format_address(*member.owner.peer)}",
                     "language": member.language.name,
                     "version": member.version,
                     "lastUpdateTimestamp": member.last_seen_ms + ahead_ms,

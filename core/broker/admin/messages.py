@@ -76,7 +76,7 @@ class MessageAdmin:
     def _units(self, request: RemotingCommand, _: Connection, may_wait: bool) -> RemotingCommand:
         ext = request.ext
         topic, queue_id = text_field(ext, "topic"), int32_field(ext, "queueId")
-        queues = self._queues.of(self._queues.find_topic(topic))
+        queues = self._queues.of_name(topic)
         if not 0 <= queue_id < len(queues):
             text = f"{queue_id}@{shown(topic)[1:-1]} is not exist!"
             raise BrokerError(ResponseCode.SYSTEM_ERROR, text)
