@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import logging
 import zlib
+from pathlib import Path
 
 import pytest
 import trio
 import trio.testing
 
+from motelog.bridge.admin import Admin
 from motelog.bridge.errors import ClientError, RouteError
 from motelog.bridge.producer import Producer
 from motelog.bridge.pull import PullConsumer, PullStatus
+from motelog.bridge.trace.records import ContextCode, TraceKind
 from motelog.core.errors import BrokerError, RecordError
 from motelog.core.message import Message, MessageQueue, StoredMessage, string_hash
 from motelog.core.remoting.frames import RemotingCommand, RequestCode, ResponseCode, loads
+from tests.support.broker_stack import started_stack
 from tests.support.fake_cluster import FakeBroker, FakeCluster, fake_cluster, properties, serve
 
 Q0 = MessageQueue("T", "a", 0)
@@ -311,3 +315,24 @@ async def test_slaves_are_told_of_consumers_and_not_of_producers(nursery: trio.N
             consumer.subscribe("T")
             assert loads((await slave.received(RequestCode.HEART_BEAT)).body)["consumerDataSet"]
     nursery.cancel_scope.cancel()
+
+
+async def test_what_is_handed_out_is_traced(tmp_path: Path) -> None:
+    async with started_stack(tmp_path) as stack:
+        namesrv = stack.namesrv_address
+        async with Producer(namesrv=namesrv) as producer:
+            sent = await producer.send(Message("T", b"x", keys=("k",)))
+        with trio.fail_after(60):
+            async with PullConsumer(namesrv=namesrv, group="L", trace=True) as consumer:
+                consumer.assign(await consumer.queues("T", wait_s=30))
+                while not await consumer.poll(timeout_s=30):
+                    pass
+            async with Admin(namesrv=namesrv) as admin:
+                told = await admin.trace(sent.message_id)
+    assert [(one.kind, one.group) for one in told] == [
+        (TraceKind.SUB_BEFORE, "L"),
+        (TraceKind.SUB_AFTER, "L"),
+    ]
+    assert told[0].keys == ("k",)
+    assert told[1].is_ok
+    assert told[1].context_code is ContextCode.SUCCESS
