@@ -14,11 +14,14 @@ columns, 0.2 us for all but properties, 0.44 us for all; the reference takes 16 
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_FillInfo, PyBuffer_Release, PyObject_GetBuffer
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
-from libc.stdlib cimport free, realloc
-from libc.string cimport memchr, memcmp, memcpy, memset
+from libc.stdlib cimport free
+from libc.string cimport memchr, memcmp, memset
 
 from motelog.core.records._layout cimport (
     OKAY, Record, born_ms_of, parse, queue_id_of, queue_offset_of, store_ms_of,
+)
+from motelog.spark._stores cimport (
+    NO_MEMORY, Store, Text, is_utf8, put_byte, put_bytes, put_i32, put_i64, reserve, sequence, text_at,
 )
 from motelog.core.errors import RecordError
 from motelog.core.records.layout import REASONS
@@ -46,18 +49,11 @@ cdef enum:
     DONE = 0
     # Beside the values of ScanStop, which say what is wrong with a record.
     INFLATE = 16
-    NO_MEMORY = 17
 
 cdef size_t BATCH_BYTES_MAX = 1 << 29
 cdef int64_t MS_MAX = 253402300799999
 # Up to here comparing every pair of property names is faster than a hash table.
 cdef size_t QUADRATIC_MAX = 16
-
-cdef struct Store:
-    uint8_t* data
-    size_t size
-    size_t capacity
-    size_t hint      # how much the last batch took
 
 cdef struct Table:
     bint wanted
@@ -65,10 +61,6 @@ cdef struct Table:
     Store valid      # a byte per row, a bitmap only when something is null
     Store offsets    # int32, one more than rows
     Store data
-
-cdef struct Text:
-    const uint8_t* data
-    size_t size
 
 cdef struct Pair:
     Text name
@@ -103,115 +95,12 @@ cdef Block hand_over(Store* store):
     return block
 
 
-cdef inline int reserve(Store* store, size_t extra) noexcept nogil:
-    """Make room for ``extra`` bytes more; NO_MEMORY leaves the store as it was."""
-    return 0 if store.capacity - store.size >= extra else grow(store, extra)
-
-
-cdef int grow(Store* store, size_t extra) noexcept nogil:
-    cdef size_t capacity
-    cdef void* grown
-    capacity = store.capacity * 2 if store.capacity else max(4096, store.hint)
-    while capacity - store.size < extra:
-        capacity *= 2
-    grown = realloc(store.data, capacity)
-    if grown == NULL:
-        return NO_MEMORY
-    store.data = <uint8_t*>grown
-    store.capacity = capacity
-    return 0
-
-
-cdef inline int put_bytes(Store* store, const uint8_t* data, size_t size) noexcept nogil:
-    if size == 0:
-        return 0
-    if reserve(store, size):
-        return NO_MEMORY
-    memcpy(store.data + store.size, data, size)
-    store.size += size
-    return 0
-
-
-cdef inline int put_byte(Store* store, uint8_t value) noexcept nogil:
-    return put_bytes(store, &value, 1)
-
-
-cdef inline int put_i32(Store* store, int32_t value) noexcept nogil:
-    return put_bytes(store, <const uint8_t*>&value, 4)
-
-
-cdef inline int put_i64(Store* store, int64_t value) noexcept nogil:
-    return put_bytes(store, <const uint8_t*>&value, 8)
-
-
 cdef inline int end_row(Table* table, bint valid) noexcept nogil:
     """Close a row of a text table after its bytes."""
     table.nulls += not valid
     if put_byte(&table.valid, valid):
         return NO_MEMORY
     return put_i32(&table.offsets, <int32_t>table.data.size)
-
-
-cdef inline Text text_at(const uint8_t* data, Py_ssize_t size) noexcept nogil:
-    cdef Text text
-    text.data = data
-    text.size = <size_t>size
-    return text
-
-
-cdef size_t sequence(const uint8_t* p, size_t left, bint* valid) noexcept nogil:
-    """Return the bytes of the UTF-8 sequence at p, or of the part that U+FFFD stands for."""
-    cdef uint8_t first = p[0]
-    cdef uint8_t low = 0x80
-    cdef uint8_t high = 0xBF
-    cdef size_t need
-    cdef size_t i
-    valid[0] = False
-    if first < 0x80:
-        valid[0] = True
-        return 1
-    if first < 0xC2 or first > 0xF4:
-        return 1
-    if first < 0xE0:
-        need = 2
-    elif first < 0xF0:
-        need = 3
-        if first == 0xE0:
-            low = 0xA0
-        elif first == 0xED:
-            high = 0x9F
-    else:
-        need = 4
-        if first == 0xF0:
-            low = 0x90
-        elif first == 0xF4:
-            high = 0x8F
-    for i in range(1, need):
-        if i >= left or p[i] < low or p[i] > high:
-            return i
-        low = 0x80
-        high = 0xBF
-    valid[0] = True
-    return need
-
-
-cdef bint is_utf8(Text text) noexcept nogil:
-    cdef size_t i = 0
-    cdef uint64_t word
-    cdef bint valid
-    while i < text.size:
-        if text.size - i >= 8:
-            memcpy(&word, text.data + i, 8)
-            if not word & 0x8080808080808080ULL:
-                i += 8
-                continue
-        if text.data[i] < 0x80:
-            i += 1
-            continue
-        i += sequence(text.data + i, text.size - i, &valid)
-        if not valid:
-            return False
-    return True
 
 
 cdef int as_utf8(Text* text, Store* scratch) noexcept nogil:

@@ -1,13 +1,13 @@
-"""Column buffers -> Arrow record batches of one constant schema.
+"""Column buffers -> Arrow record batches of one constant schema, with a payload's fields if asked.
 
-Owns: the Arrow schema of each choice of columns. Must not touch: pyspark, sockets. Spark requires
-the first batch to have exactly the declared schema, so types and nullability are those that Spark
-derives.
+Owns: the Arrow schema of each layout, the count of malformed payloads. Must not touch: pyspark,
+sockets. Spark requires the first batch to have exactly the declared schema, so types and
+nullability are those that Spark derives.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import cache
 from typing import Any
 
@@ -15,6 +15,9 @@ import pyarrow as pa
 
 from motelog.spark.arrow import ColumnBuffers
 from motelog.spark.columns import Column
+from motelog.spark.json_columns import JsonColumns, NodeBuffers
+from motelog.spark.layout import Beside, Layout
+from motelog.spark.payload_fields import Field, Kind, numbered
 
 _TIME = pa.timestamp("us", tz="UTC")
 _MAP = pa.map_(pa.string(), pa.string())
@@ -29,20 +32,135 @@ _TYPES: dict[Column, Any] = {
 }
 
 
+_BESIDE = {Beside.MALFORMED: pa.string(), Beside.PAYLOAD: pa.binary()}
+_KINDS: dict[Kind, Any] = {
+    Kind.STRING: pa.string(),
+    Kind.BOOLEAN: pa.bool_(),
+    Kind.BYTE: pa.int8(),
+    Kind.SHORT: pa.int16(),
+    Kind.INT: pa.int32(),
+    Kind.LONG: pa.int64(),
+    Kind.FLOAT: pa.float32(),
+    Kind.DOUBLE: pa.float64(),
+    Kind.TIMESTAMP: _TIME,
+    Kind.DATE: pa.date32(),
+}
+
+
 @cache
-def arrow_schema(columns: tuple[Column, ...]) -> Any:
-    """Return the Arrow schema of these columns."""
-    return pa.schema([(column.label, _TYPES.get(column, pa.string())) for column in columns])
+def arrow_schema(layout: Layout) -> Any:
+    """Return the Arrow schema of a layout."""
+    return pa.schema([_arrow_field(place) for place in layout])
 
 
-def record_batch(columns: tuple[Column, ...], rows: int, taken: Sequence[ColumnBuffers]) -> Any:
-    """Return the buffers of ``RecordColumns.take`` as one RecordBatch; nothing is copied."""
-    schema = arrow_schema(columns)
-    arrays = [
-        _array(field.type, rows, nulls, buffers)
-        for field, (nulls, buffers) in zip(schema, taken, strict=True)
-    ]
-    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+def _arrow_field(place: Column | Field | Beside) -> Any:
+    match place:
+        case Column():
+            return pa.field(place.label, _TYPES.get(place, pa.string()))
+        case Field():
+            return pa.field(place.name, arrow_type(place))
+        case Beside():
+            return pa.field(place.value, _BESIDE[place])
+
+
+def arrow_type(field: Field) -> Any:
+    """Return the Arrow type of a payload's field, as Spark has it."""
+    match field.kind:
+        case Kind.STRUCT:
+            return pa.struct([pa.field(child.name, arrow_type(child)) for child in field.children])
+        case Kind.LIST:
+            return pa.list_(pa.field("element", arrow_type(field.children[0])))
+        case Kind.DECIMAL:
+            return pa.decimal128(field.precision, field.scale)
+        case kind:
+            return _KINDS[kind]
+
+
+class Batches:
+    """Makes batches of one layout of what the decoder hands over; counts malformed payloads."""
+
+    def __init__(self, layout: Layout) -> None:
+        self._layout = layout
+        self._schema = arrow_schema(layout)
+        own = tuple(place for place in layout if isinstance(place, Column))
+        self._is_typed = len(own) < len(layout)
+        #: What the decoder has to give.
+        self.columns = own
+        if self._is_typed and Column.PAYLOAD not in own:
+            self.columns = (*own, Column.PAYLOAD)
+        fields = [place for place in layout if isinstance(place, Field)]
+        self._nodes = numbered(fields)
+        self._parser = JsonColumns(self._nodes)
+        self.malformed = 0
+        self.first_reason: str | None = None
+
+    def made_of(self, rows: int, taken: Sequence[ColumnBuffers]) -> Iterator[Any]:
+        """Yield the rows as one RecordBatch, or as several where payloads have very many values."""
+        decoded = {
+            column: _array(_TYPES.get(column, pa.string()), rows, nulls, buffers)
+            for column, (nulls, buffers) in zip(self.columns, taken, strict=True)
+        }
+        if not self._is_typed:
+            yield pa.RecordBatch.from_arrays(list(decoded.values()), schema=self._schema)
+            return
+        payloads = taken[self.columns.index(Column.PAYLOAD)]
+        begin = 0
+        while begin < rows:
+            end = self._parser.parse(payloads, begin, rows)
+            slices = {column: array.slice(begin, end - begin) for column, array in decoded.items()}
+            yield self._typed(end - begin, slices)
+            begin = end
+
+    def _typed(self, rows: int, decoded: dict[Column, Any]) -> Any:
+        nodes, faults = self._parser.take()
+        self.malformed += len(faults)
+        if faults and self.first_reason is None:
+            self.first_reason = faults[0][1]
+        number = 1
+        arrays = []
+        for place in self._layout:
+            match place:
+                case Column():
+                    arrays.append(decoded[place])
+                case Field():
+                    arrays.append(self._field(number, nodes))
+                    number += 1
+                case Beside.MALFORMED:
+                    arrays.append(_reasons(rows, faults))
+                case Beside.PAYLOAD:
+                    arrays.append(_kept(rows, faults, decoded[Column.PAYLOAD]))
+        return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
+
+    def _field(self, number: int, taken: Sequence[NodeBuffers]) -> Any:
+        node = self._nodes[number]
+        length, (nulls, buffers) = taken[number - 1]
+        children = [self._field(node.first + i, taken) for i in range(len(node.field.children))]
+        return pa.Array.from_buffers(
+            arrow_type(node.field),
+            length,
+            [None if buffer is None else pa.py_buffer(buffer) for buffer in buffers],
+            null_count=nulls,
+            children=children,
+        )
+
+
+def _reasons(rows: int, faults: Sequence[tuple[int, str]]) -> Any:
+    if not faults:
+        return pa.nulls(rows, pa.string())
+    reasons: list[str | None] = [None] * rows
+    for row, reason in faults:
+        reasons[row] = reason
+    return pa.array(reasons, pa.string())
+
+
+def _kept(rows: int, faults: Sequence[tuple[int, str]], payloads: Any) -> Any:
+    """Return the payloads of malformed rows, null for the others."""
+    if not faults:
+        return pa.nulls(rows, pa.binary())
+    places: list[int | None] = [None] * rows
+    for row, _ in faults:
+        places[row] = row
+    return payloads.take(pa.array(places, pa.int64()))
 
 
 def _array(kind: Any, rows: int, nulls: int, buffers: Sequence[Any]) -> Any:

@@ -55,6 +55,10 @@ _NOT_HERE: Final = {
     "assign": "a query reads all queues of option 'topic'",
 }
 ALL_COLUMNS: Final = "all"
+#: The columns beside a payload's fields, unless they are named.
+_BESIDE_FIELDS: Final = ",".join(
+    column.label for column in Column if column not in (Column.PAYLOAD, Column.PROPERTIES)
+)
 #: A number below this is no time in milliseconds that anybody means: 1970, if it were.
 _MS_MIN: Final = 100_000_000_000
 
@@ -106,7 +110,11 @@ class SourceOptions:
     # Whether a topic that does not exist is an error. If not, a stream waits for it and a batch has
     # no rows.
     fail_on_missing_topic: bool = True
-    # A compressed payload that cannot be inflated: an error, or null.
+    # What payloads are, and their fields as Spark's DDL or as JSON: then rows have typed columns.
+    payload_format: Literal["json"] | None = None
+    payload_schema: str | None = None
+    # A compressed payload that cannot be inflated: an error, or null. With a payload format it is
+    # one more malformed payload, unless this option is set.
     bad_payload: Literal["fail", "null"] = "fail"
     # RocketMQ clients refuse messages above 4 MiB before they compress; room for raised limits.
     payload_bytes_max: int = 16 * 1024 * 1024
@@ -149,6 +157,8 @@ def parse_options(given: Mapping[str, str]) -> SourceOptions:
     if "topic" not in values:
         raise OptionError("topic", "", "the queue topic to read, such as 'telemetry'")
     topic = str(values["topic"])
+    if "payload_format" in values:
+        values = {"columns": _BESIDE_FIELDS, "bad_payload": "null", **values}
     checked = {field: _PARSERS[field](_camel(field), str(text)) for field, text in values.items()}
     options = SourceOptions(**checked)  # type: ignore[arg-type]  # each parser gives its field's type
     if options.max_offsets_per_trigger is not None and options.max_bytes_per_trigger is not None:
@@ -156,6 +166,12 @@ def parse_options(given: Mapping[str, str]) -> SourceOptions:
             "maxBytesPerTrigger",
             str(options.max_bytes_per_trigger),
             "to be alone: Spark takes one limit per source, and maxOffsetsPerTrigger is set too",
+        )
+    if options.payload_schema is not None and options.payload_format is None:
+        raise OptionError(
+            "payloadSchema",
+            options.payload_schema,
+            "option 'payloadFormat' with it, such as 'json'",
         )
     for name, position in (
         ("startingOffsets", options.starting_offsets),
@@ -262,6 +278,12 @@ def _parse_columns(option: str, text: str) -> tuple[Column, ...]:
     return columns_named([name.strip() for name in text.split(",") if name.strip()], option=option)
 
 
+def _parse_schema(option: str, text: str) -> str:
+    if not text.strip():
+        raise OptionError(option, text, "fields, such as 'value double, ts timestamp'")
+    return text.strip()
+
+
 def _parse_position(option: str, text: str) -> Position:
     text = text.strip()
     for edge in EDGES:
@@ -327,6 +349,8 @@ _PARSERS: Final[dict[str, Callable[[str, str], object]]] = {
     "max_records_per_partition": _offset,
     "fail_on_data_loss": _boolean,
     "fail_on_missing_topic": _boolean,
+    "payload_format": _one_of({"json": "json"}),
+    "payload_schema": _parse_schema,
     "bad_payload": _one_of({"fail": "fail", "null": "null"}),
     "payload_bytes_max": _whole(1, BYTES_MAX),
     "outage_seconds_max": _whole(0, 3600),

@@ -18,10 +18,10 @@ from typing import Any
 from motelog.bridge.pull import PullStatus
 from motelog.core.errors import MotelogError, RecordError
 from motelog.spark.arrow import RecordColumns
-from motelog.spark.batches import record_batch
-from motelog.spark.columns import Column
+from motelog.spark.batches import Batches
 from motelog.spark.connections import Consumer, Puller
 from motelog.spark.errors import DataLossError, RecordFormatError
+from motelog.spark.layout import Layout
 from motelog.spark.offsets import OffsetRange, queue_label
 from motelog.spark.options import SourceOptions
 from motelog.spark.outage import Outage
@@ -36,7 +36,7 @@ BATCH_BYTES_MAX = 64 * 1024 * 1024
 def read_range(
     consumer: Consumer,
     offset_range: OffsetRange,
-    columns: tuple[Column, ...],
+    layout: Layout,
     options: SourceOptions,
     *,
     clock_s: Callable[[], float] = time.monotonic,
@@ -44,7 +44,7 @@ def read_range(
 ) -> Iterator[Any]:
     """Yield the range's messages as Arrow batches of ``options.batch_rows`` rows."""
     with closing(consumer.open_puller(offset_range.queue, bytes_max=options.pull_bytes)) as puller:
-        reader = _RangeReader(consumer, puller, offset_range, columns, options)
+        reader = _RangeReader(consumer, puller, offset_range, layout, options)
         outage = Outage(options.outage_seconds_max, clock_s=clock_s, sleep=sleep)
         yield from reader.batches(outage)
 
@@ -63,16 +63,16 @@ class _RangeReader:
         consumer: Consumer,
         puller: Puller,
         offset_range: OffsetRange,
-        columns: tuple[Column, ...],
+        layout: Layout,
         options: SourceOptions,
     ) -> None:
         self._consumer = consumer
         self._range = offset_range
         self._queue = offset_range.queue
-        self._columns = columns
+        self._batches = Batches(layout)
         self._options = options
         self._decoder = RecordColumns(
-            columns,
+            self._batches.columns,
             broker=self._queue.broker_name,
             offset_begin=offset_range.begin,
             offset_end=offset_range.end,
@@ -117,7 +117,18 @@ class _RangeReader:
                 self._skip(answer.begin, gap)
             pulls.restart(min(gap.end, self._range.end))
         if self._decoder.rows:
-            yield self._take()
+            yield from self._take()
+        if self._batches.malformed:
+            logger.warning(
+                "payloads are malformed; their rows say why in _malformed topic=%s queue=%s"
+                " offset_begin=%d offset_end=%d count=%d first=%s",
+                self._queue.topic,
+                queue_label(self._queue),
+                self._range.begin,
+                self._range.end,
+                self._batches.malformed,
+                self._batches.first_reason,
+            )
 
     def _decode(self, answer: Answer) -> Iterator[Any]:
         """Add an answer's records; yield the batches that they fill."""
@@ -139,7 +150,7 @@ class _RangeReader:
                 ) from exc
             if position == len(records):
                 break
-            yield self._take()
+            yield from self._take()
         end = min(answer.result.next_offset, self._range.end)
         missing = end - answer.begin - (self._rows_taken + self._decoder.rows - rows_before)
         if missing:
@@ -180,10 +191,10 @@ class _RangeReader:
             gap.why,
         )
 
-    def _take(self) -> Any:
+    def _take(self) -> Iterator[Any]:
         rows = self._decoder.rows
         self._rows_taken += rows
-        return record_batch(self._columns, rows, self._decoder.take())
+        return self._batches.made_of(rows, self._decoder.take())
 
     def _look_for_broker(self) -> None:
         """Ask for the route again, because the broker may have another address after an outage."""

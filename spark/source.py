@@ -31,8 +31,8 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from motelog.spark.columns import COLUMN_TYPES, Column, schema_ddl
-from motelog.spark.errors import OptionError, OutageError
+from motelog.spark.errors import OutageError
+from motelog.spark.layout import Layout, layout_of, schema_of
 from motelog.spark.offsets import (
     OffsetRange,
     QueueOffsets,
@@ -43,7 +43,7 @@ from motelog.spark.offsets import (
     ranges_between,
     split_ranges,
 )
-from motelog.spark.options import SourceOptions, columns_named, parse_options
+from motelog.spark.options import SourceOptions, parse_options
 from motelog.spark.sink.options import parse_sink_options
 from motelog.spark.sink.writer import MotelogStreamWriter, MotelogWriter
 
@@ -67,13 +67,15 @@ class MotelogDataSource(DataSource):
         return "motelog"
 
     def schema(self) -> str:
-        return schema_ddl(parse_options(self.options).columns)
+        return schema_of(parse_options(self.options))
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        return MotelogReader(parse_options(self.options), columns_of(schema))
+        options = parse_options(self.options)
+        return MotelogReader(options, layout_of(schema.jsonValue(), options))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        return MotelogStreamReader(parse_options(self.options), columns_of(schema))
+        options = parse_options(self.options)
+        return MotelogStreamReader(options, layout_of(schema.jsonValue(), options))
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         return MotelogWriter(parse_sink_options(self.options, is_stream=False), schema, overwrite)
@@ -83,25 +85,12 @@ class MotelogDataSource(DataSource):
         return MotelogStreamWriter(options, schema, overwrite)
 
 
-def columns_of(schema: StructType) -> tuple[Column, ...]:
-    """Return the columns of a schema; OptionError if one does not exist or has another type.
-
-    ``.schema("device string, payload binary")`` is another way to choose columns.
-    """
-    columns = columns_named([field.name for field in schema.fields], option="schema")
-    for field, column in zip(schema.fields, columns, strict=True):
-        if field.dataType.simpleString() != COLUMN_TYPES[column]:
-            given = f"{field.name} {field.dataType.simpleString()}"
-            raise OptionError("schema", given, f"{column.label} {COLUMN_TYPES[column]}")
-    return columns
-
-
 class _Reader:
     """The common part of both readers. It holds options only, so that it can be pickled."""
 
-    def __init__(self, options: SourceOptions, columns: tuple[Column, ...]) -> None:
+    def __init__(self, options: SourceOptions, layout: Layout) -> None:
         self._options = options
-        self._columns = columns
+        self._layout = layout
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         """Yield the partition's messages as Arrow batches."""
@@ -114,7 +103,7 @@ class _Reader:
         endpoint = self._options.endpoint
         try:
             yield from read_range(
-                consumer_for(endpoint), partition.offset_range, self._columns, self._options
+                consumer_for(endpoint), partition.offset_range, self._layout, self._options
             )
         except OutageError:
             drop(endpoint)
@@ -153,8 +142,8 @@ class MotelogReader(_Reader, DataSourceReader):
 class MotelogStreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow):
     """One streaming query. Its fields belong to the planning process; ``read`` never sees them."""
 
-    def __init__(self, options: SourceOptions, columns: tuple[Column, ...]) -> None:
-        super().__init__(options, columns)
+    def __init__(self, options: SourceOptions, layout: Layout) -> None:
+        super().__init__(options, layout)
         self._initial: dict[str, Any] | None = None
         self._target: QueueOffsets | None = None
         self._latest: QueueOffsets | None = None

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from motelog.bridge.sync import SyncProducer
+from motelog.core.message import Message
 from tests.integration.spark.conftest import QUERY_S_MAX, finish, send, written_keys
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
@@ -169,3 +170,45 @@ def test_a_batch_that_failed_comes_again_with_the_same_rows(
     assert first == again
     got = [key for tries in attempts.values() for key in tries[-1]]
     assert sorted(got) == sorted(keys)
+
+
+def test_typed_payloads_are_rows_with_fields_and_malformed_ones_stay(
+    source: Source, spark_session: Any, producer: SyncProducer, tmp_path: Path
+) -> None:
+    from pyspark.sql.functions import col, count, from_json, lit
+
+    schema = "value double, pos struct<lat: double, at: timestamp>, tags array<string>"
+    good = [
+        b'{"value": %d.5, "tags": ["%d", null], ' % (n, n)
+        + b'"pos": {"lat": -%d, "at": "2026-11-21T03:00:%02dZ"}}' % (n, n)
+        for n in range(60)
+    ]
+    bad = [b'{"value": "x"}', b"", b"\xff\x00", b'{"value": 1}{"value": 2}']
+    producer.send_batch([Message("spark_typed", body) for body in good + bad])
+    options = {"columns": "queue_offset", "payloadFormat": "json", "payloadSchema": schema}
+    typed = source("spark_typed", **options).load()
+    assert typed.columns == ["queue_offset", "value", "pos", "tags", "_malformed", "_payload"]
+
+    plain = source("spark_typed", columns="payload").load()
+    parsed = plain.select(from_json(col("payload").cast("string"), schema).alias("v"))
+    expected = parsed.where("v.pos is not null").select("v.*").collect()
+    found = typed.where("_malformed is null").select("value", "pos", "tags").collect()
+    assert sorted(found) == sorted(expected)
+    assert len(found) == len(good)
+    kept = typed.where("_malformed is not null").collect()
+    assert sorted(bytes(row["_payload"]) for row in kept) == sorted(bad)
+    assert all(row["value"] is None and row["pos"] is None for row in kept)
+
+    frame = source("spark_typed", stream=True, payloadFormat="json").schema(
+        "value double, _malformed string, device string"
+    )
+    counted = frame.load().observe("payloads", count(lit(1)).alias("n"), count("_malformed"))
+    query = (
+        counted.writeStream.format("noop")
+        .option("checkpointLocation", str(tmp_path / "checkpoint"))
+        .trigger(availableNow=True)
+        .start()
+    )
+    finish(query)
+    (seen,) = (p["observedMetrics"]["payloads"] for p in query.recentProgress if p["numInputRows"])
+    assert (seen["n"], seen["count(_malformed)"]) == (64, 4)

@@ -21,7 +21,7 @@ from motelog.core.message import (
 from motelog.core.records.append import AppendMessage, QueueTail, encode_batch
 from motelog.core.records.decode import decode_messages
 from motelog.spark.arrow import RecordColumns
-from motelog.spark.batches import record_batch
+from motelog.spark.batches import Batches
 from motelog.spark.columns import Column
 
 texts = st.text(
@@ -64,7 +64,7 @@ def test_stored_messages_become_the_same_rows(records: bytes) -> None:
         tuple(Column), broker="b", offset_begin=0, offset_end=99, payload_bytes_max=1000
     )
     assert decoder.append(records, 0, rows_max=99, bytes_max=1 << 20) == len(records)
-    batch = record_batch(tuple(Column), decoder.rows, decoder.take())
+    (batch,) = Batches(tuple(Column)).made_of(decoder.rows, decoder.take())
     batch.validate(full=True)
     assert [
         {

@@ -16,7 +16,7 @@ from motelog.spark.columns import Column
 from tests.support.spark_records import MAGIC_V2, Record, property_text, telemetry
 
 pytest.importorskip("pyarrow", reason="needs the [spark] extra")
-from motelog.spark.batches import arrow_schema, record_batch
+from motelog.spark.batches import Batches, arrow_schema
 
 ALL = tuple(Column)
 # Both are tried; they are the same class where the kernel was left out at build.
@@ -29,7 +29,7 @@ def rows(kernel: Any, *records: Record, columns: tuple[Column, ...] = ALL, **opt
     data = b"".join(record.encode() for record in records)
     assert decoder.append(data, 0, rows_max=1000, bytes_max=1 << 20) == len(data)
     count = decoder.rows
-    batch = record_batch(columns, count, decoder.take())
+    (batch,) = Batches(columns).made_of(count, decoder.take())
     batch.validate(full=True)
     assert batch.schema == arrow_schema(columns)
     return batch.to_pylist()
@@ -226,7 +226,7 @@ def test_a_batch_outlives_its_decoder() -> None:
         ALL, broker="b", offset_begin=0, offset_end=9, payload_bytes_max=9
     )
     decoder.append(telemetry(0).encode(), 0, rows_max=1, bytes_max=1 << 20)
-    batch = record_batch(ALL, 1, decoder.take())
+    (batch,) = Batches(ALL).made_of(1, decoder.take())
     decoder.append(telemetry(1).encode() * 1, 0, rows_max=1, bytes_max=1 << 20)
     del decoder
     assert batch.to_pylist()[0]["key"] == "k0"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from typing import Any
 
 import pytest
@@ -11,10 +12,13 @@ from hypothesis import strategies as st
 pytest.importorskip("pyarrow", reason="needs the [spark] extra")
 
 from motelog.core.errors import BrokerError, RemotingConnectionError
+from motelog.core.message import SYS_FLAG_COMPRESSED
 from motelog.spark.columns import Column
 from motelog.spark.errors import DataLossError, OutageError, RecordFormatError
+from motelog.spark.layout import Beside
 from motelog.spark.offsets import OffsetRange
-from motelog.spark.options import SourceOptions
+from motelog.spark.options import SourceOptions, parse_options
+from motelog.spark.payload_fields import Field, Kind
 from motelog.spark.reading import read_range
 from tests.support.spark_broker import FakeConsumer, ManualTime
 from tests.support.spark_records import Record, telemetry
@@ -149,3 +153,31 @@ def test_damaged_records_name_queue_and_offset() -> None:
     with pytest.raises(RecordFormatError, match=r"queue 'broker-a/0'.*queue offset 0 cannot be"):
         read(consumer, 0, 1)
     assert read(consumer, 0, 1, bad_payload="null") == [0]
+
+
+def test_malformed_payloads_are_counted_in_the_log_and_come_as_rows(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    consumer = broker_with(3)
+    (queue,) = consumer.broker
+    cut = zlib.compress(b'{"value": 3}')[:-2]
+    consumer.broker[queue].put(
+        Record(body=b'{"value": "x"}'), Record(body=cut, sys_flag=SYS_FLAG_COMPRESSED), telemetry(5)
+    )
+    options = parse_options({"topic": "telemetry", "payloadFormat": "json", "batchRows": "2"})
+    layout = (Column.QUEUE_OFFSET, Field("value", Kind.DOUBLE), *Beside)
+    rows = [
+        row
+        for batch in read_range(consumer, OffsetRange(queue, 0, 6), layout, options)
+        for row in batch.to_pylist()
+    ]
+    assert [row["queue_offset"] for row in rows] == list(range(6))
+    assert [row["value"] for row in rows] == [1.5, 1.5, 1.5, None, None, 1.5]
+    reasons = [
+        "value: expected a number at byte 10",
+        "the message has no payload that can be read",
+    ]
+    assert [row["_malformed"] for row in rows if row["_malformed"]] == reasons
+    assert [row["_payload"] for row in rows if row["_payload"]] == [b'{"value": "x"}']
+    (line,) = caplog.messages
+    assert line.endswith(f"offset_begin=0 offset_end=6 count=2 first={reasons[0]}")

@@ -1,0 +1,13 @@
+from collections.abc import Sequence
+
+from motelog.spark._arrow_py import ColumnBuffers
+from motelog.spark._json_columns_py import NodeBuffers
+from motelog.spark.payload_fields import Node
+
+class JsonColumns:
+    rows: int
+    def __init__(
+        self, nodes: Sequence[Node], *, row_values_max: int = ..., batch_values_max: int = ...
+    ) -> None: ...
+    def parse(self, payloads: ColumnBuffers, begin: int, end: int) -> int: ...
+    def take(self) -> tuple[list[NodeBuffers], list[tuple[int, str]]]: ...

@@ -1,0 +1,141 @@
+"""What a row of a query has, in the order of its schema.
+
+Owns: Layout, the two columns beside a payload's fields, how a schema is read as one. Must not
+touch: pyspark, pyarrow; a schema comes as ``StructType.jsonValue()`` gives it.
+
+    columns of the message ... | fields of the payload ... | _malformed | _payload
+
+``_malformed`` says what is wrong with a payload, null when it is good; ``_payload`` has the bytes
+of a malformed one.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from enum import Enum
+from typing import Any, Final, TypeAlias
+
+from motelog.spark.columns import COLUMN_TYPES, Column, column_named, schema_ddl
+from motelog.spark.errors import OptionError
+from motelog.spark.options import SourceOptions, columns_named
+from motelog.spark.payload_fields import Field, FieldTypeError, fields_ddl, fields_of
+
+
+class Beside(Enum):
+    """The columns beside a payload's fields, by their names."""
+
+    MALFORMED = "_malformed"
+    PAYLOAD = "_payload"
+
+
+Layout: TypeAlias = tuple[Column | Field | Beside, ...]
+
+_BESIDE_TYPES: Final = {Beside.MALFORMED: "string", Beside.PAYLOAD: "binary"}
+_BESIDE: Final = {beside.value: beside for beside in Beside}
+_TYPES: Final = {"integer": "int", "long": "bigint"}
+
+
+def schema_of(options: SourceOptions) -> str:
+    """Return the schema of a query that names none, as DDL."""
+    message = schema_ddl(options.columns)
+    if options.payload_format is None:
+        return message
+    given = options.payload_schema
+    if given is None:
+        raise OptionError(
+            "payloadSchema",
+            "",
+            "the fields of a payload, such as 'value double, ts timestamp'; .schema(...) with the"
+            " columns of the message among them does as well",
+        )
+    fields = fields_ddl(_fields_of_json(given)) if given.startswith("{") else given
+    beside = ", ".join(f"{beside.value} {kind}" for beside, kind in _BESIDE_TYPES.items())
+    return f"{message}, {fields}, {beside}"
+
+
+def layout_of(schema: Mapping[str, Any], options: SourceOptions) -> Layout:
+    """Return the layout of a schema; OptionError names what is wrong with it."""
+    names = [entry["name"] for entry in schema["fields"]]
+    if options.payload_format is None:
+        columns = columns_named(names, option="schema")
+        for entry, column in zip(schema["fields"], columns, strict=True):
+            _check_type(entry, column.label, COLUMN_TYPES[column])
+        return columns
+    first = None
+    if options.payload_schema is not None:
+        first = _first_field(names, options)
+    try:
+        layout = tuple(
+            _place(entry, is_field=first is not None and first <= i < len(names) - len(Beside))
+            for i, entry in enumerate(schema["fields"])
+        )
+    except FieldTypeError as exc:
+        raise OptionError("payloadSchema", options.payload_schema or "", f"types ({exc})") from None
+    _check_names(names)
+    return layout
+
+
+def _fields_of_json(text: str) -> tuple[Field, ...]:
+    try:
+        return fields_of(json.loads(text))
+    except FieldTypeError as exc:
+        raise OptionError("payloadSchema", text, f"types that a payload gives ({exc})") from None
+    except (ValueError, KeyError, TypeError, RecursionError):
+        raise OptionError(
+            "payloadSchema", text, "DDL, or JSON as StructType.json() writes it"
+        ) from None
+
+
+def _first_field(names: list[str], options: SourceOptions) -> int:
+    """Return where the fields of option payloadSchema begin."""
+    first = len(options.columns)
+    head = [column.label for column in options.columns]
+    tail = [beside.value for beside in Beside]
+    if names[:first] != head or names[-len(tail) :] != tail:
+        raise OptionError(
+            "payloadSchema", options.payload_schema or "", "to be alone: .schema() is given as well"
+        )
+    return first
+
+
+def _place(entry: Mapping[str, Any], *, is_field: bool) -> Column | Field | Beside:
+    name = entry["name"]
+    if not is_field:
+        beside = _BESIDE.get(name)
+        if beside is not None:
+            _check_type(entry, name, _BESIDE_TYPES[beside])
+            return beside
+        column = column_named(name)
+        if column is not None:
+            _check_type(entry, column.label, COLUMN_TYPES[column])
+            return column
+    return fields_of({"fields": [entry]})[0]
+
+
+def _check_type(entry: Mapping[str, Any], name: str, expected: str) -> None:
+    given = _type_ddl(entry["type"])
+    if given != expected:
+        raise OptionError("schema", f"{entry['name']} {given}", f"{name} {expected}")
+
+
+def _type_ddl(kind: Any) -> str:
+    """Return a type as ``simpleString`` has it, as far as columns of a message need it."""
+    if isinstance(kind, str):
+        return _TYPES.get(kind, kind)
+    if kind["type"] == "map":
+        return f"map<{_type_ddl(kind['keyType'])},{_type_ddl(kind['valueType'])}>"
+    return str(kind["type"])
+
+
+def _check_names(names: list[str]) -> None:
+    seen: set[str] = set()
+    for name in names:
+        if name.lower() in seen:
+            raise OptionError(
+                "payloadSchema",
+                name,
+                "names that are not there yet, in capitals or not: leave the message's own out with"
+                " option 'columns', or read the payload's under .schema()",
+            )
+        seen.add(name.lower())

@@ -1,0 +1,163 @@
+"""What the fields of a payload are: a tree made from a Spark schema, without Spark.
+
+Owns: Kind, Field, which types a payload's field may have, the numbering that kernels use. Must not
+touch: pyspark, pyarrow.
+
+Nodes are numbered level by level, so that the children of a node stand side by side:
+
+    struct<value: double, pos: struct<lat: double, lon: double>>
+    0 = the payload, 1 = value, 2 = pos, 3 = pos.lat, 4 = pos.lon
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Any, Final
+
+
+class Kind(IntEnum):
+    """The types of values, by the numbers that the kernel knows."""
+
+    STRUCT = 0
+    LIST = 1
+    STRING = 2
+    BOOLEAN = 3
+    BYTE = 4
+    SHORT = 5
+    INT = 6
+    LONG = 7
+    FLOAT = 8
+    DOUBLE = 9
+    DECIMAL = 10
+    TIMESTAMP = 11
+    DATE = 12
+
+
+#: As StructType.jsonValue() names them.
+_SIMPLE: Final = {
+    "string": Kind.STRING,
+    "boolean": Kind.BOOLEAN,
+    "byte": Kind.BYTE,
+    "short": Kind.SHORT,
+    "integer": Kind.INT,
+    "long": Kind.LONG,
+    "float": Kind.FLOAT,
+    "double": Kind.DOUBLE,
+    "timestamp": Kind.TIMESTAMP,
+    "date": Kind.DATE,
+}
+_DDL: Final = {Kind.BYTE: "tinyint", Kind.SHORT: "smallint", Kind.LONG: "bigint"}
+_DECIMAL: Final = re.compile(r"decimal\((\d+),(\d+)\)")
+#: A struct in a struct, or a list in a list, and so on: values are read by recursion.
+DEPTH_MAX: Final = 64
+
+
+class FieldTypeError(ValueError):
+    """A schema has a field that a payload cannot give; says which and why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """A field with its type; a list has one child, its element."""
+
+    name: str
+    kind: Kind
+    children: tuple[Field, ...] = ()
+    precision: int = 0
+    scale: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A field with its place among all: its children have the numbers from ``first`` on."""
+
+    field: Field
+    path: str
+    first: int
+
+
+def fields_of(schema: Mapping[str, Any]) -> tuple[Field, ...]:
+    """Return the fields of a struct as ``StructType.jsonValue()`` gives it."""
+    return tuple(
+        _field(entry["name"], entry["type"], entry["nullable"], entry["name"], 1)
+        for entry in schema["fields"]
+    )
+
+
+def _field(name: str, kind: Any, nullable: bool, path: str, depth: int) -> Field:
+    if not nullable:
+        raise FieldTypeError(f"{path} is NOT NULL, and a malformed message has no value")
+    if depth > DEPTH_MAX:
+        raise FieldTypeError(f"{path} is nested deeper than {DEPTH_MAX}")
+    if isinstance(kind, str):
+        if kind in _SIMPLE:
+            return Field(name, _SIMPLE[kind])
+        if found := _DECIMAL.fullmatch(kind):
+            return Field(name, Kind.DECIMAL, (), int(found[1]), int(found[2]))
+    elif kind["type"] == "array":
+        element = kind["elementType"]
+        child = _field("element", element, kind["containsNull"], f"{path}[]", depth + 1)
+        return Field(name, Kind.LIST, (child,))
+    elif kind["type"] == "struct" and kind["fields"]:
+        entries = kind["fields"]
+        names = [entry["name"] for entry in entries]
+        if len(set(names)) < len(names):
+            raise FieldTypeError(f"{path} has two fields of one name")
+        children = tuple(
+            _field(
+                entry["name"],
+                entry["type"],
+                entry["nullable"],
+                f"{path}.{entry['name']}",
+                depth + 1,
+            )
+            for entry in entries
+        )
+        return Field(name, Kind.STRUCT, children)
+    shown = kind if isinstance(kind, str) else kind["type"]
+    raise FieldTypeError(
+        f"{path} is {shown}; a payload gives string, boolean, tinyint, smallint, int, bigint,"
+        " float, double, decimal, timestamp, date, struct and array"
+    )
+
+
+def numbered(fields: Sequence[Field]) -> list[Node]:
+    """Return all nodes in the order of their numbers; the first is the payload itself."""
+    root = Field("", Kind.STRUCT, tuple(fields))
+    waiting = [(root, "")]
+    nodes = []
+    next_number = 1
+    for field, path in waiting:
+        nodes.append(Node(field, path, next_number))
+        next_number += len(field.children)
+        for child in field.children:
+            if field.kind is Kind.LIST:
+                waiting.append((child, f"{path}[]"))
+            else:
+                waiting.append((child, f"{path}.{child.name}" if path else child.name))
+    return nodes
+
+
+def ddl(field: Field) -> str:
+    """Return the field's type as Spark's DDL has it."""
+    match field.kind:
+        case Kind.STRUCT:
+            return f"struct<{', '.join(f'{_quoted(c.name)}: {ddl(c)}' for c in field.children)}>"
+        case Kind.LIST:
+            return f"array<{ddl(field.children[0])}>"
+        case Kind.DECIMAL:
+            return f"decimal({field.precision},{field.scale})"
+        case kind:
+            return _DDL.get(kind, kind.name.lower())
+
+
+def fields_ddl(fields: Sequence[Field]) -> str:
+    """Return these fields as the DDL of a schema."""
+    return ", ".join(f"{_quoted(field.name)} {ddl(field)}" for field in fields)
+
+
+def _quoted(name: str) -> str:
+    return "`" + name.replace("`", "``") + "`"
