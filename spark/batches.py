@@ -8,16 +8,18 @@ nullability are those that Spark derives.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from functools import cache
+from functools import cache, reduce
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from motelog.spark.arrow import ColumnBuffers
 from motelog.spark.columns import Column
 from motelog.spark.json_columns import JsonColumns, NodeBuffers
 from motelog.spark.layout import Beside, Layout
 from motelog.spark.payload_fields import Field, Kind, numbered
+from motelog.spark.wanted import WANT_ALL, Wanted
 
 _TIME = pa.timestamp("us", tz="UTC")
 _MAP = pa.map_(pa.string(), pa.string())
@@ -79,15 +81,15 @@ def arrow_type(field: Field) -> Any:
 class Batches:
     """Makes batches of one layout of what the decoder hands over; counts malformed payloads."""
 
-    def __init__(self, layout: Layout) -> None:
+    def __init__(self, layout: Layout, wanted: Wanted = WANT_ALL) -> None:
         self._layout = layout
         self._schema = arrow_schema(layout)
         own = tuple(place for place in layout if isinstance(place, Column))
         self._is_typed = len(own) < len(layout)
+        self._wanted = wanted
+        needed = (*wanted.columns, *((Column.PAYLOAD,) if self._is_typed else ()))
         #: What the decoder has to give.
-        self.columns = own
-        if self._is_typed and Column.PAYLOAD not in own:
-            self.columns = (*own, Column.PAYLOAD)
+        self.columns = (*own, *(column for column in needed if column not in own))
         fields = [place for place in layout if isinstance(place, Field)]
         self._nodes = numbered(fields)
         self._parser = JsonColumns(self._nodes)
@@ -100,16 +102,33 @@ class Batches:
             column: _array(_TYPES.get(column, pa.string()), rows, nulls, buffers)
             for column, (nulls, buffers) in zip(self.columns, taken, strict=True)
         }
+        mask = self._mask(decoded)
+        if mask is not None:
+            decoded = {column: array.filter(mask) for column, array in decoded.items()}
+            rows = mask.true_count
+            if not rows:
+                return
         if not self._is_typed:
-            yield pa.RecordBatch.from_arrays(list(decoded.values()), schema=self._schema)
+            arrays = [decoded[column] for column in self._layout]
+            yield pa.RecordBatch.from_arrays(arrays, schema=self._schema)
             return
-        payloads = taken[self.columns.index(Column.PAYLOAD)]
+        payloads = decoded[Column.PAYLOAD]
+        payloads = (payloads.null_count, payloads.buffers())
         begin = 0
         while begin < rows:
             end = self._parser.parse(payloads, begin, rows)
             slices = {column: array.slice(begin, end - begin) for column, array in decoded.items()}
             yield self._typed(end - begin, slices)
             begin = end
+
+    def _mask(self, decoded: dict[Column, Any]) -> Any:
+        """Return which rows are wanted; None: all."""
+        masks = []
+        if tags := self._wanted.tags_wanted:
+            masks.append(pc.is_in(decoded[Column.DEVICE], pa.array(tags, pa.string())))
+        if pattern := self._wanted.topic_pattern:
+            masks.append(pc.match_substring_regex(decoded[Column.TOPIC], f"^(?:{pattern})$"))
+        return reduce(pc.and_, masks) if masks else None
 
     def _typed(self, rows: int, decoded: dict[Column, Any]) -> Any:
         nodes, faults = self._parser.take()

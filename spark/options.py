@@ -22,6 +22,7 @@ from motelog.core.topic_names import group_name_fault, topic_name_fault
 from motelog.spark.columns import BYTES_MAX, Column, column_named
 from motelog.spark.errors import OffsetFormatError, OptionError
 from motelog.spark.offsets import EDGES, Edge, parse_offsets
+from motelog.spark.wanted import TAGS_ALL, Wanted, topic_pattern
 
 T = TypeVar("T")
 #: Name servers, group, account.
@@ -99,6 +100,14 @@ class SourceOptions:
     # epoch milliseconds. The ending is for batch queries.
     starting_offsets: Position = "earliest"
     ending_offsets: Position = "latest"
+    # Messages that are wanted: brokers choose by tags ("a || b") or by a SQL92 filter over
+    # properties, not by both; the rows are chosen by an MQTT topic filter.
+    tags: str = TAGS_ALL
+    sql_filter: str | None = None
+    mqtt_filter: str | None = None
+    # Whether a batch turns a comparison of device with texts into tags; Spark asks only if
+    # spark.sql.python.filterPushdown.enabled is true.
+    push_filters: bool = False
     # At most one of the two. Rows are exact, bytes are estimated from a sample of each queue.
     max_offsets_per_trigger: int | None = None
     max_bytes_per_trigger: int | None = None
@@ -128,6 +137,10 @@ class SourceOptions:
     pull_bytes: int = 1024 * 1024
     # Pulls under way while records are decoded; they wait in the broker and in socket buffers.
     prefetch: int = 2
+
+    @property
+    def wanted(self) -> Wanted:
+        return Wanted(self.tags, self.sql_filter, self.mqtt_filter)
 
     @property
     def endpoint(self) -> Endpoint:
@@ -166,6 +179,12 @@ def parse_options(given: Mapping[str, str]) -> SourceOptions:
             "maxBytesPerTrigger",
             str(options.max_bytes_per_trigger),
             "to be alone: Spark takes one limit per source, and maxOffsetsPerTrigger is set too",
+        )
+    if options.sql_filter is not None and options.tags != TAGS_ALL:
+        raise OptionError(
+            "sqlFilter",
+            options.sql_filter,
+            "to be alone: write TAGS IN ('a', 'b') into it in place of option 'tags'",
         )
     if options.payload_schema is not None and options.payload_format is None:
         raise OptionError(
@@ -284,6 +303,37 @@ def _parse_schema(option: str, text: str) -> str:
     return text.strip()
 
 
+def _parse_tags(option: str, text: str) -> str:
+    from motelog.bridge.selector import parse_tags
+
+    try:
+        parse_tags(text)
+    except ValueError:
+        raise OptionError(option, text, "tags such as 'dev1 || dev2', or '*' for all") from None
+    return text.strip() or TAGS_ALL
+
+
+def _parse_sql(option: str, text: str) -> str:
+    from motelog.bridge.errors import FilterError
+    from motelog.bridge.selector import select
+
+    try:
+        select(TAGS_ALL, text)
+    except FilterError as exc:
+        expected = f"a SQL92 filter such as \"TAGS = 'dev1' AND size > 3\" ({exc})"
+        raise OptionError(option, text, expected) from None
+    return text
+
+
+def _parse_mqtt_filter(option: str, text: str) -> str:
+    try:
+        topic_pattern(text)
+    except ValueError as exc:
+        expected = f"an MQTT topic filter such as 'telemetry/+/temp' ({exc})"
+        raise OptionError(option, text, expected) from None
+    return text
+
+
 def _parse_position(option: str, text: str) -> Position:
     text = text.strip()
     for edge in EDGES:
@@ -349,6 +399,10 @@ _PARSERS: Final[dict[str, Callable[[str, str], object]]] = {
     "max_records_per_partition": _offset,
     "fail_on_data_loss": _boolean,
     "fail_on_missing_topic": _boolean,
+    "tags": _parse_tags,
+    "sql_filter": _parse_sql,
+    "mqtt_filter": _parse_mqtt_filter,
+    "push_filters": _boolean,
     "payload_format": _one_of({"json": "json"}),
     "payload_schema": _parse_schema,
     "bad_payload": _one_of({"fail": "fail", "null": "null"}),

@@ -3,7 +3,8 @@
 Owns: the meaning of an answer for the range, and when messages count as lost. Must not touch:
 pyspark; consumer, clock and sleep are arguments.
 Invariants: rows come in order of queue offsets; unless loss is allowed, every offset of the range
-comes exactly once or the read ends with a DataLossError, OutageError or RecordFormatError.
+comes exactly once or the read ends with a DataLossError, OutageError or RecordFormatError. With
+tags or a SQL92 filter brokers leave messages out, and only a queue that begins later shows a loss.
 """
 
 from __future__ import annotations
@@ -43,7 +44,11 @@ def read_range(
     sleep: Callable[[float], None] = time.sleep,
 ) -> Iterator[Any]:
     """Yield the range's messages as Arrow batches of ``options.batch_rows`` rows."""
-    with closing(consumer.open_puller(offset_range.queue, bytes_max=options.pull_bytes)) as puller:
+    wanted = options.wanted
+    puller = consumer.open_puller(
+        offset_range.queue, bytes_max=options.pull_bytes, tags=wanted.tags, sql=wanted.sql
+    )
+    with closing(puller):
         reader = _RangeReader(consumer, puller, offset_range, layout, options)
         outage = Outage(options.outage_seconds_max, clock_s=clock_s, sleep=sleep)
         yield from reader.batches(outage)
@@ -69,7 +74,8 @@ class _RangeReader:
         self._consumer = consumer
         self._range = offset_range
         self._queue = offset_range.queue
-        self._batches = Batches(layout)
+        self._batches = Batches(layout, options.wanted)
+        self._is_filtered = options.wanted.by_broker
         self._options = options
         self._decoder = RecordColumns(
             self._batches.columns,
@@ -84,7 +90,8 @@ class _RangeReader:
             offset_range.begin,
             offset_range.end,
             count_max=options.pull_records,
-            ahead=options.prefetch,
+            # A broker that leaves messages out goes far beyond the offsets it was asked for.
+            ahead=1 if self._is_filtered else options.prefetch,
         )
         self._rows_taken = 0
 
@@ -104,6 +111,11 @@ class _RangeReader:
                 outage.over()
                 continue
             gap = self._judge(answer)
+            if gap is not None and self._is_filtered and answer.begin >= result.min_offset:
+                # Nothing is lost: the broker has left out what the query does not want.
+                outage.over()
+                pulls.restart(min(gap.end, self._range.end))
+                continue
             if gap is None:
                 # The broker has less than it said when the batch was planned. A restart or a
                 # change of master can look like that for a moment.
@@ -153,7 +165,7 @@ class _RangeReader:
             yield from self._take()
         end = min(answer.result.next_offset, self._range.end)
         missing = end - answer.begin - (self._rows_taken + self._decoder.rows - rows_before)
-        if missing:
+        if missing and not self._is_filtered:
             why = f"{missing} of them are not in the broker's answer"
             self._skip(answer.begin, _Gap(end, why))
         self._pulls.go_on(answer, end)

@@ -11,7 +11,8 @@ worker that looks for data sources.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import (
@@ -20,6 +21,9 @@ from pyspark.sql.datasource import (
     DataSourceStreamReader,
     DataSourceStreamWriter,
     DataSourceWriter,
+    EqualTo,
+    Filter,
+    In,
     InputPartition,
 )
 from pyspark.sql.streaming.datasource import (
@@ -31,6 +35,7 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
+from motelog.spark.columns import Column
 from motelog.spark.errors import OutageError
 from motelog.spark.layout import Layout, layout_of, schema_of
 from motelog.spark.offsets import (
@@ -46,6 +51,7 @@ from motelog.spark.offsets import (
 from motelog.spark.options import SourceOptions, parse_options
 from motelog.spark.sink.options import parse_sink_options
 from motelog.spark.sink.writer import MotelogStreamWriter, MotelogWriter
+from motelog.spark.wanted import TAGS_ALL
 
 if TYPE_CHECKING:
     from motelog.spark.topic_view import TopicView
@@ -71,7 +77,8 @@ class MotelogDataSource(DataSource):
 
     def reader(self, schema: StructType) -> DataSourceReader:
         options = parse_options(self.options)
-        return MotelogReader(options, layout_of(schema.jsonValue(), options))
+        kind = MotelogFilteredReader if options.push_filters else MotelogReader
+        return kind(options, layout_of(schema.jsonValue(), options))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         options = parse_options(self.options)
@@ -137,6 +144,38 @@ class MotelogReader(_Reader, DataSourceReader):
         # An end before the start means no rows, not a queue that was created again.
         end = {queue: max(offset, start[queue]) for queue, offset in end.items()}
         return self._split(ranges_between(start, end))
+
+
+class MotelogFilteredReader(MotelogReader):
+    """A batch query that lets the broker choose by tag what is compared with ``device``.
+
+    Spark refuses any reader that has pushFilters, unless its own setting allows it.
+    """
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
+        """Take tags from the first filter that has some; Spark applies all of them once more."""
+        found = next((tags for one in filters if (tags := _tags_of(one))), None)
+        if found and self._options.tags == TAGS_ALL and self._options.sql_filter is None:
+            self._options = replace(self._options, tags=" || ".join(found))
+        return filters
+
+
+def _tags_of(one: Filter) -> tuple[str, ...]:
+    """Return the tags that a filter leaves, () if it does not name them."""
+    match one:
+        case EqualTo(attribute=(name,), value=str(value)):
+            values = (value,)
+        case In(attribute=(name,), value=tuple(values)):
+            pass
+        case _:
+            return ()
+    # What an expression of tags cannot say is left to Spark.
+    is_plain = all(
+        isinstance(value, str) and value == value.strip() and value not in ("", TAGS_ALL)
+        and "||" not in value
+        for value in values
+    )  # fmt: skip
+    return values if name.lower() == Column.DEVICE.label and is_plain else ()
 
 
 class MotelogStreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow):

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable
 
 from motelog.bridge.errors import RouteError
 from motelog.bridge.pull import PullResult, PullStatus
+from motelog.bridge.selector import TAGS_ALL
 from motelog.core.message import MessageQueue
 from tests.support.spark_records import Queue, Record
 
@@ -28,6 +29,9 @@ class FakeConsumer:
         self.faults: deque[Exception] = deque()
         self.pulls: list[tuple[int, int, int]] = []
         self.is_closed = False
+        #: Tags and SQL92 filter of the last puller, and what the broker makes of them.
+        self.asked_for: tuple[str, str | None] = (TAGS_ALL, None)
+        self.leaves_out: Callable[[Record], bool] = lambda record: False
         self._lock = threading.Lock()
         for queue_id in range(queue_count):
             self.add_queue(queue_id)
@@ -70,7 +74,10 @@ class FakeConsumer:
             self._fail()
             return self._answer(self.broker[queue], queue_offset, count_max, bytes_max)
 
-    def open_puller(self, queue: MessageQueue, *, bytes_max: int) -> FakePuller:
+    def open_puller(
+        self, queue: MessageQueue, *, bytes_max: int, tags: str = TAGS_ALL, sql: str | None = None
+    ) -> FakePuller:
+        self.asked_for = (tags, sql)
         return FakePuller(self, queue, bytes_max)
 
     def close(self) -> None:
@@ -85,12 +92,18 @@ class FakeConsumer:
         if offset == high:
             return PullResult(PullStatus.NO_NEW_MESSAGE, offset, low, high, b"")
         found: list[bytes] = []
+        seen = 0
         for record in log.records[offset - low :][: min(count_max, self.answer_rows)]:
+            if self.leaves_out(record):
+                seen += 1
+                continue
             data = record.encode()
             if found and sum(map(len, found)) + len(data) > bytes_max:
                 break
             found.append(data)
-        return PullResult(PullStatus.FOUND, offset + len(found), low, high, b"".join(found))
+            seen += 1
+        status = PullStatus.FOUND if found else PullStatus.NO_MATCHED_MESSAGE
+        return PullResult(status, offset + seen, low, high, b"".join(found))
 
     def _fail(self) -> None:
         if self.faults:

@@ -212,3 +212,27 @@ def test_typed_payloads_are_rows_with_fields_and_malformed_ones_stay(
     finish(query)
     (seen,) = (p["observedMetrics"]["payloads"] for p in query.recentProgress if p["numInputRows"])
     assert (seen["n"], seen["count(_malformed)"]) == (64, 4)
+
+
+def test_filters_leave_out_what_is_not_wanted(
+    source: Source, spark_session: Any, producer: SyncProducer
+) -> None:
+    send(producer, "spark_filters", 0, 200, devices=10)
+
+    def keys(frame: Any) -> list[str]:
+        return sorted(row["key"] for row in frame.select("key").collect())
+
+    thirds = sorted(f"k{n}" for n in range(3, 200, 10))
+    columns = "key,device"
+    assert keys(source("spark_filters", columns=columns, tags="dev3").load()) == thirds
+    by_sql = source("spark_filters", columns=columns, sqlFilter="TAGS = 'dev3'").load()
+    assert keys(by_sql) == thirds
+    by_topic = source("spark_filters", columns=columns, mqttFilter="spark_filters/dev3/+").load()
+    assert keys(by_topic) == thirds
+    setting = "spark.sql.python.filterPushdown.enabled"
+    spark_session.conf.set(setting, "true")
+    try:
+        pushed = source("spark_filters", columns=columns, pushFilters="true").load()
+        assert keys(pushed.where("device = 'dev3'")) == thirds
+    finally:
+        spark_session.conf.unset(setting)

@@ -31,6 +31,7 @@ def test_every_option_is_listed_with_its_default() -> None:
         "maxOffsetsPerTrigger": "no limit",
         "maxBytesPerTrigger": "no limit",
         "maxRecordsPerPartition": "no limit",
+        "pushFilters": "false",
         "failOnDataLoss": "true",
         "failOnMissingTopic": "true",
     }
