@@ -1,6 +1,7 @@
 """Consumers of this process, one per name server, group and account, kept from task to task.
 
-Owns: the only state a worker keeps between tasks. Must not touch: pyspark.
+Owns: the only state a worker keeps between tasks, and what it does at its first. Must not touch:
+pyspark.
 Spark forks its Python workers and uses them for many tasks. A consumer holds a thread and sockets,
 which do not survive a fork, so the process id is part of the key. A consumer reconnects by itself.
 It is dropped when it has been closed or an outage lasted too long.
@@ -8,9 +9,11 @@ It is dropped when it has been closed or an outage lasted too long.
 
 from __future__ import annotations
 
+import gc
 import os
 import threading
 from collections.abc import Iterable
+from functools import cache
 from typing import Protocol
 
 from motelog.bridge.pull import PullResult
@@ -60,6 +63,17 @@ def consumer_for(endpoint: Endpoint) -> Consumer:
                 namesrv=namesrv, group=group, credentials=credentials
             )
         return consumer
+
+
+@cache
+def settle() -> None:
+    """Leave what this worker has imported out of garbage collection, once.
+
+    Spark forks a worker with pyspark, pyarrow and us in it, and each full collection would look at
+    all of that again, and copy the pages.
+    """
+    gc.collect()
+    gc.freeze()
 
 
 def drop(endpoint: Endpoint) -> None:

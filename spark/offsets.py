@@ -216,6 +216,28 @@ def split_ranges(
     ]
 
 
+def share_tasks(
+    pieces: Sequence[OffsetRange], *, tasks_min: int = 1, rows_max: int
+) -> list[tuple[OffsetRange, ...]]:
+    """Return the pieces by task: neighbours of at most ``rows_max`` rows together share one.
+
+    A task costs Spark milliseconds however few rows it has. Where that would leave fewer than
+    ``tasks_min`` tasks, each piece has its own.
+    """
+    tasks: list[list[OffsetRange]] = []
+    rows = 0
+    for piece in pieces:
+        rows += piece.rows
+        if tasks and rows <= rows_max:
+            tasks[-1].append(piece)
+        else:
+            tasks.append([piece])
+            rows = piece.rows
+    if len(tasks) < tasks_min:
+        return [(piece,) for piece in pieces]
+    return [tuple(task) for task in tasks]
+
+
 def _cut(whole: OffsetRange, count: int) -> Iterable[OffsetRange]:
     for i in range(count):
         begin = whole.begin + whole.rows * i // count

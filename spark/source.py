@@ -15,6 +15,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from pyspark import TaskContext
 from pyspark.sql.datasource import (
     DataSource,
     DataSourceReader,
@@ -46,6 +47,7 @@ from motelog.spark.offsets import (
     limit_bytes,
     limit_rows,
     ranges_between,
+    share_tasks,
     split_ranges,
 )
 from motelog.spark.options import SourceOptions, parse_options
@@ -58,11 +60,11 @@ if TYPE_CHECKING:
 
 
 class QueuePartition(InputPartition):
-    """One Spark task: a range of one queue."""
+    """One Spark task: a range of one queue, or small ranges of several."""
 
-    def __init__(self, offset_range: OffsetRange) -> None:
-        super().__init__(offset_range)
-        self.offset_range = offset_range
+    def __init__(self, ranges: tuple[OffsetRange, ...]) -> None:
+        super().__init__(ranges)
+        self.ranges = ranges
 
 
 class MotelogDataSource(DataSource):
@@ -104,14 +106,16 @@ class _Reader:
         # Where there is no partition, Spark adds one of its own.
         if not isinstance(partition, QueuePartition):
             return
-        from motelog.spark.connections import consumer_for, drop
+        from motelog.spark.connections import consumer_for, drop, settle
         from motelog.spark.reading import read_range
 
         endpoint = self._options.endpoint
+        if TaskContext.get() is not None:
+            settle()
         try:
-            yield from read_range(
-                consumer_for(endpoint), partition.offset_range, self._layout, self._options
-            )
+            for offset_range in partition.ranges:
+                consumer = consumer_for(endpoint)
+                yield from read_range(consumer, offset_range, self._layout, self._options)
         except OutageError:
             drop(endpoint)
             raise
@@ -129,7 +133,13 @@ class _Reader:
             partitions_min=self._options.min_partitions,
             rows_max=self._options.max_records_per_partition,
         )
-        return [QueuePartition(piece) for piece in pieces]
+        rows_max = self._options.max_records_per_partition
+        tasks = share_tasks(
+            pieces,
+            tasks_min=self._options.min_partitions,
+            rows_max=min(rows_max or self._options.batch_rows, self._options.batch_rows),
+        )
+        return [QueuePartition(task) for task in tasks]
 
 
 class MotelogReader(_Reader, DataSourceReader):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from motelog.core.message import MessageQueue
 from motelog.spark.errors import OffsetFormatError
@@ -13,6 +15,7 @@ from motelog.spark.offsets import (
     limit_rows,
     parse_offsets,
     ranges_between,
+    share_tasks,
     split_ranges,
 )
 
@@ -78,3 +81,36 @@ def test_larger_ranges_are_cut_first() -> None:
     ranges = [OffsetRange(A0, 0, 10), OffsetRange(A1, 0, 1000)]
     pieces = split_ranges(ranges, partitions_min=4)
     assert [piece.rows for piece in pieces] == [10, 333, 333, 334]
+
+
+def test_small_ranges_share_a_task_and_large_ones_do_not() -> None:
+    sizes = [5, 5, 20, 3, 3, 3]
+    pieces = [OffsetRange(MessageQueue("t", "a", i), 7, 7 + size) for i, size in enumerate(sizes)]
+
+    def shared(**limits: int) -> list[list[int]]:
+        tasks = share_tasks(pieces, **limits)
+        assert [piece for task in tasks for piece in task] == pieces
+        return [[piece.rows for piece in task] for task in tasks]
+
+    assert shared(rows_max=100) == [sizes]
+    assert shared(rows_max=10) == [[5, 5], [20], [3, 3, 3]]
+    assert shared(rows_max=7) == [[5], [5], [20], [3, 3], [3]]
+    assert shared(rows_max=1) == [[size] for size in sizes]
+    assert len(shared(rows_max=100, tasks_min=3)) >= 3
+    assert shared(rows_max=100, tasks_min=50) == [[size] for size in sizes]
+    assert share_tasks([], rows_max=10) == []
+
+
+@given(
+    sizes=st.lists(st.integers(1, 50), max_size=12),
+    tasks_min=st.integers(1, 20),
+    rows_max=st.integers(1, 60),
+)
+def test_there_are_as_many_tasks_as_asked_for(
+    sizes: list[int], tasks_min: int, rows_max: int
+) -> None:
+    ranges = [OffsetRange(MessageQueue("t", "a", i), 0, size) for i, size in enumerate(sizes)]
+    pieces = split_ranges(ranges, partitions_min=tasks_min, rows_max=rows_max)
+    tasks = share_tasks(pieces, tasks_min=tasks_min, rows_max=rows_max)
+    assert len(tasks) >= min(tasks_min, sum(sizes))
+    assert all(sum(piece.rows for piece in task) <= rows_max for task in tasks)

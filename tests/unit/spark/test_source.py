@@ -133,7 +133,9 @@ def test_a_batch_reads_everything_once() -> None:
     reader = source().reader(SCHEMA)
     partitions = reader.partitions()
     assert isinstance(partitions, list)
-    queues = [p.offset_range.queue.queue_id for p in partitions if isinstance(p, QueuePartition)]
+    queues = [
+        r.queue.queue_id for p in partitions if isinstance(p, QueuePartition) for r in p.ranges
+    ]
     assert queues == [0, 1]
     assert rows_of(reader, partitions) == [(0, n) for n in range(10)] + [(1, n) for n in range(4)]
 
