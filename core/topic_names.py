@@ -22,6 +22,8 @@ LMQ_PREFIX: Final = "%LMQ%"
 DEFAULT_TOPIC: Final = "TBW102"
 SCHEDULE_TOPIC: Final = "SCHEDULE_TOPIC_XXXX"
 TIMER_TOPIC: Final = "rmq_sys_motelog_timer"
+# Where RocketMQ 5 keeps its timers; read in folders that it wrote, never written.
+ROCKETMQ_TIMER_TOPIC: Final = "rmq_sys_wheel_timer"
 HALF_TOPIC: Final = "RMQ_SYS_TRANS_HALF_TOPIC"
 OP_HALF_TOPIC: Final = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
 # Half messages whose producers have never said what became of them.

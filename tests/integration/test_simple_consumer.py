@@ -29,6 +29,8 @@ from tests.support.java import VERSION_5, ApacheServer
 
 COUNT = 10
 AGAIN_S = 60
+HANDED_OVER_S = 20
+SAVED_SOON = {"flushConsumerOffsetInterval": 200}
 
 
 async def send(namesrv: str, topic: str, count: int) -> set[bytes]:
@@ -242,3 +244,87 @@ async def received(consumer: SimpleConsumer) -> list[motelog.PoppedMessage]:
             return await consumer.receive(4, invisible_s=3, wait_s=1)
         except (motelog.RemotingError, BrokerError, RouteError):
             await trio.sleep(0.1)
+
+
+async def pop_some(namesrv: str, topic: str) -> set[bytes]:
+    """Receive ten messages, acknowledge four, and return the others."""
+    async with SimpleConsumer(namesrv=namesrv, group="G") as consumer:
+        await subscribed(consumer, topic)
+        found = await receive_all(consumer, COUNT, invisible_s=HANDED_OVER_S)
+        await consumer.ack(found[0])
+        await consumer.ack_many(found[1:4])
+        return {message.body for message in found[4:]}
+
+
+async def pop_again(namesrv: str, topic: str, expected: set[bytes]) -> None:
+    """Receive what somebody else has left, and nothing else."""
+    async with SimpleConsumer(namesrv=namesrv, group="G") as consumer:
+        await subscribed(consumer, topic)
+        with trio.fail_after(HANDED_OVER_S + AGAIN_S):
+            found: list[motelog.PoppedMessage] = []
+            while len(found) < len(expected):
+                found += await consumer.receive(32, wait_s=5)
+        await consumer.ack_many(found)
+        assert {message.body for message in found} == expected
+        assert {message.delivery_attempt for message in found} <= {2}
+        assert await consumer.receive(wait_s=2) == []
+
+
+async def receive_at_least(namesrv: str, topic: str, expected: set[bytes]) -> None:
+    """Receive all that somebody else has left."""
+    async with SimpleConsumer(namesrv=namesrv, group="G") as consumer:
+        await subscribed(consumer, topic)
+        found: set[bytes] = set()
+        with trio.fail_after(HANDED_OVER_S + AGAIN_S):
+            while not expected <= found:
+                messages = await consumer.receive(32, wait_s=5)
+                await consumer.ack_many(messages)
+                found |= {message.body for message in messages}
+
+
+@pytest.mark.java
+@pytest.mark.java_all
+@pytest.mark.parametrize("is_killed", [False, True])
+@pytest.mark.timeout(400)
+async def test_what_apache_has_in_work_comes_again_here(tmp_path: Path, is_killed: bool) -> None:
+    """Its checkpoints wait in its timer, which is taken over. A kill may cost saved offsets."""
+    check = receive_at_least if is_killed else pop_again
+    folder = tmp_path / "store"
+    async with ApacheServer(VERSION_5, folder, has_timer=True, settings=SAVED_SOON) as apache:
+        await send(apache.namesrv_address, "Handed", COUNT)
+        left = await pop_some(apache.namesrv_address, "Handed")
+        await trio.sleep(1)  # The offsets are saved.
+        if not is_killed:
+            await apache.stop()
+    async with started_stack(folder, name="apache") as stack:
+        await check(stack.namesrv_address, "Handed", left)
+    # Not again at the next start.
+    async with started_stack(folder, name="apache") as stack:
+        await pop_again(stack.namesrv_address, "Handed", set())
+
+
+@pytest.mark.java
+@pytest.mark.java_all
+@pytest.mark.parametrize("is_killed", [False, True])
+@pytest.mark.timeout(400)
+async def test_what_we_have_in_work_comes_again_at_apache_s(
+    tmp_path: Path, is_killed: bool
+) -> None:
+    """It reads them in the revive topic. It pops again what we popped after offsets were saved."""
+    check = receive_at_least if is_killed else pop_again
+    folder = tmp_path / "store"
+    async with trio.open_nursery() as nursery:
+        namesrv = NameServer(NamesrvConfig(listen="127.0.0.1:0"))
+        await nursery.start(namesrv.run)
+        address = joined(namesrv.address)
+        broker = BrokerProcess(folder, namesrv=address, name="apache", save_interval_s=0.2)
+        await trio.to_thread.run_sync(broker.start)
+        try:
+            await send(address, "Handed", COUNT)
+            left = await pop_some(address, "Handed")
+            await trio.sleep(1)  # The offsets are saved.
+        finally:
+            broker.kill() if is_killed else broker.stop()
+        nursery.cancel_scope.cancel()
+    async with ApacheServer(VERSION_5, folder, has_timer=True) as apache:
+        await check(apache.namesrv_address, "Handed", left)

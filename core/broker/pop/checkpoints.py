@@ -9,7 +9,8 @@ Spec: RocketMQ PopCheckPoint, PopReviveService.
 
 Each checkpoint is a record of a revive queue. What lies in front of the oldest that is not settled
 need not be read again after a restart. A checkpoint that is long in work holds that place back;
-``stale`` names those that should be written again at the queue's end.
+``stale`` names those that should be written again at the queue's end, and first those that another
+broker kept elsewhere (``adopt``).
 
 Invariants: a settled checkpoint is in no index; the counts are those of the open messages.
 """
@@ -17,6 +18,7 @@ Invariants: a settled checkpoint is in no index; the counts are those of the ope
 from __future__ import annotations
 
 import heapq
+import itertools
 from collections import deque
 from collections.abc import Iterable, Iterator
 from typing import Final, TypeAlias
@@ -101,6 +103,8 @@ class Checkpoints:
         self._rows: list[deque[tuple[int, Checkpoint]]] = [deque() for _ in range(revive_queues)]
         # The last record of each revive queue that is known of.
         self._last: list[int] = [-1] * revive_queues
+        # Those whose record is missing in their revive queue, or knows less.
+        self._adopted: dict[Key, Checkpoint] = {}
         self._open_by_queue: dict[QueueKey, int] = {}
         self._told: list[int] | None = None
         self.open_count = 0
@@ -133,15 +137,30 @@ class Checkpoints:
         known = self._by_key.get(checkpoint.key)
         if known is not None:
             self.settle(known)
+        self._enter(checkpoint)
+        self.move(checkpoint, revive_offset)
+
+    def adopt(self, checkpoint: Checkpoint) -> None:
+        """Take in a checkpoint whose revive queue does not know it so; ``stale`` names it."""
+        if checkpoint.key not in self._by_key:
+            self._enter(checkpoint)
+        self._adopted[checkpoint.key] = checkpoint
+
+    @property
+    def has_adopted(self) -> bool:
+        """Whether some are still to be written."""
+        return bool(self._adopted)
+
+    def _enter(self, checkpoint: Checkpoint) -> None:
         self._by_key[checkpoint.key] = checkpoint
         self._count(checkpoint, len(checkpoint.open))
         self._entered += 1
         heapq.heappush(self._due, (checkpoint.due_ms, self._entered, checkpoint))
-        self.move(checkpoint, revive_offset)
 
     def move(self, checkpoint: Checkpoint, revive_offset: int) -> None:
         """Note that the record of a checkpoint was written (again) at ``revive_offset``."""
         checkpoint.revive_offset = revive_offset
+        self._adopted.pop(checkpoint.key, None)
         self._rows[checkpoint.revive_queue].append((revive_offset, checkpoint))
         self.saw(checkpoint.revive_queue, revive_offset)
 
@@ -166,6 +185,8 @@ class Checkpoints:
             checkpoint.is_settled = True
             self._count(checkpoint, -len(checkpoint.open))
             del self._by_key[checkpoint.key]
+            if checkpoint.revive_offset < 0:
+                self._adopted.pop(checkpoint.key, None)
 
     def next_due_ms(self) -> int | None:
         """Return when the next checkpoint is due, None without any."""
@@ -189,13 +210,16 @@ class Checkpoints:
         heapq.heappush(self._due, (until_ms, self._entered, checkpoint))
 
     def stale(self, count_max: int) -> list[Checkpoint]:
-        """Return checkpoints that keep a long part of their revive queue from being done with."""
-        found: list[Checkpoint] = []
+        """Return checkpoints to be written (again).
+
+        They were adopted, or keep a long part of their revive queue from being done with.
+        """
+        found = list(itertools.islice(self._adopted.values(), count_max))
         for queue, row in enumerate(self._rows):
             self._drop_settled(row)
             for revive_offset, checkpoint in row:
                 is_young = self._last[queue] - revive_offset < STALE_RECORDS
-                if is_young or len(found) == count_max:
+                if is_young or len(found) >= count_max:
                     break
                 if not checkpoint.is_settled and checkpoint.revive_offset == revive_offset:
                     found.append(checkpoint)
@@ -236,7 +260,9 @@ class Checkpoints:
             assert not checkpoint.is_settled
             assert checkpoint.open
             assert checkpoint.open <= set(checkpoint.offsets)
-            assert (checkpoint.revive_offset, checkpoint) in self._rows[checkpoint.revive_queue]
+            if key not in self._adopted:
+                row = self._rows[checkpoint.revive_queue]
+                assert (checkpoint.revive_offset, checkpoint) in row
             queue = checkpoint.queue_key
             by_queue[queue] = by_queue.get(queue, 0) + len(checkpoint.open)
         assert by_queue == self._open_by_queue

@@ -53,7 +53,7 @@ from motelog.core.remoting.pop_fields import RETRY_V1, RETRY_V2, retry_topic
 from motelog.core.remoting.topic_config import TopicConfig
 from motelog.core.store.message_store import MessageStore
 from motelog.core.store.store_reader import ReadResult
-from motelog.core.topic_names import RETRY_PREFIX
+from motelog.core.topic_names import RETRY_PREFIX, ROCKETMQ_TIMER_TOPIC
 
 logger = logging.getLogger(__name__)
 
@@ -94,6 +94,7 @@ class PopService:
         #: Called with queues that are free again because the time of their messages is over.
         self.on_freed: list[Callable[[list[QueueKey]], None]] = []
         self._done: tuple[int, list[int]] | None = None
+        self._state = state
         self._wanted = trio.Event()
         self._faults = LimitedLog(logger, lines_max=1, period_s=FAULT_PERIOD_S)
         self._dead_log = LimitedLog(logger)
@@ -247,17 +248,32 @@ class PopService:
             self._done = None
         if self._done is None and self.checkpoints.has_changed():
             self._done = self._store.end_offset, self.checkpoints.done_with()
+        self._keep_timer(durable_offset)
         if self._done is not None or self.progress.is_waiting:
             self._api.acknowledge.want(self._store.end_offset)
         self._write_again(self.checkpoints.stale(BATCH))
 
+    def _keep_timer(self, durable_offset: int) -> None:
+        """Note for good what was taken over from RocketMQ's timer, once it is in the log."""
+        taken = self._state.timer_taken
+        if taken is None or self.checkpoints.has_adopted:
+            return
+        end_offset = self._store.end_offset
+        if durable_offset < end_offset:
+            self._api.acknowledge.want(end_offset)
+            return
+        with contextlib.suppress(BrokerError):
+            self._offsets.commit(REVIVE_GROUP, ROCKETMQ_TIMER_TOPIC, 0, taken)
+        self._state.timer_taken = None
+
     def _write_again(self, stale: list[Checkpoint]) -> None:
-        """Write old checkpoints again, so that what is behind them is done with."""
+        """Write checkpoints at the end of their queues, so that what is behind is done with."""
 
         def appended(placed: list[tuple[int, int]], _end_offset: int) -> None:
             for checkpoint, (_, revive_offset) in zip(stale, placed, strict=True):
-                if not checkpoint.is_settled:
-                    self.checkpoints.move(checkpoint, revive_offset)
+                self.checkpoints.move(checkpoint, revive_offset)
+            if self.checkpoints.has_adopted:
+                self.wake()
 
         if stale:
             for checkpoint in stale:

@@ -1,16 +1,27 @@
 """What POP keeps in memory, and how a start finds it again in the log.
 
 Owns: PopState: the checkpoints and where each group goes on; reading the revive topic. Must not
-touch: appends (service), files other than through the store. ``load`` blocks.
+touch: appends (service), files other than through the store, but for RocketMQ's timer checkpoint.
+``load`` blocks.
 
     revive topic  ck, ack, ck, bAck, ...  from the last record that is done with
                   -> checkpoints that are not settled
                   -> behind the marks: how far groups had popped before the broker was killed
+
+RocketMQ's broker lets these records wait in its timer until they are due. Where it had the folder
+before, those that still wait are taken over: the service writes them into the revive topic, and
+notes how far the timer's topic is read.
+
+    rmq_sys_wheel_timer  ck, ack, ...  from the last record that was taken over, due at or after
+                                       the time that config/timercheck begins with
 """
 
 from __future__ import annotations
 
 import contextlib
+import logging
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Final, NamedTuple
 
 from motelog.core.broker.config import BrokerConfig
@@ -20,14 +31,18 @@ from motelog.core.broker.pop.records import AckRecord, decode_revive
 from motelog.core.broker.tables.tables import Tables
 from motelog.core.broker.tables.topics import REVIVE_QUEUES
 from motelog.core.errors import BrokerError
-from motelog.core.message import TAGS, decode_properties
+from motelog.core.message import REAL_QID, REAL_TOPIC, TAGS, TIMER_OUT_MS, decode_properties
 from motelog.core.records.decode import decode
 from motelog.core.store.message_store import MessageStore
 from motelog.core.store.store_reader import ReadStatus
-from motelog.core.topic_names import REVIVE_PREFIX
+from motelog.core.topic_names import REVIVE_PREFIX, ROCKETMQ_TIMER_TOPIC
+
+logger = logging.getLogger(__name__)
 
 #: Its offsets are the last records of the revive queues that are done with, as in RocketMQ.
 REVIVE_GROUP: Final = "CID_RMQ_SYS_REVIVE_GROUP"
+#: The longest that RocketMQ's timer lets a message wait, as it is configured at first.
+TIMER_WAIT_MS_MAX: Final = 3 * 86_400_000
 _READ_COUNT: Final = 4096
 _READ_BYTES: Final = 4_194_304
 _GOES_ON: Final = (ReadStatus.FOUND, ReadStatus.MESSAGE_WAS_REMOVED, ReadStatus.OFFSET_TOO_SMALL)
@@ -49,6 +64,9 @@ class PopState:
         self.revive_topic = REVIVE_PREFIX + config.cluster
         self._reader = store.reader
         self._offsets = tables.offsets
+        self._timer_file = Path(config.store.directory) / "config" / "timercheck"
+        #: The last record of RocketMQ's timer that was taken over at this start.
+        self.timer_taken: int | None = None
         self.checkpoints = Checkpoints(revive_queues=REVIVE_QUEUES)
         self.progress = PopProgress(tables.offsets, self.revive_topic)
 
@@ -64,6 +82,61 @@ class PopState:
         for queue, last in {one.checkpoint.revive_queue: one.offset for one in popped}.items():
             with contextlib.suppress(BrokerError):
                 self._offsets.commit(MARKS_GROUP, self.revive_topic, queue, last)
+        self._take_over_timer()
+
+    def _take_over_timer(self) -> None:
+        """Take in what RocketMQ's timer had not put into the revive topic when it ended."""
+        end = self._reader.max_offset(ROCKETMQ_TIMER_TOPIC, 0)
+        taken = self._offsets.query(REVIVE_GROUP, ROCKETMQ_TIMER_TOPIC, 0)
+        if end == 0 or taken == end - 1:
+            return
+        # What is due before has been in the revive topic.
+        begin_ms = self._timer_read_ms()
+        stored_ms = begin_ms - TIMER_WAIT_MS_MAX
+        at = self._reader.offset_by_time(ROCKETMQ_TIMER_TOPIC, 0, stored_ms)
+        at = max(at, 0 if taken is None else taken + 1)
+        count = 0
+        while at < end:
+            found = self._reader.read(
+                ROCKETMQ_TIMER_TOPIC, 0, at, count_max=_READ_COUNT, bytes_max=_READ_BYTES
+            )
+            for fields in decode(found.records):
+                count += self._take_timer(decode_properties(fields[12]), fields[13], begin_ms)
+            if found.status not in _GOES_ON:
+                break
+            at = found.next_offset
+        self.timer_taken = end - 1
+        logger.info(
+            "what RocketMQ's broker had in work of POP is taken over from its timer"
+            " records=%d in_work=%d",
+            count,
+            len(self.checkpoints),
+        )
+
+    def _take_timer(self, pairs: Mapping[str, str], body: bytes, begin_ms: int) -> bool:
+        """Take in a record of the timer; return whether it is POP's, and waits."""
+        due_ms, queue = pairs.get(TIMER_OUT_MS, ""), pairs.get(REAL_QID, "")
+        if not (due_ms.isdecimal() and queue.isdecimal() and int(due_ms) >= begin_ms):
+            return False
+        if pairs.get(REAL_TOPIC) != self.revive_topic:
+            return False
+        said = decode_revive(pairs.get(TAGS), body, int(queue) % REVIVE_QUEUES)
+        if isinstance(said, Checkpoint):
+            if said.open and self.checkpoints.get(said.key) is None:
+                self.checkpoints.adopt(said)
+                self._go_on_behind(said, is_marked=False)
+        elif said is not None and (checkpoint := self.checkpoints.get(said.key)) is not None:
+            self.checkpoints.adopt(checkpoint)
+            self.checkpoints.ack(checkpoint, said.offsets)
+        return said is not None
+
+    def _timer_read_ms(self) -> int:
+        """Return which time RocketMQ's timer was to deliver next; 0 where it does not say."""
+        try:
+            data = self._timer_file.read_bytes()[:8]
+        except FileNotFoundError:
+            return 0
+        return int.from_bytes(data, "big", signed=True)
 
     def _load_queue(self, queue: int) -> list[_Unknown]:
         """Take in one revive queue; return the pops that the offsets may not know of."""
@@ -93,8 +166,11 @@ class PopState:
     def _take(self, said: Checkpoint | AckRecord | None, queue: int, offset: int) -> None:
         self.checkpoints.saw(queue, offset)
         if isinstance(said, Checkpoint):
+            known = self.checkpoints.get(said.key)
             if said.open:
                 self.checkpoints.add(said, offset)
+            elif known is not None:
+                self.checkpoints.settle(known)
         elif said is not None:
             checkpoint = self.checkpoints.get(said.key)
             if checkpoint is not None:

@@ -10,17 +10,22 @@ from typing import Any
 import pytest
 import trio
 
+from motelog.core.broker.pop.checkpoints import Checkpoint
+from motelog.core.broker.pop.records import encode_ack, encode_checkpoint
 from motelog.core.broker.pop.state import REVIVE_GROUP
 from motelog.core.broker.tables.subscription_groups import SubscriptionGroup
+from motelog.core.message import decode_properties, encode_properties
+from motelog.core.records.append import AppendMessage
 from motelog.core.records.decode import decode_messages
 from motelog.core.remoting.codes import RequestCode, ResponseCode
 from motelog.core.remoting.frames import RemotingCommand
 from motelog.core.remoting.pop_fields import decode_receipt
+from motelog.core.store.message_store import MessageStore
 from tests.support.broker_stack import pop_ext, send_ext
 from tests.support.broker_stage import BrokerStage, Client, broker_stage
 from tests.support.popping import Popped, ack_ext, receipt_of_change, with_receipts
 from tests.support.popping import pop_messages as pop
-from tests.support.stores import read_queue
+from tests.support.stores import STORE_HOST, read_queue
 
 OK = ResponseCode.SUCCESS
 POP = RequestCode.POP_MESSAGE
@@ -390,6 +395,76 @@ def test_after_a_restart_what_was_in_work_still_is(tmp_path: Path) -> None:
         assert bodies(pop(stage)) == [b"4"]
         pass_time(stage, 1000)
         assert bodies(pop(stage)) == [b"2", b"3"]
+
+
+async def make_durable(store: MessageStore) -> None:
+    async with trio.open_nursery() as nursery:
+        await nursery.start(store.run)
+        await store.wait_durable(store.end_offset)
+        nursery.cancel_scope.cancel()
+
+
+def timer_record(
+    stage: BrokerStage, record: AppendMessage, due_ms: int, *, topic: str = REVIVE
+) -> AppendMessage:
+    """Return a record of the revive topic as RocketMQ's timer keeps it until it is due."""
+    tail = stage.tail("rmq_sys_wheel_timer", 0)
+    properties = record[2]
+    pairs = decode_properties(properties)
+    pairs |= {"REAL_TOPIC": topic, "REAL_QID": "3", "TIMER_OUT_MS": str(due_ms)}
+    return (tail, record[1], encode_properties(pairs), *record[3:])
+
+
+def test_what_waits_in_rocketmq_s_timer_is_taken_over_once(tmp_path: Path) -> None:
+    """RocketMQ has popped six messages; what is due before 5,000 was in its revive topic."""
+    made = [
+        Checkpoint("T", "G", 0, at, (at,), pop_time_ms=at, invisible_ms=10_000 - at, revive_queue=3)
+        for at in range(6)
+    ]
+    with broker_stage(tmp_path, {"offset_entries_max": 100}) as stage:
+        stage.topic("T", 1)
+        send(stage, *(b"%d" % at for at in range(6)))
+        revive = stage.tail(REVIVE, 3)
+        checks = [encode_checkpoint(revive, one, "b", STORE_HOST, 0) for one in made]
+        acks = [encode_ack(revive, one, [at], "b", STORE_HOST, 0) for at, one in enumerate(made)]
+        # 0 and 1 are in the revive topic, and 1 is acknowledged in the timer; so is 3.
+        stage.store.append(checks[:2])
+        timed = [
+            timer_record(stage, checks[0], 4_999),
+            timer_record(stage, checks[1], 4_999),
+            timer_record(stage, acks[1], 5_000),
+            timer_record(stage, checks[2], 5_000),
+            timer_record(stage, checks[3], 9_000),
+            timer_record(stage, acks[3], 9_000),
+            timer_record(stage, checks[4], 4_999),  # was revived, and its record is gone
+            timer_record(stage, checks[5], 9_000, topic="T"),  # an application's own
+        ]
+        stage.store.append(timed)
+    (tmp_path / "config").mkdir(exist_ok=True)
+    (tmp_path / "config" / "timercheck").write_bytes((5_000).to_bytes(8, "big") + bytes(4088))
+    saved: dict[str, Any] = {}
+    for found, rest in ([b"0", b"2"], [b"4", b"5"]), ([], []):
+        with broker_stage(tmp_path, {"offset_entries_max": 100}) as stage:
+            stage.topic("T", 1)
+            stage.tables.groups.put(SubscriptionGroup(group_name="G"), 0)
+            stage.tables.offsets.load(saved)
+            stage.pop_state.load()
+            # Behind the last that was popped, which is 3.
+            assert stage.tables.offsets.query("G", "T", 0) == (4 if found else 6)
+            service = stage.processors.pop_service
+            # The second life knows what the first has given out.
+            assert service.checkpoints.open_count == (len(found) or 4)
+            service.checkpoints._check()
+            service.keep()
+            assert not service.checkpoints.has_adopted
+            pass_time(stage, 10_000)
+            again = [body for _ in range(2) for body in bodies(pop(stage))]
+            assert sorted(again) == [*found, *rest]
+            trio.run(make_durable, stage.store)
+            service.keep()
+            assert stage.pop_state.timer_taken is None
+            saved = stage.tables.offsets.snapshot()
+            assert saved["offsetTable"]["rmq_sys_wheel_timer@" + REVIVE_GROUP] == {0: 7}
 
 
 def test_a_second_restart_does_not_set_a_group_back(tmp_path: Path) -> None:
