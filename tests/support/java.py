@@ -20,7 +20,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from functools import cache, partial
 from pathlib import Path
-from typing import Literal
+from typing import Literal, TypeAlias
 
 import pytest
 import trio
@@ -39,6 +39,7 @@ COMMITLOG_FILE_BYTES = 1 << 24
 BUILT_WITHIN_S = 240
 READY_WITHIN_S = 60
 STOPPED_WITHIN_S = 30
+Flush: TypeAlias = Literal["async", "sync"]
 #: An order of a test to a Java program.
 DONE_WITHIN_S = 90
 
@@ -174,7 +175,7 @@ class ApacheServer:
         commitlog_file_bytes: int = COMMITLOG_FILE_BYTES,
         heap: str = "256m",
         options: Sequence[str] = QUICK_START,
-        flush: Literal["async", "sync"] = "async",
+        flush: Flush = "async",
         settings: Mapping[str, object] | None = None,
         has_timer: bool = False,
     ) -> None:
@@ -184,13 +185,17 @@ class ApacheServer:
         self._commitlog_file_bytes = commitlog_file_bytes
         self._heap = heap
         self._options = options
-        self._flush = flush
+        self.flush = flush
         self._settings = settings or {}
         self._has_timer = has_timer
         namesrv_port, broker_port, self._ha_port = _free_ports()
         self.namesrv_address = f"127.0.0.1:{namesrv_port}"
         self.broker_address = f"127.0.0.1:{broker_port}"
         self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def is_running(self) -> bool:
+        return self._process is not None
 
     @property
     def pid(self) -> int:
@@ -229,9 +234,10 @@ class ApacheServer:
             )
         deadline = time.monotonic() + READY_WITHIN_S
         while b"\nready\n" not in output.read_bytes():
-            if self._process.poll() is not None or time.monotonic() > deadline:
+            code = self._process.poll()
+            if code is not None or time.monotonic() > deadline:
                 self.kill()
-                raise AssertionError(f"did not start:\n{output.read_text()[-4000:]}")
+                raise AssertionError(f"did not start, status {code}:\n{output.read_text()[-4000:]}")
             time.sleep(0.05)
 
     async def __aenter__(self) -> ApacheServer:
@@ -276,7 +282,7 @@ class ApacheServer:
             "storePathRootDir": self._directory,
             "storePathCommitLog": self._directory / "commitlog",
             "mappedFileSizeCommitLog": self._commitlog_file_bytes,
-            "flushDiskType": f"{self._flush.upper()}_FLUSH",
+            "flushDiskType": f"{self.flush.upper()}_FLUSH",
             "diskMaxUsedSpaceRatio": 95,
             "enablePropertyFilter": "true",
             # Of little use here, and each costs disk or time at the start. POP needs the timer.

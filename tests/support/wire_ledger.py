@@ -27,6 +27,7 @@ class Ledger:
     def __init__(self) -> None:
         self._counts: Counter[str] = Counter()
         self._acknowledged: defaultdict[str, dict[int, None]] = defaultdict(dict)
+        self._bodies: defaultdict[str, set[str]] = defaultdict(set)
         self._rolled_back: set[str] = set()
         # What any reader has got.
         self._got: set[str] = set()
@@ -47,6 +48,7 @@ class Ledger:
         name, number = _split(body)
         if number not in self._acknowledged[name]:
             self._acknowledged[name][number] = None
+            self._bodies[name.partition("/")[0]].add(body)
             self.acknowledged_count += 1
 
     def roll_back(self, body: str) -> None:
@@ -73,12 +75,7 @@ class Ledger:
 
     def expected(self, topics: Collection[str]) -> set[str]:
         """Return the bodies that must come to who reads these topics."""
-        return {
-            f"{name}/{number}"
-            for name, numbers in self._acknowledged.items()
-            if name.partition("/")[0] in topics
-            for number in numbers
-        }
+        return set().union(*(self._bodies[topic] for topic in topics))
 
 
 class Reader:
