@@ -46,7 +46,9 @@ class PopModel(RuleBasedStateMachine):
     def open(self) -> None:
         self.stores = ExitStack()
         limits = {"offset_entries_max": 1000}
-        self.stage: BrokerStage = self.stores.enter_context(broker_stage(self.folder, limits))
+        # An append behind a file's end waits for a task that makes the next; none runs here.
+        stage = broker_stage(self.folder, limits, commitlog_file_bytes=1 << 20)
+        self.stage: BrokerStage = self.stores.enter_context(stage)
         self.stage.clock.advance(self.now_ms - self.stage.clock.now_ms())
         self.stage.topic("T", QUEUES)
         self.stage.topic("%RETRY%G_T", 1)
