@@ -105,7 +105,12 @@ def our_server(folder: Path) -> Iterator[Server]:
 def apache_server(folder: Path) -> Iterator[Server]:
     """Apache's broker, with all of the JVM's compilers; its name server is in the same process."""
     server = ApacheServer(
-        VERSION_5, folder, commitlog_file_bytes=COMMITLOG_FILE_BYTES, heap="1g", options=JVM
+        VERSION_5,
+        folder,
+        commitlog_file_bytes=COMMITLOG_FILE_BYTES,
+        heap="1g",
+        options=JVM,
+        has_timer=True,
     )
     trio.run(server.start)
     try:
@@ -115,8 +120,8 @@ def apache_server(folder: Path) -> Iterator[Server]:
 
 
 def load(server: Server, case: Case, warm_s: float, seconds: float) -> Result:
-    arguments = (server.namesrv, TOPIC, case.how, str(case.threads), str(case.bytes))
-    arguments += (str(warm_s), str(seconds))
+    amounts = map(str, (case.threads, case.bytes, warm_s, seconds))
+    arguments = (server.namesrv, TOPIC, case.how, *amounts)
     command = java_command(VERSION_5, "Bench", *arguments, heap="512m", options=LOAD_JVM)
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
