@@ -43,7 +43,7 @@ class NoParameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Done(msgspec.Struct, frozen=True):
     """It is done; where the log keeps it, the log has it."""
 
-    done: Literal[True] = True
+    done: bool = True
 
 
 class Error(msgspec.Struct, frozen=True):
