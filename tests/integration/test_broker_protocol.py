@@ -918,7 +918,8 @@ async def test_administration_of_groups(tmp_path: Path) -> None:
         answer = await peer.ask(RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, {"topic": "T"})
         assert loads(answer.body) == {"groupList": ["G"]}
         answer = await peer.ask(RequestCode.GET_ALL_CONSUMER_OFFSET)
-        assert loads(answer.body) == {"offsetTable": {"T@G": {"0": 1}}}
+        assert loads(answer.body)["offsetTable"] == {"T@G": {"0": 1}}
+        assert loads(answer.body)["dataVersion"]["counter"] >= 0
         body = json_body({"groupName": "H", "consumeEnable": False})
         await peer.ask(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, body=body)
         answer = await pull(peer, "T", 0, consumerGroup="H")
