@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.fault.broker_kills import KINDS, Round, apache_rounds, rounds
+from tests.fault.broker_kills import KINDS, Round, rounds
 from tests.support.java import VERSION_4, VERSION_5, JavaDriver
 from tests.support.wire_ledger import Ledger, LedgerError, OffsetWatch, Reader
 
@@ -52,17 +52,6 @@ def test_java_s_clients_lose_nothing_when_servers_are_killed(tmp_path: Path, ver
     finally:
         java.close()
     check(done, said)
-
-
-@pytest.mark.java
-@pytest.mark.java_all
-@pytest.mark.timeout(400)
-def test_our_clients_lose_nothing_when_apache_s_broker_is_killed(tmp_path: Path) -> None:
-    done: list[Round] = []
-    said = apache_rounds(tmp_path, SEED, 3, done.append)
-    assert [one.kind for one in done][:2] == ["broker", "broker"]
-    assert all(one.acknowledged > 0 for one in done)
-    assert said.startswith("came again: ")
 
 
 # -- the ledger finds each fault ------------------------------------------------------------

@@ -19,7 +19,7 @@ from motelog.bridge.producer import Producer
 from motelog.core.message import Message
 from motelog.core.remoting.frames import RequestCode
 from tests.support.broker_stack import connected, started_stack
-from tests.support.java import VERSION_4, VERSION_5, ApacheServer, JavaDriver
+from tests.support.java import VERSION_4, VERSION_5, JavaDriver
 
 pytestmark = [pytest.mark.java, pytest.mark.timeout(600)]
 
@@ -154,14 +154,6 @@ async def test_the_tools_print_what_they_print_of_apaches_broker(
         await check_tools(
             version, stack.namesrv_address, stack.broker_address, folder, is_all=is_all
         )
-
-
-@pytest.mark.java_all
-async def test_apaches_broker_prints_the_same(tmp_path: Path) -> None:
-    # Without its timer, RocketMQ's broker fails to delete a topic.
-    async with ApacheServer(VERSION_5, tmp_path / "store", has_timer=True) as apache:
-        addresses = (apache.namesrv_address, apache.broker_address)
-        await check_tools(VERSION_5, *addresses, tmp_path / "exported", is_all=True)
 
 
 async def check_tools(
