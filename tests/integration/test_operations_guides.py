@@ -2,23 +2,36 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
+import shutil
 import signal
+import ssl
 import stat
 import subprocess
 import sys
+import time
 import tomllib
+from collections.abc import Callable
 from pathlib import Path
+from typing import Final, TypeVar
+from urllib.request import urlopen
 
+import paho.mqtt.client as paho
 import pytest
 from cryptography import x509
+from paho.mqtt.enums import CallbackAPIVersion
 
 from motelog.core.net.listen import open_listener
+from tests.support.certificates import certificates
 from tests.support.cli import motelog_here
+from tests.support.listeners import ListenerServer
 from tests.support.repository import ROOT
 
 GUIDES = ROOT / "docs" / "operations"
+DEADLINE_S: Final = 20.0
+T = TypeVar("T")
 
 
 def blocks(guide: str, language: str = "sh") -> list[str]:
@@ -29,6 +42,100 @@ def blocks(guide: str, language: str = "sh") -> list[str]:
 def free_port() -> int:
     with open_listener("127.0.0.1:0") as sock:
         return int(sock.getsockname()[1])
+
+
+def haproxy(folder: Path, ports: dict[str, int]) -> list[str]:
+    """Write the guide's configuration and what a test needs; return the command."""
+    files = certificates()
+    both = folder / "both.pem"
+    both.write_text(Path(files.server).read_text() + Path(files.server_key).read_text())
+    (text,) = (block for block in blocks("balancers.md", "text") if "frontend" in block)
+    text = text.replace("bind :8883", f"bind 127.0.0.1:{ports['outside']}")
+    text = text.replace("/etc/haproxy/mqtt.pem", str(both))
+    text = text.replace(":1884", f":{ports['balanced']}").replace("8080", str(ports["console"]))
+    configuration = folder / "haproxy.cfg"
+    checks = "    log stdout format raw local0 debug\n    option log-health-checks\n"
+    configuration.write_text(text.replace("mode tcp\n", f"mode tcp\n{checks}", 1))
+    return ["-db", "-f", str(configuration)]
+
+
+def nginx(folder: Path, ports: dict[str, int]) -> list[str]:
+    files = certificates()
+    (text,) = (block for block in blocks("balancers.md", "text") if "stream {" in block)
+    text = text.replace("listen 8883", f"listen 127.0.0.1:{ports['outside']}")
+    text = text.replace("/etc/nginx/mqtt.pem", files.server)
+    text = text.replace("/etc/nginx/mqtt.key", files.server_key)
+    text = text.replace(":1884", f":{ports['balanced']}")
+    modules = Path("/usr/lib/nginx/modules").glob("ngx_stream_module.so")  # Debian's is apart
+    first = [f"load_module {module};" for module in modules]
+    first += ["daemon off;", f"pid {folder}/pid;", "error_log stderr;", "events {}"]
+    configuration = folder / "nginx.conf"
+    configuration.write_text("\n".join([*first, text]))
+    return ["-c", str(configuration), "-p", str(folder)]
+
+
+@pytest.mark.parametrize("configure", [haproxy, nginx], ids=lambda made: made.__name__)
+def test_devices_reach_the_gateway_through_a_balancer(
+    configure: Callable[[Path, dict[str, int]], list[str]], tmp_path: Path
+) -> None:
+    program = shutil.which(configure.__name__, path=f"{os.environ['PATH']}:/usr/sbin")
+    if program is None:
+        pytest.skip(f"{configure.__name__} is not installed")
+    (table, *_) = blocks("balancers.md", "toml")
+    with ListenerServer(tmp_path, table.replace(":1884", ":0")) as server:
+        console = server.ready["console"]
+        ports = {
+            "outside": free_port(),
+            "balanced": server.port("balanced"),
+            "console": int(console.rpartition(":")[2]),
+        }
+        said = tmp_path / "said"
+        with said.open("w") as output:
+            balancer = subprocess.Popen(
+                [program, *configure(tmp_path, ports)], stdout=output, stderr=subprocess.STDOUT
+            )
+        try:
+            client = wait_for(lambda: connected(ports["outside"]), said)
+            if configure is haproxy:
+                # The server is ready by the answer that the check had.
+                wait_for(lambda: "check passed, code: 200" in said.read_text(), said)
+            with urlopen(f"http://{console}/api/v1/clients", timeout=DEADLINE_S) as answer:
+                (found,) = json.load(answer)["clients"]
+            sock = client.socket()
+            assert isinstance(sock, ssl.SSLSocket)
+            address, port = sock.getsockname()
+            assert found["peer"] == f"{address}:{port}"
+            published = client.publish("a", b"x", qos=1)
+            while not published.is_published():
+                assert client.loop(DEADLINE_S) is paho.MQTT_ERR_SUCCESS
+            client.disconnect()
+        finally:
+            balancer.terminate()
+            balancer.wait(DEADLINE_S)
+
+
+def connected(port: int) -> paho.Client | None:
+    """Return a device that a balancer has let in, None while it is not there."""
+    client = paho.Client(CallbackAPIVersion.VERSION2, "device")
+    client.tls_set(certificates().ca)
+    try:
+        client.connect("127.0.0.1", port)
+        while not client.is_connected():
+            if client.loop(1.0) is not paho.MQTT_ERR_SUCCESS:
+                return None
+    except OSError:
+        return None
+    return client
+
+
+def wait_for(found: Callable[[], T | None], said: Path) -> T:
+    give_up_s = time.monotonic() + DEADLINE_S
+    while time.monotonic() < give_up_s:
+        result = found()
+        if result:
+            return result
+        time.sleep(0.05)
+    raise AssertionError(said.read_text())
 
 
 def test_tls_in_ten_minutes_runs_as_it_is_printed(tmp_path: Path) -> None:

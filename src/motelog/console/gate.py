@@ -6,7 +6,8 @@ Must not touch: what is asked for, tokens' file (``tokens``).
 A page from elsewhere, in the browser of somebody who may reach this server, can
 
 - have its own name lead here (DNS rebinding): Host must be an address, localhost, or a name that
-  the configuration lists; an address cannot be made to lead elsewhere,
+  the configuration lists; an address cannot be made to lead elsewhere. Whether this process is
+  healthy is told under any name, without the reasons: the probes of balancers say none, or another,
 - have the browser send a request without reading the answer (CSRF): what changes something needs a
   header that browsers let no other page send unasked. What the browser says of where a request
   comes from (Origin, Sec-Fetch-Site) is looked at as well.
@@ -44,6 +45,8 @@ NOT_OURS: Final = (
 FOREIGN: Final = "a page from elsewhere may change nothing"
 _HOST: Final = re.compile(r"(?:(?P<host>[^][:]+)|\[(?P<ipv6>[0-9a-f:.]+)\])(?::\d{1,5})?")
 _READING: Final = frozenset({"GET", "HEAD"})
+LIVE: Final = "/health/live"
+READY: Final = "/health/ready"
 
 #: What an answer has that says nothing else.
 _HEADERS: Final = {
@@ -131,11 +134,12 @@ class Gate:
         if refused is not None:
             await refused(scope, receive, send_safe)
             return
-        scope["motelog.caller"] = self._caller(request)
+        known = self._names_us(request)
+        scope["motelog.caller"] = self._caller(request) if known else _nobody(request)
         await self._app(scope, receive, send_safe)
 
     def _caller(self, request: Request) -> Caller:
-        host = request.client.host if request.client else ""
+        host = _peer(request)
         if self._tokens is None:
             return Caller(EVERYBODY, Role.ADMIN, host)
         shown = _bearer(request)
@@ -150,23 +154,28 @@ class Gate:
         else:
             token = self._tokens.find_login(cookie_of(request))
         if token is None:
-            return Caller("", Role.NOBODY, host)
+            return _nobody(request)
         return Caller(token.name, token.role, host)
 
     def _refusal(self, request: Request) -> Response | None:
         """Return the answer to a request that is not for us, or that comes from a foreign page."""
         headers = request.headers
-        hosts = headers.getlist("host")
-        if len(hosts) != 1 or not self._is_ours(hosts[0]):
+        if request.method in _READING and request.url.path in (LIVE, READY):
+            return None
+        if not self._names_us(request):
             return error(NOT_OURS, 421)
         if request.method in _READING:
             return None
         origin = headers.get("origin")
-        if origin is not None and origin.partition("://")[2] != hosts[0]:
+        if origin is not None and origin.partition("://")[2] != headers["host"]:
             return error(FOREIGN, 403)
         if headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none"):
             return error(FOREIGN, 403)
         return None
+
+    def _names_us(self, request: Request) -> bool:
+        hosts = request.headers.getlist("host")
+        return len(hosts) == 1 and self._is_ours(hosts[0])
 
     def _is_ours(self, text: str) -> bool:
         found = _HOST.fullmatch(text.lower())
@@ -180,6 +189,14 @@ class Gate:
         except ValueError:
             return False
         return True
+
+
+def _peer(request: Request) -> str:
+    return request.client.host if request.client else ""
+
+
+def _nobody(request: Request) -> Caller:
+    return Caller("", Role.NOBODY, _peer(request))
 
 
 def require_header(request: Request) -> None:

@@ -29,7 +29,7 @@ from starlette.types import ASGIApp
 from motelog.config import AdminConfig
 from motelog.console.api import Api, Endpoint
 from motelog.console.audit import Audit
-from motelog.console.gate import NO_TOKEN, Gate, Role, caller_of, error
+from motelog.console.gate import LIVE, NO_TOKEN, READY, Gate, Role, caller_of, error
 from motelog.console.gateway import GatewayApi
 from motelog.console.health import Health
 from motelog.console.pages import Pages
@@ -156,8 +156,8 @@ class Console:
             routes=[
                 *self._pages.routes(),
                 Route("/status", _for_viewers(self._shown_status)),
-                Route("/health/live", self._live),
-                Route("/health/ready", self._ready),
+                Route(LIVE, self._live),
+                Route(READY, self._ready),
                 Route("/metrics", _for_viewers(self._metrics)),
                 *self._api.routes(),
             ]

@@ -19,9 +19,13 @@ CHANGE: Final = {"X-Motelog": "1"}
 
 
 async def ask(
-    method: str, path: str, headers: dict[str, str], config: AdminConfig | None = None
+    method: str,
+    path: str,
+    headers: dict[str, str],
+    config: AdminConfig | None = None,
+    health: Health | None = None,
 ) -> httpx.Response:
-    health, registry = Health(), Registry()
+    health, registry = health or Health(), Registry()
     status = Status(health, registry, {}, data=None)
     console = Console(
         config or AdminConfig(), health, registry, GatewayApi(), status, QueueApi().endpoints()
@@ -48,9 +52,23 @@ async def ask(
 )
 async def test_only_names_of_this_server_are_answered(host: str, status: int) -> None:
     config = AdminConfig(hosts=("motelog.example",))
-    for path in ("/", "/status", "/metrics", "/health/live", "/api/v1/openapi.json"):
+    for path in ("/", "/status", "/metrics", "/api/v1/openapi.json"):
         answer = await ask("GET", path, {"Host": host}, config)
         assert answer.status_code == status, path
+
+
+@pytest.mark.parametrize("host", ["pod-7.example", "", "127.0.0.1"])
+async def test_a_probe_is_told_under_any_name_but_reasons_only_under_ours(host: str) -> None:
+    """HAProxy's check sends no Host (HTTP/1.0), Kubernetes one of its own choice."""
+    faults = {"disk": "full"}
+    health = Health()
+    health.checks["disk"] = lambda: faults["disk"]
+    live = await ask("GET", "/health/live", {"Host": host})
+    ready = await ask("GET", "/health/ready", {"Host": host}, health=health)
+    assert live.status_code == 200
+    assert ready.status_code == 503
+    assert ready.json() == {"ready": False, "faults": faults if host == "127.0.0.1" else {}}
+    assert (await ask("POST", "/health/ready", {"Host": "pod-7.example"})).status_code == 421
 
 
 @pytest.mark.parametrize(
