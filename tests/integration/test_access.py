@@ -19,11 +19,14 @@ from paho.mqtt.enums import CallbackAPIVersion, MQTTProtocolVersion
 from motelog.core.addresses import format_address
 from motelog.testing import MotelogProcess
 from tests.support.cli import motelog
+from tests.support.node import node_modules
 
 DEADLINE_S = 20
 #: What a change of a file may take.
 RELOAD_S = 5.0
 SECRETS = {"alice": "pl4nted-alice", "bob": "pl4nted-bob", "carol": "pl4nted-carol"}
+#: Of a user who proves that he has it.
+DAVES = "pl4nted-dave"
 ACL = """
 [[rule]]
 allow = ["publish", "subscribe"]
@@ -43,10 +46,12 @@ class Stack:
         self.acl.write_text(ACL)
         for user, secret in SECRETS.items():
             self.user("add", user, secret)
+        self.user("add", "dave", DAVES, "--scram")
         self.process = MotelogProcess()
 
-    def user(self, command: str, user: str, secret: str) -> None:
-        done = motelog("user", command, user, "--file", self.passwords, input=secret + "\n")
+    def user(self, command: str, user: str, secret: str, *options: str) -> None:
+        where = ("--file", self.passwords, *options)
+        done = motelog("user", command, user, *where, input=secret + "\n")
         assert done.returncode == 0, done.stderr
         assert secret not in done.stdout + done.stderr
 
@@ -214,3 +219,52 @@ def test_secrets_are_nowhere(stack: Stack) -> None:
     texts = [metrics, stack.process.output(), Path(stack.passwords).read_text()]
     assert "the gateway refuses a connection" in texts[1]
     assert not [text for text in texts if "pl4nted" in text]
+
+
+SCRAM_IN_JS = r"""
+const [modules, port, password] = process.argv.slice(1);
+const crypto = require("crypto"), mqtt = require(`${modules}/mqtt`);
+const hmac = (key, text) => crypto.createHmac("sha256", key).update(text).digest();
+const bare = "n=dave,r=" + crypto.randomBytes(18).toString("base64");
+let signature;
+const client = mqtt.connect({
+    host: "127.0.0.1", port, protocolVersion: 5, reconnectPeriod: 0,
+    properties: {
+        authenticationMethod: "SCRAM-SHA-256", authenticationData: Buffer.from("n,," + bare)}});
+client.handleAuth = (packet, done) => {
+    const first = packet.properties.authenticationData.toString();
+    const [, nonce, salt, rounds] = first.match(/^r=(.*),s=(.*),i=(\d+)$/);
+    const key = crypto.pbkdf2Sync(password, Buffer.from(salt, "base64"), +rounds, 32, "sha256");
+    const clientKey = hmac(key, "Client Key"), last = "c=biws,r=" + nonce;
+    const mask = hmac(
+        crypto.createHash("sha256").update(clientKey).digest(), [bare, first, last].join());
+    signature = "v=" + hmac(hmac(key, "Server Key"), [bare, first, last].join()).toString("base64");
+    const proof = clientKey.map((byte, i) => byte ^ mask[i]).toString("base64");
+    done(null, {cmd: "auth", reasonCode: 24, properties: {
+        authenticationMethod: "SCRAM-SHA-256",
+        authenticationData: Buffer.from(`${last},p=${proof}`)}});
+};
+client.on("error", error => { console.log("refused", error.code); client.end(true); });
+client.on("connect", connack => {
+    console.log("proved", connack.properties.authenticationData.toString() === signature);
+    client.subscribe("dave/#", {qos: 1}, () => client.publish("dave/t", "x", {qos: 1}));
+});
+client.on("message", topic => { console.log(topic); client.end(); });
+"""
+
+
+@pytest.mark.node
+@pytest.mark.parametrize(
+    ("password", "said"),
+    [(DAVES, "proved true\ndave/t\n"), ("wrong", "refused 134\n")],
+    ids=["right", "wrong"],
+)
+def test_mqtt_js_proves_its_password_and_has_the_server_prove_it(
+    stack: Stack, password: str, said: str
+) -> None:
+    arguments = [str(node_modules("mqtt@5")), str(stack.process.mqtt[1]), password]
+    done = subprocess.run(
+        ["node", "-e", SCRAM_IN_JS, *arguments],
+        capture_output=True, text=True, timeout=DEADLINE_S, check=False,
+    )  # fmt: skip
+    assert done.stdout == said, done.stderr
