@@ -254,7 +254,7 @@ class SharedSubscriptions:
         if not found or self._journal.has_subscriber(name) or self._is_elsewhere(name):
             return found
         for number in found:
-            self._journal.end(names[number])
+            self._journal.end(names[number], unless=name)
         return {}
 
     def _is_elsewhere(self, name: str) -> bool:

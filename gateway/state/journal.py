@@ -231,11 +231,15 @@ class SessionJournal:
         self._tick[1].pop(session.client_id, None)
         self._has_saved = True
 
-    def end(self, client_id: str, *, claim: int = 0) -> Ticket:
-        """Append that the session is no more; ``claim`` as for ``save``."""
+    def end(self, client_id: str, *, claim: int = 0, unless: str = "") -> Ticket:
+        """Append that the session is no more; ``claim`` as for ``save``.
+
+        With ``unless`` it stays if this group has a member in the log that has not been read back.
+        """
         self._owed.pop(client_id, None)
         self._tick[1].pop(client_id, None)
-        return self._append([*self._marks_records(), EndRecord(*self._head(), client_id, claim)])
+        record = EndRecord(*self._head(), client_id, claim, unless)
+        return self._append([*self._marks_records(), record])
 
     def claim(
         self,

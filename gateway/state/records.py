@@ -40,13 +40,18 @@ class SessionRecord(msgspec.Struct, frozen=True, array_like=True, tag="session")
 
 
 class EndRecord(msgspec.Struct, frozen=True, array_like=True, tag="end"):
-    """The session is no more; ``claim`` as above."""
+    """The session is no more; ``claim`` as above.
+
+    ``unless`` is the name of a group of which this was a part: the record is nothing if, at its
+    place in the order, the group has a member that its writer did not know of.
+    """
 
     gateway: str
     run: int
     number: int
     client_id: str
     claim: int = 0
+    unless: str = ""
 
 
 class MarksRecord(msgspec.Struct, frozen=True, array_like=True, tag="marks"):

@@ -339,8 +339,22 @@ class SessionRows:
             return
         if state.run != record.run and not self.is_away(state):
             return  # the client has connected to another gateway meanwhile
+        if record.unless and self._has_member(record.unless, record.run):
+            return  # its writer has not read that yet
         self._changed[record.client_id] = None
         self._hear(record.client_id)
+
+    def _has_member(self, name: str, run: int) -> bool:
+        """Whether a session subscribes to a group, or a gateway other than ``run`` has a member."""
+        if any(key != run for key in self.claimants(name)):
+            return True
+        states = map(self._current, {*self.subscribers(name), *self._changed})
+        return any(
+            one.topic_filter == name
+            for state in states
+            if state is not None
+            for one in state.session.filters
+        )
 
     # --- runs and claims -----------------------------------------------------------------
 

@@ -577,3 +577,26 @@ def test_single_gateway_writes_nothing_for_its_groups() -> None:
     fleet["a"].turn((1, frame(FIRST, b"one")))
     assert any(b"one" in packet for packet in fleet["a"].packets(1))
     assert len(fleet.log.records[MQTT_SESSION_TOPIC, 0]) == before
+
+
+@pytest.mark.parametrize("lasts", [True, False])
+def test_a_gateway_whose_last_member_leaves_ends_no_group_that_another_has_joined(
+    lasts: bool,
+) -> None:
+    """It has not read of that member when it takes the group for one without any."""
+    fleet = Fleet("a", "b")
+    member(fleet, "a", 1)
+    fleet.connected("b", 9, "publisher", properties=NO_PROPERTIES, clean_start=True)
+    publish(fleet, "b", *bodies(1))
+    assert take(fleet, "a", 1, acks=False) == bodies(1)
+    if lasts:
+        fleet.connected("b", 2, "m2")
+    else:
+        fleet.connected("b", 2, "m2", properties=NO_PROPERTIES, clean_start=True)
+    subscribe(fleet, "b", 2, GROUP, 1)
+    fleet.lose("a", 1)
+    while fleet["a"].clients.tick():
+        pass
+    fleet.settle()
+    fleet.tick()
+    assert take(fleet, "b", 2) == bodies(1)
