@@ -375,8 +375,10 @@ class SessionKills:
                 elif time.monotonic() > deadline:
                     missing += self._lagging(process.admin)
                     raise AuditError("lost: " + "; ".join(missing))
+                # The gateway may end connections, to look up what is sent again.
+                self._paho_come_back()
                 for one in self._clients():
-                    if one.is_away:  # so that what it sends again is looked up
+                    if one.is_away:
                         self._connect(one)
                     one.session.holds_back = False
                     one.session.acknowledge()
