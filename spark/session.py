@@ -16,6 +16,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final
 
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkRuntimeError
 from pyspark.sql import SparkSession
 
 from motelog.spark.errors import SourceError, our_sentence
@@ -32,6 +34,14 @@ class NoJavaError(SourceError):
         super().__init__(JAVA_NEEDED)
 
 
+class NoSessionError(SourceError):
+    """Spark does not start, mostly as its master is not there; it has printed more of that."""
+
+    def __init__(self, master: str, why: str) -> None:
+        first = why.strip().partition("\n")[0]
+        super().__init__(f"Spark does not start with the master {master!r}: {first}")
+
+
 def has_java() -> bool:
     """Say whether Spark would find a Java, of any version."""
     home = os.environ.get("JAVA_HOME")
@@ -43,8 +53,9 @@ def start_session(
 ) -> SparkSession:
     """Return the running session or start one; ``conf`` overrides the settings made here.
 
-    The caller stops it. NoJavaError if there is no Java. An error of the source that nobody catches
-    is shown as one sentence, in place of Spark's tracebacks around it.
+    The caller stops it. NoJavaError if there is no Java, NoSessionError if it does not start. An
+    error of the source that nobody catches is shown as one sentence, in place of Spark's tracebacks
+    around it.
     """
     if not has_java():
         raise NoJavaError
@@ -67,7 +78,12 @@ def start_session(
     builder = SparkSession.builder.appName(name).master(master)
     for key, value in (settings | dict(conf or {})).items():
         builder = builder.config(key, value)
-    session = builder.getOrCreate()
+    try:
+        session = builder.getOrCreate()
+    except PySparkRuntimeError as exc:
+        raise NoSessionError(master, str(exc)) from exc
+    except Py4JJavaError as exc:
+        raise NoSessionError(master, exc.java_exception.getMessage() or str(exc)) from exc
     if sys.excepthook is sys.__excepthook__:  # shells and debuggers have one of their own
         sys.excepthook = _show
     session.sparkContext.setLogLevel("ERROR")
