@@ -97,6 +97,7 @@ def assemble(
     *,
     connections_max: int,
     wake: Callable[[], None],
+    meet: Callable[[], None],
     access: Access | None = None,
 ) -> GatewayParts:
     """Make a gateway on ``log`` that sends through ``output``.
@@ -104,7 +105,8 @@ def assemble(
     ``connections_max`` clients may be connected at once; ``output`` may open CONNECTIONS_RESERVED
     more connections.
     ``access`` is None where clients are not told apart.
-    ``wake`` is called when ``delivery.deliver`` has something to do outside a turn.
+    ``wake`` is called when ``delivery.deliver`` has something to do outside a turn, ``meet`` when
+    ``clients.read_back`` has something to tell other gateways.
     """
     log.create_topic(config.default_topic, config.topic_queue_count)
     mapping = TopicMapping(config.topic_map, default_topic=config.default_topic)
@@ -158,7 +160,7 @@ def assemble(
         stored = journal.load(client_id)
         return stored is None or delivery.knows_queues(stored)
 
-    claims = Claims(journal, clock=clock, after=answers.after, is_at_hand=is_at_hand)
+    claims = Claims(journal, clock=clock, after=answers.after, is_at_hand=is_at_hand, soon=meet)
     shared = SharedSubscriptions(
         subscriptions, delivery, journal, claims, metrics, clock=clock, after=answers.after
     )

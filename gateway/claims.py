@@ -115,10 +115,15 @@ class Claims:
         clock: Clock,
         after: Callable[[Ticket, Callable[[MotelogError | None], None]], None],
         is_at_hand: Callable[[str], bool],
+        soon: Callable[[], None],
     ) -> None:
-        """``is_at_hand`` says whether the session of a client identifier can be resumed here."""
+        """``is_at_hand`` says whether the session of a client identifier can be resumed here.
+
+        ``soon`` has ``commit`` called soon, for what several turns want together.
+        """
         self._journal = journal
         self._is_at_hand = is_at_hand
+        self._soon = soon
         self._clock = clock
         self._after = after
         #: In the order of their begin.
@@ -176,6 +181,11 @@ class Claims:
             self._end(claim, "this gateway begins again")
         self._new.clear()
         self._given_up.clear()
+
+    def commit_soon(self) -> None:
+        """Have what is new appended: a record costs others the same, be it for one or many."""
+        if self._new or self._given_up:
+            self._soon()
 
     def commit(self) -> None:
         """Append what is new."""

@@ -214,6 +214,7 @@ class Clients:
         #: it too.
         self._connections = connections
         self._by_client_id: dict[str, Session] = {}
+        journal.watch(self._by_client_id)
         #: Its keys in order, so that an operator's page of a million costs nobody a pause.
         self._names: SortedList = SortedList()
         #: Number -> time and keep alive of its CONNECT, without an object each, as there may be a
@@ -517,10 +518,10 @@ class Clients:
         self._journal.begin_turn()
 
     def end_turn(self) -> None:
-        """Append what this turn has changed and claimed."""
+        """Append what this turn has changed, and soon what it has claimed."""
         self._decided.clear()
         self._journal.end_turn()
-        self._claims.commit()
+        self._claims.commit_soon()
 
     def _yield_to(self, heard: ClaimHeard) -> None:
         """Hand over what another gateway has claimed, if it is here; then our claim is older."""

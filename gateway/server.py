@@ -28,6 +28,7 @@ from motelog.core.net.driver import drive
 from motelog.core.net.listen import open_listener, open_unix_listener
 from motelog.core.net.listeners import codec_maker
 from motelog.core.net.reactor import Framing, Reactor
+from motelog.core.topic_names import GATEWAY_TOPICS
 from motelog.gateway.access.access import Access
 from motelog.gateway.access.config import AccessConfig
 from motelog.gateway.assembly import GatewayParts, assemble
@@ -55,8 +56,11 @@ RESUME_S: Final = 0.05
 HOUR_MS: Final = 3_600_000
 #: How long to wait for a log that does not have them at hand.
 READ_BACK_PAUSE_S: Final = 0.005
-#: How long records of other gateways wait for more, so that one transaction takes them all.
+#: How long records of other gateways, and claims for them, wait for more after a look: for each of
+#: these gateways. So all together look as often as two do. What comes when all is quiet waits for
+#: nothing.
 GATHER_S: Final = 0.002
+GATHER_S_MAX: Final = 0.1
 
 
 class ListenerError(MotelogError):
@@ -163,6 +167,11 @@ class Gateway:
         def wake() -> None:
             grown.set()
 
+        to_meet = trio.Event()
+
+        def meet() -> None:
+            to_meet.set()
+
         parts = assemble(
             config,
             self._log_port,
@@ -173,6 +182,7 @@ class Gateway:
             self._clock,
             connections_max=connections_max,
             wake=wake,
+            meet=meet,
             access=self._access,
         )
 
@@ -213,24 +223,28 @@ class Gateway:
             while parts.delivery.refresh_retained(READ_BACK_MAX):
                 await trio.lowlevel.checkpoint()
 
-        state_grown = trio.Event()
+        def gather_s() -> float:
+            return min(GATHER_S * journal.others_count, GATHER_S_MAX)
 
         def state_has_grown(queues: Sequence[QueueHandle]) -> None:
             if journal.others_live and (journal.has_grown(queues) or retained.has_grown(queues)):
-                state_grown.set()
+                meet()
 
-        async def follow_others() -> None:
-            # Reads back at once what others may have written, as clients wait for it.
-            nonlocal state_grown
+        async def meet_others() -> None:
+            # Reads back what others may have written, as clients wait for it, and tells them what
+            # is wanted here.
+            nonlocal to_meet
             while True:
-                await state_grown.wait()
-                await trio.sleep(GATHER_S)
-                state_grown = trio.Event()
+                await to_meet.wait()
+                to_meet = trio.Event()
                 await read_back()
                 reactor.flush()
                 self._log_port.settle_soon()
+                await trio.sleep(gather_s())
 
         self._log_port.on_growth(state_has_grown)
+        for topic in GATEWAY_TOPICS:
+            self._log_port.gather(topic, gather_s)
         self._log_port.fence(lambda: journal.run)
 
         async def resume() -> None:
@@ -273,7 +287,7 @@ class Gateway:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(deliver)
                 nursery.start_soon(tick)
-                nursery.start_soon(follow_others)
+                nursery.start_soon(meet_others)
                 nursery.start_soon(self._view.run)
                 if self._access is not None:
                     nursery.start_soon(self._access.logins.run, sent_outside_turns)

@@ -142,6 +142,9 @@ class LocalLog:
     def fence(self, run: Callable[[], int]) -> None:
         """Do nothing: no message waits behind its mark."""
 
+    def gather(self, topic: str, pause_s: Callable[[], float]) -> None:
+        """Do nothing: growth is a call."""
+
     def _answer(self, tickets: list[Ticket]) -> None:
         self._settle(tickets, None)
 

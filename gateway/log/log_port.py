@@ -228,6 +228,14 @@ class LogPort(Protocol):
         """Call ``listener`` with the queues that have more to read, whoever appended."""
         ...
 
+    def gather(self, topic: str, pause_s: Callable[[], float]) -> None:
+        """Let what comes to a topic gather for ``pause_s`` after each growth that was told.
+
+        For a reader who takes all that there is at once, and no sooner. A port for which telling
+        costs nothing need not.
+        """
+        ...
+
     # --- life ----------------------------------------------------------------------------
 
     async def run(self, *, task_status: trio.TaskStatus[None]) -> None:

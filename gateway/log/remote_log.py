@@ -87,6 +87,7 @@ class RemoteLog:
         self.on_topic_created = self._topics.on_created
         self.on_topic_refused = self._topics.on_refused
         self.on_growth = self._reads.on_growth
+        self.gather: Callable[[str, Callable[[], float]], None] = self._reads.gather
 
     @classmethod
     def of(cls, config: GatewayConfig) -> Self:

@@ -66,6 +66,9 @@ class Follower:
         # What the log had when the view was opened or rebuilt; None while it is not known.
         self._target: int | None = None
         self._target_life = -1
+        # What the view says of the topic, and in which of its lives.
+        self._applied = Applied(-1, 0, 0, 0)
+        self._applied_life = -1
         self.next_offset = 0
         view.add(part)
 
@@ -119,7 +122,10 @@ class Follower:
         self._target = self._log_port.tail(queue, known)
 
     def _apply(self, queue: QueueHandle, limit: int) -> bool:
-        applied = self._view.applied(self._topic) or Applied(-1, 0, 0, 0)
+        if self._applied_life != self._view.life:
+            self._applied = self._view.applied(self._topic) or Applied(-1, 0, 0, 0)
+            self._applied_life = self._view.life
+        applied = self._applied
         read = self._read(queue, applied.next_offset, limit)
         if read is None:
             return False
@@ -156,6 +162,7 @@ class Follower:
         except BaseException:
             self._part.rolled_back()
             raise
+        self._applied = applied
         self.next_offset = applied.next_offset
         return taken < len(records) or read.is_more
 

@@ -25,7 +25,7 @@ from __future__ import annotations
 import logging
 import secrets
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
 from contextlib import suppress
 from itertools import chain
 from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
@@ -669,6 +669,11 @@ class SessionJournal:
         return not self._rows.living <= {self._run}
 
     @property
+    def others_count(self) -> int:
+        """How many other gateways live."""
+        return len(self._rows.living - {self._run})
+
+    @property
     def is_known(self) -> bool:
         """Whether all gateways that live have said that they know of this run.
 
@@ -724,6 +729,10 @@ class SessionJournal:
             )
         self._begin_run()
         self._start()
+
+    def watch(self, present: Container[str]) -> None:
+        """Have the claims of client identifiers in ``present`` be heard of, as ``awaited`` are."""
+        self._rows.present = present
 
     def take_heard(self) -> list[Heard]:
         """Return what has been read back of claims and holders since the last call."""

@@ -32,7 +32,7 @@ views say the same:
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple, TypeAlias
 
 import msgspec
@@ -90,12 +90,12 @@ _TABLES: Final = (
     ) WITHOUT ROWID""",
     "CREATE TABLE IF NOT EXISTS over (id INTEGER PRIMARY KEY, run INTEGER NOT NULL UNIQUE)",
 )
-#: Rows that one statement finds.
-_FETCH_COUNT: Final = 64
+#: Rows of the sessions that a JSON array names: one look for any number costs a tenth of one each.
 _FETCH: Final = (
-    "SELECT client_id, at, run, state FROM sessions"
-    f" WHERE client_id IN ({','.join('?' * _FETCH_COUNT)})"
+    "SELECT client_id, {} FROM json_each(?) CROSS JOIN sessions ON client_id = json_each.value"
 )
+_FETCH_ROWS: Final = _FETCH.format("at, sessions.run, state")
+_FETCH_RUNS: Final = _FETCH.format("sessions.run")
 #: Of a session: at, run, state.
 _Row: TypeAlias = tuple[Any, ...]
 #: Runs whose late records are known as such for good.
@@ -123,6 +123,14 @@ class ClaimHeard(NamedTuple):
 #: What was read back that a gateway may wait for: a claim, a client identifier that has another
 #: holder or claim, or (None) the end of a run.
 Heard: TypeAlias = ClaimHeard | str | None
+
+
+class _Claimed(NamedTuple):
+    """A claim that is not settled: where it lies, the number of its run's row, its record's."""
+
+    at: int
+    run: int
+    number: int
 
 
 class Run:
@@ -181,8 +189,11 @@ class SessionRows:
         #: What has been read back since somebody took it from here, in the order of the log.
         self.heard: list[Heard] = []
         self._heard_before = 0
-        #: Client identifiers whose changes are to be heard of.
+        #: Client identifiers whose changes are to be heard of, and whose claims are.
         self.awaited: set[str] = set()
+        self.present: Container[str] = ()
+        #: The rows of claims, by client identifier, in the order of the log.
+        self._claims: dict[str, list[_Claimed]] = {}
         self._queue_ids: dict[str, int] = {}
         self._queue_names: dict[int, str] = {}
         # Within one transaction: what sessions have become; None has ended.
@@ -227,6 +238,11 @@ class SessionRows:
             by_number[number].positions[self._queue_names[queue]] = Position(*position)
         self.count = execute("SELECT count(*) FROM sessions").fetchone()[0]
         self._has_shared = execute("SELECT 1 FROM shared LIMIT 1").fetchone() is not None
+        self._claims = {}
+        for client_id, *claimed in execute(
+            "SELECT client_id, at, run, number FROM claims ORDER BY at"
+        ):
+            self._claims.setdefault(client_id, []).append(_Claimed(*claimed))
 
     def apply(self, records: Sequence[ReadBack], *, begin_offset: int, limit: int) -> int:
         self._begin_offset = begin_offset
@@ -295,8 +311,7 @@ class SessionRows:
                     self._end_run(lost)
                 return 1
             case ClaimRecord():
-                self._claim(run, record, read.queue_offset)
-                return sum(map(len, (record.lasting, record.passing, record.away, record.given_up)))
+                return 1 + self._claim(run, record, read.queue_offset)
 
     def _save(self, read: ReadBack, record: SessionRecord) -> None:
         client_id = record.session.client_id
@@ -328,8 +343,7 @@ class SessionRows:
             return True
         if record.session.left_ms is not None:
             return False
-        claims = self._view.execute("SELECT run FROM claims WHERE client_id = ?", (client_id,))
-        return any(self._by_number[number].key != record.run for (number,) in claims)
+        return any(key != record.run for key in self.claimants(client_id))
 
     def _end(self, record: EndRecord) -> None:
         if record.claim:
@@ -384,6 +398,8 @@ class SessionRows:
         run.is_over = True
         self.living.discard(run.key)
         self._changed_runs.add(run.key)
+        for client_id in list(self._claims):
+            self._keep_claims(client_id, lambda one: one.run != run.number)
         self._view.execute("DELETE FROM claims WHERE run = ?", (run.number,))
         self.heard.append(None)
 
@@ -411,63 +427,76 @@ class SessionRows:
         run = self.runs.get(key)
         return key in self._over or (run is not None and run.is_over)
 
-    def _claim(self, run: Run, record: ClaimRecord, at: int) -> None:
+    def _claim(self, run: Run, record: ClaimRecord, at: int) -> int:
+        """Apply claims; return how many rows that changes."""
         for client_id, number in record.given_up:
             self._settle(client_id, run.key, number)
             self._hear(client_id)
-        for client_id in record.lasting:
-            owner = record.owners.get(client_id)
-            self._claim_one(run, client_id, record.number, at, lasts=True, owner=owner)
-        for client_id in record.passing:
-            owner = record.owners.get(client_id)
-            self._claim_one(run, client_id, record.number, at, lasts=False, owner=owner)
-        for client_id in record.away:
-            self._claim_one(run, client_id, record.number, at, lasts=True, takes=False)
+        runs = self._runs_of((*record.lasting, *record.passing, *record.away))
+        open_count = 0
+        for client_ids, lasts, takes in (
+            (record.lasting, True, True),
+            (record.passing, False, True),
+            (record.away, True, False),
+        ):
+            for client_id in client_ids:
+                # That is hot: among many gateways, hardly any claim concerns this one.
+                is_stored, holder = self._holder(client_id, runs.get(client_id))
+                is_open = lasts or is_stored or client_id in self._claims
+                if is_open:
+                    self._open_claim(client_id, _Claimed(at, run.number, record.number))
+                    open_count += 1
+                if holder or client_id in self.awaited or client_id in self.present:
+                    owner = record.owners.get(client_id) if takes else None
+                    heard = (run.key, record.number, at, holder, takes, is_open, owner)
+                    self.heard.append(ClaimHeard(client_id, *heard))
+        return len(record.given_up) + open_count
 
-    def _claim_one(
-        self,
-        run: Run,
-        client_id: str,
-        number: int,
-        at: int,
-        *,
-        lasts: bool,
-        takes: bool = True,
-        owner: str | None = None,
-    ) -> None:
-        is_stored, holder = self.holder(client_id)
-        execute = self._view.execute
-        is_open = (
-            lasts
-            or is_stored
-            or execute("SELECT 1 FROM claims WHERE client_id = ?", (client_id,)).fetchone()
-            is not None
+    def _open_claim(self, client_id: str, claimed: _Claimed) -> None:
+        """Have later claims wait until this one is settled."""
+        self._view.execute(
+            "INSERT OR REPLACE INTO claims VALUES (?, ?, ?, ?)", (client_id, *claimed)
         )
-        if is_open:
-            row = (client_id, at, run.number, number)
-            execute("INSERT OR REPLACE INTO claims VALUES (?, ?, ?, ?)", row)
-        heard = ClaimHeard(client_id, run.key, number, at, holder, takes, is_open, owner)
-        self.heard.append(heard)
+        self._claims.setdefault(client_id, []).append(claimed)
 
     def _settle(self, client_id: str, key: int, number: int) -> None:
-        self._view.execute(
-            "DELETE FROM claims WHERE client_id = ? AND run = ? AND number <= ?",
-            (client_id, self.runs[key].number, number),
-        )
+        own = self.runs[key].number
+        if self._keep_claims(client_id, lambda one: one.run != own or one.number > number):
+            self._view.execute(
+                "DELETE FROM claims WHERE client_id = ? AND run = ? AND number <= ?",
+                (client_id, own, number),
+            )
+
+    def _keep_claims(self, client_id: str, is_kept: Callable[[_Claimed], bool]) -> bool:
+        """Forget the other claims of a client identifier; return whether there were any."""
+        known = self._claims.get(client_id, [])
+        kept = list(filter(is_kept, known))
+        if kept:
+            self._claims[client_id] = kept
+        else:
+            self._claims.pop(client_id, None)
+        return len(kept) < len(known)
+
+    def _runs_of(self, client_ids: Collection[str]) -> dict[str, int]:
+        """Return the run in each session's row, of those that have one."""
+        if not (client_ids and self.count):
+            return {}
+        return dict(self._view.execute(_FETCH_RUNS, (_json(client_ids),)).fetchall())
 
     def holder(self, client_id: str) -> tuple[bool, int]:
         """Return (whether the session is stored, the run that holds it or 0)."""
+        return self._holder(client_id, self._runs_of((client_id,)).get(client_id))
+
+    def _holder(self, client_id: str, number: int | None) -> tuple[bool, int]:
+        """Likewise; ``number`` is the run in its row, None if it has none."""
         if client_id in self._changed:
             state = self._changed[client_id]
             if state is None:
                 return False, 0
             return True, 0 if self.is_away(state) else state.run
-        row = self._view.execute(
-            "SELECT run FROM sessions WHERE client_id = ?", (client_id,)
-        ).fetchone()
-        if row is None:
+        if number is None:
             return False, 0
-        run = self._by_number.get(row[0])
+        run = self._by_number.get(number)
         return True, 0 if run is None or run.is_over else run.key
 
     def is_held(self, client_id: str, key: int) -> bool:
@@ -476,19 +505,15 @@ class SessionRows:
 
     def claimants(self, client_id: str) -> list[int]:
         """Return the runs that have claimed a client identifier, in the order of their claims."""
-        rows = self._view.execute(
-            "SELECT run FROM claims WHERE client_id = ? ORDER BY at", (client_id,)
-        )
-        return list(dict.fromkeys(self._by_number[number].key for (number,) in rows))
+        claims = self._claims.get(client_id, ())
+        return list(dict.fromkeys(self._by_number[one.run].key for one in claims))
 
     def may_have(self, client_id: str, key: int, at: int) -> bool:
         """Whether it is the turn of the run ``key``, whose claim lies at ``at``."""
         if self.is_held(client_id, key):
             return False
-        older = self._view.execute(
-            "SELECT run FROM claims WHERE client_id = ? AND at < ?", (client_id, at)
-        )
-        return all(self._by_number[number].key == key for (number,) in older)
+        older = (one for one in self._claims.get(client_id, ()) if one.at < at)
+        return all(self._by_number[one.run].key == key for one in older)
 
     def _hear(self, client_id: str) -> None:
         if client_id in self.awaited:
@@ -515,7 +540,7 @@ class SessionRows:
     # --- states to rows ------------------------------------------------------------------
 
     def _write(self) -> None:
-        execute, execute_many = self._view.execute, self._view.execute_many
+        execute_many = self._view.execute_many
         ended: list[tuple[str]] = []
         whole: list[tuple[Any, ...]] = []
         told: list[tuple[Any, ...]] = []
@@ -548,12 +573,11 @@ class SessionRows:
                 " VALUES (?, ?, ?, ?, ?, ?)",
                 whole,
             )
-        for key in self._changed_runs:
-            run_row = self.runs[key]
-            execute(
-                "UPDATE runs SET last_ms = ?, last_number = ?, is_over = ? WHERE id = ?",
-                (run_row.last_ms, run_row.last_number, run_row.is_over, run_row.number),
-            )
+        runs = map(self.runs.__getitem__, self._changed_runs)
+        execute_many(
+            "UPDATE runs SET last_ms = ?, last_number = ?, is_over = ? WHERE id = ?",
+            [(run.last_ms, run.last_number, run.is_over, run.number) for run in runs],
+        )
         self._changed.clear()
         self._changed_ms.clear()
         self._changed_runs.clear()
@@ -614,12 +638,8 @@ class SessionRows:
         Whoever calls clears ``fetched`` before rows change.
         """
         fetched: dict[str, _Row | None] = dict.fromkeys(client_ids)
-        rest = list(client_ids) if self.count else []
-        while rest:
-            part, rest = rest[:_FETCH_COUNT], rest[_FETCH_COUNT:]
-            # Always as many values, so that SQLite keeps the statement.
-            part += part[:1] * (_FETCH_COUNT - len(part))
-            for client_id, *row in self._view.execute(_FETCH, part):
+        if fetched and self.count:
+            for client_id, *row in self._view.execute(_FETCH_ROWS, (_json(fetched),)):
                 fetched[client_id] = tuple(row)
         self.fetched = fetched
 
@@ -757,6 +777,10 @@ class SessionRows:
             number = self._queue_ids[queue] = cursor.lastrowid
             self._queue_names[number] = queue
         return number
+
+
+def _json(client_ids: Iterable[str]) -> str:
+    return msgspec.json.encode(list(client_ids)).decode()
 
 
 _row_decoder: Final = msgspec.msgpack.Decoder(

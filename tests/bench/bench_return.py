@@ -66,6 +66,7 @@ class Fleet:
             self.clock,
             connections_max=sessions,
             wake=lambda: None,
+            meet=lambda: None,
         )
         self.got: Counter[int] = Counter()
 

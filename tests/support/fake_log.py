@@ -313,6 +313,9 @@ class FakeLog:
     def on_growth(self, listener: Callable[[Sequence[QueueHandle]], None]) -> None:
         self._growth.append(listener)
 
+    def gather(self, topic: str, pause_s: Callable[[], float]) -> None:
+        """Do nothing: growth is told when a test says so."""
+
     # --- life ----------------------------------------------------------------------------
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:

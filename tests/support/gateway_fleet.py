@@ -81,6 +81,7 @@ class Fleet:
         how.setdefault("properties", HOUR if version == 5 else NO_PROPERTIES)
         packet = Connect(version=version, keep_alive_s=60, client_id=client_id, **how)
         self.stages[name].turn((number, encode_connect(packet)), opened=[number])
+        self.stages[name].clients._claims.commit()  # in the order of the CONNECTs
 
     def connected(self, name: str, number: int, client_id: str = "dev", **how: Any) -> bool:
         """Connect at a gateway; return session present."""

@@ -71,6 +71,8 @@ class Stage:
         if access is not None:
             self.access = Access(access, self.metrics, clock=self.clock)
             self.access.read()
+        #: Whether it has been asked to have ``clients.read_back`` called.
+        self.wants_to_meet = False
         view = self.view = View(IN_MEMORY)
         view.open()
         self.journal = SessionJournal(self.log, view, self.clock, gateway=name)
@@ -89,6 +91,7 @@ class Stage:
             self.clock,
             connections_max=connections_max,
             wake=lambda: None,
+            meet=self._meet,
             access=self.access,
         )
         self.connections = parts.connections
@@ -100,6 +103,9 @@ class Stage:
         self.rates = parts.rates
         self.memory = parts.memory
         self.configure = parts.configure
+
+    def _meet(self) -> None:
+        self.wants_to_meet = True
 
     def turn(
         self,

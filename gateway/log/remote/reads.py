@@ -88,6 +88,8 @@ class Reads:
         #: Tails that brokers have been asked for and have not told.
         self.tails_asked = 0
         self._growth: list[Callable[[Sequence[QueueHandle]], None]] = []
+        #: How long a follower rests after each chunk, by topic.
+        self._pauses_s: dict[str, Callable[[], float]] = {}
         self._faults = LimitedLog(logger, lines_max=1, period_s=5)
         self.on_growth = self._growth.append
 
@@ -239,6 +241,10 @@ class Reads:
             except (RemotingError, BrokerError) as exc:
                 await self._pause(queue, exc)
 
+    def gather(self, topic: str, pause_s: Callable[[], float]) -> None:
+        """Have one pull bring what comes to a topic in ``pause_s``."""
+        self._pauses_s[topic] = pause_s
+
     async def _follow(self, queue: RemoteQueue, scope: trio.CancelScope) -> None:
         with scope:
             while True:
@@ -247,6 +253,8 @@ class Reads:
                 result = await self._pull_at_last(queue, queue.pull_offset, hold_s=self._hold_s)
                 if result.status is PullStatus.FOUND:
                     self._arrived(queue, result)
+                    if (pause_s := self._pauses_s.get(queue.name.topic)) is not None:
+                        await trio.sleep(pause_s())
                 elif result.next_offset != queue.pull_offset:
                     queue.move_to(result.next_offset)
                     self._tell_growth(queue)

@@ -191,15 +191,16 @@ def test_packets_behind_a_connect_that_waits_are_handled_after_it_in_order() -> 
     assert sorted(kinds[1:]) == [0x30, 0x32, 0x40, 0x90, 0xD0]
 
 
-def test_clients_of_one_turn_are_claimed_by_one_record() -> None:
+def test_clients_of_several_turns_are_claimed_by_one_record() -> None:
     fleet = Fleet("a", "b")
     before = len(fleet.log.records[MQTT_SESSION_TOPIC, 0])
     frames = []
     for number in range(1, 6):
         packet = Connect(version=5, clean_start=True, keep_alive_s=60, client_id=f"c{number}")
         frames.append((number, encode_connect(packet)))
-    fleet["a"].turn(*frames, opened=range(1, 6))
-    assert len(fleet.log.records[MQTT_SESSION_TOPIC, 0]) == before + 1
+    fleet["a"].turn(*frames[:3], opened=range(1, 4))
+    fleet["a"].turn(*frames[3:], opened=range(4, 6))
+    assert fleet["a"].wants_to_meet
     fleet.settle()
     assert len(fleet.log.records[MQTT_SESSION_TOPIC, 0]) == before + 1
     assert fleet["a"].metrics.sessions_now == 5

@@ -245,6 +245,24 @@ async def test_a_follower_stops_while_nobody_reads(monkeypatch: pytest.MonkeyPat
         assert len(decode_messages(found)) == 10
 
 
+async def test_records_gather_where_a_reader_takes_all_at_once() -> None:
+    async with fake_cluster("a") as cluster, remote_log(cluster) as log:
+        broker, queue = cluster.brokers[0], log.queues("T")[0]
+        log.gather("T", lambda: 1.0)
+        grown: list[QueueHandle] = []
+        log.on_growth(grown.extend)
+        assert await tail_of(log, queue) == 0
+        broker.store("T", 0, b"first")
+        await eventually(lambda: queue in grown)  # it waits for nothing
+        for number in range(5):
+            broker.store("T", 0, b"%d" % number)
+            await trio.lowlevel.checkpoint()
+        await eventually(lambda: len(grown) > 1)
+        assert pulls(broker) <= 3  # of these the last one is held
+        found = await read(log, queue, 0)
+        assert bodies(found) == [b"first", b"0", b"1", b"2", b"3", b"4"]
+
+
 async def test_records_at_hand_are_bounded_and_others_come_again() -> None:
     async with fake_cluster("a") as cluster, remote_log(cluster, kept_bytes_max=5000) as log:
         broker, queue = cluster.brokers[0], log.queues("T")[0]

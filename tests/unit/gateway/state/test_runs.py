@@ -39,6 +39,7 @@ class Journals:
         view = View(IN_MEMORY)
         view.open()
         journal = self.all[name] = SessionJournal(self.log, view, self.clock, gateway=name)
+        journal.watch({"dev", "other", "third"})
         self.read(name)
         assert journal.is_current
         return journal
@@ -297,6 +298,41 @@ def test_claim_of_a_session_that_passes_is_open_only_where_something_is_stored()
         ("other", False, True),
         ("third", True, False),
     ]
+
+
+def test_claim_of_another_is_heard_where_it_concerns_somebody() -> None:
+    gateways = Journals("a", "b", "c")
+    gateways["b"].watch(set())
+    gateways["b"].awaited.add("awaited")
+    gateways["c"].watch({"present"})
+    names = [*(f"new-{number}" for number in range(100)), "awaited", "present"]
+    gateways["a"].claim([], names, [], [])
+    gateways["c"].save(session())
+    gateways.read()
+    assert [one.client_id for one in claims_of(gateways["b"])] == ["awaited"]
+    assert [one.client_id for one in claims_of(gateways["c"])] == ["present"]
+    gateways["a"].claim([], [*names, "dev"], [], [])  # a stored session's, that c holds
+    gateways.read()
+    for name in "bc":
+        (heard,) = [one for one in claims_of(gateways[name]) if one.client_id == "dev"]
+        assert heard.is_open
+        assert heard.holder == gateways["c"].run
+
+
+def test_claims_of_a_view_that_is_opened_again_are_as_before() -> None:
+    gateways = Journals("a", "b")
+    numbers = {name: claim(gateways, name) for name in "ab"}
+    gateways["b"].claim(["other"], [], [], [])
+    gateways.read()
+    rows = gateways["a"]._rows
+    before = {name: rows.claimants(name) for name in ("dev", "other")}
+    rows.rolled_back()
+    assert {name: rows.claimants(name) for name in ("dev", "other")} == before
+    assert [len(runs) for runs in before.values()] == [2, 1]
+    gateways["a"].claim([], [], [], [("dev", numbers["a"])])
+    gateways.read()
+    rows.rolled_back()
+    assert rows.claimants("dev") == before["dev"][1:]
 
 
 def test_claim_ends_when_it_is_given_up_and_with_its_run() -> None:
