@@ -21,6 +21,8 @@ logger = logging.getLogger(__name__)
 TURNS_MAX: Final = 16
 """Turns taken in a row before other tasks get to run."""
 SWEEP_INTERVAL_S: Final = 1
+CATCH_UP_MAX: Final = 64
+"""Rounds of TURNS_MAX before overdue connections are looked for all the same."""
 
 
 async def drive(
@@ -49,6 +51,13 @@ async def drive(
                     await trio.lowlevel.wait_readable(reactor.fileno())
                 is_more = _take_turns(reactor, handle_turn, clock_s)
                 after_turns()
+        # After a stall, much has come that was not read: whoever sent it is not overdue.
+        for _ in range(CATCH_UP_MAX):
+            is_more = _take_turns(reactor, handle_turn, clock_s)
+            after_turns()
+            if not is_more:
+                break
+            await trio.lowlevel.checkpoint()
         reactor.sweep(clock_s())
         if reactor.accept_errno:
             accepts.warning(ACCEPTING_RESTS, os.strerror(reactor.accept_errno))

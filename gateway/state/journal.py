@@ -120,10 +120,13 @@ class SessionJournal:
         #: Has a ``Then`` called when a ticket has settled.
         self.after: Callable[[Ticket, Then], None] = _at_once
         self._is_turn = False
+        #: All runs that this process has begun.
+        self._own_runs: set[int] = set()
         self._begin_run()
 
     def _begin_run(self) -> None:
         self._run = secrets.randbits(48) + 1
+        self._own_runs.add(self._run)
         self._number = 0
         self._is_abandoned = False
         self._ticked_ms = self._clock.monotonic_ms()
@@ -718,7 +721,7 @@ class SessionJournal:
         same, each would end the other's runs in turn.
         """
         runs = self._rows.runs
-        living = self._rows.living - {self._run}
+        living = self._rows.living - self._own_runs
         if any(runs[key].gateway == self._gateway for key in living):
             name = self._gateway
             self._gateway = f"{name}~{secrets.token_hex(4)}"

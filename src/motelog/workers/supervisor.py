@@ -36,6 +36,7 @@ from motelog.core.errors import MotelogError
 from motelog.core.metrics import counter, gauge
 from motelog.core.net.config import ListenerConfig
 from motelog.core.net.listen import hold_address
+from motelog.core.niceness import niceness
 from motelog.gateway.access.config import AccessConfig
 from motelog.gateway.config import GatewayConfig
 from motelog.gateway.metrics import GATEWAY_METRICS, PLAIN, SHARED, GatewayMetrics
@@ -271,6 +272,9 @@ class _Worker:
                 stdout=subprocess.DEVNULL,  # the server's own is for whoever started it
                 pass_fds=() if lock is None else (lock,),
             )
+            # All processes wait for the broker and the name server here.
+            own = os.getpriority(os.PRIO_PROCESS, 0)
+            os.setpriority(os.PRIO_PROCESS, process.pid, own + niceness(begin.gateway.workers))
             channel = Channel(ours)
         questions, asked = trio.open_memory_channel[Message](QUESTIONS_MAX)
         failed = ""

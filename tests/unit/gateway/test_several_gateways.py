@@ -23,7 +23,7 @@ from motelog.gateway.mqtt.packet_types import (
     Will,
 )
 from motelog.gateway.mqtt.subscribe import encode_subscribe
-from motelog.gateway.state.journal import LOST_TICKS
+from motelog.gateway.state.journal import LOST_TICKS, STILL_MS_MAX
 from tests.support.gateway_fleet import HOUR, Fleet
 from tests.support.gateway_stage import Stage
 from tests.support.mqtt import body_of
@@ -432,6 +432,22 @@ def test_gateway_that_has_stood_still_takes_nothing_from_its_clients_any_more() 
     fleet.tick()
     assert not any(stage.journal.is_over for stage in fleet.stages.values())
     assert fleet.connected("a", 3)
+
+
+def test_gateway_that_stands_still_again_and_again_keeps_its_name(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    fleet = Fleet("a", "b")
+    fleet.connected("a", 1)
+    still = fleet["a"]
+    for _ in range(3):  # each time before it has read back that it began again
+        fleet.clock.advance(STILL_MS_MAX + 1)
+        still.clients.check_life()
+    assert "gateway.name must differ" not in caplog.text
+    fleet.tick()
+    fleet.tick()
+    assert fleet.connected("a", 2)
+    assert holders(fleet) == ["a"]
 
 
 def test_client_comes_back_when_the_topics_of_its_session_are_known(

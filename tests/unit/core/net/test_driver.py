@@ -5,12 +5,13 @@ from __future__ import annotations
 import select
 import socket
 from collections.abc import Iterator
+from typing import cast
 
 import pytest
 import trio
 import trio.testing
 
-from motelog.core.net.driver import TURNS_MAX, drive
+from motelog.core.net.driver import SWEEP_INTERVAL_S, TURNS_MAX, drive
 from motelog.core.net.reactor import Fault, Framing, Reactor, Turn
 from tests.support.reactor_loop import listening
 
@@ -138,6 +139,64 @@ async def test_overdue_connections_are_found_without_any_traffic(
             await echo.fault_seen.wait()
         nursery.cancel_scope.cancel()
     assert echo.faults == [(echo.connections[0], Fault.IDLE)]
+
+
+class Nothing:
+    more = False
+
+    def __bool__(self) -> bool:
+        return False
+
+
+class LateReactor:
+    """As after a stall: ``turns`` turns are at hand; more come only when it has been swept."""
+
+    accept_errno = 0
+
+    def __init__(self, turns: int, descriptor: int) -> None:
+        self.turns = turns
+        self.descriptor = descriptor
+        self.unread_at_sweep: list[int] = []
+        self.swept = trio.Event()
+
+    def fileno(self) -> int:
+        return self.descriptor
+
+    def poll(self, now_s: int) -> object:
+        if not self.turns:
+            return Nothing()
+        self.turns -= 1
+        return object()
+
+    def flush(self) -> None:
+        pass
+
+    def sweep(self, now_s: int) -> None:
+        self.unread_at_sweep.append(self.turns)
+        self.swept.set()
+
+
+@pytest.mark.parametrize(("turns", "unread"), [(10 * TURNS_MAX, 0), (10**6, 10**6)])
+async def test_overdue_connections_are_looked_for_when_what_has_come_is_read(
+    turns: int, unread: int, autojump_clock: trio.testing.MockClock
+) -> None:
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        reactor = LateReactor(turns, ours.fileno())
+        theirs.send(b"x")
+
+        def handle_turn(turn: Turn) -> None:
+            autojump_clock.jump(SWEEP_INTERVAL_S)  # each takes that long
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(
+                lambda: drive(cast("Reactor", reactor), handle_turn, clock_s=lambda: 1)
+            )
+            with trio.fail_after(10**9):
+                await reactor.swept.wait()
+            nursery.cancel_scope.cancel()
+    # However much comes, it is looked at some time.
+    assert (reactor.unread_at_sweep[0] > 0) is (unread > 0)
 
 
 async def test_output_queued_by_another_task_leaves_with_flush(echo: Echo) -> None:
