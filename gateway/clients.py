@@ -425,7 +425,8 @@ class Clients:
 
         Called each second. Return whether more is due already.
         """
-        self.check_life()
+        if self._journal.is_in_doubt():
+            return False
         self._end_logins()
         self._delivery.keep_to_quota()
         delivery = self._delivery
@@ -492,11 +493,13 @@ class Clients:
 
         About ``limit`` changes; return whether there are more at hand.
         """
-        self.check_life()
+        self._journal.is_in_doubt()  # then that is asked before anything is read
         is_more = self._journal.refresh(limit)
         if self._journal.is_over:
             self._begin_again("another gateway counts this one as lost")
             return True
+        if self._journal.is_in_doubt():
+            return is_more
         self._journal.begin_turn()
         for heard in self._journal.take_heard():
             if isinstance(heard, ClaimHeard) and heard.takes and not self._journal.is_own(heard):
@@ -536,8 +539,8 @@ class Clients:
     def check_life(self) -> None:
         """Begin again if this gateway has stood still for so long that the others take it for lost.
 
-        To be called before anything is taken from clients or sent to them: another gateway may have
-        their sessions.
+        To be called when something has been taken from clients: another gateway may have their
+        sessions. Before that, ``SessionJournal.is_in_doubt`` asks.
         """
         if self._journal.has_stood_still:
             self._journal.abandon()

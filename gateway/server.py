@@ -24,7 +24,7 @@ from motelog.core.clock import Clock, SystemClock
 from motelog.core.errors import MotelogError
 from motelog.core.net.codec import Codec
 from motelog.core.net.config import ListenerConfig
-from motelog.core.net.driver import drive
+from motelog.core.net.driver import HELD_S, drive
 from motelog.core.net.listen import open_listener, open_unix_listener
 from motelog.core.net.listeners import codec_maker
 from motelog.core.net.reactor import Framing, Reactor
@@ -195,8 +195,10 @@ class Gateway:
             nonlocal grown
             while True:
                 await grown.wait()
+                if journal.is_in_doubt():
+                    await trio.sleep(HELD_S)
+                    continue
                 grown = trio.Event()
-                parts.clients.check_life()
                 while parts.delivery.deliver(self._clock.now_ms()):
                     reactor.flush()
                     await trio.lowlevel.checkpoint()
@@ -300,6 +302,7 @@ class Gateway:
                     parts.listener.handle_turn,
                     clock_s=lambda: self._clock.monotonic_ms() // 1000,
                     after_turns=self._log_port.settle_soon,
+                    is_held=journal.is_in_doubt,
                 )
         finally:
             # Sessions are stored and wills published as the connections end.

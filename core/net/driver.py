@@ -21,6 +21,8 @@ logger = logging.getLogger(__name__)
 TURNS_MAX: Final = 16
 """Turns taken in a row before other tasks get to run."""
 SWEEP_INTERVAL_S: Final = 1
+HELD_S: Final = 0.01
+"""How often it is looked whether turns are still held."""
 CATCH_UP_MAX: Final = 64
 """Rounds of TURNS_MAX before overdue connections are looked for all the same."""
 
@@ -31,13 +33,15 @@ async def drive(
     *,
     clock_s: Callable[[], int],
     after_turns: Callable[[], None] = lambda: None,
+    is_held: Callable[[], bool] = lambda: False,
 ) -> None:
     """Poll and hand each turn that holds something to ``handle_turn``, until cancelled.
 
     Output queued by ``handle_turn`` is sent before the next wait. A task that queues output at
     another time calls ``reactor.flush()``. Overdue connections are looked for once a second.
     ``clock_s`` is a clock that does not go back. ``after_turns`` does what is done once for all
-    turns in a row; it is called each time before other tasks get to run.
+    turns in a row; it is called each time before other tasks get to run. While ``is_held``, nothing
+    is polled.
     """
     accepts = LimitedLog(logger, lines_max=1, period_s=ACCEPT_LINE_PERIOD_S)
     is_more = False
@@ -45,15 +49,19 @@ async def drive(
         # One scope for all waits of a second: a scope for each costs half as much as the wait.
         with trio.move_on_after(SWEEP_INTERVAL_S):
             while True:
-                if is_more:
+                if is_held():
+                    await trio.sleep(HELD_S)
+                elif is_more:
                     await trio.lowlevel.checkpoint()
                 else:
                     await trio.lowlevel.wait_readable(reactor.fileno())
-                is_more = _take_turns(reactor, handle_turn, clock_s)
+                is_more = _take_turns(reactor, handle_turn, clock_s, is_held)
                 after_turns()
+        if is_held():
+            continue
         # After a stall, much has come that was not read: whoever sent it is not overdue.
         for _ in range(CATCH_UP_MAX):
-            is_more = _take_turns(reactor, handle_turn, clock_s)
+            is_more = _take_turns(reactor, handle_turn, clock_s, is_held)
             after_turns()
             if not is_more:
                 break
@@ -61,15 +69,20 @@ async def drive(
         reactor.sweep(clock_s())
         if reactor.accept_errno:
             accepts.warning(ACCEPTING_RESTS, os.strerror(reactor.accept_errno))
-        is_more = _take_turns(reactor, handle_turn, clock_s)
+        is_more = _take_turns(reactor, handle_turn, clock_s, is_held)
         after_turns()
 
 
 def _take_turns(
-    reactor: Reactor, handle_turn: Callable[[Turn], None], clock_s: Callable[[], int]
+    reactor: Reactor,
+    handle_turn: Callable[[Turn], None],
+    clock_s: Callable[[], int],
+    is_held: Callable[[], bool],
 ) -> bool:
     """Take turns until there is nothing to do; return whether TURNS_MAX did not suffice."""
     for _ in range(TURNS_MAX):
+        if is_held():
+            return True
         # An empty poll costs one system call, a wait in trio fifty times that: wait only when the
         # answers to the last turn brought nothing new at once.
         turn = reactor.poll(clock_s())

@@ -129,6 +129,9 @@ class SessionJournal:
         self._own_runs.add(self._run)
         self._number = 0
         self._is_abandoned = False
+        # The record that asks the log whether this run lives, and when it was appended; None if
+        # that is not in doubt.
+        self._question: tuple[int, Ticket, int] | None = None
         self._ticked_ms = self._clock.monotonic_ms()
         # The record that says so; the view is current once it has been read back.
         self._started: tuple[int, Ticket] | None = None
@@ -699,6 +702,26 @@ class SessionJournal:
         """Whether others may have taken this run for lost, as it has not ticked for so long."""
         still_ms = self._clock.monotonic_ms() - self._ticked_ms
         return still_ms > STILL_MS_MAX and self.others_live
+
+    def is_in_doubt(self) -> bool:
+        """Whether it is open if this run lives: then nothing is to be taken or sent.
+
+        So it is when others may have taken it for lost. A record of the run that is read back
+        answers: if another gateway has said before it that the run is lost, the run is over, and
+        if behind it, that is nothing. So the log is asked here, and ``refresh`` reads the answer.
+        """
+        while self.has_stood_still:
+            if self._question is not None and self._question[1].error is None:
+                number, _, asked_ms = self._question
+                if self._last_number < number or self.is_over:
+                    return True
+                self._ticked_ms, self._question = asked_ms, None
+            else:
+                record = TickRecord(*self._head(), {}, (), self._heard)
+                asked_ms = self._clock.monotonic_ms()
+                self._question = record.number, self._append([record]), asked_ms
+                return True
+        return False
 
     @property
     def run(self) -> int:

@@ -434,6 +434,64 @@ def test_gateway_that_has_stood_still_takes_nothing_from_its_clients_any_more() 
     assert fleet.connected("a", 3)
 
 
+def test_gateway_that_has_stood_still_keeps_its_clients_if_nobody_says_that_it_is_lost() -> None:
+    fleet = Fleet("a", "b")
+    fleet.connected("a", 1)
+    subscribe(fleet, "a", 1)
+    fleet.tick()
+    still = fleet["a"]
+    run = still.journal.run
+    fleet.clock.advance(STILL_MS_MAX + 1)  # for b too: the machine was busy
+    assert still.journal.is_in_doubt()
+    assert still.journal.run == 0  # what waits behind marks is given up
+    assert still.clients.tick() is False
+    assert still.journal.is_in_doubt()
+    records = len(fleet.log.records[MQTT_SESSION_TOPIC, 0])
+    fleet.read_back(still)
+    assert len(fleet.log.records[MQTT_SESSION_TOPIC, 0]) == records  # it asks once
+    assert not still.journal.is_in_doubt()
+    assert still.journal.run == run
+    fleet.tick()
+    fleet.tick()
+    publish(fleet, "b", b"after")
+    assert [payload for _, _, payload in got(still, 1)] == [b"after"]
+    assert holders(fleet) == ["a"]
+
+
+def test_gateway_that_is_lost_while_it_asks_drops_its_clients() -> None:
+    fleet = Fleet("a", "b")
+    fleet.connected("a", 1)
+    fleet.tick()
+    still = fleet.kill("a")
+    for _ in range(LOST_TICKS + 2):
+        fleet.tick()
+    assert still.journal.is_in_doubt()
+    assert fleet.connected("b", 2)
+    fleet.stages["a"] = still
+    assert still.packets(1) == []
+    fleet.settle()
+    assert still.packets(1) == [b"\xe0\x01\x89"]
+    assert holders(fleet) == ["b"]
+    assert not still.journal.is_in_doubt()
+
+
+def test_gateway_asks_again_if_the_log_refuses_the_question() -> None:
+    fleet = Fleet("a", "b")
+    fleet.connected("a", 1)
+    fleet.tick()
+    still = fleet["a"]
+    fleet.clock.advance(STILL_MS_MAX + 1)
+    fleet.log.error = StoreFullError("full")
+    assert still.journal.is_in_doubt()
+    fleet.read_back(still)
+    assert still.journal.is_in_doubt()
+    fleet.log.error = None
+    assert still.journal.is_in_doubt()
+    fleet.read_back(still)
+    assert not still.journal.is_in_doubt()
+    assert holders(fleet) == ["a"]
+
+
 def test_gateway_that_stands_still_again_and_again_keeps_its_name(
     caplog: pytest.LogCaptureFixture,
 ) -> None:

@@ -199,6 +199,33 @@ async def test_overdue_connections_are_looked_for_when_what_has_come_is_read(
     assert (reactor.unread_at_sweep[0] > 0) is (unread > 0)
 
 
+async def test_nothing_is_polled_while_turns_are_held(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        reactor = LateReactor(1, ours.fileno())
+        is_held = True
+        turns: list[Turn] = []
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(
+                lambda: drive(
+                    cast("Reactor", reactor),
+                    turns.append,
+                    clock_s=lambda: 1,
+                    is_held=lambda: is_held,
+                )
+            )
+            await trio.sleep(10 * SWEEP_INTERVAL_S)
+            assert not turns
+            assert not reactor.unread_at_sweep  # nor is anybody overdue
+            is_held = False
+            with trio.fail_after(10**9):
+                await reactor.swept.wait()
+            nursery.cancel_scope.cancel()
+    assert len(turns) == 1
+
+
 async def test_output_queued_by_another_task_leaves_with_flush(echo: Echo) -> None:
     async with trio.open_nursery() as nursery:
         nursery.start_soon(lambda: drive(echo.reactor, echo.handle_turn, clock_s=echo.clock_s))
