@@ -44,10 +44,10 @@ class LimitedLog:
         if self._may_log():
             self._log.warning(message, *values)
 
-    def fault(self, message: str, *values: object) -> None:
-        """Log an exception that is being handled, with its traceback: the code has a fault."""
+    def fault(self, message: str, *values: object, exc: Exception | None = None) -> None:
+        """Log ``exc``, or the exception being handled, with its traceback: the code has a fault."""
         if self._may_log():
-            self._log.exception(message, *values)
+            self._log.error(message, *values, exc_info=exc or True)
 
     @contextmanager
     def boundary(self, message: str, *values: object) -> Iterator[None]:

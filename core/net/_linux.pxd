@@ -30,7 +30,7 @@ cdef extern from "sys/socket.h" nogil:
     int setsockopt(int, int, int, const void *, socklen_t)
     int getsockopt(int, int, int, void *, socklen_t *)
     int AF_INET, AF_INET6, SOCK_STREAM, SOCK_NONBLOCK, SOCK_CLOEXEC
-    int SOL_SOCKET, SO_ERROR, SO_KEEPALIVE, SO_LINGER, SHUT_RD, SHUT_WR, MSG_NOSIGNAL
+    int SOL_SOCKET, SO_ERROR, SO_KEEPALIVE, SO_LINGER, SHUT_RD, SHUT_RDWR, SHUT_WR, MSG_NOSIGNAL
     int MSG_DONTWAIT
 
 cdef extern from "netinet/in.h" nogil:

@@ -45,7 +45,7 @@ from libc.string cimport memcpy, memset
 from motelog.core.net._linux cimport (
     AF_INET, AF_INET6, EPOLLERR, EPOLLHUP, EPOLLIN, EPOLLOUT, EPOLL_CLOEXEC, EPOLL_CTL_ADD,
     EPOLL_CTL_DEL, EPOLL_CTL_MOD, IPPROTO_IP, IPPROTO_TCP, IP_BIND_ADDRESS_NO_PORT, SHUT_RD, SHUT_WR,
-    SOCK_CLOEXEC, SOCK_NONBLOCK, SOCK_STREAM, SOL_SOCKET, SO_ERROR, SO_KEEPALIVE, SO_LINGER,
+    SHUT_RDWR, SOCK_CLOEXEC, SOCK_NONBLOCK, SOCK_STREAM, SOL_SOCKET, SO_ERROR, SO_KEEPALIVE, SO_LINGER,
     TCP_INFO, TCP_NODELAY, TIOCOUTQ, accept4, bind, close_descriptor, connect, epoll_create1, epoll_ctl,
     epoll_event, epoll_wait, getsockopt, htons, inet_ntop, inet_pton, ioctl, linger, ntohs, recv, setsockopt, shutdown, sockaddr,
     sockaddr_in, sockaddr_in6, sockaddr_storage, socket, socklen_t, tcp_info,
@@ -93,8 +93,9 @@ cdef enum:
     FAULT_MALFORMED = 2
     FAULT_IDLE = 3
     FAULT_TRANSPORT = 4
-    STREAM_ENDED = 1
-    STREAM_FAULTY = 2
+    STREAM_PLAIN = 1
+    STREAM_ENDED = 2
+    STREAM_FAULTY = 3
     CLOSE_PEER = 1
     CLOSE_RESET = 2
     CLOSE_OUTPUT_FULL = 3
@@ -258,7 +259,7 @@ cdef class Reactor:
     cdef uint32_t deferred_count
     cdef Payloads payloads
     cdef Coded *coded                    # for each slot; NULL until a listener has a codec
-    cdef object codec_error              # what a codec has raised in this turn
+    cdef object codec_error              # what a codec has raised, until somebody asks
     # what the next turn reports; each id is in each list at most once
     cdef uint32_t *opened
     cdef uint32_t *faults
@@ -628,6 +629,10 @@ cdef class Reactor:
             return 0
         return c.output.bytes + (self.coded[connection].wire.bytes if c.flags & CODED else 0)
 
+    def take_codec_error(self):
+        error, self.codec_error = self.codec_error, None
+        return error
+
     def silent_ms(self, Py_ssize_t connection):
         cdef Connection *c = self.existing(connection)
         cdef tcp_info told
@@ -682,10 +687,9 @@ cdef class Reactor:
         return 0
 
     cdef int check_codecs(self) except -1:
-        cdef object error = self.codec_error
-        if error is not None:
-            self.codec_error = None
-            raise error
+        """Raise what was meant for the process and came while a codec was at work."""
+        if self.codec_error is not None and not isinstance(self.codec_error, Exception):
+            raise self.take_codec_error()
         return 0
 
     cdef int check_usable(self) except -1:
@@ -1154,7 +1158,7 @@ cdef class Reactor:
     # ------------------------------------------------------------------ codecs
 
     cdef void receive_coded(self, uint32_t slot) noexcept with gil:
-        """Take what one socket has through its codec; an error of the codec is raised by poll()."""
+        """Take what one socket has through its codec, whose error ends this connection alone."""
         cdef Connection *c = &self.slots[slot]
         cdef uint8_t *received_to = self.data.bytes + self.data_bytes
         cdef ssize_t received = recv(c.fd, received_to, RECEIVE_BYTES_MAX, 0)
@@ -1196,6 +1200,9 @@ cdef class Reactor:
                 reset_on_close(c.fd)
                 self.end(slot, CLOSE_OUTPUT_FULL)
                 return 0
+        if stream == STREAM_PLAIN:
+            c.flags &= ~CODED
+            self.drop_codec(coded)
         if data:
             self.feed(slot, <const uint8_t *>PyBytes_AS_STRING(data), message_bytes(data))
         if c.state == OPEN and not c.flags & FAULTED:
@@ -1245,8 +1252,8 @@ cdef class Reactor:
     cdef void transmit_coded(self, Connection *c) noexcept with gil:
         """Send as far as the socket takes it, through the codec part by part.
 
-        What the socket does not take yet waits as it was queued. An error of the codec is raised by
-        the call that has sent.
+        What the socket does not take yet waits as it was queued. After an error of the codec
+        nothing goes in or out any more: the next turn ends the connection.
         """
         cdef Coded *coded = &self.coded[c - self.slots]
         cdef Sent sent
@@ -1267,8 +1274,9 @@ cdef class Reactor:
                         continue
                 except BaseException as exc:
                     self.codec_error = exc
-                    c.flags |= BROKEN
+                    c.flags |= BROKEN | FAULTED
                     drop_queued(&c.output, &self.payloads)
+                    shutdown(c.fd, SHUT_RDWR)
                     return
             sent = send_queued(&coded.wire, c.fd, &self.payloads)
             if sent == SENT_PART:

@@ -272,6 +272,7 @@ class Reactor:
         self._closed: dict[int, CloseReason] = {}
         self._drained: dict[int, None] = {}
         self._last: Turn | None = None
+        self._codec_error: Exception | None = None
 
     # ------------------------------------------------------------------ what Python calls
 
@@ -561,6 +562,11 @@ class Reactor:
         c = self._sendable(connection)
         return c.codec.identity if c is not None and c.codec is not None else None
 
+    def take_codec_error(self) -> Exception | None:
+        """Return what a codec has raised since the last call; it has ended its connection alone."""
+        error, self._codec_error = self._codec_error, None
+        return error
+
     def output_bytes(self, connection: int) -> int:
         """Bytes queued and not yet taken by the socket."""
         c = self._sendable(connection)
@@ -807,7 +813,12 @@ class Reactor:
         if c.coded_by is None:
             self._cut(slot, c, c.rest + received)
         else:
-            self._decode(slot, c, c.coded_by, received)
+            try:
+                self._decode(slot, c, c.coded_by, received)
+            except Exception as exc:
+                self._codec_error = exc
+                if slot in self._connections:
+                    self._end(slot, CloseReason.RESET)
 
     def _decode(
         self, slot: int, c: _Connection, coded_by: Callable[[], Codec], received: bytes
@@ -826,6 +837,8 @@ class Reactor:
                 self._reset(c)
                 self._end(slot, CloseReason.OUTPUT_FULL)
                 return
+        if stream is Stream.PLAIN:
+            c.coded_by = c.codec = None
         if data:
             self._cut(slot, c, c.rest + data)
         if c.fault:
@@ -997,7 +1010,16 @@ class Reactor:
         """Send through the codec part by part; what the socket does not take waits as queued."""
         while True:
             if not c.wire:
-                c.wire += self._encode(c)
+                try:
+                    c.wire += self._encode(c)
+                except Exception as exc:
+                    self._codec_error = exc
+                    c.is_broken = c.fault = True
+                    c.output.clear()
+                    c.output_bytes = 0
+                    with contextlib.suppress(OSError):
+                        c.sock.shutdown(socket.SHUT_RDWR)
+                    return
                 if not c.wire:
                     if c.output:
                         continue

@@ -21,8 +21,9 @@ class Stream(IntEnum):
     """What may come after the bytes that a codec was given."""
 
     OPEN = 0
-    ENDED = 1  # the peer has said so: nothing
-    FAULTY = 2  # nothing that can be read
+    PLAIN = 1  # the bytes of the frames as they are: the codec has answered nothing, and is over
+    ENDED = 2  # the peer has said so: nothing
+    FAULTY = 3  # nothing that can be read
 
 
 class Decoded(NamedTuple):
@@ -94,13 +95,14 @@ class Stacked:
 
     def receive(self, data: bytes) -> Decoded:
         outer = self._outer.receive(data)
-        if not outer.data:
-            return outer
-        inner = self._inner.receive(outer.data)
+        inner = self._inner.receive(outer.data) if outer.data else Decoded(b"")
         answer = outer.answer
         if inner.answer:
             answer += self._outer.send(inner.answer)
-        return Decoded(inner.data, answer, max(outer.stream, inner.stream))
+        stream = max(outer.stream, inner.stream)
+        if stream is Stream.PLAIN and outer.stream is not inner.stream:
+            stream = Stream.OPEN
+        return Decoded(inner.data, answer, stream)
 
     def send(self, data: bytes) -> bytes:
         data = self._inner.send(data)

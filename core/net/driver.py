@@ -25,6 +25,9 @@ HELD_S: Final = 0.01
 """How often it is looked whether turns are still held."""
 CATCH_UP_MAX: Final = 64
 """Rounds of TURNS_MAX before overdue connections are looked for all the same."""
+CODEC_FAILED: Final = (
+    "a codec failed and its connection was closed, a fault of this server; others are served"
+)
 
 
 async def drive(
@@ -44,6 +47,7 @@ async def drive(
     is polled.
     """
     accepts = LimitedLog(logger, lines_max=1, period_s=ACCEPT_LINE_PERIOD_S)
+    faults = LimitedLog(logger)
     is_more = False
     while True:
         # One scope for all waits of a second: a scope for each costs half as much as the wait.
@@ -67,6 +71,9 @@ async def drive(
                 break
             await trio.lowlevel.checkpoint()
         reactor.sweep(clock_s())
+        codec_error = reactor.take_codec_error()
+        if codec_error is not None:
+            faults.fault(CODEC_FAILED, exc=codec_error)
         if reactor.accept_errno:
             accepts.warning(ACCEPTING_RESTS, os.strerror(reactor.accept_errno))
         is_more = _take_turns(reactor, handle_turn, clock_s, is_held)

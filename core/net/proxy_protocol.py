@@ -47,7 +47,7 @@ class ProxyCodec:
 
     def receive(self, data: bytes) -> Decoded:
         if self._is_read:
-            return Decoded(data)
+            return Decoded(data, b"", Stream.PLAIN)
         if self._is_over:
             return Decoded(b"")
         self._header += data
@@ -61,7 +61,7 @@ class ProxyCodec:
             return Decoded(b"")
         self._is_read = True
         rest, self._header = self._header[size:], b""
-        return Decoded(rest)
+        return Decoded(rest, b"", Stream.PLAIN)
 
     def send(self, data: bytes) -> bytes:
         return data if self._is_read else b""

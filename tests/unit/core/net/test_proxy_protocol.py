@@ -32,9 +32,9 @@ def v2(command: int, family: int, body: bytes, size: int | None = None) -> bytes
 )
 def test_header_tells_the_peer(header: bytes, peer: tuple[str, int] | None) -> None:
     codec = ProxyCodec()
-    assert codec.receive(header + b"first") == Decoded(b"first")
+    assert codec.receive(header + b"first") == Decoded(b"first", b"", Stream.PLAIN)
     assert codec.peer == peer
-    assert codec.receive(b"second") == Decoded(b"second")
+    assert codec.receive(b"second") == Decoded(b"second", b"", Stream.PLAIN)
     assert codec.send(b"answer") == b"answer"
 
 
