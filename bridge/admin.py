@@ -44,6 +44,7 @@ from motelog.core.remoting.frames import (
     dumps,
     loads,
 )
+from motelog.core.remoting.tls import Tls
 from motelog.core.topic_names import DEFAULT_TOPIC, RETRY_PREFIX
 
 READ_WRITE: Final = Permission.READ | Permission.WRITE
@@ -132,6 +133,7 @@ class Admin:
         *,
         namesrv: NameServers = "127.0.0.1:9876",
         credentials: Credentials | None = None,
+        tls: Tls | None = None,
         request_timeout_s: float = REQUEST_TIMEOUT_S,
     ) -> None:
         self._timeout_s = request_timeout_s
@@ -141,6 +143,7 @@ class Admin:
             groups=lambda: {"consumerDataSet": [], "producerDataSet": []},
             unregister={},
             credentials=credentials,
+            tls=tls,
         )
 
     async def __aenter__(self) -> Self:
@@ -410,6 +413,7 @@ class Admin:
         return await resend_dead_letters(
             self._namesrv,
             self._client.credentials,
+            self._client.tls,
             check_text("group", group),
             to_all_groups=to_all_groups,
             count_max=count_max,

@@ -33,6 +33,7 @@ from motelog.core.errors import (
 from motelog.core.remoting.client import RemotingClient, RequestHandler, connect
 from motelog.core.remoting.credentials import Credentials
 from motelog.core.remoting.frames import RemotingCommand, RequestCode, ResponseCode, dumps
+from motelog.core.remoting.tls import Tls
 from motelog.core.topic_names import DEFAULT_TOPIC
 
 logger = logging.getLogger(__name__)
@@ -67,7 +68,11 @@ class Client:
         unregister: Mapping[str, str],
         on_request: RequestHandler | None = None,
         credentials: Credentials | None = None,
+        tls: Tls | None = None,
     ) -> None:
+        if tls is not None:
+            tls.context()  # what is wrong with its files is told here
+        self.tls = tls
         self.credentials = credentials
         self.namesrv_addresses = parse_namesrv(namesrv)
         self.address = "127.0.0.1"  # our own, as brokers see us; known after enter
@@ -254,7 +259,7 @@ class Client:
             connection = self._connections.get(address)
             if connection is not None and connection.is_open:
                 return connection
-            stream = await connect(address, timeout_s=timeout_s)
+            stream = await connect(address, timeout_s=timeout_s, tls=self.tls)
             connection = RemotingClient(
                 stream,
                 peer=address,

@@ -34,6 +34,7 @@ from motelog.core.message import (
     StoredMessage,
 )
 from motelog.core.remoting.credentials import Credentials
+from motelog.core.remoting.tls import Tls
 from motelog.core.topic_names import DLQ_PREFIX, RETRY_PREFIX
 
 _PRODUCER_GROUP: Final = "motelog-dead-letters"
@@ -49,6 +50,7 @@ _OVER: Final = frozenset(
 async def resend_dead_letters(
     namesrv: NameServers,
     credentials: Credentials | None,
+    tls: Tls | None,
     group: str,
     *,
     to_all_groups: bool,
@@ -58,10 +60,13 @@ async def resend_dead_letters(
 ) -> int:
     """As Admin.resend_dead_letters."""
     async with (
-        Producer(namesrv=namesrv, credentials=credentials, group=_PRODUCER_GROUP) as producer,
+        Producer(
+            namesrv=namesrv, credentials=credentials, tls=tls, group=_PRODUCER_GROUP
+        ) as producer,
         PullConsumer(
             namesrv=namesrv,
             credentials=credentials,
+            tls=tls,
             group=group,
             request_timeout_s=request_timeout_s,
         ) as consumer,

@@ -77,6 +77,7 @@ from motelog.core.remoting.frames import (
     encode_batch_items,
 )
 from motelog.core.remoting.recall_handle import decode_handle
+from motelog.core.remoting.tls import Tls
 from motelog.core.topic_names import DEFAULT_TOPIC, RETRY_PREFIX, topic_name_fault
 from motelog.core.unique_id import UniqueIds
 
@@ -146,6 +147,7 @@ class ProducerOptions(TypedDict, total=False):
 
     namesrv: NameServers
     credentials: Credentials | None
+    tls: Tls | None
     group: str
     timeout_s: float
     retries: int
@@ -181,6 +183,7 @@ class Producer:
         *,
         namesrv: NameServers = "127.0.0.1:9876",
         credentials: Credentials | None = None,
+        tls: Tls | None = None,
         group: str = "motelog",
         timeout_s: float = SEND_TIMEOUT_S,
         retries: int = RETRIES,
@@ -208,10 +211,13 @@ class Producer:
             unregister={"producerGroup": group},
             on_request=self._answer,
             credentials=credentials,
+            tls=tls,
         )
         self._requests = Requests()
         self._recorder = (
-            trace_recorder(namesrv, group, "PRODUCE", trace_topic, credentials) if trace else None
+            trace_recorder(namesrv, group, "PRODUCE", trace_topic, credentials, tls)
+            if trace
+            else None
         )
 
     async def __aenter__(self) -> Self:
@@ -746,7 +752,12 @@ class Producer:
 
 
 def trace_recorder(
-    namesrv: NameServers, group: str, kind: str, topic: str, credentials: Credentials | None
+    namesrv: NameServers,
+    group: str,
+    kind: str,
+    topic: str,
+    credentials: Credentials | None,
+    tls: Tls | None,
 ) -> TraceRecorder:
     """Return what a client of ``group`` traces with; ``kind`` is PRODUCE or CONSUME, as in Java."""
     _check_topic(topic)
@@ -754,6 +765,7 @@ def trace_recorder(
         namesrv=namesrv,
         group=f"_INNER_TRACE_PRODUCER-{group}-{kind}-{next(_recorders)}",
         credentials=credentials,
+        tls=tls,
     )
     return TraceRecorder(sender, topic=topic)
 

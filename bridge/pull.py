@@ -48,6 +48,7 @@ from motelog.core.message import MessageQueue, StoredMessage
 from motelog.core.records.decode import decode_messages
 from motelog.core.remoting.credentials import Credentials
 from motelog.core.remoting.frames import RemotingCommand, RequestCode, ResponseCode
+from motelog.core.remoting.tls import Tls
 
 logger = logging.getLogger(__name__)
 
@@ -71,6 +72,7 @@ class PullOptions(TypedDict, total=False):
 
     namesrv: NameServers
     credentials: Credentials | None
+    tls: Tls | None
     group: str
     start: Literal["first", "last"]
     allocate: Allocate
@@ -101,6 +103,7 @@ class PullConsumer:
         *,
         namesrv: NameServers = "127.0.0.1:9876",
         credentials: Credentials | None = None,
+        tls: Tls | None = None,
         group: str = "motelog",
         start: Literal["first", "last"] = "first",
         allocate: Allocate = average,
@@ -113,6 +116,7 @@ class PullConsumer:
             raise ValueError(f"start is 'first' or 'last', not {start!r}")
         self.group = check_text("group", group)
         self.credentials = credentials
+        self.tls = tls
         self._start = Start.BEGIN if start == "first" else Start.END
         self._request_timeout_s = request_timeout_s
         self._reading: dict[MessageQueue, ReadAhead] = {}
@@ -127,9 +131,12 @@ class PullConsumer:
             unregister={"consumerGroup": group},
             on_request=self._answer,
             credentials=credentials,
+            tls=tls,
         )
         self._recorder = (
-            trace_recorder(namesrv, group, "CONSUME", trace_topic, credentials) if trace else None
+            trace_recorder(namesrv, group, "CONSUME", trace_topic, credentials, tls)
+            if trace
+            else None
         )
         self._traces: HandledTraces | None = None
         if self._recorder is not None:

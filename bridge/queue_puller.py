@@ -24,6 +24,7 @@ from motelog.bridge.pull_request import PULL_BYTES_MAX, PullResult, pull_command
 from motelog.bridge.selector import SELECT_ALL, Selector
 from motelog.core.addresses import parse_address
 from motelog.core.errors import (
+    ConfigError,
     RemotingConnectionError,
     RemotingDecodeError,
     RemotingError,
@@ -38,6 +39,7 @@ from motelog.core.remoting.frames import (
     decode_head,
     encode,
 )
+from motelog.core.remoting.tls import Tls, handshake_fault
 
 _LENGTH_BYTES: Final = 4
 _TIMEVAL: Final = struct.Struct("@ll")
@@ -81,6 +83,7 @@ class QueuePuller:
         group: str,
         address: Callable[[], str],
         credentials: Credentials | None = None,
+        tls: Tls | None = None,
         bytes_max: int = PULL_BYTES_MAX,
         selector: Selector = SELECT_ALL,
         timeout_s: float = REQUEST_TIMEOUT_S,
@@ -90,6 +93,7 @@ class QueuePuller:
         self._group = group
         self._address = address
         self._credentials = credentials
+        self._tls = tls
         self._bytes_max = bytes_max
         self._selector = selector
         self._timeout_s = timeout_s
@@ -134,7 +138,10 @@ class QueuePuller:
             self._credentials.sign(command)
         if self._connection is None:
             self._connection = _Connection(
-                self._address(), timeout_s=self._timeout_s, frame_bytes_max=self._frame_bytes_max
+                self._address(),
+                tls=self._tls,
+                timeout_s=self._timeout_s,
+                frame_bytes_max=self._frame_bytes_max,
             )
         try:
             self._connection.send(encode(command))
@@ -171,23 +178,42 @@ class QueuePuller:
 
 
 class _Connection:
-    """A blocking socket with the kernel's time limits, so that one call receives a whole frame."""
+    """A blocking socket with the kernel's time limits, so that one call receives a whole frame.
 
-    def __init__(self, address: str, *, timeout_s: float, frame_bytes_max: int) -> None:
+    With TLS a call receives a record of it, and the limits are Python's.
+    """
+
+    def __init__(
+        self, address: str, *, tls: Tls | None, timeout_s: float, frame_bytes_max: int
+    ) -> None:
         self._peer = address
         self._frame_bytes_max = frame_bytes_max
         self._timeout_s = timeout_s
         self._buffer = bytearray(65_536)
+        self._flags = 0
+        host, port = parse_address(address, port_min=1)
         try:
-            self._socket = socket.create_connection(parse_address(address, port_min=1), timeout_s)
+            self._socket = socket.create_connection((host, port), timeout_s)
         except OSError as exc:
             raise RemotingConnectionError(f"{address}: {exc.strerror or exc}") from exc
+        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if tls is not None:
+            self._secure(tls, host)
+            return
+        self._flags = socket.MSG_WAITALL
         # Python's own timeouts make the socket non-blocking, and then MSG_WAITALL has no effect.
         self._socket.settimeout(None)
         timeval = _TIMEVAL.pack(int(timeout_s), int(timeout_s % 1 * 1e6))
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, timeval)
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, timeval)
-        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+    def _secure(self, tls: Tls, host: str) -> None:
+        try:
+            self._socket = tls.context().wrap_socket(self._socket, server_hostname=host)
+        except (OSError, ConfigError) as exc:
+            self._socket.close()
+            why = str(exc) if isinstance(exc, ConfigError) else handshake_fault(exc)
+            raise RemotingConnectionError(f"{self._peer}: {why}") from exc
 
     def close(self) -> None:
         self._socket.close()
@@ -195,7 +221,7 @@ class _Connection:
     def send(self, frame: bytes) -> None:
         try:
             self._socket.sendall(frame)
-        except BlockingIOError:
+        except (BlockingIOError, TimeoutError):
             raise RemotingTimeoutError(
                 f"{self._peer}: output is stuck for {self._timeout_s:.3g} s"
             ) from None
@@ -231,9 +257,9 @@ class _Connection:
         with memoryview(self._buffer) as view:
             while begin < end:
                 try:
-                    count = self._socket.recv_into(view[begin:end], 0, socket.MSG_WAITALL)
-                except BlockingIOError:
-                    count = -1  # the kernel's time limit; decided below
+                    count = self._socket.recv_into(view[begin:end], end - begin, self._flags)
+                except (BlockingIOError, TimeoutError):
+                    count = -1  # the time limit; decided below
                 except OSError as exc:
                     reason = exc.strerror or exc
                     raise RemotingConnectionError(

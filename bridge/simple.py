@@ -43,6 +43,7 @@ from motelog.bridge.selector import TAGS_ALL, Selector, select
 from motelog.core.errors import BrokerError, MotelogError, RemotingError
 from motelog.core.remoting.credentials import Credentials
 from motelog.core.remoting.frames import RemotingCommand, ResponseCode
+from motelog.core.remoting.tls import Tls
 
 logger = logging.getLogger(__name__)
 
@@ -62,6 +63,7 @@ class SimpleOptions(TypedDict, total=False):
 
     namesrv: NameServers
     credentials: Credentials | None
+    tls: Tls | None
     group: str
     in_order: bool
     request_timeout_s: float
@@ -82,6 +84,7 @@ class SimpleConsumer:
         *,
         namesrv: NameServers = "127.0.0.1:9876",
         credentials: Credentials | None = None,
+        tls: Tls | None = None,
         group: str = "motelog",
         in_order: bool = False,
         request_timeout_s: float = REQUEST_TIMEOUT_S,
@@ -99,6 +102,7 @@ class SimpleConsumer:
             groups=self._groups,
             unregister={"consumerGroup": group},
             credentials=credentials,
+            tls=tls,
         )
 
     async def __aenter__(self) -> Self:

@@ -62,6 +62,7 @@ from motelog.bridge.transactions import (
 from motelog.bridge.unseen import Unseen
 from motelog.core.message import Message, MessageQueue, StoredMessage
 from motelog.core.remoting.credentials import Credentials
+from motelog.core.remoting.tls import Tls
 
 
 class _Blocking(Generic[Service]):
@@ -422,6 +423,7 @@ class SyncPullConsumer(_Blocking[PullConsumer]):
             group=self._service.group,
             address=lambda: self._call(self._service.broker_address, queue),
             credentials=self._service.credentials,
+            tls=self._service.tls,
             bytes_max=bytes_max,
             selector=select(tags, sql),
         )
@@ -530,9 +532,15 @@ class SyncAdmin(_Blocking[Admin]):
         *,
         namesrv: NameServers = "127.0.0.1:9876",
         credentials: Credentials | None = None,
+        tls: Tls | None = None,
         request_timeout_s: float = REQUEST_TIMEOUT_S,
     ) -> None:
-        admin = Admin(namesrv=namesrv, credentials=credentials, request_timeout_s=request_timeout_s)
+        admin = Admin(
+            namesrv=namesrv,
+            credentials=credentials,
+            tls=tls,
+            request_timeout_s=request_timeout_s,
+        )
         super().__init__(admin, "motelog-admin")
 
     def brokers(self) -> list[BrokerInfo]:

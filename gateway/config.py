@@ -91,6 +91,10 @@ class GatewayConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     """File with accessKey and secretKey, as RocketMQ's tools.yml, of an account that may use all
     topics, for name servers and brokers with access control. Empty: requests are not signed."""
 
+    tls_file: str = ""
+    """With it, the gateway speaks TLS to name servers and brokers: file of the authorities (PEM),
+    or in the shape of RocketMQ's tls.properties. Empty: without TLS."""
+
     name: Annotated[str, msgspec.Meta(min_length=1, max_length=NAME_MAX)] = "gateway"
     """Names this gateway in what it stores of its sessions; gateways of the same brokers have
     different ones."""

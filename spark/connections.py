@@ -58,9 +58,9 @@ def consumer_for(endpoint: Endpoint) -> Consumer:
     with _lock:
         consumer = _consumers.get(key)
         if consumer is None:
-            namesrv, group, credentials = endpoint
+            namesrv, group, credentials, tls = endpoint
             consumer = _consumers[key] = SyncPullConsumer(
-                namesrv=namesrv, group=group, credentials=credentials
+                namesrv=namesrv, group=group, credentials=credentials, tls=tls
             )
         return consumer
 

@@ -18,6 +18,7 @@ from motelog.core.addresses import parse_address
 from motelog.core.errors import ConfigError
 from motelog.core.past_times import before_now
 from motelog.core.remoting.credentials import Credentials
+from motelog.core.remoting.tls import Tls
 from motelog.core.topic_names import group_name_fault, topic_name_fault
 from motelog.spark.columns import BYTES_MAX, Column, column_named
 from motelog.spark.errors import OffsetFormatError, OptionError
@@ -26,7 +27,7 @@ from motelog.spark.wanted import TAGS_ALL, Wanted, topic_pattern
 
 T = TypeVar("T")
 #: Name servers, group, account.
-Endpoint: TypeAlias = tuple[str, str, Credentials | None]
+Endpoint: TypeAlias = tuple[str, str, Credentials | None, Tls | None]
 
 #: Spark adds these to a table that is created with ``USING motelog``, and gives that one's options
 #: under the prefix, or twice; the last name is that of ``load(PATH)``.
@@ -93,6 +94,9 @@ class SourceOptions:
     # The account at servers with access control, given as a file like RocketMQ's tools.yml. It is
     # read where the query is planned, and the tasks get what it says.
     credentials: Credentials | None = None
+    # TLS, given as a file of authorities or like RocketMQ's tls.properties. The tasks get what it
+    # says; the PEM files that it names must be where tasks run.
+    tls: Tls | None = None
     # Columns in the order they are named; fewer are cheaper, since Spark never prunes here. The map
     # of properties costs more than all others together.
     columns: tuple[Column, ...] = tuple(column for column in Column if column != Column.PROPERTIES)
@@ -145,7 +149,7 @@ class SourceOptions:
     @property
     def endpoint(self) -> Endpoint:
         """Return as whom and from whom the source reads."""
-        return self.namesrv, self.group, self.credentials
+        return self.namesrv, self.group, self.credentials, self.tls
 
 
 def parse_options(given: Mapping[str, str]) -> SourceOptions:
@@ -372,6 +376,16 @@ def _moment(text: str) -> datetime | None:
     return None if moment.tzinfo is None else moment
 
 
+def _parse_tls(option: str, text: str) -> Tls:
+    from motelog.core.remoting.tls import read_tls
+
+    try:
+        return read_tls(text)
+    except ConfigError as exc:
+        expected = f"PEM certificates of authorities, or RocketMQ's tls.properties ({exc})"
+        raise OptionError(option, text, expected) from None
+
+
 def _milliseconds(option: str, value: int) -> int:
     if value >= _MS_MIN or not value:
         return value
@@ -390,6 +404,7 @@ _PARSERS: Final[dict[str, Callable[[str, str], object]]] = {
     "namesrv": _parse_namesrv,
     "group": _name(group_name_fault, "a group: 1 to 248 of the characters % | a-z A-Z 0-9 _ -"),
     "credentials": _parse_credentials,
+    "tls": _parse_tls,
     "columns": _parse_columns,
     "starting_offsets": _parse_position,
     "ending_offsets": _parse_position,

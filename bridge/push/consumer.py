@@ -60,6 +60,7 @@ from motelog.core.records.decode import decode_messages
 from motelog.core.remoting.client import Later
 from motelog.core.remoting.credentials import Credentials
 from motelog.core.remoting.frames import RemotingCommand, RequestCode, ResponseCode
+from motelog.core.remoting.tls import Tls
 from motelog.core.topic_names import RETRY_PREFIX
 
 logger = logging.getLogger(__name__)
@@ -91,6 +92,7 @@ class PushOptions(TypedDict, total=False):
 
     namesrv: NameServers
     credentials: Credentials | None
+    tls: Tls | None
     group: str
     start: Literal["first", "last"] | datetime
     is_orderly: bool
@@ -135,6 +137,7 @@ class PushConsumer:
         *,
         namesrv: NameServers = "127.0.0.1:9876",
         credentials: Credentials | None = None,
+        tls: Tls | None = None,
         group: str = "motelog",
         start: Literal["first", "last"] | datetime = "first",
         is_orderly: bool = False,
@@ -192,10 +195,15 @@ class PushConsumer:
             unregister={"consumerGroup": group},
             on_request=self._answer,
             credentials=credentials,
+            tls=tls,
         )
-        self._producer = Producer(namesrv=namesrv, credentials=credentials, group=_PRODUCER_GROUP)
+        self._producer = Producer(
+            namesrv=namesrv, credentials=credentials, tls=tls, group=_PRODUCER_GROUP
+        )
         self._recorder = (
-            trace_recorder(namesrv, group, "CONSUME", trace_topic, credentials) if trace else None
+            trace_recorder(namesrv, group, "CONSUME", trace_topic, credentials, tls)
+            if trace
+            else None
         )
         self._requests = QueueRequests(self._client, group=group, timeout_s=request_timeout_s)
         self._offsets: Offsets = BrokerOffsets(self._requests)

@@ -53,9 +53,11 @@ from motelog.core.broker.waiting.settings_gate import SettingsGate
 from motelog.core.clock import Clock
 from motelog.core.filter.sql_filter import SqlFilters
 from motelog.core.message import encode_host
+from motelog.core.net.codec import Codec
 from motelog.core.remoting.codes import RequestCode
 from motelog.core.remoting.credentials import Credentials
-from motelog.core.remoting.server import Connection, Processor, RemotingServer
+from motelog.core.remoting.server import Connection, Processor, RemotingServer, codec_of
+from motelog.core.remoting.tls import Tls, read_tls
 from motelog.core.store.message_store import MessageStore
 
 _DELAY_PROGRESS: Final = "progress of delivery: delayed messages delivered since come again"
@@ -244,10 +246,15 @@ class BrokerParts:
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """Who may ask the broker for what, and as whom it registers; None: anybody, as nobody."""
+    """Who may ask the broker for what, and as whom it registers; None: anybody, as nobody.
+
+    ``tls`` is what it speaks to name servers, ``codec`` what its clients speak; None: none.
+    """
 
     acl: AclGate | None = None
     credentials: Credentials | None = None
+    tls: Tls | None = None
+    codec: Callable[[], Codec] | None = None
 
     @classmethod
     def read(cls, config: BrokerConfig) -> Access:
@@ -256,6 +263,8 @@ class Access:
         return cls(
             AclGate(acl, NEEDS) if acl else None,
             read_credentials(credentials) if credentials else None,
+            read_tls(config.tls_file) if config.tls_file else None,
+            codec_of(config),
         )
 
 
@@ -290,7 +299,7 @@ def assemble(
     api, stats = shared.api, shared.stats
     ledger = Ledger()
     check_back = make_check_back(shared, ledger)
-    registrars = _make_registrars(config, tables, address, access.credentials)
+    registrars = _make_registrars(config, tables, address, access)
     queues = ClusterQueues(tables.topics, registrars, clock, name=config.name)
     processors = Processors.of(shared, schedule, ledger, pop_state, queues, port=port)
     settings_gate = SettingsGate(
@@ -406,7 +415,7 @@ def _make_registrars(
     config: BrokerConfig,
     tables: Tables,
     address: tuple[str, int],
-    credentials: Credentials | None,
+    access: Access,
 ) -> list[Registrar]:
     host, port = address
     broker = BrokerAddress(
@@ -419,7 +428,8 @@ def _make_registrars(
             tables.topics,
             interval_s=config.register_interval_s,
             timeout_s=config.register_timeout_s,
-            credentials=credentials,
+            credentials=access.credentials,
+            tls=access.tls,
         )
         for namesrv in config.namesrv
     ]

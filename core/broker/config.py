@@ -13,6 +13,7 @@ import msgspec
 
 from motelog.core.addresses import parse_address
 from motelog.core.config import SectionFault, refuse
+from motelog.core.remoting.config import ListenKeys
 from motelog.core.store.config import StoreConfig
 
 # How far below its port the broker listens for old clients, as RocketMQ does.
@@ -35,14 +36,15 @@ LIVE: Final = {
 }
 
 
-class BrokerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class BrokerConfig(ListenKeys, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Settings of one broker."""
 
     store: StoreConfig
     """The CommitLog store this broker owns."""
 
     listen: str = "127.0.0.1:10911"
-    """HOST:PORT for clients; port 0 takes any free one. Loopback: there is no access control."""
+    """HOST:PORT for clients; port 0 takes any free one. An address that other machines reach needs
+    TLS, and ``acl_file`` or certificates of clients."""
 
     vip: bool = True
     """Listen on the port two below ``listen`` as well, where RocketMQ clients before 4.5 send to.
@@ -50,7 +52,7 @@ class BrokerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
 
     advertise: str = ""
     """HOST:PORT told to clients and written into message ids; empty: the address of ``listen``.
-    Needed when ``listen`` is a wildcard. HOST must be an IP address."""
+    Needed when ``listen`` is a wildcard. HOST must be an IP address. RocketMQ's brokerIP1."""
 
     name: Name = "broker-a"
     """Broker name; masters of one cluster have different ones."""
@@ -69,14 +71,13 @@ class BrokerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     namesrv: tuple[str, ...] = ()
     """HOST:PORT of every name server; the broker registers with all of them."""
 
-    acl_file: str = ""
-    """File of accounts in the shape of RocketMQ's plain_acl.yml; every request must then be signed
-    by one of them. Empty: anybody may do everything. A change of the file counts within seconds,
-    and a file that cannot be read lets nobody in."""
-
     credentials_file: str = ""
     """File with accessKey and secretKey, as RocketMQ's tools.yml, by which the broker registers at
     name servers with access control. Empty: it does not sign."""
+
+    tls_file: str = ""
+    """With it, the broker speaks TLS to name servers: file of the authorities (PEM), or in the
+    shape of RocketMQ's tls.properties. Empty: without TLS."""
 
     register_interval_s: PositiveFloat = 30.0
     """Seconds between registrations; name servers drop a broker after 120."""
@@ -231,14 +232,10 @@ class BrokerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
                 yield SectionFault("must not hold control characters", (key,))
         for address in self.namesrv:
             yield from _address_faults("namesrv", address)
-        host = ""
-        try:
-            host, _ = parse_address(self.listen)
-        except ValueError as exc:
-            yield SectionFault(str(exc), ("listen",))
+        yield from self.listen_faults("broker", self.listen)
         if self.advertise:
             yield from _address_faults("advertise", self.advertise, is_ip=True)
-        elif host in ("0.0.0.0", "::"):
+        elif self.listen.rpartition(":")[0] in ("0.0.0.0", "[::]"):
             text = f"listen is {self.listen}, so advertise must say what clients use"
             yield SectionFault(text, ("advertise", "listen"))
 

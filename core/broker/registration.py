@@ -25,6 +25,7 @@ from motelog.core.remoting.client import RemotingClient, connect
 from motelog.core.remoting.codes import Permission
 from motelog.core.remoting.credentials import Credentials
 from motelog.core.remoting.frames import RemotingCommand, RequestCode, ResponseCode
+from motelog.core.remoting.tls import Tls
 from motelog.core.remoting.topic_config import TopicConfig
 
 logger = logging.getLogger(__name__)
@@ -59,7 +60,9 @@ class Registrar:
         interval_s: float,
         timeout_s: float,
         credentials: Credentials | None = None,
+        tls: Tls | None = None,
     ) -> None:
+        self._tls = tls
         self._credentials = credentials
         self._namesrv = namesrv
         self._broker = broker
@@ -95,14 +98,14 @@ class Registrar:
         """Register until cancelled."""
         while True:
             try:
-                stream = await connect(self._namesrv, timeout_s=self._timeout_s)
+                stream = await connect(self._namesrv, timeout_s=self._timeout_s, tls=self._tls)
             except RemotingError as exc:
                 self._lose(exc)
             else:
                 await self._serve(stream)
             await trio.sleep(_RETRY_S)
 
-    async def _serve(self, stream: trio.SocketStream) -> None:
+    async def _serve(self, stream: trio.abc.Stream) -> None:
         client = RemotingClient(stream, peer=self._namesrv, credentials=self._credentials)
         # When the task is cancelled, the connection stays for one more request.
         scope = trio.CancelScope(shield=True)

@@ -185,7 +185,7 @@ class Broker:
         processors, server = parts.processors, parts.server
         await parts.check_back.load()
         for listener in listeners:
-            server.listen(listener)
+            server.listen(listener, access.codec)
         async with trio.open_nursery() as nursery:
             await nursery.start(server.run)
             await nursery.start(processors.pull.run, server)

@@ -5,23 +5,28 @@ Owns: NamesrvConfig. Must not touch: files, environment; core.config reads those
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Annotated
 
 import msgspec
 
+from motelog.core.addresses import parse_address
+from motelog.core.config import SectionFault, refuse
+from motelog.core.remoting.config import ListenKeys
+
 PositiveInt = Annotated[int, msgspec.Meta(ge=1)]
 
 
-class NamesrvConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class NamesrvConfig(ListenKeys, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Settings of one name server."""
 
     listen: str = "127.0.0.1:9876"
-    """HOST:PORT to listen on; port 0 takes any free one. Loopback: there is no access control."""
+    """HOST:PORT to listen on; port 0 takes any free one. An address that other machines reach needs
+    TLS, and ``acl_file`` or certificates of clients."""
 
-    acl_file: str = ""
-    """File of accounts in the shape of RocketMQ's plain_acl.yml; every request must then be signed
-    by one of them, and brokers register as an administrator. Empty: anybody may do everything. A
-    change of the file counts within seconds, and a file that cannot be read lets nobody in."""
+    advertise: str = ""
+    """HOST:PORT that clients and brokers use, where it is not the address of ``listen``: what this
+    server tells people."""
 
     broker_silence_s_max: PositiveInt = 120
     """Seconds without a registration after which a broker is dropped; they come every 30 s."""
@@ -58,3 +63,14 @@ class NamesrvConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     """File that keeps the key-value table, in the format of RocketMQ's kvConfig.json. Empty:
     namesrv/kvConfig.json in the store's folder of a broker in this process, else in the user's home
     folder, as in RocketMQ."""
+
+    def __post_init__(self) -> None:
+        refuse(self, self._faults())
+
+    def _faults(self) -> Iterator[SectionFault]:
+        yield from self.listen_faults("namesrv", self.listen)
+        if self.advertise:
+            try:
+                parse_address(self.advertise, port_min=1)
+            except ValueError as exc:
+                yield SectionFault(str(exc), ("advertise",))

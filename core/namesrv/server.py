@@ -30,7 +30,7 @@ from motelog.core.namesrv.route_table import BrokerData, BrokerIdentity, RouteTa
 from motelog.core.net.listen import open_listener
 from motelog.core.remoting.fields import bool_field, int_field, text_field
 from motelog.core.remoting.frames import RemotingCommand, RequestCode, ResponseCode
-from motelog.core.remoting.server import Connection, Processor, RemotingServer
+from motelog.core.remoting.server import Connection, Processor, RemotingServer, codec_of
 from motelog.core.saved_table import SavedTable
 from motelog.core.state_file import StateFile
 
@@ -88,8 +88,9 @@ class NameServer:
         """Serve until cancelled.
 
         OSError if the address cannot be had, ConfigError or StoreDamagedError if the file of the
-        key-value table or of the accounts cannot be used.
+        key-value table, of the accounts or of the certificate cannot be used.
         """
+        codec = codec_of(self._config)
         acl: AclGate | None = None
         if self._config.acl_file:
             acl = await trio.to_thread.run_sync(AclGate, self._config.acl_file, NEEDS)
@@ -105,7 +106,7 @@ class NameServer:
             idle_s_max=self._config.idle_s_max,
             on_closed=self._connection_closed,
         )
-        server.listen(listener)
+        server.listen(listener, codec)
         logger.info("name server listens address=%s:%d", *self.address)
         async with trio.open_nursery() as nursery:
             await nursery.start(server.run)

@@ -1,6 +1,7 @@
 """The ``[[listener]]`` tables: where else clients come in, and what their bytes go through.
 
-Owns: ListenerConfig, which addresses are reached from other machines.
+Owns: ListenerConfig, the keys for TLS of all listeners, which addresses are reached from other
+machines.
 Must not touch: sockets, the files that it names, the protocol behind a listener.
 """
 
@@ -26,7 +27,40 @@ NEEDS_TLS: Final = (
 )
 
 
-class ListenerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class TlsKeys(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What every listener for clients may be told of TLS."""
+
+    tls_certificate: str = ""
+    """PEM file of the certificate and the chain above it. With it, the listener speaks TLS 1.2 and
+    1.3. A change takes effect within seconds, for new connections."""
+
+    tls_key: str = ""
+    """PEM file of its key, not encrypted. Empty: it is in the same file."""
+
+    tls_client_ca: str = ""
+    """PEM file of the authorities for certificates of clients."""
+
+    tls_client_certificates: Literal["required", "optional"] = "required"
+    """Whether each client needs a certificate of ``tls_client_ca``. Whoever shows another one is
+    refused in any case."""
+
+    insecure: Literal["", "I know"] = ""
+    """Lets an address that is reached from other machines do without TLS or logins."""
+
+    @property
+    def needs_client_certificates(self) -> bool:
+        """Whether only clients with a certificate come in."""
+        return bool(self.tls_client_ca) and self.tls_client_certificates == "required"
+
+    def tls_faults(self) -> Iterator[SectionFault]:
+        """Yield what is wrong with these keys among themselves."""
+        if not self.tls_certificate:
+            for key in ("tls_key", "tls_client_ca"):
+                if getattr(self, key):
+                    yield SectionFault(f"{key} needs tls_certificate", (key,))
+
+
+class ListenerConfig(TlsKeys, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """One ``[[listener]]``: a further address that clients connect to."""
 
     protocol: Literal["mqtt"] = msgspec.field(name="for", default="mqtt")
@@ -37,16 +71,6 @@ class ListenerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
 
     address: str
     """HOST:PORT, where port 0 takes any free one; or unix:PATH."""
-
-    tls_certificate: str = ""
-    """PEM file of the certificate and the chain above it. With it, the listener speaks TLS 1.2 and
-    1.3. A change takes effect within seconds, for new connections."""
-
-    tls_key: str = ""
-    """PEM file of its key, not encrypted. Empty: it is in the same file."""
-
-    tls_client_ca: str = ""
-    """PEM file of the authorities for certificates of clients; each client needs one then."""
 
     websocket: str = ""
     """Path of the WebSocket, as in /mqtt; with TLS it is a secure one. Empty: none."""
@@ -62,9 +86,6 @@ class ListenerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
     connections_max: Annotated[int, msgspec.Meta(ge=0)] = 0
     """Connections at once; further ones wait. 0: the gateway's limit alone."""
 
-    insecure: Literal["", "I know"] = ""
-    """Lets an address that is reached from other machines do without TLS or logins."""
-
     def __post_init__(self) -> None:
         refuse(self, self._faults())
 
@@ -77,10 +98,7 @@ class ListenerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
             yield SectionFault(text, ("address", "tls_certificate", "insecure"))
         if self.websocket and not self.websocket.startswith("/"):
             yield SectionFault("the path of a WebSocket begins with /", ("websocket",))
-        if not self.tls_certificate:
-            for key in ("tls_key", "tls_client_ca"):
-                if getattr(self, key):
-                    yield SectionFault(f"{key} needs tls_certificate", (key,))
+        yield from self.tls_faults()
 
     @property
     def unix_path(self) -> str | None:

@@ -11,7 +11,7 @@ from functools import partial
 from urllib.parse import urlsplit
 
 from motelog.core.net.codec import Codec, Stacked
-from motelog.core.net.config import ListenerConfig, is_loopback
+from motelog.core.net.config import ListenerConfig, TlsKeys, is_loopback
 from motelog.core.net.proxy_protocol import ProxyCodec
 from motelog.core.net.tls import TlsCodec, TlsContexts
 from motelog.core.net.websocket import WebSocketCodec
@@ -26,10 +26,7 @@ def codec_maker(config: ListenerConfig) -> Callable[[], Codec] | None:
     if config.proxy_protocol:
         makers.append(ProxyCodec)
     if config.tls_certificate:
-        contexts = TlsContexts(
-            config.tls_certificate, config.tls_key, client_ca=config.tls_client_ca
-        )
-        makers.append(lambda: TlsCodec(contexts.current()))
+        makers.append(tls_maker(config))
     if config.websocket:
         makers.append(lambda: WebSocketCodec(config.websocket, partial(_is_welcome, config)))
     if not makers:
@@ -44,6 +41,17 @@ def codec_maker(config: ListenerConfig) -> Callable[[], Codec] | None:
     return make
 
 
+def tls_maker(keys: TlsKeys, *, may_be_plain: bool = False) -> Callable[[], Codec]:
+    """Return what makes the TLS of each connection; OSError names the file that cannot be used."""
+    contexts = TlsContexts(
+        keys.tls_certificate,
+        keys.tls_key,
+        client_ca=keys.tls_client_ca,
+        is_client_optional=not keys.needs_client_certificates,
+    )
+    return lambda: TlsCodec(contexts.current(), may_be_plain=may_be_plain)
+
+
 def _is_welcome(config: ListenerConfig, origin: str) -> bool:
     """Return whether a web page may connect.
 
@@ -51,7 +59,7 @@ def _is_welcome(config: ListenerConfig, origin: str) -> bool:
     """
     if config.websocket_origins:
         return origin in config.websocket_origins
-    if config.tls_client_ca or config.is_reached_from_afar:
+    if config.needs_client_certificates or config.is_reached_from_afar:
         return True
     try:
         return is_loopback(urlsplit(origin).hostname or "")

@@ -1,6 +1,6 @@
 """TLS of accepted connections, as a codec; the certificates, read again when their files change.
 
-Owns: TlsCodec, TlsContexts, which versions and options are offered.
+Owns: TlsCodec, TlsContexts, which versions and options are offered, how TLS begins.
 Must not touch: sockets, what is done about a peer's certificate.
 Invariant: a certificate that cannot be read leaves the one before it in use.
 Spec: RFC 8446 (TLS 1.3), RFC 5246 (TLS 1.2).
@@ -23,6 +23,8 @@ logger = logging.getLogger(__name__)
 #: A handshake takes some kilobytes; chains of client certificates may be long.
 HANDSHAKE_BYTES_MAX: Final = 65_536
 RECORD_BYTES: Final = 16_384
+#: The first byte of every TLS connection: a record of a handshake.
+HANDSHAKE_RECORD: Final = b"\x16"
 #: How often it is looked whether the files have changed.
 RELOAD_INTERVAL_S: Final = 1.0
 
@@ -38,9 +40,14 @@ class TlsContexts:
         key: str,
         *,
         client_ca: str = "",
+        is_client_optional: bool = False,
         monotonic_s: Callable[[], float] = monotonic,
     ) -> None:
-        """Read the files; OSError names the one that cannot be used."""
+        """Read the files; OSError names the one that cannot be used.
+
+        With ``client_ca`` each client needs a certificate, unless ``is_client_optional``.
+        """
+        self._is_client_optional = is_client_optional
         self._certificate = certificate
         self._key = key or certificate
         self._client_ca = client_ca
@@ -87,7 +94,9 @@ class TlsContexts:
         except (OSError, ValueError) as exc:
             raise _unusable(f"{self._certificate}, {self._key}", exc) from exc
         if self._client_ca:
-            context.verify_mode = ssl.CERT_REQUIRED
+            context.verify_mode = (
+                ssl.CERT_OPTIONAL if self._is_client_optional else ssl.CERT_REQUIRED
+            )
             try:
                 context.load_verify_locations(self._client_ca)
             except OSError as exc:
@@ -96,13 +105,23 @@ class TlsContexts:
 
 
 class TlsCodec:
-    """One TLS connection over memory buffers."""
+    """One TLS connection over memory buffers; or a plain one, where that is allowed."""
 
-    __slots__ = ("_handshake_bytes", "_in", "_is_closed", "_is_open", "_is_over", "_out", "_tls")
+    __slots__ = (
+        "_handshake_bytes",
+        "_in",
+        "_is_closed",
+        "_is_open",
+        "_is_over",
+        "_may_be_plain",
+        "_out",
+        "_tls",
+    )
 
     peer: Final = None
 
-    def __init__(self, context: ssl.SSLContext) -> None:
+    def __init__(self, context: ssl.SSLContext, *, may_be_plain: bool = False) -> None:
+        self._may_be_plain = may_be_plain
         self._in = ssl.MemoryBIO()
         self._out = ssl.MemoryBIO()
         self._tls = context.wrap_bio(self._in, self._out, server_side=True)
@@ -119,6 +138,10 @@ class TlsCodec:
     def receive(self, data: bytes) -> Decoded:
         if self._is_over:
             return Decoded(b"")
+        if self._may_be_plain:
+            if data[:1] != HANDSHAKE_RECORD:
+                return Decoded(data, b"", Stream.PLAIN)
+            self._may_be_plain = False
         self._in.write(data)
         parts = []
         stream = Stream.OPEN

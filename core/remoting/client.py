@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import logging
 import os
+import ssl
 from collections.abc import Awaitable, Callable
 from typing import Final
 
@@ -19,6 +20,7 @@ import trio
 
 from motelog.core.addresses import parse_address
 from motelog.core.errors import (
+    ConfigError,
     RemotingConnectError,
     RemotingConnectionError,
     RemotingDecodeError,
@@ -34,6 +36,7 @@ from motelog.core.remoting.frames import (
     decode,
     encode,
 )
+from motelog.core.remoting.tls import Tls, handshake_fault, tls_fault
 
 logger = logging.getLogger(__name__)
 
@@ -70,6 +73,7 @@ class RemotingClient:
         self.peer = peer
         self.late_answers_count = 0
         self.received_at = trio.current_time()  # when the peer was last heard of
+        self._has_received = False
         self._stream = stream
         self._on_request = on_request
         self._credentials = credentials
@@ -192,7 +196,9 @@ class RemotingClient:
     async def _read(self) -> None:
         try:
             await self._read_frames()
-            self._end("connection closed by the peer")
+            is_plain = not isinstance(self._stream, trio.SSLStream)
+            hint = " before it answered: perhaps it takes TLS alone" if is_plain else ""
+            self._end(f"connection closed by the peer{'' if self._has_received else hint}")
         except (trio.BrokenResourceError, trio.ClosedResourceError) as exc:
             self._end(f"connection lost ({_cause(exc)})")
         except RemotingDecodeError as exc:
@@ -208,6 +214,7 @@ class RemotingClient:
         wanted_bytes = FRAME_BYTES_MIN
         while data := await self._stream.receive_some(_RECEIVE_BYTES):
             self.received_at = trio.current_time()
+            self._has_received = True
             buffer += data
             if len(buffer) < wanted_bytes:
                 continue
@@ -276,16 +283,37 @@ class RemotingClient:
         self._output_written.set()
 
 
-async def connect(address: str, *, timeout_s: float) -> trio.SocketStream:
-    """Return a stream to ``host:port`` (``[v6]:port``); RemotingConnectError if it fails."""
+async def connect(address: str, *, timeout_s: float, tls: Tls | None = None) -> trio.abc.Stream:
+    """Return a stream to ``host:port`` (``[v6]:port``); RemotingConnectError if it fails.
+
+    With ``tls`` the server has shown its certificate.
+    """
     host, port = parse_address(address, port_min=1)
     try:
+        context = tls.context() if tls is not None else None
         with trio.fail_after(timeout_s):
-            return await trio.open_tcp_stream(host, port)
+            stream = await trio.open_tcp_stream(host, port)
+            return stream if context is None else await _secure(stream, context, host)
     except trio.TooSlowError:
         raise RemotingConnectError(f"{address}: no connection within {timeout_s:.3g} s") from None
+    except trio.BrokenResourceError as exc:
+        raise RemotingConnectError(f"{address}: {handshake_fault(exc)}") from exc
+    except ConfigError as exc:
+        raise RemotingConnectError(f"{address}: {exc}") from exc
     except OSError as exc:
         raise RemotingConnectError(f"{address}: {_cause(exc)}") from exc
+
+
+async def _secure(
+    stream: trio.SocketStream, context: ssl.SSLContext, host: str
+) -> trio.SSLStream[trio.SocketStream]:
+    secured = trio.SSLStream(stream, context, server_hostname=host, https_compatible=True)
+    try:
+        await secured.do_handshake()
+    except BaseException:
+        await trio.aclose_forcefully(stream)
+        raise
+    return secured
 
 
 class _Waiting:
@@ -303,6 +331,8 @@ def _cause(exc: BaseException) -> str:
     inner = exc.__cause__ if isinstance(exc.__cause__, BaseException) else exc
     if isinstance(inner, BaseExceptionGroup):
         inner = inner.exceptions[0]
+    if isinstance(inner, ssl.SSLError):
+        return tls_fault(inner)
     if isinstance(inner, OSError) and inner.errno:
         # trio's own text of a failed connection names the address again.
         return os.strerror(inner.errno) if inner.errno > 0 else inner.strerror or str(inner)

@@ -34,15 +34,19 @@ import trio
 
 from motelog.core.errors import (
     BrokerError,
+    ConfigError,
     RemotingConnectionError,
     RemotingDecodeError,
     StoreError,
 )
 from motelog.core.limited_log import LimitedLog
 from motelog.core.message import encode_host
+from motelog.core.net.codec import Codec
 from motelog.core.net.driver import drive
+from motelog.core.net.listeners import tls_maker
 from motelog.core.net.reactor import Framing, Reactor, Turn
 from motelog.core.remoting.asked import Answered, Asked
+from motelog.core.remoting.config import ListenKeys
 from motelog.core.remoting.frames import RemotingCommand, ResponseCode, decode, encode_head
 
 logger = logging.getLogger(__name__)
@@ -96,6 +100,7 @@ class Connection:
         "access_keys",
         "connection_id",
         "deferred",
+        "has_spoken",
         "host",
         "is_open",
         "peer",
@@ -116,6 +121,7 @@ class Connection:
         self.peer = peer
         self.host = encode_host(*peer)
         self.is_open = True
+        self.has_spoken = False  # until its first request it has first_frame_s, not idle_s_max
         #: The accounts that have signed requests here, where there is access control.
         self.access_keys: frozenset[str] = frozenset()
         self.deferred: deque[RemotingCommand] = deque()
@@ -221,13 +227,17 @@ class RemotingServer:
     def connections_count(self) -> int:
         return len(self._connections)
 
-    def listen(self, listener: socket.socket) -> None:
-        """Accept from a bound and listening socket; the reactor owns it from now on."""
+    def listen(self, listener: socket.socket, codec: Callable[[], Codec] | None = None) -> None:
+        """Accept from a bound and listening socket; the reactor owns it from now on.
+
+        ``codec`` makes what each connection's bytes go through (``codec_of``).
+        """
         self.reactor.listen(
             listener,
             Framing.REMOTING,
             frame_bytes_max=self._frame_bytes_max,
             first_frame_s=self._first_frame_s,
+            codec=codec,
         )
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
@@ -277,9 +287,6 @@ class RemotingServer:
             self._connections[connection_id] = Connection(
                 self.reactor, connection_id, peer, self._faults, self._asked
             )
-            self.reactor.set_limits(
-                connection_id, frame_bytes_max=self._frame_bytes_max, idle_s_max=self._idle_s_max
-            )
         for connection_id in turn.drained:
             drained = self._connections.get(connection_id)
             if drained is not None:
@@ -309,6 +316,11 @@ class RemotingServer:
             connection = self._connections.get(index[i])
             if connection is None or connection in broken:
                 continue
+            if not connection.has_spoken:
+                connection.has_spoken = True
+                self.reactor.set_limits(
+                    index[i], frame_bytes_max=self._frame_bytes_max, idle_s_max=self._idle_s_max
+                )
             if (
                 item is not None
                 and plain is not None
@@ -391,6 +403,19 @@ class RemotingServer:
             text = "forgetting a closed connection failed, a fault of this server peer=%s:%d"
             with self._faults.boundary(text, *connection.peer):
                 self._on_closed(connection)
+
+
+def codec_of(keys: ListenKeys) -> Callable[[], Codec] | None:
+    """Return what makes the codec of each connection, None if its bytes are the frames.
+
+    ConfigError names the file that cannot be used.
+    """
+    if not keys.tls_certificate:
+        return None
+    try:
+        return tls_maker(keys, may_be_plain=not keys.takes_tls_alone)
+    except OSError as exc:
+        raise ConfigError(exc.strerror or str(exc)) from exc
 
 
 def answer_with(processor: Processor, request: RemotingCommand, connection: Connection) -> None:

@@ -17,6 +17,7 @@ from motelog.bridge.pull import HOLD_S
 from motelog.core.acl.files import read_credentials
 from motelog.core.message import TIMER_DELIVER_MS, encode_properties
 from motelog.core.remoting.credentials import Credentials
+from motelog.core.remoting.tls import Tls, read_tls
 from motelog.core.topic_names import GATEWAY_GROUP
 from motelog.gateway.config import GatewayConfig
 from motelog.gateway.log.log_port import LogRead, QueueHandle, Settled, Ticket, Waiting
@@ -44,6 +45,7 @@ class RemoteLog:
         namesrv: str,
         *,
         credentials: Credentials | None = None,
+        tls: Tls | None = None,
         group: str = GATEWAY_GROUP,
         wait_s: float = WAIT_S,
         waiting_bytes_max: int = WAITING_BYTES_MAX,
@@ -55,6 +57,7 @@ class RemoteLog:
             groups=lambda: _groups(group),
             unregister={"consumerGroup": group, "producerGroup": group},
             credentials=credentials,
+            tls=tls,
         )
         self._links = BrokerLinks(self._client)
         self._appends = Appends(
@@ -91,12 +94,13 @@ class RemoteLog:
 
     @classmethod
     def of(cls, config: GatewayConfig) -> Self:
-        """Return the log that a gateway's section names; ConfigError if its credentials cannot be
-        read."""
-        file = config.credentials_file
+        """Return the log that a gateway's section names; ConfigError if a file of it cannot be
+        used."""
+        file, tls = config.credentials_file, config.tls_file
         return cls(
             ";".join(config.namesrv),
             credentials=read_credentials(file) if file else None,
+            tls=read_tls(tls) if tls else None,
             wait_s=config.append_wait_s,
             waiting_bytes_max=config.append_wait_bytes_max,
         )

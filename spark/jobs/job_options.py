@@ -67,6 +67,7 @@ def job_parser(name: str, description: str) -> JobParser:
     made.add_argument(CONF, metavar="FILE", help="a TOML file with these options")
     made.add_argument("--namesrv", default="127.0.0.1:9876", help="name servers, HOST:PORT;...")
     made.add_argument("--credentials", metavar="FILE", help="accessKey and secretKey")
+    made.add_argument("--tls", metavar="FILE", help="authorities, or RocketMQ's tls.properties")
     made.add_argument("--topic", default="telemetry", help="queue topic (default: telemetry)")
     made.add_argument("--checkpoint", required=True, help="folder of the query's progress")
     made.add_argument("--master", default="local[*]", help="Spark master (default: local[*])")

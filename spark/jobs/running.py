@@ -72,10 +72,9 @@ def readings(
 ) -> DataFrame:
     """Return the rows of the topic, as a stream."""
     source = session.readStream.format("motelog").options(**options)
-    if arguments.credentials is not None:
-        source = source.option("credentials", arguments.credentials)
     return (
-        source.option("namesrv", arguments.namesrv)
+        source.options(**_files(arguments))
+        .option("namesrv", arguments.namesrv)
         .option("topic", arguments.topic)
         .option("columns", columns)
         .option("maxOffsetsPerTrigger", OFFSETS_PER_TRIGGER)
@@ -83,6 +82,12 @@ def readings(
         .option("failOnMissingTopic", str(arguments.once).lower())
         .load()
     )
+
+
+def _files(arguments: argparse.Namespace) -> dict[str, str]:
+    """Return the options of source and sink that are names of files."""
+    files = {"credentials": arguments.credentials, "tls": arguments.tls}
+    return {name: file for name, file in files.items() if file is not None}
 
 
 def started(
@@ -96,9 +101,7 @@ def started(
 ) -> StreamingQuery:
     """Start the query that writes ``frame`` in the format ``kind``, triggered as asked for."""
     if kind == "motelog":
-        options["namesrv"] = arguments.namesrv
-        if arguments.credentials is not None:
-            options["credentials"] = arguments.credentials
+        options |= {"namesrv": arguments.namesrv, **_files(arguments)}
     writer = (
         frame.writeStream.format(kind)
         .outputMode("append")

@@ -34,11 +34,15 @@ _lock = threading.Lock()
 
 def open_clients(query: str, options: SinkOptions, *, since_ms: int | None = None) -> Clients:
     """Return new clients; the caller closes them. ``since_ms``: see Ledger."""
-    namesrv, group, credentials = options.endpoint
+    namesrv, group, credentials, tls = options.endpoint
     # The sink itself decides whether a send is repeated, after it has looked.
-    producer = SyncProducer(namesrv=namesrv, group=group, credentials=credentials, retries=0)
+    producer = SyncProducer(
+        namesrv=namesrv, group=group, credentials=credentials, tls=tls, retries=0
+    )
     # The group keeps from where on the ledger matters to this query.
-    reader = SyncPullConsumer(namesrv=namesrv, group=f"{GROUP}-{query}", credentials=credentials)
+    reader = SyncPullConsumer(
+        namesrv=namesrv, group=f"{GROUP}-{query}", credentials=credentials, tls=tls
+    )
     ledger = Ledger(producer, reader, topic=options.ledger_topic, query=query, since_ms=since_ms)
     return Clients(producer, reader, ledger)
 

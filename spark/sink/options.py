@@ -65,7 +65,15 @@ _OF_READING: Final = frozenset({"store_time", "born_time", "broker", "queue_id",
 #: Options that mean the same to source and sink.
 SHARED_OPTIONS: Final = {
     name.lower(): name
-    for name in ("topic", "namesrv", "group", "credentials", "outageSecondsMax", "failOnDataLoss")
+    for name in (
+        "topic",
+        "namesrv",
+        "group",
+        "credentials",
+        "tls",
+        "outageSecondsMax",
+        "failOnDataLoss",
+    )
 }
 OWN_OPTIONS: Final = {name.lower(): name for name in ("defaultTopic", "ledgerTopic", "leaseSeconds",
                "writeId")}  # fmt: skip
@@ -79,8 +87,8 @@ class SinkOptions:
 
     # Where rows without a topic of their own go.
     topic: str | None = None
-    # Name servers, producer group, account; as with the source.
-    endpoint: Endpoint = ("127.0.0.1:9876", GROUP, None)
+    # Name servers, producer group, account, TLS; as with the source.
+    endpoint: Endpoint = ("127.0.0.1:9876", GROUP, None, None)
     # Where MQTT topic names go whose first level is no queue topic: the gateways' default_topic.
     default_topic: str = DEFAULT_TOPIC
     # What says which rows are in the log already.

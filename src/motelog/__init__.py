@@ -55,6 +55,7 @@ if TYPE_CHECKING:
     )
     from motelog.core.message import Message, MessageQueue, StoredMessage
     from motelog.core.remoting.credentials import Credentials
+    from motelog.core.remoting.tls import Tls, read_tls
 
 __all__ = [
     "Admin",
@@ -93,6 +94,7 @@ __all__ = [
     "SyncPushConsumer",
     "SyncSimpleConsumer",
     "SyncTransactionProducer",
+    "Tls",
     "TraceKind",
     "TraceRecord",
     "TransactionProducer",
@@ -100,6 +102,7 @@ __all__ = [
     "TransactionState",
     "__version__",
     "read_credentials",
+    "read_tls",
 ]
 
 _FOUND_IN = {
@@ -139,12 +142,14 @@ _FOUND_IN = {
     "SyncPushConsumer": ("motelog.bridge.sync", "SyncPushConsumer"),
     "SyncSimpleConsumer": ("motelog.bridge.sync", "SyncSimpleConsumer"),
     "SyncTransactionProducer": ("motelog.bridge.sync", "SyncTransactionProducer"),
+    "Tls": ("motelog.core.remoting.tls", "Tls"),
     "TraceKind": ("motelog.bridge.trace.records", "TraceKind"),
     "TraceRecord": ("motelog.bridge.trace.records", "TraceRecord"),
     "TransactionProducer": ("motelog.bridge.transactions", "TransactionProducer"),
     "TransactionResult": ("motelog.bridge.transactions", "TransactionResult"),
     "TransactionState": ("motelog.bridge.transactions", "TransactionState"),
     "read_credentials": ("motelog.core.acl.files", "read_credentials"),
+    "read_tls": ("motelog.core.remoting.tls", "read_tls"),
 }
 
 __version__ = "0.1.0"

@@ -30,6 +30,7 @@ Role = Literal["namesrv", "broker", "gateway", "console"]
 # Variables that are no key of the configuration: of clients, of the build, and of tests.
 OTHER_VARIABLES: Final = (
     "MOTELOG_CREDENTIALS",
+    "MOTELOG_TLS",
     "MOTELOG_TOKEN_FILE",
     "MOTELOG_PURE",
     "MOTELOG_SESSION_KILLS",
@@ -39,6 +40,18 @@ OTHER_VARIABLES: Final = (
 NOT_LOOPBACK = (
     "{text} is not a loopback address: here is no TLS, so that anyone on the network could read "
     "and change everything; use 127.0.0.1, and a [[listener]] for MQTT clients elsewhere"
+)
+NAMESRV_IS_PLAIN = (
+    "it is for name servers with TLS, and the one of this process has none: add to [namesrv]"
+    ' tls_certificate = "PATH" and tls_key = "PATH"'
+)
+NAMESRV_IS_SECURE = (
+    "the name server of this process takes TLS alone, so the broker that registers there needs"
+    ' tls_file = "PATH": the authority of namesrv.tls_certificate'
+)
+ONE_IS_PLAIN = (
+    "clients use one of TLS and plain connections for name servers and brokers alike, but"
+    " {secure} takes TLS alone and {plain} none: add to [{plain}] tls_certificate and tls_key"
 )
 ADMIN_NEEDS = (
     "{address} is reached from other machines, and whoever reaches the admin listener"
@@ -159,15 +172,31 @@ class MotelogConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
                 'gateway.workers needs gateway.namesrv, or the role "namesrv" in the same process'
             )
             yield SectionFault(text, ("gateway.workers", "gateway.namesrv", "broker", "roles"))
+        if "namesrv" in self.roles and "broker" in self.roles and self.broker is not None:
+            yield from self._remoting_faults(self.broker)
         yield from self._listener_faults()
         yield from self._port_faults()
+
+    def _remoting_faults(self, broker: BrokerConfig) -> Iterator[SectionFault]:
+        """Yield where name server and broker of one process do not go together."""
+        sections = {"namesrv": self.namesrv, "broker": broker}
+        for secure, plain in (("namesrv", "broker"), ("broker", "namesrv")):
+            if sections[secure].takes_tls_alone and not sections[plain].tls_certificate:
+                text = ONE_IS_PLAIN.format(secure=secure, plain=plain)
+                yield SectionFault(text, (f"{secure}.tls_certificate",))
+        if broker.namesrv:
+            return  # it registers elsewhere
+        if broker.tls_file and not self.namesrv.tls_certificate:
+            yield SectionFault(NAMESRV_IS_PLAIN, ("broker.tls_file",))
+        if self.namesrv.takes_tls_alone and not broker.tls_file:
+            yield SectionFault(NAMESRV_IS_SECURE, ("namesrv.tls_certificate",))
 
     def _listener_faults(self) -> Iterator[SectionFault]:
         names = [one.name for one in self.listener]
         for name in sorted({name for name in names if names.count(name) > 1}):
             yield SectionFault(f"two listeners have the name {name}", ("listener",))
         for one in self.listener:
-            knows_clients = one.tls_client_ca or self.access.is_login_needed
+            knows_clients = one.needs_client_certificates or self.access.is_login_needed
             if one.is_reached_from_afar and not (knows_clients or one.insecure):
                 text = NEEDS_LOGIN.format(name=one.name, address=one.address)
                 yield SectionFault(text, ("listener",))
@@ -251,8 +280,8 @@ def check_listen(text: str) -> tuple[str, int]:
 
 
 def _check_leaf(path: KeyPath, value: Any) -> str | None:
-    if path[-1] != "listen" or path == ("admin", "listen"):
-        return None
+    if path != ("gateway", "listen"):
+        return None  # the others have TLS, and their sections refuse them without
     try:
         check_listen(value)
     except ValueError as exc:

@@ -64,9 +64,12 @@ def struct_of(info: Type) -> StructType | None:
 
 def docstrings_of(kind: type[msgspec.Struct]) -> dict[str, str]:
     """Return what stands below each key."""
+    found: dict[str, str] = {}
+    for base in kind.__bases__:
+        if base is not msgspec.Struct:
+            found |= docstrings_of(base)
     (section,) = ast.parse(textwrap.dedent(inspect.getsource(kind))).body
     assert isinstance(section, ast.ClassDef)
-    found = {}
     for key, below in zip(section.body, section.body[1:], strict=False):
         if isinstance(key, ast.AnnAssign) and isinstance(below, ast.Expr):
             found[ast.unparse(key.target)] = str(ast.literal_eval(below.value))

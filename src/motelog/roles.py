@@ -40,6 +40,7 @@ from motelog.core.config import Loaded
 from motelog.core.errors import MotelogError, leaves
 from motelog.core.metrics import Registry
 from motelog.core.namesrv.server import NAMESRV_METRICS, NameServer
+from motelog.core.remoting.tls import read_tls
 from motelog.core.state_file import StateFile
 from motelog.core.store.state.progress import OnProgress, StartProgress, log_progress
 from motelog.gateway.config import GatewayConfig
@@ -91,6 +92,8 @@ class Roles:
     """The roles that run, by name, and what keeps them from taking work: see Health.faults."""
 
     addresses: dict[Role, Address] = field(default_factory=dict)
+    #: What clients are told instead, where that is something else: HOST:PORT.
+    advertised: dict[Role, str] = field(default_factory=dict)
     #: Further addresses for clients, by the name of the listener, as text.
     listeners: dict[str, str] = field(default_factory=dict)
     #: Processes of the gateway; 1 is this one.
@@ -299,8 +302,7 @@ def _with_namesrv(config: BrokerConfig, roles: Roles) -> BrokerConfig:
     """Return the section; where it names no name server, with the one of this process."""
     if config.namesrv or "namesrv" not in roles.addresses:
         return config
-    host, port = roles.addresses["namesrv"]
-    return msgspec.structs.replace(config, namesrv=(format_address(host, port),))
+    return msgspec.structs.replace(config, namesrv=(_reached_here(roles.addresses["namesrv"]),))
 
 
 def _with_names(section: GatewayConfig, config: MotelogConfig, roles: Roles) -> GatewayConfig:
@@ -308,7 +310,8 @@ def _with_names(section: GatewayConfig, config: MotelogConfig, roles: Roles) -> 
     if section.namesrv:
         return section
     assert config.broker is not None, "checked by MotelogConfig"
-    return msgspec.structs.replace(section, namesrv=_with_namesrv(config.broker, roles).namesrv)
+    names = _with_namesrv(config.broker, roles).namesrv
+    return msgspec.structs.replace(section, namesrv=names, tls_file=_tls_file(config))
 
 
 def _brokers(config: MotelogConfig, roles: Roles) -> Brokers:
@@ -322,8 +325,22 @@ def _brokers(config: MotelogConfig, roles: Roles) -> Brokers:
         names = names or _with_namesrv(config.broker, roles).namesrv
         file = file or config.broker.credentials_file
     elif not names and "namesrv" in roles.addresses:
-        names = (format_address(*roles.addresses["namesrv"]),)
-    return Brokers(names, read_credentials(file) if file else None)
+        names = (_reached_here(roles.addresses["namesrv"]),)
+    tls = _tls_file(config)
+    return Brokers(names, read_credentials(file) if file else None, read_tls(tls) if tls else None)
+
+
+def _tls_file(config: MotelogConfig) -> str:
+    """Return what tells the TLS of clients in this process: the gateway's, or the broker's file."""
+    of_broker = config.broker.tls_file if config.broker is not None else ""
+    return config.gateway.tls_file or of_broker
+
+
+def _reached_here(address: Address) -> str:
+    """Return an address of this process as clients in it use it; no certificate is for 0.0.0.0."""
+    host, port = address
+    here = {"0.0.0.0": "127.0.0.1", "::": "::1"}
+    return format_address(here.get(host, host), port)
 
 
 def _beside_store(config: MotelogConfig) -> GatewayConfig:

@@ -274,13 +274,13 @@ async def test_what_fails_on_an_answer_ends_nothing(caplog: pytest.LogCaptureFix
 
 
 @asynccontextmanager
-async def silent(address: str) -> AsyncIterator[trio.SocketStream]:
+async def silent(address: str) -> AsyncIterator[trio.abc.Stream]:
     """A connection whose client answers nothing by itself."""
     async with await connect(address, timeout_s=5.0) as stream:
         yield stream
 
 
-async def read_frame(stream: trio.SocketStream) -> RemotingCommand:
+async def read_frame(stream: trio.abc.Stream) -> RemotingCommand:
     """Return the next frame, read byte by byte so that nothing behind it is taken."""
     with trio.fail_after(5):
         data = b""

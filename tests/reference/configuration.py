@@ -80,7 +80,9 @@ def _section(
     docstrings = docstrings_of(kind)
     below = []
     rows = []
-    for field in msgspec.structs.fields(kind):
+    # What several sections share comes last.
+    own = kind.__dict__["__annotations__"]
+    for field in sorted(msgspec.structs.fields(kind), key=lambda one: one.name not in own):
         section = struct_of(type_info(field.type))
         if section is not None:
             below.append((field, section.cls))

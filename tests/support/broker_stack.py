@@ -21,6 +21,7 @@ from motelog.core.namesrv.config import NamesrvConfig
 from motelog.core.namesrv.server import NameServer
 from motelog.core.remoting.client import Later, RemotingClient, RequestHandler, connect
 from motelog.core.remoting.frames import RemotingCommand, Serialize
+from motelog.core.remoting.tls import Tls
 from motelog.core.store.config import StoreConfig
 
 TIMEOUT_S = 10.0
@@ -94,10 +95,12 @@ async def started_stack(
 
 
 @asynccontextmanager
-async def connected(address: str, serialize: Serialize = Serialize.JSON) -> AsyncIterator[Peer]:
+async def connected(
+    address: str, serialize: Serialize = Serialize.JSON, *, tls: Tls | None = None
+) -> AsyncIterator[Peer]:
     """Keep one remoting connection open for the length of the block."""
     peer = Peer(serialize)
-    stream = await connect(address, timeout_s=TIMEOUT_S)
+    stream = await connect(address, timeout_s=TIMEOUT_S, tls=tls)
     async with trio.open_nursery() as nursery:
         peer.client = RemotingClient(stream, peer=address, on_request=peer._take)
         await nursery.start(peer.client.run)

@@ -27,7 +27,7 @@ def rows(topic: str, count: int) -> Iterator[OutgoingRow]:
 
 
 def main(namesrv: str, topic: str, count: str) -> None:
-    options = SinkOptions(endpoint=(namesrv, "sink", None), lease_s=LEASE_S)
+    options = SinkOptions(endpoint=(namesrv, "sink", None, None), lease_s=LEASE_S)
     clients = open_clients("killed-query", options)
     try:
         writer = PartitionWriter(

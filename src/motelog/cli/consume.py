@@ -15,6 +15,7 @@ from motelog.cli.native import GROUP, NAMESRV, Namesrv
 from motelog.cli.output import CliError
 from motelog.cli.status import Status
 from motelog.cli.stored_message import show
+from motelog.cli.tls import TlsFile, tls_of
 
 if TYPE_CHECKING:
     from motelog.bridge.pull import PullConsumer
@@ -56,6 +57,7 @@ def consume(
     ] = False,
     namesrv: Namesrv = NAMESRV,
     credentials: CredentialsFile = None,
+    tls: TlsFile = None,
     is_hex: Annotated[bool, typer.Option("--hex", help="Print bodies in hexadecimal.")] = False,
     json: Annotated[
         bool,
@@ -70,14 +72,14 @@ def consume(
     from motelog.bridge.pull import PullConsumer
     from motelog.bridge.selector import select
 
-    account = credentials_of(credentials)
+    account, secure = credentials_of(credentials), tls_of(tls)
     is_word = begin in (BEGIN, END, COMMITTED)
     start = None if is_word else start_of("--from", begin, also=(END, COMMITTED))
 
     async def run() -> int:
         received = 0
         async with PullConsumer(
-            namesrv=namesrv, credentials=account, group=group, hold_s=POLL_S
+            namesrv=namesrv, credentials=account, tls=secure, group=group, hold_s=POLL_S
         ) as consumer:
             queues = await consumer.queues(topic)
             ends = await consumer.end_offsets(queues) if until_end else None

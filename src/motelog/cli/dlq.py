@@ -20,6 +20,7 @@ from motelog.cli.native import NAMESRV, Namesrv, with_admin, with_both
 from motelog.cli.output import CliError, table, write, write_json
 from motelog.cli.status import Status
 from motelog.cli.stored_message import body_text, message_value
+from motelog.cli.tls import TlsFile
 
 if TYPE_CHECKING:
     from motelog.bridge.admin import Admin
@@ -55,11 +56,12 @@ def list_letters(
     count: Annotated[int, typer.Option(min=1, help="How many messages at most.")] = 100,
     namesrv: Namesrv = NAMESRV,
     credentials: CredentialsFile = None,
+    tls: TlsFile = None,
     json: Json = False,
 ) -> None:
     """List a group's dead letters, oldest first; without a group, which groups have any."""
     if group is None:
-        _list_groups(namesrv, credentials, json=json)
+        _list_groups(namesrv, credentials, tls, json=json)
         return
     rows: list[tuple[str, ...]] = [("place", "stored", "topic", "message id", "body")]
 
@@ -72,12 +74,12 @@ def list_letters(
         at = f"{one.queue_id}@{one.queue_offset}"
         rows.append((at, time_text(one.store_timestamp_ms), _origin(one), one.message_id, body))
 
-    _for_each(group, begin, count, namesrv, credentials, take)
+    _for_each(group, begin, count, namesrv, credentials, tls, take)
     if not json:
         write(table(rows) if len(rows) > 1 else f"no dead letters of {group}")
 
 
-def _list_groups(namesrv: str, credentials: str | None, *, json: bool) -> None:
+def _list_groups(namesrv: str, credentials: str | None, tls: str | None, *, json: bool) -> None:
     from motelog.core.topic_names import DLQ_PREFIX
 
     async def ask(admin: Admin) -> list[dict[str, Any]]:
@@ -99,7 +101,7 @@ def _list_groups(namesrv: str, credentials: str | None, *, json: bool) -> None:
             )
         return [one for one in found if one["messages"]]
 
-    found = with_admin(ask, namesrv=namesrv, credentials=credentials)
+    found = with_admin(ask, namesrv=namesrv, credentials=credentials, tls=tls)
     rows = [("group", "dead letters", "not sent again", "last")]
     for one in found:
         if json:
@@ -123,6 +125,7 @@ def resend(
     ] = False,
     namesrv: Namesrv = NAMESRV,
     credentials: CredentialsFile = None,
+    tls: TlsFile = None,
     json: Json = False,
 ) -> None:
     """Send a group's dead letters to it again, oldest first, each once.
@@ -135,7 +138,9 @@ def resend(
             group, to_all_groups=to_all_groups, count_max=count, per_second=per_second
         )
 
-    sent = _found(group, lambda: with_admin(send, namesrv=namesrv, credentials=credentials))
+    sent = _found(
+        group, lambda: with_admin(send, namesrv=namesrv, credentials=credentials, tls=tls)
+    )
     if json:
         write_json({"group": group, "sent": sent})
     else:
@@ -152,6 +157,7 @@ def export(
     count: Annotated[int | None, typer.Option(min=1, help="How many messages at most.")] = None,
     namesrv: Namesrv = NAMESRV,
     credentials: CredentialsFile = None,
+    tls: TlsFile = None,
     json: Annotated[
         bool, typer.Option("--json", help="With --out: say as JSON how many were written.")
     ] = False,
@@ -168,12 +174,12 @@ def export(
         return write_line
 
     if out is None:
-        _for_each(group, begin, count, namesrv, credentials, put(sys.stdout))
+        _for_each(group, begin, count, namesrv, credentials, tls, put(sys.stdout))
         sys.stdout.flush()
         return
     try:
         with out.open("w", encoding="utf-8") as file:
-            _for_each(group, begin, count, namesrv, credentials, put(file))
+            _for_each(group, begin, count, namesrv, credentials, tls, put(file))
     except OSError as exc:
         raise CliError(f"cannot write {out}: {exc.strerror or exc}") from exc
     if json:
@@ -188,6 +194,7 @@ def _for_each(
     count: int | None,
     namesrv: str,
     credentials: str | None,
+    tls: str | None,
     take: Callable[[StoredMessage], None],
 ) -> None:
     """Hand ``take`` the dead letters of a group, ``count`` at most."""
@@ -209,7 +216,7 @@ def _for_each(
         for queue, offset in (await begins_of(consumer, queues, start)).items():
             await read_queue(consumer, queue, offset, min(ends[queue], offset + left), take_one)
 
-    _found(group, lambda: with_both(walk, namesrv=namesrv, credentials=credentials))
+    _found(group, lambda: with_both(walk, namesrv=namesrv, credentials=credentials, tls=tls))
 
 
 def _found(group: str, work: Callable[[], T]) -> T:

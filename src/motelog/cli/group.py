@@ -19,6 +19,7 @@ from motelog.cli.log_reading import BEGIN, start_of
 from motelog.cli.native import NAMESRV, Namesrv, with_admin, with_both
 from motelog.cli.output import CliError, agreed, stop, table, write, write_json
 from motelog.cli.status import Status
+from motelog.cli.tls import TlsFile
 
 if TYPE_CHECKING:
     from motelog.bridge.admin import Admin, ClientInfo, QueueProgress, ResetTo
@@ -56,7 +57,10 @@ class _Lag:
 
 @group.command("list", epilog="Example: motelog group list")
 def list_groups(
-    namesrv: Namesrv = NAMESRV, credentials: CredentialsFile = None, json: Json = False
+    namesrv: Namesrv = NAMESRV,
+    credentials: CredentialsFile = None,
+    tls: TlsFile = None,
+    json: Json = False,
 ) -> None:
     """List the consumer groups with their members and how many messages wait for them."""
 
@@ -73,7 +77,7 @@ def list_groups(
             for lags in [await _lags(admin, name)]
         ]
 
-    found = with_admin(ask, namesrv=namesrv, credentials=credentials)
+    found = with_admin(ask, namesrv=namesrv, credentials=credentials, tls=tls)
     if json:
         for one in found:
             write_json(one)
@@ -91,6 +95,7 @@ def describe(
     name: Group,
     namesrv: Namesrv = NAMESRV,
     credentials: CredentialsFile = None,
+    tls: TlsFile = None,
     json: Json = False,
 ) -> None:
     """Print a group's settings, its members, and how far it is in each queue."""
@@ -99,7 +104,7 @@ def describe(
         settings = (await admin.groups()).get(name)
         return settings, await admin.consumers(name), await _lags(admin, name)
 
-    settings, members, lags = with_admin(ask, namesrv=namesrv, credentials=credentials)
+    settings, members, lags = with_admin(ask, namesrv=namesrv, credentials=credentials, tls=tls)
     if settings is None and not members and not lags:
         _refuse_unknown(name)
     settings = settings or {}
@@ -135,6 +140,7 @@ def lag(
     ] = None,
     namesrv: Namesrv = NAMESRV,
     credentials: CredentialsFile = None,
+    tls: TlsFile = None,
     json: Json = False,
 ) -> None:
     """Print how far a group is behind in each queue, in messages and in time.
@@ -148,7 +154,7 @@ def lag(
             _refuse_unknown(name)
         return lags
 
-    lags = with_admin(ask, namesrv=namesrv, credentials=credentials)
+    lags = with_admin(ask, namesrv=namesrv, credentials=credentials, tls=tls)
     waiting = sum(one.messages for one in lags)
     if json:
         values = [_lag_value(one) for one in lags]
@@ -178,6 +184,7 @@ def reset_offsets(
     is_agreed: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
     namesrv: Namesrv = NAMESRV,
     credentials: CredentialsFile = None,
+    tls: TlsFile = None,
     json: Json = False,
 ) -> None:
     """Have a group go on elsewhere in a topic, also while its members run.
@@ -204,13 +211,13 @@ def reset_offsets(
     async def change(admin: Admin) -> dict[MessageQueue, int]:
         return await admin.reset_offsets(name, topic, where)
 
-    steps = with_both(plan, namesrv=namesrv, credentials=credentials)
+    steps = with_both(plan, namesrv=namesrv, credentials=credentials, tls=tls)
     if not is_dry_run:
         again = sum(max(0, before - after) for _, before, after in steps if before >= 0)
         over = sum(max(0, after - before) for _, before, after in steps if before >= 0)
         what = f"set {name} elsewhere in {topic}: {again} messages again, {over} passed over"
         agreed(is_agreed, what)
-        set_to = with_admin(change, namesrv=namesrv, credentials=credentials)
+        set_to = with_admin(change, namesrv=namesrv, credentials=credentials, tls=tls)
         steps = [(queue, before, set_to.get(queue, after)) for queue, before, after in steps]
     if json:
         for queue, before, after in steps:

@@ -16,6 +16,7 @@ from motelog.cli.native import NAMESRV, Namesrv, kind_of_topic, with_both
 from motelog.cli.output import CliError
 from motelog.cli.status import Status
 from motelog.cli.stored_message import show, show_all
+from motelog.cli.tls import TlsFile
 
 if TYPE_CHECKING:
     from motelog.bridge.admin import Admin
@@ -48,6 +49,7 @@ def get(
     ] = None,
     namesrv: Namesrv = NAMESRV,
     credentials: CredentialsFile = None,
+    tls: TlsFile = None,
     is_hex: IsHex = False,
     json: Json = False,
 ) -> None:
@@ -65,7 +67,7 @@ def get(
                         return found
         return None
 
-    found = with_both(look, namesrv=namesrv, credentials=credentials)
+    found = with_both(look, namesrv=namesrv, credentials=credentials, tls=tls)
     if found is None:
         raise CliError(
             f"there is no message with the id {message_id}",
@@ -100,6 +102,7 @@ def query(
     count: Annotated[int, typer.Option(min=1, help="How many messages at most.")] = 32,
     namesrv: Namesrv = NAMESRV,
     credentials: CredentialsFile = None,
+    tls: TlsFile = None,
     is_hex: IsHex = False,
     json: Json = False,
 ) -> None:
@@ -148,7 +151,7 @@ def query(
         return all_found[:count]
 
     look = by_place if key is None else by_key
-    found = with_both(look, namesrv=namesrv, credentials=credentials)
+    found = with_both(look, namesrv=namesrv, credentials=credentials, tls=tls)
     for one in found:
         show(one, json=json, is_hex=is_hex)
     if not found:

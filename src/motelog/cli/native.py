@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Final, TypeVar
 import typer
 
 from motelog.cli.credentials import credentials_of
+from motelog.cli.tls import tls_of
 
 if TYPE_CHECKING:
     from motelog.bridge.admin import Admin, BrokerInfo
@@ -28,17 +29,17 @@ T = TypeVar("T")
 
 
 def with_admin(
-    work: Callable[[Admin], Awaitable[T]], *, namesrv: str, credentials: str | None
+    work: Callable[[Admin], Awaitable[T]], *, namesrv: str, credentials: str | None, tls: str | None
 ) -> T:
     """Return what ``work`` returns when it is given an Admin."""
     import trio
 
     from motelog.bridge.admin import Admin
 
-    account = credentials_of(credentials)
+    account, secure = credentials_of(credentials), tls_of(tls)
 
     async def run() -> T:
-        async with Admin(namesrv=namesrv, credentials=account) as admin:
+        async with Admin(namesrv=namesrv, credentials=account, tls=secure) as admin:
             return await work(admin)
 
     return trio.run(run)
@@ -49,6 +50,7 @@ def with_both(
     *,
     namesrv: str,
     credentials: str | None,
+    tls: str | None,
 ) -> T:
     """Return what ``work`` returns when it is given an Admin and a consumer that joins nothing."""
     import trio
@@ -56,12 +58,12 @@ def with_both(
     from motelog.bridge.admin import Admin
     from motelog.bridge.pull import PullConsumer
 
-    account = credentials_of(credentials)
+    account, secure = credentials_of(credentials), tls_of(tls)
 
     async def run() -> T:
         async with (
-            Admin(namesrv=namesrv, credentials=account) as admin,
-            PullConsumer(namesrv=namesrv, credentials=account, group=GROUP) as consumer,
+            Admin(namesrv=namesrv, credentials=account, tls=secure) as admin,
+            PullConsumer(namesrv=namesrv, credentials=account, tls=secure, group=GROUP) as consumer,
         ):
             return await work(admin, consumer)
 

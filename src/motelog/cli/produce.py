@@ -11,6 +11,7 @@ from motelog.cli.input import bodies
 from motelog.cli.native import GROUP, NAMESRV, Namesrv
 from motelog.cli.output import CliError, write, write_json
 from motelog.cli.status import Status
+from motelog.cli.tls import TlsFile, tls_of
 
 
 def produce(
@@ -30,6 +31,7 @@ def produce(
     count: Annotated[int, typer.Option(min=1, help="Send it this many times.")] = 1,
     namesrv: Namesrv = NAMESRV,
     credentials: CredentialsFile = None,
+    tls: TlsFile = None,
     json: Annotated[bool, typer.Option("--json", help="One JSON object per message.")] = False,
 ) -> None:
     """Send a message to a queue topic, or one per line of standard input."""
@@ -38,13 +40,15 @@ def produce(
     from motelog.bridge.producer import Producer
     from motelog.core.message import Message
 
-    account = credentials_of(credentials)
+    account, secure = credentials_of(credentials), tls_of(tls)
     properties = dict(_pair(text) for text in property_ or ())
     sent = 0
 
     async def run() -> None:
         nonlocal sent
-        async with Producer(namesrv=namesrv, credentials=account, group=GROUP) as producer:
+        async with Producer(
+            namesrv=namesrv, credentials=account, tls=secure, group=GROUP
+        ) as producer:
             async for body in bodies(message, count):
                 result = await producer.send(
                     Message(topic, body, tags=tag, keys=tuple(key or ()), properties=properties)

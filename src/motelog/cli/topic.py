@@ -18,6 +18,7 @@ from motelog.cli.log_reading import begins_of, read_queue, start_of
 from motelog.cli.native import NAMESRV, Namesrv, kind_of_topic, with_admin, with_both
 from motelog.cli.output import CliError, agreed, table, write, write_json
 from motelog.cli.status import Status
+from motelog.cli.tls import TlsFile
 
 if TYPE_CHECKING:
     from motelog.bridge.admin import Admin, BrokerInfo, QueueStats, TopicSettings
@@ -66,6 +67,7 @@ def list_topics(
     ] = False,
     namesrv: Namesrv = NAMESRV,
     credentials: CredentialsFile = None,
+    tls: TlsFile = None,
     json: Json = False,
 ) -> None:
     """List the queue topics that the name server knows."""
@@ -73,7 +75,7 @@ def list_topics(
     async def ask(admin: Admin) -> tuple[list[str], list[BrokerInfo]]:
         return await admin.topics(), await admin.brokers()
 
-    names, brokers = with_admin(ask, namesrv=namesrv, credentials=credentials)
+    names, brokers = with_admin(ask, namesrv=namesrv, credentials=credentials, tls=tls)
     rows = [(name, kind_of_topic(name, brokers)) for name in names]
     rows = [(name, kind) for name, kind in rows if is_all or kind == "messages"]
     if json:
@@ -90,6 +92,7 @@ def describe(
     name: Topic,
     namesrv: Namesrv = NAMESRV,
     credentials: CredentialsFile = None,
+    tls: TlsFile = None,
     json: Json = False,
 ) -> None:
     """Print a topic's settings, the ends of its queues and who consumes it."""
@@ -98,7 +101,7 @@ def describe(
         settings = await admin.topic(name)
         return settings, await admin.topic_stats(name), await admin.groups_of(name)
 
-    settings, stats, groups = with_admin(ask, namesrv=namesrv, credentials=credentials)
+    settings, stats, groups = with_admin(ask, namesrv=namesrv, credentials=credentials, tls=tls)
     if json:
         write_json(
             {
@@ -161,6 +164,7 @@ def create(
     ] = False,
     namesrv: Namesrv = NAMESRV,
     credentials: CredentialsFile = None,
+    tls: TlsFile = None,
     json: Json = False,
 ) -> None:
     """Create a topic.
@@ -185,7 +189,7 @@ def create(
             brokers=broker or None,
         )
 
-    with_admin(put, namesrv=namesrv, credentials=credentials)
+    with_admin(put, namesrv=namesrv, credentials=credentials, tls=tls)
     if json:
         write_json({"created": name, "queues": queues, "permission": permission.value})
     else:
@@ -198,6 +202,7 @@ def delete(
     is_agreed: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
     namesrv: Namesrv = NAMESRV,
     credentials: CredentialsFile = None,
+    tls: TlsFile = None,
     json: Json = False,
 ) -> None:
     """Delete a topic and its messages on all brokers."""
@@ -211,9 +216,9 @@ def delete(
     async def remove(admin: Admin) -> None:
         await admin.delete_topic(name)
 
-    messages = with_admin(count, namesrv=namesrv, credentials=credentials)
+    messages = with_admin(count, namesrv=namesrv, credentials=credentials, tls=tls)
     agreed(is_agreed, f"delete the topic {name} with {messages} messages")
-    with_admin(remove, namesrv=namesrv, credentials=credentials)
+    with_admin(remove, namesrv=namesrv, credentials=credentials, tls=tls)
     if json:
         write_json({"deleted": name, "messages": messages})
     else:
@@ -237,6 +242,7 @@ def tree(
     ] = None,
     namesrv: Namesrv = NAMESRV,
     credentials: CredentialsFile = None,
+    tls: TlsFile = None,
     json: Json = False,
 ) -> None:
     """Print the MQTT topic names that messages of the log have, as a tree.
@@ -259,7 +265,7 @@ def tree(
                 begin = max(begin, ends[queue] - count)
                 await read_queue(consumer, queue, begin, ends[queue], take)
 
-    with_both(look, namesrv=namesrv, credentials=credentials)
+    with_both(look, namesrv=namesrv, credentials=credentials, tls=tls)
     if json:
         for name in sorted(found):
             seen = found[name]

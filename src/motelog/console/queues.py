@@ -48,6 +48,7 @@ from motelog.console.queue_answers import (
 from motelog.core.errors import BrokerError, MotelogError, leaves
 from motelog.core.message import MQTT_TOPIC, MessageQueue, StoredMessage
 from motelog.core.remoting.credentials import Credentials
+from motelog.core.remoting.tls import Tls
 from motelog.core.topic_names import DLQ_PREFIX, RETRY_PREFIX, REVIVE_PREFIX, SYSTEM_TOPICS
 
 ANSWER_WITHIN_S: Final = 10.0
@@ -66,6 +67,7 @@ class Brokers:
 
     namesrv: tuple[str, ...]
     credentials: Credentials | None = None
+    tls: Tls | None = None
 
 
 # --- parameters --------------------------------------------------------------------------
@@ -301,7 +303,9 @@ class QueueApi:
         brokers = self._known()
         async with (
             _refusing(ANSWER_WITHIN_S + more_s),
-            Admin(namesrv=brokers.namesrv, credentials=brokers.credentials) as admin,
+            Admin(
+                namesrv=brokers.namesrv, credentials=brokers.credentials, tls=brokers.tls
+            ) as admin,
         ):
             yield admin
 
@@ -312,7 +316,10 @@ class QueueApi:
         async with (
             _refusing(ANSWER_WITHIN_S),
             PullConsumer(
-                namesrv=brokers.namesrv, credentials=brokers.credentials, group=_GROUP
+                namesrv=brokers.namesrv,
+                credentials=brokers.credentials,
+                tls=brokers.tls,
+                group=_GROUP,
             ) as consumer,
         ):
             yield consumer

@@ -107,11 +107,66 @@ def test_admin_listener_for_other_machines_is_refused_with_the_lines_to_add(
     assert [key for key in ("tokens_file = ", "tls_certificate = ") if key in told] == needed
 
 
-@pytest.mark.parametrize("section", ["namesrv", "gateway"])
-def test_listening_beyond_loopback_is_refused_with_the_reason(tmp_path: Path, section: str) -> None:
-    (fault,) = faults(write(tmp_path, f'{STORE}[{section}]\nlisten = "0.0.0.0:7000"\n'))
-    assert fault.startswith(f"4: {section}.listen: 0.0.0.0:7000 is not a loopback address")
+def test_plain_listener_of_the_gateway_is_for_this_machine(tmp_path: Path) -> None:
+    (fault,) = faults(write(tmp_path, f'{STORE}[gateway]\nlisten = "0.0.0.0:7000"\n'))
+    assert fault.startswith("4: gateway.listen: 0.0.0.0:7000 is not a loopback address")
     assert "here is no TLS" in fault
+
+
+SERVER_TLS = 'tls_certificate = "/c"'
+ENFORCING = 'tls_mode = "enforcing"'
+WHO = 'acl_file = "PATH" or tls_client_ca = "PATH"'
+OPTIONAL = 'tls_client_ca = "/ca"\ntls_client_certificates = "optional"'
+
+
+@pytest.mark.parametrize("section", ["namesrv", "broker"])
+@pytest.mark.parametrize(
+    ("lines", "needed"),
+    [
+        ([], [SERVER_TLS, WHO]),
+        (['acl_file = "/a"'], [SERVER_TLS]),
+        ([SERVER_TLS], [WHO]),
+        ([SERVER_TLS, OPTIONAL], [WHO]),
+        ([SERVER_TLS, 'acl_file = "/a"', 'tls_mode = "permissive"'], [ENFORCING]),
+        ([SERVER_TLS, 'acl_file = "/a"'], []),
+        ([SERVER_TLS, 'tls_client_ca = "/ca"'], []),
+        (['insecure = "I know"'], []),
+    ],
+)
+def test_remoting_listener_for_other_machines_is_refused_with_the_lines_to_add(
+    tmp_path: Path, section: str, lines: list[str], needed: list[str]
+) -> None:
+    text = [f'roles = ["{section}"]', f"[{section}]", 'listen = "192.0.2.7:7000"', *lines]
+    path = write(tmp_path, "\n".join([*text, STORE if section == "broker" else ""]))
+    if not needed:
+        assert load_config(path)
+        return
+    (fault,) = faults(path)
+    assert fault.startswith(f"3: {section}.listen: 192.0.2.7:7000 is reached from other machines")
+    told = fault.partition(f"Add to [{section}] ")[2]
+    for line in (SERVER_TLS, ENFORCING, WHO):
+        assert (line.replace('"/c"', '"PATH"') in told) == (line in needed), told
+
+
+@pytest.mark.parametrize(
+    ("namesrv", "broker", "told"),
+    [
+        (SERVER_TLS, "", "namesrv.tls_certificate: clients use one of TLS and plain connections"),
+        ("", SERVER_TLS, "broker.tls_certificate: clients use one of TLS and plain connections"),
+        (SERVER_TLS, SERVER_TLS, "namesrv.tls_certificate: the name server of this process takes"),
+        ("", 'tls_file = "/ca"', "broker.tls_file: it is for name servers with TLS"),
+        (SERVER_TLS, f'{SERVER_TLS}\ntls_file = "/ca"', None),
+        (f'{SERVER_TLS}\ntls_mode = "permissive"', "", None),
+    ],
+)
+def test_name_server_and_broker_of_one_process_go_together(
+    tmp_path: Path, namesrv: str, broker: str, told: str | None
+) -> None:
+    path = write(tmp_path, f"[namesrv]\n{namesrv}\n[broker]\n{broker}\n{STORE}")
+    if told is None:
+        assert load_config(path)
+    else:
+        assert any(told in fault for fault in faults(path)), faults(path)
 
 
 def test_roles_are_checked_together(tmp_path: Path) -> None:
@@ -268,6 +323,7 @@ LISTENER = '[[listener]]\nname = "a"\n'
     [
         ('address = "0.0.0.0:8883"', ("tls_certificate = ", "tls_key = ")),
         (f'address = "0.0.0.0:8883"\n{TLS}', ("tls_client_ca = ",)),
+        (f'address = "0.0.0.0:8883"\n{TLS}{OPTIONAL}', ("asks nobody who they are",)),
         ('address = "gateway.example:8883"', ("tls_certificate = ",)),
     ],
 )

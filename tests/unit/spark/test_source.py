@@ -38,7 +38,7 @@ def broker() -> Iterator[FakeConsumer]:
     consumer = FakeConsumer(queue_count=3)
     for queue, count in zip(consumer.broker, (10, 4, 0), strict=True):
         consumer.broker[queue].put(*(telemetry(n) for n in range(count)))
-    key = (os.getpid(), ("127.0.0.1:9876", "motelog-spark", None))
+    key = (os.getpid(), ("127.0.0.1:9876", "motelog-spark", None, None))
     connections._consumers[key] = consumer
     yield consumer
     connections._consumers.pop(key, None)

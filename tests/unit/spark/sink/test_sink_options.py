@@ -19,7 +19,7 @@ def test_options_are_those_of_the_source_and_the_sinks_own() -> None:
     }
     options = parse_sink_options(given, is_stream=True)
     assert options.topic == "alerts"
-    assert options.endpoint == ("h:1;i:2", "motelog-spark-sink", None)
+    assert options.endpoint == ("h:1;i:2", "motelog-spark-sink", None, None)
     assert options.lease_s == 5
     assert parse_sink_options({"path": "alerts"}, is_stream=True).topic == "alerts"
     assert parse_sink_options({}, is_stream=False) == SinkOptions()

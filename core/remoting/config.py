@@ -1,0 +1,63 @@
+"""What broker and name server are told of their remoting listener alike: TLS, who may reach it.
+
+Owns: ListenKeys, when an address is refused. Must not touch: sockets, the files that it names.
+Spec: RocketMQ TlsMode, TlsSystemConfig.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final, Literal
+
+from motelog.core.addresses import parse_address
+from motelog.core.config import SectionFault
+from motelog.core.net.config import TlsKeys, is_loopback
+
+NEEDS: Final = (
+    "{address} is reached from other machines{and_plain}: whoever is there could read and change"
+    ' everything. Add to [{section}] {lines} (or insecure = "I know")'
+)
+
+
+class ListenKeys(TlsKeys, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Keys of a section with a remoting listener, beside its ``listen``."""
+
+    tls_mode: Literal["enforcing", "permissive"] = "enforcing"
+    """Whether clients without TLS are refused (RocketMQ's enforcing), or served on the same port
+    (permissive: the first byte tells). Without ``tls_certificate`` there is no TLS (disabled)."""
+
+    acl_file: str = ""
+    """File of accounts in the shape of RocketMQ's plain_acl.yml; every request must then be signed
+    by one of them, and brokers register as an administrator. Empty: anybody may do everything. A
+    change of the file counts within seconds, and a file that cannot be read lets nobody in."""
+
+    @property
+    def takes_tls_alone(self) -> bool:
+        """Whether a client without TLS is refused."""
+        return bool(self.tls_certificate) and self.tls_mode == "enforcing"
+
+    def listen_faults(self, section: str, address: str) -> Iterator[SectionFault]:
+        """Yield what is wrong with the keys, and with them for an address to listen on."""
+        yield from self.tls_faults()
+        try:
+            host, _ = parse_address(address)
+        except ValueError as exc:
+            yield SectionFault(str(exc), ("listen",))
+            return
+        if is_loopback(host) or self.insecure:
+            return
+        lines = []
+        if not self.tls_certificate:
+            lines.append('tls_certificate = "PATH" and tls_key = "PATH"')
+        elif not self.takes_tls_alone:
+            lines.append('tls_mode = "enforcing"')
+        if not (self.acl_file or self.needs_client_certificates):
+            lines.append('acl_file = "PATH" or tls_client_ca = "PATH"')
+        if lines:
+            text = NEEDS.format(
+                address=address,
+                and_plain="" if self.tls_certificate else " and has no TLS",
+                section=section,
+                lines=", and ".join(lines),
+            )
+            yield SectionFault(text, ("listen",))

@@ -1,0 +1,48 @@
+"""What the openssl command finds out about a TLS listener, as testssl does.
+
+Owns: s_client, check_versions_and_ciphers. Must not touch: servers.
+"""
+
+from __future__ import annotations
+
+import subprocess
+from typing import Final
+
+from tests.support.certificates import certificates
+
+DEADLINE_S: Final = 20.0
+
+
+def s_client(port: int, *arguments: str, input: str = "") -> str:
+    """Return what ``openssl s_client`` says of a connection."""
+    done = subprocess.run(
+        [
+            "openssl", "s_client", "-connect", f"127.0.0.1:{port}", "-CAfile",
+            certificates().ca, *arguments,
+        ],
+        input=input,
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_S,
+        check=False,
+    )  # fmt: skip
+    return done.stdout + done.stderr
+
+
+def check_versions_and_ciphers(port: int) -> None:
+    """Fail unless a listener takes TLS 1.2 and 1.3 alone, and nothing weak with them."""
+    for option, name in (("-tls1_2", "TLSv1.2"), ("-tls1_3", "TLSv1.3")):
+        said = s_client(port, option)
+        assert name in said
+        assert "Verify return code: 0 (ok)" in said
+        assert "Compression: NONE" in said
+    for option in ("-tls1", "-tls1_1"):
+        said = s_client(port, option, "-cipher", "ALL:@SECLEVEL=0")
+        assert "Cipher is (NONE)" in said
+    for weak in ("aNULL:@SECLEVEL=0", "eNULL:@SECLEVEL=0", "3DES:RC4:@SECLEVEL=0"):
+        said = s_client(port, "-tls1_2", "-cipher", weak)
+        assert "Cipher is (NONE)" in said or "no cipher match" in said
+    assert "Secure Renegotiation IS supported" in s_client(port, "-tls1_2")
+    renegotiated = s_client(port, "-tls1_2", input="R\n")
+    assert "RENEGOTIATING" in renegotiated
+    assert "no renegotiation" in renegotiated
