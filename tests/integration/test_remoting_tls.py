@@ -30,39 +30,17 @@ from motelog.core.remoting.server import RemotingServer, codec_of
 from motelog.core.remoting.tls import Tls
 from motelog.core.topic_names import MQTT_SESSION_TOPIC
 from motelog.gateway.log.remote_log import RemoteLog
-from tests.support.broker_stack import Stack, connected, eventually, routed, started_stack
-from tests.support.certificates import Certificates, certificates, make_certificates
+from tests.support.broker_stack import connected, eventually, routed, started_stack
+from tests.support.certificates import certificates, make_certificates
 from tests.support.cli import motelog
 from tests.support.every_client import use_every_client
 from tests.support.openssl import check_versions_and_ciphers
+from tests.support.tls_stack import secured, server_keys
 
 TRUSTING = Tls(ca=certificates().ca)
 SHOWING = Tls(
     ca=certificates().ca, certificate=certificates().client, key=certificates().client_key
 )
-
-
-def server_keys(files: Certificates, **keys: str) -> dict[str, Any]:
-    return {"tls_certificate": files.server, "tls_key": files.server_key, **keys}
-
-
-@asynccontextmanager
-async def secured(
-    directory: Path, files: Certificates | None = None, /, **keys: str
-) -> AsyncIterator[Stack]:
-    """Run a name server and a broker that have ``keys`` of TLS, and register by it."""
-    files = files or certificates()
-    tls = directory / "tls.properties"
-    tls.write_text(
-        f"tls.client.trustCertPath={files.ca}\ntls.client.certPath={files.client}\n"
-        f"tls.client.keyPath={files.client_key}\n"
-    )
-    section = server_keys(files, **keys)
-    async with started_stack(
-        directory / "store", namesrv_fields=section, tls_file=str(tls), **section
-    ) as stack:
-        await eventually(lambda: stack.broker.is_registered)
-        yield stack
 
 
 async def test_all_of_our_clients_speak_tls(tmp_path: Path) -> None:

@@ -81,7 +81,7 @@ def _section(
     below = []
     rows = []
     # What several sections share comes last.
-    own = kind.__dict__["__annotations__"]
+    own = inspect.get_annotations(kind)
     for field in sorted(msgspec.structs.fields(kind), key=lambda one: one.name not in own):
         section = struct_of(type_info(field.type))
         if section is not None:

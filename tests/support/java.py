@@ -26,6 +26,7 @@ import pytest
 import trio
 
 from motelog.core.remoting.frames import RequestCode
+from motelog.core.remoting.tls import Tls
 from tests.support.broker_stack import connected
 from tests.support.lock_file import file_lock
 
@@ -91,7 +92,8 @@ def java_command(
 class JavaDriver:
     """The program JavaClient, a process for each version, which is started for its first order."""
 
-    def __init__(self, *, errors: int | None = None) -> None:
+    def __init__(self, *, errors: int | None = None, options: Sequence[str] = ()) -> None:
+        self._options = (*QUICK_START, *options)
         # Where standard error goes, as for Popen: clients write there when servers are away.
         self._errors = errors
         # A JVM takes longer to start than most orders.
@@ -115,7 +117,7 @@ class JavaDriver:
         process = self._processes.get(version)
         if process is None or process.poll() is not None:
             process = self._processes[version] = subprocess.Popen(
-                java_command(version, "JavaClient"),
+                java_command(version, "JavaClient", options=self._options),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=self._errors,
@@ -145,14 +147,16 @@ class JavaDriver:
         raise AssertionError("\n".join([f"{order!r} failed:", *lines])[-4000:])
 
 
-async def run_tool(version: str, home: Path, command: str, *arguments: str) -> str:
+async def run_tool(
+    version: str, home: Path, command: str, *arguments: str, options: Sequence[str] = ()
+) -> str:
     """Run one of RocketMQ's command line tools; return what it printed."""
     configuration = home / "conf" / "logback_tools.xml"  # the tools of 4.9 fail without it
     configuration.parent.mkdir(parents=True, exist_ok=True)
     configuration.write_text("<configuration/>")
     main = "org.apache.rocketmq.tools.command.MQAdminStartup"
-    options = (*QUICK_START, f"-Drocketmq.home.dir={home}")
-    java = partial(java_command, version, main, command, options=options)
+    all_options = (*QUICK_START, f"-Drocketmq.home.dir={home}", *options)
+    java = partial(java_command, version, main, command, options=all_options)
     with trio.fail_after(DONE_WITHIN_S):
         done = await trio.run_process(
             [*await trio.to_thread.run_sync(java), *arguments],
@@ -180,7 +184,9 @@ class ApacheServer:
         flush: Flush = "async",
         settings: Mapping[str, object] | None = None,
         has_timer: bool = False,
+        tls: Tls | None = None,
     ) -> None:
+        self._tls = tls  # by which it is asked whether it is ready
         self._version = version
         self._directory = directory
         self._home = directory.with_name(f"{directory.name}-home")
@@ -207,7 +213,7 @@ class ApacheServer:
     async def start(self) -> None:
         """Start both; return when they serve and the broker's topics have routes."""
         await trio.to_thread.run_sync(self._start)
-        async with connected(self.namesrv_address) as peer:
+        async with connected(self.namesrv_address, tls=self._tls) as peer:
             with trio.fail_after(READY_WITHIN_S):
                 while (await peer.ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, _TEMPLATE)).code:  # noqa: ASYNC110  # no event
                     await trio.sleep(0.05)
