@@ -72,6 +72,10 @@ class ListenerConfig(TlsKeys, frozen=True, forbid_unknown_fields=True, kw_only=T
     address: str
     """HOST:PORT, where port 0 takes any free one; or unix:PATH."""
 
+    advertise: str = ""
+    """HOST:PORT that clients use, where it is not ``address``, as behind a balancer: what this
+    server tells people, and `motelog doctor --config` tries."""
+
     websocket: str = ""
     """Path of the WebSocket, as in /mqtt; with TLS it is a secure one. Empty: none."""
 
@@ -96,6 +100,13 @@ class ListenerConfig(TlsKeys, frozen=True, forbid_unknown_fields=True, kw_only=T
         elif self.is_reached_from_afar and not (self.tls_certificate or self.insecure):
             text = NEEDS_TLS.format(address=self.address)
             yield SectionFault(text, ("address", "tls_certificate", "insecure"))
+        if self.advertise:
+            if self.unix_path is not None:
+                yield SectionFault("a Unix socket has no other address", ("advertise",))
+            try:
+                parse_address(self.advertise, port_min=1)
+            except ValueError as exc:
+                yield SectionFault(str(exc), ("advertise",))
         if self.websocket and not self.websocket.startswith("/"):
             yield SectionFault("the path of a WebSocket begins with /", ("websocket",))
         yield from self.tls_faults()
@@ -120,8 +131,8 @@ class ListenerConfig(TlsKeys, frozen=True, forbid_unknown_fields=True, kw_only=T
         return "mqtts" if self.tls_certificate else "mqtt"
 
     def text_of(self, address: str) -> str:
-        """Return an address as clients are told it; its port is settled."""
-        return f"{self.scheme}://{address}{self.websocket}"
+        """Return what clients are told of ``address``, where it listens; its port is settled."""
+        return f"{self.scheme}://{self.advertise or address}{self.websocket}"
 
 
 def is_loopback(host: str) -> bool:

@@ -34,10 +34,10 @@ _PREFIX: Final = "tls.client."
 class Tls:
     """What a client that speaks TLS is told; ``Tls()`` trusts the authorities of the system.
 
-    ``ca`` is a PEM file of the authorities, ``certificate`` and ``key`` are those of the client's
-    own certificate, where servers ask for one. Files are read for each connection, so a renewed
-    one is used for the next. A server's certificate must hold for the address that is connected
-    to, unless ``check_name`` is false; without ``verify`` any certificate will do.
+    ``ca`` is a PEM file of the authorities, or of servers' own certificates; ``certificate`` and
+    ``key`` are those of the client's own certificate, where servers ask for one. Files are read for
+    each connection, so a renewed one is used for the next. A server's certificate must hold for the
+    address that is connected to, unless ``check_name`` is false; without ``verify`` any will do.
     """
 
     ca: str = ""
@@ -51,6 +51,8 @@ class Tls:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
         context.options |= ssl.OP_NO_COMPRESSION
+        # A server's own certificate may be named as well as its authority's.
+        context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
         context.check_hostname = self.verify and self.check_name
         context.verify_mode = ssl.CERT_REQUIRED if self.verify else ssl.CERT_NONE
         try:

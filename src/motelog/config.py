@@ -271,6 +271,20 @@ def unread_variables() -> dict[str, str | None]:
     )
 
 
+def client_files(config: MotelogConfig) -> tuple[str, str]:
+    """Return (credentials, tls): what clients of brokers in this process use, "" for none.
+
+    They are the gateway's files, or else those by which the broker registers.
+    """
+    gateway, broker = config.gateway, config.broker
+    if broker is None:
+        return gateway.credentials_file, gateway.tls_file
+    return (
+        gateway.credentials_file or broker.credentials_file,
+        gateway.tls_file or broker.tls_file,
+    )
+
+
 def check_listen(text: str) -> tuple[str, int]:
     """Return (host, port) of an address to listen on; ValueError if malformed or not loopback."""
     host, port = parse_address(text)

@@ -23,7 +23,7 @@ import msgspec
 import trio
 
 from motelog import logs
-from motelog.config import MotelogConfig, Role
+from motelog.config import MotelogConfig, Role, client_files
 from motelog.console.asking import GatewayHere
 from motelog.console.configuration import ConfigApi
 from motelog.console.gateway import GatewayApi
@@ -92,8 +92,8 @@ class Roles:
     """The roles that run, by name, and what keeps them from taking work: see Health.faults."""
 
     addresses: dict[Role, Address] = field(default_factory=dict)
-    #: What clients are told instead, where that is something else: HOST:PORT.
-    advertised: dict[Role, str] = field(default_factory=dict)
+    #: What clients are told of each, as text: where it listens, or what it advertises.
+    told: dict[Role, str] = field(default_factory=dict)
     #: Further addresses for clients, by the name of the listener, as text.
     listeners: dict[str, str] = field(default_factory=dict)
     #: Processes of the gateway; 1 is this one.
@@ -160,15 +160,19 @@ async def _start_all(
             _raise_listen_error(exc, role, listen)
             raise
         roles.addresses[role] = service.address
+        roles.told[role] = advertised.get(role) or format_address(*service.address)
         health.started(role)
         logger.debug("role started role=%s address=%s:%d", role, *service.address)
 
+    advertised = {"namesrv": config.namesrv.advertise}
+    if config.broker is not None:
+        advertised["broker"] = config.broker.advertise
     configure = running_config.configure
     if running_config.is_live("log.level"):
         configure.append(lambda changed: logs.set_up(changed.log))
     gateway_api, queue_api = GatewayApi(), QueueApi()
     if "console" in config.roles:
-        status = Status(health, registry, roles.addresses, data=_data(config))
+        status = Status(health, registry, roles.told, roles.listeners, data=_data(config))
         more = [*queue_api.endpoints(), *ConfigApi(running_config).endpoints()]
         console = Console(config.admin, health, registry, gateway_api, status, more)
         await start("console", config.admin.listen, console)
@@ -311,7 +315,7 @@ def _with_names(section: GatewayConfig, config: MotelogConfig, roles: Roles) -> 
         return section
     assert config.broker is not None, "checked by MotelogConfig"
     names = _with_namesrv(config.broker, roles).namesrv
-    return msgspec.structs.replace(section, namesrv=names, tls_file=_tls_file(config))
+    return msgspec.structs.replace(section, namesrv=names, tls_file=client_files(config)[1])
 
 
 def _brokers(config: MotelogConfig, roles: Roles) -> Brokers:
@@ -319,21 +323,13 @@ def _brokers(config: MotelogConfig, roles: Roles) -> Brokers:
 
     The console asks as whom the gateway or the broker asks.
     """
-    section = config.gateway
-    names, file = section.namesrv, section.credentials_file
+    names = config.gateway.namesrv
     if config.broker is not None:
         names = names or _with_namesrv(config.broker, roles).namesrv
-        file = file or config.broker.credentials_file
     elif not names and "namesrv" in roles.addresses:
         names = (_reached_here(roles.addresses["namesrv"]),)
-    tls = _tls_file(config)
+    file, tls = client_files(config)
     return Brokers(names, read_credentials(file) if file else None, read_tls(tls) if tls else None)
-
-
-def _tls_file(config: MotelogConfig) -> str:
-    """Return what tells the TLS of clients in this process: the gateway's, or the broker's file."""
-    of_broker = config.broker.tls_file if config.broker is not None else ""
-    return config.gateway.tls_file or of_broker
 
 
 def _reached_here(address: Address) -> str:

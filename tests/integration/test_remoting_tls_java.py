@@ -63,8 +63,8 @@ async def test_java_client_with_a_certificate_sends_and_consumes(
 @pytest.mark.parametrize("version", [VERSION_5, VERSION_4])
 async def test_tools_of_rocketmq_speak_tls(tmp_path: Path, version: str) -> None:
     async with secured(tmp_path) as stack:
-        command = ("updateTopic", "-n", stack.namesrv_address, "-b", stack.broker_address)
-        command += ("-t", "orders", "-r", "1", "-w", "1")
+        where = ("-n", stack.namesrv_address, "-b", stack.broker_address)
+        command = ("updateTopic", *where, "-t", "orders", "-r", "1", "-w", "1")
         trusting = client_options(certificates().ca, has_certificate=False)
         done = await run_tool(version, tmp_path / "home", *command, options=trusting)
         assert "create topic to" in done

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import signal
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 from tests.support.server_process import ServerProcess
@@ -15,9 +16,11 @@ from tests.support.server_process import ServerProcess
 ROLES = """
 [namesrv]
 listen = "127.0.0.1:0"
+{namesrv}
 [broker]
 listen = "127.0.0.1:0"
 vip = false
+{broker}
 [broker.store]
 directory = "{folder}"
 [admin]
@@ -28,17 +31,25 @@ listen = "127.0.0.1:0"
 class ListenerServer(ServerProcess):
     """``motelog up`` with all roles and the tables of ``listeners``; ends with the block."""
 
-    def __init__(self, folder: Path, listeners: str, *, gateway: str = "") -> None:
+    def __init__(
+        self,
+        folder: Path,
+        listeners: str,
+        *,
+        gateway: str = "",
+        namesrv: str = "",
+        broker: str = "",
+    ) -> None:
         super().__init__()
         self._config = folder / "motelog.toml"
         self._config.write_text(
             f'[gateway]\nlisten = "127.0.0.1:0"\n{gateway}\n'
-            + ROLES.format(folder=folder / "store")
+            + ROLES.format(folder=folder / "store", namesrv=namesrv, broker=broker)
             + listeners
         )
         self._errors = folder / "motelog.errors"
         #: What it has said of its addresses.
-        self.ready: dict[str, str] = {}
+        self.ready: dict[str, Any] = {}
         self.listeners: dict[str, str] = {}
 
     def start(self) -> None:

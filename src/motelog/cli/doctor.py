@@ -1,6 +1,6 @@
 """``motelog doctor``: what this machine has, what is missing, and the remedy for each.
 
-Owns: the checks. Must not touch: fixing anything.
+Owns: the checks of the machine. Must not touch: fixing anything.
 """
 
 from __future__ import annotations
@@ -13,15 +13,18 @@ import shutil
 import socket
 import subprocess
 import sys
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from motelog.cli.credentials import CredentialsFile, credentials_of
+from motelog.cli.finding import Finding
 from motelog.cli.output import stop, table, write, write_json
 from motelog.cli.port_owner import port_owner
 from motelog.cli.status import Status
+from motelog.cli.tls import TlsFile, tls_of
 
 PYTHON_MIN = (3, 11)
 DESCRIPTORS_WANTED = 20_000
@@ -38,24 +41,39 @@ PORTS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """One line of the report; ``level`` is "ok", "note" (something optional) or "fault"."""
-
-    name: str
-    level: str
-    text: str
-    remedy: str | None = None
-
-
 def doctor(
     data: Annotated[Path, typer.Option(metavar="DIR", help="Where messages would be kept.")] = Path(
         "motelog-data"
     ),
+    namesrv: Annotated[
+        str | None,
+        typer.Option(
+            metavar="HOST:PORT", help="Dial the brokers that this name server tells clients of."
+        ),
+    ] = None,
+    credentials: CredentialsFile = None,
+    tls: TlsFile = None,
+    config: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="Dial what the server with this configuration tells clients of."
+        ),
+    ] = None,
     json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
 ) -> None:
-    """Check this machine. The exit status is 1 if Motelog cannot work here."""
+    """Check this machine, and the addresses that clients are told.
+
+    The exit status is 1 if Motelog cannot work here, or if clients here would not reach a broker
+    or listener. Run it where clients are: --namesrv asks as they do.
+    """
     found = findings(data)
+    if config is not None:
+        found += _of_config(config, credentials, tls)
+    if namesrv is not None:
+        from motelog.cli.advertised import cluster_findings
+
+        account, secure = credentials_of(credentials), tls_of(tls)
+        found += cluster_findings(namesrv, credentials=account, tls=secure)
     has_fault = any(finding.level == "fault" for finding in found)
     if json:
         write_json({"ok": not has_fault, "findings": [asdict(finding) for finding in found]})
@@ -65,6 +83,30 @@ def doctor(
             if finding.remedy is not None:
                 write(f"{finding.name}: {finding.remedy}")
     stop(Status.FAILED if has_fault else Status.DONE)
+
+
+def _of_config(file: Path, credentials: str | None, tls: str | None) -> list[Finding]:
+    """Look at what a server that runs with a configuration tells clients."""
+    from motelog.cli.advertised import (
+        cluster_findings,
+        is_for_others,
+        listener_findings,
+        own_namesrv,
+    )
+    from motelog.config import client_files, load_config
+
+    config = load_config(file)
+    found = listener_findings(config)
+    namesrv = own_namesrv(config)
+    if namesrv is not None:
+        own_credentials, own_tls = client_files(config)
+        found += cluster_findings(
+            namesrv,
+            credentials=credentials_of(credentials or own_credentials),
+            tls=tls_of(tls or own_tls),
+            is_for_others=is_for_others(config),
+        )
+    return found
 
 
 def findings(data: Path) -> list[Finding]:

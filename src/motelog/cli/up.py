@@ -56,14 +56,21 @@ def up(
 
             workers = {"workers": roles.workers} if "gateway" in addresses else {}
             listeners = {"listeners": roles.listeners} if roles.listeners else {}
-            more = {**workers, **listeners, "faults": roles.faults()}
+            told = {role: at for role, at in roles.told.items() if at != addresses[role]}
+            advertised = {"advertised": told} if told else {}
+            more = {**workers, **listeners, **advertised, "faults": roles.faults()}
             write_json({"event": "ready", "pid": os.getpid(), **addresses, **more})
             return
         write(ready_text(roles.faults()))
+        sections = {"console": loaded.admin, "namesrv": loaded.namesrv, "broker": loaded.broker}
+        secure = {role for role, one in sections.items() if one and one.tls_certificate}
         for role, address in addresses.items():
             is_several = role == "gateway" and roles.workers > 1
-            processes = f" ({roles.workers} processes)" if is_several else ""
-            write(f"  {role:<9}{address}{processes}")
+            more_text = f" ({roles.workers} processes)" if is_several else ""
+            if roles.told[role] != address:
+                more_text = f" (listens on {address})"
+            tls = " with TLS" if role in secure else ""
+            write(f"  {role:<9}{roles.told[role]}{tls}{more_text}")
         for name, address in roles.listeners.items():
             write(f"  {name:<9}{address}")
         if loaded.broker is not None:

@@ -4,7 +4,8 @@ Owns: its members. Must not touch: HTTP, what is counted (it reads the metrics' 
 
     {"version": "0.1.0", "time_ms": 1795365614123, "up_s": 12.5,
      "ready": true, "faults": {},                 as /health/ready has them
-     "addresses": {"gateway": "127.0.0.1:1883", ...}, "data": "/var/lib/motelog" or null,
+     "addresses": {"gateway": "127.0.0.1:1883", ...}, "listeners": {"tls": "mqtts://...", ...},
+     "data": "/var/lib/motelog" or null,
      "now": {"connections": 2, "sessions": 3, "subscriptions": 4, ...},
      "totals": {"mqtt_in": 17, "mqtt_out": 51, "mqtt_refused": 0, "queue_in": 4, "queue_out": 8},
      "disk": {"total_bytes": ..., "free_bytes": ..., "reserve_bytes": ...,
@@ -24,13 +25,13 @@ import time
 from collections import deque
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
+from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
 import trio
 
 from motelog import __version__
 from motelog.console.health import Health
-from motelog.core.addresses import format_address
 from motelog.core.metrics import Registry
 
 _NOW: Final = {
@@ -71,19 +72,24 @@ class Rate(NamedTuple):
 
 
 class Status:
-    """``addresses`` are those of the roles that have started, filled by ``motelog.roles``."""
+    """``addresses`` and ``listeners`` are what clients are told of what has started.
+
+    They are filled by ``motelog.roles``.
+    """
 
     def __init__(
         self,
         health: Health,
         registry: Registry,
-        addresses: Mapping[Any, tuple[str, int]],
+        addresses: Mapping[Any, str],
+        listeners: Mapping[str, str] = MappingProxyType({}),
         *,
         data: str | None,
     ) -> None:
         self._health = health
         self._registry = registry
         self._addresses = addresses
+        self._listeners = listeners
         self._data = data
         self._began_s = time.monotonic()
         #: (seconds, totals), the oldest first.
@@ -118,7 +124,8 @@ class Status:
             "up_s": round(time.monotonic() - self._began_s, 1),
             "ready": not faults,
             "faults": faults,
-            "addresses": {role: format_address(*at) for role, at in self._addresses.items()},
+            "addresses": dict(self._addresses),
+            "listeners": dict(self._listeners),
             "data": self._data,
             "now": now,
             "totals": _totals(values),

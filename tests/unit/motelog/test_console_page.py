@@ -19,7 +19,7 @@ from motelog.gateway.metrics import GATEWAY_METRICS
 
 
 async def get(path: str, health: Health, registry: Registry) -> httpx.Response:
-    status = Status(health, registry, {"gateway": ("::1", 1883)}, data="/data")
+    status = Status(health, registry, {"gateway": "[::1]:1883"}, data="/data")
     console = Console(AdminConfig(), health, registry, GatewayApi(), status, QueueApi().endpoints())
     transport = httpx.ASGITransport(app=console.application())
     async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
