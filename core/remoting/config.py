@@ -17,6 +17,10 @@ NEEDS: Final = (
     "{address} is reached from other machines{and_plain}: whoever is there could read and change"
     ' everything. Add to [{section}] {lines} (or insecure = "I know")'
 )
+WITHOUT_ANY: Final = (
+    "permissive lets clients without TLS in, and so without the certificate that tls_client_ca"
+    ' asks for: set tls_mode = "enforcing", or tls_client_certificates = "optional"'
+)
 
 
 class ListenKeys(TlsKeys, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -39,6 +43,8 @@ class ListenKeys(TlsKeys, frozen=True, forbid_unknown_fields=True, kw_only=True)
     def listen_faults(self, section: str, address: str) -> Iterator[SectionFault]:
         """Yield what is wrong with the keys, and with them for an address to listen on."""
         yield from self.tls_faults()
+        if self.needs_client_certificates and self.tls_mode == "permissive":
+            yield SectionFault(WITHOUT_ANY, ("tls_mode",))
         try:
             host, _ = parse_address(address)
         except ValueError as exc:

@@ -149,6 +149,25 @@ def test_remoting_listener_for_other_machines_is_refused_with_the_lines_to_add(
 
 
 @pytest.mark.parametrize(
+    ("lines", "is_refused"),
+    [
+        ('tls_client_ca = "/ca"', True),
+        (OPTIONAL, False),
+        ("", False),
+    ],
+)
+def test_no_client_gets_past_a_certificate_that_is_required(
+    tmp_path: Path, lines: str, is_refused: bool
+) -> None:
+    path = write(tmp_path, f'{STORE}[namesrv]\n{SERVER_TLS}\ntls_mode = "permissive"\n{lines}\n')
+    if not is_refused:
+        assert load_config(path)
+        return
+    (fault,) = faults(path)
+    assert "namesrv.tls_mode: permissive lets clients without TLS in" in fault
+
+
+@pytest.mark.parametrize(
     ("namesrv", "broker", "told"),
     [
         (SERVER_TLS, "", "namesrv.tls_certificate: clients use one of TLS and plain connections"),
