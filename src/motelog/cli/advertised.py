@@ -48,7 +48,7 @@ def cluster_findings(
     ``is_for_others`` says whether clients are on other machines; None: unless it is on loopback.
     """
     if is_for_others is None:
-        hosts = [parse_address(one.strip())[0] for one in namesrv.split(";")]
+        hosts = [parse_address(one)[0] for one in namesrv.split(";")]
         is_for_others = not all(map(is_loopback, hosts))
     return trio.run(_ask_cluster, namesrv, credentials, tls, is_for_others)
 
@@ -141,11 +141,14 @@ async def _dial(listener: ListenerConfig) -> Finding:
 
 
 def own_namesrv(config: MotelogConfig) -> str | None:
-    """Return where clients of a configuration ask for brokers; None if it names no such place."""
+    """Return where clients of a configuration ask for brokers; None if it names no such place.
+
+    A name server that takes any free port has none.
+    """
     if "namesrv" in config.roles:
         host, port = parse_address(config.namesrv.advertise or config.namesrv.listen)
         here = {"0.0.0.0": "127.0.0.1", "::": "::1"}
-        return format_address(here.get(host, host), port)
+        return format_address(here.get(host, host), port) if port else None
     of_broker = config.broker.namesrv if config.broker is not None else ()
     return ";".join(config.gateway.namesrv or of_broker) or None
 

@@ -21,6 +21,7 @@ import typer
 
 from motelog.cli.credentials import CredentialsFile, credentials_of
 from motelog.cli.finding import Finding
+from motelog.cli.native import checked_namesrv
 from motelog.cli.output import stop, table, write, write_json
 from motelog.cli.port_owner import port_owner
 from motelog.cli.status import Status
@@ -48,7 +49,9 @@ def doctor(
     namesrv: Annotated[
         str | None,
         typer.Option(
-            metavar="HOST:PORT", help="Dial the brokers that this name server tells clients of."
+            metavar="HOST:PORT",
+            help="Dial the brokers that this name server tells clients of.",
+            callback=checked_namesrv,
         ),
     ] = None,
     credentials: CredentialsFile = None,

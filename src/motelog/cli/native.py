@@ -12,14 +12,32 @@ from typing import TYPE_CHECKING, Annotated, Final, TypeVar
 import typer
 
 from motelog.cli.credentials import credentials_of
+from motelog.cli.output import CliError
+from motelog.cli.status import Status
 from motelog.cli.tls import tls_of
 
 if TYPE_CHECKING:
     from motelog.bridge.admin import Admin, BrokerInfo
     from motelog.bridge.pull import PullConsumer
 
+
+def checked_namesrv(text: str | None) -> str | None:
+    """Return what ``--namesrv`` was given; CliError if it is no address."""
+    from motelog.bridge.client import parse_namesrv
+
+    try:
+        return text if text is None else ";".join(parse_namesrv(text))
+    except ValueError as exc:
+        raise CliError(f"--namesrv: {exc}", status=Status.USAGE) from exc
+
+
 Namesrv = Annotated[
-    str, typer.Option(metavar="HOST:PORT", help="Name server; more separated by ';'.")
+    str,
+    typer.Option(
+        metavar="HOST:PORT",
+        help="Name server; more separated by ';'.",
+        callback=checked_namesrv,
+    ),
 ]
 NAMESRV: Final = "127.0.0.1:9876"
 # Reads without a group of its own; nothing is committed for it.
