@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from motelog.config import config_of
 from motelog.core.acl.accounts import Right
 from motelog.core.acl.files import parse_rules, read_credentials, read_rules
 from motelog.core.broker.config import BrokerConfig
@@ -113,14 +114,20 @@ def test_credentials_are_read_as_rocketmq_s_tools_have_them(tmp_path: Path) -> N
 def test_the_documents_examples_can_be_used(tmp_path: Path) -> None:
     text = (ROOT / "docs" / "native-access.md").read_text()
     accounts, credentials = re.findall(r"```yaml\n(.*?)```", text, re.DOTALL)
-    (settings,) = re.findall(r"```toml\n(.*?)```", text, re.DOTALL)
+    with_accounts, with_tls = re.findall(r"```toml\n(.*?)```", text, re.DOTALL)
     rules = parse_rules(accounts.encode(), name="native-access.md")
     file = tmp_path / "tools.yml"
     file.write_text(credentials)
     account = rules.accounts[read_credentials(file).access_key]
     assert account.is_admin
-    tables = tomllib.loads(settings)
-    for name, kind in (("broker", BrokerConfig), ("namesrv", NamesrvConfig)):
-        assert tables.pop(name).keys() <= set(kind.__struct_fields__)
-    assert tables.pop("gateway").keys() <= set(GatewayConfig.__struct_fields__)
-    assert tables == {}
+    kinds = {"broker": BrokerConfig, "namesrv": NamesrvConfig, "gateway": GatewayConfig}
+    for settings, sections in (
+        (with_accounts, {"broker", "namesrv", "gateway"}),
+        (with_tls, {"broker", "namesrv"}),
+    ):
+        tables = tomllib.loads(settings)
+        assert tables.keys() == sections
+        for name, table in tables.items():
+            assert table.keys() <= set(kinds[name].__struct_fields__)
+    tables["broker"]["store"] = {"directory": "d"}
+    assert config_of(tables, name="native-access.md").broker is not None
