@@ -190,7 +190,8 @@ class Clients:
         self._ending: list[tuple[float, int]] = []
         self._connections_max = connections_max
         scram = None if access is None else access.scram
-        self._connect_rules = ConnectRules(config, methods=() if scram is None else (METHOD,))
+        self._methods = () if scram is None else (METHOD,)
+        self._connect_rules = ConnectRules(config, methods=self._methods)
         #: Connection -> the exchange of messages in which its client proves who it is.
         self._proving: dict[int, Proving] = {}
         self._subscriptions = subscriptions
@@ -627,7 +628,7 @@ class Clients:
     def configure(self, config: GatewayConfig) -> None:
         """Take the limits of ``config`` for CONNECTs and SUBSCRIBEs that come from now on."""
         self._config = config
-        self._connect_rules = ConnectRules(config)
+        self._connect_rules = ConnectRules(config, methods=self._methods)
 
     def named(self, prefix: str, after: str, limit: int) -> list[str]:
         """Return the client identifiers of sessions in order, connected or away; ViewError."""

@@ -20,6 +20,7 @@ from motelog.gateway.access.scram import (
     make_verifier,
     parse_verifier,
 )
+from motelog.gateway.config import GatewayConfig
 from motelog.gateway.mqtt.auth import Auth, decode_auth, encode_auth
 from motelog.gateway.mqtt.connect import decode_connack, encode_connect
 from motelog.gateway.mqtt.packet_types import Connect, Properties, ReasonCode
@@ -198,6 +199,11 @@ def test_a_client_proves_that_it_knows_its_password(stage: Stage) -> None:
     assert stage.metrics.logins["scram", "accepted"] == 1
     session = stage.clients._by_client_id["c"]
     assert session.owner == "alice"
+
+
+def test_the_method_is_offered_after_a_change_of_limits_too(stage: Stage) -> None:
+    stage.configure(GatewayConfig(will_bytes_max=9))
+    assert log_in(stage, 1, "alice", "s")[0] == 0
 
 
 @pytest.mark.parametrize(("user", "password"), [("alice", "x"), ("bob", "b"), ("nobody", "s")])
