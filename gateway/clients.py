@@ -899,7 +899,10 @@ class Clients:
         host, _ = connection.output.peer(connection.number)
         certificate = connection.output.identity(connection.number)
         shown = dataclasses.replace(
-            accepted.shown, host=host, certificate_name=certificate.name if certificate else None
+            accepted.shown,
+            host=host,
+            certificate_name=certificate.name if certificate else None,
+            logins=access.logins_of[connection.output.listener(connection.number)],
         )
         if access.scram is not None and shown.method is not None:
             connection.version = accepted.version

@@ -94,7 +94,7 @@ class Gateway:
         self.metrics = GatewayMetrics(listeners=(PLAIN, *(one.name for one in listeners)))
         self._access: Access | None = None
         if access is not None and access.is_set:
-            self._access = Access(access, self.metrics, clock=self._clock)
+            self._access = Access(access, self.metrics, clock=self._clock, listeners=listeners)
         #: (host, port) that clients connect to, once started.
         self.address: tuple[str, int] = ("", 0)
         #: Where its further listeners are, by name, once started.

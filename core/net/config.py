@@ -60,6 +60,9 @@ class TlsKeys(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
                     yield SectionFault(f"{key} needs tls_certificate", (key,))
 
 
+Login = Literal["certificate", "jwt", "password", "scram", "http", "anonymous"]
+
+
 class ListenerConfig(TlsKeys, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """One ``[[listener]]``: a further address that clients connect to."""
 
@@ -87,6 +90,10 @@ class ListenerConfig(TlsKeys, frozen=True, forbid_unknown_fields=True, kw_only=T
     """Whether each connection begins with the PROXY protocol (version 1 or 2), from which the
     client's address is taken. The listener must be reached by the balancer alone."""
 
+    logins: tuple[Login, ...] = ()
+    """How clients may log in here, of what ``[access]`` has; any other login is refused. Empty: by
+    all of them."""
+
     connections_max: Annotated[int, msgspec.Meta(ge=0)] = 0
     """Connections at once; further ones wait. 0: the gateway's limit alone."""
 
@@ -107,6 +114,9 @@ class ListenerConfig(TlsKeys, frozen=True, forbid_unknown_fields=True, kw_only=T
                 parse_address(self.advertise, port_min=1)
             except ValueError as exc:
                 yield SectionFault(str(exc), ("advertise",))
+        if "certificate" in self.logins and not self.tls_client_ca:
+            text = "the login certificate needs tls_client_ca: nobody shows one without"
+            yield SectionFault(text, ("logins", "tls_client_ca"))
         if self.websocket and not self.websocket.startswith("/"):
             yield SectionFault("the path of a WebSocket begins with /", ("websocket",))
         yield from self.tls_faults()

@@ -9,13 +9,14 @@ logs in until it is right again; whoever is connected keeps the rights it had.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import trio
 
 from motelog.core.clock import Clock
+from motelog.core.net.config import ListenerConfig
 from motelog.gateway.access.acl import Acl, read_acl
 from motelog.gateway.access.certificates import Certificates
 from motelog.gateway.access.config import AccessConfig
@@ -79,7 +80,17 @@ class _File:
 class Access:
     """Who may connect to one gateway, and what they may do."""
 
-    def __init__(self, config: AccessConfig, metrics: GatewayMetrics, *, clock: Clock) -> None:
+    def __init__(
+        self,
+        config: AccessConfig,
+        metrics: GatewayMetrics,
+        *,
+        clock: Clock,
+        listeners: Sequence[ListenerConfig] = (),
+    ) -> None:
+        """``listeners`` are those beside the plain one, where any login goes."""
+        #: By the number of the listener: the logins that it has, empty for all.
+        self.logins_of: tuple[tuple[str, ...], ...] = ((), *(one.logins for one in listeners))
         chain: list[Authenticator] = []
         self._files: list[_File] = []
         self._services: list[RemoteLogins | Tokens] = []

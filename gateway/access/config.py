@@ -118,9 +118,17 @@ class AccessConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
         )
 
     @property
-    def is_login_needed(self) -> bool:
-        """Whether nobody comes in who has not logged in."""
-        return self.has_logins and not self.allow_anonymous
+    def logins(self) -> frozenset[str]:
+        """The ways to come in that are set, by the names of their authenticators."""
+        keys = {
+            "certificate": self.certificate_users,
+            "jwt": self.has_tokens,
+            "password": self.password_file,
+            "scram": self.password_file,
+            "http": self.http_url,
+            "anonymous": self.allow_anonymous and self.is_set,
+        }
+        return frozenset(name for name, value in keys.items() if value)
 
     @property
     def is_set(self) -> bool:

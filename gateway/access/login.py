@@ -7,7 +7,7 @@ Invariant: no text made of these values has a secret in it, be it a log line or 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple, Protocol
 
@@ -24,6 +24,8 @@ UNCHECKED: Final = ""
 class Credentials:
     """What a client shows at CONNECT; ``host`` is its address.
 
+    ``logins`` are the authenticators that its listener has; empty: all.
+
     ``method`` is the enhanced authentication that it begins, ``data`` its first message there.
     """
 
@@ -34,6 +36,10 @@ class Credentials:
     host: str = ""
     method: str | None = None
     data: bytes = field(default=b"", repr=False)
+    logins: Collection[str] = ()
+
+    def may_use(self, authenticator: str) -> bool:
+        return not self.logins or authenticator in self.logins
 
 
 @dataclass(frozen=True, slots=True)

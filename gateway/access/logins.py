@@ -39,6 +39,7 @@ logger = logging.getLogger(__name__)
 WAIT_MS_MAX: Final = 15_000
 
 UNCHECKABLE: Final = "logins cannot be checked for the moment"
+NOT_HERE: Final = "this authentication method is not offered at this listener"
 
 Then = Callable[[Identity | Denied], None]
 
@@ -101,6 +102,8 @@ class Logins:
         wait_ms = self._back_off.wait_ms(shown.host, shown.user_name or "", self._now_ms())
         if self.fault is not None:
             found = _busy("none", UNCHECKABLE)
+        elif not shown.may_use(authenticator):
+            found = Denied(authenticator, "refused", NOT_HERE, ReasonCode.BAD_AUTHENTICATION_METHOD)
         elif wait_ms:
             found = _backed_off(authenticator, wait_ms)
         if found is not None:
@@ -111,11 +114,11 @@ class Logins:
         if self.fault is not None:
             return _busy("none", UNCHECKABLE)
         for one in self._chain.values():
-            found = one.log_in(shown)
+            found = one.log_in(shown) if shown.may_use(one.name) else None
             if found is not None:
                 return found
         if shown.user_name is None and shown.password is None:
-            if self._allow_anonymous:
+            if self._allow_anonymous and shown.may_use(ANONYMOUS):
                 return Identity("", ANONYMOUS)
             why = "a user name and a password are needed"
             return Denied(ANONYMOUS, "refused", why, ReasonCode.NOT_AUTHORIZED)

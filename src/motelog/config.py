@@ -57,6 +57,18 @@ ADMIN_NEEDS = (
     "{address} is reached from other machines, and whoever reaches the admin listener"
     " without tokens may do everything: add to [admin] {lines}"
 )
+#: What sets each login, in [access].
+LOGIN_KEYS: Final = {
+    "certificate": "certificate_users = true",
+    "jwt": 'jwt_keys_file = "PATH" and jwt_audience',
+    "password": 'password_file = "PATH"',
+    "scram": 'password_file = "PATH"',
+    "http": 'http_url = "URL"',
+    "anonymous": "allow_anonymous = true beside a login or acl_file",
+}
+NO_SUCH_LOGIN = (
+    "the listener {name} has the login {login}, by which nobody can come in: add to [access] {key}"
+)
 NEEDS_LOGIN = (
     "the listener {name} on {address} is reached from other machines and asks nobody who they are: "
     'add tls_client_ca = "PATH", so that each client needs a certificate, or logins: '
@@ -196,7 +208,12 @@ class MotelogConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
         for name in sorted({name for name in names if names.count(name) > 1}):
             yield SectionFault(f"two listeners have the name {name}", ("listener",))
         for one in self.listener:
-            knows_clients = one.needs_client_certificates or self.access.is_login_needed
+            for login in sorted(set(one.logins) - self.access.logins):
+                text = NO_SUCH_LOGIN.format(name=one.name, login=login, key=LOGIN_KEYS[login])
+                yield SectionFault(text, ("listener",))
+            logins = one.logins or self.access.logins
+            has_login = self.access.has_logins and "anonymous" not in logins
+            knows_clients = one.needs_client_certificates or has_login
             if one.is_reached_from_afar and not (knows_clients or one.insecure):
                 text = NEEDS_LOGIN.format(name=one.name, address=one.address)
                 yield SectionFault(text, ("listener",))

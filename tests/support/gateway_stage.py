@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, cast
 
 from motelog.core.clock import ManualClock
+from motelog.core.net.config import ListenerConfig
 from motelog.core.net.reactor import CloseReason, Fault, Turn
 from motelog.core.records.decode import decode
 from motelog.core.topic_names import GATEWAY_TOPICS
@@ -18,7 +19,7 @@ from motelog.gateway.access.access import Access
 from motelog.gateway.access.config import AccessConfig
 from motelog.gateway.assembly import assemble
 from motelog.gateway.config import GatewayConfig
-from motelog.gateway.metrics import GatewayMetrics
+from motelog.gateway.metrics import PLAIN, GatewayMetrics
 from motelog.gateway.mqtt.connect import encode_connect
 from motelog.gateway.mqtt.packet_types import Connect
 from motelog.gateway.mqtt.varint import decode_varint
@@ -60,16 +61,17 @@ class Stage:
         name: str = "stage",
         clock: ManualClock | None = None,
         access: AccessConfig | None = None,
+        listeners: Sequence[ListenerConfig] = (),
     ) -> None:
         self.log = log or FakeLog()
         self.output = MemoryOutput()
         #: The Reason Strings that ``sent`` has taken out of answers.
         self.reasons: list[str] = []
         self.clock = clock or ManualClock(self.log.now_ms)
-        self.metrics = GatewayMetrics()
+        self.metrics = GatewayMetrics(listeners=(PLAIN, *(one.name for one in listeners)))
         self.access: Access | None = None
         if access is not None:
-            self.access = Access(access, self.metrics, clock=self.clock)
+            self.access = Access(access, self.metrics, clock=self.clock, listeners=listeners)
             self.access.read()
         #: Whether it has been asked to have ``clients.read_back`` called.
         self.wants_to_meet = False

@@ -26,6 +26,8 @@ class MemoryOutput:
         self.paused: set[int] = set()
         #: What peers have shown.
         self.certificates: dict[int, Certificate] = {}
+        #: The numbers of the listeners that they came by, where it is not the plain one.
+        self.listeners: dict[int, int] = {}
         self._output_bytes_high = output_bytes_high
         self._output_bytes_max = output_bytes_max
         self._open: set[int] = set()
@@ -137,7 +139,7 @@ class MemoryOutput:
         return self.certificates.get(connection)
 
     def listener(self, connection: int) -> int:
-        return 0
+        return self.listeners.get(connection, 0)
 
     def _fan_out(self, messages: list[tuple[int, bytes]]) -> list[int]:
         skipped = []

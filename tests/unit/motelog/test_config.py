@@ -363,6 +363,37 @@ def test_logins_stand_for_certificates_of_clients(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("logins", "why"),
+    [
+        ('["password"]', None),
+        ('["password", "scram"]', None),
+        ('["anonymous"]', "asks nobody who they are"),
+        ('["jwt"]', "the login jwt, by which nobody can come in: add to [access] jwt_keys_file"),
+        ('["certificate"]', "the login certificate needs tls_client_ca"),
+        ('["pasword"]', "pasword"),
+    ],
+)
+def test_logins_of_a_listener_are_some_of_those_that_are_set(
+    tmp_path: Path, logins: str, why: str | None
+) -> None:
+    access = '[access]\npassword_file = "users"\nallow_anonymous = true\n'
+    listener = f'{LISTENER}address = "0.0.0.0:8883"\n{TLS}logins = {logins}\n'
+    path = write(tmp_path, f"{STORE}{access}{listener}")
+    if why is None:
+        assert load_config(path).listener
+    else:
+        found = faults(path)
+        assert any(why in fault for fault in found), found
+
+
+def test_logins_that_nobody_checks_are_refused(tmp_path: Path) -> None:
+    listener = f'{LISTENER}address = "127.0.0.1:1"\nlogins = ["anonymous"]\n'
+    for access in ("", "[access]\nallow_anonymous = true\n"):
+        (fault,) = faults(write(tmp_path, f"{STORE}{access}{listener}"))
+        assert "the login anonymous, by which nobody can come in" in fault
+
+
+@pytest.mark.parametrize(
     "keys",
     [
         f'address = "0.0.0.0:8883"\n{TLS}tls_client_ca = "ca.pem"',

@@ -7,9 +7,12 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from motelog.core.message import MQTT_TOPIC, decode_properties
+from motelog.core.net.codec import Certificate
+from motelog.core.net.config import ListenerConfig
 from motelog.core.net.reactor_types import CloseReason
 from motelog.gateway.access.config import AccessConfig
 from motelog.gateway.mqtt.connect import encode_connect
@@ -122,6 +125,26 @@ def test_anonymous_is_let_in_where_that_is_allowed(tmp_path: Path) -> None:
     assert connect(stage, 1) == 0
     assert connect(stage, 2, "alice", b"x", client_id="d") == 0x86
     assert stage.metrics.sample()["logins_anonymous_accepted"] == 1
+
+
+def test_a_listener_has_the_logins_that_are_its_own(tmp_path: Path) -> None:
+    config = access_of(tmp_path, allow_anonymous=True)
+    config = msgspec.structs.replace(config, certificate_users=True)
+    listeners = [
+        ListenerConfig(name="anyone", address="127.0.0.1:1", logins=("anonymous",)),
+        ListenerConfig(name="users", address="127.0.0.1:2", logins=("password", "scram")),
+    ]
+    stage = Stage(access=config, listeners=listeners)
+    stage.output.listeners = {1: 1, 2: 1, 3: 2, 4: 2, 5: 2}
+    stage.output.certificates[5] = Certificate("carol")
+    assert connect(stage, 1, client_id="1") == 0
+    assert connect(stage, 2, "alice", client_id="2") == 0x86
+    assert connect(stage, 3, client_id="3") == 0x87
+    assert connect(stage, 4, "alice", client_id="4") == 0
+    assert connect(stage, 5, "bob", client_id="5") == 0
+    assert stage.clients._by_client_id["5"].owner == "bob"  # and not the certificate's
+    for number, user in enumerate((None, "alice"), 6):  # at the plain one any login goes
+        assert connect(stage, number, user, client_id=str(number)) == 0
 
 
 def test_what_comes_behind_a_connect_waits_for_the_login(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from motelog.core.net.config import ListenerConfig
 from motelog.core.net.reactor_types import CloseReason
 from motelog.gateway.access.config import AccessConfig
 from motelog.gateway.access.password_file import parse_hash, scram_hash
@@ -281,12 +282,31 @@ def test_the_method_is_not_offered_without_passwords(tmp_path: Path) -> None:
     assert connack_of(stage, 1)[0] == ReasonCode.BAD_AUTHENTICATION_METHOD
 
 
+def test_listener_without_the_login_does_not_offer_the_method(tmp_path: Path) -> None:
+    path = tmp_path / "passwords"
+    path.write_text(f"alice:{QUICK.text}\n")
+    listeners = [
+        ListenerConfig(name="one", address="127.0.0.1:1", logins=("password",)),
+        ListenerConfig(name="two", address="127.0.0.1:2", logins=("scram",)),
+    ]
+    stage = Stage(access=AccessConfig(password_file=str(path)), listeners=listeners)
+    stage.output.listeners = {1: 1, 2: 1, 3: 2, 4: 2}
+    assert log_in(stage, 1, "alice", "s")[0] == ReasonCode.BAD_AUTHENTICATION_METHOD
+    assert stage.metrics.logins["scram", "refused"] == 1
+    assert connect(stage, 2, "alice", b"s", client_id="two") == 0
+    assert log_in(stage, 3, "alice", "s")[0] == 0
+    assert connect(stage, 4, "alice", b"s", client_id="four") == 0x86
+    client = ScramClient("alice", "s")
+    answer(stage, 3, client.answer(begin_again(stage, client, 3)))
+    assert auth_of(stage, 3, 0) == client.signature
+
+
 # --- re-authentication -----------------------------------------------------------------------
 
 
-def begin_again(stage: Stage, client: ScramClient) -> bytes:
-    answer(stage, 1, client.first, 0x19)
-    return auth_of(stage, 1, 0x18)
+def begin_again(stage: Stage, client: ScramClient, number: int = 1) -> bytes:
+    answer(stage, number, client.first, 0x19)
+    return auth_of(stage, number, 0x18)
 
 
 def test_a_connected_client_proves_itself_again(stage: Stage) -> None:
