@@ -122,15 +122,17 @@ def test_names_in_certificates_and_logins_are_users_with_rights(tmp_path: Path) 
         f'[access]\npassword_file = "{tmp_path}/users"\nacl_file = "{tmp_path}/acl.toml"\n'
         "certificate_users = true\n"
     )
-    with ListenerServer(tmp_path, access + tables()) as server:
+    other = '[[listener]]\nname = "other"\naddress = "127.0.0.1:0"\nlogins = ["scram"]\n'
+    with ListenerServer(tmp_path, access + tables() + other) as server:
         device = Paho(server.port("mutual"), "d", is_tls=True, has_certificate=True)
         person = Paho(
             server.port("wss"), "p", transport="websockets", is_tls=True, login=("alice", "a")
         )
         stranger = Paho(server.port("tls"), "s", is_tls=True, login=("alice", "wrong"))
+        elsewhere = Paho(server.port("other"), "e", login=("alice", "a"))
         try:
             assert (device.reason, person.reason) == ("Success", "Success")
-            assert stranger.reason == "Bad user name or password"
+            assert stranger.reason == elsewhere.reason == "Bad user name or password"
             with urlopen(f"http://{server.ready['console']}/metrics", timeout=DEADLINE_S) as answer:
                 shown = answer.read().decode()
             for name, count in (("mutual", 1), ("wss", 1), ("tls", 0), ("tcp", 0)):
@@ -141,7 +143,7 @@ def test_names_in_certificates_and_logins_are_users_with_rights(tmp_path: Path) 
             assert person.publish("plant/alice/t") != "Not authorized"
             assert person.publish(f"plant/{CLIENT_NAME}/t") == "Not authorized"
         finally:
-            for one in (device, person, stranger):
+            for one in (device, person, stranger, elsewhere):
                 one.stop()
 
 
