@@ -425,7 +425,7 @@ def main() -> None:
             "",
             f"{about}; {mosquitto_version()}",
             "",
-            f"{CONNECTIONS} connections at once, {len(PAYLOAD)} B payloads. {rounds} rounds of "
+            f"{CONNECTIONS} connections at once, {len(PAYLOAD)} B payloads. Rounds: {rounds}, of "
             f"{seconds:g} s, medians; servers in turn, the server on one processor and the load "
             "(Python, one thread) on another, which limits many of the rates. mosquitto stores "
             "nothing; Motelog appends each message to its log first. TLS is 1.3, each handshake a "
