@@ -481,9 +481,11 @@ class PullConsumer:
             return False
         if isinstance(exc, BrokerError) and exc.code in _RETRIED_CODES:
             return False
-        # A broker that restarts takes its topics with it for a moment; a topic that was never
-        # there is the caller's mistake.
-        if isinstance(exc, RouteError) and not isinstance(reading.next_offset, Start):
+        # A broker that restarts takes its topics with it for a moment. A topic that was never there
+        # is the mistake of who assigned its queues; those of a subscription come from a route.
+        if isinstance(exc, RouteError) and (
+            not isinstance(reading.next_offset, Start) or reading.queue.topic in self._subscriptions
+        ):
             return False
         assert isinstance(reading, ReadAhead)
         reading.failure = exc
