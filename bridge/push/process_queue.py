@@ -12,6 +12,7 @@ import time
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Final
 
 import trio
@@ -25,6 +26,7 @@ from motelog.core.topic_names import RETRY_PREFIX
 # A member stops trusting its lock after this; the broker keeps it twice as long.
 LOCK_EXPIRES_S: Final = 30.0
 PULL_EXPIRES_S: Final = 120.0
+_BODY: Final = attrgetter("body")
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,7 +215,7 @@ class ProcessQueue(Reading):
 
     def _count(self, messages: Iterable[StoredMessage], sign: int) -> None:
         """Count messages that came or went, and let the reader go on or wait."""
-        sizes = [len(message.body) for message in messages]
+        sizes = list(map(len, map(_BODY, messages)))
         self.count += sign * len(sizes)
         self._bytes += sign * sum(sizes)
         if not self._is_full():

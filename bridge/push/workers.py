@@ -88,7 +88,7 @@ class Workers:
             queue.is_in_turn = True
             self._turn.append(queue)
         if self._turn and not self.is_paused:
-            self._parked.unpark(count=1 if self._is_orderly else self._count)
+            self._parked.unpark(count=self._wanted(queue))
 
     def abandon(self) -> None:
         """End the handling of all messages in work; a thread goes on, but nobody waits for it."""
@@ -156,6 +156,12 @@ class Workers:
             and queue.suspended_until <= trio.current_time()
             and (not self._needs_lock or queue.is_locked())
         )
+
+    def _wanted(self, queue: ProcessQueue) -> int:
+        """Return how many workers a queue's messages are enough for; one looks at what waits."""
+        if self._is_orderly:
+            return 1
+        return max(1, min(self._count, -(-queue.ready_count // self._share(queue))))
 
     def _share(self, queue: ProcessQueue) -> int:
         """Return how many messages to take: of a few slow ones each worker shall have its part."""
