@@ -40,8 +40,8 @@ from tests.support.namesrv_process import NamesrvProcess
 TOPIC = "Bench"
 LOAD_JVM = ("-Xms512m", "-XX:+UseG1GC")
 #: Written before a drain, by batches; more than is read in the time.
-FILL_S = 8.0
-DRAIN_WARM_S = 4.0
+FILL_S = 15.0
+DRAIN_WARM_S = 2.0
 
 
 class Case(NamedTuple):
