@@ -24,6 +24,10 @@ JOBS: Final[dict[str, tuple[str, str]]] = {
         "motelog.spark.jobs.telemetry_lake",
         "all messages, each once, to Parquet by day",
     ),
+    "device-alerts": (
+        "motelog.spark.jobs.device_alerts",
+        "devices that are silent and values out of the ordinary, told to MQTT subscribers",
+    ),
     "dead-letters": (
         "motelog.spark.jobs.dead_letters",
         "messages whose body is malformed, to a topic of their own",

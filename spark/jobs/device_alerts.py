@@ -1,0 +1,129 @@
+"""Alerts of devices that are silent and of values out of the ordinary, to MQTT subscribers.
+
+Owns: its query. Must not touch: the rules (alert_rules), the source's and the sink's inside; its
+command line (device_alerts_options).
+Each device has a state and a timer in Spark's state store (RocksDB). The timer runs by the time of
+Spark's batches, which a batch that is repeated has again. So it tells the same alerts again, and
+the sink knows them.
+
+    telemetry/dev42/temp {"value": 99}  ->  alerts/dev42/anomaly
+    {"device": "dev42", "kind": "anomaly", "time": "2026-11-21T03:00:00Z", "value": 99.0,
+     "mean": 21.2}
+"""
+
+from __future__ import annotations
+
+import argparse
+import threading
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+
+from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.streaming.stateful_processor import (
+    ExpiredTimerInfo,
+    StatefulProcessor,
+    StatefulProcessorHandle,
+    TimerValues,
+)
+
+from motelog.spark.jobs.alert_rules import Alert, DeviceState, Reading, Rules
+from motelog.spark.jobs.device_alerts_options import parser
+from motelog.spark.jobs.running import ROCKSDB, readings, run_query, started
+
+NAME: Final = "device-alerts"
+_STATE_DDL: Final = (
+    "last_ms bigint, is_offline boolean, readings int, mean double, variance double,"
+    " timer_ms bigint"
+)
+_ALERT_DDL: Final = (
+    "device string, kind string, time_ms bigint, value double, mean double, since_ms bigint"
+)
+
+
+def main(argv: Sequence[str], stop: threading.Event) -> int:
+    """Run the job until it has read everything (--once), or soon after ``stop`` is set."""
+    return run_query(NAME, parser().parse(argv), start, stop, settings=ROCKSDB)
+
+
+def start(session: SparkSession, arguments: argparse.Namespace) -> StreamingQuery:
+    """Start the query that ``arguments`` describe."""
+    rows = readings(session, arguments, "device,payload,store_time,queue_offset", badPayload="null")
+    rules = Rules(silence_ms=arguments.silence * 1000, deviations=arguments.deviations)
+    alerts = device_alerts(rows, rules, field=arguments.field)
+    messages = alerts.select(
+        F.concat_ws("/", F.lit(arguments.alerts), "device", "kind").alias("topic"),
+        F.struct(
+            "device",
+            "kind",
+            F.timestamp_millis("time_ms").alias("time"),
+            "value",
+            "mean",
+            F.timestamp_millis("since_ms").alias("since"),
+        ).alias("payload"),
+        F.lit(arguments.qos).alias("qos"),
+        F.lit("application/json").alias("content_type"),
+    )
+    return started(messages, NAME, arguments, "motelog")
+
+
+def device_alerts(rows: DataFrame, rules: Rules, *, field: str) -> DataFrame:
+    """Return the alerts of rows (device, payload, store_time, queue_offset)."""
+    value = F.from_json(F.col("payload").cast("string"), f"`{field}` double")[field]
+    read = rows.where("device IS NOT NULL AND store_time IS NOT NULL").select(
+        "device", F.unix_millis("store_time").alias("time_ms"), "queue_offset", value.alias("value")
+    )
+    return read.groupBy("device").transformWithState(
+        statefulProcessor=AlertProcessor(rules),
+        outputStructType=_ALERT_DDL,
+        outputMode="append",
+        timeMode="processingTime",
+    )
+
+
+class AlertProcessor(StatefulProcessor):
+    """The rules applied to one device's rows and timer; Spark calls its methods by keyword."""
+
+    def __init__(self, rules: Rules) -> None:
+        self._rules = rules
+
+    def init(self, handle: StatefulProcessorHandle) -> None:
+        self._handle = handle
+        self._state = handle.getValueState("device", _STATE_DDL)
+
+    def handleInputRows(
+        self, key: Any, rows: Iterator[Row], timerValues: TimerValues
+    ) -> Iterator[Row]:
+        """Judge the rows of a device, and wind its timer up again."""
+        found = (Reading(row["time_ms"], row["queue_offset"], row["value"]) for row in rows)
+        state, timer_ms = self._kept()
+        state, alerts = self._rules.read(state, found)
+        if timer_ms:
+            self._handle.deleteTimer(timer_ms)
+        timer_ms = timerValues.getCurrentProcessingTimeInMs() + self._rules.silence_ms
+        self._handle.registerTimer(timer_ms)
+        self._state.update((*state, timer_ms))
+        yield from _rows(key[0], alerts)
+
+    def handleExpiredTimer(
+        self, key: Any, timerValues: TimerValues, expiredTimerInfo: ExpiredTimerInfo
+    ) -> Iterator[Row]:
+        """Tell that a device is offline."""
+        state, alerts = self._rules.expired(self._kept()[0])
+        # A timer that has expired is gone.
+        self._state.update((*state, 0))
+        yield from _rows(key[0], alerts)
+
+    def close(self) -> None:
+        """Do nothing: what is kept is Spark's."""
+
+    def _kept(self) -> tuple[DeviceState, int]:
+        """Return a device's state, and when its timer runs out, 0 without one."""
+        kept = self._state.get() if self._state.exists() else None
+        return (DeviceState(), 0) if kept is None else (DeviceState._make(kept[:-1]), kept[-1])
+
+
+def _rows(device: str, alerts: list[Alert]) -> Iterator[Row]:
+    for alert in alerts:
+        yield Row(device=device, **alert._asdict())
