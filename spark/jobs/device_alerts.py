@@ -27,12 +27,14 @@ from pyspark.sql.streaming.stateful_processor import (
     StatefulProcessorHandle,
     TimerValues,
 )
+from pyspark.sql.types import DoubleType, StructField, StructType
 
 from motelog.spark.jobs.alert_rules import Alert, DeviceState, Reading, Rules
 from motelog.spark.jobs.device_alerts_options import parser
 from motelog.spark.jobs.running import ROCKSDB, readings, run_query, started
 
 NAME: Final = "device-alerts"
+_IN_TOPIC_NAME: Final = r"^[^+#\x00]+$"
 _STATE_DDL: Final = (
     "last_ms bigint, is_offline boolean, readings int, mean double, variance double,"
     " timer_ms bigint"
@@ -44,7 +46,10 @@ _ALERT_DDL: Final = (
 
 def main(argv: Sequence[str], stop: threading.Event) -> int:
     """Run the job until it has read everything (--once), or soon after ``stop`` is set."""
-    return run_query(NAME, parser().parse(argv), start, stop, settings=ROCKSDB)
+    arguments = parser().parse(argv)
+    # Where timers may run out, Spark has batch follow batch. With --once there would be no end.
+    follow = {"spark.sql.streaming.noDataMicroBatches.enabled": str(not arguments.once).lower()}
+    return run_query(NAME, arguments, start, stop, settings=ROCKSDB | follow)
 
 
 def start(session: SparkSession, arguments: argparse.Namespace) -> StreamingQuery:
@@ -70,8 +75,12 @@ def start(session: SparkSession, arguments: argparse.Namespace) -> StreamingQuer
 
 def device_alerts(rows: DataFrame, rules: Rules, *, field: str) -> DataFrame:
     """Return the alerts of rows (device, payload, store_time, queue_offset)."""
-    value = F.from_json(F.col("payload").cast("string"), f"`{field}` double")[field]
-    read = rows.where("device IS NOT NULL AND store_time IS NOT NULL").select(
+    body = StructType([StructField(field, DoubleType())])
+    value = F.from_json(F.col("payload").cast("string"), body)[field]
+    # Tags of native producers may be what no MQTT topic name has: nobody could be told.
+    read = rows.where(
+        F.col("device").rlike(_IN_TOPIC_NAME) & F.col("store_time").isNotNull()
+    ).select(
         "device", F.unix_millis("store_time").alias("time_ms"), "queue_offset", value.alias("value")
     )
     return read.groupBy("device").transformWithState(

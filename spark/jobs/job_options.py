@@ -34,13 +34,18 @@ class JobParser(argparse.ArgumentParser):
     def parse(self, argv: Sequence[str]) -> argparse.Namespace:
         """Return the options of the command line, and of the file that it names.
 
-        What both have counts as the command line has it.
+        What both have counts as the command line has it. A job does not write to the topic that
+        it reads: it would never end reading what it wrote.
         """
         before = JobParser(add_help=False, allow_abbrev=False)
         before.add_argument(CONF)
         path = before.parse_known_args(argv)[0].conf
         given = [] if path is None or {"-h", "--help"} & set(argv) else self._of_file(path)
-        return self.parse_args([*given, *argv])
+        found = self.parse_args([*given, *argv])
+        for action in self._actions:
+            if action.type is queue_topic and getattr(found, action.dest) == found.topic:
+                self.error(f"argument {action.option_strings[0]}: {found.topic!r} is what is read")
+        return found
 
     def _of_file(self, path: str) -> list[str]:
         try:

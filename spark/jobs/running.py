@@ -58,6 +58,9 @@ def run_query(
         while not stop.is_set() and not query.awaitTermination(STOP_LOOK_S):
             progress.tell(query.recentProgress, reads=query.status["isDataAvailable"])
         progress.tell(query.recentProgress, reads=False)
+        if running is None:
+            # A batch that is cut off is no error, but Spark would write a page about each task.
+            session.sparkContext.setLogLevel("OFF")
         query.stop()
     except (AnalysisException, StreamingQueryException) as exc:
         return _failed(name, exc)

@@ -48,3 +48,11 @@ def test_every_job_has_the_common_options() -> None:
         assert {"--conf", "--topic", "--checkpoint", "--once"} <= {
             text for action in made._actions for text in action.option_strings
         }
+
+
+def test_a_job_does_not_write_to_the_topic_that_it_reads() -> None:
+    for name, option in (("device-alerts", "alerts"), ("dead-letters", "good")):
+        argv = ["--checkpoint=c", "--topic=fleet", f"--{option}"]
+        assert parser_of(name).parse([*argv, "others"]).topic == "fleet"
+        with pytest.raises(JobUsageError, match=f"argument --{option}: 'fleet' is what is read"):
+            parser_of(name).parse([*argv, "fleet"])
