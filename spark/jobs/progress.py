@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
+P = TypeVar("P", bound=Mapping[str, Any])
 LOOKS_UNTIL_IT_WAITS: Final = 10
 
 
@@ -26,8 +27,10 @@ class Progress:
         """Tell that Spark has started and the query runs."""
         self._write(f"reads the topic {self._topic!r}; Ctrl-C stops it")
 
-    def tell(self, recent: Sequence[Mapping[str, Any]], *, reads: bool) -> None:
+    def tell(self, recent: Sequence[P], *, reads: bool) -> list[P]:
         """Tell of the batches of pyspark's ``recentProgress`` that have read anything, each once.
+
+        They are returned.
 
         The last one alone would not do: a batch without rows may follow at once, to move the
         watermark. ``reads`` is whether a batch is being read now. It is asked each second. When
@@ -46,6 +49,7 @@ class Progress:
         self._looks = 0 if reads or new else self._looks + 1
         if self._looks == LOOKS_UNTIL_IT_WAITS and self._told < 0:
             self._write(f"waits: {self._topic!r} has no new messages, or does not exist yet")
+        return new
 
     def _write(self, text: str) -> None:
         sys.stderr.write(f"{self._name}: {text}\n")

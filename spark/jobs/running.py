@@ -14,10 +14,13 @@ from typing import Any, Final
 
 from pyspark.errors import AnalysisException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
 from motelog.spark.errors import SourceError, our_sentence
 from motelog.spark.jobs.progress import Progress
+from motelog.spark.jobs.record import ProgressRecord, record_path
+from motelog.spark.report import BUSIEST, OBSERVED
 from motelog.spark.session import start_session
 
 # Batches of a first run over a long log stay small enough for a laptop.
@@ -54,10 +57,12 @@ def run_query(
             session.conf.set(key, value)
         query = start(session, arguments)
         progress = Progress(name, arguments.topic)
+        record = ProgressRecord(record_path(arguments.checkpoint))
         progress.begin()
         while not stop.is_set() and not query.awaitTermination(STOP_LOOK_S):
-            progress.tell(query.recentProgress, reads=query.status["isDataAvailable"])
-        progress.tell(query.recentProgress, reads=False)
+            new = progress.tell(query.recentProgress, reads=query.status["isDataAvailable"])
+            record.add(event.json for event in new)
+        record.add(event.json for event in progress.tell(query.recentProgress, reads=False))
         if running is None:
             # A batch that is cut off is no error, but Spark would write a page about each task.
             session.sparkContext.setLogLevel("OFF")
@@ -73,9 +78,9 @@ def run_query(
 def readings(
     session: SparkSession, arguments: argparse.Namespace, columns: str, **options: Any
 ) -> DataFrame:
-    """Return the rows of the topic, as a stream."""
+    """Return the rows of the topic, as a stream whose progress has numbers of devices."""
     source = session.readStream.format("motelog").options(**options)
-    return (
+    rows = (
         source.options(**_files(arguments))
         .option("namesrv", arguments.namesrv)
         .option("topic", arguments.topic)
@@ -85,6 +90,13 @@ def readings(
         .option("failOnMissingTopic", str(arguments.once).lower())
         .load()
     )
+    counted = [
+        F.approx_count_distinct("device").alias("devices"),
+        F.expr(f"approx_top_k(device, {BUSIEST})").alias("busiest"),
+    ]
+    if "store_time" in rows.columns:
+        counted.append(F.min("store_time").alias("oldest"))
+    return rows.observe(OBSERVED, *counted)
 
 
 def _files(arguments: argparse.Namespace) -> dict[str, str]:

@@ -1,16 +1,18 @@
-"""``motelog spark run``: the Spark jobs that are shipped.
+"""``motelog spark``: the Spark jobs that are shipped, and reports on their runs.
 
-Owns: the command's options, what it says and how it ends. Must not touch: what a job does (spark).
+Owns: the commands' options, what they say and how they end. Must not touch: what a job does, what
+a report says (spark).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from motelog.cli.output import CliError, stop, write, write_error
+from motelog.cli.output import CliError, stop, write, write_error, write_json
 
 if TYPE_CHECKING:
     import threading
@@ -76,6 +78,35 @@ def run(
     if find_java() is None:
         raise CliError("Spark needs Java 17 or 21", remedy="apt install openjdk-17-jre-headless")
     stop(run_until_interrupt(lambda wanted: jobs.run(name, context.args, wanted), name))
+
+
+@spark.command()
+def report(
+    folder: Annotated[
+        Path, typer.Argument(help="A job's --checkpoint folder, or a file of progress events.")
+    ],
+    output: Annotated[
+        Path, typer.Option("--output", "-o", help="The page; it is written anew.")
+    ] = Path("report.html"),
+    json: Annotated[bool, typer.Option("--json", help="One JSON object, and no page.")] = False,
+) -> None:
+    """Show rates, lag and devices of a job's runs on one HTML page, which needs no network."""
+    from motelog.spark.report import NoRecordError, read_report
+    from motelog.spark.report_page import page
+
+    try:
+        found = read_report(folder)
+    except NoRecordError as exc:
+        remedy = "name the --checkpoint folder of: motelog spark run NAME"
+        raise CliError(str(exc), remedy=remedy) from exc
+    if json:
+        write_json(found.as_json())
+        return
+    try:
+        output.write_text(page(found), encoding="utf-8")
+    except OSError as exc:
+        raise CliError(f"{output}: {exc.strerror}") from exc
+    write(f"{output}: {len(found.batches):,} batches of {found.job}")
 
 
 def run_until_interrupt(

@@ -31,6 +31,7 @@ def test_each_message_is_in_the_lake_once_over_a_crash(
     namesrv: str,
     tmp_path: Path,
 ) -> None:
+    from motelog.spark.report import read_report
     from motelog.spark.run import run
 
     conf = tmp_path / "lake.toml"
@@ -61,3 +62,12 @@ def test_each_message_is_in_the_lake_once_over_a_crash(
     assert all(row["day"] == row["store_time"].date() for row in rows)
     days = {path.name for path in (tmp_path / "lake").glob("day=*")}
     assert days == {f"day={row['day']}" for row in rows}
+
+    found = read_report(tmp_path / "checkpoint").as_json()
+    assert (found["job"], found["topics"], found["runs"]) == ("telemetry-lake", [TOPIC], 2)
+    # The batch that was repeated after the crash counts once.
+    assert found["messages"] == len(messages)
+    counted = Counter(one.device for one in messages)
+    assert {one["device"]: one["messages"] for one in found["busiest"]} == counted
+    assert found["devices"] >= 5
+    assert 0 < found["delay_s"]["max"] < 300
