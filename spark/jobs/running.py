@@ -9,7 +9,8 @@ from __future__ import annotations
 import argparse
 import sys
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, Final
 
 from pyspark.errors import AnalysisException, StreamingQueryException
@@ -44,8 +45,8 @@ def run_query(
 ) -> int:
     """Run a query; returns when --once has read everything, else soon after ``stop`` is set.
 
-    In a program that has a Spark session already, that one is used and left running, with
-    ``settings`` changed.
+    In a program that has a Spark session already, that one is used and left running as it was.
+    ``settings`` are the query's alone.
     """
     running = SparkSession.getActiveSession()
     try:
@@ -53,9 +54,8 @@ def run_query(
     except SourceError as exc:
         return _failed(name, exc)
     try:
-        for key, value in (settings or {}).items():
-            session.conf.set(key, value)
-        query = start(session, arguments)
+        with _set(session, settings or {}):
+            query = start(session, arguments)
         progress = Progress(name, arguments.topic)
         record = ProgressRecord(record_path(arguments.checkpoint))
         progress.begin()
@@ -129,6 +129,22 @@ def started(
     if arguments.once:
         return writer.trigger(availableNow=True).start()
     return writer.trigger(processingTime=f"{arguments.interval} seconds").start()
+
+
+@contextmanager
+def _set(session: SparkSession, settings: Mapping[str, str]) -> Iterator[None]:
+    """Change a session's settings for queries that start meanwhile, which keep them."""
+    before = {key: session.conf.get(key, None) for key in settings}
+    try:
+        for key, value in settings.items():
+            session.conf.set(key, value)
+        yield
+    finally:
+        for key, old in before.items():
+            if old is None:
+                session.conf.unset(key)
+            else:
+                session.conf.set(key, old)
 
 
 def _failed(name: str, exc: Exception) -> int:
