@@ -159,6 +159,9 @@ class LateReactor:
         self.unread_at_sweep: list[int] = []
         self.swept = trio.Event()
 
+    def take_codec_error(self) -> None:
+        return None
+
     def fileno(self) -> int:
         return self.descriptor
 
