@@ -315,7 +315,7 @@ class SharedSubscriptions:
 
     def _tell(self) -> None:
         """Claim the groups of which others do not know that they have members here."""
-        if not (self._journal.others_live and self._journal.is_current):
+        if not (self._untold and self._journal.others_live and self._journal.is_current):
             return
         for group in self._untold:
             self._claims.want(
@@ -325,6 +325,9 @@ class SharedSubscriptions:
                 lost=partial(self._not_told, group),
             )
         self._untold.clear()
+        # Not gathered with others: a member has its SUBACK at once, and what is left until its
+        # claim is in the log may end with the group.
+        self._claims.commit()
 
     def _not_told(self, group: Group, _: str | None) -> None:
         if self._groups.get(group.name) is group:
