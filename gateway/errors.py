@@ -86,6 +86,10 @@ class SessionInUseError(GatewayError):
         )
 
 
+class TraceRefusedError(GatewayError):
+    """A trace cannot begin: the client has one, or as many run as may."""
+
+
 class NotAuthorizedError(GatewayError):
     """The client has no right to what it asks for; rules of the operator say so."""
 

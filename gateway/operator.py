@@ -1,6 +1,6 @@
 """What an operator sees and changes of a gateway while it runs; the console asks here.
 
-Owns: pages of retained messages, clients and sessions, their removal by an operator.
+Owns: pages of retained messages, clients and sessions, their removal by an operator, the traces.
 Must not touch: HTTP, the view's rows.
 Invariant: a page is one slice of a scan, so that no request keeps the clients waiting.
 """
@@ -34,6 +34,7 @@ from motelog.gateway.operator_answers import (
     SessionPage,
     SessionQueue,
     Subscription,
+    Trace,
     Will,
 )
 from motelog.gateway.operator_answers import Session as SessionAnswer
@@ -43,6 +44,7 @@ from motelog.gateway.sessions.subscriptions import NO_LOCAL, RETAIN_AS_PUBLISHED
 from motelog.gateway.state.retained import RetainedStore
 from motelog.gateway.state.retained_rows import Retained
 from motelog.gateway.state.stored import FlightState, StoredFilter, StoredWill
+from motelog.gateway.traces import Traces
 
 #: Most messages of one page, and most sessions: each is a row to decode. Clients are in memory.
 PAGE_MAX: Final = 1000
@@ -77,6 +79,11 @@ class Operator:
         self._listeners = listeners
         self._clock = clock
         self._after = after
+        self._traces = Traces(clients, clock=clock)
+
+    def tick(self) -> None:
+        """End the traces that are due; called each second."""
+        self._traces.tick()
 
     def list_retained(self, topic_filter: str, after: str, limit: int) -> RetainedPage:
         """Return a page by topic name; TopicFilterError. It may be empty though more follow."""
@@ -155,6 +162,18 @@ class Operator:
         if is_there:
             self._log_port.settle_soon()
         return is_there
+
+    def start_trace(self, client_id: str, seconds: int, packets: int) -> Trace | None:
+        """Trace a client for a time; None if it is not connected here. TraceRefusedError."""
+        return self._traces.start(client_id, seconds, packets)
+
+    def read_trace(self, trace: str, after: int) -> Trace | None:
+        """Return what a trace has seen behind the packet of this number; None if there is none."""
+        return self._traces.read(trace, after)
+
+    def end_trace(self, trace: str) -> bool:
+        """End a trace; False if there is none. What it has seen is kept for a while."""
+        return self._traces.end(trace)
 
     # --- sessions ------------------------------------------------------------------------
 

@@ -152,6 +152,43 @@ class ClientPage(Answer, frozen=True, kw_only=True):
     after: str | None
 
 
+class TracedPacket(Answer, frozen=True, kw_only=True):
+    """A packet that a client has sent (in) or that was sent to it (out), without its payload.
+
+    Names and lists are cut if they are long. ``topic`` is "" for a topic alias whose name the trace
+    has not seen.
+    """
+
+    number: int
+    at_ms: int
+    direction: Literal["in", "out"]
+    type: str
+    packet_bytes: int
+    topic: str | None
+    topic_alias: int | None
+    qos: int | None
+    retain: bool
+    dup: bool
+    packet_id: int | None
+    filters: list[str]
+    reason_codes: list[int]
+
+
+class Trace(Answer, frozen=True, kw_only=True):
+    """A trace of one client: the packets behind the one that was asked for, not all at once.
+
+    ``over`` says why it has ended, when there is nothing more to read; null before.
+    """
+
+    trace: str
+    client_id: str
+    began_ms: int
+    ends_ms: int
+    packets_max: int
+    packets: list[TracedPacket]
+    over: str | None
+
+
 class Client(ClientEntry, frozen=True, kw_only=True):
     """A connected client, what was agreed with it, and its session.
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from motelog.core.net.codec import Certificate
+from motelog.core.net.codec import Certificate, Observer
 
 
 class Output(Protocol):
@@ -99,6 +99,13 @@ class Output(Protocol):
 
     def identity(self, connection: int) -> Certificate | None:
         """Return the certificate that the peer has shown and that was checked, until the end."""
+        ...
+
+    def observe(self, connection: int, observer: Observer | None) -> bool:
+        """Show an observer what a connection receives and sends from now on; None ends that.
+
+        It takes the place of an earlier one. False: the connection has ended.
+        """
         ...
 
     def listener(self, connection: int) -> int:

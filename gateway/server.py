@@ -209,6 +209,7 @@ class Gateway:
             while True:
                 await trio.sleep(TICK_S)
                 parts.memory.tick()
+                parts.operator.tick()
                 while parts.clients.tick():
                     await trio.lowlevel.checkpoint()
                 await read_back()

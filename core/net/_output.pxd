@@ -221,3 +221,16 @@ cdef inline void release_payloads(Payloads *payloads) noexcept:
         payloads.bytes -= <uint64_t>PyBytes_GET_SIZE(<object>shared.owner)
         Py_DECREF(<object>shared.owner)
         free(shared)
+
+
+cdef inline void put_before(Output *output, Output *first) noexcept nogil:
+    """Have what is queued in ``first`` sent before what is queued here; it is left empty."""
+    if first.head == NULL:
+        return
+    first.tail.next = output.head
+    output.head = first.head
+    if output.tail == NULL:
+        output.tail = first.tail
+    output.bytes += first.bytes
+    output.allocated += first.allocated
+    memset(first, 0, sizeof(Output))

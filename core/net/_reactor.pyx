@@ -14,7 +14,8 @@ call from a second one while the first is inside raises RuntimeError.
             block and is copied in front of the next bytes, unless it is large: then the rest is
             received into that block
     output  one queue per connection (_output.pxd): bytes copied, or references to shared payloads
-    codecs  of listeners that have one (codec.py): [Coded 32 B] x connections_max beside the slots
+    codecs  of listeners that have one, and of observed connections (codec.py): [Coded 32 B] x
+            connections_max beside the slots
 
 A connection without a codec pays one test of a flag for a receive and for a send. One with a codec
 takes the GIL for both.
@@ -52,12 +53,13 @@ from motelog.core.net._linux cimport (
 )
 from motelog.core.net._output cimport (
     SENT_NEVER, SENT_PART, Output, Payloads, Sent, Shared, append_copy, append_reference, drop_queued,
-    release_payloads, send_queued, share, take_queued, unshare,
+    put_before, release_payloads, send_queued, share, take_queued, unshare,
 )
 
 import os
 
 from motelog.core.net import reactor_types as _types
+from motelog.core.net.codec import Observed
 
 cdef enum:
     EVENTS_ROOM = 1024
@@ -86,7 +88,7 @@ cdef enum Flag:
     DRAINED = 256                    # noted for the next turn
     FIRST_FRAME = 512                # idle_s_max ends with the first frame
     DEFERRED = 1024                  # what it sent behind its first frame is cut in the next turn
-    CODED = 2048                     # its listener has a codec
+    CODED = 2048                     # it has a codec: its listener's, or one that observes it
 
 cdef enum:
     FAULT_TOO_LARGE = 1
@@ -374,10 +376,8 @@ cdef class Reactor:
         self.check_usable()
         if i == LISTENERS_ROOM:
             raise ValueError(f"a reactor takes at most {LISTENERS_ROOM} listeners")
-        if codec is not None and self.coded == NULL:
-            self.coded = <Coded *>calloc(self.slots_max, sizeof(Coded))
-            if self.coded == NULL:
-                raise MemoryError
+        if codec is not None:
+            self.make_coded()
         listener = &self.listeners[i]
         listener.coded = codec is not None
         listener.connections = 0
@@ -622,6 +622,31 @@ cdef class Reactor:
         if c == NULL or not c.flags & CODED or self.coded[connection].codec == NULL:
             return None
         return (<object>self.coded[connection].codec).identity
+
+    def observe(self, Py_ssize_t connection, observer):
+        cdef Connection *c = self.existing(connection)
+        cdef Coded *coded
+        cdef object codec = None
+        if c == NULL or (c.flags & CODED and self.coded[connection].codec == NULL):
+            return False
+        if c.flags & CODED:
+            codec = <object>self.coded[connection].codec
+            if isinstance(codec, Observed):
+                codec = codec.codec
+        if observer is not None:
+            self.make_coded()
+            rest = PyBytes_FromStringAndSize(<char *>c.rest, c.rest_bytes) if c.rest_bytes else b""
+            observer.begin(rest, c.output.bytes)
+            self.set_codec(connection, Observed(codec, observer))
+            c.flags |= CODED
+        elif codec is not None:
+            self.set_codec(connection, codec)
+        elif c.flags & CODED:
+            coded = &self.coded[connection]
+            put_before(&c.output, &coded.wire)
+            c.flags &= ~CODED
+            self.drop_codec(coded)
+        return True
 
     def output_bytes(self, Py_ssize_t connection):
         cdef Connection *c = self.existing(connection)
@@ -1157,6 +1182,22 @@ cdef class Reactor:
 
     # ------------------------------------------------------------------ codecs
 
+    cdef int make_coded(self) except -1:
+        """Make the room beside the slots when it is first needed."""
+        if self.coded == NULL:
+            self.coded = <Coded *>calloc(self.slots_max, sizeof(Coded))
+            if self.coded == NULL:
+                raise MemoryError
+        return 0
+
+    cdef int set_codec(self, Py_ssize_t slot, object codec) except -1:
+        cdef PyObject *before = self.coded[slot].codec
+        Py_INCREF(codec)
+        self.coded[slot].codec = <PyObject *>codec
+        if before != NULL:
+            Py_DECREF(<object>before)
+        return 0
+
     cdef void receive_coded(self, uint32_t slot) noexcept with gil:
         """Take what one socket has through its codec, whose error ends this connection alone."""
         cdef Connection *c = &self.slots[slot]
@@ -1182,9 +1223,7 @@ cdef class Reactor:
         cdef object codec
         cdef int stream
         if coded.codec == NULL:
-            codec = self.codecs[c.listener]()
-            Py_INCREF(codec)
-            coded.codec = <PyObject *>codec
+            self.set_codec(slot, self.codecs[c.listener]())
         codec = <object>coded.codec
         data, answer, stream = codec.receive(received)
         if c.flags & FIRST_FRAME and codec.peer is not None:

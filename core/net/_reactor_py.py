@@ -22,7 +22,7 @@ from array import array
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 
-from motelog.core.net.codec import Certificate, Codec, Stream
+from motelog.core.net.codec import Certificate, Codec, Observed, Observer, Stream
 from motelog.core.net.reactor_types import (
     ACCEPT_PAUSE_S,
     ACCEPTS_MAX,
@@ -61,6 +61,11 @@ def frame_size(framing: Framing, data: bytes | bytearray, begin: int) -> int:
         if byte < 128:
             return length + i + 2
     return MALFORMED if len(data) - begin >= 5 else 0
+
+
+def _observed_only() -> Codec:
+    """Stands for the codec of a listener that has none, while a connection is observed."""
+    raise AssertionError("an observed connection has its codec")
 
 
 def _takes_output(c: _Connection) -> bool:
@@ -566,6 +571,30 @@ class Reactor:
         """Return what a codec has raised since the last call; it has ended its connection alone."""
         error, self._codec_error = self._codec_error, None
         return error
+
+    def observe(self, connection: int, observer: Observer | None) -> bool:
+        """Show an observer what a connection receives and sends from now on; None ends that.
+
+        It takes the place of an earlier one. False: the connection has ended, or its codec has not
+        received anything. A connection that is not observed pays nothing for it.
+        """
+        c = self._sendable(connection)
+        if c is None or (c.coded_by is not None and c.codec is None):
+            return False
+        codec = c.codec.codec if isinstance(c.codec, Observed) else c.codec
+        if observer is not None:
+            observer.begin(bytes(c.rest), c.output_bytes)
+            c.codec = Observed(codec, observer)
+            c.coded_by = c.coded_by or _observed_only
+            return True
+        c.codec = codec
+        if codec is None and c.coded_by is not None:
+            c.coded_by = None
+            if c.wire:
+                c.output.appendleft(memoryview(bytes(c.wire)))
+                c.output_bytes += len(c.wire)
+                c.wire.clear()
+        return True
 
     def output_bytes(self, connection: int) -> int:
         """Bytes queued and not yet taken by the socket."""

@@ -1,6 +1,6 @@
 """Codecs: what lies between a connection's socket and its frames, such as TLS or WebSocket.
 
-Owns: the Codec protocol, Stacked. Must not touch: sockets, frames, clocks.
+Owns: the Codec and Observer protocols, Stacked, Observed. Must not touch: sockets, frames, clocks.
 Invariants: how a stream is cut changes nothing of what comes out. A codec keeps no bytes that it
 could hand over, and of what it cannot at most a record or a header. It makes no call on a reactor.
 
@@ -111,3 +111,46 @@ class Stacked:
     def close(self) -> bytes:
         last = self._inner.close()
         return (self._outer.send(last) if last else b"") + self._outer.close()
+
+
+class Observer(Protocol):
+    """Is shown what one connection receives and sends, as bytes of frames; makes no call on it."""
+
+    def begin(self, received: bytes, waiting_bytes: int) -> None:
+        """Hear what is there already: a frame received in part, and how much is yet to be sent."""
+        ...
+
+    def received(self, data: bytes) -> None: ...
+
+    def sent(self, data: bytes) -> None: ...
+
+
+class Observed:
+    """A codec, or None for plain bytes, with an observer between it and the frames."""
+
+    __slots__ = ("codec", "observer")
+
+    def __init__(self, codec: Codec | None, observer: Observer) -> None:
+        self.codec = codec
+        self.observer = observer
+
+    @property
+    def peer(self) -> tuple[str, int] | None:
+        return None if self.codec is None else self.codec.peer
+
+    @property
+    def identity(self) -> Certificate | None:
+        return None if self.codec is None else self.codec.identity
+
+    def receive(self, data: bytes) -> Decoded:
+        decoded = Decoded(data) if self.codec is None else self.codec.receive(data)
+        if decoded.data:
+            self.observer.received(decoded.data)
+        return decoded
+
+    def send(self, data: bytes) -> bytes:
+        self.observer.sent(data)
+        return data if self.codec is None else self.codec.send(data)
+
+    def close(self) -> bytes:
+        return b"" if self.codec is None else self.codec.close()

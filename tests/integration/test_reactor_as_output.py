@@ -60,6 +60,9 @@ class ReactorStage:
     def send_packet(self, connection: int) -> None:
         self._peers[connection].sendall(b"\xc0\x00")
 
+    def send(self, connection: int, data: bytes) -> None:
+        self._peers[connection].sendall(data)
+
     def packets(self, connection: int) -> int:
         self._loop.settle(8)
         return len(self._loop.frames[connection])
@@ -100,3 +103,71 @@ def test_reactor_with_a_codec_does_what_every_output_must(
     reactor = reactor_class(output_bytes_high=OUTPUT_BYTES_HIGH, output_bytes_max=OUTPUT_BYTES_MAX)
     with reactor_loop(reactor, buffer_bytes=65_536, codec=make_codec) as loop:
         check_output(ReactorStage(loop, make_client))
+
+
+class Seen:
+    """An observer that keeps what it is shown."""
+
+    def __init__(self) -> None:
+        self.began: list[tuple[bytes, int]] = []
+        self.input = b""
+        self.output = b""
+
+    def begin(self, received: bytes, waiting_bytes: int) -> None:
+        self.began.append((received, waiting_bytes))
+
+    def received(self, data: bytes) -> None:
+        self.input += data
+
+    def sent(self, data: bytes) -> None:
+        self.output += data
+
+
+@pytest.mark.parametrize("codec", [None, "wss"])
+@pytest.mark.parametrize("reactor_class", REACTOR_CLASSES)
+def test_an_observer_is_shown_what_a_connection_takes_and_gives(
+    reactor_class: type[Reactor], codec: str | None
+) -> None:
+    make_codec, make_client = CODECS[codec] if codec else (None, None)
+    reactor = reactor_class(output_bytes_high=1 << 20, output_bytes_max=1 << 22)
+    with reactor_loop(reactor, buffer_bytes=65_536, codec=make_codec) as loop:
+        stage = ReactorStage(loop, make_client)
+        if codec:
+            silent, _ = loop.open()
+            assert not reactor.observe(silent, Seen()), "nothing has come, so there is no codec"
+        one = stage.open()
+        stage.variant(one)
+        reactor.set_limits(one, frame_bytes_max=100_000, idle_s_max=0)
+        first, second = Seen(), Seen()
+        large = b"\x30\xf0\xa2\x04" + bytes(70_000)
+        reactor.send(one, large * 10)  # more than the socket takes
+        loop.turn()
+        assert reactor.observe(one, first)
+        [(partial, waiting)] = first.began
+        assert partial == b""
+        reactor.send(one, b"\xd0\0")
+        assert stage.receive(one, 700_040 + 2).endswith(bytes(70_000) + b"\xd0\0")
+        assert first.output[waiting:] == b"\xd0\0"
+        # A packet of which the earlier part has come before the observer.
+        stage.send(one, large[:30_000])
+        loop.until(lambda: len(first.input) == 30_000)
+        assert reactor.observe(one, second)
+        assert second.began == [(large[:30_000], 0)]
+        stage.send(one, large[30_000:] + b"\xc0\0")
+        loop.until(lambda: loop.frames[one][-2:] == [large, b"\xc0\0"])
+        assert second.input == large[30_000:] + b"\xc0\0"
+        assert first.input == large[:30_000]
+        assert reactor.identity(one) is None
+        # Without it, what waits is sent all the same.
+        reactor.send(one, large * 10 + b"\xd0\0")
+        loop.turn()
+        assert reactor.observe(one, None)
+        shown = len(second.output)
+        assert stage.receive(one, 700_042).endswith(b"\xd0\0")
+        reactor.send(one, b"\xd0\0")
+        assert stage.receive(one, 2) == b"\xd0\0"
+        assert len(second.output) == shown
+        reactor.close(one)
+        loop.settle()
+        assert stage.is_at_end(one)
+        assert not reactor.observe(one, first)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import socket
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from paho.mqtt.enums import MQTTProtocolVersion
@@ -70,6 +71,24 @@ def test_clients_are_listed_and_described(motelog_stack: MotelogProcess) -> None
     finally:
         for client in clients:
             client.stop()
+
+
+def test_a_trace_shows_what_a_client_sends_and_gets(motelog_stack: MotelogProcess) -> None:
+    at = ["--admin", motelog_stack.ready["admin"]]
+    with (
+        socket.create_connection(motelog_stack.mqtt, timeout=20) as connection,
+        ThreadPoolExecutor(1) as threads,
+    ):
+        connection.sendall(encode_connect(Connect(5, True, 60, "traced-client")))
+        assert connection.recv(1024)[0] == 0x20
+        tracing = threads.submit(lines, "client", "trace", "traced-client", "--packets", "4", *at)
+        while not tracing.done():  # one PINGREQ may come before the trace has begun
+            connection.sendall(b"\xc0\0")
+            assert connection.recv(1024)[:2] == b"\xd0\0"
+        found = [(one["direction"], one["type"]) for one in tracing.result()]
+    assert sorted(found) == [("in", "PINGREQ")] * 2 + [("out", "PINGRESP")] * 2
+    result = motelog_here("client", "trace", "traced/nobody", *at)
+    assert (result.returncode, "no client" in result.stderr) == (3, True)
 
 
 def test_a_client_that_is_kicked_is_told_why(motelog_stack: MotelogProcess) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from motelog.core.net.codec import Certificate
+from motelog.core.net.codec import Certificate, Observer
 from motelog.core.net.reactor_types import CloseReason
 
 
@@ -28,6 +28,8 @@ class MemoryOutput:
         self.certificates: dict[int, Certificate] = {}
         #: The numbers of the listeners that they came by, where it is not the plain one.
         self.listeners: dict[int, int] = {}
+        #: Who watches which connection; a test shows them what is received.
+        self.observers: dict[int, Observer] = {}
         self._output_bytes_high = output_bytes_high
         self._output_bytes_max = output_bytes_max
         self._open: set[int] = set()
@@ -138,6 +140,13 @@ class MemoryOutput:
     def identity(self, connection: int) -> Certificate | None:
         return self.certificates.get(connection)
 
+    def observe(self, connection: int, observer: Observer | None) -> bool:
+        self.observers.pop(connection, None)
+        if connection in self._open and observer is not None:
+            self.observers[connection] = observer
+            observer.begin(b"", 0)
+        return connection in self._open
+
     def listener(self, connection: int) -> int:
         return self.listeners.get(connection, 0)
 
@@ -152,6 +161,8 @@ class MemoryOutput:
         return skipped
 
     def _take(self, connection: int, data: bytes) -> None:
+        if connection in self.observers:
+            self.observers[connection].sent(data)
         self.sent.setdefault(connection, []).extend(_packets(data))
         if connection in self._waiting_bytes:
             self._waiting_bytes[connection] += len(data)

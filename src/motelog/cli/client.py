@@ -5,15 +5,16 @@ Owns: the words and the JSON. Must not touch: the gateway; the server's admin li
 
 from __future__ import annotations
 
-from typing import Annotated
+from datetime import UTC, datetime
+from typing import Annotated, Any
 
 import typer
 
 from motelog.cli.admin import ADMIN, Admin, Json, ask, ask_pages, time_text
-from motelog.cli.output import table, write, write_json
+from motelog.cli.output import table, write, write_json, write_note
 
 client = typer.Typer(
-    help="Look at connected clients and disconnect them.",
+    help="Look at connected clients, trace and disconnect them.",
     no_args_is_help=True,
     rich_markup_mode=None,
     add_completion=False,
@@ -22,11 +23,12 @@ client = typer.Typer(
 ClientId = Annotated[str, typer.Argument(metavar="CLIENT_ID", help="Client identifier.")]
 PAGE = 100
 PATH = "/api/v1/clients"
+TRACE_PATH = f"{PATH}/trace"
 
 
 @client.callback()
 def group() -> None:
-    """Look at the connected clients of a running server, and disconnect them.
+    """Look at the connected clients of a running server, trace and disconnect them.
 
     What is kept of clients that are away is a session: motelog session.
     """
@@ -86,6 +88,61 @@ def describe(client_id: ClientId, admin: Admin = ADMIN, json: Json = False) -> N
         ("filters", ", ".join(f["filter"] for f in session["filters"]) or "-"),
     ]
     write(table(rows))
+
+
+@client.command(epilog="Example: motelog client trace dev42 --seconds 300")
+def trace(
+    client_id: ClientId,
+    seconds: Annotated[
+        int, typer.Option(min=1, max=600, help="End after this time at the latest.")
+    ] = 60,
+    packets: Annotated[
+        int, typer.Option(min=1, max=10_000, help="End after this many packets.")
+    ] = 1000,
+    admin: Admin = ADMIN,
+    json: Json = False,
+) -> None:
+    """Print the packets that a client sends and gets, as they come, without their payloads.
+
+    "<" is from the client, ">" to the client. The trace ends by itself, when the connection does,
+    and at Ctrl-C. It needs the role operate, and the audit log has a line of it.
+    """
+    query = {"client_id": client_id, "seconds": str(seconds), "packets": str(packets)}
+    answer = ask(admin, "POST", TRACE_PATH, query)
+    name = {"trace": answer["trace"]}
+    after = 0
+    try:
+        while True:
+            for one in answer["packets"]:
+                if json:
+                    write_json(one)
+                else:
+                    write(_packet_text(one))
+                after = one["number"]
+            if answer["over"] is not None:
+                break
+            answer = ask(admin, "GET", TRACE_PATH, name | {"after": str(after)})
+    except KeyboardInterrupt:
+        ask(admin, "DELETE", TRACE_PATH, name)
+        raise
+    if not json:
+        write_note(f"the trace is over: {answer['over']}")
+
+
+def _packet_text(one: dict[str, Any]) -> str:
+    at = datetime.fromtimestamp(one["at_ms"] / 1000, UTC).isoformat(timespec="milliseconds")
+    words = [at[11:23], "<" if one["direction"] == "in" else ">", one["type"]]
+    if one["packet_id"] is not None:
+        words.append(f"id={one['packet_id']}")
+    if one["topic"] is not None:
+        words.append(f"topic={one['topic']!r}" if one["topic"] else f"alias={one['topic_alias']}")
+    if one["qos"] is not None:
+        words.append(f"qos={one['qos']}")
+    words += [flag for flag in ("retain", "dup") if one[flag]]
+    words += [f"filter={name!r}" for name in one["filters"]]
+    words += [f"code=0x{code:02x}" for code in one["reason_codes"]]
+    words.append(f"bytes={one['packet_bytes']}")
+    return " ".join(words)
 
 
 @client.command(epilog="Example: motelog client kick dev42")

@@ -15,7 +15,7 @@ from typing import Final, Protocol, TypeVar
 import trio
 
 from motelog.core.errors import MotelogError
-from motelog.gateway.errors import SessionInUseError, TopicFilterError
+from motelog.gateway.errors import SessionInUseError, TopicFilterError, TraceRefusedError
 from motelog.gateway.operator import Operator
 from motelog.gateway.operator_answers import (
     Client,
@@ -24,12 +24,16 @@ from motelog.gateway.operator_answers import (
     RetainedPage,
     Session,
     SessionPage,
+    Trace,
 )
 from motelog.gateway.state.view import ViewError
 
 _T = TypeVar("_T")
 
 ANSWER_WITHIN_S: Final = 10.0
+#: How long the packets of a trace are waited for, and how often they are looked for meanwhile.
+TRACE_WITHIN_S: Final = 1.0
+_TRACE_EVERY_S: Final = 0.1
 
 
 class RefusedError(MotelogError):
@@ -54,6 +58,12 @@ class AskedGateway(Protocol):
     async def get_client(self, client_id: str) -> Client | None: ...
 
     async def kick(self, client_id: str) -> bool: ...
+
+    async def start_trace(self, client_id: str, seconds: int, packets: int) -> Trace | None: ...
+
+    async def read_trace(self, trace: str, after: int) -> Trace | None: ...
+
+    async def end_trace(self, trace: str) -> bool: ...
 
     async def list_sessions(self, prefix: str, after: str, limit: int) -> SessionPage: ...
 
@@ -86,6 +96,21 @@ class GatewayHere:
     async def kick(self, client_id: str) -> bool:
         return _answer(partial(self._operator.kick, client_id))
 
+    async def start_trace(self, client_id: str, seconds: int, packets: int) -> Trace | None:
+        return _answer(partial(self._operator.start_trace, client_id, seconds, packets))
+
+    async def read_trace(self, trace: str, after: int) -> Trace | None:
+        """Return at once if there is something new, else when there is, or a moment later."""
+        answer = self._operator.read_trace(trace, after)
+        with trio.move_on_after(TRACE_WITHIN_S):
+            while answer is not None and not answer.packets and answer.over is None:
+                await trio.sleep(_TRACE_EVERY_S)
+                answer = self._operator.read_trace(trace, after)
+        return answer
+
+    async def end_trace(self, trace: str) -> bool:
+        return self._operator.end_trace(trace)
+
     async def list_sessions(self, prefix: str, after: str, limit: int) -> SessionPage:
         return _answer(partial(self._operator.list_sessions, prefix, after, limit))
 
@@ -102,7 +127,7 @@ def _answer(ask: Callable[[], _T]) -> _T:
         return ask()
     except TopicFilterError as exc:
         raise RefusedError(str(exc), 400) from exc
-    except SessionInUseError as exc:
+    except (SessionInUseError, TraceRefusedError) as exc:
         raise RefusedError(str(exc), 409) from exc
     except ViewError as exc:
         raise RefusedError(str(exc)) from exc

@@ -19,10 +19,15 @@ from motelog.gateway.operator_answers import (
     RetainedPage,
     Session,
     SessionPage,
+    Trace,
 )
+from motelog.gateway.traces import PACKETS_MAX, SECONDS_MAX
 
 LIMIT: Final = 100
 NO_CLIENT: Final = "no client of this identifier is connected"
+NO_TRACE: Final = "there is no such trace, or it ended long ago"
+TRACE_S: Final = 60
+TRACE_PACKETS: Final = 500
 NO_SESSION: Final = "there is no session of this client identifier"
 NO_MESSAGE: Final = "there is no retained message of this topic name"
 
@@ -57,6 +62,25 @@ class ClientQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     client_id: Annotated[str, msgspec.Meta(description="Client identifier.")]
 
 
+class StartTraceQuery(ClientQuery, frozen=True, forbid_unknown_fields=True):
+    seconds: Annotated[
+        int, msgspec.Meta(ge=1, le=SECONDS_MAX, description="It ends after this time at the latest")
+    ] = TRACE_S
+    packets: Annotated[
+        int, msgspec.Meta(ge=1, le=PACKETS_MAX, description="and after this many packets.")
+    ] = TRACE_PACKETS
+
+
+class EndTraceQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    trace: Annotated[str, msgspec.Meta(description="What the start of the trace has answered.")]
+
+
+class TraceQuery(EndTraceQuery, frozen=True, forbid_unknown_fields=True):
+    after: Annotated[
+        int, msgspec.Meta(ge=0, description="The answer begins behind the packet of this number.")
+    ] = 0
+
+
 class GatewayApi:
     """``gateway`` is None until the gateway of this server has started."""
 
@@ -64,6 +88,7 @@ class GatewayApi:
         self.gateway: AskedGateway | None = None
 
     def endpoints(self) -> list[Endpoint]:
+        trace = "/clients/trace"
         client, session, message = "/clients/client", "/sessions/session", "/retained/message"
         return [
             Endpoint("/clients", "Connected clients", PageQuery, ClientPage, self.list_clients),
@@ -74,6 +99,32 @@ class GatewayApi:
                 ClientQuery,
                 Done,
                 self.kick_client,
+                method="DELETE",
+                role=Role.OPERATE,
+            ),
+            Endpoint(
+                trace,
+                "Trace the packets of a client for a time, without their payloads",
+                StartTraceQuery,
+                Trace,
+                self.start_trace,
+                method="POST",
+                role=Role.OPERATE,
+            ),
+            Endpoint(
+                trace,
+                "The packets of a trace; where there are none yet, it waits for them up to 1 s",
+                TraceQuery,
+                Trace,
+                self.get_trace,
+                role=Role.OPERATE,
+            ),
+            Endpoint(
+                trace,
+                "End a trace; what it has seen can be read for two minutes more",
+                EndTraceQuery,
+                Done,
+                self.end_trace,
                 method="DELETE",
                 role=Role.OPERATE,
             ),
@@ -119,6 +170,17 @@ class GatewayApi:
 
     async def kick_client(self, query: ClientQuery) -> Done:
         return _done(await self._asked.kick(query.client_id), NO_CLIENT)
+
+    async def start_trace(self, query: StartTraceQuery) -> Trace:
+        asked = self._asked
+        trace = await asked.start_trace(query.client_id, query.seconds, query.packets)
+        return _found(trace, NO_CLIENT)
+
+    async def get_trace(self, query: TraceQuery) -> Trace:
+        return _found(await self._asked.read_trace(query.trace, query.after), NO_TRACE)
+
+    async def end_trace(self, query: EndTraceQuery) -> Done:
+        return _done(await self._asked.end_trace(query.trace), NO_TRACE)
 
     async def list_sessions(self, query: PageQuery) -> SessionPage:
         return await self._asked.list_sessions(query.prefix, query.after, query.limit)

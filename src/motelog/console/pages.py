@@ -31,6 +31,7 @@ from motelog.console.gate import COOKIE, Role, caller_of, cookie_of
 from motelog.console.health import Health
 from motelog.console.status import Status
 from motelog.console.tokens import LOGIN_S, FormKeys, Tokens
+from motelog.gateway.operator_answers import Trace
 
 _HERE: Final = Path(__file__).parent
 FORM_BYTES_MAX: Final = 65_536
@@ -79,6 +80,7 @@ class Page:
 PAGES: Final = (
     Page("/clients", "list_clients", "clients.html", "Clients"),
     Page("/clients/client", "get_client", "client.html", below="/clients"),
+    Page("/clients/trace", "get_trace", "trace.html", below="/clients"),
     Page("/sessions", "list_sessions", "sessions.html", "Sessions"),
     Page("/sessions/session", "get_session", "session.html", below="/sessions"),
     Page("/topics", "list_topics", "topics.html", "Topics"),
@@ -97,6 +99,8 @@ PAGES: Final = (
 #: What is said of a change that was made, and the page that is shown then.
 CHANGED: Final = {
     "kick_client": ("The client is disconnected.", "/clients"),
+    "start_trace": ("The client is traced.", "/clients/trace"),
+    "end_trace": ("The trace is ended.", "/clients"),
     "end_session": ("The session is ended.", "/sessions"),
     "delete_retained": ("The retained message is deleted.", "/retained"),
     "reset_group": ("The group goes on there.", "/groups"),
@@ -210,6 +214,8 @@ class Pages:
         answer = await self._api.do(endpoint, caller_of(request), query_of(endpoint, values))
         if isinstance(answer, Done):
             return RedirectResponse(f"{then}?{urlencode({'done': name})}", 303)
+        if isinstance(answer, Trace):
+            return RedirectResponse(f"{then}?{urlencode({'trace': answer.trace})}", 303)
         return self._render(request, "changed.html", done=text, answer=answer, back=then)
 
     async def _form(self, request: Request) -> dict[str, str]:
@@ -286,6 +292,11 @@ def _visible(text: str) -> str:
         return "(empty)"
     shown = (c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
     return "".join(shown)
+
+
+def _clock_time(ms: int) -> str:
+    """Return the time of a day in UTC, with its milliseconds."""
+    return f"{datetime.fromtimestamp(ms / 1000, UTC):%H:%M:%S.%f}"[:-3]
 
 
 def _time(ms: int | None) -> str:
@@ -383,6 +394,7 @@ def _urlencode(query: Mapping[str, Any]) -> str:
 _FILTERS: Final[dict[str, Callable[..., Any]]] = {
     "visible": _visible,
     "time": _time,
+    "clock_time": _clock_time,
     "span": _span,
     "size": _size,
     "count": _count,

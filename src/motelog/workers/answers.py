@@ -25,6 +25,7 @@ from motelog.gateway.operator_answers import (
     Session,
     SessionEntry,
     SessionPage,
+    Trace,
 )
 
 _T = TypeVar("_T")
@@ -63,6 +64,18 @@ class GatewayOfWorkers:
     async def kick(self, client_id: str) -> bool:
         found = await self._clients(client_id)
         return found is not None and await found[0].kick(client_id)
+
+    async def start_trace(self, client_id: str, seconds: int, packets: int) -> Trace | None:
+        found = await self._clients(client_id)
+        return None if found is None else await found[0].start_trace(client_id, seconds, packets)
+
+    async def read_trace(self, trace: str, after: int) -> Trace | None:
+        asks = [(one, partial(one.read_trace, trace, after)) for one in self._known()]
+        found = await _best(asks, lambda _: 0)
+        return None if found is None else found[1]
+
+    async def end_trace(self, trace: str) -> bool:
+        return any(await _all([partial(one.end_trace, trace) for one in self._known()]))
 
     async def list_sessions(self, prefix: str, after: str, limit: int) -> SessionPage:
         limit = max(limit, 1)

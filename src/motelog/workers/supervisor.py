@@ -47,6 +47,7 @@ from motelog.gateway.operator_answers import (
     RetainedPage,
     Session,
     SessionPage,
+    Trace,
 )
 from motelog.logs import LogConfig
 from motelog.workers.answers import GatewayOfWorkers
@@ -338,6 +339,15 @@ class _Worker:
 
     async def kick(self, client_id: str) -> bool:
         return await self._ask(bool, "kick", client_id)
+
+    async def start_trace(self, client_id: str, seconds: int, packets: int) -> Trace | None:
+        return await self._find(Trace, "start_trace", client_id, seconds, packets)
+
+    async def read_trace(self, trace: str, after: int) -> Trace | None:
+        return await self._find(Trace, "read_trace", trace, after)
+
+    async def end_trace(self, trace: str) -> bool:
+        return await self._ask(bool, "end_trace", trace)
 
     async def list_sessions(self, prefix: str, after: str, limit: int) -> SessionPage:
         return await self._ask(SessionPage, "list_sessions", prefix, after, limit)

@@ -160,3 +160,23 @@ async def test_openapi_has_every_endpoint_with_its_parameters() -> None:
     assert schemas["ClientEntry"]["properties"]["keep_alive_s"] == {"type": "integer"}
     references = set(re.findall(r'"#/components/schemas/(\w+)"', json.dumps(document)))
     assert references <= schemas.keys()
+
+
+async def test_a_client_is_traced(autojump_clock: trio.testing.MockClock) -> None:
+    gateway = Gateway()
+    api = started(gateway)
+    gateway.connect(5, "dev")
+    assert (await ask(api, "POST", "/clients/trace?client_id=other"))[0] == 404
+    assert (await ask(api, "POST", "/clients/trace?client_id=dev&seconds=601"))[0] == 400
+    status, begun = await ask(api, "POST", "/clients/trace?client_id=dev&packets=2")
+    assert (status, begun["packets"], begun["over"]) == (200, [], None)
+    assert (await ask(api, "POST", "/clients/trace?client_id=dev"))[0] == 409
+    path = f"/clients/trace?trace={begun['trace']}"
+    assert (await ask(api, "GET", path))[1]["packets"] == [], "a moment later"
+    [observer] = gateway.stage.output.observers.values()
+    observer.received(b"\xc0\0\xc0\0\xc0\0")
+    status, read = await ask(api, "GET", f"{path}&after=1")
+    assert [(one["number"], one["type"]) for one in read["packets"]] == [(2, "PINGREQ")]
+    assert read["over"] == "it has seen as many packets as it may"
+    assert await ask(api, "DELETE", path) == (200, {"done": True})
+    assert (await ask(api, "DELETE", "/clients/trace?trace=x"))[0] == 404

@@ -239,3 +239,26 @@ async def test_configuration_is_shown_with_what_a_reload_would_change(tmp_path: 
         answer = await client.get("/config/changes")
         assert "It cannot be used" in answer.text
         assert "/do/reload_config" not in answer.text
+
+
+async def test_a_client_is_traced_and_its_names_are_text() -> None:
+    gateway = Gateway()
+    gateway.connect(5, HOSTILE)
+    async with browser(gateway) as client:
+        shown = await client.get("/clients/client", params={"client_id": HOSTILE})
+        fields = Tags(shown.text).forms["/do/start_trace"]
+        [topic] = [HOSTILE.encode()]
+        body = len(topic).to_bytes(2, "big") + topic + b"\0not shown"
+        answer = await client.post("/do/start_trace", data=fields)
+        assert (answer.status_code, answer.url.path) == (200, "/clients/trace")
+        [observer] = gateway.stage.output.observers.values()
+        observer.received(bytes([0x30, len(body)]) + body)
+        answer = await client.get(str(answer.url))
+        assert "from the client: PUBLISH" in answer.text
+        assert "&lt;script&gt;alert(1)" in answer.text
+        assert "<script>alert" not in answer.text
+        assert "\u202e" not in re.sub(r' value="[^"]*"', "", answer.text)
+        assert "not shown" not in answer.text
+        end = Tags(answer.text).forms["/do/end_trace"]
+        assert (await client.post("/do/end_trace", data=end)).status_code == 200
+        assert "It is over: it was ended." in (await client.get(str(answer.url))).text

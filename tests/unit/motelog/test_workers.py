@@ -186,3 +186,22 @@ def test_distributions_are_added_and_do_not_go_back_when_a_process_ends() -> Non
     one._keep_counters()
     assert workers.histograms()["acknowledge_us"][:4] == expected
     assert workers.histograms()["acknowledge_us"][-1] == 510
+
+
+async def test_a_client_is_traced_where_it_is_connected() -> None:
+    gateways = [Gateway(), Gateway()]
+    for number, gateway in enumerate(gateways):
+        gateway.connect(5, f"dev/{number}")
+    one = together(*map(asked, gateways))
+    assert await one.start_trace("dev/2", 10, 10) is None
+    trace = await one.start_trace("dev/1", 10, 10)
+    assert trace is not None
+    [observer] = gateways[1].stage.output.observers.values()
+    observer.received(b"\xc0\0")
+    read = await one.read_trace(trace.trace, 0)
+    assert read is not None
+    assert [packet.type for packet in read.packets] == ["PINGREQ"]
+    assert await one.end_trace(trace.trace)
+    assert gateways[1].stage.output.observers == {}
+    assert not await one.end_trace("another")
+    assert await one.read_trace("another", 0) is None
