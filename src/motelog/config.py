@@ -29,6 +29,7 @@ Role = Literal["namesrv", "broker", "gateway", "console"]
 
 # Variables that are no key of the configuration: of clients, of the build, and of tests.
 OTHER_VARIABLES: Final = (
+    "MOTELOG_CONTEXT",
     "MOTELOG_CREDENTIALS",
     "MOTELOG_TLS",
     "MOTELOG_TOKEN_FILE",

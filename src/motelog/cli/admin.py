@@ -17,6 +17,7 @@ from urllib.parse import urlencode
 
 import typer
 
+from motelog.cli import contexts
 from motelog.cli.addresses import address
 from motelog.cli.output import CliError
 from motelog.cli.status import IS_IT_RUNNING, Status
@@ -63,11 +64,9 @@ def ask(admin: str, method: str, path: str, query: dict[str, str]) -> dict[str, 
 
 def send(admin: str, method: str, path: str) -> tuple[http.client.HTTPResponse, bytes]:
     """Return the response and its body, whatever they say; CliError if there is none."""
-    host, port = address("--admin", admin.removeprefix(_HTTPS))
-    # Certificates are checked as Python does; SSL_CERT_FILE names further authorities.
-    kind = http.client.HTTPSConnection if admin.startswith(_HTTPS) else http.client.HTTPConnection
-    connection = kind(host, port, timeout=ANSWER_WITHIN_S)
-    headers = {"X-Motelog": "motelog"} | _token()
+    context = contexts.of_admin(admin)
+    connection = _connection(admin, context.ca_file if context else "")
+    headers = {"X-Motelog": "motelog"} | _token(context.token_file if context else "")
     try:
         connection.request(method, path, headers=headers)
         response = connection.getresponse()
@@ -90,11 +89,26 @@ def _silent(admin: str, why: str) -> CliError:
     )
 
 
-def _token() -> dict[str, str]:
-    """Return the header that names the token, if there is one."""
+def _connection(admin: str, ca_file: str) -> http.client.HTTPConnection:
+    host, port = address("--admin", admin.removeprefix(_HTTPS))
+    if not admin.startswith(_HTTPS):
+        return http.client.HTTPConnection(host, port, timeout=ANSWER_WITHIN_S)
+    import ssl
+
+    # Certificates are checked as Python does; SSL_CERT_FILE names further authorities, too.
+    try:
+        tls = ssl.create_default_context(cafile=ca_file or None)
+    except OSError as exc:
+        text = f"TLS cannot use {ca_file}: {exc.strerror or exc}"
+        raise CliError(text, status=Status.CONFIG) from exc
+    return http.client.HTTPSConnection(host, port, timeout=ANSWER_WITHIN_S, context=tls)
+
+
+def _token(file: str) -> dict[str, str]:
+    """Return the header that names the token, of the variable or else of this file."""
     path = os.environ.get(TOKEN_VARIABLE)
     if not path:
-        return {}
+        return {"Authorization": f"Bearer {contexts.secret_in(file)}"} if file else {}
     try:
         text = Path(path).read_text(encoding="ascii").strip()
     except (OSError, ValueError) as exc:

@@ -12,7 +12,7 @@ import difflib
 import os
 import sys
 from importlib import import_module
-from typing import TYPE_CHECKING, Annotated, Any, Final, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, Final, NoReturn, cast
 
 import typer
 from typer.core import TyperGroup
@@ -54,6 +54,7 @@ COMMANDS: Final = {
     "user": "Keep the users of a password file.",
     "token": "Keep the tokens of an admin listener.",
     "acl": "Ask what the rules of an ACL file allow.",
+    "context": "Keep the clusters that commands ask.",
     "cert": "Make certificates for trying TLS.",
     "store": "Look into a store folder.",
     "backup": "Copy a store while it runs, check the copy, put it back.",
@@ -125,8 +126,29 @@ def _show_version(is_wanted: bool) -> None:
         raise typer.Exit
 
 
+def _use_context(ctx: typer.Context, name: str | None) -> None:
+    """Give a command that asks servers the addresses of the context as its defaults."""
+    from motelog.cli import contexts
+
+    if name is not None:
+        os.environ[contexts.VARIABLE] = name
+    called = ctx.invoked_subcommand
+    context = contexts.chosen() if called in contexts.CLIENTS else None
+    if called is None or context is None:
+        return
+    command = LazyGroup.get_command(cast("LazyGroup", ctx.command), ctx, called)
+    defaults: dict[str, Any] = dict(context.defaults())
+    below = dict.fromkeys(getattr(command, "commands", {}), defaults)
+    ctx.default_map = {called: defaults | below}
+
+
 @app.callback()
 def root(
+    ctx: typer.Context,
+    context: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Ask the cluster of this context (motelog context)."),
+    ] = None,
     version: Annotated[
         bool,
         typer.Option(
@@ -135,6 +157,7 @@ def root(
     ] = False,
 ) -> None:
     """MQTT gateway on a CommitLog message store. Start with: motelog dev"""
+    _use_context(ctx, context)
 
 
 def main() -> NoReturn:

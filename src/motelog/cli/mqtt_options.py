@@ -13,7 +13,7 @@ import inspect
 import os
 from collections.abc import Callable, Iterable
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, get_type_hints
@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, get_type_hints
 import typer
 from typer.core import TyperCommand
 
+from motelog.cli import contexts
 from motelog.cli.addresses import address
 from motelog.cli.output import CliError, write_note
 
@@ -262,6 +263,9 @@ def wanted(
     is_tls = server.is_tls or tls_use_os_certs or cafile is not None or capath is not None
     if not is_tls and (cert or key or insecure or tls_version):
         raise CliError("TLS needs --cafile, --capath, --tls-use-os-certs or mqtts://", status=2)
+    cafile = (
+        Path(server.ca_file) if is_tls and server.ca_file and not (cafile or capath) else cafile
+    )
     user_name = server.user_name if user_name is None else user_name
     password = server.password if password is None else password
     if password is not None and user_name is None and number != 5:
@@ -331,6 +335,7 @@ class _Server:
     password: str | None = None
     topic: str | None = None
     is_tls: bool = False
+    ca_file: str = ""
 
 
 def _server(host: str | None, port: int | None, to: str | None, url: str | None) -> _Server:
@@ -339,20 +344,46 @@ def _server(host: str | None, port: int | None, to: str | None, url: str | None)
     if to is not None:
         return _Server(*address("--to", to))
     if url is not None:
-        return _parsed_url(url)
+        return _parsed_url("--url", url)
+    if host is None and port is None:
+        context = contexts.chosen()
+        if context is not None and context.mqtt:
+            return _server_of(context)
     return _Server(host or HOST, port)
 
 
-def _parsed_url(url: str) -> _Server:
+def _server_of(context: contexts.Context) -> _Server:
+    """Return the server of a context, with what opens it; that goes to no other server."""
+    server = _parsed_url("the context's address", context.mqtt)
+    return replace(
+        server,
+        user_name=context.user_name or None,
+        password=contexts.secret_in(context.password_file) if context.password_file else None,
+        ca_file=context.ca_file,
+    )
+
+
+def check_url(option: str, url: str) -> None:
+    """CliError unless this is the URL of a server, without a login and a topic."""
+    server = _parsed_url(option, url)
+    if server.user_name is not None or server.password is not None:
+        raise CliError(f"{option}: a login is not part of this address", status=2)
+    if server.topic is not None:
+        raise CliError(f"{option}: a topic is not part of this address", status=2)
+
+
+def _parsed_url(option: str, url: str) -> _Server:
     from urllib.parse import unquote, urlsplit
 
     try:
         parts = urlsplit(url)
         port = parts.port
     except ValueError as exc:
-        raise CliError(f"--url {url!r}: {exc}", status=2) from exc
+        raise CliError(f"{option} {url!r}: {exc}", status=2) from exc
     if parts.scheme not in ("mqtt", "mqtts") or not parts.hostname:
-        raise CliError(f"--url {url!r} is not mqtt://[user[:password]@]host[:port]/topic", status=2)
+        raise CliError(
+            f"{option} {url!r} is not mqtt://[user[:password]@]host[:port]/topic", status=2
+        )
     user, password = (None if x is None else unquote(x) for x in (parts.username, parts.password))
     # A topic filter may hold '#' and '?', which mean something else in other URLs.
     _, _, topic = url.partition("://")[2].partition("/")
@@ -407,8 +438,6 @@ def _with_expiry(
     properties: Properties, version: int, expiry_s: int | None, keep_session: bool, client_id: str
 ) -> Properties:
     """Return the CONNECT's properties; a session that is kept lasts for ever unless told."""
-    from dataclasses import replace
-
     if expiry_s is None:
         if not keep_session or version != 5 or properties.session_expiry_interval_s is not None:
             return properties

@@ -1,0 +1,151 @@
+"""Contexts of the command line: how they are kept, and what goes where."""
+
+from __future__ import annotations
+
+import json
+import ssl
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+
+import pytest
+
+from tests.support.certificates import certificates
+from tests.support.cli import motelog_here
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A user without contexts."""
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    for name in ("MOTELOG_CONTEXT", "MOTELOG_TOKEN_FILE", "MOTELOG_CREDENTIALS"):
+        monkeypatch.delenv(name, raising=False)
+    return tmp_path
+
+
+def run(*arguments: str, status: int = 0) -> str:
+    result = motelog_here(*arguments)
+    assert result.returncode == status, result.stderr
+    return result.stdout + result.stderr
+
+
+def secret(home: Path, name: str, text: str) -> Path:
+    file = home / name
+    file.touch(mode=0o600)
+    file.write_text(text)
+    return file
+
+
+@contextmanager
+def admin_listener() -> Iterator[tuple[str, list[tuple[str, str | None]]]]:
+    """An admin listener with TLS, and no clients; gives its address and requests: (path, login)."""
+    requests: list[tuple[str, str | None]] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            requests.append((self.path, self.headers["Authorization"]))
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(b'{"clients": [], "after": null}')
+
+        def log_message(self, format: str, *args: object) -> None:
+            pass
+
+    with HTTPServer(("127.0.0.1", 0), Handler) as server:
+        files = certificates()
+        tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        tls.load_cert_chain(files.server, files.server_key)
+        server.socket = tls.wrap_socket(server.socket, server_side=True)
+        thread = threading.Thread(target=server.serve_forever, args=(0.05,))
+        thread.start()
+        try:
+            yield f"https://localhost:{server.server_port}", requests
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+def test_contexts_are_added_listed_used_and_removed(home: Path) -> None:
+    assert run("context", "list") == "no contexts\n"
+    run("context", "add", "a", "--admin", "http://127.0.0.1:1/", "--namesrv", "h:1;h:2")
+    assert "already" in run("context", "add", "a", "--namesrv", "h:3", status=5)
+    run("context", "add", "b", "--mqtt", "mqtts://h", "--use")
+    first, second = [json.loads(line) for line in run("context", "list", "--json").splitlines()]
+    assert (first["context"], first["admin"], first["is_used"]) == ("a", "127.0.0.1:1", False)
+    assert (second["mqtt"], second["is_used"]) == ("mqtts://h", True)
+    file = home / "motelog" / "contexts.json"
+    assert file.stat().st_mode & 0o777 == 0o600
+    assert [one.name for one in file.parent.iterdir()] == [file.name], "nothing else is left"
+    run("context", "use", "a")
+    run("context", "remove", "b")
+    assert "127.0.0.1:1" in run("status", status=4), "it is asked where the context says"
+    assert "no context" in run("context", "use", "b", status=3)
+    assert "no context" in run("--context", "b", "status", status=3)
+    run("context", "use", "")
+    assert "*" not in run("context", "list")
+    file.write_text("{")
+    assert str(file) in run("client", "list", status=78)
+
+
+@pytest.mark.parametrize(
+    ("options", "status"),
+    [
+        ((), 2),
+        (("--admin", "nowhere"), 2),
+        (("--mqtt", "mqtt://alice:geheim@h"), 2),
+        (("--mqtt", "http://h"), 2),
+        (("--mqtt", "mqtt://h", "--password-file", "/dev/null"), 3),
+        (("--admin", "h:1", "--token-file", "no-such-file"), 3),
+    ],
+)
+def test_a_context_that_cannot_be_meant_is_refused(
+    home: Path, options: tuple[str, ...], status: int
+) -> None:
+    run("context", "add", "a", *options, status=status)
+    assert run("context", "list") == "no contexts\n"
+
+
+def test_secrets_are_in_files_that_nobody_else_may_read(home: Path) -> None:
+    token = secret(home, "token", "geheim\n")
+    run("context", "add", "a", "--admin", "h:1", "--token-file", str(token), "--use")
+    assert "geheim" not in (home / "motelog" / "contexts.json").read_text()
+    assert "geheim" not in run("context", "list", "--json")
+    token.chmod(0o640)
+    assert "chmod 600" in run("client", "list", status=78)
+    assert "chmod 600" in run(
+        "context", "add", "b", "--admin", "h:1", "--token-file", str(token), status=78
+    )
+
+
+def test_a_context_opens_its_admin_listener_and_no_other(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    token = secret(home, "token", "geheim\n")
+    with admin_listener() as (own, asked), admin_listener() as (other, asked_other):
+        authority = certificates().ca
+        options = ["--admin", own, "--ca-file", authority, "--token-file", str(token)]
+        run("context", "add", "a", *options)
+        assert run("--context", "a", "client", "list") == "no clients\n"
+        monkeypatch.setenv("MOTELOG_CONTEXT", "a")
+        assert run("client", "list") == "no clients\n"
+        assert [login for _, login in asked] == ["Bearer geheim"] * 2
+        run("client", "list", "--admin", other, status=4)  # its authority is not the context's
+        monkeypatch.setenv("SSL_CERT_FILE", authority)
+        run("client", "list", "--admin", other)
+        assert [login for _, login in asked_other] == [None]
+
+
+def test_publishing_means_the_server_of_the_context(home: Path) -> None:
+    password = secret(home, "password", "geheim")
+    run(
+        "context", "add", "a", "--mqtt", "mqtt://127.0.0.1:1", "--namesrv", "127.0.0.1:2",
+        "--user-name", "alice", "--password-file", str(password), "--use",
+    )  # fmt: skip
+    assert "127.0.0.1:1" in run("pub", "-t", "t", "-m", "x", status=4)
+    assert "127.0.0.1:3" in run("pub", "-t", "t", "-m", "x", "--to", "127.0.0.1:3", status=4)
+    password.chmod(0o644)
+    assert "chmod 600" in run("pub", "-t", "t", "-m", "x", status=78)
+    run("pub", "-t", "t", "-m", "x", "-p", "3", status=4)  # not opened for another server
+    assert "127.0.0.1:2" in run("topic", "list", status=4)
