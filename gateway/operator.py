@@ -263,6 +263,14 @@ class Operator:
             self._log_port.settle_soon()
         return is_there
 
+    def end_away_session(self, client_id: str, then: Callable[[MotelogError | None], None]) -> bool:
+        """As ``end_session``, and False too if the client is connected, here or elsewhere."""
+        stored = self._clients.describe(client_id)
+        is_live = self._clients.live(client_id) is not None
+        if is_live or stored is None or stored.left_ms is None:
+            return False
+        return self.end_session(client_id, then)
+
 
 def _peer(connection: Connection) -> str:
     return format_address(*connection.output.peer(connection.number))

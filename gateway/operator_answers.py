@@ -62,6 +62,17 @@ class SessionPage(Answer, frozen=True, kw_only=True):
     after: str | None
 
 
+class Purged(Answer, frozen=True, kw_only=True):
+    """Sessions that were ended, or would be, of those behind one page of client identifiers.
+
+    ``kept`` are those that are in use by then.
+    """
+
+    ended: list[str]
+    kept: list[str]
+    after: str | None
+
+
 class Subscription(Answer, frozen=True, kw_only=True):
     """One subscription; ``identifier`` is the client's, null if it gave none."""
 

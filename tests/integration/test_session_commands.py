@@ -28,6 +28,8 @@ def test_operator_lists_describes_and_ends(motelog_stack: MotelogProcess) -> Non
         assert one["filters"][0]["qos"] == 1
         ended = motelog("session", "end", "operated/007", *at)
         assert ended.stdout == "ended operated/007\n"
+        purge = ("session", "purge", "operated/*", *at)
+        assert "0 sessions would be" in motelog(*purge, "--dry-run").stdout, "all are connected"
         gone = motelog("session", "describe", "no-such-client", *at)
         assert gone.returncode == 3
         assert "no session" in gone.stderr

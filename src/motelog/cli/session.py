@@ -5,12 +5,14 @@ Owns: the words and the JSON. Must not touch: the log; the server's admin listen
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Annotated, Any
 
 import typer
 
 from motelog.cli.admin import ADMIN, Admin, Json, ask, ask_pages, time_text
-from motelog.cli.output import table, write, write_json
+from motelog.cli.output import CliError, agreed, table, write, write_json
+from motelog.cli.status import Status
 
 session = typer.Typer(
     help="Look at sessions and end them.",
@@ -105,6 +107,63 @@ def end(client_id: ClientId, admin: Admin = ADMIN, json: Json = False) -> None:
         write_json({"ended": client_id})
     else:
         write(f"ended {client_id}")
+
+
+@session.command(epilog="Example: motelog session purge 'sensor-*' --away 30d --dry-run")
+def purge(
+    pattern: Annotated[
+        str,
+        typer.Argument(metavar="PATTERN", help="Client identifiers; * and ? as in a shell."),
+    ],
+    away: Annotated[
+        str | None,
+        typer.Option(metavar="AGO", help="Only of clients that left this long ago: 12h, 30d."),
+    ] = None,
+    is_dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="End nothing; print which would be ended.")
+    ] = False,
+    is_agreed: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    admin: Admin = ADMIN,
+    json: Json = False,
+) -> None:
+    """End the sessions of clients that are away, with all that waits for them.
+
+    Their wills are published, as always when a session ends. A client that is connected keeps its
+    session, also one that comes back meanwhile.
+    """
+    from motelog.core.past_times import before_now
+
+    query = {"pattern": pattern}
+    if away is not None:
+        left_before_ms = before_now(away)
+        if left_before_ms is None:
+            raise CliError(f"--away {away!r}: use 90s, 15m, 12h or 30d", status=Status.USAGE)
+        query["left_before_ms"] = str(left_before_ms)
+    if not is_dry_run and not is_agreed:
+        count = sum(len(page["ended"]) for page in _purge(admin, query | {"dry_run": "true"}))
+        agreed(count == 0, f"end {count} sessions")
+    ended = kept = 0
+    for page in _purge(admin, query | {"dry_run": "true"} if is_dry_run else query):
+        ended += len(page["ended"])
+        kept += len(page["kept"])
+        for client_id in page["ended"]:
+            if json:
+                write_json({"client_id": client_id, "ended": not is_dry_run})
+            elif is_dry_run:
+                write(ascii(client_id)[1:-1])
+    if not json:
+        write(f"{ended} sessions would be ended" if is_dry_run else f"ended {ended} sessions")
+        if kept:
+            write(f"kept {kept} that are in use by now")
+
+
+def _purge(admin: str, query: dict[str, str]) -> Iterator[dict[str, Any]]:
+    """Yield each page of a purge."""
+    after: str | None = ""
+    while after is not None:
+        page = ask(admin, "POST", "/api/v1/sessions/purge", query | {"after": after})
+        yield page
+        after = page["after"]
 
 
 def _write_table(head: list[tuple[str, ...]], rows: list[tuple[str, ...]]) -> None:

@@ -71,6 +71,8 @@ class AskedGateway(Protocol):
 
     async def end_session(self, client_id: str) -> bool: ...
 
+    async def end_away_session(self, client_id: str) -> bool: ...
+
 
 class GatewayHere:
     """The gateway of this process."""
@@ -119,6 +121,9 @@ class GatewayHere:
 
     async def end_session(self, client_id: str) -> bool:
         return await _settled(partial(self._operator.end_session, client_id))
+
+    async def end_away_session(self, client_id: str) -> bool:
+        return await _settled(partial(self._operator.end_away_session, client_id))
 
 
 def _answer(ask: Callable[[], _T]) -> _T:

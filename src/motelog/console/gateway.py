@@ -5,6 +5,8 @@ Owns: their parameters. Must not touch: messages, sessions (``asking`` leads the
 
 from __future__ import annotations
 
+import re
+from fnmatch import fnmatchcase
 from typing import Annotated, Final, TypeVar
 
 import msgspec
@@ -15,6 +17,7 @@ from motelog.console.gate import Role
 from motelog.gateway.operator_answers import (
     Client,
     ClientPage,
+    Purged,
     RetainedMessage,
     RetainedPage,
     Session,
@@ -31,6 +34,8 @@ TRACE_PACKETS: Final = 500
 NO_SESSION: Final = "there is no session of this client identifier"
 NO_MESSAGE: Final = "there is no retained message of this topic name"
 
+_IN_USE: Final = 409
+_GLOB: Final = re.compile(r"[*?\[]")
 _T = TypeVar("_T")
 
 _Prefix = Annotated[str, msgspec.Meta(description="How client identifiers begin.")]
@@ -46,6 +51,19 @@ class PageQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     prefix: _Prefix = ""
     after: After = ""
     limit: Limit = LIMIT
+
+
+class PurgeQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    pattern: Annotated[
+        str,
+        msgspec.Meta(min_length=1, description="Client identifiers; * and ? as in a shell."),
+    ]
+    left_before_ms: Annotated[
+        int | None,
+        msgspec.Meta(description="Only of clients that have left before, in ms since 1970."),
+    ] = None
+    dry_run: Annotated[bool, msgspec.Meta(description="End nothing; say what would be.")] = False
+    after: After = ""
 
 
 class RetainedQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -140,6 +158,15 @@ class GatewayApi:
                 role=Role.OPERATE,
             ),
             Endpoint(
+                "/sessions/purge",
+                "End sessions of clients that are away, a page at a time",
+                PurgeQuery,
+                Purged,
+                self.purge_sessions,
+                method="POST",
+                role=Role.OPERATE,
+            ),
+            Endpoint(
                 "/retained", "Retained messages", RetainedQuery, RetainedPage, self.list_retained
             ),
             Endpoint(
@@ -190,6 +217,31 @@ class GatewayApi:
 
     async def end_session(self, query: ClientQuery) -> Done:
         return _done(await self._asked.end_session(query.client_id), NO_SESSION)
+
+    async def purge_sessions(self, query: PurgeQuery) -> Purged:
+        prefix = _GLOB.split(query.pattern, 1)[0]
+        page = await self._asked.list_sessions(prefix, query.after, LIMIT)
+        ended, kept = [], []
+        for one in page.sessions:
+            if one.is_connected or not fnmatchcase(one.client_id, query.pattern):
+                continue
+            if query.left_before_ms is not None and (
+                one.since_ms is None or one.since_ms >= query.left_before_ms
+            ):
+                continue
+            if query.dry_run or await self._ended(one.client_id):
+                ended.append(one.client_id)
+            else:
+                kept.append(one.client_id)
+        return Purged(ended=ended, kept=kept, after=page.after)
+
+    async def _ended(self, client_id: str) -> bool:
+        try:
+            return await self._asked.end_away_session(client_id)
+        except RefusedError as exc:
+            if exc.status != _IN_USE:
+                raise
+            return False
 
     async def list_retained(self, query: RetainedQuery) -> RetainedPage:
         return await self._asked.list_retained(query.filter, query.after, query.limit)

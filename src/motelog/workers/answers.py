@@ -92,6 +92,10 @@ class GatewayOfWorkers:
         found = await self._sessions(client_id)
         return found is not None and await found[0].end_session(client_id)
 
+    async def end_away_session(self, client_id: str) -> bool:
+        found = await self._sessions(client_id)
+        return found is not None and await found[0].end_away_session(client_id)
+
     async def _clients(self, client_id: str) -> tuple[AskedGateway, Client] | None:
         """Return whose client it is, and what that knows of it."""
         answers = [(one, partial(one.get_client, client_id)) for one in self._known()]

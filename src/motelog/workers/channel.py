@@ -44,6 +44,7 @@ Asked: TypeAlias = Literal[
     "list_sessions",
     "get_session",
     "end_session",
+    "end_away_session",
 ]
 
 

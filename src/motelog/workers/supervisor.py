@@ -358,6 +358,9 @@ class _Worker:
     async def end_session(self, client_id: str) -> bool:
         return await self._ask(bool, "end_session", client_id, within_s=2 * ANSWER_WITHIN_S)
 
+    async def end_away_session(self, client_id: str) -> bool:
+        return await self._ask(bool, "end_away_session", client_id, within_s=2 * ANSWER_WITHIN_S)
+
     async def _ask(
         self, kind: type[_T], name: Asked, *arguments: Any, within_s: float = LOOK_WITHIN_S
     ) -> _T:

@@ -180,3 +180,25 @@ async def test_a_client_is_traced(autojump_clock: trio.testing.MockClock) -> Non
     assert read["over"] == "it has seen as many packets as it may"
     assert await ask(api, "DELETE", path) == (200, {"done": True})
     assert (await ask(api, "DELETE", "/clients/trace?trace=x"))[0] == 404
+
+
+async def test_sessions_of_clients_that_are_away_are_purged() -> None:
+    gateway = Gateway()
+    api = started(gateway)
+    for name in ("dev/1", "dev/2", "dev/3", "other"):
+        peer = gateway.connect_persistent(5, name)
+        if name != "dev/3":
+            peer.drop()
+    now_ms = gateway.stage.clock.now_ms()
+    path = "/sessions/purge?pattern=dev/*"
+    for pattern, ended in (("dev/*", ["dev/1", "dev/2"]), ("*/[2-9]", ["dev/2"]), ("dev", [])):
+        answer = await ask(api, "POST", f"/sessions/purge?pattern={pattern}&dry_run=true")
+        assert answer == (200, {"ended": ended, "kept": [], "after": None})
+    answer = await ask(api, "POST", f"{path}&left_before_ms={now_ms}")
+    assert answer[1]["ended"] == [], "they have just left"
+    answer = await ask(api, "POST", f"{path}&left_before_ms={now_ms + 1}")
+    assert answer[1]["ended"] == ["dev/1", "dev/2"]
+    listed = (await ask(api, "GET", "/sessions"))[1]["sessions"]
+    assert [one["client_id"] for one in listed] == ["dev/3", "other"]
+    assert (await ask(api, "POST", "/sessions/purge"))[0] == 400
+    assert gateway.stage.operator.end_away_session("dev/3", lambda _: None) is False
