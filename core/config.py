@@ -100,6 +100,14 @@ class Loaded(Generic[S]):
 
 
 @dataclass(frozen=True, slots=True)
+class Below:
+    """Texts of keys that count where nothing else sets them; ``name`` is what origins call them."""
+
+    name: str
+    texts: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
 class Setting:
     """One key with its value; ``key`` is dotted, ``origin`` is "default" or a place."""
 
@@ -115,6 +123,7 @@ def load_file(
     environment: Mapping[str, str],
     *,
     check: LeafCheck | None = None,
+    below: Below | None = None,
 ) -> Loaded[S]:
     """Return the checked tree of a TOML file; ConfigFaultsError if it is unreadable or wrong."""
     try:
@@ -125,7 +134,7 @@ def load_file(
     except UnicodeDecodeError as exc:
         fault = ConfigFault(str(path), "", f"not UTF-8 at byte {exc.start}")
         raise ConfigFaultsError([fault]) from exc
-    return load_told(kind, text, environment, name=str(path), check=check)
+    return load_told(kind, text, environment, name=str(path), check=check, below=below)
 
 
 def load(
@@ -151,13 +160,15 @@ def load_told(
     *,
     name: str,
     check: LeafCheck | None = None,
+    below: Below | None = None,
 ) -> Loaded[S]:
     """As ``load``, with the places of the values."""
     try:
         table = tomllib.loads(text)
     except tomllib.TOMLDecodeError as exc:
         raise ConfigFaultsError([_syntax_fault(name, exc)]) from exc
-    return load_table(kind, table, environment, name=name, lines=find_lines(text), check=check)
+    lines = find_lines(text)
+    return load_table(kind, table, environment, name=name, lines=lines, check=check, below=below)
 
 
 def load_table(
@@ -168,9 +179,12 @@ def load_table(
     name: str,
     lines: Mapping[KeyPath, int],
     check: LeafCheck | None = None,
+    below: Below | None = None,
 ) -> Loaded[S]:
     """As ``load_told``, of a table that has been read already; it is changed."""
     loader = _Loader(name, lines, check)
+    if below is not None:
+        loader.fill(table, kind, below)
     loader.override(table, kind, environment)
     section = loader.section(kind, table, ())
     if loader.faults:
@@ -233,9 +247,21 @@ class _Loader:
         self._lines = lines
         self._check = check
         self._variables: dict[KeyPath, str] = {}
+        self._below: dict[KeyPath, str] = {}
         self._failed: set[KeyPath] = set()
         #: Of each key that is written, where.
         self.origins: dict[KeyPath, str] = {}
+
+    def fill(self, table: dict[str, Any], kind: type[msgspec.Struct], below: Below) -> None:
+        """Lay ``table`` over the keys of ``below``."""
+        for key, text in below.texts.items():
+            path = tuple(key.split("."))
+            target: Any = table
+            for part in path[:-1]:
+                target = target.setdefault(part, {}) if isinstance(target, dict) else None
+            if isinstance(target, dict) and path[-1] not in target:
+                target[path[-1]] = _read_variable(_type_at(kind, path), text)
+                self._below[path] = below.name
 
     def override(
         self, table: dict[str, Any], kind: type[msgspec.Struct], environment: Mapping[str, str]
@@ -257,6 +283,7 @@ class _Loader:
                 if path[:end] not in self._lines:
                     self._variables.setdefault(path[:end], variable)
             self._variables[path] = variable
+            self._below.pop(path, None)
 
     def section(
         self, kind: type[msgspec.Struct], table: Mapping[str, Any], path: KeyPath
@@ -307,7 +334,8 @@ class _Loader:
         try:
             number = _number(value, kind, unit) if unit is not None else value
             # A variable is text, so "8" is good for an integer there and nowhere else.
-            leaf = msgspec.convert(number, kind, strict=path not in self._variables)
+            is_text = path in self._variables or path in self._below
+            leaf = msgspec.convert(number, kind, strict=not is_text)
         except (msgspec.ValidationError, ValueError):
             close = difflib.get_close_matches(str(value), _choices(kind), n=1)
             nearest = json.dumps(close[0]) if close else None
@@ -351,6 +379,8 @@ class _Loader:
         for end in range(len(path), 0, -1):
             if path[:end] in self._variables:
                 return f"environment variable {self._variables[path[:end]]}"
+            if path[:end] in self._below:
+                return self._below[path[:end]]
             if path[:end] in self._lines:
                 return f"{self._name}:{self._lines[path[:end]]}"
         return self._name

@@ -7,16 +7,17 @@ Must not touch: how a file is read (core.config), what a role does with its sect
 from __future__ import annotations
 
 import os
-from collections.abc import Container, Iterator
+from collections.abc import Container, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final, Literal
 
 import msgspec
 
+from motelog import runtime_store
 from motelog.core import config as loader
 from motelog.core.addresses import parse_address
 from motelog.core.broker.config import VIP_PORT_DISTANCE, BrokerConfig
-from motelog.core.config import Loaded, SectionFault, refuse
+from motelog.core.config import Below, Loaded, SectionFault, refuse
 from motelog.core.namesrv.config import NamesrvConfig
 from motelog.core.net.config import ListenerConfig, is_loopback
 from motelog.core.toml_lines import KeyPath
@@ -37,6 +38,9 @@ OTHER_VARIABLES: Final = (
     "MOTELOG_SESSION_KILLS",
     "MOTELOG_VECTORS",
 )
+
+#: How the origin of a key begins that was set at runtime.
+RUNTIME_STORE: Final = "runtime store"
 
 NOT_LOOPBACK = (
     "{text} is not a loopback address: here is no TLS, so that anyone on the network could read "
@@ -96,6 +100,10 @@ class AdminConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     audit_file: str = ""
     """File that gets a line of JSON for each change that somebody asks for. While it cannot be
     written, nothing is changed. Empty: the lines are in the log."""
+
+    runtime_file: str = ""
+    """File of the keys that `motelog config set` has set. Empty: `config/runtime.json` in the
+    folder for messages; a process without a broker has none then."""
 
     tls_certificate: str = ""
     """PEM file of the certificate and the chain above it; the listener speaks TLS 1.2 and 1.3 then.
@@ -262,9 +270,22 @@ def load_config(path: str | Path) -> MotelogConfig:
     return load_told(path).section
 
 
-def load_told(path: str | Path) -> Loaded[MotelogConfig]:
-    """As ``load_config``, with the places of the values."""
-    return loader.load_file(MotelogConfig, path, os.environ, check=_check_leaf)
+def load_told(path: str | Path, runtime: Mapping[str, str] | None = None) -> Loaded[MotelogConfig]:
+    """As ``load_config``, with the places of the values.
+
+    Keys that were set at runtime lie below those of file and environment; ``runtime`` takes the
+    place of what is stored of them.
+    """
+
+    def load(below: Below | None) -> Loaded[MotelogConfig]:
+        return loader.load_file(MotelogConfig, path, os.environ, check=_check_leaf, below=below)
+
+    loaded = load(None)
+    place = runtime_store.path_of(loaded.section)
+    if place is None:
+        return loaded
+    texts = runtime_store.load(place) if runtime is None else runtime
+    return load(Below(f"{RUNTIME_STORE} {place}", texts)) if texts else loaded
 
 
 def config_of(table: dict[str, Any], *, name: str, fixed: Container[str] = ()) -> MotelogConfig:

@@ -1,6 +1,7 @@
 """The configuration of a running process: where its values are from, and reading it again.
 
-Owns: which keys take effect without a restart, what a reload would change and does change.
+Owns: which keys take effect without a restart, what a reload would change and does change, who may
+own a key.
 Must not touch: how a role takes its keys (``configure`` of broker and gateway).
 Invariants: a reload reads and checks the whole configuration before anything is applied, and what
 is applied cannot fail. A key that needs a restart keeps its value until there is one.
@@ -8,18 +9,24 @@ is applied cannot fail. A key that needs a restart keeps its value until there i
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import difflib
+from collections.abc import Callable, Mapping
 from typing import Any, Final, Literal
 
 import msgspec
 
-from motelog.config import MotelogConfig
+from motelog import runtime_store
+from motelog.config import RUNTIME_STORE, MotelogConfig
 from motelog.core.broker.config import LIVE as BROKER_LIVE
 from motelog.core.config import Loaded, Setting, settings
+from motelog.core.errors import ConfigError
 from motelog.core.store.config import LIVE as STORE_LIVE
 from motelog.gateway.config import LIVE as GATEWAY_LIVE
 
 Outcome = Literal["applied", "needs restart", "not used"]
+
+#: Sections that the file, environment and options alone may set.
+FILE_ONLY: Final = frozenset({"roles", "admin", "access", "listener"})
 
 _ROLE_OF: Final = {
     "namesrv": "namesrv",
@@ -41,16 +48,25 @@ class Change(msgspec.Struct, frozen=True):
     outcome: Outcome
 
 
+class KeyRefusedError(ConfigError):
+    """A key cannot be set at runtime; ``is_unknown``: there is none of this name."""
+
+    def __init__(self, message: str, *, is_unknown: bool = False) -> None:
+        super().__init__(message)
+        self.is_unknown = is_unknown
+
+
 class RunningConfig:
     """What a process runs with; ``read`` reads file, environment and options again.
 
-    Without ``read`` there is nothing to read again.
+    It takes keys set at runtime in place of those that are stored, None for those. Without
+    ``read`` there is nothing to read again.
     """
 
     def __init__(
         self,
         loaded: Loaded[MotelogConfig],
-        read: Callable[[], Loaded[MotelogConfig]] | None = None,
+        read: Callable[[Mapping[str, str] | None], Loaded[MotelogConfig]] | None = None,
     ) -> None:
         self._read = read
         self._roles = loaded.section.roles
@@ -89,7 +105,47 @@ class RunningConfig:
 
     def reload(self) -> list[Change]:
         """Apply what can be applied; ConfigError, and nothing is changed, if anything is wrong."""
-        loaded = self._reread()
+        return self._apply(self._reread())
+
+    def set_key(self, key: str, text: str | None) -> list[Change]:
+        """Store a key for all starts to come, and reload; None gives it up.
+
+        KeyRefusedError; ConfigError, and nothing is changed, if the configuration is wrong with it.
+        OSError if it cannot be stored.
+        """
+        place, entries = self._runtime(self._reread(), key, is_given_up=text is None)
+        if text is None:
+            del entries[key]
+        else:
+            entries[key] = text
+        loaded = self._reread(entries)
+        runtime_store.save(place, entries)
+        return self._apply(loaded)
+
+    def _runtime(
+        self, loaded: Loaded[MotelogConfig], key: str, *, is_given_up: bool
+    ) -> tuple[str, dict[str, str]]:
+        """Return where keys are stored and those that are; KeyRefusedError if this one may not."""
+        found = {one.key: one for one in settings(loaded)}
+        if key not in found:
+            close = difflib.get_close_matches(key, found, n=1)
+            hint = f"; did you mean {close[0]}?" if close else ""
+            raise KeyRefusedError(f"there is no key {key}{hint}", is_unknown=True)
+        if key.partition(".")[0] in FILE_ONLY:
+            raise KeyRefusedError(f"{key} is set in the file: it says who may reach this server")
+        origin = found[key].origin
+        place = runtime_store.path_of(loaded.section)
+        if origin != "default" and not origin.startswith(RUNTIME_STORE):
+            raise KeyRefusedError(f"{key} is set by {origin}: change it there")
+        if place is None:
+            text = "there is no place for keys: set runtime_file in [admin], in the file"
+            raise KeyRefusedError(text)
+        entries = runtime_store.load(place)
+        if is_given_up and key not in entries:
+            raise KeyRefusedError(f"{key} was not set at runtime", is_unknown=True)
+        return place, entries
+
+    def _apply(self, loaded: Loaded[MotelogConfig]) -> list[Change]:
         changes = self._changes(loaded)
         if any(change.outcome == "applied" for change in changes):
             for configure in self.configure:
@@ -100,9 +156,9 @@ class RunningConfig:
                 self._settings[change.key] = wanted[change.key]
         return changes
 
-    def _reread(self) -> Loaded[MotelogConfig]:
+    def _reread(self, entries: Mapping[str, str] | None = None) -> Loaded[MotelogConfig]:
         assert self._read is not None, "there is a configuration to read again"
-        return self._read()
+        return self._read(entries)
 
     def _changes(self, loaded: Loaded[MotelogConfig]) -> list[Change]:
         wanted = {one.key: one for one in settings(loaded)}

@@ -58,10 +58,23 @@ def test_a_running_server_takes_what_it_can(tmp_path: Path) -> None:
         write(gateway="will_bytes_max = 'a lot'")
         result = motelog_here("config", "reload", *admin)
         assert (result.returncode, "gateway.will_bytes_max" in result.stderr) == (78, True)
+        write(gateway="will_bytes_max = 7")
+        setting = ["config", "set", "gateway.will_bytes_max", "8", *admin]
+        result = motelog_here(*setting)
+        assert (result.returncode, "change it there" in result.stderr) == (5, True)
+        write()
+        setting[3] = "eight"
+        assert motelog_here(*setting).returncode == 78
+        setting[3] = "8"
+        assert "applied" in motelog_here(*setting).stdout
+        shown = motelog_here("config", "show", str(path), "--origin", "--under", "gateway").stdout
+        assert "gateway.will_bytes_max = 8 # runtime store" in " ".join(shown.split())
+        assert "applied" in motelog_here("config", "unset", *setting[2:3], *admin).stdout
         process.send_signal(signal.SIGTERM)
         _, errors = process.communicate(timeout=30)
         assert process.returncode == 0, errors
         assert "action=reload_config" in errors
+        assert "action=set_config_key" in errors
         assert "key=gateway.will_bytes_max before=16384 after=7 outcome='applied'" in errors
 
 

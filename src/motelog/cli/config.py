@@ -28,6 +28,7 @@ config = typer.Typer(
 )
 
 
+Key = Annotated[str, typer.Argument(metavar="KEY", help="As in gateway.retained_count_max.")]
 File = Annotated[Path, typer.Argument(metavar="FILE", help="TOML file.")]
 Json = Annotated[bool, typer.Option("--json", help="JSON, one object per line.")]
 
@@ -152,7 +153,37 @@ def reload(
     status is 78. For each key that differs it says whether it was applied or needs a restart.
     """
     method, path = ("GET", "changes") if is_dry_run else ("POST", "reload")
-    answer = ask(admin, method, f"/api/v1/config/{path}", {})
+    _write_changes(ask(admin, method, f"/api/v1/config/{path}", {}), json)
+    if is_dry_run and not json:
+        write("nothing was changed")
+
+
+@config.command("set", epilog="Example: motelog config set gateway.retained_count_max 50000")
+def set_key(
+    key: Key,
+    value: Annotated[
+        str, typer.Argument(metavar="VALUE", help="As in a variable: 8, true, 64MiB, [1, 2].")
+    ],
+    admin: Admin = ADMIN,
+    json: Json = False,
+) -> None:
+    """Set a key of a running server that neither file, environment nor option sets.
+
+    It is checked with all the others, stored, and holds after a restart too; `config show --origin`
+    has it as of the runtime store. It says whether it was applied or needs a restart.
+    """
+    answer = ask(admin, "POST", "/api/v1/config/key", {"key": key, "value": value})
+    _write_changes(answer, json)
+
+
+@config.command("unset", epilog="Example: motelog config unset gateway.retained_count_max")
+def unset_key(key: Key, admin: Admin = ADMIN, json: Json = False) -> None:
+    """Give up a key that `config set` has set; its default counts again."""
+    _write_changes(ask(admin, "DELETE", "/api/v1/config/key", {"key": key}), json)
+
+
+def _write_changes(answer: dict[str, Any], json: bool) -> None:
+    """Print what a reload has changed or would; CliError if the configuration is wrong."""
     if answer["faults"]:
         text = "\n".join(answer["faults"])
         raise CliError(f"nothing was changed: the configuration cannot be used\n{text}", status=78)
@@ -164,8 +195,6 @@ def reload(
         rows.append((one["key"], before, "->", after, one["outcome"]))
     if not json:
         write(table(rows) if rows else "no difference")
-        if is_dry_run:
-            write("nothing was changed")
 
 
 def _settings(file: Path) -> list[Setting]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -43,8 +44,8 @@ def up(
 
     tell_unread(unread_variables())
 
-    def read() -> Loaded[MotelogConfig]:
-        return told_with_log(load_told(config), log_level, log_format)
+    def read(runtime: Mapping[str, str] | None = None) -> Loaded[MotelogConfig]:
+        return told_with_log(load_told(config, runtime), log_level, log_format)
 
     told = read()
     loaded = told.section

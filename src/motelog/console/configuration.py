@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
@@ -15,7 +15,7 @@ from motelog.console.api import Endpoint, NoParameters
 from motelog.console.asking import RefusedError
 from motelog.console.gate import Role
 from motelog.core.errors import ConfigError
-from motelog.running_config import Change, RunningConfig
+from motelog.running_config import Change, KeyRefusedError, RunningConfig
 
 logger = logging.getLogger(__name__)
 
@@ -45,6 +45,14 @@ class ConfigChanges(msgspec.Struct, frozen=True):
     faults: list[str]
 
 
+class KeyQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    key: Annotated[str, msgspec.Meta(description="As in gateway.retained_count_max.")]
+
+
+class SetQuery(KeyQuery, frozen=True, forbid_unknown_fields=True):
+    value: Annotated[str, msgspec.Meta(description="Its text, as in an environment variable.")]
+
+
 class ConfigApi:
     """Shows the configuration and has it read again."""
 
@@ -69,6 +77,24 @@ class ConfigApi:
                 ConfigChanges,
                 self.reload_config,
                 method="POST",
+                role=Role.ADMIN,
+            ),
+            Endpoint(
+                "/config/key",
+                "Set a key that neither file, environment nor option sets, and reload",
+                SetQuery,
+                ConfigChanges,
+                self.set_config_key,
+                method="POST",
+                role=Role.ADMIN,
+            ),
+            Endpoint(
+                "/config/key",
+                "Give up a key that was set so, and reload",
+                KeyQuery,
+                ConfigChanges,
+                self.unset_config_key,
+                method="DELETE",
                 role=Role.ADMIN,
             ),
         ]
@@ -97,11 +123,27 @@ class ConfigApi:
             )
         return told
 
+    async def set_config_key(self, query: SetQuery) -> ConfigChanges:
+        return self._set(query.key, query.value)
+
+    async def unset_config_key(self, query: KeyQuery) -> ConfigChanges:
+        return self._set(query.key, None)
+
+    def _set(self, key: str, value: str | None) -> ConfigChanges:
+        try:
+            return self._told(lambda: self._running.set_key(key, value))
+        except KeyRefusedError as exc:
+            raise RefusedError(str(exc), 404 if exc.is_unknown else 409) from exc
+        except OSError as exc:
+            raise RefusedError(f"the key cannot be stored: {exc.strerror or exc}") from exc
+
     def _told(self, ask: Callable[[], list[Change]]) -> ConfigChanges:
         if not self._running.can_reload:
             text = "this server has no configuration file: its options and variables were read once"
             raise RefusedError(text, 409)
         try:
             return ConfigChanges(ask(), [])
+        except KeyRefusedError:
+            raise
         except ConfigError as exc:
             return ConfigChanges([], str(exc).splitlines())

@@ -221,7 +221,7 @@ async def test_configuration_is_shown_with_what_a_reload_would_change(tmp_path: 
     path = tmp_path / "m.toml"
     text = 'roles = ["console"]\n[admin]\nhosts = ["<b>"]\n[log]\nlevel = "info"\n'
     path.write_text(text)
-    running = RunningConfig(load_told(path), lambda: load_told(path))
+    running = RunningConfig(load_told(path), lambda runtime: load_told(path, runtime))
     endpoints = ConfigApi(running).endpoints()
     async with browser(Gateway(), endpoints) as client:
         answer = await client.get("/config")

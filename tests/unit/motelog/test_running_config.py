@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import get_type_hints
 
@@ -16,7 +17,7 @@ from motelog.core.store.config import LIVE as STORE_LIVE
 from motelog.core.store.config import StoreConfig
 from motelog.gateway.config import LIVE as GATEWAY_LIVE
 from motelog.gateway.config import GatewayConfig
-from motelog.running_config import RunningConfig
+from motelog.running_config import KeyRefusedError, RunningConfig
 
 FILE = """\
 roles = ["namesrv", "broker", "gateway"]
@@ -38,8 +39,8 @@ class Server:
     def write(self, text: str) -> None:
         self.path.write_text(text)
 
-    def read(self) -> Loaded[MotelogConfig]:
-        return load_told(self.path)
+    def read(self, runtime: Mapping[str, str] | None = None) -> Loaded[MotelogConfig]:
+        return load_told(self.path, runtime)
 
     def value(self, key: str) -> tuple[object, str]:
         (one,) = [one for one in self.running.settings() if one.key == key]
@@ -112,11 +113,90 @@ def test_an_option_counts_more_than_the_file(tmp_path: Path) -> None:
     path = tmp_path / "m.toml"
     path.write_text(f"{FILE}[log]\nlevel = 'error'\n")
 
-    def read() -> Loaded[MotelogConfig]:
-        return told_with_log(load_told(path), Level.DEBUG, None)
+    def read(runtime: Mapping[str, str] | None = None) -> Loaded[MotelogConfig]:
+        return told_with_log(load_told(path, runtime), Level.DEBUG, None)
 
     running = RunningConfig(read(), read)
     (level,) = [one for one in running.settings() if one.key == "log.level"]
     assert (level.value, level.origin) == ("debug", "option --log-level")
     path.write_text(FILE)
     assert running.changes() == []
+
+
+def stored(tmp_path: Path) -> Server:
+    """A server whose folder for messages may have a runtime store."""
+    return Server(tmp_path, FILE.replace("/tmp/x", str(tmp_path / "data")))
+
+
+KEY = "gateway.retained_count_max"
+
+
+def test_a_key_is_set_applied_and_there_after_a_restart(tmp_path: Path) -> None:
+    server = stored(tmp_path)
+    [change] = server.running.set_key(KEY, "50")
+    assert (change.key, change.after, change.outcome) == (KEY, 50, "applied")
+    assert [told.gateway.retained_count_max for told in server.told] == [50]
+    place = tmp_path / "data" / "config" / "runtime.json"
+    assert server.value(KEY) == (50, f"runtime store {place}")
+    [waits] = server.running.set_key("broker.store.commitlog_file_bytes", "64MiB")
+    assert (waits.after, waits.outcome) == (64 << 20, "needs restart")
+    again = RunningConfig(server.read(), server.read)
+    assert {one.key for one in again.settings() if one.origin != "default"} == {
+        "roles", "broker.store.directory", KEY, "broker.store.commitlog_file_bytes",
+    }  # fmt: skip
+    [back] = again.set_key(KEY, None)
+    assert back.origin == "default"
+    with pytest.raises(KeyRefusedError, match="not set at runtime"):
+        again.set_key(KEY, None)
+    server.running.set_key("log.level", "debug")
+    assert load_told(server.path).section.log.level == "debug"
+
+
+def test_a_key_has_one_owner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    server = stored(tmp_path)
+    server.running.set_key(KEY, "50")
+    server.write(server.path.read_text() + "[gateway]\nretained_count_max = 7\n")
+    with pytest.raises(KeyRefusedError, match=r"m\.toml:5: change it there"):
+        server.running.set_key(KEY, "60")
+    assert load_told(server.path).section.gateway.retained_count_max == 7
+    monkeypatch.setenv("MOTELOG__LOG__LEVEL", "warning")
+    with pytest.raises(KeyRefusedError, match="MOTELOG__LOG__LEVEL"):
+        server.running.set_key("log.level", "debug")
+
+
+@pytest.mark.parametrize(
+    ("key", "why"),
+    [
+        ("gateway.retained_count", "did you mean gateway.retained_count_max"),
+        ("admin.listen", "set in the file"),
+        ("access.password_file", "set in the file"),
+        ("roles", "set in the file"),
+        ("broker.store.directory", "change it there"),
+    ],
+)
+def test_keys_that_cannot_be_set_say_why(tmp_path: Path, key: str, why: str) -> None:
+    server = stored(tmp_path)
+    with pytest.raises(KeyRefusedError, match=why):
+        server.running.set_key(key, "x")
+    assert not (tmp_path / "data").exists()
+
+
+def test_a_wrong_value_is_not_stored(tmp_path: Path) -> None:
+    server = stored(tmp_path)
+    with pytest.raises(ConfigFaultsError, match=r"gateway\.retained_count_max.*many"):
+        server.running.set_key(KEY, "many")
+    assert not (tmp_path / "data").exists()
+    assert server.told == []
+
+
+def test_a_process_without_a_broker_names_its_runtime_store(tmp_path: Path) -> None:
+    text = 'roles = ["gateway"]\n[gateway]\nnamesrv = ["127.0.0.1:9876"]\n'
+    server = Server(tmp_path, text)
+    with pytest.raises(KeyRefusedError, match="runtime_file"):
+        server.running.set_key(KEY, "50")
+    server.write(f'{text}[admin]\nruntime_file = "{tmp_path / "set.json"}"\n')
+    assert server.running.set_key(KEY, "50")
+    (tmp_path / "set.json").write_text("{")
+    (tmp_path / "set.json.bak").unlink()
+    with pytest.raises(ConfigFaultsError, match=r"set\.json"):
+        load_told(server.path)
