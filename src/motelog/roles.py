@@ -28,6 +28,7 @@ from motelog.console.asking import GatewayHere
 from motelog.console.configuration import ConfigApi
 from motelog.console.gateway import GatewayApi
 from motelog.console.health import Health
+from motelog.console.mqtt_tree import MqttTreeApi
 from motelog.console.queues import Brokers, QueueApi
 from motelog.console.server import Console
 from motelog.console.status import Status
@@ -173,7 +174,12 @@ async def _start_all(
     gateway_api, queue_api = GatewayApi(), QueueApi()
     if "console" in config.roles:
         status = Status(health, registry, roles.told, roles.listeners, data=_data(config))
-        more = [*queue_api.endpoints(), *ConfigApi(running_config).endpoints()]
+        tree_api = MqttTreeApi(gateway_api, queue_api)
+        more = [
+            *queue_api.endpoints(),
+            *tree_api.endpoints(),
+            *ConfigApi(running_config).endpoints(),
+        ]
         console = Console(config.admin, health, registry, gateway_api, status, more)
         await start("console", config.admin.listen, console)
     if "namesrv" in config.roles:

@@ -17,16 +17,19 @@ from motelog.bridge.producer import Producer
 from motelog.bridge.pull import PullConsumer
 from motelog.config import AdminConfig
 from motelog.console import tokens
+from motelog.console.asking import GatewayHere
 from motelog.console.gate import Role
 from motelog.console.gateway import GatewayApi
 from motelog.console.health import Health
+from motelog.console.mqtt_tree import MqttTreeApi
 from motelog.console.pages import PAGES
 from motelog.console.queues import PAYLOAD_BYTES_MAX, Brokers, QueueApi
 from motelog.console.server import Console
 from motelog.console.status import Status
-from motelog.core.message import Message
+from motelog.core.message import MQTT_TOPIC, Message
 from motelog.core.metrics import Registry
 from motelog.testing import MotelogProcess
+from tests.conformance.peers import Gateway
 from tests.integration.test_mqtt_clients import PahoClient
 from tests.support import browser
 from tests.support.broker_stack import started_stack
@@ -37,12 +40,15 @@ needs_browser = pytest.mark.skipif(browser.found() is None, reason="there is no 
 
 
 @asynccontextmanager
-async def asking(namesrv: str) -> AsyncIterator[httpx.AsyncClient]:
+async def asking(namesrv: str, gateway: Gateway | None = None) -> AsyncIterator[httpx.AsyncClient]:
     """Give a client of a console that asks the brokers of a name server."""
     health, registry, queues = Health(), Registry(), QueueApi()
     queues.brokers = Brokers((namesrv,))
     status = Status(health, registry, {}, data=None)
-    console = Console(AdminConfig(), health, registry, GatewayApi(), status, queues.endpoints())
+    api = GatewayApi()
+    api.gateway = None if gateway is None else GatewayHere(gateway.stage.operator)
+    endpoints = [*queues.endpoints(), *MqttTreeApi(api, queues).endpoints()]
+    console = Console(AdminConfig(), health, registry, api, status, endpoints)
     transport = httpx.ASGITransport(console.application())
     async with httpx.AsyncClient(
         transport=transport,
@@ -135,6 +141,44 @@ async def test_topics_groups_and_messages_are_those_of_the_brokers(tmp_path: Pat
         answer = await client.post("http://localhost/do/reset_group", data=fields)
         assert "The group goes on there." in answer.text
         assert "&#34;passed_over&#34;: 9" in answer.text
+
+
+async def test_the_tree_of_mqtt_topics_has_rates_and_retained_values(tmp_path: Path) -> None:
+    gateway = Gateway()
+    peer = gateway.connect(5)
+    for topic in ("site/1/t", "site", "site/3/kept", "site/"):
+        peer.publish(topic, "18 °C".encode() * 100, retain=True)
+    async with (
+        started_stack(tmp_path) as stack,
+        asking(stack.namesrv_address, gateway) as client,
+        Admin(namesrv=stack.namesrv_address) as admin,
+        Producer(namesrv=stack.namesrv_address) as producer,
+    ):
+        await admin.put_topic("site", queues=2)
+        for topic in ("site/1/t", "site/1/t", "site/1", "site/2/t", "other", ""):
+            properties = {MQTT_TOPIC: topic} if topic else {}
+            await producer.send(Message("site", b"x", properties=properties))
+        tree = (await client.get("/mqtt-topics?below=site&minutes=1")).json()
+        assert not tree["is_cut"]
+        assert [
+            (one["level"], one["topic"], one["own"], one["messages"], one["has_below"])
+            for one in tree["entries"]
+        ] == [
+            ("", "site/", 0, 0, False),
+            ("1", "site/1", 1, 3, True),
+            ("2", "site/2", 0, 1, True),
+            ("3", "site/3", 0, 0, True),
+        ]
+        assert tree["entries"][1]["per_second"] == pytest.approx(3 / 60, abs=0.001)
+        [leaf] = (await client.get("/mqtt-topics?below=site/1")).json()["entries"]
+        assert (leaf["level"], leaf["has_below"]) == ("t", False)
+        assert leaf["retained"]["payload_bytes"] == 600
+        roots = (await client.get("/mqtt-topics")).json()["entries"]
+        assert [one["level"] for one in roots] == ["other", "site"]
+        assert (await client.get("/mqtt-topics?below=a%2B")).json()["entries"] == []
+        page = await client.get("http://localhost/mqtt-topics?below=site/1")
+        assert "18 °C18 °C" in page.text
+        assert 'href="/mqtt-topics?below=site&amp;minutes=10"' in page.text
 
 
 async def test_dead_letters_are_listed_and_sent_again(tmp_path: Path) -> None:

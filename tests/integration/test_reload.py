@@ -67,8 +67,10 @@ def test_a_running_server_takes_what_it_can(tmp_path: Path) -> None:
         assert motelog_here(*setting).returncode == 78
         setting[3] = "8"
         assert "applied" in motelog_here(*setting).stdout
-        shown = motelog_here("config", "show", str(path), "--origin", "--under", "gateway").stdout
-        assert "gateway.will_bytes_max = 8 # runtime store" in " ".join(shown.split())
+        show = ("config", "show", str(path), "--origin", "--under", "gateway")
+        assert "gateway.will_bytes_max = 8 # runtime store" in " ".join(
+            motelog_here(*show).stdout.split()
+        )
         assert "applied" in motelog_here("config", "unset", *setting[2:3], *admin).stdout
         process.send_signal(signal.SIGTERM)
         _, errors = process.communicate(timeout=30)

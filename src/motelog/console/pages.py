@@ -37,6 +37,7 @@ _HERE: Final = Path(__file__).parent
 FORM_BYTES_MAX: Final = 65_536
 #: Of a payload, as much as a page shows.
 SHOWN_BYTES_MAX: Final = 16_384
+_BRIEF_CHARACTERS: Final = 60
 _EXPIRY_NEVER: Final = 0xFFFFFFFF
 _Handler: TypeAlias = Callable[[Request], Awaitable[Response]]
 
@@ -85,6 +86,7 @@ PAGES: Final = (
     Page("/sessions/session", "get_session", "session.html", below="/sessions"),
     Page("/topics", "list_topics", "topics.html", "Topics"),
     Page("/topics/topic", "get_topic", "topic.html", below="/topics"),
+    Page("/mqtt-topics", "mqtt_tree", "mqtt_topics.html", "MQTT topics"),
     Page("/groups", "list_groups", "groups.html", "Groups"),
     Page("/groups/group", "get_group", "group.html", below="/groups"),
     Page("/groups/reset", "preview_reset", "reset.html", below="/groups"),
@@ -332,6 +334,10 @@ def _count(number: float) -> str:
     return f"{number:,.0f}" if whole else f"{number:,.1f}"
 
 
+def _rate(number: float) -> str:
+    return _count(number) if number >= 10 else f"{number:.3g}"
+
+
 def _expiry(seconds: int) -> str:
     if seconds == _EXPIRY_NEVER:
         return "never"
@@ -346,6 +352,16 @@ def _form(payload: bytes) -> str:
 def _shown(payload: bytes) -> str:
     """Return a payload as a reader likes it best, cut if it is long."""
     return _read_payload(payload)[1]
+
+
+def _brief(payload: bytes) -> str:
+    """Return the beginning of a payload as one line."""
+    try:
+        return _visible(payload.decode()[:_BRIEF_CHARACTERS])
+    except UnicodeDecodeError as exc:
+        if exc.start < _BRIEF_CHARACTERS:
+            return payload[:20].hex(" ")
+        return _visible(payload[: exc.start].decode()[:_BRIEF_CHARACTERS])
 
 
 def _read_payload(payload: bytes) -> tuple[str, str]:
@@ -398,9 +414,11 @@ _FILTERS: Final[dict[str, Callable[..., Any]]] = {
     "span": _span,
     "size": _size,
     "count": _count,
+    "rate": _rate,
     "expiry": _expiry,
     "form": _form,
     "shown": _shown,
+    "brief": _brief,
     "as_json": _as_json,
     "as_value": _as_value,
     "without": _without,

@@ -163,8 +163,8 @@ class QueueApi:
     # --- topics --------------------------------------------------------------------------
 
     async def list_topics(self, query: TopicsQuery) -> TopicPage:
-        async with self._admin() as admin:
-            own = await _own_topics(admin)
+        async with self.admin() as admin:
+            own = await own_topics(admin)
             names = [
                 name
                 for name in await admin.topics()
@@ -176,10 +176,10 @@ class QueueApi:
             )
 
     async def get_topic(self, query: QueueTopicQuery) -> Topic:
-        async with self._admin() as admin:
+        async with self.admin() as admin:
             return Topic(
                 topic=query.topic,
-                kind=kind_of(query.topic, await _own_topics(admin)),
+                kind=kind_of(query.topic, await own_topics(admin)),
                 brokers=[
                     TopicOnBroker(
                         broker=one.broker_name,
@@ -206,7 +206,7 @@ class QueueApi:
     # --- groups --------------------------------------------------------------------------
 
     async def list_groups(self, query: GroupsQuery) -> GroupPage:
-        async with self._admin() as admin:
+        async with self.admin() as admin:
             names = [name for name in sorted(await admin.groups()) if name.startswith(query.prefix)]
             names, after = _page(names, query.after, query.limit)
             return GroupPage(
@@ -214,7 +214,7 @@ class QueueApi:
             )
 
     async def get_group(self, query: GroupQuery) -> Group:
-        async with self._admin() as admin:
+        async with self.admin() as admin:
             progress = await admin.progress(query.group)
             consumers = await admin.consumers(query.group)
             if not progress and not consumers and query.group not in await admin.groups():
@@ -244,7 +244,7 @@ class QueueApi:
 
     async def preview_reset(self, query: ResetQuery) -> Reset:
         to = _reset_to(query.to)
-        async with self._admin() as admin, self._consumer() as consumer:
+        async with self.admin() as admin, self.consumer() as consumer:
             before = await _committed(admin, query)
             queues = await consumer.queues(query.topic, wait_s=0)
             if to == "first":
@@ -258,7 +258,7 @@ class QueueApi:
 
     async def reset_group(self, query: ResetQuery) -> Reset:
         to = _reset_to(query.to)
-        async with self._admin() as admin:
+        async with self.admin() as admin:
             before = await _committed(admin, query)
             after = await admin.reset_offsets(query.group, query.topic, to)
         return _reset(query, before, after)
@@ -269,7 +269,7 @@ class QueueApi:
         limit = min(query.limit, MESSAGES_MAX)
         if not query.topic and not query.id:
             return MessageList(messages=[])
-        async with self._consumer() as consumer:
+        async with self.consumer() as consumer:
             if query.id:
                 try:
                     return MessageList(messages=[_message(await consumer.view(query.id))])
@@ -281,7 +281,7 @@ class QueueApi:
             return MessageList(messages=await _read(consumer, query, limit))
 
     async def list_dead_letters(self, query: GroupsQuery) -> DeadLetterPage:
-        async with self._admin() as admin:
+        async with self.admin() as admin:
             found = [name.removeprefix(DLQ_PREFIX) for name in await admin.topics()
                      if name.startswith(DLQ_PREFIX + query.prefix)]  # fmt: skip
             names, after = _page(sorted(found), query.after, query.limit)
@@ -289,7 +289,7 @@ class QueueApi:
             return DeadLetterPage(groups=entries, after=after)
 
     async def resend_dead_letters(self, query: ResendQuery) -> Resent:
-        async with self._admin(query.count / query.per_second) as admin:
+        async with self.admin(query.count / query.per_second) as admin:
             sent = await admin.resend_dead_letters(
                 query.group, count_max=query.count, per_second=query.per_second
             )
@@ -298,7 +298,7 @@ class QueueApi:
     # --- asking --------------------------------------------------------------------------
 
     @asynccontextmanager
-    async def _admin(self, more_s: float = 0.0) -> AsyncIterator[Admin]:
+    async def admin(self, more_s: float = 0.0) -> AsyncIterator[Admin]:
         """Give who asks brokers; their errors become refusals."""
         brokers = self._known()
         async with (
@@ -310,7 +310,7 @@ class QueueApi:
             yield admin
 
     @asynccontextmanager
-    async def _consumer(self) -> AsyncIterator[PullConsumer]:
+    async def consumer(self) -> AsyncIterator[PullConsumer]:
         """Give who reads queues, and commits nothing."""
         brokers = self._known()
         async with (
@@ -362,7 +362,7 @@ def kind_of(topic: str, own: Container[str]) -> Kind:
     return "system" if is_system or topic in SYSTEM_TOPICS or topic in own else "topic"
 
 
-async def _own_topics(admin: Admin) -> set[str]:
+async def own_topics(admin: Admin) -> set[str]:
     """Return the topics that RocketMQ's brokers name after themselves and their clusters."""
     own: set[str] = set()
     for one in await admin.brokers():
