@@ -640,6 +640,10 @@ class Clients:
         behind = self._names.irange(max(after, prefix), inclusive=(after < prefix, True))
         return list(islice(takewhile(lambda name: name.startswith(prefix), behind), limit))
 
+    def gateways(self) -> list[tuple[str, int, bool]]:
+        """Return (name, when it last wrote, whether it is this one) of the gateways that live."""
+        return self._journal.gateways()
+
     def live(self, client_id: str) -> tuple[Session, Connection] | None:
         """Return a session whose client is connected, and its connection."""
         session = self._by_client_id.get(client_id)

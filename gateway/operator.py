@@ -27,6 +27,8 @@ from motelog.gateway.operator_answers import (
     ClientEntry,
     ClientPage,
     Flight,
+    GatewayNode,
+    GatewayNodes,
     RetainedEntry,
     RetainedMessage,
     RetainedPage,
@@ -115,6 +117,14 @@ class Operator:
         self._log_port.settle_soon()
         self._after(written.ticket, then)
         return True
+
+    def list_gateways(self) -> GatewayNodes:
+        """Return this gateway, and the others that live as far as the log says."""
+        found = [
+            GatewayNode(name=name, seen_ms=seen_ms, is_here=is_here)
+            for name, seen_ms, is_here in self._clients.gateways()
+        ]
+        return GatewayNodes(gateways=sorted(found, key=lambda one: one.name))
 
     # --- clients -------------------------------------------------------------------------
 

@@ -16,6 +16,23 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
     """One of the below."""
 
 
+class GatewayNode(Answer, frozen=True, kw_only=True):
+    """A gateway process that lives; ``seen_ms`` is when it has last written to the log.
+
+    ``is_here``: it is of this server, and answers.
+    """
+
+    name: str
+    seen_ms: int
+    is_here: bool
+
+
+class GatewayNodes(Answer, frozen=True, kw_only=True):
+    """The gateways that share sessions with this one, by name."""
+
+    gateways: list[GatewayNode]
+
+
 class RetainedEntry(Answer, frozen=True, kw_only=True):
     """A retained message without its payload; ``client_id`` has published it."""
 

@@ -669,6 +669,11 @@ class SessionJournal:
         """Whether the queue of sessions is among these, as the log names queues for reading."""
         return any(queue in queues for queue in self._log_port.queues(MQTT_SESSION_TOPIC))
 
+    def gateways(self) -> list[tuple[str, int, bool]]:
+        """Return (name, when it last wrote, whether it is this run) of the runs that live."""
+        runs = (self._rows.runs[key] for key in self._rows.living if key in self._rows.runs)
+        return [(run.gateway, run.last_ms, run.key == self._run) for run in runs]
+
     @property
     def others_live(self) -> bool:
         """Whether another gateway lives; then client identifiers have to be claimed."""

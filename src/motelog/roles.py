@@ -29,6 +29,7 @@ from motelog.console.configuration import ConfigApi
 from motelog.console.gateway import GatewayApi
 from motelog.console.health import Health
 from motelog.console.mqtt_tree import MqttTreeApi
+from motelog.console.nodes import NodesApi
 from motelog.console.queues import Brokers, QueueApi
 from motelog.console.server import Console
 from motelog.console.status import Status
@@ -178,6 +179,7 @@ async def _start_all(
         more = [
             *queue_api.endpoints(),
             *tree_api.endpoints(),
+            *NodesApi(gateway_api, queue_api).endpoints(),
             *ConfigApi(running_config).endpoints(),
         ]
         console = Console(config.admin, health, registry, gateway_api, status, more)

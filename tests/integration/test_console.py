@@ -22,6 +22,7 @@ from motelog.console.gate import Role
 from motelog.console.gateway import GatewayApi
 from motelog.console.health import Health
 from motelog.console.mqtt_tree import MqttTreeApi
+from motelog.console.nodes import NodesApi
 from motelog.console.pages import PAGES
 from motelog.console.queues import PAYLOAD_BYTES_MAX, Brokers, QueueApi
 from motelog.console.server import Console
@@ -43,11 +44,12 @@ needs_browser = pytest.mark.skipif(browser.found() is None, reason="there is no 
 async def asking(namesrv: str, gateway: Gateway | None = None) -> AsyncIterator[httpx.AsyncClient]:
     """Give a client of a console that asks the brokers of a name server."""
     health, registry, queues = Health(), Registry(), QueueApi()
-    queues.brokers = Brokers((namesrv,))
+    queues.brokers = Brokers(tuple(namesrv.split(";")))
     status = Status(health, registry, {}, data=None)
     api = GatewayApi()
     api.gateway = None if gateway is None else GatewayHere(gateway.stage.operator)
     endpoints = [*queues.endpoints(), *MqttTreeApi(api, queues).endpoints()]
+    endpoints += NodesApi(api, queues).endpoints()
     console = Console(AdminConfig(), health, registry, api, status, endpoints)
     transport = httpx.ASGITransport(console.application())
     async with httpx.AsyncClient(
@@ -179,6 +181,27 @@ async def test_the_tree_of_mqtt_topics_has_rates_and_retained_values(tmp_path: P
         page = await client.get("http://localhost/mqtt-topics?below=site/1")
         assert "18 °C18 °C" in page.text
         assert 'href="/mqtt-topics?below=site&amp;minutes=10"' in page.text
+
+
+async def test_nodes_say_how_they_are(tmp_path: Path) -> None:
+    gateway = Gateway()
+    async with (
+        started_stack(tmp_path) as stack,
+        asking(f"{stack.namesrv_address};127.0.0.1:1", gateway) as client,
+    ):
+        told = (await client.get("/nodes")).json()
+        silent, namesrv = sorted(told["namesrvs"], key=lambda one: one["fault"] is None)
+        assert (namesrv["address"], namesrv["brokers"]) == (stack.namesrv_address, 1)
+        assert (silent["address"], silent["brokers"]) == ("127.0.0.1:1", 0)
+        [broker] = told["brokers"]
+        assert (broker["name"], broker["id"], broker["fault"]) == ("broker-a", 0, None)
+        assert broker["started_ms"] > 1_600_000_000_000
+        assert 0 < broker["disk_used_percent"] <= 100
+        [one] = told["gateways"]
+        assert (one["is_here"], told["gateways_fault"]) == (True, None)
+        page = await client.get("http://localhost/nodes")
+        assert "broker-a" in page.text
+        assert "it answers here" in page.text
 
 
 async def test_dead_letters_are_listed_and_sent_again(tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ from motelog.gateway.operator import Operator
 from motelog.gateway.operator_answers import (
     Client,
     ClientPage,
+    GatewayNodes,
     RetainedMessage,
     RetainedPage,
     Session,
@@ -46,6 +47,8 @@ class RefusedError(MotelogError):
 
 class AskedGateway(Protocol):
     """A gateway that answers. None and False: there is nothing of this name. RefusedError."""
+
+    async def list_gateways(self) -> GatewayNodes: ...
 
     async def list_retained(self, topic_filter: str, after: str, limit: int) -> RetainedPage: ...
 
@@ -79,6 +82,9 @@ class GatewayHere:
 
     def __init__(self, operator: Operator) -> None:
         self._operator = operator
+
+    async def list_gateways(self) -> GatewayNodes:
+        return self._operator.list_gateways()
 
     async def list_retained(self, topic_filter: str, after: str, limit: int) -> RetainedPage:
         return _answer(partial(self._operator.list_retained, topic_filter, after, limit))

@@ -94,6 +94,7 @@ PAGES: Final = (
     Page("/retained", "list_retained", "retained.html", "Retained"),
     Page("/retained/message", "get_retained", "retained_message.html", below="/retained"),
     Page("/dead-letters", "list_dead_letters", "dead_letters.html", "Dead letters"),
+    Page("/nodes", "list_nodes", "nodes.html", "Nodes"),
     Page("/config", "get_config", "configuration.html", "Configuration"),
     Page("/config/changes", "get_config_changes", "configuration_changes.html", below="/config"),
 )

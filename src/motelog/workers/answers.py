@@ -20,6 +20,8 @@ from motelog.gateway.operator_answers import (
     Client,
     ClientEntry,
     ClientPage,
+    GatewayNode,
+    GatewayNodes,
     RetainedMessage,
     RetainedPage,
     Session,
@@ -38,6 +40,14 @@ class GatewayOfWorkers:
 
     def __init__(self, running: Callable[[], Sequence[AskedGateway]]) -> None:
         self._running = running
+
+    async def list_gateways(self) -> GatewayNodes:
+        best: dict[str, GatewayNode] = {}
+        for answer in await _all([one.list_gateways for one in self._known()]):
+            for node in answer.gateways:
+                if node.is_here or node.name not in best:
+                    best[node.name] = node
+        return GatewayNodes(gateways=[best[name] for name in sorted(best)])
 
     async def list_retained(self, topic_filter: str, after: str, limit: int) -> RetainedPage:
         return await self._any(lambda one: one.list_retained(topic_filter, after, limit))

@@ -43,6 +43,7 @@ from motelog.gateway.metrics import GATEWAY_METRICS, PLAIN, SHARED, GatewayMetri
 from motelog.gateway.operator_answers import (
     Client,
     ClientPage,
+    GatewayNodes,
     RetainedMessage,
     RetainedPage,
     Session,
@@ -321,6 +322,9 @@ class _Worker:
         self.counters, self.histograms = {}, {}
 
     # --- questions -----------------------------------------------------------------------
+
+    async def list_gateways(self) -> GatewayNodes:
+        return await self._ask(GatewayNodes, "list_gateways")
 
     async def list_retained(self, topic_filter: str, after: str, limit: int) -> RetainedPage:
         return await self._ask(RetainedPage, "list_retained", topic_filter, after, limit)

@@ -12,7 +12,7 @@ from motelog.core.errors import StoreFullError
 from motelog.gateway.access.config import AccessConfig
 from motelog.gateway.config import GatewayConfig
 from motelog.gateway.metrics import GatewayMetrics
-from motelog.gateway.operator_answers import SessionEntry, SessionPage
+from motelog.gateway.operator_answers import GatewayNode, GatewayNodes, SessionEntry, SessionPage
 from motelog.logs import LogConfig
 from motelog.workers.answers import GatewayOfWorkers
 from motelog.workers.supervisor import WORKERS_METRICS, Workers
@@ -205,3 +205,23 @@ async def test_a_client_is_traced_where_it_is_connected() -> None:
     assert gateways[1].stage.output.observers == {}
     assert not await one.end_trace("another")
     assert await one.read_trace("another", 0) is None
+
+
+async def test_gateways_are_those_of_all_and_each_knows_itself_best() -> None:
+    def of(*nodes: tuple[str, bool]) -> AskedGateway:
+        class Knowing(Silent):
+            def __getattribute__(self, name: str) -> Any:
+                async def answer() -> GatewayNodes:
+                    return GatewayNodes(
+                        gateways=[GatewayNode(name=n, seen_ms=1, is_here=here) for n, here in nodes]
+                    )
+
+                return answer
+
+        return Knowing()
+
+    one = together(of(("g-1", True), ("g-2", False)), of(("far", False), ("g-2", True)))
+    found = (await one.list_gateways()).gateways
+    assert [(node.name, node.is_here) for node in found] == [
+        ("far", False), ("g-1", True), ("g-2", True),
+    ]  # fmt: skip

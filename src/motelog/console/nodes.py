@@ -1,0 +1,156 @@
+"""The admin API's nodes: name servers, brokers and gateways of this cluster, and how they are.
+
+Owns: which of them are asked. Must not touch: the wire; bridge and ``asking`` lead there.
+Invariant: one that does not answer is a line that says so, and keeps the others from nobody.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+import trio
+
+from motelog.bridge.admin import Admin, BrokerInfo
+from motelog.console.api import Endpoint, NoParameters
+from motelog.console.asking import RefusedError
+from motelog.console.gateway import GatewayApi
+from motelog.console.queues import Brokers, QueueApi
+from motelog.core.errors import MotelogError, leaves
+from motelog.gateway.operator_answers import GatewayNode
+
+#: How long one node may take to answer.
+ANSWER_WITHIN_S: Final = 3.0
+
+
+class NamesrvNode(msgspec.Struct, frozen=True, kw_only=True):
+    """A name server; ``fault`` says why it does not answer, null if it does."""
+
+    address: str
+    brokers: int
+    fault: str | None
+
+
+class BrokerNode(msgspec.Struct, frozen=True, kw_only=True):
+    """A broker that a name server knows; ``id`` 0 is the master.
+
+    What a master says of itself is null where it does not answer, and of others than masters.
+    """
+
+    cluster: str
+    name: str
+    id: int
+    address: str
+    version: str | None
+    started_ms: int | None
+    put_per_second: float | None
+    disk_used_percent: float | None
+    fault: str | None
+
+
+class Nodes(msgspec.Struct, frozen=True, kw_only=True):
+    """All of them; ``gateways_fault`` says why the gateways are not known, null if they are."""
+
+    namesrvs: list[NamesrvNode]
+    brokers: list[BrokerNode]
+    gateways: list[GatewayNode]
+    gateways_fault: str | None
+
+
+class NodesApi:
+    """Asks the name servers and brokers, and the gateway of this server for the others."""
+
+    def __init__(self, gateway: GatewayApi, queues: QueueApi) -> None:
+        self._gateway = gateway
+        self._queues = queues
+
+    def endpoints(self) -> list[Endpoint]:
+        text = "Name servers, brokers and gateways"
+        return [Endpoint("/nodes", text, NoParameters, Nodes, self.list_nodes)]
+
+    async def list_nodes(self, query: NoParameters) -> Nodes:
+        known = self._queues.brokers
+        namesrvs: list[NamesrvNode] = []
+        brokers: dict[tuple[str, str, int], BrokerNode] = {}
+        if known is not None:
+            async with trio.open_nursery() as nursery:
+                for address in sorted(known.namesrv):
+                    nursery.start_soon(_ask_namesrv, known, address, namesrvs, brokers)
+        gateways: list[GatewayNode] = []
+        fault: str | None = "no gateway has started in this process"
+        if self._gateway.gateway is not None:
+            try:
+                gateways = (await self._gateway.gateway.list_gateways()).gateways
+                fault = None
+            except RefusedError as exc:
+                fault = str(exc)
+        return Nodes(
+            namesrvs=sorted(namesrvs, key=lambda one: one.address),
+            brokers=[brokers[key] for key in sorted(brokers)],
+            gateways=gateways,
+            gateways_fault=fault,
+        )
+
+
+async def _ask_namesrv(
+    known: Brokers,
+    address: str,
+    namesrvs: list[NamesrvNode],
+    brokers: dict[tuple[str, str, int], BrokerNode],
+) -> None:
+    """Add a name server, and the brokers that it knows."""
+    count, fault = 0, None
+    try:
+        async with Admin(namesrv=(address,), credentials=known.credentials) as admin:
+            with trio.fail_after(ANSWER_WITHIN_S):
+                found = await admin.brokers()
+            count = len(found)
+            for one in found:
+                key = one.cluster, one.name, one.broker_id
+                if key not in brokers:  # another name server may know it as well
+                    brokers[key] = await _broker(admin, one)
+    except (trio.TooSlowError, MotelogError, OSError, BaseExceptionGroup) as exc:
+        fault = _fault(exc)
+    namesrvs.append(NamesrvNode(address=address, brokers=count, fault=fault))
+
+
+async def _broker(admin: Admin, one: BrokerInfo) -> BrokerNode:
+    told: dict[str, str] = {}
+    fault = None
+    if one.broker_id == 0:
+        try:
+            with trio.fail_after(ANSWER_WITHIN_S):
+                told = await admin.broker_status(one.name)
+        except (trio.TooSlowError, MotelogError, OSError, BaseExceptionGroup) as exc:
+            fault = _fault(exc)
+    started_ms = _number(told.get("bootTimestamp"))
+    used = _number(told.get("commitLogDiskRatio"))
+    return BrokerNode(
+        cluster=one.cluster,
+        name=one.name,
+        id=one.broker_id,
+        address=one.address,
+        version=told.get("brokerVersionDesc"),
+        started_ms=None if started_ms is None else int(started_ms),
+        put_per_second=_number(told.get("putTps", "").partition(" ")[0]),
+        disk_used_percent=None if used is None else round(used * 100, 1),
+        fault=fault,
+    )
+
+
+def _number(text: str | None) -> float | None:
+    """Return a number that a broker tells; other brokers than ours may tell none."""
+    try:
+        return float(text) if text else None
+    except ValueError:
+        return None
+
+
+def _fault(exc: BaseException) -> str:
+    """Return why a node does not answer; what is no fault of it is raised."""
+    for leaf in leaves(exc):
+        if isinstance(leaf, trio.TooSlowError):
+            return f"it does not answer in {ANSWER_WITHIN_S:g} s"
+        if isinstance(leaf, MotelogError | OSError):
+            return str(leaf)
+    raise exc
