@@ -77,6 +77,23 @@ def test_mqtt_topic_names_are_a_tree(at: list[str]) -> None:
     assert "no messages" in motelog_here("topic", "tree", "op-nothing", *at).stdout
 
 
+def test_the_tree_has_retained_values_and_rates(
+    motelog_stack: MotelogProcess, at: list[str]
+) -> None:
+    mqtt, admin = (":".join(map(str, one)) for one in (motelog_stack.mqtt, motelog_stack.admin))
+    for name, value in (("op-kept/a", "21.5"), ("op-kept/b", "\x1b[2J")):
+        options = ["-t", name, "-m", value, "-q", "1", "-r", "--to", mqtt]
+        assert motelog_here("pub", *options).returncode == 0
+    tree = ("topic", "tree", "op-kept/", *at, "--since", "10m", "--retained", "--admin", admin)
+    assert [
+        (one["topic"], one["messages"], one["per_second"], one["retained"]) for one in lines(*tree)
+    ] == [("op-kept/a", 1, 0.002, "21.5"), ("op-kept/b", 1, 0.002, ".[2J")]
+    shown = motelog_here(*tree).stdout.splitlines()
+    assert shown[2].split()[:2] == ["a", "1"]
+    assert float(shown[2].split()[2]) == pytest.approx(1 / 600, rel=0.1)
+    assert shown[2].endswith("21.5")
+
+
 def test_groups_tell_how_far_they_are_and_are_set_elsewhere(at: list[str]) -> None:
     motelog_here("topic", "create", "op-group", "--queues", "1", *at)
     send(at, "op-group", "1", "2", "3", "4")

@@ -5,6 +5,8 @@ Owns: the words and the JSON. Must not touch: requests (bridge.admin, bridge.pul
 
 from __future__ import annotations
 
+import time
+from base64 import b64decode
 from collections.abc import Iterable
 from dataclasses import asdict
 from enum import StrEnum
@@ -12,7 +14,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from motelog.cli.admin import Json, time_text
+from motelog.cli.admin import ADMIN, Json, ask, ask_pages, time_text
+from motelog.cli.admin import Admin as AdminListener
 from motelog.cli.credentials import CredentialsFile
 from motelog.cli.log_reading import begins_of, read_queue, start_of
 from motelog.cli.native import NAMESRV, Namesrv, kind_of_topic, with_admin, with_both
@@ -31,6 +34,10 @@ topic = typer.Typer(
     rich_markup_mode=None,
     add_completion=False,
 )
+
+#: Retained messages that a tree shows, and bytes of each.
+RETAINED_MAX = 1000
+VALUE_BYTES_MAX = 60
 
 Topic = Annotated[str, typer.Argument(metavar="TOPIC", help="Queue topic.")]
 
@@ -240,6 +247,10 @@ def tree(
         str | None,
         typer.Option(metavar="TOPIC", help="Read this queue topic. [default: all]"),
     ] = None,
+    is_retained: Annotated[
+        bool, typer.Option("--retained", help="Retained values too; asks --admin for them.")
+    ] = False,
+    admin: AdminListener = ADMIN,
     namesrv: Namesrv = NAMESRV,
     credentials: CredentialsFile = None,
     tls: TlsFile = None,
@@ -247,33 +258,73 @@ def tree(
 ) -> None:
     """Print the MQTT topic names that messages of the log have, as a tree.
 
-    Each with how many messages it and those below it have, and when the last one was stored.
+    Each with how many messages it and those below it have, how many a second that were, and when
+    the last one was stored. --retained has the values that are retained, from the admin listener.
     """
     start = start_of("--since", since)
     found: dict[str, _Seen] = {}
-
-    def take(message: StoredMessage) -> bool:
-        if message.mqtt_topic.startswith(prefix):
-            found.setdefault(message.mqtt_topic, _Seen()).add(1, message.store_timestamp_ms)
-        return True
 
     async def look(admin: Admin, consumer: PullConsumer) -> None:
         for name in [queue_topic] if queue_topic else await _message_topics(admin):
             queues = await consumer.queues(name, wait_s=0)
             ends = await consumer.end_offsets(queues)
             for queue, begin in (await begins_of(consumer, queues, start)).items():
+                read = _Read(0 if begin < ends[queue] - count else start.time_ms)
                 begin = max(begin, ends[queue] - count)
-                await read_queue(consumer, queue, begin, ends[queue], take)
+                await read_queue(consumer, queue, begin, ends[queue], read.take)
+                read.add_to(found, prefix)
 
     with_both(look, namesrv=namesrv, credentials=credentials, tls=tls)
+    values = _retained_values(admin, prefix) if is_retained else {}
+    for name in values:
+        found.setdefault(name, _Seen())
     if json:
         for name in sorted(found):
             seen = found[name]
-            write_json({"topic": name, "messages": seen.messages, "last_ms": seen.last_ms})
+            line: dict[str, Any] = {"topic": name, "messages": seen.messages}
+            line |= {"per_second": round(seen.per_second, 3), "last_ms": seen.last_ms or None}
+            write_json(line | ({"retained": values.get(name)} if is_retained else {}))
         return
-    rows = list(_tree_rows(found))
-    head = ("topic", "messages", "last stored")
-    write(table([head, *rows], right=frozenset({1})) if rows else f"no messages since {since}")
+    rows = list(_tree_rows(found, values))
+    head: tuple[str, ...] = ("topic", "messages", "a second", "last stored", "retained")
+    columns = 5 if is_retained else 4
+    shown = [row[:columns] for row in (head, *rows)]
+    write(table(shown, right=frozenset({1, 2})) if rows else f"no messages since {since}")
+
+
+class _Read:
+    """What was read of one queue; ``since_ms`` 0: its first message begins the time."""
+
+    def __init__(self, since_ms: int) -> None:
+        self._since_ms = since_ms
+        self._messages: dict[str, tuple[int, int]] = {}
+
+    def take(self, message: StoredMessage) -> bool:
+        stored_ms = message.store_timestamp_ms
+        self._since_ms = self._since_ms or stored_ms
+        count, last_ms = self._messages.get(message.mqtt_topic, (0, 0))
+        self._messages[message.mqtt_topic] = count + 1, max(last_ms, stored_ms)
+        return True
+
+    def add_to(self, found: dict[str, _Seen], prefix: str) -> None:
+        seconds = max(1.0, time.time() - self._since_ms / 1000)
+        for name, (count, last_ms) in self._messages.items():
+            if name.startswith(prefix):
+                found.setdefault(name, _Seen()).add(count, last_ms, count / seconds)
+
+
+def _retained_values(admin: str, prefix: str) -> dict[str, str]:
+    """Return the values that are retained below a prefix, each as one short line."""
+    path = "/api/v1/retained"
+    levels, is_below, _ = prefix.rpartition("/")
+    query = {"filter": f"{levels}/#" if is_below else "#"}
+    values: dict[str, str] = {}
+    for one in ask_pages(admin, path, "messages", query, count=RETAINED_MAX, page_count=1000):
+        if one["topic"].startswith(prefix):
+            told = ask(admin, "GET", f"{path}/message", {"topic": one["topic"]})
+            text = b64decode(told["payload"])[:VALUE_BYTES_MAX].decode(errors="replace")
+            values[one["topic"]] = "".join(c if c.isprintable() else "." for c in text)
+    return values
 
 
 class _Seen:
@@ -282,22 +333,28 @@ class _Seen:
     def __init__(self) -> None:
         self.messages = 0
         self.last_ms = 0
+        self.per_second = 0.0
 
-    def add(self, messages: int, last_ms: int) -> None:
+    def add(self, messages: int, last_ms: int, per_second: float) -> None:
         self.messages += messages
+        self.per_second += per_second
         self.last_ms = max(self.last_ms, last_ms)
 
 
-def _tree_rows(found: dict[str, _Seen]) -> Iterable[tuple[str, ...]]:
+def _tree_rows(found: dict[str, _Seen], values: dict[str, str]) -> Iterable[tuple[str, ...]]:
     sums: dict[tuple[str, ...], _Seen] = {}
     for name, seen in found.items():
         levels = tuple(name.split("/"))
         for depth in range(1, len(levels) + 1):
-            sums.setdefault(levels[:depth], _Seen()).add(seen.messages, seen.last_ms)
+            sums.setdefault(levels[:depth], _Seen()).add(
+                seen.messages, seen.last_ms, seen.per_second
+            )
     for levels in sorted(sums):
         seen = sums[levels]
         name = "  " * (len(levels) - 1) + (levels[-1] or "(empty)")
-        yield name, str(seen.messages), time_text(seen.last_ms)
+        rate = f"{seen.per_second:.3g}"
+        value = values.get("/".join(levels), "")
+        yield name, str(seen.messages), rate, time_text(seen.last_ms or None), value
 
 
 async def _message_topics(admin: Admin) -> list[str]:
