@@ -9,6 +9,8 @@ import httpx
 from motelog.config import AdminConfig
 from motelog.console.gateway import GatewayApi
 from motelog.console.health import Health
+from motelog.console.mqtt_tree import MqttTreeApi
+from motelog.console.nodes import NodesApi
 from motelog.console.pages import PAGES
 from motelog.console.queues import QueueApi
 from motelog.console.server import Console
@@ -20,7 +22,13 @@ from motelog.gateway.metrics import GATEWAY_METRICS
 
 async def get(path: str, health: Health, registry: Registry) -> httpx.Response:
     status = Status(health, registry, {"gateway": "[::1]:1883"}, data="/data")
-    console = Console(AdminConfig(), health, registry, GatewayApi(), status, QueueApi().endpoints())
+    api, queues = GatewayApi(), QueueApi()
+    endpoints = [
+        one
+        for part in (queues, MqttTreeApi(api, queues), NodesApi(api, queues))
+        for one in part.endpoints()
+    ]
+    console = Console(AdminConfig(), health, registry, api, status, endpoints)
     transport = httpx.ASGITransport(app=console.application())
     async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
         return await client.get(path)

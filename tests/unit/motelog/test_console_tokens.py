@@ -17,6 +17,8 @@ from motelog.console.audit import Audit, AuditFileError
 from motelog.console.gate import Role
 from motelog.console.gateway import GatewayApi
 from motelog.console.health import Health
+from motelog.console.mqtt_tree import MqttTreeApi
+from motelog.console.nodes import NodesApi
 from motelog.console.pages import PAGES
 from motelog.console.queues import QueueApi
 from motelog.console.server import Console
@@ -44,9 +46,13 @@ class Server:
         api = GatewayApi()
         api.gateway = GatewayHere(self.gateway.stage.operator)
         status = Status(self.health, registry, {}, data=None)
-        console = Console(
-            AdminConfig(**config), self.health, registry, api, status, QueueApi().endpoints()
-        )
+        queues = QueueApi()
+        endpoints = [
+            one
+            for part in (queues, MqttTreeApi(api, queues), NodesApi(api, queues))
+            for one in part.endpoints()
+        ]
+        console = Console(AdminConfig(**config), self.health, registry, api, status, endpoints)
         self._application = console.application()
 
     async def ask(self, method: str, path: str, token: str = "", **headers: str) -> httpx.Response:
