@@ -7,7 +7,7 @@ Spec: RocketMQ MQClientAPIImpl.processPopResponse, ExtraInfoUtil, BatchAckMessag
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Final
 
@@ -39,6 +39,8 @@ from motelog.core.remoting.pop_fields import (
 POP_CK: Final = "POP_CK"
 #: Most messages of one pop that brokers give.
 POP_COUNT_MAX: Final = 32
+#: In a receipt that ends with its message's offset in the queue.
+_SPACES_WITH_OFFSET: Final = 7
 _NOTHING: Final = frozenset(
     {
         ResponseCode.POLLING_TIMEOUT,
@@ -184,14 +186,33 @@ def changed(message: PoppedMessage, answer: RemotingCommand) -> PoppedMessage:
     return msgspec.structs.replace(message, receipt=now.encode())
 
 
-def ack_many_command(
-    messages: Iterable[PoppedMessage], group: str, broker_name: str
-) -> RemotingCommand:
-    """Return the request that acknowledges messages of one broker."""
+def ack_many_commands(
+    messages: Iterable[PoppedMessage], group: str
+) -> list[tuple[PoppedMessage, RemotingCommand]]:
+    """Return for each broker one of its messages, and the request that acknowledges all of them."""
+    pops: dict[str, Receipt] = {}
+    firsts: dict[str, PoppedMessage] = {}
     offsets: dict[tuple[str, Receipt], list[int]] = defaultdict(list)
     for message in messages:
-        pop = replace(read_receipt(message), queue_offset=None)
+        pop = _pop_of(message, pops)
+        firsts.setdefault(pop.broker_name, message)
         offsets[message.topic, pop].append(message.queue_offset - pop.begin_offset)
+    return [(first, _ack_command(name, group, offsets)) for name, first in firsts.items()]
+
+
+def _pop_of(message: PoppedMessage, known: dict[str, Receipt]) -> Receipt:
+    """Return the receipt without its message's offset: messages of one pop share what is left."""
+    text = message.receipt
+    shared = text.rpartition(" ")[0] if text.count(" ") == _SPACES_WITH_OFFSET else text
+    pop = known.get(shared)
+    if pop is None:
+        pop = known[shared] = replace(read_receipt(message), queue_offset=None)
+    return pop
+
+
+def _ack_command(
+    broker_name: str, group: str, offsets: Mapping[tuple[str, Receipt], list[int]]
+) -> RemotingCommand:
     acks = [
         {
             "c": group,
@@ -205,6 +226,7 @@ def ack_many_command(
             "b": encode_bits(indexes),
         }
         for (topic, pop), indexes in offsets.items()
+        if pop.broker_name == broker_name
     ]
     body = dumps({"brokerName": broker_name, "acks": acks})
     return RemotingCommand(RequestCode.BATCH_ACK_MESSAGE, body=body, serialize=Serialize.JSON)

@@ -18,7 +18,6 @@ import itertools
 import logging
 import time
 import uuid
-from collections import defaultdict
 from collections.abc import Iterable
 from types import TracebackType
 from typing import Any, Final, Self, TypedDict
@@ -31,7 +30,7 @@ from motelog.bridge.popped import (
     POP_COUNT_MAX,
     PoppedMessage,
     ack_command,
-    ack_many_command,
+    ack_many_commands,
     change_command,
     changed,
     notification_command,
@@ -166,11 +165,8 @@ class SimpleConsumer:
 
         An error may come after some of them were told.
         """
-        by_broker: dict[str, list[PoppedMessage]] = defaultdict(list)
-        for message in messages:
-            by_broker[read_receipt(message).broker_name].append(message)
-        for broker_name, some in by_broker.items():
-            await self._tell(some[0], ack_many_command(some, self.group, broker_name))
+        for first, command in ack_many_commands(messages, self.group):
+            await self._tell(first, command)
 
     async def change_invisible(self, message: PoppedMessage, invisible_s: float) -> PoppedMessage:
         """Have a message come again ``invisible_s`` from now; 0: at once.
