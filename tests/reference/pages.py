@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from tests.reference import commands, configuration, metrics, reason_codes, rocketmq
+from tests.reference import api, commands, configuration, metrics, reason_codes, rocketmq
 from tests.support.repository import ROOT
 
 FOLDER: Final = ROOT / "docs" / "reference"
@@ -18,6 +18,7 @@ PAGES: Final[dict[str, Callable[[], str]]] = {
     "motelog.schema.json": configuration.schema,
     "commands.md": commands.page,
     "metrics.md": metrics.page,
+    "api.md": api.page,
     "reason-codes.md": reason_codes.page,
     "rocketmq.md": rocketmq.page,
 }

@@ -49,8 +49,9 @@ has tried them here.
 - The gRPC protocol of RocketMQ 5's newest clients, without its proxy in between: start
   `rocketmq-proxy` in cluster mode with our name server's address (`namesrvAddr`).
 
-TLS and access keys ([how](../native-access.md)) are tried with the Java client, its tools and ours. What RocketMQ's users know of
-it, row by row with the tests that show it: [rocketmq-features.md](../rocketmq-features.md).
+TLS and access keys ([how](../native-access.md)) are tried with the Java client, its tools and ours.
+What RocketMQ's users know of it, row by row with the tests that show it:
+[rocketmq-features.md](../rocketmq-features.md).
 
 ## From Java
 

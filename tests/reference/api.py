@@ -1,0 +1,118 @@
+"""docs/reference/api.md: each endpoint of the admin API, from its OpenAPI document.
+
+Owns: that page's text. Must not touch: what endpoints do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Final, cast
+
+from motelog.console.api import openapi
+from motelog.console.configuration import ConfigApi
+from motelog.console.gate import CHANGE_HEADER
+from motelog.console.gateway import GatewayApi
+from motelog.console.mqtt_tree import MqttTreeApi
+from motelog.console.nodes import NodesApi
+from motelog.console.queues import QueueApi
+from tests.reference.markdown import prose, table
+
+_HEAD: Final = f"""\
+# The admin API
+
+What a server with the console answers below `/api/v1` ([console.md](../console.md) has examples,
+tokens and roles). `/api/v1/openapi.json` is the same as an OpenAPI document, for programs that make
+clients. Parameters are in the query, answers are JSON. A request that changes something needs a
+token, or the header `{CHANGE_HEADER}` where the server has none. A fault is `{{"error": "why"}}`.
+
+This page is written by `python -m tests.reference`.
+"""
+
+
+def page() -> str:
+    gateway, queues = GatewayApi(), QueueApi()
+    document = openapi(
+        [
+            *gateway.endpoints(),
+            *queues.endpoints(),
+            *MqttTreeApi(gateway, queues).endpoints(),
+            *NodesApi(gateway, queues).endpoints(),
+            *ConfigApi(cast("Any", None)).endpoints(),
+        ]
+    )
+    lines = [_HEAD, "## Endpoints\n"]
+    for path, operations in document["paths"].items():
+        for method, operation in operations.items():
+            lines += _endpoint(method.upper(), path, operation)
+    lines.append("## Answers\n")
+    schemas = document["components"]["schemas"]
+    for name in sorted(schemas):
+        lines += _answer(name, schemas[name])
+    return "\n".join(lines)
+
+
+def _endpoint(method: str, path: str, operation: Mapping[str, Any]) -> Iterator[str]:
+    answer = operation["responses"]["200"]["content"]["application/json"]["schema"]
+    yield f"### {method} {path}\n"
+    yield f"{operation['summary']}. {operation['description']} Answer: {_type(answer)}.\n"
+    parameters = [one for one in operation["parameters"] if one["in"] == "query"]
+    if parameters:
+        rows = [
+            (
+                f"`{one['name']}`",
+                _type(one["schema"]),
+                "required" if one["required"] else _default(one["schema"]),
+                prose(one["description"]),
+            )
+            for one in parameters
+        ]
+        yield from table(("parameter", "type", "default", "what it is"), rows)
+
+
+def _answer(name: str, schema: Mapping[str, Any]) -> Iterator[str]:
+    yield f"### {name}\n"
+    described = prose(schema.get("description"))
+    if described:
+        yield f"{described}\n"
+    if "properties" in schema:
+        fields = schema["properties"].items()
+        yield from table(("field", "type"), [(f"`{field}`", _type(kind)) for field, kind in fields])
+
+
+def _default(schema: Mapping[str, Any]) -> str:
+    default = schema.get("default")
+    if default is None or default == "":
+        return "none" if default is None else "empty"
+    return str(default).lower()
+
+
+def _type(schema: Mapping[str, Any]) -> str:
+    if "$ref" in schema:
+        name = schema["$ref"].rpartition("/")[2]
+        return f"[{name}](#{name.lower()})"
+    if "anyOf" in schema:
+        return _either(schema["anyOf"])
+    if "enum" in schema:
+        return _either({"const": one} for one in schema["enum"])
+    if "const" in schema:
+        return f"`{schema['const']}`"
+    match schema.get("type"):
+        case "array":
+            return f"list of {_type(schema.get('items') or {})}"
+        case "object":
+            inner = schema.get("additionalProperties")
+            return f"table of {_type(inner)}" if isinstance(inner, dict) else "table"
+        case "integer" | "number" as kind:
+            return str(kind)
+        case "boolean":
+            return "true or false"
+        case "string":
+            return "text"
+        case "null":
+            return "null"
+    return "anything"
+
+
+def _either(schemas: Iterable[Mapping[str, Any]]) -> str:
+    kinds = sorted(map(_type, schemas), key=lambda kind: (kind == "null", kind))
+    return " or ".join(dict.fromkeys(kinds))
