@@ -113,7 +113,7 @@ def report_of(lines: Iterable[bytes], name: str) -> Report:
     for line in filter(None, lines):
         try:
             event = json.loads(line)
-            batch = _batch(event)
+            batch = read_batch(event)
             offsets = _offsets(event, "endOffset")
         except (ValueError, KeyError, TypeError, AttributeError):
             damaged += 1
@@ -128,7 +128,8 @@ def report_of(lines: Iterable[bytes], name: str) -> Report:
     return Report(job or "a query without a name", tuple(topics), ordered, damaged)
 
 
-def _batch(event: Mapping[str, Any]) -> Batch:
+def read_batch(event: Mapping[str, Any]) -> Batch:
+    """Return what a progress event says of its batch; KeyError and others if it is none."""
     begin = _time(event["timestamp"])
     seconds = event["durationMs"]["triggerExecution"] / 1000
     seen: Mapping[str, Any] = (event.get("observedMetrics") or {}).get(OBSERVED) or {}

@@ -5,11 +5,24 @@ Owns: the wording. Must not touch: the query; its progress is handed in.
 
 from __future__ import annotations
 
+import json
 import sys
-from collections.abc import Mapping, Sequence
-from typing import Any, Final, TypeVar
+from collections.abc import Sequence
+from typing import Any, Final, Protocol, TypeVar
 
-P = TypeVar("P", bound=Mapping[str, Any])
+from motelog.spark.report import Batch, read_batch
+
+
+class Event(Protocol):
+    """pyspark's StreamingQueryProgress."""
+
+    @property
+    def json(self) -> str: ...
+
+    def __getitem__(self, key: str, /) -> Any: ...
+
+
+P = TypeVar("P", bound=Event)
 LOOKS_UNTIL_IT_WAITS: Final = 10
 
 
@@ -38,12 +51,12 @@ class Progress:
         """
         new = [one for one in recent if one["numInputRows"] and one["batchId"] > self._told]
         for one in new:
-            self._told = one["batchId"]
-            self._messages += one["numInputRows"]
-            rate = one["processedRowsPerSecond"]
+            batch = read_batch(json.loads(one.json))
+            self._told = batch.number
+            self._messages += batch.messages
             self._write(
-                f"batch {self._told}: {one['numInputRows']:,} messages"
-                f" at {rate:,.0f} /s, {self._messages:,} so far"
+                f"batch {batch.number}: {batch.messages:,} messages"
+                f" at {batch.messages_per_s:,.0f} /s, {self._messages:,} so far{_behind(batch)}"
             )
         # The first batch may take long, and has not been told of while it does.
         self._looks = 0 if reads or new else self._looks + 1
@@ -54,3 +67,10 @@ class Progress:
     def _write(self, text: str) -> None:
         sys.stderr.write(f"{self._name}: {text}\n")
         sys.stderr.flush()
+
+
+def _behind(batch: Batch) -> str:
+    """Say how much a batch has left, and how old the oldest of its messages was at its end."""
+    left = batch.lag - batch.messages if batch.lag is not None else 0
+    waiting = f"; {left:,} more wait" if left else ""
+    return waiting if batch.delay_s is None else f"{waiting}; {batch.delay_s:,.1f} s behind"
