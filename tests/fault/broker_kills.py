@@ -211,6 +211,7 @@ class BrokerKills:
     ) -> None:
         self._chance = random.Random(seed)
         self._java = java
+        self._asks_java = trio.Lock()
         self._version = version
         self._servers = servers
         self._address = servers.namesrv_address
@@ -576,7 +577,9 @@ class BrokerKills:
 
     async def _order(self, what: str, value: str = "0") -> list[list[str]]:
         assert self._java is not None
-        return await self._java.run(self._version, what, self._address, "-", "-", value)
+        # Two who asked at once would read each other's lines, and what has come would be forgotten.
+        async with self._asks_java:
+            return await self._java.run(self._version, what, self._address, "-", "-", value)
 
     async def _begin_java(self) -> None:
         await self._order("lasting")
