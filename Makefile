@@ -9,8 +9,9 @@ BUILD_INPUTS := pyproject.toml setup.py $(KERNELS)
 # How long `make fuzz` may take altogether.
 SECONDS_TOTAL := $(if $(filter command line,$(origin SECONDS)),$(SECONDS),60)
 TEST_ARGS ?=
-# Processes that share the tests: one for each core. WORKERS=0 runs them in pytest's own, for a debugger.
-WORKERS ?= logical
+# Processes that share the tests: one more than there are cores, as tests wait for servers half of their time.
+# WORKERS=0 runs them in pytest's own, for a debugger.
+WORKERS ?= $(shell $(PYTHON) -c 'import os; print((os.cpu_count() or 1) + 1)')
 PYTEST := $(BIN)/python -m pytest --numprocesses=$(WORKERS) --maxprocesses=8 --dist=loadscope
 DEV_ARGS ?=
 BENCH_ARGS ?=

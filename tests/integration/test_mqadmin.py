@@ -30,8 +30,8 @@ TOPICS = [{"topicName": "listed", "readQueueNums": 3, "writeQueueNums": 3, "perm
 GROUPS = [{"groupName": "listed", "retryMaxTimes": 3}]
 DRIVER = JavaDriver()
 
-#: Commands as words, and patterns of lines that they print. The first ones are run always.
-FIRST = (
+#: Commands as words, and patterns of lines that they print.
+COMMANDS = (
     ("updateTopic -b {broker} -t made -r 2 -w 2", "create topic to {broker} success", "perm=RW-"),
     ("consumerStatus -g {group} -i {client}", "#Consumer Properties#", "CONSUME_PASSIVELY"),
     (
@@ -47,8 +47,6 @@ FIRST = (
     ("brokerConsumeStats -b {broker}", r"{topic} +{group} +{name}", "Diff Total: "),
     ("queryCq -b {broker} -t {topic} -q 0 -i 0 -c 10", "max: 2, min: 0", "tagsCode=2598919"),
     ("updateBrokerConfig -b {broker} -k autoCreateTopicEnable -v true", "success, {broker}"),
-)
-FURTHER = (
     ("updateTopicPerm -b {broker} -t made -p 4", "perm from 6 to 4 in {broker} success"),
     ("updateSubGroup -b {broker} -g made -s false", "consumeEnable=false"),
     ("updateSubGroup -b {broker} -g made -s true", "consumeEnable=true"),
@@ -138,27 +136,17 @@ def _end_of_drivers() -> Iterator[None]:
     DRIVER.close()
 
 
-@pytest.mark.parametrize(
-    ("version", "is_all"),
-    [
-        (VERSION_5, False),
-        pytest.param(VERSION_5, True, marks=pytest.mark.java_all),
-        pytest.param(VERSION_4, True, marks=pytest.mark.java_all),
-    ],
-)
+@pytest.mark.java_all
+@pytest.mark.parametrize("version", [VERSION_5, VERSION_4])
 async def test_the_tools_print_what_they_print_of_apaches_broker(
-    tmp_path: Path, version: str, is_all: bool
+    tmp_path: Path, version: str
 ) -> None:
     async with started_stack(tmp_path, name="apache") as stack:
         folder = tmp_path / "exported"
-        await check_tools(
-            version, stack.namesrv_address, stack.broker_address, folder, is_all=is_all
-        )
+        await check_tools(version, stack.namesrv_address, stack.broker_address, folder)
 
 
-async def check_tools(
-    version: str, namesrv: str, broker: str, folder: Path, *, is_all: bool
-) -> None:
+async def check_tools(version: str, namesrv: str, broker: str, folder: Path) -> None:
     """Run the commands on a topic with messages and a running Java consumer."""
     async with connected(broker) as peer, Producer(namesrv=namesrv, group="producers") as producer:
         ext = {
@@ -193,9 +181,7 @@ async def check_tools(
             "offset_id": sent[0].offset_id,
             "unique_id": sent[0].message_id,
         }
-        commands = list(FIRST)
-        if is_all:
-            commands += [*FURTHER, *(OF_RELEASE_5 if version == VERSION_5 else ())]
+        commands = [*COMMANDS, *(OF_RELEASE_5 if version == VERSION_5 else ())]
         faults: list[str] = []
         try:
             for command, *patterns in (*commands, *LAST):
