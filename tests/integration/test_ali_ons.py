@@ -44,19 +44,19 @@ async def run_client(stack: Stack, mode: str, topic: str, group: str, value: Any
 
 async def test_ali_ons_sends_text_keys_and_compressed_bodies(tmp_path: Path) -> None:
     sent = [["TagA", f"key{i}", f"消息 {i} " + "x" * (5000 if i == 2 else 0)] for i in range(5)]
-    async with started_stack(tmp_path) as stack, connected(stack.broker_address) as peer:
+    async with started_stack(tmp_path) as stack:
         # This client takes "no such topic" for an error, so it cannot create one by a message.
         stack.broker.api.create_topic("FromNode", 4)
         await routed(stack, "FromNode")
         results = await run_client(stack, "send", "FromNode", "P1", sent)
         assert [r["status"] for r in results] == ["SEND_OK"] * 5
         stored = {}
-        for queue_id in range(4):
-            answer = await peer.ask(
-                RequestCode.PULL_MESSAGE, pull_ext("FromNode", 0, queue_id=queue_id)
-            )
-            for message in decode_messages(answer.body):
-                stored[message.queue_id, message.queue_offset] = message
+        async with connected(stack.broker_address) as peer:
+            for queue_id in range(4):
+                ext = pull_ext("FromNode", 0, queue_id=queue_id)
+                answer = await peer.ask(RequestCode.PULL_MESSAGE, ext)
+                for message in decode_messages(answer.body):
+                    stored[message.queue_id, message.queue_offset] = message
     assert [stored[r["queue"], r["offset"]].body.decode() for r in results] == [m[2] for m in sent]
     assert [stored[r["queue"], r["offset"]].keys for r in results] == [(m[1],) for m in sent]
     assert {message.tags for message in stored.values()} == {"TagA"}

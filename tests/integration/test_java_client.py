@@ -64,7 +64,7 @@ async def run_client(version: str, mode: str, stack: Stack, *arguments: str) -> 
 async def test_java_producer_creates_its_topic_and_sends_in_every_way(
     tmp_path: Path, version: str
 ) -> None:
-    async with started_stack(tmp_path) as stack, connected(stack.broker_address) as peer:
+    async with started_stack(tmp_path) as stack:
         results = await run_client(version, "send", stack, "FromJava", "P", str(COUNT))
         kinds = Counter(kind for kind, *_ in results)
         assert kinds == {"single": COUNT, "batch": 1, "async": COUNT, "large": 1}
@@ -74,10 +74,12 @@ async def test_java_producer_creates_its_topic_and_sends_in_every_way(
         total = 4 * COUNT + 1
         await eventually(lambda: sum(api.max_offset("FromJava", i) for i in range(4)) == total)
         stored = {}
-        for queue_id in range(4):
-            ext = pull_ext("FromJava", 0, queue_id=queue_id)
-            for message in decode_messages((await peer.ask(RequestCode.PULL_MESSAGE, ext)).body):
-                stored[message.offset_id] = message
+        async with connected(stack.broker_address) as peer:
+            for queue_id in range(4):
+                ext = pull_ext("FromJava", 0, queue_id=queue_id)
+                answer = await peer.ask(RequestCode.PULL_MESSAGE, ext)
+                for message in decode_messages(answer.body):
+                    stored[message.offset_id] = message
         bodies = {message.body.decode() for message in stored.values()}
         expected = {f"{k}{i}" for k in ("single", "batch", "async", "oneway") for i in range(COUNT)}
         assert bodies == expected | {"L" * 50_000}
