@@ -294,5 +294,5 @@ async def test_a_folder_of_apache_rocketmq_is_served_whole(tmp_path: Path) -> No
 
 def test_a_wildcard_address_needs_one_to_tell_clients(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="advertise"):
-        config(tmp_path, listen="0.0.0.0:10911")
-    config(tmp_path, listen="0.0.0.0:10911", advertise="10.0.0.1:10911")
+        config(tmp_path, listen="0.0.0.0:10911", insecure="I know")
+    config(tmp_path, listen="0.0.0.0:10911", insecure="I know", advertise="10.0.0.1:10911")
