@@ -33,7 +33,7 @@ def test_the_notebook_shows_what_was_sent(
     shown = capsys.readouterr().out
     assert len(re.findall(r"\| *dev[0-4]\| +200\|", shown)) == 5
     assert re.search(r"\|dev4 +\|.*\|\[7B 22 76", shown), "the body that is cut short"
-    ((name, body),) = re.findall(r"\|(alerts/\w+/high) *\|(.*?) *\|", shown)
-    assert (name, json.loads(body)["value"]) == ("alerts/dev3/high", 99.0)
+    ((name, body),) = re.findall(r"\|(fleet-alerts/\w+/high) *\|(.*?) *\|", shown)
+    assert (name, json.loads(body)["value"]) == ("fleet-alerts/dev3/high", 99.0)
     assert re.search(r"\|\d{4}-\d\d-\d\d\| *1000\|", shown), "the lake"
     assert names["report"]["messages"] == 1000
