@@ -26,6 +26,7 @@ ACTIONS = 80
 CONFIG: dict[str, Any] = {
     "cleanup_hours": tuple(range(24)),
     "cleanup_pause_ms": 1,
+    "cleanup_oldest_percent": 100,
     "commitlog_file_bytes": 4_096,
     "retention_hours": KEPT_MS // HOUR_MS,
 }

@@ -47,6 +47,7 @@ async def test_session_survives_the_removal_of_the_files_that_it_was_written_to(
         cleanup_hours=tuple(range(24)),
         cleanup_interval_ms=600_000,
         cleanup_pause_ms=1,
+        cleanup_oldest_percent=100,
     )
     with trio.fail_after(30):
         async with local_log(store, clock) as log:
