@@ -288,6 +288,7 @@ class SharedSubscriptions:
         held = [part for part in group.parts if part.is_held]
         if held:
             self._journal.save_all([self._as_held(part) for part in held])
+            self._shares.held_changed(group)
 
     def _as_held(self, part: Part) -> tuple[StoredSession, list[str]]:
         return self._shares.stored(part, left_ms=None), self._shares.lagging(part)
@@ -302,6 +303,7 @@ class SharedSubscriptions:
                 if part.is_held and self._journal.load(part.client_id) is None:
                     group.expiry_s = EXPIRY_NEVER
                     alone.append(self._as_held(part))
+                    self._shares.held_changed(group)
         return alone
 
     def run_ended(self) -> None:

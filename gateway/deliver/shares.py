@@ -135,7 +135,10 @@ class Shares:
         return stored
 
     def held_changed(self, group: Group) -> None:
-        """Have the next tick tell of all parts: which of them tells of a flight may be another."""
+        """Have the next tick tell of all parts: which of them tells of a flight may be another.
+
+        The ticks behind it tell of those that have flights, until these are acknowledged.
+        """
         for part in group.parts:
             if part.is_stored:
                 self._sender.note_change(part)

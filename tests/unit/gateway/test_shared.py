@@ -392,6 +392,22 @@ def test_group_is_not_lost_when_the_gateway_dies() -> None:
     assert len(payloads(stage, 1)) == 4
 
 
+def test_what_was_acknowledged_after_the_group_was_stored_does_not_come_again() -> None:
+    stage = Stage()
+    member(stage, 2)
+    send(stage, b"a", b"b")
+    assert payloads(stage, 2) == [b"a", b"b"]
+    # Its session outlives its connection, so that now the group is stored.
+    connect(stage, 1, "m1")
+    subscribe(stage, 1, GROUP)
+    ack(stage, 2, 0x40, 1)
+    stage.clients.tick()
+    stage = restart(stage)
+    assert connect(stage, 1, "m1")
+    settle(stage)
+    assert payloads(stage, 1) == [b"b"]
+
+
 def test_what_a_member_had_that_has_left_is_not_lost_when_the_gateway_dies() -> None:
     stage = Stage()
     member(stage, 2)

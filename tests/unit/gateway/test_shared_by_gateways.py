@@ -317,6 +317,22 @@ def test_gateway_that_starts_finds_what_another_has_served_alone(lasts: bool) ->
     assert take(fleet, "b", 2) == [*bodies(2), *bodies(2, 4)]
 
 
+def test_what_was_acknowledged_after_another_gateway_started_does_not_come_again() -> None:
+    fleet = Fleet("a")
+    member(fleet, "a", 1)
+    publish(fleet, "a", *bodies(3))
+    packets = got(fleet["a"], 1)
+    fleet.start("b")
+    fleet.settle()
+    for _, packet_id, _ in packets[:2]:
+        fleet["a"].turn((1, b"\x40\x02" + packet_id.to_bytes(2, "big")))
+    fleet.tick()
+    fleet.kill("a")
+    member(fleet, "b", 2)
+    lost(fleet)
+    assert take(fleet, "b", 2) == bodies(1, 2)
+
+
 def test_gateway_that_starts_lets_nobody_in_before_it_knows_what_is_served() -> None:
     fleet = Fleet("a")
     member(fleet, "a", 1)
