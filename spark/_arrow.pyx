@@ -40,10 +40,23 @@ cdef enum:
     QUEUE_ID = 8
     QUEUE_OFFSET = 9
     PROPERTIES = 10
+    # The text of one property each.
+    QOS = 11
+    RETAIN = 12
+    CLIENT_ID = 13
+    MQTT_PROPERTIES = 14
     # Two more tables of text: names and values of the properties.
-    NAMES = 11
-    VALUES = 12
-    COLUMNS = 13
+    NAMES = 15
+    VALUES = 16
+    COLUMNS = 17
+
+cdef enum:
+    # Values of properties that the kernel knows by name; from MQTT on those of columns from QOS on.
+    TAG = 0
+    KEYS = 1
+    MQTT_TOPIC = 2
+    MQTT = 3
+    NAMED = 7
 
 cdef enum:
     DONE = 0
@@ -134,8 +147,11 @@ cdef inline bint begins(const uint8_t* p, size_t size, const char* name, size_t 
     return size > name_size and memcmp(p, name, name_size) == 0
 
 
-cdef void find_named(Text rest, Text* tag, Text* keys, Text* mqtt_topic) noexcept nogil:
-    """Point at the values of the named properties, the last of each, without looking at others."""
+cdef void find_named(Text rest, Text* named, bint of_mqtt) noexcept nogil:
+    """Point at the values of the named properties, the last of each, without looking at others.
+
+    Those from MQTT on are looked for if ``of_mqtt``.
+    """
     cdef const uint8_t* end
     cdef const uint8_t* p = rest.data
     cdef size_t left = rest.size
@@ -145,14 +161,20 @@ cdef void find_named(Text rest, Text* tag, Text* keys, Text* mqtt_topic) noexcep
         size = left if end == NULL else <size_t>(end - p)
         # An item is compared as a whole: what stands before its first 0x01 is the name.
         if begins(p, size, b"TAGS\x01", 5):
-            tag.data = p + 5
-            tag.size = size - 5
+            named[TAG] = text_at(p + 5, size - 5)
         elif begins(p, size, b"KEYS\x01", 5):
-            keys.data = p + 5
-            keys.size = size - 5
+            named[KEYS] = text_at(p + 5, size - 5)
         elif begins(p, size, b"mqttRealTopic\x01", 14):
-            mqtt_topic.data = p + 14
-            mqtt_topic.size = size - 14
+            named[MQTT_TOPIC] = text_at(p + 14, size - 14)
+        elif of_mqtt:
+            if begins(p, size, b"qosLevel\x01", 9):
+                named[MQTT] = text_at(p + 9, size - 9)
+            elif begins(p, size, b"mqttRetain\x01", 11):
+                named[MQTT + 1] = text_at(p + 11, size - 11)
+            elif begins(p, size, b"clientId\x01", 9):
+                named[MQTT + 2] = text_at(p + 9, size - 9)
+            elif begins(p, size, b"mqttProperties\x01", 15):
+                named[MQTT + 3] = text_at(p + 15, size - 15)
         if end == NULL:
             return
         p = end + 1
@@ -234,7 +256,7 @@ cdef class RecordColumns:
 
     cdef Table tables[COLUMNS]
     cdef Store bitmap, text_scratch, tag_scratch, keys_scratch, topic_scratch, pairs, slots
-    cdef bint needs_pairs
+    cdef bint needs_named, needs_mqtt
     cdef tuple columns
     cdef bytes broker_name
     cdef Text broker
@@ -268,14 +290,15 @@ cdef class RecordColumns:
         self.broker.size = len(self.broker_name)
         self.columns = tuple([int(column) for column in columns])
         for column in self.columns:
-            if not TOPIC <= column <= PROPERTIES:
-                raise ValueError(f"{column} is not a valid Column")
+            if not TOPIC <= column <= MQTT_PROPERTIES:
+                raise ValueError(f"{column} is not a column that is decoded")
             if self.tables[<int>column].wanted:
                 raise ValueError("a column is asked for twice")
             self.tables[<int>column].wanted = True
-        self.needs_pairs = (
-            self.tables[TOPIC].wanted or self.tables[DEVICE].wanted or self.tables[KEY].wanted
-            or self.tables[PROPERTIES].wanted
+        self.needs_mqtt = any([column >= QOS for column in self.columns])
+        self.needs_named = (
+            self.needs_mqtt
+            or self.tables[TOPIC].wanted or self.tables[DEVICE].wanted or self.tables[KEY].wanted
         )
         self.offset_end = offset_end
         self.payload_bytes_max = <size_t>payload_bytes_max
@@ -419,37 +442,47 @@ cdef class RecordColumns:
 
     cdef int _put(self, Record* r, Text payload, bint payload_valid) noexcept nogil:
         """Add one row."""
-        cdef Text tag, keys, mqtt_topic
+        cdef Text named[NAMED]
         cdef Text text = text_at(r.properties, r.properties_bytes)
         cdef Text queue_topic = text_at(r.topic, r.topic_bytes)
         cdef size_t count = 0
         cdef Table* tables = self.tables
         cdef Pair pair
+        cdef Text* tag = &named[TAG]
+        cdef Text* mqtt_topic = &named[MQTT_TOPIC]
+        cdef int i
         cdef bint all_pairs = tables[PROPERTIES].wanted
-        tag.size = keys.size = mqtt_topic.size = 0
-        tag.data = keys.data = mqtt_topic.data = NULL
+        memset(named, 0, sizeof(named))
 
         if all_pairs and as_utf8(&text, &self.text_scratch):
             return NO_MEMORY
         self.pairs.size = 0
-        if self.needs_pairs and not all_pairs:
-            find_named(text, &tag, &keys, &mqtt_topic)
+        if self.needs_named and not all_pairs:
+            find_named(text, named, self.needs_mqtt)
         while all_pairs and next_pair(&text, &pair):
             if is_named(pair.name, b"TAGS", 4):
-                tag = pair.value
+                named[TAG] = pair.value
             elif is_named(pair.name, b"KEYS", 4):
-                keys = pair.value
+                named[KEYS] = pair.value
             elif is_named(pair.name, b"mqttRealTopic", 13):
-                mqtt_topic = pair.value
+                named[MQTT_TOPIC] = pair.value
+            elif is_named(pair.name, b"qosLevel", 8):
+                named[MQTT] = pair.value
+            elif is_named(pair.name, b"mqttRetain", 10):
+                named[MQTT + 1] = pair.value
+            elif is_named(pair.name, b"clientId", 8):
+                named[MQTT + 2] = pair.value
+            elif is_named(pair.name, b"mqttProperties", 14):
+                named[MQTT + 3] = pair.value
             if put_bytes(&self.pairs, <const uint8_t*>&pair, sizeof(Pair)):
                 return NO_MEMORY
             count += 1
 
         # The separators are ASCII, so repairing a value alone gives the same as repairing the text.
         if not all_pairs:
-            if as_utf8(&tag, &self.tag_scratch) or as_utf8(&keys, &self.keys_scratch):
+            if as_utf8(tag, &self.tag_scratch) or as_utf8(&named[KEYS], &self.keys_scratch):
                 return NO_MEMORY
-            if as_utf8(&mqtt_topic, &self.text_scratch):
+            if as_utf8(mqtt_topic, &self.text_scratch):
                 return NO_MEMORY
         if tables[TOPIC].wanted or tables[QUEUE_TOPIC].wanted:
             if as_utf8(&queue_topic, &self.topic_scratch):
@@ -457,7 +490,7 @@ cdef class RecordColumns:
 
         if tables[TOPIC].wanted:
             if mqtt_topic.size:
-                if self._put_text(TOPIC, mqtt_topic, True):
+                if self._put_text(TOPIC, mqtt_topic[0], True):
                     return NO_MEMORY
             else:
                 if put_bytes(&tables[TOPIC].data, queue_topic.data, queue_topic.size):
@@ -465,13 +498,13 @@ cdef class RecordColumns:
                 if tag.size and put_byte(&tables[TOPIC].data, 0x2F):
                     return NO_MEMORY
                 self.total_bytes += <int64_t>(queue_topic.size + (1 if tag.size else 0))
-                if self._put_text(TOPIC, tag, True):
+                if self._put_text(TOPIC, tag[0], True):
                     return NO_MEMORY
         if tables[QUEUE_TOPIC].wanted and self._put_text(QUEUE_TOPIC, queue_topic, True):
             return NO_MEMORY
-        if tables[DEVICE].wanted and self._put_text(DEVICE, tag, tag.size > 0):
+        if tables[DEVICE].wanted and self._put_text(DEVICE, tag[0], tag.size > 0):
             return NO_MEMORY
-        if tables[KEY].wanted and self._put_text(KEY, keys, keys.size > 0):
+        if tables[KEY].wanted and self._put_text(KEY, named[KEYS], named[KEYS].size > 0):
             return NO_MEMORY
         if tables[PAYLOAD].wanted and self._put_text(PAYLOAD, payload, payload_valid):
             return NO_MEMORY
@@ -487,6 +520,10 @@ cdef class RecordColumns:
             return NO_MEMORY
         if all_pairs and self._put_pairs(count):
             return NO_MEMORY
+        if self.needs_mqtt:
+            for i in range(MQTT, NAMED):
+                if tables[QOS + i - MQTT].wanted and self._put_named(QOS + i - MQTT, named[i]):
+                    return NO_MEMORY
         self.rows += 1
         self.next_offset = queue_offset_of(r) + 1
         return DONE
@@ -496,6 +533,12 @@ cdef class RecordColumns:
             return NO_MEMORY
         self.total_bytes += <int64_t>text.size
         return end_row(&self.tables[column], valid)
+
+    cdef int _put_named(self, int column, Text text) noexcept nogil:
+        """Add the value of a property; the topic's scratch is free once the topic is there."""
+        if not self.tables[PROPERTIES].wanted and as_utf8(&text, &self.text_scratch):
+            return NO_MEMORY
+        return self._put_text(column, text, text.size > 0)
 
     cdef inline int _put_time(self, int column, int64_t time_ms) noexcept nogil:
         cdef bint valid = 0 <= time_ms <= MS_MAX

@@ -13,13 +13,17 @@ from collections.abc import Sequence
 from motelog.core.errors import RecordError
 from motelog.core.message import (
     KEYS,
+    MQTT_CLIENT_ID,
+    MQTT_PROPERTIES,
+    MQTT_QOS,
+    MQTT_RETAIN,
     MQTT_TOPIC,
     SYS_FLAG_COMPRESSED,
     TAGS,
     decode_properties,
 )
 from motelog.core.records.layout import REASONS, Record, ScanStop, parse
-from motelog.spark.columns import BYTES_MAX, TIME_MS_MAX, Column
+from motelog.spark.columns import BYTES_MAX, DECODED, TIME_MS_MAX, Column
 
 Bytes = bytes | bytearray | memoryview
 # (count of null rows, buffers). The first buffer is the validity or None. Then a string or binary
@@ -45,6 +49,9 @@ class RecordColumns:
             raise ValueError(f"payload_bytes_max {payload_bytes_max} not in [1, {BYTES_MAX}]")
         if len(broker.encode()) > 65535:
             raise ValueError("broker name is longer than 65535 bytes")
+        for column in columns:
+            if column not in DECODED:
+                raise ValueError(f"{column} is not a column that is decoded")
         self._columns = tuple(Column(column) for column in columns)
         if len(set(self._columns)) < len(self._columns):
             raise ValueError("a column is asked for twice")
@@ -116,6 +123,10 @@ class RecordColumns:
             Column.QUEUE_ID: record.queue_id,
             Column.QUEUE_OFFSET: record.queue_offset,
             Column.PROPERTIES: properties,
+            Column.QOS: properties.get(MQTT_QOS),
+            Column.RETAIN: properties.get(MQTT_RETAIN),
+            Column.CLIENT_ID: properties.get(MQTT_CLIENT_ID),
+            Column.MQTT_PROPERTIES: properties.get(MQTT_PROPERTIES),
         }
         for column in self._columns:
             value = row[column]

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from motelog.spark.arrow import ColumnBuffers
-from motelog.spark.columns import Column
+from motelog.spark.columns import DECODED, Column
 from motelog.spark.json_columns import JsonColumns, NodeBuffers
 from motelog.spark.layout import Beside, Layout
 from motelog.spark.payload_fields import Field, Kind, numbered
@@ -31,8 +31,16 @@ _TYPES: dict[Column, Any] = {
     Column.QUEUE_ID: pa.int32(),
     Column.QUEUE_OFFSET: pa.int64(),
     Column.PROPERTIES: _MAP,
+    Column.QOS: pa.int32(),
+    Column.RETAIN: pa.bool_(),
 }
-
+#: What the decoder gives otherwise than the column is: the texts of properties.
+_DECODED: dict[Column, Any] = {**_TYPES, Column.QOS: pa.string(), Column.RETAIN: pa.string()}
+_LEVELS = pa.array(["0", "1", "2"], pa.string())
+#: Columns made of another, and the members of its JSON that they are.
+_OF_MQTT = {Column.CONTENT_TYPE: "contentType", Column.RESPONSE_TOPIC: "responseTopic"}
+#: Columns for which others are needed.
+_MADE_OF = {Column.RETAIN: Column.QOS, **dict.fromkeys(_OF_MQTT, Column.MQTT_PROPERTIES)}
 
 _BESIDE = {Beside.MALFORMED: pa.string(), Beside.PAYLOAD: pa.binary()}
 _KINDS: dict[Kind, Any] = {
@@ -87,9 +95,15 @@ class Batches:
         own = tuple(place for place in layout if isinstance(place, Column))
         self._is_typed = len(own) < len(layout)
         self._wanted = wanted
-        needed = (*wanted.columns, *((Column.PAYLOAD,) if self._is_typed else ()))
+        self._made = [column for column in own if column in _MADE_OF or column is Column.QOS]
+        needed = (
+            *(column for column in own if column in DECODED),
+            *wanted.columns,
+            *((Column.PAYLOAD,) if self._is_typed else ()),
+            *(_MADE_OF[column] for column in self._made if column in _MADE_OF),
+        )
         #: What the decoder has to give.
-        self.columns = (*own, *(column for column in needed if column not in own))
+        self.columns = tuple(dict.fromkeys(needed))
         fields = [place for place in layout if isinstance(place, Field)]
         self._nodes = numbered(fields)
         self._parser = JsonColumns(self._nodes)
@@ -99,7 +113,7 @@ class Batches:
     def made_of(self, rows: int, taken: Sequence[ColumnBuffers]) -> Iterator[Any]:
         """Yield the rows as one RecordBatch, or as several where payloads have very many values."""
         decoded = {
-            column: _array(_TYPES.get(column, pa.string()), rows, nulls, buffers)
+            column: _array(_DECODED.get(column, pa.string()), rows, nulls, buffers)
             for column, (nulls, buffers) in zip(self.columns, taken, strict=True)
         }
         mask = self._mask(decoded)
@@ -108,6 +122,8 @@ class Batches:
             rows = mask.true_count
             if not rows:
                 return
+        if self._made:
+            decoded.update(_derived(decoded, self._made))
         if not self._is_typed:
             arrays = [decoded[column] for column in self._layout]
             yield pa.RecordBatch.from_arrays(arrays, schema=self._schema)
@@ -161,6 +177,42 @@ class Batches:
             null_count=nulls,
             children=children,
         )
+
+
+def _derived(decoded: dict[Column, Any], wanted: Sequence[Column]) -> dict[Column, Any]:
+    """Return the columns that are not as the decoder gives them.
+
+    What a native producer wrote in place of a level or of JSON is null.
+    """
+    made: dict[Column, Any] = {}
+    if Column.QOS in decoded:
+        made[Column.QOS] = qos = pc.index_in(decoded[Column.QOS], _LEVELS)
+        if Column.RETAIN in wanted:
+            is_set = pc.fill_null(pc.equal(decoded[Column.RETAIN], "1"), False)
+            made[Column.RETAIN] = pc.if_else(qos.is_valid(), is_set, None)
+    columns = [column for column in wanted if column in _OF_MQTT]
+    if columns:
+        members = _strings_in(
+            decoded[Column.MQTT_PROPERTIES], [_OF_MQTT[column] for column in columns]
+        )
+        made.update(zip(columns, members, strict=True))
+    return made
+
+
+def _strings_in(texts: Any, names: Sequence[str]) -> list[Any]:
+    """Return these members of JSON objects, null where one is no string or there is no object."""
+    is_there = texts.is_valid()
+    found = texts.drop_null()
+    nodes = numbered([Field(name, Kind.STRING) for name in names])
+    parser = JsonColumns(nodes, batch_values_max=len(nodes) * len(found) + 1)
+    parser.parse((found.null_count, found.buffers()), 0, len(found))
+    taken, _ = parser.take()
+    places = pc.subtract(pc.cumulative_sum(pc.cast(is_there, pa.int32())), 1)
+    places = pc.if_else(is_there, places, None)
+    return [
+        _array(pa.string(), length, nulls, buffers).take(places)
+        for length, (nulls, buffers) in taken
+    ]
 
 
 def _reasons(rows: int, faults: Sequence[tuple[int, str]]) -> Any:

@@ -13,6 +13,9 @@ decoder and its callers. Must not touch: pyspark, pyarrow.
                   milliseconds lie outside 1970..9999
     broker, queue_id, queue_offset   where the record stands: a message's identity in its topic
     properties    every property by its name, as the log has it
+    qos, retain, client_id   what the MQTT publisher gave; null for what no MQTT client published
+    mqtt_properties   the MQTT 5 properties of the PUBLISH as JSON; null without any
+    content_type, response_topic   two of these
 """
 
 from __future__ import annotations
@@ -22,7 +25,7 @@ from typing import Final
 
 
 class Column(IntEnum):
-    """The numbers by which the kernel knows the columns, in the order of the default schema."""
+    """The columns in the order of the schema; the kernel knows those it gives by these numbers."""
 
     TOPIC = 0
     QUEUE_TOPIC = 1
@@ -35,6 +38,13 @@ class Column(IntEnum):
     QUEUE_ID = 8
     QUEUE_OFFSET = 9
     PROPERTIES = 10
+    QOS = 11
+    RETAIN = 12
+    CLIENT_ID = 13
+    MQTT_PROPERTIES = 14
+    # Made of what the kernel gives.
+    CONTENT_TYPE = 15
+    RESPONSE_TOPIC = 16
 
     @property
     def label(self) -> str:
@@ -53,7 +63,18 @@ COLUMN_TYPES: Final[dict[Column, str]] = {
     Column.QUEUE_ID: "int",
     Column.QUEUE_OFFSET: "bigint",
     Column.PROPERTIES: "map<string,string>",
+    Column.QOS: "int",
+    Column.RETAIN: "boolean",
+    Column.CLIENT_ID: "string",
+    Column.MQTT_PROPERTIES: "string",
+    Column.CONTENT_TYPE: "string",
+    Column.RESPONSE_TOPIC: "string",
 }
+
+#: Without a word of the user. The others cost more, and fewer queries need them.
+DEFAULT: Final = tuple(column for column in Column if column < Column.PROPERTIES)
+#: What the kernel gives.
+DECODED: Final = tuple(column for column in Column if column <= Column.MQTT_PROPERTIES)
 
 # 9999-12-31T23:59:59.999Z, the last time that Spark can show.
 TIME_MS_MAX: Final = 253_402_300_799_999

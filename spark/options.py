@@ -20,7 +20,7 @@ from motelog.core.past_times import before_now
 from motelog.core.remoting.credentials import Credentials
 from motelog.core.remoting.tls import Tls
 from motelog.core.topic_names import group_name_fault, topic_name_fault
-from motelog.spark.columns import BYTES_MAX, Column, column_named
+from motelog.spark.columns import BYTES_MAX, DEFAULT, Column, column_named
 from motelog.spark.errors import OffsetFormatError, OptionError
 from motelog.spark.offsets import EDGES, Edge, parse_offsets
 from motelog.spark.wanted import TAGS_ALL, Wanted, topic_pattern
@@ -58,9 +58,7 @@ _NOT_HERE: Final = {
 }
 ALL_COLUMNS: Final = "all"
 #: The columns beside a payload's fields, unless they are named.
-_BESIDE_FIELDS: Final = ",".join(
-    column.label for column in Column if column not in (Column.PAYLOAD, Column.PROPERTIES)
-)
+_BESIDE_FIELDS: Final = ",".join(column.label for column in DEFAULT if column is not Column.PAYLOAD)
 #: A number below this is no time in milliseconds that anybody means: 1970, if it were.
 _MS_MIN: Final = 100_000_000_000
 
@@ -99,7 +97,7 @@ class SourceOptions:
     tls: Tls | None = None
     # Columns in the order they are named; fewer are cheaper, since Spark never prunes here. The map
     # of properties costs more than all others together.
-    columns: tuple[Column, ...] = tuple(column for column in Column if column != Column.PROPERTIES)
+    columns: tuple[Column, ...] = DEFAULT
     # earliest, latest, JSON by queue, a time with offset (ISO 8601), a date, a time before now, or
     # epoch milliseconds. The ending is for batch queries.
     starting_offsets: Position = "earliest"

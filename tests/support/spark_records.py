@@ -92,7 +92,10 @@ class Queue:
         self.min_offset += count
 
 
-_names = st.sampled_from(["TAGS", "KEYS", "mqttRealTopic", "a", "b", "", "é", "\U0001f600"])
+OF_MQTT = ("mqttRealTopic", "qosLevel", "mqttRetain", "clientId", "mqttProperties")
+_names = st.sampled_from(
+    ["TAGS", "KEYS", *OF_MQTT, "a", "b", "", "é", "\U0001f600"],
+)
 _texts = st.text(
     alphabet=st.characters(blacklist_categories=["Cs"], blacklist_characters="\x01\x02"),
     max_size=12,

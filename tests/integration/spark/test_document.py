@@ -24,14 +24,15 @@ def test_the_examples_read_what_was_sent(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     keys = send(producer, "spark_document", 0, 100)
-    batch, stream, typed, sink = re.findall(r"```python\n(.*?)```", TEXT, re.DOTALL)
-    for text in (batch, stream, typed, sink):
+    batch, stream, typed, publishers, sink = re.findall(r"```python\n(.*?)```", TEXT, re.DOTALL)
+    for text in (batch, stream, typed, publishers, sink):
         text = text.replace('"telemetry"', '"spark_document"').replace("127.0.0.1:9876", namesrv)
         text = re.sub('"(readings|alerts)(?=[-"])', rf'"{tmp_path}/\1', text)
         exec(compile(text, "docs/spark.md", "exec"), {})
     shown = capsys.readouterr().out
     assert "|  dev1|   20|" in shown
     assert "|  dev1|      48.5|" in shown
+    assert re.search(r"\|( *NULL\|){4} *100\|", shown), "a native producer's"
     with SyncPullConsumer(namesrv=namesrv, group="document") as consumer:
         consumer.assign(consumer.queues("alerts"))
         alerts = consumer.poll(timeout_s=30, count_max=1000)

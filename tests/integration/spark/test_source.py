@@ -9,10 +9,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import paho.mqtt.client as paho
 import pytest
+from paho.mqtt.enums import CallbackAPIVersion
+from paho.mqtt.packettypes import PacketTypes
+from paho.mqtt.properties import Properties
 
 from motelog.bridge.sync import SyncProducer
 from motelog.core.message import Message
+from motelog.testing import MotelogProcess
 from tests.integration.spark.conftest import QUERY_S_MAX, finish, send, written_keys
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
@@ -39,6 +44,31 @@ def test_a_batch_query_returns_each_message_once(source: Source, producer: SyncP
     frame = parts.load()
     assert frame.rdd.getNumPartitions() >= 12
     assert sorted(row["key"] for row in frame.collect()) == sorted(keys)
+
+
+def test_what_mqtt_publishers_gave_has_columns(
+    source: Source, motelog_stack: MotelogProcess, producer: SyncProducer
+) -> None:
+    send(producer, "spark_mqtt", 0, 1)
+    client = paho.Client(CallbackAPIVersion.VERSION2, client_id="c1", protocol=paho.MQTTv5)
+    client.connect(*motelog_stack.mqtt)
+    client.loop_start()
+    given = Properties(PacketTypes.PUBLISH)
+    given.ContentType, given.ResponseTopic = "text/plain", "answers/c1"
+    for qos, retain, properties in ((0, False, None), (1, True, given), (2, False, None)):
+        client.publish(
+            "spark_mqtt/dev1/temp", b"%d" % qos, qos, retain, properties
+        ).wait_for_publish(30)
+    client.disconnect()
+    client.loop_stop()
+    columns = "payload,client_id,qos,retain,content_type,response_topic"
+    rows = source("spark_mqtt", columns=columns).load().collect()
+    assert sorted((bytes(payload), *others) for payload, *others in rows) == [
+        (b"0", "c1", 0, False, None, None),
+        (b"1", "c1", 1, True, "text/plain", "answers/c1"),
+        (b"2", "c1", 2, False, None, None),
+        (b'{"value": 0}', None, None, None, None, None),
+    ]
 
 
 #: A small query spends its time in compiling.

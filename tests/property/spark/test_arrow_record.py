@@ -12,6 +12,10 @@ pytest.importorskip("pyarrow", reason="needs the [spark] extra")
 
 from motelog.core.message import (
     KEYS,
+    MQTT_CLIENT_ID,
+    MQTT_PROPERTIES,
+    MQTT_QOS,
+    MQTT_RETAIN,
     MQTT_TOPIC,
     SYS_FLAG_COMPRESSED,
     TAGS,
@@ -22,15 +26,18 @@ from motelog.core.records.append import AppendMessage, QueueTail, encode_batch
 from motelog.core.records.decode import decode_messages
 from motelog.spark.arrow import RecordColumns
 from motelog.spark.batches import Batches
-from motelog.spark.columns import Column
+from motelog.spark.columns import DECODED
 
 texts = st.text(
     st.characters(exclude_categories=["Cs"], exclude_characters="\x00\x01\x02"),
     min_size=1,
     max_size=20,
 )
+NAMED = [TAGS, KEYS, MQTT_TOPIC, MQTT_QOS, MQTT_RETAIN, MQTT_CLIENT_ID, MQTT_PROPERTIES]
 properties = st.dictionaries(
-    st.one_of(st.sampled_from([TAGS, KEYS, MQTT_TOPIC]), texts), texts, max_size=5
+    st.one_of(st.sampled_from(NAMED), texts),
+    st.one_of(st.sampled_from(["0", "1", "2"]), texts),
+    max_size=7,
 )
 hosts = st.sampled_from([encode_host("127.0.0.1", 1), encode_host("::1", 65535)])
 
@@ -61,10 +68,10 @@ def stored(draw: st.DrawFn) -> bytes:
 @given(stored())
 def test_stored_messages_become_the_same_rows(records: bytes) -> None:
     decoder = RecordColumns(
-        tuple(Column), broker="b", offset_begin=0, offset_end=99, payload_bytes_max=1000
+        DECODED, broker="b", offset_begin=0, offset_end=99, payload_bytes_max=1000
     )
     assert decoder.append(records, 0, rows_max=99, bytes_max=1 << 20) == len(records)
-    (batch,) = Batches(tuple(Column)).made_of(decoder.rows, decoder.take())
+    (batch,) = Batches(DECODED).made_of(decoder.rows, decoder.take())
     batch.validate(full=True)
     assert [
         {
@@ -87,6 +94,10 @@ def test_stored_messages_become_the_same_rows(records: bytes) -> None:
             "queue_id": message.queue_id,
             "queue_offset": message.queue_offset,
             "properties": list(message.properties.items()),
+            "qos": {"0": 0, "1": 1, "2": 2}.get(qos := message.properties.get(MQTT_QOS, "")),
+            "retain": message.properties.get(MQTT_RETAIN) == "1" if qos in set("012") else None,
+            "client_id": message.properties.get(MQTT_CLIENT_ID),
+            "mqtt_properties": message.properties.get(MQTT_PROPERTIES),
         }
         for message in decode_messages(records)
     ]

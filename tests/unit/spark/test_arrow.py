@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import zlib
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -12,7 +13,7 @@ import pytest
 from motelog.core.errors import RecordError
 from motelog.core.message import SYS_FLAG_COMPRESSED
 from motelog.spark import _arrow_py, arrow
-from motelog.spark.columns import Column
+from motelog.spark.columns import DECODED, Column
 from tests.support.spark_records import MAGIC_V2, Record, property_text, telemetry
 
 pytest.importorskip("pyarrow", reason="needs the [spark] extra")
@@ -25,11 +26,12 @@ kernels = pytest.mark.parametrize("kernel", [arrow.RecordColumns, _arrow_py.Reco
 
 def rows(kernel: Any, *records: Record, columns: tuple[Column, ...] = ALL, **options: Any) -> Any:
     arguments = {"broker": "b", "offset_begin": 0, "offset_end": 100, "payload_bytes_max": 1000}
-    decoder = kernel(columns, **(arguments | options))
+    batches = Batches(columns)
+    decoder = kernel(batches.columns, **(arguments | options))
     data = b"".join(record.encode() for record in records)
     assert decoder.append(data, 0, rows_max=1000, bytes_max=1 << 20) == len(data)
     count = decoder.rows
-    (batch,) = Batches(columns).made_of(count, decoder.take())
+    (batch,) = batches.made_of(count, decoder.take())
     batch.validate(full=True)
     assert batch.schema == arrow_schema(columns)
     return batch.to_pylist()
@@ -57,8 +59,72 @@ def test_a_telemetry_message_becomes_one_row(kernel: Any) -> None:
                 ("KEYS", "k7"),
                 ("mqttRealTopic", "telemetry/dev42/temp"),
             ],
+            "qos": None,
+            "retain": None,
+            "client_id": None,
+            "mqtt_properties": None,
+            "content_type": None,
+            "response_topic": None,
         }
     ]
+
+
+MQTT_COLUMNS = (
+    Column.CONTENT_TYPE,
+    Column.CLIENT_ID,
+    Column.QOS,
+    Column.RETAIN,
+    Column.RESPONSE_TOPIC,
+)
+
+
+@kernels
+def test_what_an_mqtt_publisher_gave_has_columns(kernel: Any) -> None:
+    text = json.dumps({"contentType": "text/\u00e9", "responseTopic": "r/1", "user": [["a", "b"]]})
+    published = [
+        {"qosLevel": "1", "clientId": "c1", "mqttRetain": "1", "mqttProperties": text},
+        {"TAGS": "native"},
+        {"qosLevel": "0", "clientId": "c2", "mqttProperties": '{"responseTopic":"r/2"}'},
+        {"qosLevel": "2"},
+    ]
+    records = [
+        Record(queue_offset=at, properties=property_text(properties))
+        for at, properties in enumerate(published)
+    ]
+    got = rows(kernel, *records, columns=MQTT_COLUMNS)
+    assert [tuple(row.values()) for row in got] == [
+        ("text/\u00e9", "c1", 1, True, "r/1"),
+        (None, None, None, None, None),
+        (None, "c2", 0, False, "r/2"),
+        (None, None, 2, False, None),
+    ]
+    assert [row["content_type"] for row in rows(kernel, *records, columns=MQTT_COLUMNS[:1])] == [
+        "text/\u00e9",
+        None,
+        None,
+        None,
+    ]
+    (row, *_) = rows(kernel, *records, columns=(Column.MQTT_PROPERTIES, Column.RETAIN))
+    assert row == {"mqtt_properties": text, "retain": True}
+
+
+@kernels
+@pytest.mark.parametrize(
+    "text", ["", "no JSON", "[]", '{"contentType":1}', '{"contentType":"a","contentType":"b"}']
+)
+def test_what_a_native_producer_wrote_there_is_null(kernel: Any, text: str) -> None:
+    properties = {"qosLevel": "3", "mqttRetain": "1", "mqttProperties": text}
+    record = Record(properties=property_text(properties))
+    assert rows(kernel, record, columns=MQTT_COLUMNS) == [
+        dict.fromkeys(column.label for column in MQTT_COLUMNS)
+    ]
+
+
+@kernels
+@pytest.mark.parametrize("column", [Column.CONTENT_TYPE, Column.RESPONSE_TOPIC, 17, -1])
+def test_decoder_refuses_columns_that_are_not_its_own(kernel: Any, column: int) -> None:
+    with pytest.raises(ValueError, match=f"{int(column)} is not a column that is decoded"):
+        kernel([column], broker="b", offset_begin=0, offset_end=1, payload_bytes_max=1)
 
 
 @kernels
@@ -198,7 +264,7 @@ def test_damaged_records_are_named_and_the_rows_before_them_stay(
 ) -> None:
     good = Record(queue_offset=0).encode()
     bad = change(Record(queue_offset=1).encode())
-    decoder = kernel(ALL, broker="b", offset_begin=0, offset_end=9, payload_bytes_max=9)
+    decoder = kernel(DECODED, broker="b", offset_begin=0, offset_end=9, payload_bytes_max=9)
     with pytest.raises(RecordError, match=expected) as caught:
         decoder.append(good + bad, 0, rows_max=10, bytes_max=1 << 20)
     assert caught.value.offset_bytes == len(good)
@@ -209,12 +275,12 @@ def test_damaged_records_are_named_and_the_rows_before_them_stay(
 def test_arguments_out_of_range_are_refused(kernel: Any) -> None:
     arguments: dict[str, Any] = {"broker": "b", "offset_begin": 0, "offset_end": 9}
     with pytest.raises(ValueError, match="payload_bytes_max 0"):
-        kernel(ALL, payload_bytes_max=0, **arguments)
-    with pytest.raises(ValueError, match="not a valid Column"):
-        kernel((11,), payload_bytes_max=9, **arguments)
+        kernel(DECODED, payload_bytes_max=0, **arguments)
+    with pytest.raises(ValueError, match="not a column that is decoded"):
+        kernel((len(DECODED),), payload_bytes_max=9, **arguments)
     with pytest.raises(ValueError, match="asked for twice"):
         kernel((1, 1), payload_bytes_max=9, **arguments)
-    decoder = kernel(ALL, payload_bytes_max=9, **arguments)
+    decoder = kernel(DECODED, payload_bytes_max=9, **arguments)
     with pytest.raises(ValueError, match="begin 1 not in"):
         decoder.append(b"", 1, rows_max=1, bytes_max=1)
     with pytest.raises(ValueError, match="bytes_max above"):
@@ -223,10 +289,10 @@ def test_arguments_out_of_range_are_refused(kernel: Any) -> None:
 
 def test_a_batch_outlives_its_decoder() -> None:
     decoder = arrow.RecordColumns(
-        ALL, broker="b", offset_begin=0, offset_end=9, payload_bytes_max=9
+        DECODED, broker="b", offset_begin=0, offset_end=9, payload_bytes_max=9
     )
     decoder.append(telemetry(0).encode(), 0, rows_max=1, bytes_max=1 << 20)
-    (batch,) = Batches(ALL).made_of(1, decoder.take())
+    (batch,) = Batches(DECODED).made_of(1, decoder.take())
     decoder.append(telemetry(1).encode() * 1, 0, rows_max=1, bytes_max=1 << 20)
     del decoder
     assert batch.to_pylist()[0]["key"] == "k0"

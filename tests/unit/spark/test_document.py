@@ -26,7 +26,7 @@ def table(heading: str) -> dict[str, str]:
 def test_every_option_is_listed_with_its_default() -> None:
     listed = table("Options")
     shown = {
-        "columns": "all but properties",
+        "columns": "the first ten",
         "topic": "",
         "maxOffsetsPerTrigger": "no limit",
         "maxBytesPerTrigger": "no limit",

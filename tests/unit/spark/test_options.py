@@ -134,7 +134,7 @@ def test_properties_are_read_when_they_are_named() -> None:
     by_default = parse_options({"topic": "t"}).columns
     assert Column.PROPERTIES not in by_default
     assert parse_options({"topic": "t", "columns": "All"}).columns == tuple(Column)
-    assert {*by_default, Column.PROPERTIES} == {*Column}
+    assert by_default == tuple(column for column in Column if column < Column.PROPERTIES)
 
 
 def test_credentials_are_read_and_shown_nowhere(tmp_path: Path) -> None:

@@ -74,6 +74,12 @@ SCHEMA = StructType.fromJson(
                 (Column.QUEUE_ID, "int"),
                 (Column.QUEUE_OFFSET, "bigint"),
                 (Column.PROPERTIES, ""),
+                (Column.QOS, "int"),
+                (Column.RETAIN, "boolean"),
+                (Column.CLIENT_ID, "string"),
+                (Column.MQTT_PROPERTIES, "string"),
+                (Column.CONTENT_TYPE, "string"),
+                (Column.RESPONSE_TOPIC, "string"),
             )
         ],
     }
