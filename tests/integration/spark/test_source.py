@@ -53,7 +53,7 @@ def test_what_mqtt_publishers_gave_has_columns(
     client = paho.Client(CallbackAPIVersion.VERSION2, client_id="c1", protocol=paho.MQTTv5)
     client.connect(*motelog_stack.mqtt)
     client.loop_start()
-    given = Properties(PacketTypes.PUBLISH)
+    given = Properties(PacketTypes.PUBLISH)  # type: ignore[no-untyped-call]
     given.ContentType, given.ResponseTopic = "text/plain", "answers/c1"
     for qos, retain, properties in ((0, False, None), (1, True, given), (2, False, None)):
         client.publish(
