@@ -321,6 +321,10 @@ class AsyncioPullConsumer(_OnAsyncio[PullConsumer]):
         super().__init__(consumer, f"motelog-consumer-{consumer.group}")
         self._unseen = Unseen()
 
+    async def topics(self) -> list[str]:
+        """As PullConsumer.topics."""
+        return await self._call(self._service.topics)
+
     async def queues(self, topic: str, *, wait_s: float = 2.0) -> tuple[MessageQueue, ...]:
         """As PullConsumer.queues."""
         return await self._call(self._service.queues, topic, wait_s=wait_s)

@@ -41,6 +41,7 @@ from motelog.bridge.read_ahead import ReadAhead
 from motelog.bridge.reader import Reader, Reading, Start
 from motelog.bridge.routes import MASTER_ID
 from motelog.bridge.selector import TAGS_ALL, Selector, select
+from motelog.bridge.topic_list import user_topics
 from motelog.bridge.trace.handled import HandledTraces
 from motelog.bridge.trace.recorder import TRACE_TOPIC
 from motelog.core.errors import BrokerError, RemotingError
@@ -171,6 +172,10 @@ class PullConsumer:
     ) -> None:
         """End all reading. Positions that were not committed are forgotten."""
         await leave_traced(self._client, self._recorder)
+
+    async def topics(self) -> list[str]:
+        """Return the names of the topics that users have, not those of the system or of groups."""
+        return await user_topics(self._client, timeout_s=self._request_timeout_s)
 
     async def queues(self, topic: str, *, wait_s: float = 2.0) -> tuple[MessageQueue, ...]:
         """Return the topic's readable queues; RouteError if it does not exist.

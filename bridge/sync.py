@@ -290,6 +290,10 @@ class SyncPullConsumer(_Blocking[PullConsumer]):
         super().__init__(consumer, f"motelog-consumer-{consumer.group}")
         self._unseen = Unseen()
 
+    def topics(self) -> list[str]:
+        """As PullConsumer.topics."""
+        return self._call(self._service.topics)
+
     def queues(self, topic: str, *, wait_s: float = 2.0) -> tuple[MessageQueue, ...]:
         """As PullConsumer.queues."""
         return self._call(self._service.queues, topic, wait_s=wait_s)

@@ -157,6 +157,8 @@ async def test_our_clients_work_with_apache_and_our_store_opens_its_folder(
         tagged = await read_topic(namesrv, "T", COUNT // 2 + COUNT, group="Tags", tags="A || C")
         assert {message.tags for message in tagged} == {"A", "C"}
         await check_first_commits(namesrv)
+        async with PullConsumer(namesrv=namesrv, group="G") as consumer:
+            assert await consumer.topics() == ["T"]
         await check_times_and_holds(namesrv)
         await check_request_and_reply(namesrv)
         await administer(namesrv, deletes=False, resets_offline=version != VERSION_4)

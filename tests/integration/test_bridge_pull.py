@@ -255,6 +255,16 @@ async def test_topic_that_does_not_exist_is_reported() -> None:
             await consumer.poll(timeout_s=5)
 
 
+async def test_topics_are_those_that_users_have(tmp_path: Path) -> None:
+    async with started_stack(tmp_path) as stack:
+        for topic in ("b", "a"):
+            stack.broker.api.create_topic(topic, 1)
+        async with PullConsumer(namesrv=stack.namesrv_address, group="G") as consumer:
+            for topic in ("a", "b"):
+                await consumer.queues(topic)
+            assert await consumer.topics() == ["a", "b"]
+
+
 async def test_raw_pull_gives_the_answer_as_it_is() -> None:
     async with fake_cluster("a") as cluster, consumer_of(cluster) as consumer:
         fill(cluster, Q0, 5)
