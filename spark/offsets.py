@@ -5,7 +5,7 @@ Must not touch: pyspark, pyarrow, sockets, clocks; the broker's offsets are argu
 
     {"telemetry": {"broker-a/0": 17, "broker-a/1": 4}}     topic -> "broker/queue id" -> next offset
 
-The document names the topic, so that a checkpoint cannot be used with another topic by mistake.
+The document names the topics, so that a checkpoint cannot be used with another one by mistake.
 Keys are ordered by broker and queue id, so that equal offsets are equal text.
 """
 
@@ -18,6 +18,7 @@ from typing import Final, Literal
 
 from motelog.core.message import MessageQueue
 from motelog.spark.errors import OffsetFormatError
+from motelog.spark.topics import Topics
 
 QueueOffsets = dict[MessageQueue, int]
 OffsetDocument = dict[str, dict[str, int]]
@@ -53,15 +54,22 @@ def in_order(queues: Iterable[MessageQueue]) -> list[MessageQueue]:
     return sorted(queues, key=lambda queue: (queue.topic, queue.broker_name, queue.queue_id))
 
 
-def encode_offsets(topic: str, offsets: QueueOffsets) -> OffsetDocument:
-    """Return the document that a checkpoint holds."""
-    return {topic: {queue_label(queue): offsets[queue] for queue in in_order(offsets)}}
+def encode_offsets(topics: Topics, offsets: QueueOffsets) -> OffsetDocument:
+    """Return the document that a checkpoint holds: all topics that are named or have queues."""
+    document: OffsetDocument = {topic: {} for topic in sorted(topics.names)}
+    for queue in in_order(offsets):
+        document.setdefault(queue.topic, {})[queue_label(queue)] = offsets[queue]
+    return document
 
 
-def decode_offsets(topic: str, document: object) -> QueueOffsets:
-    """Return the offsets of a document that ``encode_offsets`` wrote."""
+def decode_offsets(topics: Topics, document: object) -> QueueOffsets:
+    """Return the offsets of a document that ``encode_offsets`` wrote.
+
+    A topic that the query has named since then is not in it yet. One that it does not name any more
+    is an error: its place would be lost without a word.
+    """
     offsets: QueueOffsets = {}
-    for queue, value in _entries(topic, document):
+    for queue, value in _entries(topics, document):
         offset = _offset(value)
         if offset is None:
             raise OffsetFormatError(f"{queue_label(queue)!r} is {value!r}, expected an offset")
@@ -69,14 +77,14 @@ def decode_offsets(topic: str, document: object) -> QueueOffsets:
     return offsets
 
 
-def parse_offsets(topic: str, text: str) -> dict[MessageQueue, int | Edge]:
+def parse_offsets(topics: Topics, text: str) -> dict[MessageQueue, int | Edge]:
     """Return the offsets of an option's JSON: numbers, "earliest" or "latest" by queue."""
     try:
         document = json.loads(text)
     except (ValueError, RecursionError) as exc:
         raise OffsetFormatError(f"not JSON: {exc}") from None
     parsed: dict[MessageQueue, int | Edge] = {}
-    for queue, value in _entries(topic, document):
+    for queue, value in _entries(topics, document):
         position = next((edge for edge in EDGES if value == edge), _offset(value))
         if position is None:
             raise OffsetFormatError(
@@ -86,18 +94,23 @@ def parse_offsets(topic: str, text: str) -> dict[MessageQueue, int | Edge]:
     return parsed
 
 
-def _entries(topic: str, document: object) -> Iterable[tuple[MessageQueue, object]]:
-    if not isinstance(document, Mapping) or list(document) != [topic]:
-        names = list(document) if isinstance(document, Mapping) else document
-        raise OffsetFormatError(f"offsets are of {names!r}, expected one entry, topic {topic!r}")
-    queues = document[topic]
-    if not isinstance(queues, Mapping):
-        raise OffsetFormatError(f"offsets of {topic!r} are {queues!r}, expected an object")
-    for label, value in queues.items():
-        broker, slash, queue_id = str(label).rpartition("/")
-        if not (slash and broker and queue_id.isascii() and queue_id.isdecimal()):
-            raise OffsetFormatError(f"queue {label!r}, expected 'broker name/queue id'")
-        yield MessageQueue(topic, broker, int(queue_id)), value
+def _entries(topics: Topics, document: object) -> Iterable[tuple[MessageQueue, object]]:
+    if not isinstance(document, Mapping):
+        raise OffsetFormatError(f"offsets are {document!r}, expected an object of {topics}")
+    others = [topic for topic in document if topic not in topics]
+    if others:
+        raise OffsetFormatError(
+            f"offsets are of {others!r} too, and the query reads {topics}: name them as well, or"
+            " begin with a checkpoint of its own"
+        )
+    for topic, queues in document.items():
+        if not isinstance(queues, Mapping):
+            raise OffsetFormatError(f"offsets of {topic!r} are {queues!r}, expected an object")
+        for label, value in queues.items():
+            broker, slash, queue_id = str(label).rpartition("/")
+            if not (slash and broker and queue_id.isascii() and queue_id.isdecimal()):
+                raise OffsetFormatError(f"queue {label!r}, expected 'broker name/queue id'")
+            yield MessageQueue(topic, broker, int(queue_id)), value
 
 
 def _offset(value: object) -> int | None:

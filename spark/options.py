@@ -9,6 +9,7 @@ are not the user's, and names of Spark's Kafka source are told what they are cal
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from datetime import UTC, date, datetime
@@ -23,6 +24,7 @@ from motelog.core.topic_names import group_name_fault, topic_name_fault
 from motelog.spark.columns import BYTES_MAX, DEFAULT, Column, column_named
 from motelog.spark.errors import OffsetFormatError, OptionError
 from motelog.spark.offsets import EDGES, Edge, parse_offsets
+from motelog.spark.topics import Topics
 from motelog.spark.wanted import TAGS_ALL, Wanted, topic_pattern
 
 T = TypeVar("T")
@@ -45,6 +47,7 @@ _OF_KAFKA: Final = {
     "kafka.group.id": "group",
     "groupidprefix": "group",
     "subscribe": "topic",
+    "subscribepattern": "topicPattern",
     "startingtimestamp": "startingOffsets",
     "startingoffsetsbytimestamp": "startingOffsets",
     "endingtimestamp": "endingOffsets",
@@ -52,9 +55,8 @@ _OF_KAFKA: Final = {
     "includeheaders": "columns",
 }
 _NOT_HERE: Final = {
-    "subscribepattern": "one query reads one topic; name it with option 'topic'",
-    "topicpattern": "one query reads one topic; name it with option 'topic'",
-    "assign": "a query reads all queues of option 'topic'",
+    "assign": "a query reads all queues of its topics",
+    "paths": "several topics are one text, such as load('alerts,telemetry')",
 }
 ALL_COLUMNS: Final = "all"
 #: The columns beside a payload's fields, unless they are named.
@@ -77,18 +79,30 @@ class AtOffsets:
     text: str
 
 
-Position = Edge | AtTime | AtOffsets
+#: Where the group's consumers have got to.
+Committed = Literal["committed"]
+COMMITTED: Final[Committed] = "committed"
+Position = Edge | Committed | AtTime | AtOffsets
+_TOPIC_NAMES: Final = (
+    "queue topics, separated by ',', each of 1 to 127 of the characters % | a-z A-Z 0-9 _ -"
+)
+#: The group of queries that name none.
+GROUP: Final = "motelog-spark"
 
 
 @dataclass(frozen=True, slots=True)
 class SourceOptions:
     """The user's options. Spark has the same names in camelCase."""
 
-    topic: str
+    # Queue topics, several separated by ",", or a regular expression that whole names match: topics
+    # that come later are read too. One of the two.
+    topic: tuple[str, ...] = ()
+    topic_pattern: str | None = None
     # Name servers as HOST:PORT, several separated by ";".
     namesrv: str = "127.0.0.1:9876"
-    # The consumer group that brokers see; offsets are not committed to it.
-    group: str = "motelog-spark"
+    # The consumer group that brokers see. To one that is named here a stream commits how far it has
+    # got, so that others see its lag; only the checkpoint decides where it goes on.
+    group: str = GROUP
     # The account at servers with access control, given as a file like RocketMQ's tools.yml. It is
     # read where the query is planned, and the tasks get what it says.
     credentials: Credentials | None = None
@@ -99,7 +113,8 @@ class SourceOptions:
     # of properties costs more than all others together.
     columns: tuple[Column, ...] = DEFAULT
     # earliest, latest, JSON by queue, a time with offset (ISO 8601), a date, a time before now, or
-    # epoch milliseconds. The ending is for batch queries.
+    # epoch milliseconds; the starting also committed: where the group is. The ending is for batch
+    # queries.
     starting_offsets: Position = "earliest"
     ending_offsets: Position = "latest"
     # Messages that are wanted: brokers choose by tags ("a || b") or by a SQL92 filter over
@@ -141,6 +156,10 @@ class SourceOptions:
     prefetch: int = 2
 
     @property
+    def topics(self) -> Topics:
+        return Topics(self.topic, self.topic_pattern)
+
+    @property
     def wanted(self) -> Wanted:
         return Wanted(self.tags, self.sql_filter, self.mqtt_filter)
 
@@ -169,9 +188,8 @@ def parse_options(given: Mapping[str, str]) -> SourceOptions:
         raise OptionError(
             "topic", "", f"the queue topic to read, such as 'telemetry'; {_NO_OPTIONS}"
         )
-    if "topic" not in values:
+    if "topic" not in values and "topic_pattern" not in values:
         raise OptionError("topic", "", "the queue topic to read, such as 'telemetry'")
-    topic = str(values["topic"])
     if "payload_format" in values:
         values = {"columns": _BESIDE_FIELDS, "bad_payload": "null", **values}
     checked = {field: _PARSERS[field](_camel(field), str(text)) for field, text in values.items()}
@@ -188,6 +206,16 @@ def parse_options(given: Mapping[str, str]) -> SourceOptions:
             options.sql_filter,
             "to be alone: write TAGS IN ('a', 'b') into it in place of option 'tags'",
         )
+    if options.topic and options.topic_pattern is not None:
+        raise OptionError(
+            "topicPattern", options.topic_pattern, "to be alone: option 'topic' names topics"
+        )
+    if options.starting_offsets == COMMITTED and options.group == GROUP:
+        raise OptionError(
+            "startingOffsets", COMMITTED, "option 'group' with it: the group whose offsets they are"
+        )
+    if options.ending_offsets == COMMITTED:
+        raise OptionError("endingOffsets", COMMITTED, "'latest' or another end: it is for starts")
     if options.payload_schema is not None and options.payload_format is None:
         raise OptionError(
             "payloadSchema",
@@ -200,7 +228,7 @@ def parse_options(given: Mapping[str, str]) -> SourceOptions:
     ):
         if isinstance(position, AtOffsets):
             try:
-                parse_offsets(topic, position.text)
+                parse_offsets(options.topics, position.text)
             except OffsetFormatError as exc:
                 raise OptionError(name, position.text, f"offsets by queue ({exc})") from None
     return options
@@ -245,6 +273,23 @@ def _name(fault_of: Callable[[str], str | None], expected: str) -> Callable[[str
         return text
 
     return parse
+
+
+def _parse_topics(option: str, text: str) -> tuple[str, ...]:
+    names = tuple(dict.fromkeys(name.strip() for name in text.split(",")))
+    for name in names:
+        if topic_name_fault(name) is not None:
+            raise OptionError(option, name or text, _TOPIC_NAMES)
+    return names
+
+
+def _parse_pattern(option: str, text: str) -> str:
+    try:
+        re.compile(text)
+    except re.error as exc:
+        expected = f"a regular expression as Python has them, such as 'site-.*' ({exc})"
+        raise OptionError(option, text, expected) from None
+    return text
 
 
 def _parse_namesrv(option: str, text: str) -> str:
@@ -338,9 +383,9 @@ def _parse_mqtt_filter(option: str, text: str) -> str:
 
 def _parse_position(option: str, text: str) -> Position:
     text = text.strip()
-    for edge in EDGES:
-        if text.lower() == edge:
-            return edge
+    for word in (*EDGES, COMMITTED):
+        if text.lower() == word:
+            return word
     if text.startswith("{"):
         return AtOffsets(text)
     if text.isascii() and text.isdecimal() and len(text) <= 15:
@@ -353,9 +398,9 @@ def _parse_position(option: str, text: str) -> Position:
         raise OptionError(
             option,
             text,
-            "'earliest', 'latest', offsets by queue as JSON, milliseconds since 1970, a date (UTC),"
-            " a time with its offset such as '2026-11-21T03:00:00Z', or one before now such as"
-            " '-1h'",
+            "'earliest', 'latest', 'committed', offsets by queue as JSON, milliseconds since 1970,"
+            " a date (UTC), a time with its offset such as '2026-11-21T03:00:00Z', or one before"
+            " now such as '-1h'",
         )
     return AtTime(round(moment.timestamp() * 1000))
 
@@ -396,9 +441,8 @@ def _milliseconds(option: str, value: int) -> int:
 _offset = _whole(1, (1 << 63) - 1)
 _boolean = _one_of({"true": True, "false": False})
 _PARSERS: Final[dict[str, Callable[[str, str], object]]] = {
-    "topic": _name(
-        topic_name_fault, "a queue topic: 1 to 127 of the characters % | a-z A-Z 0-9 _ -"
-    ),
+    "topic": _parse_topics,
+    "topic_pattern": _parse_pattern,
     "namesrv": _parse_namesrv,
     "group": _name(group_name_fault, "a group: 1 to 248 of the characters % | a-z A-Z 0-9 _ -"),
     "credentials": _parse_credentials,

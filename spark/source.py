@@ -1,4 +1,4 @@
-"""The Spark data source ``format("motelog")``: batch and micro-batch reads of one queue topic.
+"""The Spark data source ``format("motelog")``: batch and micro-batch reads of queue topics.
 
 Owns: how Spark's Data Source API maps onto offsets, plans and reads. Must not touch: sockets
 (bridge does), bytes of records (spark.arrow does).
@@ -50,7 +50,7 @@ from motelog.spark.offsets import (
     share_tasks,
     split_ranges,
 )
-from motelog.spark.options import SourceOptions, parse_options
+from motelog.spark.options import GROUP, SourceOptions, parse_options
 from motelog.spark.sink.options import parse_sink_options
 from motelog.spark.sink.writer import MotelogStreamWriter, MotelogWriter
 from motelog.spark.wanted import TAGS_ALL
@@ -148,7 +148,7 @@ class MotelogReader(_Reader, DataSourceReader):
     def partitions(self) -> list[InputPartition]:
         options = self._options
         view = self._view()
-        queues = view.queues(is_known=False)
+        queues = view.queues()
         start = view.resolve("startingOffsets", options.starting_offsets, queues)
         end = view.resolve("endingOffsets", options.ending_offsets, queues)
         # An end before the start means no rows, not a queue that was created again.
@@ -196,6 +196,7 @@ class MotelogStreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvaila
         self._initial: dict[str, Any] | None = None
         self._target: QueueOffsets | None = None
         self._latest: QueueOffsets | None = None
+        self._committed: QueueOffsets = {}
 
     def getDefaultReadLimit(self) -> ReadLimit:
         if self._options.max_offsets_per_trigger is not None:
@@ -208,38 +209,48 @@ class MotelogStreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvaila
         """Return where a new query starts. Spark asks twice and expects one answer."""
         if self._initial is None:
             view = self._view()
-            queues = view.queues(is_known=False)
+            queues = view.queues()
             start = view.resolve("startingOffsets", self._options.starting_offsets, queues)
-            self._initial = encode_offsets(self._options.topic, start)
+            self._initial = encode_offsets(self._options.topics, start)
         return self._initial
 
     def prepareForTriggerAvailableNow(self) -> None:
         """Freeze the target: messages that come later belong to the next run."""
         view = self._view()
-        self._target = view.ends(view.queues(is_known=False))
+        self._target = view.ends(view.queues())
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         """Return the end of the next batch that starts at ``start``."""
-        topic = self._options.topic
-        known = decode_offsets(topic, start)
+        topics = self._options.topics
+        known = decode_offsets(topics, start)
         view = self._view()
         latest = self._target
         if latest is None:
-            latest = view.ends(view.queues(is_known=bool(known)))
+            latest = view.ends(view.queues({queue.topic for queue in known}))
+        self._commit(view, known)
         self._latest = known | latest
         begin = view.planned_begin(known, latest)
         end = self._limited(view, begin, latest, limit)
         # Queues that are not listed now may come back: the query keeps its place in them.
-        return encode_offsets(topic, known | end)
+        return encode_offsets(topics, known | end)
+
+    def _commit(self, view: TopicView, done: QueueOffsets) -> None:
+        """Commit where batches have ended. Spark's own ``commit`` comes with the batch after it."""
+        if self._options.group == GROUP:
+            return
+        moved = {queue: at for queue, at in done.items() if self._committed.get(queue) != at}
+        if moved:
+            view.commit(moved)
+            self._committed = done
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
         if self._latest is None:
             return None
-        return encode_offsets(self._options.topic, self._latest)
+        return encode_offsets(self._options.topics, self._latest)
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        topic = self._options.topic
-        ranges = ranges_between(decode_offsets(topic, start), decode_offsets(topic, end))
+        topics = self._options.topics
+        ranges = ranges_between(decode_offsets(topics, start), decode_offsets(topics, end))
         return self._split(ranges)
 
     def _limited(

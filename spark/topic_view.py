@@ -1,4 +1,4 @@
-"""One topic as planning needs it from the brokers: its queues, where they begin and end.
+"""The topics of a query as planning needs them: their queues, where they begin and end.
 
 Owns: TopicView, the meaning of startingOffsets and endingOffsets. Must not touch: pyspark,
 messages. Calls wait for the end of short outages (spark.outage); that a topic does not exist is an
@@ -7,8 +7,9 @@ answer.
 
 from __future__ import annotations
 
+import logging
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import TypeVar
 
 from motelog.bridge.errors import RouteError
@@ -22,13 +23,16 @@ from motelog.spark.outage import Outage
 
 T = TypeVar("T")
 
+logger = logging.getLogger(__name__)
+
+_MISSING = "a topic that exists; publish to it first, or set failOnMissingTopic to false"
 # Rows of a sample that says how large a row is: one small answer.
 _SAMPLE_ROWS = 64
 _SAMPLE_BYTES = 65_536
 
 
 class TopicView:
-    """One topic as its brokers know it now."""
+    """The topics of a query as their brokers know them now."""
 
     def __init__(
         self,
@@ -43,29 +47,49 @@ class TopicView:
         self._clock_s = clock_s
         self._sleep = sleep
 
-    def queues(self, *, is_known: bool) -> list[MessageQueue]:
-        """Return the topic's queues.
+    def queues(self, seen: Collection[str] = ()) -> list[MessageQueue]:
+        """Return the queues of all topics.
 
-        ``is_known`` says that the topic has been seen, so that its absence is an outage. Otherwise
-        a missing topic is an OptionError, or with failOnMissingTopic=false a topic without queues.
+        The absence of a topic that has been ``seen`` is an outage. Otherwise a missing topic is an
+        OptionError, or with failOnMissingTopic=false a topic without queues.
         """
-        topic = self._options.topic
+        options = self._options
+        topics = options.topics
 
         def ask(consumer: Consumer) -> list[MessageQueue]:
+            names = {*topics.names, *seen}
+            if topics.pattern is not None:
+                names.update(topics.among(consumer.topics()))
+                if not names and options.fail_on_missing_topic:
+                    raise OptionError("topicPattern", topics.pattern, _MISSING)
+            found: list[MessageQueue] = []
+            for topic in sorted(names):
+                found += queues_of(consumer, topic)
+            return in_order(found)
+
+        def queues_of(consumer: Consumer, topic: str) -> Iterable[MessageQueue]:
             try:
-                return in_order(consumer.queues(topic))
+                return consumer.queues(topic)
             except RouteError:
-                if is_known:
+                if topic in seen:
                     raise
-                if not self._options.fail_on_missing_topic:
-                    return []
-                raise OptionError(
-                    "topic",
-                    topic,
-                    "a topic that exists; publish to it first, or set failOnMissingTopic to false",
-                ) from None
+                if topic in topics.names and options.fail_on_missing_topic:
+                    raise OptionError("topic", topic, _MISSING) from None
+                return ()
 
         return self._ask(ask)
+
+    def commit(self, offsets: QueueOffsets) -> None:
+        """Tell how far the query has got, for those who look at the lag of its group."""
+        try:
+            self._open_consumer().commit(offsets)
+        except MotelogError as exc:
+            logger.warning(
+                "offsets could not be committed; the lag of the group is out of date until the next"
+                " batch group=%s error=%s",
+                self._options.group,
+                exc,
+            )
 
     def begins(self, queues: Iterable[MessageQueue]) -> QueueOffsets:
         """Return the offset of each queue's oldest message."""
@@ -98,13 +122,21 @@ class TopicView:
                 return self.begins(queues)
             case "latest":
                 return self.ends(queues)
+            case "committed":
+                return self._committed(queues)
             case AtTime(timestamp_ms):
                 return self._ask(lambda consumer: consumer.offsets_for_time(queues, timestamp_ms))
             case AtOffsets(text):
                 return self._resolve_offsets(option, text, queues)
 
+    def _committed(self, queues: list[MessageQueue]) -> QueueOffsets:
+        """Return where the group is; where it has never been, the queue's beginning."""
+        found = self._ask(lambda consumer: {queue: consumer.committed(queue) for queue in queues})
+        begins = self.begins(queues)
+        return {queue: begins[queue] if at is None else at for queue, at in found.items()}
+
     def _resolve_offsets(self, option: str, text: str, queues: list[MessageQueue]) -> QueueOffsets:
-        given = parse_offsets(self._options.topic, text)
+        given = parse_offsets(self._options.topics, text)
         unknown = [queue_label(queue) for queue in given if queue not in queues]
         if unknown:
             labels = [queue_label(queue) for queue in queues]
@@ -135,7 +167,7 @@ class TopicView:
             elif end < start[queue]:
                 if options.fail_on_data_loss:
                     raise DataLossError(
-                        options.topic,
+                        queue.topic,
                         queue_label(queue),
                         offset_begin=end,
                         offset_end=start[queue],
@@ -160,7 +192,7 @@ class TopicView:
                 raise
             except MotelogError as exc:
                 try:
-                    outage.pause_after(exc, f"brokers of topic {options.topic!r}")
+                    outage.pause_after(exc, f"brokers of {options.topics}")
                 except OutageError:
                     drop(options.endpoint)
                     raise

@@ -73,7 +73,9 @@ def job_parser(name: str, description: str) -> JobParser:
     made.add_argument("--namesrv", default="127.0.0.1:9876", help="name servers, HOST:PORT;...")
     made.add_argument("--credentials", metavar="FILE", help="accessKey and secretKey")
     made.add_argument("--tls", metavar="FILE", help="authorities, or RocketMQ's tls.properties")
-    made.add_argument("--topic", default="telemetry", help="queue topic (default: telemetry)")
+    made.add_argument(
+        "--topic", type=_topic_read, default="telemetry", help="queue topic (default: telemetry)"
+    )
     made.add_argument("--checkpoint", required=True, help="folder of the query's progress")
     made.add_argument("--master", default="local[*]", help="Spark master (default: local[*])")
     trigger = made.add_mutually_exclusive_group()
@@ -103,6 +105,16 @@ def duration(text: str) -> str:
     """Be the type of an option that is a duration as Spark writes it."""
     if not re.fullmatch(r"[0-9]{1,6} (second|minute|hour|day)s?", text):
         raise argparse.ArgumentTypeError(f"{text!r} is not a duration such as '2 minutes'")
+    return text
+
+
+def _topic_read(text: str) -> str:
+    """Be the type of the option that names what is read: one topic."""
+    from motelog.core.topic_names import topic_name_fault
+
+    fault = topic_name_fault(text)
+    if fault is not None:
+        raise argparse.ArgumentTypeError(fault)
     return text
 
 

@@ -122,8 +122,11 @@ def parse_sink_options(given: Mapping[str, str], *, is_stream: bool) -> SinkOpti
             hint = f"; did you mean {known[near[0]]!r}?" if near else ""
             raise OptionError(key, text, f"no such option for writing{hint}")
     topic = shared.get("topic")
+    if topic is not None and topic_name_fault(topic) is not None:
+        expected = "a queue topic: 1 to 127 of the characters % | a-z A-Z 0-9 _ -"
+        raise OptionError("topic", topic, expected)
     # The parser of the source wants a topic, and the sink's rows may have their own.
-    common = parse_options(shared | {"topic": topic or LEDGER_TOPIC})
+    common = parse_options(shared | {"topic": LEDGER_TOPIC})
     write_id = own.get("writeId")
     if write_id is not None:
         if is_stream:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 
 from motelog.bridge.errors import RouteError
 from motelog.bridge.pull import PullResult, PullStatus
@@ -18,7 +18,7 @@ from tests.support.spark_records import Queue, Record
 
 
 class FakeConsumer:
-    """Queues of one topic; ``faults`` are raised by the next calls, one each."""
+    """Queues of one topic, or more; ``faults`` are raised by the next calls, one each."""
 
     def __init__(
         self, topic: str = "telemetry", queue_count: int = 1, *, answer_rows: int = 32
@@ -32,21 +32,36 @@ class FakeConsumer:
         #: Tags and SQL92 filter of the last puller, and what the broker makes of them.
         self.asked_for: tuple[str, str | None] = (TAGS_ALL, None)
         self.leaves_out: Callable[[Record], bool] = lambda record: False
+        #: What the group has committed.
+        self.offsets: dict[MessageQueue, int] = {}
         self._lock = threading.Lock()
         for queue_id in range(queue_count):
             self.add_queue(queue_id)
 
-    def add_queue(self, queue_id: int, *records: Record) -> MessageQueue:
-        queue = MessageQueue(self.topic, "broker-a", queue_id)
+    def add_queue(self, queue_id: int, *records: Record, topic: str | None = None) -> MessageQueue:
+        queue = MessageQueue(topic or self.topic, "broker-a", queue_id)
         self.broker[queue] = Queue(queue_id)
         self.broker[queue].put(*records)
         return queue
 
+    def topics(self) -> list[str]:
+        self._fail()
+        return sorted({queue.topic for queue in self.broker})
+
     def queues(self, topic: str) -> tuple[MessageQueue, ...]:
         self._fail()
-        if topic != self.topic or not self.broker:
+        queues = tuple(queue for queue in self.broker if queue.topic == topic)
+        if not queues:
             raise RouteError(f"topic {topic!r} does not exist", topic=topic)
-        return tuple(self.broker)
+        return queues
+
+    def committed(self, queue: MessageQueue) -> int | None:
+        self._fail()
+        return self.offsets.get(queue)
+
+    def commit(self, offsets: Mapping[MessageQueue, int]) -> None:
+        self._fail()
+        self.offsets.update(offsets)
 
     def begin_offsets(self, queues: Iterable[MessageQueue]) -> dict[MessageQueue, int]:
         self._fail()

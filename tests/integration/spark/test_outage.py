@@ -30,7 +30,7 @@ def test_a_broker_killed_and_started_again_costs_no_row(tmp_path: Path) -> None:
             for at in range(1, 401, 40):
                 messages = [Message("outage", b"%d" % n) for n in range(at, at + 40)]
                 producer.send_batch(messages, queue=queue)
-        options = SourceOptions(topic="outage", namesrv=namesrv, batch_rows=20, pull_records=20)
+        options = SourceOptions(topic=("outage",), namesrv=namesrv, batch_rows=20, pull_records=20)
         with SyncPullConsumer(namesrv=namesrv, group="outage") as consumer:
             columns = (Column.QUEUE_OFFSET, Column.PAYLOAD)
             batches = read_range(consumer, OffsetRange(queue, 0, 401), columns, options)

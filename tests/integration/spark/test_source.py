@@ -15,7 +15,7 @@ from paho.mqtt.enums import CallbackAPIVersion
 from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 
-from motelog.bridge.sync import SyncProducer
+from motelog.bridge.sync import SyncProducer, SyncPullConsumer
 from motelog.core.message import Message
 from motelog.testing import MotelogProcess
 from tests.integration.spark.conftest import QUERY_S_MAX, finish, send, written_keys
@@ -69,6 +69,30 @@ def test_what_mqtt_publishers_gave_has_columns(
         (b"2", "c1", 2, False, None, None),
         (b'{"value": 0}', None, None, None, None, None),
     ]
+
+
+def test_one_stream_reads_several_topics_and_its_group_shows_the_lag(
+    source: Source, producer: SyncProducer, namesrv: str, spark_session: Any, tmp_path: Path
+) -> None:
+    keys = send(producer, "spark_list_a", 0, 40) | send(producer, "spark_list_b", 40, 60)
+    options = {"group": "spark_list", "columns": "key,queue_topic", "maxOffsetsPerTrigger": "30"}
+    reader = source("spark_list_a,spark_list_b", stream=True, **options).load()
+    out, checkpoint = tmp_path / "out", tmp_path / "checkpoint"
+    writer = reader.writeStream.format("parquet").option("checkpointLocation", str(checkpoint))
+    finish(writer.trigger(availableNow=True).start(str(out)))
+    assert sorted(written_keys(spark_session, out)) == sorted(keys)
+    with SyncPullConsumer(namesrv=namesrv, group="spark_list") as consumer:
+        for topic, count in (("spark_list_a", 40), ("spark_list_b", 20)):
+            assert sum(consumer.committed(q) or 0 for q in consumer.queues(topic)) == count
+        assert {"spark_list_a", "spark_list_b"} <= set(consumer.topics())
+    send(producer, "spark_list_b", 60, 65)
+    # As a batch, from where the group is, over all topics of such a name.
+    matching = spark_session.read.format("motelog").option("namesrv", namesrv)
+    matching = matching.option("topicPattern", "spark_list_[a-z]").option("group", "spark_list")
+    rows = matching.option("startingOffsets", "committed").load().collect()
+    assert {(row["key"], row["queue_topic"]) for row in rows} == {
+        (f"k{n}", "spark_list_b") for n in range(60, 65)
+    }
 
 
 #: A small query spends its time in compiling.

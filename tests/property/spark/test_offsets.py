@@ -21,7 +21,9 @@ from motelog.spark.offsets import (
     ranges_between,
     split_ranges,
 )
+from motelog.spark.topics import Topics
 
+T = Topics(("t",))
 queues = st.builds(
     MessageQueue,
     st.just("t"),
@@ -41,11 +43,11 @@ def growth(draw: st.DrawFn) -> tuple[QueueOffsets, QueueOffsets]:
 
 @given(offsets)
 def test_offsets_survive_their_document(original: QueueOffsets) -> None:
-    document = encode_offsets("t", original)
+    document = encode_offsets(T, original)
     text = json.dumps(document)
-    assert decode_offsets("t", json.loads(text)) == original
-    assert parse_offsets("t", text) == original
-    assert json.dumps(encode_offsets("t", dict(reversed(original.items())))) == text
+    assert decode_offsets(T, json.loads(text)) == original
+    assert parse_offsets(T, text) == original
+    assert json.dumps(encode_offsets(T, dict(reversed(original.items())))) == text
 
 
 @given(growth(), st.integers(1, 400), st.integers(0, 50))

@@ -18,22 +18,24 @@ from motelog.spark.offsets import (
     share_tasks,
     split_ranges,
 )
+from motelog.spark.topics import Topics
 
+T = Topics(("t",))
 A0, A1, A2 = (MessageQueue("t", "a", i) for i in range(3))
 
 
 def test_queues_stand_in_order_of_broker_and_number() -> None:
     queues = [MessageQueue("t", "b", 0), MessageQueue("t", "a", 10), MessageQueue("t", "a", 9)]
-    document = encode_offsets("t", dict.fromkeys(queues, 1))
+    document = encode_offsets(T, dict.fromkeys(queues, 1))
     assert list(document["t"]) == ["a/9", "a/10", "b/0"]
 
 
 @pytest.mark.parametrize(
     ("document", "expected"),
     [
-        ({"other": {}}, r"offsets are of \['other'\], expected one entry, topic 't'"),
-        ({"t": {}, "u": {}}, "expected one entry, topic 't'"),
-        ([], "expected one entry, topic 't'"),
+        ({"other": {}}, r"are of \['other'\] too, and the query reads topic 't': name them"),
+        ({"t": {}, "u": {}}, r"are of \['u'\] too"),
+        ([], "offsets are \\[\\], expected an object of topic 't'"),
         ({"t": [1]}, "expected an object"),
         ({"t": {"a": 1}}, "queue 'a', expected 'broker name/queue id'"),
         ({"t": {"/0": 1}}, "queue '/0'"),
@@ -46,19 +48,33 @@ def test_queues_stand_in_order_of_broker_and_number() -> None:
 )
 def test_a_wrong_document_is_refused_with_the_place(document: object, expected: str) -> None:
     with pytest.raises(OffsetFormatError, match=expected):
-        decode_offsets("t", document)
+        decode_offsets(T, document)
+
+
+def test_topics_of_a_list_may_come_and_those_of_a_pattern_are_found() -> None:
+    more = Topics(("t", "u"))
+    document = encode_offsets(T, {A0: 7})
+    assert decode_offsets(more, document) == {A0: 7}
+    assert encode_offsets(more, {A0: 7}) == {"t": {"a/0": 7}, "u": {}}
+    with pytest.raises(OffsetFormatError, match=r"are of \['u'\] too"):
+        decode_offsets(T, encode_offsets(more, {A0: 7}))
+    pattern = Topics(pattern="t|u")
+    assert encode_offsets(pattern, {A0: 7}) == document
+    assert decode_offsets(pattern, document) == {A0: 7}
+    with pytest.raises(OffsetFormatError, match="the query reads topics that match 'u'"):
+        decode_offsets(Topics(pattern="u"), document)
 
 
 def test_an_options_offsets_may_name_the_edges() -> None:
-    assert parse_offsets("t", '{"t": {"a/0": "earliest", "a/1": 7, "a/2": "latest"}}') == {
+    assert parse_offsets(T, '{"t": {"a/0": "earliest", "a/1": 7, "a/2": "latest"}}') == {
         A0: "earliest",
         A1: 7,
         A2: "latest",
     }
     with pytest.raises(OffsetFormatError, match="expected an offset, 'earliest' or 'latest'"):
-        parse_offsets("t", '{"t": {"a/0": "newest"}}')
+        parse_offsets(T, '{"t": {"a/0": "newest"}}')
     with pytest.raises(OffsetFormatError, match="not JSON"):
-        parse_offsets("t", "{" * 100_000)
+        parse_offsets(T, "{" * 100_000)
 
 
 def test_a_new_queue_and_one_begun_anew_have_open_ranges() -> None:

@@ -15,7 +15,7 @@ from motelog.spark.options import AtOffsets, AtTime, SourceOptions, parse_option
 
 
 def test_only_the_topic_is_needed() -> None:
-    assert parse_options({"topic": "telemetry"}) == SourceOptions(topic="telemetry")
+    assert parse_options({"topic": "telemetry"}) == SourceOptions(topic=("telemetry",))
 
 
 def test_every_option_is_read_whatever_the_case_of_its_name() -> None:
@@ -42,7 +42,7 @@ def test_every_option_is_read_whatever_the_case_of_its_name() -> None:
             "prefetch": "4",
         }
     ) == SourceOptions(
-        topic="t",
+        topic=("t",),
         namesrv="a:1;[::1]:2",
         group="g",
         columns=(Column.PAYLOAD, Column.DEVICE),
@@ -87,8 +87,12 @@ def test_a_start_may_be_a_time(
     ("given", "complaint"),
     [
         ({}, "option 'topic' is '', expected the queue topic to read.*CREATE TEMPORARY VIEW"),
-        ({"topic": "", "group": "g"}, "option 'topic' is '', expected a queue topic"),
-        ({"topic": "a/b"}, "option 'topic' is 'a/b', expected a queue topic: 1 to 127"),
+        ({"group": "g", "topic": ""}, "option 'topic' is '', expected queue topics, separated"),
+        ({"topic": "t,,u"}, "option 'topic' is 't,,u', expected queue topics, separated by ','"),
+        ({"topic": "t, a/b"}, "option 'topic' is 'a/b', expected queue topics.* each of 1 to 127"),
+        ({"paths": '["t", "u"]'}, r"several topics are one text, such as load\('alerts,telemetry"),
+        ({"startingOffsets": "committed"}, "expected option 'group' with it"),
+        ({"group": "g", "endingOffsets": "committed"}, "'endingOffsets' is 'committed'"),
         ({"namesrv": "host"}, "option 'namesrv' is 'host', expected HOST:PORT"),
         ({"namesrv": ";"}, "option 'namesrv' is ';', expected HOST:PORT"),
         ({"columns": "payload,devise"}, "option 'columns' is 'devise', expected columns among top"),
@@ -107,7 +111,8 @@ def test_a_start_may_be_a_time(
         ({"startingOffsets": "2026-13-01"}, "a date .UTC."),
         ({"subscribe": "t"}, "no option of Spark's Kafka source: here it is 'topic'"),
         ({"kafka.bootstrap.servers": "a:1"}, "Kafka source: here it is 'namesrv'"),
-        ({"topicPattern": "t.*"}, "Kafka source: one query reads one topic"),
+        ({"topicPattern": "t.*"}, "'topicPattern' is 't.*', expected to be alone: option 'topic'"),
+        ({"subscribePattern": "t.*"}, "Kafka source: here it is 'topicPattern'"),
         ({"failOnDataLoss": "no"}, "option 'failOnDataLoss' is 'no', expected 'true' or 'false'"),
         (
             {"maxOffsetsPerTrigger": "1", "maxBytesPerTrigger": "1"},
@@ -124,10 +129,24 @@ def test_a_wrong_option_is_named_with_what_was_expected(
 
 
 def test_a_table_and_a_path_name_the_topic() -> None:
-    assert parse_options({"path": "telemetry"}).topic == "telemetry"
+    assert parse_options({"path": "telemetry"}).topic == ("telemetry",)
     table = {"provider": "motelog", "owner": "", "option.topic": "t"}
-    assert parse_options(table).topic == "t"
-    assert parse_options({"path": "t", "topic": "t"}).topic == "t"
+    assert parse_options(table).topic == ("t",)
+    assert parse_options({"path": "t", "topic": "t"}).topic == ("t",)
+
+
+def test_topics_are_named_or_match() -> None:
+    named = parse_options({"topic": " b, a,b"}).topics
+    assert (str(named), "a" in named, "c" in named) == ("topics 'b', 'a'", True, False)
+    matching = parse_options({"topicPattern": "site-[0-9]+"}).topics
+    assert ("site-7" in matching, "my-site-7" in matching, "site-" in matching) == (
+        True,
+        False,
+        False,
+    )
+    assert str(matching) == "topics that match 'site-[0-9]+'"
+    with pytest.raises(OptionError, match="a regular expression as Python has them"):
+        parse_options({"topicPattern": "site-("})
 
 
 def test_properties_are_read_when_they_are_named() -> None:

@@ -42,7 +42,7 @@ def read(
         consumer,
         OffsetRange(queue, begin, end, is_open),
         COLUMNS,
-        SourceOptions(topic="telemetry", **options),
+        SourceOptions(topic=("telemetry",), **options),
         clock_s=time.clock_s,
         sleep=time.sleep,
     )
@@ -94,7 +94,7 @@ def test_short_answers_are_learned_from() -> None:
 def test_batches_have_the_rows_asked_for() -> None:
     consumer = broker_with(25)
     (queue,) = consumer.broker
-    options = SourceOptions(topic="telemetry", batch_rows=10)
+    options = SourceOptions(topic=("telemetry",), batch_rows=10)
     batches = list(read_range(consumer, OffsetRange(queue, 0, 25), COLUMNS, options))
     assert [batch.num_rows for batch in batches] == [10, 10, 5]
 

@@ -21,12 +21,14 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from motelog.core.errors import RemotingConnectionError
+from motelog.core.errors import BrokerError, RemotingConnectionError
 from motelog.spark import connections
 from motelog.spark.batches import arrow_schema
 from motelog.spark.columns import Column, schema_ddl
-from motelog.spark.errors import DataLossError, OptionError
+from motelog.spark.errors import DataLossError, OffsetFormatError, OptionError, OutageError
+from motelog.spark.offsets import decode_offsets, encode_offsets
 from motelog.spark.source import MotelogDataSource, MotelogStreamReader, QueuePartition
+from motelog.spark.topics import Topics
 from pyspark_motelog import DefaultSource
 from tests.support.spark_broker import FakeConsumer
 from tests.support.spark_records import telemetry
@@ -270,6 +272,93 @@ def test_a_stream_waits_for_a_topic_that_does_not_exist_yet(broker: FakeConsumer
     assert reader.latestOffset(start, ReadAllAvailable()) == start
     broker.broker |= queues
     assert [len(batch) for batch in run(reader, start, ReadAllAvailable())] == [14]
+
+
+def all_of(**options: str) -> MotelogStreamReader:
+    """Return a reader without the option that names a topic."""
+    reader = DefaultSource({"outageSecondsMax": "0"} | options).streamReader(SCHEMA)
+    assert isinstance(reader, MotelogStreamReader)
+    return reader
+
+
+def test_several_topics_are_read_by_one_query(broker: FakeConsumer) -> None:
+    broker.add_queue(0, *(telemetry(n) for n in range(5)), topic="alerts")
+    with pytest.raises(OptionError, match="option 'topic' is 'none', expected a topic that exists"):
+        stream(topic="telemetry,none").initialOffset()
+    reader = stream(topic="telemetry, alerts")
+    start = reader.initialOffset()
+    assert start == {
+        "alerts": {"broker-a/0": 0},
+        "telemetry": {"broker-a/0": 0, "broker-a/1": 0, "broker-a/2": 0},
+    }
+    assert [len(batch) for batch in run(reader, start, ReadMaxRows(10))] == [10, 9]
+    batch = source(topic="alerts,telemetry").reader(SCHEMA)
+    assert len(rows_of(batch, batch.partitions())) == 19
+
+
+def test_a_topic_that_a_query_names_later_is_read_from_its_beginning(broker: FakeConsumer) -> None:
+    start = stream(startingOffsets="latest").initialOffset()
+    broker.add_queue(0, *(telemetry(n) for n in range(5)), topic="alerts")
+    (batch,) = run(stream(topic="telemetry,alerts"), start, ReadAllAvailable())
+    assert batch == [(0, n) for n in range(5)]
+    end = stream(topic="telemetry,alerts").latestOffset(start, ReadAllAvailable())
+    with pytest.raises(OffsetFormatError, match=r"of \['alerts'\] too.*reads topic 'telemetry'"):
+        stream().latestOffset(end, ReadAllAvailable())
+
+
+def test_topics_that_match_are_read_from_when_they_appear(broker: FakeConsumer) -> None:
+    with pytest.raises(
+        OptionError, match=r"option 'topicPattern' is 'site-\.\*', expected a topic"
+    ):
+        all_of(topicPattern="site-.*").initialOffset()
+    reader = all_of(topicPattern="tele.*|site-.*")
+    start = reader.initialOffset()
+    end = reader.latestOffset(start, ReadAllAvailable())
+    assert list(end) == ["telemetry"]
+    broker.add_queue(0, *(telemetry(n) for n in range(3)), topic="site-7")
+    assert run(reader, end, ReadAllAvailable()) == [[(0, 0), (0, 1), (0, 2)]]
+
+
+def test_a_topic_that_was_seen_and_is_away_is_an_outage(broker: FakeConsumer) -> None:
+    reader = all_of(topicPattern="tele.*")
+    start = reader.initialOffset()
+    broker.broker.clear()
+    with pytest.raises(OutageError, match=r"brokers of topics that match 'tele\.\*': no answer"):
+        reader.latestOffset(start, ReadAllAvailable())
+
+
+@pytest.fixture
+def group(broker: FakeConsumer) -> FakeConsumer:
+    """The same broker, reached as group g."""
+    key = (os.getpid(), ("127.0.0.1:9876", "g", None, None))
+    connections._consumers[key] = broker
+    return broker
+
+
+def test_a_query_may_start_where_its_group_is(group: FakeConsumer) -> None:
+    first, second, _ = group.broker
+    group.offsets = {first: 7, second: 4}
+    start = stream(group="g", startingOffsets="committed").initialOffset()
+    assert start == {"telemetry": {"broker-a/0": 7, "broker-a/1": 4, "broker-a/2": 0}}
+
+
+def test_a_stream_tells_its_group_how_far_batches_have_got(group: FakeConsumer) -> None:
+    reader = stream(group="g")
+    start = reader.initialOffset()
+    end = reader.latestOffset(start, ReadMaxRows(5))
+    assert set(group.offsets.values()) == {0}, "the batch is not read yet"
+    last = reader.latestOffset(end, ReadAllAvailable())
+    assert encode_offsets(Topics(("telemetry",)), group.offsets) == end
+    group.faults.append(BrokerError(1, "busy"))
+    reader._commit(reader._view(), decode_offsets(Topics(("telemetry",)), last))
+    assert encode_offsets(Topics(("telemetry",)), group.offsets) == end, "a warning, no more"
+
+
+def test_a_stream_without_a_group_of_its_own_commits_nothing(broker: FakeConsumer) -> None:
+    reader = stream()
+    start = reader.initialOffset()
+    reader.latestOffset(reader.latestOffset(start, ReadAllAvailable()), ReadAllAvailable())
+    assert broker.offsets == {}
 
 
 def test_a_short_outage_is_waited_out_when_planning(broker: FakeConsumer) -> None:

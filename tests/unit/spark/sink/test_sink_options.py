@@ -34,6 +34,7 @@ def test_options_are_those_of_the_source_and_the_sinks_own() -> None:
         ({"ledgerTopic": "a/b"}, "'ledgerTopic' is 'a/b'"),
         ({"defaultTopic": "%x"}, "'defaultTopic' is '%x'"),
         ({"topic": "a/b"}, "a queue topic"),
+        ({"topic": "a,b"}, "option 'topic' is 'a,b', expected a queue topic"),
         ({"namesrv": "h"}, "HOST:PORT"),
         ({"writeId": "x"}, "writeId is for batches"),
     ],
