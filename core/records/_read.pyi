@@ -11,8 +11,11 @@ def select_units(
     bytes_max: int,
     tag_codes: AbstractSet[int] | None,
     physical_begin: int,
-) -> tuple[bytes, int, int]:
-    """Choose units to read: (the chosen units, how many were looked at, how many name nothing).
+) -> tuple[bytes, int, int, int]:
+    """Choose units to read.
+
+    Returns the chosen units, how many were looked at, how many name nothing, and how many bytes the
+    records of the chosen ones have.
 
     The first that matches is chosen whatever its size. Units below ``physical_begin`` and fillers
     name nothing; a unit without size ends the walk.

@@ -183,7 +183,7 @@ def select_units(
             chosen += 1
             total += size
             i += 1
-        return out[: chosen * UNIT], i, removed
+        return out[: chosen * UNIT], i, removed, total
     finally:
         PyBuffer_Release(&buffer)
 

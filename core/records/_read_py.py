@@ -52,7 +52,7 @@ def gather(
 def select_units(
     units: Any, count_max: int, bytes_max: int, tag_codes: AbstractSet[int] | None,
     physical_begin: int,
-) -> tuple[bytes, int, int]:  # fmt: skip
+) -> tuple[bytes, int, int, int]:  # fmt: skip
     selected = bytearray()
     looked = removed = total = 0
     for physical_offset, size, code in UNIT.iter_unpack(
@@ -74,7 +74,7 @@ def select_units(
         selected += UNIT.pack(physical_offset, size, code)
         total += size
         looked += 1
-    return bytes(selected), looked, removed
+    return bytes(selected), looked, removed, total
 
 
 def copy_out(view: Any, begin: int, end: int) -> bytes:

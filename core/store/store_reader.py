@@ -69,7 +69,8 @@ class ReadStatus(IntEnum):
 class ReadResult:
     """Records of one queue; ``next_offset`` is behind the last unit looked at.
 
-    ``behind_bytes``: how much log there is behind the record of that unit.
+    ``behind_bytes``: how much log there is behind the record of that unit. ``record_bytes``: how
+    long the records are, also where ``records`` has their units.
     """
 
     status: ReadStatus
@@ -79,6 +80,7 @@ class ReadResult:
     records: bytes = b""
     count: int = 0
     behind_bytes: int = 0
+    record_bytes: int = 0
 
 
 ResultT = TypeVar("ResultT", covariant=True)
@@ -130,12 +132,14 @@ class StoreReader:
         bytes_max: int = 262_144,
         tag_codes: AbstractSet[int] | None = None,
         may_wait: bool = True,
+        as_units: bool = False,
     ) -> ReadResult:
         """Return records from ``queue_offset`` on, as they are stored, one after the other.
 
         At most ``count_max`` of them and ``bytes_max`` bytes, but always the first that matches.
         With ``tag_codes`` only records whose tag hash is among them; looks at 800 units at most
-        (or count_max, when that is more).
+        (or count_max, when that is more). ``as_units`` returns the units of these records instead,
+        and nobody has looked whether the records are there.
         """
         began_ns = perf_counter_ns()
         queue = self._queues.get((topic, queue_id))
@@ -154,19 +158,22 @@ class StoreReader:
         if not may_wait and (not is_warm or queue.is_unchecked(queue_offset)):
             self._page_cache.require(queue.places(queue_offset, window))
         units = self._units(queue, queue_offset, window)
-        chosen, looked, removed = select_units(
+        chosen, looked, removed, record_bytes = select_units(
             units, count_max, bytes_max, tag_codes, self._log.begin_offset
         )
-        if not may_wait and chosen:
+        if not may_wait and chosen and not as_units:
             self._require_records(chosen)
         end = queue_offset + looked
-        records = self._gather(chosen, queue, queue_offset, end)
+        records = chosen if as_units else self._gather(chosen, queue, queue_offset, end)
         count = len(chosen) // UNIT_BYTES
         is_odd = removed and self._is_odd(units[: looked * UNIT_BYTES])
         if records is None or is_odd or looked < min(count_max, 1):
             self._check_again(queue, queue_offset, max(looked, 1))
-            records, count = self._gather_each(chosen, queue, queue_offset, end)
-        self._stats.note_read(count, len(records), perf_counter_ns() - began_ns)
+            if not as_units:
+                records, count = self._gather_each(chosen, queue, queue_offset, end)
+                record_bytes = len(records)
+        assert records is not None
+        self._stats.note_read(count, record_bytes, perf_counter_ns() - began_ns)
         if count:
             status = ReadStatus.FOUND
         elif removed or chosen:
@@ -175,7 +182,14 @@ class StoreReader:
             status = ReadStatus.NO_MATCH
         last = units[(looked - 1) * UNIT_BYTES : looked * UNIT_BYTES]
         behind_bytes = self._log.end_offset - int.from_bytes(last[:8], "big")
-        return ReadResult(status, queue_offset + looked, low, high, records, count, behind_bytes)
+        return ReadResult(
+            status, queue_offset + looked, low, high, records, count, behind_bytes, record_bytes
+        )
+
+    @property
+    def verified_from(self) -> int:
+        """Records that begin below this physical offset are to be verified when they are read."""
+        return self._log.verified_from
 
     def _require_records(self, units: bytes) -> None:
         """Check that the records that units name are in memory; else NotInMemoryError."""

@@ -78,6 +78,7 @@ def read_matching(
         next_offset=search.next_offset,
         records=b"".join(search.parts),
         count=search.count,
+        record_bytes=search.found_bytes,
     )
 
 
@@ -88,10 +89,10 @@ class _Search:
         "_bytes_max",
         "_clock",
         "_count_max",
-        "_found_bytes",
         "_stop_ms",
         "_wanted",
         "count",
+        "found_bytes",
         "next_offset",
         "parts",
     )
@@ -104,7 +105,7 @@ class _Search:
         self._stop_ms = clock.monotonic_ms() + BUSY_MS
         self._count_max = count_max
         self._bytes_max = bytes_max
-        self._found_bytes = 0
+        self.found_bytes = 0
         self.count = 0
         self.next_offset = queue_offset
         self.parts: list[memoryview] = []
@@ -120,12 +121,12 @@ class _Search:
         at = 0
         for queue_offset, size, values in decode_values(view, self._wanted.names):
             if matches(values):
-                if self.count and self._found_bytes + size > self._bytes_max:
+                if self.count and self.found_bytes + size > self._bytes_max:
                     self.next_offset = queue_offset
                     return True
                 self.parts.append(view[at : at + size])
                 self.count += 1
-                self._found_bytes += size
+                self.found_bytes += size
             at += size
             # Checked behind each record: a hostile filter over a hostile message is slow.
             if self.count >= self._count_max or monotonic_ms() >= self._stop_ms:

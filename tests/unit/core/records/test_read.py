@@ -53,13 +53,14 @@ def test_gather_copies_what_units_name_and_nothing_else() -> None:
 
 def test_select_units_keeps_the_limits_but_always_takes_the_first() -> None:
     units = b"".join(unit(i * 100, 100, i) for i in range(5))
-    assert select_units(units, 9, 250, None, 0) == (units[:40], 2, 0)
-    assert select_units(units, 9, 1, None, 0) == (units[:20], 1, 0)
-    assert select_units(units, 3, 9999, None, 0) == (units[:60], 3, 0)
-    assert select_units(units, 9, 9999, frozenset({3}), 0) == (units[60:80], 5, 0)
-    assert select_units(units, 9, 9999, None, 250) == (units[60:], 5, 3)
-    assert select_units(units[:20] + bytes(40), 9, 9999, None, 0) == (units[:20], 1, 0)
-    assert select_units(unit(0, FILLER_SIZE, 0) + units, 1, 9999, None, 0) == (units[:20], 2, 1)
+    assert select_units(units, 9, 250, None, 0) == (units[:40], 2, 0, 200)
+    assert select_units(units, 9, 1, None, 0) == (units[:20], 1, 0, 100)
+    assert select_units(units, 3, 9999, None, 0) == (units[:60], 3, 0, 300)
+    assert select_units(units, 9, 9999, frozenset({3}), 0) == (units[60:80], 5, 0, 100)
+    assert select_units(units, 9, 9999, None, 250) == (units[60:], 5, 3, 200)
+    assert select_units(units[:20] + bytes(40), 9, 9999, None, 0) == (units[:20], 1, 0, 100)
+    lost = unit(0, FILLER_SIZE, 0)
+    assert select_units(lost + units, 1, 9999, None, 0) == (units[:20], 2, 1, 100)
 
 
 def test_a_tag_hash_is_compared_in_its_low_32_bits() -> None:
