@@ -12,6 +12,7 @@ what is signed are its header's fields.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
@@ -54,11 +55,14 @@ from motelog.core.clock import Clock
 from motelog.core.filter.sql_filter import SqlFilters
 from motelog.core.message import encode_host
 from motelog.core.net.codec import Codec
+from motelog.core.reader_key import write_key
 from motelog.core.remoting.codes import RequestCode
 from motelog.core.remoting.credentials import Credentials
 from motelog.core.remoting.server import Connection, Processor, RemotingServer, codec_of
 from motelog.core.remoting.tls import Tls, read_tls
 from motelog.core.store.message_store import MessageStore
+
+logger = logging.getLogger(__name__)
 
 _DELAY_PROGRESS: Final = "progress of delivery: delayed messages delivered since come again"
 # Requests that change topics or groups: their answers wait until the change will last.
@@ -291,10 +295,17 @@ def assemble(
     address: tuple[str, int],
     port: int,
     access: Access,
+    reader_key: str | None = None,
 ) -> BrokerParts:
     """Make a broker on an open store; it listens on ``port`` and clients are told ``address``."""
     shared = make_shared(
-        config, clock, store, tables, store_host=encode_host(*address), acl=access.acl
+        config,
+        clock,
+        store,
+        tables,
+        store_host=encode_host(*address),
+        acl=access.acl,
+        reader_key=reader_key,
     )
     api, stats = shared.api, shared.stats
     ledger = Ledger()
@@ -369,6 +380,7 @@ def make_shared(
     *,
     store_host: bytes,
     acl: AclGate | None = None,
+    reader_key: str | None = None,
 ) -> Shared:
     """Return what the processors of a broker on ``store`` share."""
     api = BrokerApi(
@@ -382,7 +394,22 @@ def make_shared(
     stats = BrokerStats(
         cluster=config.cluster, clock=clock, messages_in=lambda: store.stats.put_messages
     )
-    return Shared(config, clock, store, api, tables, filters, stats, acl)
+    return Shared(config, clock, store, api, tables, filters, stats, acl, reader_key)
+
+
+def make_reader_key(config: BrokerConfig) -> str | None:
+    """Return what shows that a client can read the log's files, None if all are to ask for records.
+
+    It is in the folder of the open store then; blocks.
+    """
+    # What is in a write buffer is not in the file yet.
+    if not config.mapped_reads or config.store.write_buffer:
+        return None
+    try:
+        return write_key(config.store.directory)
+    except OSError as exc:
+        logger.warning("no key for readers of the files; all get records error=%s", exc)
+        return None
 
 
 def _switches(

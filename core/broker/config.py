@@ -183,6 +183,10 @@ class BrokerConfig(ListenKeys, frozen=True, forbid_unknown_fields=True, kw_only=
     pull_count_max: Annotated[int, msgspec.Meta(ge=1, le=65_536)] = 16_384
     """Most messages of one pull's answer; a client that does not ask for bytes gets 32."""
 
+    mapped_reads: bool = True
+    """Let clients on this machine that can read the store's files (those of the same user) read
+    records there, and tell them only where the records are. Topics are guarded as for any pull."""
+
     enable_property_filter: bool = True
     """Let consumers filter by properties (expression type SQL92). Off by default in RocketMQ, but
     here what an expression may be is limited, and so is the time that one pull takes for it."""

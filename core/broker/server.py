@@ -20,7 +20,13 @@ import trio
 
 from motelog.core.addresses import format_address, parse_address
 from motelog.core.broker.api import BrokerApi
-from motelog.core.broker.assembly import Access, BrokerParts, assemble, make_schedule
+from motelog.core.broker.assembly import (
+    Access,
+    BrokerParts,
+    assemble,
+    make_reader_key,
+    make_schedule,
+)
 from motelog.core.broker.config import LIVE, VIP_PORT_DISTANCE, BrokerConfig
 from motelog.core.broker.delay.schedule import ScheduleService
 from motelog.core.broker.pop.state import PopState
@@ -62,6 +68,8 @@ class Broker:
         self._saved = SavedTables(config, self.tables)
         self._faults = LimitedLog(logger)
         self._parts: BrokerParts | None = None
+        # What a client knows that can read the files of the log.
+        self._reader_key: str | None = None
 
     @property
     def address(self) -> tuple[str, int]:
@@ -181,6 +189,7 @@ class Broker:
             address=self._advertised(),
             port=self.address[1],
             access=access,
+            reader_key=self._reader_key,
         )
         processors, server = parts.processors, parts.server
         await parts.check_back.load()
@@ -258,6 +267,7 @@ class Broker:
                     lowered,
                 )
             pop_state.load()
+            self._reader_key = make_reader_key(self._config)
         except BaseException:
             store.close()
             raise

@@ -206,6 +206,14 @@ class PullSysFlag(IntEnum):
     LITE_PULL = 16
 
 
+# Fields of a pull for a client that can read the broker's files (core.reader_key); Motelog's own.
+LOG_KEY: Final = "logKey"  # of the request: the folder's secret, or empty while it is not known
+LOG_FOLDER: Final = "logFolder"  # of an answer with records: the folder whose secret is wanted
+# Of an answer whose body has units in place of records: those of records below this physical
+# offset are to be verified.
+LOG_UNITS: Final = "logUnits"
+
+
 class Permission(IntEnum):
     """Bits of a topic's ``perm``."""
 

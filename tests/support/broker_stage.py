@@ -14,7 +14,13 @@ from pathlib import Path
 from typing import Any, cast
 
 from motelog.core.broker.api import BrokerApi, NotInMemoryError, QueueTail, ReadResult
-from motelog.core.broker.assembly import Processors, make_check_back, make_schedule, make_shared
+from motelog.core.broker.assembly import (
+    Processors,
+    make_check_back,
+    make_reader_key,
+    make_schedule,
+    make_shared,
+)
 from motelog.core.broker.config import BrokerConfig
 from motelog.core.broker.pop.state import PopState
 from motelog.core.broker.tables.tables import Tables
@@ -101,7 +107,14 @@ class BrokerStage:
         self.clock = clock or ManualClock()
         settings = BrokerConfig(store=store.config, **LIMITS | config)
         self.tables = Tables.of(settings, self.clock)
-        shared = make_shared(settings, self.clock, store, self.tables, store_host=STORE_HOST)
+        shared = make_shared(
+            settings,
+            self.clock,
+            store,
+            self.tables,
+            store_host=STORE_HOST,
+            reader_key=make_reader_key(settings),
+        )
         self.api = CountingApi(
             store,
             self.tables.topics,

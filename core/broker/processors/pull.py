@@ -13,6 +13,7 @@ Spec: RocketMQ PullMessageProcessor, PullRequestHoldService.
 
 from __future__ import annotations
 
+import os
 from functools import partial
 from typing import Final
 
@@ -25,6 +26,7 @@ from motelog.core.broker.processors.pull_request import Pull, PullRequests
 from motelog.core.broker.processors.shared import Shared
 from motelog.core.broker.waiting.long_poll import HeldRequests
 from motelog.core.broker.waiting.waker import Waker
+from motelog.core.remoting.codes import LOG_FOLDER, LOG_UNITS
 from motelog.core.remoting.frames import RemotingCommand, RequestCode, ResponseCode
 from motelog.core.remoting.server import Connection, Processor, RemotingServer, answer_with
 
@@ -55,6 +57,8 @@ class PullProcessor:
         self._cold = shared.api.cold_reads
         self._stats = shared.stats
         self._clock = shared.clock
+        self._reader = shared.store.reader
+        self._log_folder = os.path.abspath(config.store.directory)
         self._hold_ms_max = config.hold_ms_max
         self._short_poll_ms = None if config.long_poll else config.short_poll_ms
         # So much of the log's end counts as in memory; None: no reader is sent to a slave.
@@ -152,6 +156,7 @@ class PullProcessor:
             bytes_max=pull.bytes_max,
             tag_codes=pull.tag_codes,
             may_wait=may_wait,
+            as_units=pull.as_units,
         )
 
     def _hold_or_answer(self, pull: Pull, result: ReadResult) -> RemotingCommand | None:
@@ -216,13 +221,18 @@ class PullProcessor:
             "minOffset": str(result.min_offset),
             "maxOffset": str(result.max_offset),
         }
+        if pull.wants_folder:
+            ext[LOG_FOLDER] = self._log_folder
+        # A SQL92 filter has looked into the records, and its answer has them.
+        elif pull.as_units and pull.sql_filter is None:
+            ext[LOG_UNITS] = str(self._reader.verified_from)
         remark = _OUTCOMES[result.status][1]
         if code == ResponseCode.PULL_OFFSET_MOVED:
             asked, group = pull.queue_offset, pull.group.group_name
             self._moved.note(group, pull.topic, pull.queue_id, asked, next_offset)
         if result.count:
             group = pull.group.group_name
-            self._stats.note_get(pull.topic, group, result.count, len(result.records))
+            self._stats.note_get(pull.topic, group, result.count, result.record_bytes)
             self._offsets.note_pulled(group, pull.topic, pull.queue_id, next_offset)
         return pull.request.answer(code, remark, ext, result.records)
 

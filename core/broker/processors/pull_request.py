@@ -8,6 +8,7 @@ Spec: RocketMQ PullMessageProcessor.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from hmac import compare_digest
 from typing import Final
 
 from motelog.core.broker.processors.shared import Shared
@@ -19,7 +20,7 @@ from motelog.core.broker.tables.heartbeat import (
 from motelog.core.broker.tables.subscription_groups import SubscriptionGroup
 from motelog.core.errors import BrokerError
 from motelog.core.filter.sql_filter import SqlFilter
-from motelog.core.remoting.codes import Permission
+from motelog.core.remoting.codes import LOG_KEY, Permission
 from motelog.core.remoting.fields import int32_field, int_field, text_field
 from motelog.core.remoting.frames import PullSysFlag, RemotingCommand, ResponseCode
 from motelog.core.remoting.server import Connection
@@ -51,6 +52,10 @@ class Pull:
     commit_offset: int | None
     # How long it is willing to wait; 0: not at all.
     hold_ms: int
+    # Whether its client reads the records itself, where the units say that they are.
+    as_units: bool
+    # Whether to tell the client where the log is, since it could do so.
+    wants_folder: bool
     # Until when it waits, once it is held.
     deadline_ms: int = 0
 
@@ -66,6 +71,7 @@ class PullRequests:
         self._clock = shared.clock
         self._count_max = shared.config.pull_count_max
         self._bytes_max = shared.config.pull_bytes_max
+        self._reader_key = shared.reader_key
         self._is_readable = bool(shared.config.permission & Permission.READ)
         self._tag_codes: dict[str, frozenset[int] | None] = {}
 
@@ -97,7 +103,17 @@ class PullRequests:
             *self._filter(ext, group, topic, sys_flag),
             commit_offset if sys_flag & PullSysFlag.COMMIT_OFFSET else None,
             suspend_ms if sys_flag & PullSysFlag.SUSPEND else 0,
+            *self._reads_log(ext),
         )
+
+    def _reads_log(self, ext: dict[str, str]) -> tuple[bool, bool]:
+        """Return whether the client has shown that it can read the log, and whether it may try."""
+        key = ext.get(LOG_KEY)
+        if key is None or self._reader_key is None:
+            return False, False
+        # Compared so that the time it takes tells nothing.
+        is_shown = compare_digest(key.encode(errors="replace"), self._reader_key.encode())
+        return is_shown, not is_shown
 
     def _limits(self, ext: dict[str, str]) -> tuple[int, int]:
         """Return how many messages and bytes the answer may hold."""

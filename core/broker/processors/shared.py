@@ -30,3 +30,5 @@ class Shared:
     filters: SqlFilters
     stats: BrokerStats
     acl: AclGate | None = None
+    # What a client knows that can read the files of the log; None: none is to do so.
+    reader_key: str | None = None

@@ -27,6 +27,7 @@ from typing import Final
 import msgspec
 from crc32c import crc32c
 
+from motelog.core import reader_key
 from motelog.core.errors import StoreError
 from motelog.core.store.tools.inspection import LogWalk, StoreFolder, plan_repair
 
@@ -36,7 +37,7 @@ VERSION: Final = 1
 _FIRST: Final = ("config", "namesrv", "clock.json", "checkpoint", "index.json", "queues.json")
 _LOG: Final = "commitlog"
 # Of the process that has the store open; what can be made anew; what was taken out of the log.
-_LEFT_OUT: Final = frozenset({"lock", "abort", "gateway", "damaged", LIST})
+_LEFT_OUT: Final = frozenset({"lock", "abort", reader_key.NAME, "gateway", "damaged", LIST})
 # Each of the small files is gone for a moment when it is replaced.
 _REPLACED_WITHIN_S: Final = 1.0
 _CHUNK_BYTES: Final = 4 << 20

@@ -14,7 +14,16 @@ from trio.testing import wait_all_tasks_blocked
 from motelog.core.broker.tables.subscription_groups import SubscriptionGroup
 from motelog.core.broker.waiting.long_poll import BUCKET_MS
 from motelog.core.errors import StoreError
-from motelog.core.remoting.frames import FLAG_ONEWAY, PullSysFlag, RequestCode, ResponseCode
+from motelog.core.message import tags_code
+from motelog.core.reader_key import read_key
+from motelog.core.remoting.codes import LOG_FOLDER, LOG_KEY, LOG_UNITS
+from motelog.core.remoting.frames import (
+    FLAG_ONEWAY,
+    PullSysFlag,
+    RemotingCommand,
+    RequestCode,
+    ResponseCode,
+)
 from motelog.core.remoting.server import Connection
 from motelog.core.store import message_store
 from tests.support.broker_stack import pull_ext
@@ -240,3 +249,62 @@ def test_who_reads_far_behind_is_sent_to_the_groups_slave(
         stage.store.append([message(stage.tail("A", 0))] * 3)
         answer = stage.ask(RequestCode.PULL_MESSAGE, pull_ext("A", 0, maxMsgNums=1))
         assert answer.ext["suggestWhichBrokerId"] == broker_id
+
+
+def ask_with_key(stage: BrokerStage, key: str | None, **fields: Any) -> RemotingCommand:
+    """Return the answer to a pull of A/0 by a client that may have the key to the folder."""
+    ext = pull_ext("A", 0, **fields) | ({} if key is None else {LOG_KEY: key})
+    return stage.ask(RequestCode.PULL_MESSAGE, ext)
+
+
+def test_who_has_the_key_to_the_folder_gets_units(tmp_path: Path) -> None:
+    with broker_stage(tmp_path) as stage:
+        for tag in (b"a", b"b", b"a"):
+            properties, code = b"TAGS\x01%b\x02" % tag, tags_code(tag.decode())
+            tail = stage.tail("A", 0)
+            stage.store.append([message(tail, b"x" * 99, properties=properties, tags_code=code)])
+        plain = ask_with_key(stage, None)
+        assert plain.ext.keys().isdisjoint({LOG_FOLDER, LOG_UNITS})
+        for wrong in ("", "wrong", "\N{EURO SIGN}", "x" * 32):
+            told = ask_with_key(stage, wrong)
+            assert (told.body, told.ext.pop(LOG_FOLDER)) == (plain.body, str(tmp_path))
+            assert told.ext == plain.ext
+        key = read_key(str(tmp_path))
+        ((_, (calls, messages, sent_bytes)),) = stage.stats.gets()
+        named = ask_with_key(stage, key)
+        assert named.ext.pop(LOG_UNITS) == "0"
+        assert (named.code, named.ext) == (plain.code, plain.ext)
+        assert named.body == stage.store.reader.units("A", 0, 0, 3)
+        # Counted as the records that they stand for.
+        ((_, counted),) = stage.stats.gets()
+        one_more = (calls + 1, messages + 3, sent_bytes + len(plain.body))
+        assert tuple(counted) == one_more
+        tagged = ask_with_key(stage, key, subscription="b")
+        assert tagged.body == stage.store.reader.units("A", 0, 1, 1)
+        # A SQL92 filter looks into records; they are sent then.
+        sql = {"expressionType": "SQL92", "subscription": "TAGS = 'b'"}
+        filtered = ask_with_key(stage, key, **sql)
+        assert LOG_UNITS not in filtered.ext
+        assert filtered.body == plain.body[len(plain.body) // 3 : len(plain.body) * 2 // 3]
+
+
+def test_a_refused_pull_tells_nothing_of_the_folder(tmp_path: Path) -> None:
+    with broker_stage(tmp_path) as stage:
+        stage.topic("A", 1, perm=2)
+        for key in ("", read_key(str(tmp_path))):
+            answer = ask_with_key(stage, key)
+            assert answer.code == ResponseCode.NO_PERMISSION
+            assert answer.ext.keys().isdisjoint({LOG_FOLDER, LOG_UNITS})
+
+
+@pytest.mark.parametrize("store", [{}, {"write_buffer": True}])
+def test_a_log_that_is_not_to_be_read_in_its_files_is_not(
+    tmp_path: Path, store: dict[str, Any]
+) -> None:
+    with broker_stage(tmp_path, {"mapped_reads": bool(store)}, **store) as stage:
+        assert read_key(str(tmp_path)) is None
+        stage.store.append([message(stage.tail("A", 0))])
+        for key in ("", "x" * 32):
+            answer = ask_with_key(stage, key)
+            assert answer.ext.keys().isdisjoint({LOG_FOLDER, LOG_UNITS})
+            assert answer.code == ResponseCode.SUCCESS

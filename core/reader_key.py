@@ -1,0 +1,50 @@
+"""The key of a store's folder, by which a client shows the broker that it can read its files.
+
+Owns: the file reader.key. Must not touch: what a reader gets for it (broker), what it reads
+(bridge.mapped_log).
+
+    reader.key    which boot of which machine, line end, a secret of 32 hex digits, line end
+
+The secret is new at each start of a broker, and only its own user may read the file, as is the
+case with the log. Who knows it can read the folder, and it is this broker's folder and not another
+one of the same name. The boot tells that the folder is of this machine: through a network, pages of
+a file that grows may be old.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+NAME: Final = "reader.key"
+_BOOT: Final = Path("/proc/sys/kernel/random/boot_id")
+_BYTES_MAX: Final = 256
+
+
+def write_key(directory: str) -> str:
+    """Put a new key into a store's folder and return its secret; OSError if that fails.
+
+    It is not synced: after a power cut there is another boot, and another key.
+    """
+    secret = secrets.token_hex(16)
+    path = f"{directory}/{NAME}"
+    with suppress(FileNotFoundError):
+        os.unlink(f"{path}.tmp")
+    fd = os.open(f"{path}.tmp", os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    with open(fd, "w") as file:
+        file.write(f"{_BOOT.read_text().strip()}\n{secret}\n")
+    os.replace(f"{path}.tmp", path)
+    return secret
+
+
+def read_key(directory: str) -> str | None:
+    """Return the secret of a store's folder; None if this process or machine has no key to it."""
+    try:
+        with open(f"{directory}/{NAME}", "rb") as file:
+            boot, _, secret = file.read(_BYTES_MAX).decode().partition("\n")
+        return secret.strip() or None if boot == _BOOT.read_text().strip() else None
+    except (OSError, ValueError):
+        return None
