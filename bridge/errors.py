@@ -49,6 +49,13 @@ class SendFailedError(ClientError):
         self.attempts = attempts
 
 
+class UnreadableLogError(ClientError):
+    """A record that a broker has named is not in its files, as far as this process can read them.
+
+    Pulled again, it comes from the broker.
+    """
+
+
 class ReplyTimeoutError(ClientError):
     """A request was stored, and no reply to it has come in time."""
 

@@ -6,6 +6,7 @@ Spec: RocketMQ PullMessageRequestHeader, PullAPIWrapper.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Final
@@ -16,6 +17,7 @@ from motelog.bridge.selector import Selector
 from motelog.core.errors import BrokerError
 from motelog.core.message import MessageQueue, StoredMessage
 from motelog.core.records.decode import decode_messages
+from motelog.core.remoting.codes import LOG_KEY
 from motelog.core.remoting.frames import PullSysFlag, RemotingCommand, RequestCode, ResponseCode
 
 # Brokers may give less; RocketMQ stops at 32 messages or 256 KiB.
@@ -36,7 +38,8 @@ class PullStatus(IntEnum):
 class PullResult:
     """One answer of a broker; ``records`` are stored records back to back (core.records.layout).
 
-    They may be a view of memory that is used again; the call that made this says so.
+    They may be a view of memory that is used again; the call that made this says so. Where they are
+    read in the broker's files (bridge.mapped_log), there are only ``pieces``.
     """
 
     status: PullStatus
@@ -45,6 +48,11 @@ class PullResult:
     max_offset: int
     records: bytes | memoryview
     suggested_broker_id: int = MASTER_ID
+    mapped: Iterator[bytes] | None = None
+
+    def pieces(self) -> Iterator[bytes | memoryview]:
+        """Yield the records in pieces, once; UnreadableLogError as bridge.mapped_log has it."""
+        return iter((self.records,)) if self.mapped is None else self.mapped
 
     def messages(self) -> list[StoredMessage]:
         """Decode ``records``; RecordError if they are damaged."""
@@ -60,8 +68,12 @@ def pull_command(
     bytes_max: int,
     hold_s: float,
     selector: Selector,
+    log_key: str | None = None,
 ) -> RemotingCommand:
-    """Return the request for a pull; ``pull_result`` decodes its answer."""
+    """Return the request for a pull; ``pull_result`` decodes its answer.
+
+    With ``log_key`` the answer may have units in place of records (bridge.mapped_log).
+    """
     sys_flag = PullSysFlag.SUBSCRIPTION | (PullSysFlag.SUSPEND if hold_s > 0 else 0)
     ext = queue_ext(queue) | {
         "consumerGroup": group,
@@ -75,6 +87,8 @@ def pull_command(
         "subVersion": "0",
         "expressionType": selector.expression_type,
     }
+    if log_key is not None:
+        ext[LOG_KEY] = log_key
     return RemotingCommand(RequestCode.PULL_MESSAGE, ext=ext)
 
 

@@ -16,10 +16,12 @@ import socket
 import struct
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from types import TracebackType
 from typing import Final, Self
 
-from motelog.bridge.client import REQUEST_TIMEOUT_S
+from motelog.bridge.client import REQUEST_TIMEOUT_S, int_field
+from motelog.bridge.mapped_log import BYTES_MAX, FoundLogs, MappedLog
 from motelog.bridge.pull_request import PULL_BYTES_MAX, PullResult, pull_command, pull_result
 from motelog.bridge.selector import SELECT_ALL, Selector
 from motelog.core.addresses import parse_address
@@ -31,6 +33,7 @@ from motelog.core.errors import (
     RemotingTimeoutError,
 )
 from motelog.core.message import MessageQueue
+from motelog.core.remoting.codes import LOG_FOLDER, LOG_UNITS
 from motelog.core.remoting.credentials import Credentials
 from motelog.core.remoting.frames import (
     FRAME_BYTES_MAX,
@@ -48,11 +51,21 @@ _TIMEVAL: Final = struct.Struct("@ll")
 class Pull:
     """One pull under way."""
 
-    __slots__ = ("_opaque", "_puller")
+    __slots__ = ("_puller", "count_max", "log_key", "opaque", "queue_offset")
 
-    def __init__(self, puller: QueuePuller, opaque: int) -> None:
+    def __init__(
+        self,
+        puller: QueuePuller,
+        opaque: int,
+        queue_offset: int,
+        count_max: int,
+        log_key: str | None,
+    ) -> None:
         self._puller = puller
-        self._opaque = opaque
+        self.opaque = opaque
+        self.queue_offset = queue_offset
+        self.count_max = count_max
+        self.log_key = log_key
 
     def result(self) -> PullResult:
         """Wait for the answer and return it, once; ``records`` are good until the next ``result``.
@@ -61,11 +74,11 @@ class Pull:
         connection ends, BrokerError when the broker refuses, RemotingDecodeError when fields of the
         answer are missing.
         """
-        return self._puller.wait(self._opaque)
+        return self._puller.wait(self)
 
     def cancel(self) -> None:
         """Drop the answer when it comes."""
-        self._puller.forget(self._opaque)
+        self._puller.forget(self.opaque)
 
 
 class QueuePuller:
@@ -88,8 +101,10 @@ class QueuePuller:
         selector: Selector = SELECT_ALL,
         timeout_s: float = REQUEST_TIMEOUT_S,
         frame_bytes_max: int = FRAME_BYTES_MAX,
+        found_logs: FoundLogs | None = None,
     ) -> None:
         self.queue = queue
+        self._log = None if found_logs is None else MappedLog(queue, found_logs)
         self._group = group
         self._address = address
         self._credentials = credentials
@@ -120,17 +135,21 @@ class QueuePuller:
         if self._connection is not None:
             self._connection.close()
             self._connection = None
+        if self._log is not None:
+            self._log.close()
 
     def ask(self, queue_offset: int, count_max: int) -> Pull:
         """Start a pull; connect first if there is no connection. RemotingError if that fails."""
+        log_key = None if self._log is None else self._log.key
         command = pull_command(
             self.queue,
             queue_offset,
             group=self._group,
             count_max=count_max,
-            bytes_max=self._bytes_max,
+            bytes_max=max(self._bytes_max, BYTES_MAX) if log_key else self._bytes_max,
             hold_s=0,
             selector=self._selector,
+            log_key=log_key,
         )
         self._opaque += 1
         command.opaque = self._opaque
@@ -149,15 +168,28 @@ class QueuePuller:
             self.close()
             raise
         self._waiting[self._opaque] = None
-        return Pull(self, self._opaque)
+        return Pull(self, self._opaque, queue_offset, count_max, log_key)
 
-    def wait(self, opaque: int) -> PullResult:
+    def wait(self, pull: Pull) -> PullResult:
+        answer, body = self._answer(pull.opaque)
+        log, ext = self._log, answer.ext
+        if log is not None and LOG_UNITS in ext:
+            result = pull_result(answer, b"")
+            verified_from = int_field(answer, LOG_UNITS)
+            begin, end = pull.queue_offset, result.next_offset
+            mapped = log.pieces(bytes(body), begin, end, verified_from=verified_from)
+            return replace(result, mapped=mapped)
+        if log is not None and LOG_FOLDER in ext:
+            log.offered(ext[LOG_FOLDER], pull.log_key)
+        return pull_result(answer, body)
+
+    def _answer(self, opaque: int) -> tuple[RemotingCommand, bytes | memoryview]:
         if opaque not in self._waiting or self._connection is None:
             raise RemotingConnectionError("the connection that the pull was sent on has ended")
         arrived = self._waiting[opaque]
         if arrived is not None:
             del self._waiting[opaque]
-            return pull_result(*arrived)
+            return arrived
         deadline = time.monotonic() + self._timeout_s
         while True:
             try:
@@ -169,7 +201,7 @@ class QueuePuller:
                 continue  # the answer to a cancelled pull, or a notice that this client ignores
             if command.opaque == opaque:
                 del self._waiting[opaque]
-                return pull_result(command, body)
+                return command, body
             # Servers with several threads answer out of turn.
             self._waiting[command.opaque] = command, bytes(body)
 

@@ -30,6 +30,7 @@ from motelog.bridge.admin import (
 )
 from motelog.bridge.background import Background, Service
 from motelog.bridge.client import REQUEST_TIMEOUT_S, NameServers
+from motelog.bridge.mapped_log import FoundLogs
 from motelog.bridge.producer import (
     REPLY_TIMEOUT_S,
     Producer,
@@ -289,6 +290,7 @@ class SyncPullConsumer(_Blocking[PullConsumer]):
         consumer = PullConsumer(**options)
         super().__init__(consumer, f"motelog-consumer-{consumer.group}")
         self._unseen = Unseen()
+        self._found_logs: FoundLogs = {}
 
     def topics(self) -> list[str]:
         """As PullConsumer.topics."""
@@ -416,11 +418,13 @@ class SyncPullConsumer(_Blocking[PullConsumer]):
         bytes_max: int = PULL_BYTES_MAX,
         tags: str = TAGS_ALL,
         sql: str | None = None,
+        may_map: bool = False,
     ) -> QueuePuller:
         """Return a QueuePuller for one queue, with its own connection, for the calling thread.
 
         Its pulls cost a fraction of ``pull``, which goes through the background thread. It connects
-        at the first pull. The caller closes it.
+        at the first pull. The caller closes it. With ``may_map`` it reads records in the files of a
+        broker on this machine that lets it (bridge.mapped_log).
         """
         return QueuePuller(
             queue,
@@ -430,6 +434,7 @@ class SyncPullConsumer(_Blocking[PullConsumer]):
             tls=self._service.tls,
             bytes_max=bytes_max,
             selector=select(tags, sql),
+            found_logs=self._found_logs if may_map else None,
         )
 
     def query_by_key(
