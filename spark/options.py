@@ -154,6 +154,8 @@ class SourceOptions:
     pull_bytes: int = 1024 * 1024
     # Pulls under way while records are decoded; they wait in the broker and in socket buffers.
     prefetch: int = 2
+    # Whether tasks read records in the files of a broker on their machine, where it lets them.
+    mapped_log: bool = True
 
     @property
     def topics(self) -> Topics:
@@ -469,4 +471,5 @@ _PARSERS: Final[dict[str, Callable[[str, str], object]]] = {
     "pull_records": _whole(1, 100_000),
     "pull_bytes": _whole(1024, 64 * 1024 * 1024),
     "prefetch": _whole(1, 16),
+    "mapped_log": _boolean,
 }

@@ -16,6 +16,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
 
+from motelog.bridge.errors import UnreadableLogError
 from motelog.bridge.pull import PullStatus
 from motelog.core.errors import MotelogError, RecordError
 from motelog.spark.arrow import RecordColumns
@@ -46,7 +47,11 @@ def read_range(
     """Yield the range's messages as Arrow batches of ``options.batch_rows`` rows."""
     wanted = options.wanted
     puller = consumer.open_puller(
-        offset_range.queue, bytes_max=options.pull_bytes, tags=wanted.tags, sql=wanted.sql
+        offset_range.queue,
+        bytes_max=options.pull_bytes,
+        tags=wanted.tags,
+        sql=wanted.sql,
+        may_map=options.mapped_log,
     )
     with closing(puller):
         reader = _RangeReader(consumer, puller, offset_range, layout, options)
@@ -144,8 +149,23 @@ class _RangeReader:
 
     def _decode(self, answer: Answer) -> Iterator[Any]:
         """Add an answer's records; yield the batches that they fill."""
-        records = answer.result.records
         rows_before = self._rows_taken + self._decoder.rows
+        try:
+            for records in answer.result.pieces():
+                yield from self._add(records, answer)
+        except UnreadableLogError:
+            # What that means is seen when the broker is asked for the records themselves.
+            self._pulls.restart(max(answer.begin, self._decoder.next_offset))
+            return
+        end = min(answer.result.next_offset, self._range.end)
+        missing = end - answer.begin - (self._rows_taken + self._decoder.rows - rows_before)
+        if missing and not self._is_filtered:
+            why = f"{missing} of them are not in the broker's answer"
+            self._skip(answer.begin, _Gap(end, why))
+        self._pulls.go_on(answer, end)
+
+    def _add(self, records: bytes | memoryview, answer: Answer) -> Iterator[Any]:
+        """Add records of an answer; yield the batches that they fill."""
         position = 0
         while True:
             try:
@@ -161,14 +181,8 @@ class _RangeReader:
                     f" pull at offset {answer.begin}: {exc}"
                 ) from exc
             if position == len(records):
-                break
+                return
             yield from self._take()
-        end = min(answer.result.next_offset, self._range.end)
-        missing = end - answer.begin - (self._rows_taken + self._decoder.rows - rows_before)
-        if missing and not self._is_filtered:
-            why = f"{missing} of them are not in the broker's answer"
-            self._skip(answer.begin, _Gap(end, why))
-        self._pulls.go_on(answer, end)
 
     def _judge(self, answer: Answer) -> _Gap | None:
         """Return the gap that an answer without messages shows; None if it is not certain yet."""

@@ -1,8 +1,9 @@
 """How much does reading from a broker cost in Spark, against a source that has nothing to do?
 
-Both sources give the same columns, rows, batches and partitions to Spark's noop sink, in turn, in
+All sources give the same columns, rows, batches and partitions to Spark's noop sink, in turn, in
 one session. The idle source returns one prepared Arrow batch over and over, so it shows what Spark
-itself costs. CPU is that of Spark's JVM and Python workers; the broker is another process.
+itself costs. ``pulled`` has all records sent, ``motelog`` reads them in the broker's files.
+CPU is that of Spark's JVM and Python workers; ``cpu_ns_per_row_with_broker`` adds the broker's.
 
 Usage: python -m tests.bench.bench_spark [--rows N] [--rounds N]. Prints JSON.
 """
@@ -34,6 +35,8 @@ from motelog.testing import MotelogProcess
 TOPIC = "bench_spark"
 BATCH_ROWS = 10_000
 SEND_AT_ONCE = 1000
+# Seconds by the clock, CPU seconds of Spark's processes, of the broker.
+Measured = tuple[float, float, float]
 COLUMNS = {
     "telemetry": (Column.DEVICE, Column.PAYLOAD, Column.STORE_TIME),
     "all": tuple(Column),
@@ -53,7 +56,7 @@ def main() -> int:
         try:
             session.dataSource.register(IdleSource)
             results = {
-                name: compare(session, namesrv, columns, arguments)
+                name: compare(session, motelog, columns, arguments)
                 for name, columns in COLUMNS.items()
             }
         finally:
@@ -79,44 +82,69 @@ def fill(producer: SyncProducer, rows: int) -> None:
 
 
 def compare(
-    session: Any, namesrv: str, columns: tuple[Column, ...], arguments: argparse.Namespace
+    session: Any, stack: MotelogProcess, columns: tuple[Column, ...], arguments: argparse.Namespace
 ) -> dict[str, Any]:
-    motelog = (
-        session.read.format("motelog").option("namesrv", namesrv).option("topic", TOPIC)
-    ).option("columns", ",".join(column.label for column in columns))
-    partitions = motelog.load().rdd.getNumPartitions()
+    pulled, mapped = (
+        session.read.format("motelog").options(
+            namesrv="{}:{}".format(*stack.namesrv),
+            topic=TOPIC,
+            columns=",".join(column.label for column in columns),
+            mappedLog=str(mapped_log),
+        )
+        for mapped_log in (False, True)
+    )
+    partitions = mapped.load().rdd.getNumPartitions()
     # One batch as the source gives it, for the idle source to repeat.
-    sample = motelog.option("endingOffsets", "latest").load().limit(BATCH_ROWS).toArrow()
+    sample = mapped.load().limit(BATCH_ROWS).toArrow()
     path = os.path.join(session.conf.get("spark.local.dir", "/tmp"), f"sample-{os.getpid()}.arrow")
     write_sample(path, sample)
     idle = session.read.format("idle").options(
         path=path, rows=str(arguments.rows), partitions=str(partitions), schema=schema_ddl(columns)
     )
-    measured: dict[str, list[tuple[float, float]]] = {"idle": [], "motelog": []}
+    readers = {"idle": idle, "pulled": pulled, "motelog": mapped}
+    measured: dict[str, list[Measured]] = {name: [] for name in readers}
+    broker = psutil.Process(stack.pid)
     try:
         for turn in range(arguments.rounds + 1):
-            for name, reader in (("idle", idle), ("motelog", motelog)):
-                result = measure(session, reader)
+            for name, reader in readers.items():
+                broker_before = cpu_s(broker)
+                wall_s, spark_s = measure(session, reader)
                 if turn:  # the first turn warms up
-                    measured[name].append(result)
+                    measured[name].append((wall_s, spark_s, cpu_s(broker) - broker_before))
     finally:
         os.unlink(path)
     return summary(measured, arguments.rows) | {"partitions": partitions}
 
 
-def summary(measured: dict[str, list[tuple[float, float]]], rows: int) -> dict[str, Any]:
+def summary(measured: dict[str, list[Measured]], rows: int) -> dict[str, Any]:
     result: dict[str, Any] = {}
     for name, runs in measured.items():
-        wall_s = statistics.median(wall for wall, _ in runs)
-        cpu_s = statistics.median(cpu for _, cpu in runs)
+        wall_s = statistics.median(wall for wall, _, _ in runs)
+        spark_s = statistics.median(spark for _, spark, _ in runs)
+        all_s = statistics.median(spark + broker for _, spark, broker in runs)
         result[name] = {
             "rows_per_s": round(rows / wall_s),
-            "cpu_ns_per_row": round(cpu_s / rows * 1e9),
-            "cpu_ns_per_row_all": [round(cpu / rows * 1e9) for _, cpu in runs],
+            "cpu_ns_per_row": round(spark_s / rows * 1e9),
+            "cpu_ns_per_row_with_broker": round(all_s / rows * 1e9),
+            "cpu_ns_per_row_all": [round(spark / rows * 1e9) for _, spark, _ in runs],
         }
-    ratios = [own / base for (_, own), (_, base) in zip(*reversed(measured.values()), strict=True)]
-    result["cpu_ratio"] = round(statistics.median(ratios), 3)
+    result["cpu_ratio"] = _ratio(measured["motelog"], measured["idle"])
+    result["cpu_ratio_pulled"] = _ratio(measured["pulled"], measured["idle"])
+    result["pulled_to_mapped_with_broker"] = _ratio(
+        measured["pulled"], measured["motelog"], with_broker=True
+    )
     return result
+
+
+def _ratio(own: list[Measured], base: list[Measured], *, with_broker: bool = False) -> float:
+    """Return the median of the turns' ratios."""
+
+    def counted(one: Measured) -> float:
+        _, spark_s, broker_s = one
+        return spark_s + broker_s if with_broker else spark_s
+
+    ratios = [counted(a) / counted(b) for a, b in zip(own, base, strict=True)]
+    return round(statistics.median(ratios), 3)
 
 
 def measure(session: Any, reader: Any) -> tuple[float, float]:
@@ -133,10 +161,13 @@ def spark_cpu_s() -> float:
     seconds = 0.0
     for child in psutil.Process().children():
         if "java" in child.name():
-            for process in (child, *child.children(recursive=True)):
-                times = process.cpu_times()
-                seconds += times.user + times.system
+            seconds += sum(map(cpu_s, (child, *child.children(recursive=True))))
     return seconds
+
+
+def cpu_s(process: psutil.Process) -> float:
+    times = process.cpu_times()
+    return float(times.user + times.system)
 
 
 def write_sample(path: str, table: Any) -> None:

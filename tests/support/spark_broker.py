@@ -90,7 +90,13 @@ class FakeConsumer:
             return self._answer(self.broker[queue], queue_offset, count_max, bytes_max)
 
     def open_puller(
-        self, queue: MessageQueue, *, bytes_max: int, tags: str = TAGS_ALL, sql: str | None = None
+        self,
+        queue: MessageQueue,
+        *,
+        bytes_max: int,
+        tags: str = TAGS_ALL,
+        sql: str | None = None,
+        may_map: bool = False,
     ) -> FakePuller:
         self.asked_for = (tags, sql)
         return FakePuller(self, queue, bytes_max)

@@ -34,6 +34,7 @@ def test_every_option_is_listed_with_its_default() -> None:
         "pushFilters": "false",
         "failOnDataLoss": "true",
         "failOnMissingTopic": "true",
+        "mappedLog": "true",
     }
     for field in fields(SourceOptions):
         first, *rest = field.name.split("_")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import zlib
+from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,6 +13,8 @@ from hypothesis import strategies as st
 
 pytest.importorskip("pyarrow", reason="needs the [spark] extra")
 
+from motelog.bridge.errors import UnreadableLogError
+from motelog.bridge.pull import PullResult
 from motelog.core.errors import BrokerError, RemotingConnectionError
 from motelog.core.message import SYS_FLAG_COMPRESSED
 from motelog.spark.columns import Column
@@ -181,3 +185,37 @@ def test_malformed_payloads_are_counted_in_the_log_and_come_as_rows(
     assert [row["_payload"] for row in rows if row["_payload"]] == [b'{"value": "x"}']
     (line,) = caplog.messages
     assert line.endswith(f"offset_begin=0 offset_end=6 count=2 first={reasons[0]}")
+
+
+class FilesOfConsumer(FakeConsumer):
+    """Its answers are read in files, until the record at ``unreadable`` is not there."""
+
+    unreadable = 1 << 62
+
+    def pull(self, queue: Any, queue_offset: int, **how: Any) -> PullResult:
+        result = super().pull(queue, queue_offset, **how)
+        count = result.next_offset - queue_offset
+        if not result.records or queue_offset > self.unreadable:
+            return result
+
+        def pieces() -> Iterator[bytes]:
+            for record in self.broker[queue].records[queue_offset : queue_offset + count]:
+                if record.queue_offset == self.unreadable:
+                    self.unreadable = -1
+                    raise UnreadableLogError("it is gone")
+                yield record.encode()
+
+        return replace(result, records=b"", mapped=pieces())
+
+
+@pytest.mark.parametrize("unreadable", [0, 1, 31, 32, 99, 1 << 62])
+@pytest.mark.parametrize("batch_rows", [1, 7, 100])
+def test_what_cannot_be_read_in_files_comes_from_the_broker(
+    unreadable: int, batch_rows: int
+) -> None:
+    consumer = FilesOfConsumer(answer_rows=32)
+    consumer.unreadable = unreadable
+    (queue,) = consumer.broker
+    consumer.broker[queue].put(*(telemetry(n) for n in range(100)))
+    assert read(consumer, 0, 100, batch_rows=batch_rows) == list(range(100))
+    assert consumer.unreadable in (-1, 1 << 62)
