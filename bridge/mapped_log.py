@@ -34,6 +34,8 @@ logger = logging.getLogger(__name__)
 #: Folder and key of each broker's log, by its name, as far as they are known.
 FoundLogs = dict[str, tuple[str, str]]
 
+#: Fewer records are sent sooner than a file is mapped.
+COUNT_MIN: Final = 1000
 #: How many bytes of records to ask for when only their units are sent.
 BYTES_MAX: Final = 4_194_304
 # Records copied at once: few enough to be in the processor's cache when they are decoded.

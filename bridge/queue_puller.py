@@ -21,7 +21,7 @@ from types import TracebackType
 from typing import Final, Self
 
 from motelog.bridge.client import REQUEST_TIMEOUT_S, int_field
-from motelog.bridge.mapped_log import BYTES_MAX, FoundLogs, MappedLog
+from motelog.bridge.mapped_log import BYTES_MAX, COUNT_MIN, FoundLogs, MappedLog
 from motelog.bridge.pull_request import PULL_BYTES_MAX, PullResult, pull_command, pull_result
 from motelog.bridge.selector import SELECT_ALL, Selector
 from motelog.core.addresses import parse_address
@@ -140,7 +140,8 @@ class QueuePuller:
 
     def ask(self, queue_offset: int, count_max: int) -> Pull:
         """Start a pull; connect first if there is no connection. RemotingError if that fails."""
-        log_key = None if self._log is None else self._log.key
+        is_large = count_max >= COUNT_MIN
+        log_key = self._log.key if self._log is not None and is_large else None
         command = pull_command(
             self.queue,
             queue_offset,

@@ -434,7 +434,8 @@ class SyncPullConsumer(_Blocking[PullConsumer]):
             tls=self._service.tls,
             bytes_max=bytes_max,
             selector=select(tags, sql),
-            found_logs=self._found_logs if may_map else None,
+            # For a SQL92 filter the broker looks into the records anyway.
+            found_logs=self._found_logs if may_map and sql is None else None,
         )
 
     def query_by_key(

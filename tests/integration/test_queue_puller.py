@@ -6,11 +6,13 @@ import socket
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from pathlib import Path
 
 import pytest
 
-from motelog.bridge.errors import RouteError
-from motelog.bridge.pull_request import PullStatus
+from motelog.bridge.errors import RouteError, UnreadableLogError
+from motelog.bridge.mapped_log import COUNT_MIN, FoundLogs
+from motelog.bridge.pull_request import PULL_BYTES_MAX, PullStatus
 from motelog.bridge.queue_puller import QueuePuller
 from motelog.core.errors import (
     BrokerError,
@@ -19,6 +21,8 @@ from motelog.core.errors import (
     RemotingTimeoutError,
 )
 from motelog.core.message import MessageQueue
+from motelog.core.reader_key import write_key
+from motelog.core.remoting.codes import LOG_FOLDER, LOG_KEY, LOG_UNITS
 from motelog.core.remoting.frames import RemotingCommand, ResponseCode, decode, encode
 
 QUEUE = MessageQueue("T", "broker-a", 3)
@@ -60,7 +64,9 @@ def answer(request: RemotingCommand, body: bytes = b"", code: int = 0) -> Remoti
 
 
 @contextmanager
-def puller(*scripts: Callable[[Peer], None], timeout_s: float = 5) -> Iterator[QueuePuller]:
+def puller(
+    *scripts: Callable[[Peer], None], timeout_s: float = 5, found_logs: FoundLogs | None = None
+) -> Iterator[QueuePuller]:
     """Pulls from a server whose first connection runs the first script, and so on."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         listener.settimeout(10)
@@ -77,7 +83,11 @@ def puller(*scripts: Callable[[Peer], None], timeout_s: float = 5) -> Iterator[Q
         try:
             address = f"{host}:{port}"
             with QueuePuller(
-                QUEUE, group="G", address=lambda: address, timeout_s=timeout_s
+                QUEUE,
+                group="G",
+                address=lambda: address,
+                timeout_s=timeout_s,
+                found_logs=found_logs,
             ) as pulls:
                 yield pulls
         finally:
@@ -228,3 +238,30 @@ def test_nobody_there_is_a_connection_error_and_no_route_the_callers() -> None:
 
     with QueuePuller(QUEUE, group="G", address=nowhere) as pulls, pytest.raises(RouteError):
         pulls.ask(0, 1)
+
+
+def test_a_broker_that_names_its_folder_is_sent_the_key_and_then_asked_for_records(
+    tmp_path: Path,
+) -> None:
+    key = write_key(str(tmp_path))
+    seen: list[tuple[str | None, str]] = []
+
+    def script(peer: Peer) -> None:
+        for told in ({LOG_FOLDER: str(tmp_path)}, {LOG_UNITS: "0"}, {}, {}):
+            request = peer.request()
+            seen.append((request.ext.get(LOG_KEY), request.ext["maxMsgBytes"]))
+            found = answer(request, bytes(20))
+            found.ext |= told
+            peer.connection.sendall(encode(found))
+
+    with puller(script, found_logs={}) as pulls:
+        assert list(pulls.ask(0, COUNT_MIN).result().pieces()) == [bytes(20)]
+        named = pulls.ask(0, COUNT_MIN).result()
+        assert (named.records, named.next_offset) == (b"", COUNT_MIN)
+        assert bytes(pulls.ask(0, COUNT_MIN - 1).result().records) == bytes(20)
+        # There is no such file.
+        with pytest.raises(UnreadableLogError):
+            next(named.pieces())
+        assert bytes(pulls.ask(0, COUNT_MIN).result().records) == bytes(20)
+    usual = str(PULL_BYTES_MAX)
+    assert seen == [("", usual), (key, "4194304"), (None, usual), (None, usual)]

@@ -12,6 +12,7 @@ import trio
 
 pytest.importorskip("pyarrow", reason="needs the [spark] extra")
 
+from motelog.bridge import queue_puller
 from motelog.bridge.sync import SyncPullConsumer
 from motelog.core.message import MessageQueue
 from motelog.core.remoting.topic_config import TopicConfig
@@ -37,7 +38,10 @@ STORE = {
 
 
 @pytest.mark.parametrize("mapped_log", [True, False])
-async def test_what_cleaning_takes_from_a_range_is_told(tmp_path: Path, mapped_log: bool) -> None:
+async def test_what_cleaning_takes_from_a_range_is_told(
+    tmp_path: Path, mapped_log: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(queue_puller, "COUNT_MIN", 1)
     store_config = StoreConfig(directory=str(tmp_path), **STORE)  # type: ignore[arg-type]  # by key
     async with started_stack(tmp_path, store=store_config) as stack:
         store = stack.broker.parts.store

@@ -10,6 +10,7 @@ import pytest
 
 pytest.importorskip("pyarrow", reason="needs the [spark] extra")
 
+from motelog.bridge import queue_puller
 from motelog.bridge.mapped_log import MappedLog
 from motelog.bridge.sync import SyncProducer, SyncPullConsumer
 from motelog.core.message import Message
@@ -34,6 +35,7 @@ def test_a_broker_killed_and_started_again_costs_no_row(
             yield piece
 
     monkeypatch.setattr(MappedLog, "pieces", noted)
+    monkeypatch.setattr(queue_puller, "COUNT_MIN", 1)
     first = MotelogProcess(data=tmp_path / "data")
     first.start()
     try:
