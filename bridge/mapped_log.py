@@ -127,10 +127,9 @@ class MappedLog:
         self.close()
 
     def close(self) -> None:
-        """Unmap; what is needed again is mapped again."""
-        if self._file is not None:
-            self._file.close()
-            self._file = None
+        """Let go of the file; what is needed again is mapped again."""
+        # Its last reference unmaps it. Closed while frames of an error look at it, it would raise.
+        self._file = None
 
 
 def _place(units: bytes, index: int) -> int:

@@ -51,20 +51,14 @@ _TIMEVAL: Final = struct.Struct("@ll")
 class Pull:
     """One pull under way."""
 
-    __slots__ = ("_puller", "count_max", "log_key", "opaque", "queue_offset")
+    __slots__ = ("_puller", "log_key", "opaque", "queue_offset")
 
     def __init__(
-        self,
-        puller: QueuePuller,
-        opaque: int,
-        queue_offset: int,
-        count_max: int,
-        log_key: str | None,
+        self, puller: QueuePuller, opaque: int, queue_offset: int, log_key: str | None
     ) -> None:
         self._puller = puller
         self.opaque = opaque
         self.queue_offset = queue_offset
-        self.count_max = count_max
         self.log_key = log_key
 
     def result(self) -> PullResult:
@@ -86,7 +80,8 @@ class QueuePuller:
 
     ``address`` is called before each connect and returns where the broker is; its errors go to the
     caller.
-    The broker is not asked to hold a pull, so an answer comes at once or not at all.
+    The broker is not asked to hold a pull, so an answer comes at once or not at all. With
+    ``found_logs``, what this process knows of brokers' files, records are read there if possible.
     """
 
     def __init__(
@@ -169,9 +164,10 @@ class QueuePuller:
             self.close()
             raise
         self._waiting[self._opaque] = None
-        return Pull(self, self._opaque, queue_offset, count_max, log_key)
+        return Pull(self, self._opaque, queue_offset, log_key)
 
     def wait(self, pull: Pull) -> PullResult:
+        """Return what a pull found; for ``Pull.result``."""
         answer, body = self._answer(pull.opaque)
         log, ext = self._log, answer.ext
         if log is not None and LOG_UNITS in ext:
