@@ -1,7 +1,7 @@
 """Listening sockets: the one way in which a role opens one.
 
 Owns: the socket's options and its backlog, an address that processes share, the log line when
-accepting fails.
+accepting fails, which addresses are this machine's.
 Must not touch: accepting (the reactor), which addresses are allowed (the configuration).
 """
 
@@ -23,6 +23,17 @@ ACCEPTING_RESTS: Final = (
     " of open files (ulimit -n, LimitNOFILE) or the machine's memory error=%s"
 )
 ACCEPT_LINE_PERIOD_S: Final = 60.0
+
+
+def is_this_machine(host: str) -> bool:
+    """Whether a numeric address is one of this machine's own."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        with socket.socket(family, socket.SOCK_DGRAM) as probe:
+            probe.bind((host, 0))
+    except OSError:
+        return False
+    return True
 
 
 def open_listener(address: str, *, is_shared: bool = False) -> socket.socket:

@@ -61,7 +61,7 @@ class Client:
 
     answers: list[RemotingCommand] = field(default_factory=list)
     deferred: deque[RemotingCommand] = field(default_factory=deque)
-    peer = ("127.0.0.1", 4711)
+    peer: tuple[str, int] = ("127.0.0.1", 4711)
     host = BORN_HOST
     is_open = True
     is_congested = False

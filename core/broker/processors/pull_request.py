@@ -20,6 +20,7 @@ from motelog.core.broker.tables.heartbeat import (
 from motelog.core.broker.tables.subscription_groups import SubscriptionGroup
 from motelog.core.errors import BrokerError
 from motelog.core.filter.sql_filter import SqlFilter
+from motelog.core.net.listen import is_this_machine
 from motelog.core.remoting.codes import LOG_KEY, Permission
 from motelog.core.remoting.fields import int32_field, int_field, text_field
 from motelog.core.remoting.frames import PullSysFlag, RemotingCommand, ResponseCode
@@ -103,17 +104,20 @@ class PullRequests:
             *self._filter(ext, group, topic, sys_flag),
             commit_offset if sys_flag & PullSysFlag.COMMIT_OFFSET else None,
             suspend_ms if sys_flag & PullSysFlag.SUSPEND else 0,
-            *self._reads_log(ext),
+            *self._reads_log(ext, connection),
         )
 
-    def _reads_log(self, ext: dict[str, str]) -> tuple[bool, bool]:
-        """Return whether the client has shown that it can read the log, and whether it may try."""
+    def _reads_log(self, ext: dict[str, str], connection: Connection) -> tuple[bool, bool]:
+        """Return whether the client has shown that it can read the log, and whether it may try.
+
+        Who is on another machine cannot, and need not know how folders are named here.
+        """
         key = ext.get(LOG_KEY)
         if key is None or self._reader_key is None:
             return False, False
         # Compared so that the time it takes tells nothing.
         is_shown = compare_digest(key.encode(errors="replace"), self._reader_key.encode())
-        return is_shown, not is_shown
+        return is_shown, not is_shown and is_this_machine(connection.peer[0])
 
     def _limits(self, ext: dict[str, str]) -> tuple[int, int]:
         """Return how many messages and bytes the answer may hold."""

@@ -80,7 +80,7 @@ async def test_what_cleaning_takes_from_a_range_is_told(
 
 
 def _batches(consumer: SyncPullConsumer, **options: Any) -> Iterator[Any]:
-    chosen = SourceOptions(topic=QUEUE.topic, batch_rows=10, pull_records=10, **options)
+    chosen = SourceOptions(topic=(QUEUE.topic,), batch_rows=10, pull_records=10, **options)
     columns = (Column.QUEUE_OFFSET, Column.PAYLOAD)
     return read_range(consumer, OffsetRange(QUEUE, 0, COUNT), columns, chosen)
 

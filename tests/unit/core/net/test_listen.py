@@ -8,7 +8,7 @@ from contextlib import closing, suppress
 
 import pytest
 
-from motelog.core.net.listen import hold_address, open_listener
+from motelog.core.net.listen import hold_address, is_this_machine, open_listener
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1:0", "localhost:0"])
@@ -33,6 +33,13 @@ def test_a_taken_address_is_named() -> None:
 def test_what_is_no_address_is_refused(address: str) -> None:
     with pytest.raises(ValueError, match=r"address|HOST:PORT|65535"):
         open_listener(address)
+
+
+def test_own_addresses_are_told_from_others() -> None:
+    assert is_this_machine("127.0.0.1")
+    assert is_this_machine("127.3.2.1")
+    for host in ("192.0.2.7", "2001:db8::7", "no address"):
+        assert not is_this_machine(host)
 
 
 def test_an_address_is_shared_by_those_who_say_so() -> None:

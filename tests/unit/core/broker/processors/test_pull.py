@@ -288,6 +288,18 @@ def test_who_has_the_key_to_the_folder_gets_units(tmp_path: Path) -> None:
         assert filtered.body == plain.body[len(plain.body) // 3 : len(plain.body) * 2 // 3]
 
 
+def test_who_is_on_another_machine_is_not_told_the_folder(tmp_path: Path) -> None:
+    with broker_stage(tmp_path) as stage:
+        stage.store.append([message(stage.tail("A", 0))])
+        for host in ("192.0.2.7", "2001:db8::7"):
+            client = Client(peer=(host, 4711))
+            answer = stage.ask(
+                RequestCode.PULL_MESSAGE, pull_ext("A", 0) | {LOG_KEY: ""}, client=client
+            )
+            assert answer.code == ResponseCode.SUCCESS
+            assert answer.ext.keys().isdisjoint({LOG_FOLDER, LOG_UNITS})
+
+
 def test_a_refused_pull_tells_nothing_of_the_folder(tmp_path: Path) -> None:
     with broker_stage(tmp_path) as stage:
         stage.topic("A", 1, perm=2)
