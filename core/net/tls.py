@@ -148,9 +148,18 @@ class TlsCodec:
         try:
             if not self._is_open:
                 self._shake_hands(len(data))
-            while part := self._tls.read(RECORD_BYTES):
+            # A read that finds no whole record costs more than one that does, and is left out where
+            # nothing is there. A record is larger than what it holds, so only a read of one whose
+            # beginning came earlier can fill all it asked for: then there may be more of it.
+            is_filled = False
+            while is_filled or self._in.pending:
+                size = RECORD_BYTES if is_filled else self._in.pending
+                part = self._tls.read(size)
+                if not part:
+                    stream = Stream.ENDED
+                    break
                 parts.append(part)
-            stream = Stream.ENDED
+                is_filled = len(part) == size
         except ssl.SSLWantReadError:
             pass
         except ssl.SSLZeroReturnError:

@@ -7,6 +7,7 @@ Must not touch: expectations.
 from __future__ import annotations
 
 import base64
+import contextlib
 import select
 import socket
 import ssl
@@ -130,6 +131,12 @@ class TlsClient:
 
     def encode(self, data: bytes) -> bytes:
         self._tls.write(data)
+        return self._out.read()
+
+    def end(self) -> bytes:
+        """Return what says that nothing more comes."""
+        with contextlib.suppress(ssl.SSLWantReadError):
+            self._tls.unwrap()
         return self._out.read()
 
     def decode(self, data: bytes) -> tuple[bytes, bytes]:
