@@ -1086,6 +1086,15 @@ cdef class Reactor:
             self.note_frame(c)
         return begin
 
+    cdef bint make_room(self, uint32_t begin, uint32_t end) noexcept nogil:
+        """Have room for data[begin:end] and the shortest frames in it; False if there is no memory.
+
+        What one receive brings has room already. A codec may give more than it was given.
+        """
+        return self.data.reserve(end) and self.index.reserve(
+            16 * (self.frames + (<size_t>end - begin) // 2 + 1)
+        )
+
     cdef void defer(self, uint32_t slot) noexcept nogil:
         """Judge the next frame by the limits that Python sets when it has seen the first one.
 
@@ -1103,7 +1112,7 @@ cdef class Reactor:
         if c.state != OPEN or not c.flags & DEFERRED:
             return
         c.flags &= ~DEFERRED
-        if not self.data.reserve(end):
+        if not self.make_room(begin, end):
             self.end(slot, CLOSE_RESET)
             return
         memcpy(self.data.bytes + begin, c.rest, c.rest_bytes)
@@ -1277,9 +1286,7 @@ cdef class Reactor:
                 return
             begin = self.data_bytes
         end = begin + c.rest_bytes + size
-        if not self.data.reserve(<size_t>end + RECEIVE_BYTES_MAX) or not self.index.reserve(
-            INDEX_ROOM + 16 * (self.frames + (<size_t>end - begin) // 2)
-        ):
+        if not self.make_room(begin, end):
             self.end(slot, CLOSE_RESET)
             return
         memcpy(self.data.bytes + begin, c.rest, c.rest_bytes)

@@ -119,3 +119,46 @@ def test_codec_that_fails_ends_its_connection_alone(
         loop.turn()
         assert receive_exactly(well_peer, 2) == turned(PING)
         assert loop.reactor.connections_count == 1
+
+
+class Swollen:
+    """Gives much for whatever it receives, as no stream of bytes of that size could hold."""
+
+    peer = None
+    identity = None
+
+    def __init__(self, given: bytes) -> None:
+        self._given = given
+
+    def receive(self, data: bytes) -> Decoded:
+        return Decoded(self._given)
+
+    def send(self, data: bytes) -> bytes:
+        return data
+
+    def close(self) -> bytes:
+        return b""
+
+
+def test_codec_may_give_more_frames_than_one_receive_could_hold(
+    reactor_class: type[Reactor],
+) -> None:
+    with reactor_loop(reactor_class(), codec=lambda: Swollen(PING * 60_000)) as loop:
+        connection, peer = loop.open()
+        peer.sendall(b"x")
+        loop.until(lambda: loop.frames[connection])
+        assert loop.frames[connection] == [PING] * 60_000
+
+
+def test_so_many_frames_may_wait_for_the_limit_behind_the_first(
+    reactor_class: type[Reactor],
+) -> None:
+    large = mqtt_frame(bytes(500))
+    given = PING + large + PING * 60_000
+    with reactor_loop(reactor_class(), frame_bytes_max=100, codec=lambda: Swollen(given)) as loop:
+        connection, peer = loop.open()
+        peer.sendall(b"x")
+        loop.until(lambda: loop.frames[connection])
+        loop.reactor.set_limits(connection, frame_bytes_max=1000, idle_s_max=0)
+        loop.until(lambda: len(loop.frames[connection]) > 1)
+        assert loop.frames[connection] == [PING, large, *[PING] * 60_000]
