@@ -17,6 +17,7 @@ ROOT = Path(__file__).resolve().parent
 FOLDERS = ("bridge", "core", "gateway", "loadtest", "spark")
 KERNELS = (
     "core/net/_reactor.pyx",
+    "core/net/_websocket_frames.pyx",
     "core/records/_append.pyx",
     "core/records/_decode.pyx",
     "core/records/_read.pyx",

@@ -13,6 +13,7 @@ from motelog.cli.tools import install_command
 # Chooser module -> the extra of the package that it needs, None if it needs none.
 KERNELS: Final = {
     "motelog.core.net.reactor": None,
+    "motelog.core.net.websocket_frames": None,
     "motelog.core.records.append": None,
     "motelog.core.records.decode": None,
     "motelog.core.records.read": None,
