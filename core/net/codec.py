@@ -96,6 +96,8 @@ class Stacked:
     def receive(self, data: bytes) -> Decoded:
         outer = self._outer.receive(data)
         inner = self._inner.receive(outer.data) if outer.data else Decoded(b"")
+        if not (outer.answer or inner.answer or outer.stream or inner.stream):
+            return inner  # nearly always; putting it together again costs as much as a frame
         answer = outer.answer
         if inner.answer:
             answer += self._outer.send(inner.answer)
