@@ -1289,7 +1289,8 @@ cdef class Reactor:
         if not self.make_room(begin, end):
             self.end(slot, CLOSE_RESET)
             return
-        memcpy(self.data.bytes + begin, c.rest, c.rest_bytes)
+        if c.rest_bytes:                     # else there is no block to copy from
+            memcpy(self.data.bytes + begin, c.rest, c.rest_bytes)
         memcpy(self.data.bytes + begin + c.rest_bytes, p, size)
         begin = self.cut(slot, begin, end)
         if not c.flags & FAULTED and not self.keep(c, self.data.bytes + begin, end - begin):
