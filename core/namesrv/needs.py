@@ -30,6 +30,7 @@ NEEDS: Final[Table] = {
     RequestCode.GET_ROUTEINFO_BY_TOPIC: _route,
     RequestCode.REGISTER_BROKER: administrator,
     RequestCode.UNREGISTER_BROKER: administrator,
+    RequestCode.BROKER_HEARTBEAT: administrator,
     RequestCode.REGISTER_TOPIC_IN_NAMESRV: administrator,
     RequestCode.QUERY_DATA_VERSION: administrator,
     RequestCode.GET_BROKER_MEMBER_GROUP: administrator,

@@ -150,6 +150,12 @@ class RouteTable:
         known.last_seen_ms = now_ms
         return known.version
 
+    def heartbeat(self, cluster: str, address: str, *, now_ms: int) -> None:
+        """Count a sign of life; without effect if no such broker is registered."""
+        known = self._live.get((cluster, address))
+        if known is not None:
+            known.last_seen_ms = now_ms
+
     def expire(self, now_ms: int) -> list[BrokerIdentity]:
         """Forget the brokers that were silent for too long; return them."""
         return self._remove_where(lambda live: now_ms - live.last_seen_ms > live.silence_ms_max)

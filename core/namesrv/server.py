@@ -131,6 +131,7 @@ class NameServer:
         return {
             RequestCode.REGISTER_BROKER: self._register,
             RequestCode.UNREGISTER_BROKER: self._unregister,
+            RequestCode.BROKER_HEARTBEAT: self._heartbeat,
             RequestCode.REGISTER_TOPIC_IN_NAMESRV: self._register_topic,
             RequestCode.QUERY_DATA_VERSION: self._query_version,
             RequestCode.GET_ROUTEINFO_BY_TOPIC: self._route,
@@ -184,6 +185,12 @@ class NameServer:
         identity = _identity(request.ext)
         self.routes.unregister(identity)
         logger.info(f"broker unregistered {_IDENTITY}", *_shown(identity))
+        return request.answer()
+
+    def _heartbeat(self, request: RemotingCommand, _: Connection) -> RemotingCommand:
+        """Count the sign of life of a broker that announced them (heartbeatTimeoutMillis)."""
+        cluster = text_field(request.ext, "clusterName")
+        self.routes.heartbeat(cluster, text_field(request.ext, "brokerAddr"), now_ms=_now_ms())
         return request.answer()
 
     def _register_topic(self, request: RemotingCommand, _: Connection) -> RemotingCommand:

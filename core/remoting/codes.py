@@ -150,6 +150,7 @@ class RequestCode(IntEnum):
     QUERY_ASSIGNMENT = 400
     SET_MESSAGE_REQUEST_MODE = 401
     GET_BROKER_MEMBER_GROUP = 901
+    BROKER_HEARTBEAT = 904
     # These do not fit into a binary header's 16 bits: they come with JSON headers.
     POP_MESSAGE = 200050
     ACK_MESSAGE = 200051

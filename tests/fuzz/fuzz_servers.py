@@ -614,6 +614,7 @@ BROKER_REQUESTS: Final[dict[int, tuple[dict[str, Field], Body]]] = {
 NAMESRV_REQUESTS: Final[dict[int, tuple[dict[str, Field], Body]]] = {
     RequestCode.REGISTER_BROKER: (BROKER, registration_body),
     RequestCode.UNREGISTER_BROKER: (BROKER, nothing),
+    RequestCode.BROKER_HEARTBEAT: (BROKER, nothing),
     RequestCode.QUERY_DATA_VERSION: (
         BROKER,
         json_of(lambda chance: {"counter": chance.choice(NUMBERS), "timestamp": 1}),

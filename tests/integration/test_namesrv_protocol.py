@@ -209,6 +209,20 @@ async def test_our_broker_announces_no_address_for_slaves(tmp_path: Path) -> Non
         assert answer.ext == {"masterAddr": stack.broker_address, "haServerAddr": ""}
 
 
+async def test_a_heartbeat_counts_for_the_broker_that_sends_it() -> None:
+    async with namesrv() as server, connected(joined(server.address)) as peer:
+        await peer.ask(RequestCode.REGISTER_BROKER, IDENTITY, registration("T"))
+        (live,) = server.routes._live.values()
+        live.last_seen_ms = -1
+        other = IDENTITY | {"brokerAddr": "10.0.0.9:10911"}
+        assert (await peer.ask(RequestCode.BROKER_HEARTBEAT, other)).code == ResponseCode.SUCCESS
+        assert live.last_seen_ms == -1
+        assert (await peer.ask(RequestCode.BROKER_HEARTBEAT, IDENTITY)).code == ResponseCode.SUCCESS
+        assert live.last_seen_ms >= 0
+        without = {"clusterName": "c"}
+        assert (await peer.ask(RequestCode.BROKER_HEARTBEAT, without)).code != ResponseCode.SUCCESS
+
+
 async def test_tools_are_told_of_brokers_and_settings_and_change_none() -> None:
     async with namesrv() as server, connected(joined(server.address)) as peer:
         await peer.ask(RequestCode.REGISTER_BROKER, IDENTITY, registration("T"))

@@ -248,6 +248,8 @@ _WHAT: Final = {
     RequestCode.QUERY_SUBSCRIPTION_BY_CONSUMER: "what a group subscribes to in a topic",
     RequestCode.REGISTER_BROKER: "a broker lives; its topics",
     RequestCode.UNREGISTER_BROKER: "a broker leaves",
+    RequestCode.BROKER_HEARTBEAT: "a broker lives that says so more often than it registers"
+    " (enableSlaveActingMaster)",
     RequestCode.REGISTER_TOPIC_IN_NAMESRV: "one topic of a broker (enableSingleTopicRegister)",
     RequestCode.QUERY_DATA_VERSION: "whether the name server knows a broker's latest topics",
     RequestCode.GET_ROUTEINFO_BY_TOPIC: "the brokers and queues of a topic",

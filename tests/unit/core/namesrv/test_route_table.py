@@ -110,6 +110,16 @@ def test_a_broker_may_ask_for_another_silence_and_questions_keep_it_alive() -> N
     assert table.expire(20) == [broker()]
 
 
+def test_a_heartbeat_keeps_a_registered_broker_alive() -> None:
+    table = make_table()
+    table.register(broker(), topics("T"), V1, owner=1, now_ms=0, silence_ms_max=10)
+    table.heartbeat(broker().cluster, broker().address, now_ms=9)
+    table.heartbeat("another", broker().address, now_ms=15)
+    table.heartbeat(broker().cluster, "another:1", now_ms=15)
+    assert table.expire(19) == []
+    assert table.expire(20) == [broker()]
+
+
 def test_a_closed_connection_drops_what_it_registered() -> None:
     table = make_table()
     table.register(broker("a"), topics("T"), V1, owner=1, now_ms=0)
