@@ -10,6 +10,7 @@ does). Blocking: callers use a thread once the server serves.
 Each has a checksum (core.sealed_json). One without was written by RocketMQ or by hand, and is
 taken as it is.
 Invariant: once a file was saved, it and the one before are there, both written by a finished save.
+A file of rights has no ``.bak``: an older one would let in again who was taken out.
 """
 
 from __future__ import annotations
@@ -35,15 +36,24 @@ class StateFile:
     """One JSON file that is always replaced as a whole.
 
     ``holds`` says in the log what is lost with it; ``is_current`` whether there is a good file with
-    what was loaded or saved last, so that it need not be saved before that changes.
+    what was loaded or saved last, so that it need not be saved before that changes. Without
+    ``keeps_previous`` there is no copy of the content before, and damage is always an error.
     """
 
-    def __init__(self, path: str, *, holds: str, storage: Storage | None = None) -> None:
+    def __init__(
+        self,
+        path: str,
+        *,
+        holds: str,
+        keeps_previous: bool = True,
+        storage: Storage | None = None,
+    ) -> None:
         self._storage = storage or OsStorage()
         self._directory = os.path.dirname(path)
         self.path = path
         self.holds = holds
         self.is_current = False
+        self._keeps_previous = keeps_previous
         self._backup = self.path + ".bak"
         self._is_damaged = False
         self._has_directory = False
@@ -56,7 +66,7 @@ class StateFile:
         still be repaired by hand.
         """
         fault: str | None = None
-        for path in (self.path, self._backup):
+        for path in (self.path, self._backup) if self._keeps_previous else (self.path,):
             data = self._storage.read_file(path)
             if data is None:
                 continue
@@ -95,7 +105,9 @@ class StateFile:
             self._storage.make_directory(self._directory, durable=True)
             self._has_directory = True
         # A file that cannot be read must not replace one before that can.
-        if not self._is_damaged and self._storage.read_file(self.path) is not None:
+        if not self._keeps_previous:
+            pass
+        elif not self._is_damaged and self._storage.read_file(self.path) is not None:
             self._storage.rename(self.path, self._backup)
         elif self._storage.read_file(self._backup) is None:
             self._storage.replace_file(self._backup, text)

@@ -15,12 +15,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum, IntFlag
-from typing import Final
+from typing import Final, Protocol
 
 from motelog.core.acl.addresses import NO_ADDRESSES, Addresses
 from motelog.core.topic_names import DEFAULT_TOPIC, RETRY_PREFIX, REVIVE_PREFIX, SYSTEM_TOPICS
 
 _CLOSED_TO_DEFAULTS: Final = SYSTEM_TOPICS - {DEFAULT_TOPIC}
+
+
+def is_only_by_name(topic: str) -> bool:
+    """Say whether a right to the topic must name it: it is one of the system's."""
+    return topic in _CLOSED_TO_DEFAULTS or topic.startswith(REVIVE_PREFIX)
 
 
 class Right(IntFlag):
@@ -72,9 +77,26 @@ def group_need(name: str) -> Need:
     return Need(Kind.GROUP, name, Right.SUB)
 
 
+class Principal(Protocol):
+    """Somebody who signs requests; from ``white`` neither signature nor right is needed."""
+
+    @property
+    def access_key(self) -> str: ...
+    @property
+    def secret(self) -> bytes: ...
+    @property
+    def white(self) -> Addresses: ...
+    def may(self, need: Need, host: str) -> bool:
+        """Say whether requests from the address ``host`` have what is needed."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class Account:
-    """One account; requests that name it from one of ``white`` need neither signature nor right."""
+    """One account of plain_acl.yml.
+
+    Requests that name it from one of ``white`` need neither signature nor right.
+    """
 
     access_key: str
     secret: bytes = field(repr=False)
@@ -85,15 +107,15 @@ class Account:
     default_group: Right = Right.NONE
     white: Addresses = NO_ADDRESSES
 
-    def may(self, need: Need) -> bool:
-        """Say whether the account has what is needed."""
+    def may(self, need: Need, host: str) -> bool:
+        """Say whether the account has what is needed; wherever it is used."""
         if need.kind is Kind.ADMIN:
             return self.is_admin
         if self.is_admin and not self.topics and not self.groups:
             return True
         if need.kind is Kind.GROUP:
             owned = self.groups.get(need.name, self.default_group)
-        elif need.name in _CLOSED_TO_DEFAULTS or need.name.startswith(REVIVE_PREFIX):
+        elif is_only_by_name(need.name):
             owned = self.topics.get(need.name, Right.NONE)
         else:
             owned = self.topics.get(need.name, self.default_topic)

@@ -40,7 +40,7 @@ class Addresses:
         if not self.single and not self.ranges:
             return False
         try:
-            known = _plain(host.partition("%")[0])
+            known = plain_address(host.partition("%")[0])
         except ValueError:
             return False
         if known in self.single:
@@ -70,12 +70,12 @@ def parse_addresses(texts: Iterable[str]) -> Addresses:
         elif any(mark in text for mark in "*-{"):
             ranges.append(_range(text))
         else:
-            single.add(_plain(text))
+            single.add(plain_address(text))
     return Addresses(is_all, frozenset(single), tuple(ranges))
 
 
-def _plain(text: str) -> str:
-    """Return an address in the one form that it is compared in."""
+def plain_address(text: str) -> str:
+    """Return an address in the one form that it is compared in; ValueError if it is none."""
     address = ipaddress.ip_address(text)
     mapped = getattr(address, "ipv4_mapped", None)
     return str(mapped or address)

@@ -1,7 +1,7 @@
 """The gate before a server's processors: whose request it is, and whether that one may ask it.
 
 Owns: the rules in force, the file that they come from, the refusal. Must not touch: what a request
-does, which request needs what (a server's table).
+does, which request needs what (a server's table), which users tools have made (users).
 
     request -> signed by a known account? -> has it what the table says? -> processor
                        '---------------- NO_PERMISSION ----------------'
@@ -11,7 +11,10 @@ closed, not open. A processor that finds out more than the request says asks ``d
 The file is looked at every second. If it cannot be read, or says nothing that can be used, all
 doors close until it can: whoever was taken out of it must not come in because of a slip beside.
 What has changed counts at once: connections on which an account signed that is gone or has other
-rights are closed, and what they had asked for before and still wait for with them.
+rights are closed within a second, and what they had asked for before and still wait for with them.
+
+Users that tools have made come beside the file's accounts: a broker puts its own, and a name server
+looks at the broker's file as it looks at its own. Who is in both is the file's.
 """
 
 from __future__ import annotations
@@ -19,14 +22,17 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Final
 
 import trio
 
-from motelog.core.acl.accounts import Account, Need, Rules
+from motelog.core.acl.accounts import Need, Principal, Rules
+from motelog.core.acl.addresses import NO_ADDRESSES, Addresses
 from motelog.core.acl.files import read_rules
 from motelog.core.acl.needs import NeedsOf, Table
-from motelog.core.errors import BrokerError, ConfigError
+from motelog.core.acl.users import read_users
+from motelog.core.errors import BrokerError, ConfigError, StoreDamagedError
 from motelog.core.limited_log import LimitedByKey
 from motelog.core.remoting.credentials import ACCESS_KEY, is_signed
 from motelog.core.remoting.frames import RemotingCommand, ResponseCode
@@ -35,7 +41,6 @@ from motelog.core.remoting.server import Connection, Processor, RemotingServer
 logger = logging.getLogger(__name__)
 
 LOOK_INTERVAL_S: Final = 1.0
-_NO_RULES: Final = Rules()
 # An unknown account costs as much as a wrong signature.
 _NO_SECRET: Final = bytes(16)
 _UNSIGNED: Final = "this server takes signed requests only: the client needs an access key"
@@ -46,14 +51,20 @@ _Stamp = tuple[int, int, int] | None
 
 
 class AclGate:
-    """The rules of one file before one server; state changes only between two awaits of ``run``."""
+    """The rules before one server; state changes only between two awaits of ``run``."""
 
-    def __init__(self, path: str, table: Table) -> None:
-        """Read the file; ConfigError if it cannot be used."""
+    def __init__(self, path: str, table: Table, users_path: str = "") -> None:
+        """Read the file, and that of a broker's users if one is named; ConfigError if one cannot
+        be used.
+        """
         self._path = path
+        self._users_path = users_path
         self._table = table
-        self._stamp = _stamp(path)
-        self._rules = read_rules(path)
+        self._stamps = self._look()
+        self._users: Mapping[str, Principal] = {}
+        self._file: Rules | None = None
+        self._rules = _NOBODY
+        self._take(*self._read())
         self._refusals = LimitedByKey(logger)
         self.refused_count = 0
 
@@ -93,12 +104,12 @@ class AclGate:
         if rules.white.holds(host):
             return True
         return any(
-            account.may(need)
+            account.may(need, host)
             for key in connection.access_keys
-            if (account := rules.accounts.get(key)) is not None
+            if (account := rules.principals.get(key)) is not None
         )
 
-    def _account(self, request: RemotingCommand, connection: Connection) -> Account | None:
+    def _account(self, request: RemotingCommand, connection: Connection) -> Principal | None:
         """Return whose request it is, None where anybody may do everything."""
         rules = self._rules
         host = connection.peer[0]
@@ -107,7 +118,7 @@ class AclGate:
         key = request.ext.get(ACCESS_KEY)
         if not key:  # some clients send an empty one
             raise self._refusal(request, connection, _UNSIGNED)
-        account = rules.accounts.get(key)
+        account = rules.principals.get(key)
         passes = account is not None and account.white.holds(host)
         secret = _NO_SECRET if account is None else account.secret
         if not (passes or is_signed(request, secret)) or account is None:
@@ -120,11 +131,11 @@ class AclGate:
         self,
         request: RemotingCommand,
         connection: Connection,
-        account: Account,
+        account: Principal,
         needs: Iterable[Need],
     ) -> None:
         for need in needs:
-            if not account.may(need):
+            if not account.may(need, connection.peer[0]):
                 text = f"the account {account.access_key} does not have {need}"
                 raise self._refusal(request, connection, text)
 
@@ -140,41 +151,93 @@ class AclGate:
         )
         return BrokerError(ResponseCode.NO_PERMISSION, text)
 
+    def put_users(self, users: Mapping[str, Principal]) -> None:
+        """Let these users in beside the file's accounts, in place of those before."""
+        self._take(self._file, users)
+
+    def is_in_file(self, name: str) -> bool:
+        """Say whether the file of accounts has this name."""
+        return self._file is not None and name in self._file.accounts
+
+    def _take(self, file: Rules | None, users: Mapping[str, Principal]) -> None:
+        """Have these rules in force; without a file that can be used nobody is let in."""
+        self._file, self._users = file, users
+        if file is None:
+            self._rules = _NOBODY
+            return
+        both = sorted(users.keys() & file.accounts.keys())
+        if both:
+            logger.warning(
+                "users that tools have made are in the file of accounts too, which counts: delete"
+                " them here or there path=%s count=%d first=%a",
+                self._path,
+                len(both),
+                both[0],
+            )
+        self._rules = _InForce({**users, **file.accounts}, file.white)
+
     async def run(self, server: RemotingServer) -> None:
-        """Look at the file again and again, until cancelled."""
-        seen = self._stamp
+        """Look at the files again and again, until cancelled."""
+        seen, applied = self._stamps, self._rules
         while True:
             await trio.sleep(LOOK_INTERVAL_S)
-            stamp = await trio.to_thread.run_sync(_stamp, self._path)
+            stamps = await trio.to_thread.run_sync(self._look)
             # What has just changed may still be being written; it has a second to be finished.
-            is_settled, seen = stamp == seen, stamp
-            if is_settled and stamp != self._stamp:
-                self._stamp = stamp
-                await self._read(server)
+            is_settled, seen = stamps == seen, stamps
+            if is_settled and stamps != self._stamps:
+                self._stamps = stamps
+                await self._read_again()
+            if self._rules is not applied:
+                before, applied = applied, self._rules
+                server.close_where(_has_lost(before, applied), "its account has changed")
 
-    async def _read(self, server: RemotingServer) -> None:
+    async def _read_again(self) -> None:
         try:
-            rules = await trio.to_thread.run_sync(read_rules, self._path)
+            file, users = await trio.to_thread.run_sync(self._read)
         except ConfigError as exc:
-            rules = _NO_RULES
+            self._take(None, self._users)
             logger.error(
                 "the file of accounts cannot be used, and all requests are refused until it can"
                 " error=%s",
                 exc,
             )
-        else:
-            logger.info(
-                "the file of accounts has changed and counts path=%s accounts=%d",
-                self._path,
-                len(rules.accounts),
-            )
-        before, self._rules = self._rules, rules
-        server.close_where(_has_lost(before, rules), "its account has changed")
+            return
+        # A broker puts its own users, and may have while the file was read.
+        self._take(file, users if self._users_path else self._users)
+        logger.info(
+            "the file of accounts has changed and counts path=%s accounts=%d users=%d",
+            self._path,
+            len(file.accounts),
+            len(self._users),
+        )
+
+    def _read(self) -> tuple[Rules, Mapping[str, Principal]]:
+        rules = read_rules(self._path)
+        if not self._users_path:
+            return rules, {}
+        try:
+            return rules, read_users(self._users_path)
+        except (StoreDamagedError, OSError) as exc:
+            raise ConfigError(f"{self._users_path}: cannot be read: {exc}") from exc
+
+    def _look(self) -> tuple[_Stamp, _Stamp]:
+        return _stamp(self._path), _stamp(self._users_path) if self._users_path else None
 
 
-def _has_lost(before: Rules, now: Rules) -> Callable[[Connection], bool]:
+@dataclass(frozen=True, slots=True)
+class _InForce:
+    """Who is let in, by access key, and addresses from which everything passes."""
+
+    principals: Mapping[str, Principal] = field(default_factory=dict)
+    white: Addresses = NO_ADDRESSES
+
+
+_NOBODY: Final = _InForce()
+
+
+def _has_lost(before: _InForce, now: _InForce) -> Callable[[Connection], bool]:
     """Return whether a connection was used under rights that are not the same any more."""
-    changed = {key for key, account in before.accounts.items() if now.accounts.get(key) != account}
+    changed = {key for key, each in before.principals.items() if now.principals.get(key) != each}
     is_whitelist_changed = before.white != now.white
 
     def has_lost(connection: Connection) -> bool:

@@ -65,7 +65,7 @@ from motelog.core.store.message_store import MessageStore
 logger = logging.getLogger(__name__)
 
 _DELAY_PROGRESS: Final = "progress of delivery: delayed messages delivered since come again"
-# Requests that change topics or groups: their answers wait until the change will last.
+# Requests that change topics, groups or users: their answers wait until the change will last.
 _CHANGING: Final = (
     RequestCode.HEART_BEAT,
     RequestCode.UPDATE_AND_CREATE_TOPIC,
@@ -77,6 +77,12 @@ _CHANGING: Final = (
     RequestCode.UPDATE_BROKER_CONFIG,
     RequestCode.DELETE_SUBSCRIPTIONGROUP,
     RequestCode.SET_MESSAGE_REQUEST_MODE,
+    RequestCode.AUTH_CREATE_USER,
+    RequestCode.AUTH_UPDATE_USER,
+    RequestCode.AUTH_DELETE_USER,
+    RequestCode.AUTH_CREATE_ACL,
+    RequestCode.AUTH_UPDATE_ACL,
+    RequestCode.AUTH_DELETE_ACL,
 )
 # Requests that may need the parser of SQL92 filters.
 _FILTERING: Final = (
@@ -317,11 +323,14 @@ def assemble(
         tables.topics,
         tables.groups,
         tables.request_modes,
+        tables.users,
         registrars,
         save=saved.save_settings,
     )
     filter_gate = FilterGate(shared.filters)
     guarded = _guarded(processors.by_code(), settings_gate, filter_gate)
+    if access.acl is not None:
+        access.acl.put_users(tables.users.principals())
     server = RemotingServer(
         guarded if access.acl is None else access.acl.guard(guarded),
         connections_max=config.connections_max,

@@ -64,6 +64,11 @@ class NamesrvConfig(ListenKeys, frozen=True, forbid_unknown_fields=True, kw_only
     namesrv/kvConfig.json in the store's folder of a broker in this process, else in the user's home
     folder, as in RocketMQ."""
 
+    users_file: str = ""
+    """With ``acl_file``: file of the users and rules that tools have made at a broker, who are let
+    in here too. It is looked at every second. Empty: config/users.json in the store's folder of a
+    broker in this configuration; without one, only the accounts of ``acl_file``."""
+
     def __post_init__(self) -> None:
         refuse(self, self._faults())
 

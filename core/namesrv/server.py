@@ -93,7 +93,8 @@ class NameServer:
         codec = codec_of(self._config)
         acl: AclGate | None = None
         if self._config.acl_file:
-            acl = await trio.to_thread.run_sync(AclGate, self._config.acl_file, NEEDS)
+            files = self._config.acl_file, NEEDS, self._config.users_file
+            acl = await trio.to_thread.run_sync(AclGate, *files)
         if self._kv_saved is not None:
             await trio.to_thread.run_sync(self._load_kv, self._kv_saved)
         listener = open_listener(self._config.listen)

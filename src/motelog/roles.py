@@ -41,6 +41,7 @@ from motelog.core.broker.shown.metrics import BROKER_METRICS
 from motelog.core.config import Loaded
 from motelog.core.errors import MotelogError, leaves
 from motelog.core.metrics import Registry
+from motelog.core.namesrv.config import NamesrvConfig
 from motelog.core.namesrv.server import NAMESRV_METRICS, NameServer
 from motelog.core.remoting.tls import read_tls
 from motelog.core.state_file import StateFile
@@ -186,7 +187,7 @@ async def _start_all(
         await start("console", config.admin.listen, console)
     if "namesrv" in config.roles:
         kv_file = StateFile(_kv_config_path(config), holds="entries of the key-value table")
-        namesrv = NameServer(config.namesrv, kv_file=kv_file)
+        namesrv = NameServer(_with_users(config), kv_file=kv_file)
         registry.add("motelog_namesrv", NAMESRV_METRICS, namesrv.sample)
         await start("namesrv", config.namesrv.listen, namesrv)
     queue_api.brokers = _brokers(config, roles)
@@ -358,6 +359,14 @@ def _beside_store(config: MotelogConfig) -> GatewayConfig:
     hours = max(1, min(config.gateway.state_rewrite_hours, store.retention_hours // 2))
     path = config.gateway.view_path or str(Path(store.directory) / "gateway" / "view.db")
     return msgspec.structs.replace(config.gateway, view_path=path, state_rewrite_hours=hours)
+
+
+def _with_users(config: MotelogConfig) -> NamesrvConfig:
+    """Return the name server's section, with the file of the users that the broker keeps."""
+    if config.namesrv.users_file or config.broker is None:
+        return config.namesrv
+    path = Path(config.broker.store.directory) / "config" / "users.json"
+    return msgspec.structs.replace(config.namesrv, users_file=str(path))
 
 
 def _kv_config_path(config: MotelogConfig) -> str:

@@ -21,7 +21,7 @@ from motelog.core.errors import BrokerError
 from motelog.core.message import Message
 from motelog.core.namesrv.needs import NEEDS as NAMESRV_NEEDS
 from motelog.core.remoting.credentials import Credentials
-from motelog.core.remoting.frames import RemotingCommand, RequestCode, ResponseCode
+from motelog.core.remoting.frames import RemotingCommand, RequestCode, ResponseCode, loads
 from motelog.core.topic_names import MQTT_SESSION_TOPIC
 from motelog.gateway.log.log_port import Settled
 from motelog.gateway.log.remote_log import RemoteLog
@@ -89,7 +89,10 @@ async def guarded(directory: Path, **broker: Any) -> AsyncIterator[Guarded]:
     own.write_text(f"accessKey: {ADMIN.access_key}\nsecretKey: {ADMIN.secret_key}\n")
     async with started_stack(
         directory / "store",
-        namesrv_fields={"acl_file": str(file)},
+        namesrv_fields={
+            "acl_file": str(file),
+            "users_file": str(directory / "store" / "config" / "users.json"),
+        },
         acl_file=str(file),
         credentials_file=str(own),
         **broker,
@@ -275,6 +278,130 @@ async def test_a_change_of_the_file_counts_and_ends_what_it_concerns(tmp_path: P
                     await trio.sleep(0.1)
                     answer = await ask(again, ADMIN, RequestCode.GET_BROKER_CONFIG)
             assert answer.code == ResponseCode.SUCCESS
+
+
+USER = Credentials("alice", "planted secret")
+
+
+async def tool(
+    peer: Peer, code: int, ext: dict[str, Any] | None = None, body: object = None
+) -> RemotingCommand:
+    """Ask as an administrator's tool does."""
+    return await ask(peer, ADMIN, code, ext, b"" if body is None else json_body(body))
+
+
+def acl_of(resource: str, *actions: str, decision: str = "Allow") -> dict[str, Any]:
+    entry = {"resource": resource, "actions": actions, "decision": decision}
+    return {"policies": [{"entries": [entry]}]}
+
+
+async def test_users_that_tools_make_count_at_both_servers_and_last(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    alice, subject = {"username": USER.access_key}, {"subject": f"User:{USER.access_key}"}
+    send = send_ext("orders", properties="UNIQ_KEY\x010123456789ABCDEF\x02")
+    async with (
+        guarded(tmp_path) as servers,
+        connected(servers.stack.broker_address) as peer,
+        connected(servers.stack.namesrv_address) as namesrv,
+    ):
+        route = {"topic": "orders"}
+        answer = await ask(namesrv, USER, RequestCode.GET_ROUTEINFO_BY_TOPIC, route)
+        assert answer.code == NO_PERMISSION
+        new = {"password": USER.secret_key, "userType": "Normal"}
+        answer = await tool(peer, RequestCode.AUTH_CREATE_USER, alice, new)
+        assert answer.code == ResponseCode.SUCCESS
+        # What was acknowledged is on the disk; who has no right is let in and may nothing.
+        assert b"planted" in (tmp_path / "store" / "config" / "users.json").read_bytes()
+        answer = await ask(peer, USER, RequestCode.SEND_MESSAGE_V2, send, b"body")
+        assert answer.remark == "the account alice does not have PUB on the topic orders"
+        rules = acl_of("Topic:orders", "Pub")
+        answer = await tool(peer, RequestCode.AUTH_CREATE_ACL, subject, rules)
+        assert answer.code == ResponseCode.SUCCESS
+        # At the broker it counts at once, at the name server as soon as that has looked.
+        answer = await ask(peer, USER, RequestCode.SEND_MESSAGE_V2, send, b"body")
+        assert answer.code == ResponseCode.SUCCESS
+        with trio.fail_after(10):
+            while answer.code != ResponseCode.SUCCESS or not answer.body:
+                await trio.sleep(0.1)
+                answer = await ask(namesrv, USER, RequestCode.GET_ROUTEINFO_BY_TOPIC, route)
+        # Users change nothing about users, and a user that is an administrator does.
+        other = {"username": "bob"}
+        answer = await ask(peer, USER, RequestCode.AUTH_CREATE_USER, other, json_body(new))
+        assert answer.code == NO_PERMISSION
+        # Nobody but the file changes what the file has.
+        for code in (RequestCode.AUTH_CREATE_USER, RequestCode.AUTH_DELETE_USER):
+            answer = await tool(peer, code, {"username": WRITER.access_key}, new)
+            assert answer.code == NO_PERMISSION
+            assert answer.remark == (
+                "orders-writer is an account in the broker's acl_file: change it there"
+            )
+    async with (
+        guarded(tmp_path) as servers,
+        connected(servers.stack.broker_address) as peer,
+        connected(servers.stack.broker_address) as used,
+        connected(servers.stack.namesrv_address) as namesrv,
+    ):
+        answer = await tool(peer, RequestCode.AUTH_LIST_ACL)
+        entry = {"resource": "Topic:orders", "actions": ["Pub"], "decision": "Allow"}
+        policies = [{"policyType": "Custom", "entries": [entry]}]
+        assert loads(answer.body) == [subject | {"policies": policies}]
+        answer = await ask(used, USER, RequestCode.SEND_MESSAGE_V2, send, b"body")
+        assert answer.code == ResponseCode.SUCCESS
+        held = await ask(namesrv, USER, RequestCode.GET_ROUTEINFO_BY_TOPIC, route)
+        assert held.code == ResponseCode.SUCCESS
+        answer = await tool(peer, RequestCode.AUTH_DELETE_USER, alice)
+        assert answer.code == ResponseCode.SUCCESS
+        with trio.fail_after(10):
+            await eventually(lambda: not used.client.is_open)
+            await eventually(lambda: not namesrv.client.is_open)
+        assert (await tool(peer, RequestCode.AUTH_GET_USER, alice)).body == b""
+        answer = await ask(peer, USER, RequestCode.SEND_MESSAGE_V2, send, b"body")
+        assert answer.code == NO_PERMISSION
+    assert caplog.text.count("an administrator has changed users or rules who='administrator'") == 3
+    assert "action=create_user user='alice'" in caplog.text
+    assert "planted" not in caplog.text
+
+
+async def test_an_account_of_the_file_counts_before_a_user_of_that_name(tmp_path: Path) -> None:
+    user, account = Credentials("alice-0", "secret one"), Credentials("alice-0", "secret two")
+    kept = Credentials("root", "secret of root")
+    async with (
+        guarded(tmp_path) as servers,
+        connected(servers.stack.broker_address) as peer,
+    ):
+        create, config = RequestCode.AUTH_CREATE_USER, RequestCode.GET_BROKER_CONFIG
+        for who in (user, kept):
+            new = {"password": who.secret_key, "userType": "Super"}
+            answer = await tool(peer, create, {"username": who.access_key}, new)
+            assert answer.code == ResponseCode.SUCCESS
+            async with connected(servers.stack.broker_address) as own:
+                assert (await ask(own, who, config)).code == ResponseCode.SUCCESS
+        added = f"- {{accessKey: {account.access_key}, secretKey: {account.secret_key}}}"
+        servers.change("accounts:", f"accounts:\n{added}")
+        with trio.fail_after(10):
+            while True:
+                answer = await ask(peer, account, config)
+                if answer.remark == "the account alice-0 does not have an administrator's account":
+                    break
+                await trio.sleep(0.1)
+        assert (await ask(peer, user, config)).code == NO_PERMISSION
+        answer = await tool(peer, RequestCode.AUTH_UPDATE_USER, {"username": "alice-0"}, {})
+        assert "change it there" in (answer.remark or "")
+        # Others are not disturbed by a change of the file.
+        assert (await ask(peer, kept, config)).code == ResponseCode.SUCCESS
+
+
+async def test_without_access_control_there_are_no_users(tmp_path: Path) -> None:
+    async with (
+        started_stack(tmp_path / "store") as stack,
+        connected(stack.broker_address) as peer,
+    ):
+        for code in range(RequestCode.AUTH_CREATE_USER, RequestCode.AUTH_LIST_ACL + 1):
+            answer = await peer.ask(code, {"username": "a", "subject": "User:a"}, b"{}")
+            assert answer.code == NO_PERMISSION
+            assert "set acl_file" in (answer.remark or "")
 
 
 async def test_our_clients_sign_all_that_they_ask(tmp_path: Path) -> None:

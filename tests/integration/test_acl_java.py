@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,8 +16,8 @@ from motelog.bridge.pull import PullConsumer
 from motelog.core.errors import BrokerError
 from motelog.core.message import Message
 from motelog.core.remoting.credentials import Credentials
-from motelog.core.remoting.frames import ResponseCode
-from tests.support.broker_stack import routed, started_stack
+from motelog.core.remoting.frames import RemotingCommand, RequestCode, ResponseCode, loads
+from tests.support.broker_stack import connected, routed, started_stack
 from tests.support.java import VERSION_4, VERSION_5, ApacheServer, JavaDriver, run_tool
 
 pytestmark = [pytest.mark.java, pytest.mark.timeout(400)]
@@ -111,6 +112,127 @@ async def test_java_clients_and_tools_with_a_login(
         for stranger in (None, Credentials("application", "wrong secret")):
             ((kind, _, text),) = await ask("aclsend", "orders", "P", stranger)
             assert (kind, text) == ("refused", "no route")
+
+
+#: Commands as words, and patterns of lines that they print. RocketMQ's own broker takes some of
+#: what is refused here: short passwords, rules about clusters.
+USER_COMMANDS = (
+    ("createUser -b {broker} -u alice -p alice-secret", "create user to {broker} success"),
+    ("createUser -c DefaultCluster -u root -p root-secret -t Super", "create user to .* success"),
+    ("createUser -b {broker} -u alice -p other-secret", "CODE: 16 +DESC: The user is existed"),
+    ("createUser -b {broker} -u application -p other-secret", "CODE: 16 .* change it there"),
+    ("createUser -b {broker} -u bob -p short", "CODE: 29 .* 7 characters at least"),
+    (
+        "getUser -b {broker} -u alice",
+        "#UserName +#Password",
+        "^alice +alice-secret +Normal +enable",
+    ),
+    ("listUser -b {broker}", "^alice +alice-secret +Normal", "^root +root-secret +Super +enable"),
+    ("listUser -b {broker} -f oo", "^root "),
+    (
+        "createAcl -b {broker} -s User:alice -r Topic:orders,Group:* -a Pub,Sub -i 127.0.0.0/8"
+        " -d Allow",
+        "create acl to {broker} success",
+    ),
+    ("createAcl -b {broker} -s User:bob -r Topic:a -a Pub -d Allow", "CODE: 16 .*not exist"),
+    ("createAcl -b {broker} -s User:alice -r Cluster:* -a Pub -d Allow", "CODE: 29 .*Topic:NAME"),
+    (
+        "getAcl -b {broker} -s User:alice",
+        "#Subject +#PolicyType +#Resource",
+        r"^User:alice +Custom +Topic:orders +\[Pub, Sub\] +\[127.0.0.0/8\] +Allow",
+        r"^User:alice +Custom +Group:\* ",
+    ),
+    ("listAcl -b {broker}", "^User:alice +Custom +Topic:orders"),
+    ("listAcl -b {broker} -s alice -r Group", r"^User:alice +Custom +Group:\* "),
+)
+COPY_COMMANDS = (
+    ("copyUser -f {broker} -t {other}", "copy user of alice from {broker} to {other} success"),
+    ("copyAcl -f {broker} -t {other}", "copy acl of User:alice from {broker} to {other} success"),
+    ("listUser -b {other}", "^alice +alice-secret +Normal +enable", "^root +root-secret +Super"),
+    ("getAcl -b {other} -s User:alice", "^User:alice +Custom +Topic:orders"),
+    ("copyUser -f {broker} -t {other} -u alice", "copy user of alice"),
+)
+CHANGE_COMMANDS = (
+    (
+        "updateAcl -b {broker} -s User:alice -r Topic:orders -a Pub -d Deny",
+        "update acl to {broker}",
+    ),
+    ("getAcl -b {broker} -s User:alice", r"Topic:orders +\[Pub\] +null +Deny"),
+)
+LAST_COMMANDS = (
+    ("updateUser -b {broker} -u alice -s disable", "update user to {broker} success"),
+    ("getUser -b {broker} -u alice", "^alice +alice-secret +Normal +disable"),
+    ("deleteAcl -b {broker} -s User:alice -r Group:*", "delete acl to {broker} success"),
+    ("deleteAcl -b {broker} -s User:alice", "delete acl to {broker} success"),
+    ("deleteUser -b {broker} -u alice", "delete user to {broker} success"),
+)
+
+
+@pytest.mark.java_all
+async def test_users_and_rules_by_mqadmin(tmp_path: Path) -> None:
+    file = tmp_path / "plain_acl.yml"
+    file.write_text(RULES)
+    own = tools_file(tmp_path / "home", ADMIN)
+    (tmp_path / "home" / "conf" / "logback_tools.xml").write_text("<configuration/>")
+    fields: dict[str, Any] = {"acl_file": str(file), "credentials_file": str(own)}
+    users_file = tmp_path / "store" / "config" / "users.json"
+    driver = JavaDriver(options=(f"-Drocketmq.home.dir={tmp_path / 'home'}",))
+    try:
+        async with (
+            started_stack(
+                tmp_path / "store",
+                namesrv_fields={"acl_file": str(file), "users_file": str(users_file)},
+                **fields,
+            ) as stack,
+            started_stack(tmp_path / "other", **fields) as other,
+        ):
+            namesrv = stack.namesrv_address
+            names = {"broker": stack.broker_address, "other": other.broker_address}
+            async with Admin(namesrv=namesrv, credentials=ADMIN) as admin:
+                await admin.put_topic("orders", queues=1)
+            await routed(stack, "orders")
+
+            async def check(commands: tuple[tuple[str, ...], ...]) -> None:
+                faults = []
+                for command, *patterns in commands:
+                    words = command.format(**names).split(" ")
+                    text = "\n".join(await driver.lines(VERSION_5, "mqadmin", namesrv, *words))
+                    faults += [
+                        f"{' '.join(words)}: no {pattern!r} in\n{text[:1500]}"
+                        for pattern in patterns
+                        if re.search(pattern.format(**names), text, re.MULTILINE) is None
+                    ]
+                assert not faults, "\n\n".join(faults)
+
+            async def send() -> list[list[str]]:
+                order = ("aclsend", namesrv, "orders", "P", "1", "alice", "alice-secret")
+                return await driver.run(VERSION_5, *order)
+
+            await check(USER_COMMANDS)
+            # The name server looks once a second.
+            with trio.fail_after(30):
+                while (sent := await send())[0][0] != "sent":  # noqa: ASYNC110  # no event
+                    await trio.sleep(0.2)
+            assert sent[0][1] == "SEND_OK"
+            await check(COPY_COMMANDS)
+            await check(CHANGE_COMMANDS)
+            ((kind, code, text),) = await send()
+            assert (kind, int(code)) == ("refused", ResponseCode.NO_PERMISSION)
+            assert "alice does not have PUB on the topic orders" in text
+            await check(LAST_COMMANDS)
+            assert [each["username"] for each in await _listed(names["broker"])] == ["root"]
+    finally:
+        driver.close()
+
+
+async def _listed(broker: str) -> list[dict[str, str]]:
+    async with connected(broker) as peer:
+        command = RemotingCommand(RequestCode.AUTH_LIST_USER)
+        ADMIN.sign(command)
+        listed: list[dict[str, str]] = loads(
+            (await peer.client.request(command, timeout_s=10)).body
+        )
+        return listed
 
 
 @pytest.mark.java_all

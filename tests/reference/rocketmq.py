@@ -128,10 +128,15 @@ _NOT_HERE: Final = (
         "a broker has no copies yet, and there is no controller",
     ),
     (
-        "`createUser`, `updateUser`, `deleteUser`, `getUser`, `listUser`, `copyUser`, `createAcl`,"
-        " `updateAcl`, `deleteAcl`, `getAcl`, `listAcl`, `copyAcl`, `updateAclConfig`,"
-        " `deleteAclConfig`, `getAclConfig`, `clusterAclConfigVersion`, `updateGlobalWhiteAddr`",
-        "accounts and rights are in a file ([how](../native-access.md))",
+        "`updateAclConfig`, `deleteAclConfig`, `getAclConfig`, `clusterAclConfigVersion`,"
+        " `updateGlobalWhiteAddr` of 4.9.7",
+        "these accounts are in a file ([how](../native-access.md))",
+    ),
+    (
+        "`createAcl`, `updateAcl`, `copyAcl` with other actions than `Pub`, `Sub`, `All`, or about"
+        " a cluster; `createUser` with a password of less than seven characters",
+        "refused: what tools do takes a user of type `Super`"
+        " ([how](../native-access.md#users-and-rules-by-mqadmin))",
     ),
     (
         "`updateStaticTopic`, `remappingStaticTopic`",
@@ -248,6 +253,17 @@ _WHAT: Final = {
     RequestCode.QUERY_SUBSCRIPTION_BY_CONSUMER: "what a group subscribes to in a topic",
     RequestCode.REGISTER_BROKER: "a broker lives; its topics",
     RequestCode.UNREGISTER_BROKER: "a broker leaves",
+    RequestCode.AUTH_CREATE_USER: "make a user (`createUser`); this and the next ones where there"
+    " is access control",
+    RequestCode.AUTH_UPDATE_USER: "change a user's password, type or status",
+    RequestCode.AUTH_DELETE_USER: "delete a user and its rules",
+    RequestCode.AUTH_GET_USER: "one user",
+    RequestCode.AUTH_LIST_USER: "all users that tools have made",
+    RequestCode.AUTH_CREATE_ACL: "give a user rules (`createAcl`)",
+    RequestCode.AUTH_UPDATE_ACL: "as AUTH_CREATE_ACL",
+    RequestCode.AUTH_DELETE_ACL: "take rules from a user",
+    RequestCode.AUTH_GET_ACL: "the rules of one user",
+    RequestCode.AUTH_LIST_ACL: "the rules of all users",
     RequestCode.BROKER_HEARTBEAT: "a broker lives that says so more often than it registers"
     " (enableSlaveActingMaster)",
     RequestCode.REGISTER_TOPIC_IN_NAMESRV: "one topic of a broker (enableSingleTopicRegister)",
@@ -301,8 +317,9 @@ def page() -> str:
             _MQTT,
             "## RocketMQ's command line tools\n",
             "The commands of `mqadmin` from 4.9.7 and 5.3.3 that"
-            " `tests/integration/test_mqadmin.py` runs print\nwhat they print of Apache RocketMQ."
-            " These do not:\n",
+            " `tests/integration/test_mqadmin.py` runs print\nwhat they print of Apache RocketMQ,"
+            " and those for users and rules\n(`createUser`, `createAcl` and so on) what"
+            " `tests/integration/test_acl_java.py` says.\nThese do not:\n",
             *table(("command", "why"), _NOT_HERE),
             "## What the broker answers\n",
             *_served(broker),

@@ -13,6 +13,7 @@ from motelog.core.broker.admin.progress import ProgressAdmin
 from motelog.core.broker.admin.queues import Queues
 from motelog.core.broker.admin.state import StateAdmin
 from motelog.core.broker.admin.topics import TopicAdmin
+from motelog.core.broker.admin.users import UserAdmin
 from motelog.core.broker.processors.shared import Shared
 from motelog.core.remoting.server import Processor
 
@@ -29,6 +30,7 @@ class Admin:
             ProgressAdmin(shared, queues),
             MessageAdmin(shared, queues),
             ClientAdmin(shared),
+            UserAdmin(shared),
             state,
         )
 

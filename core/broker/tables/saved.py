@@ -4,7 +4,7 @@ Owns: which table is in which file, when each is saved. Must not touch: what is 
 bytes (core.state_file).
 
     topics.json  subscriptionGroup.json    at each change, and each ``save_interval_s``
-    messageRequestMode.json                the same
+    messageRequestMode.json  users.json    the same
     consumerOffset.json                    each ``save_interval_s``, and at the end
       or lmqConsumerOffset.json            with light queues; the other one is read if it is newer
     consumerOrderInfo.json                 the same
@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import trio
 
+from motelog.core.acl.users import users_file
 from motelog.core.broker.config import BrokerConfig
 from motelog.core.broker.tables.tables import Tables
 from motelog.core.saved_table import SavedTable
@@ -59,6 +60,10 @@ class SavedTables:
             tables.request_modes,
         )
 
+        self._users = SavedTable(
+            users_file(f"{config.store.directory}/config/users.json"), tables.users
+        )
+
     def load(self, *, is_expected: bool) -> None:
         """Load the saved tables; StoreDamagedError if nothing good is left of one."""
         for saved in (self._topics, self._groups):
@@ -69,7 +74,7 @@ class SavedTables:
         if other is not None:
             self._tables.offsets.load_newer(other)
         # A broker where nobody has used these has no file.
-        for saved in (self._orders, self._modes):
+        for saved in (self._orders, self._modes, self._users):
             saved.load(is_expected=False)
 
     async def save_settings(self) -> str | None:
@@ -77,7 +82,8 @@ class SavedTables:
         topics_fault = await self._topics.save_if_changed()
         groups_fault = await self._groups.save_if_changed()
         modes_fault = await self._modes.save_if_changed()
-        return topics_fault or groups_fault or modes_fault
+        users_fault = await self._users.save_if_changed()
+        return topics_fault or groups_fault or modes_fault or users_fault
 
     async def save(self) -> None:
         """Save every table that has changed."""

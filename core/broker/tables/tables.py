@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from motelog.core.acl.users import UserTable
 from motelog.core.broker.config import BrokerConfig
 from motelog.core.broker.tables.consumer_groups import GroupMembers
 from motelog.core.broker.tables.consumer_offsets import ConsumerOffsets
@@ -28,6 +29,7 @@ class Tables:
     offsets: ConsumerOffsets
     orders: OrderTable
     request_modes: RequestModes
+    users: UserTable
     consumers: GroupMembers[Connection]
     producers: GroupMembers[Connection]
 
@@ -53,6 +55,7 @@ class Tables:
             ),
             OrderTable(),
             RequestModes(entries_max=config.groups_max),
+            UserTable(),
             GroupMembers(members_max=config.clients_max),
             GroupMembers(members_max=config.clients_max),
         )

@@ -1,4 +1,4 @@
-"""Holds back answers to requests that changed topics or groups until the change is known to last.
+"""Holds back answers to requests that changed a table until the change is known to last.
 
 Owns: the held answers. Must not touch: saving, registering (``registration``), what a request does.
 A client that hears "yes" relies on it even after a kill of the broker, so the change is on the disk
@@ -16,6 +16,7 @@ from typing import Final
 
 import trio
 
+from motelog.core.acl.users import UserTable
 from motelog.core.broker.registration import Registrar
 from motelog.core.broker.tables.request_modes import RequestModes
 from motelog.core.broker.tables.subscription_groups import SubscriptionGroups
@@ -47,6 +48,7 @@ class SettingsGate:
         topics: TopicTable,
         groups: SubscriptionGroups,
         modes: RequestModes,
+        users: UserTable,
         registrars: Sequence[Registrar],
         *,
         save: Callable[[], Awaitable[str | None]],
@@ -54,6 +56,7 @@ class SettingsGate:
         self._topics = topics
         self._groups = groups
         self._modes = modes
+        self._users = users
         self._registrars = registrars
         self._save = save
         self._held: deque[_Held] = deque()
@@ -75,8 +78,13 @@ class SettingsGate:
 
         return guarded
 
-    def _versions(self) -> tuple[DataVersion, DataVersion, int]:
-        return self._topics.version, self._groups.version, self._modes.version
+    def _versions(self) -> tuple[DataVersion, DataVersion, int, int]:
+        return (
+            self._topics.version,
+            self._groups.version,
+            self._modes.version,
+            self._users.version,
+        )
 
     async def run(self, server: RemotingServer) -> None:
         """Send each held answer when its change is saved and registered, until cancelled."""

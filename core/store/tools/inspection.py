@@ -58,6 +58,7 @@ JSON_FILES = (
     "subscriptionGroup.json",
     "delayOffset.json",
     "timerOffset.json",
+    "users.json",
 )
 
 OURS = frozenset(

@@ -180,6 +180,12 @@ STATUS = [
     (RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE, {}, OK),
     (RequestCode.DELETE_EXPIRED_COMMITLOG, {}, OK),
     (RequestCode.CLEAN_UNUSED_TOPIC, {}, OK),
+    # Without access control nobody may make users; with it: tests/integration/test_acl.py.
+    *(
+        (code, {"username": "alice", "subject": "User:alice"}, ResponseCode.NO_PERMISSION)
+        for code in RequestCode
+        if RequestCode.AUTH_CREATE_USER <= code <= RequestCode.AUTH_LIST_ACL
+    ),
 ]
 
 

@@ -1,0 +1,163 @@
+"""Users and rules of RocketMQ 5, as its tools make, change and list them.
+
+Owns: request codes 3001 to 3010, the line in the log about each change. Must not touch: what is
+kept (core.acl.users), who is let in (core.acl.gate): it is told of every change.
+Spec: RocketMQ 5.3 AdminBrokerProcessor.
+
+A name has one owner: accounts of plain_acl.yml are changed there and nowhere else. Without that
+file there is no access control, and nobody who may make users: all of this is refused.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Any, Final, TypeVar
+
+import msgspec
+
+from motelog.core.acl.gate import AclGate
+from motelog.core.acl.users import AclInfo, UserInfo, subject_user
+from motelog.core.broker.processors.shared import Shared
+from motelog.core.errors import BrokerError, RemotingDecodeError
+from motelog.core.remoting.codes import RequestCode, ResponseCode
+from motelog.core.remoting.credentials import ACCESS_KEY
+from motelog.core.remoting.fields import text_field
+from motelog.core.remoting.frames import RemotingCommand, loads
+from motelog.core.remoting.server import Connection, Processor
+from motelog.core.topic_names import shown
+
+logger = logging.getLogger(__name__)
+
+_NO_CONTROL: Final = (
+    "this broker has no access control: set acl_file in its configuration to a file with an"
+    " account that is an administrator, which may make users"
+)
+_Shape = TypeVar("_Shape", UserInfo, AclInfo)
+
+
+class UserAdmin:
+    """Changes and lists the users that tools have made."""
+
+    def __init__(self, shared: Shared) -> None:
+        self._users = shared.tables.users
+        self._acl = shared.acl
+
+    def processors(self) -> dict[int, Processor]:
+        return {
+            RequestCode.AUTH_CREATE_USER: self._create_user,
+            RequestCode.AUTH_UPDATE_USER: self._update_user,
+            RequestCode.AUTH_DELETE_USER: self._delete_user,
+            RequestCode.AUTH_GET_USER: self._user,
+            RequestCode.AUTH_LIST_USER: self._list_users,
+            RequestCode.AUTH_CREATE_ACL: self._put_acl,
+            RequestCode.AUTH_UPDATE_ACL: self._put_acl,
+            RequestCode.AUTH_DELETE_ACL: self._delete_acl,
+            RequestCode.AUTH_GET_ACL: self._acl_of,
+            RequestCode.AUTH_LIST_ACL: self._list_acls,
+        }
+
+    def _create_user(self, request: RemotingCommand, peer: Connection) -> RemotingCommand:
+        name, gate = self._changeable(text_field(request.ext, "username"))
+        info = _body(request, UserInfo)
+        self._users.create(name, info)
+        self._done(request, peer, gate, "create_user", name, _said(info))
+        return request.answer()
+
+    def _update_user(self, request: RemotingCommand, peer: Connection) -> RemotingCommand:
+        name, gate = self._changeable(text_field(request.ext, "username"))
+        info = _body(request, UserInfo)
+        self._users.update(name, info)
+        self._done(request, peer, gate, "update_user", name, _said(info))
+        return request.answer()
+
+    def _delete_user(self, request: RemotingCommand, peer: Connection) -> RemotingCommand:
+        name, gate = self._changeable(text_field(request.ext, "username"))
+        # As in RocketMQ, one that is gone already is no fault.
+        if self._users.delete(name):
+            self._done(request, peer, gate, "delete_user", name)
+        return request.answer()
+
+    def _user(self, request: RemotingCommand, _: Connection) -> RemotingCommand:
+        self._gate()
+        return _found(request, self._users.user(text_field(request.ext, "username")))
+
+    def _list_users(self, request: RemotingCommand, _: Connection) -> RemotingCommand:
+        self._gate()
+        return _found(request, self._users.users(request.ext.get("filter", "")))
+
+    def _put_acl(self, request: RemotingCommand, peer: Connection) -> RemotingCommand:
+        name, gate = self._changeable(subject_user(text_field(request.ext, "subject")))
+        info = _body(request, AclInfo)
+        self._users.put_acl(name, info.policies)
+        self._done(request, peer, gate, "put_acl", name, msgspec.to_builtins(info.policies))
+        return request.answer()
+
+    def _delete_acl(self, request: RemotingCommand, peer: Connection) -> RemotingCommand:
+        ext = request.ext
+        name, gate = self._changeable(subject_user(text_field(ext, "subject")))
+        resource = ext.get("resource") or None
+        self._users.delete_acl(name, ext.get("policyType") or None, resource)
+        self._done(request, peer, gate, "delete_acl", name, resource or "all")
+        return request.answer()
+
+    def _acl_of(self, request: RemotingCommand, _: Connection) -> RemotingCommand:
+        self._gate()
+        return _found(request, self._users.acl(subject_user(text_field(request.ext, "subject"))))
+
+    def _list_acls(self, request: RemotingCommand, _: Connection) -> RemotingCommand:
+        self._gate()
+        ext = request.ext
+        found = self._users.acls(ext.get("subjectFilter", ""), ext.get("resourceFilter", ""))
+        return _found(request, found)
+
+    def _gate(self) -> AclGate:
+        if self._acl is None:
+            raise BrokerError(ResponseCode.NO_PERMISSION, _NO_CONTROL)
+        return self._acl
+
+    def _changeable(self, name: str) -> tuple[str, AclGate]:
+        """Return a name that the file does not own, and the gate; or refuse the request."""
+        gate = self._gate()
+        if gate.is_in_file(name):
+            text = f"{shown(name)[1:-1]} is an account in the broker's acl_file: change it there"
+            raise BrokerError(ResponseCode.NO_PERMISSION, text)
+        return name, gate
+
+    def _done(
+        self,
+        request: RemotingCommand,
+        peer: Connection,
+        gate: AclGate,
+        action: str,
+        name: str,
+        what: Any = "",
+    ) -> None:
+        """Let a change count, and note who has made it."""
+        gate.put_users(self._users.principals())
+        logger.info(
+            "an administrator has changed users or rules who=%s peer=%s:%d action=%s user=%s"
+            " what=%s",
+            shown(request.ext.get(ACCESS_KEY, "-")),
+            *peer.peer,
+            action,
+            shown(name),
+            ascii(what)[:1000],
+        )
+
+
+def _said(info: UserInfo) -> dict[str, str | None]:
+    """Return what may be in a log of a change of a user."""
+    is_new = "changed" if info.password else None
+    return {"type": info.user_type, "status": info.user_status, "password": is_new}
+
+
+def _body(request: RemotingCommand, kind: type[_Shape]) -> _Shape:
+    try:
+        return msgspec.convert(loads(request.body), kind)
+    except msgspec.ValidationError as exc:
+        raise RemotingDecodeError(f"the body: {exc}") from exc
+
+
+def _found(request: RemotingCommand, value: Any) -> RemotingCommand:
+    """Answer with what was found; RocketMQ's tools take no body for nothing."""
+    return request.answer(body=msgspec.json.encode(value) if value else b"")
