@@ -151,6 +151,7 @@ NEEDS: Final[Table] = {
     RequestCode.DELETE_EXPIRED_COMMITLOG: administrator,
     RequestCode.QUERY_TOPICS_BY_CONSUMER: administrator,
     RequestCode.QUERY_SUBSCRIPTION_BY_CONSUMER: administrator,
+    RequestCode.UPDATE_AND_GET_GROUP_FORBIDDEN: administrator,
     RequestCode.SET_MESSAGE_REQUEST_MODE: administrator,
     RequestCode.AUTH_CREATE_USER: administrator,
     RequestCode.AUTH_UPDATE_USER: administrator,

@@ -1,6 +1,6 @@
 """Consumer and producer groups: their settings, and who is connected.
 
-Owns: request codes 200, 201, 203, 204, 207, 225, 300, 328, 343, 345, 352. Must not touch: how
+Owns: request codes 200, 201, 203, 204, 207, 225, 300, 328, 343, 345, 352, 353. Must not touch: how
 groups are kept (tables). Spec: RocketMQ AdminBrokerProcessor.
 """
 
@@ -15,7 +15,7 @@ from motelog.core.addresses import format_address
 from motelog.core.broker.processors.shared import Shared
 from motelog.core.broker.tables.consumer_groups import Group, Member
 from motelog.core.broker.tables.subscription_groups import SubscriptionGroup
-from motelog.core.errors import RemotingDecodeError
+from motelog.core.errors import BrokerError, RemotingDecodeError
 from motelog.core.remoting.fields import bool_field, text_field
 from motelog.core.remoting.frames import (
     RemotingCommand,
@@ -25,7 +25,7 @@ from motelog.core.remoting.frames import (
     loads,
 )
 from motelog.core.remoting.server import Connection, Processor
-from motelog.core.topic_names import shown
+from motelog.core.topic_names import shown, topic_name_fault
 
 
 class GroupAdmin:
@@ -48,6 +48,7 @@ class GroupAdmin:
             RequestCode.GET_CONSUMER_CONNECTION_LIST: self._consumer_connections,
             RequestCode.GET_PRODUCER_CONNECTION_LIST: self._producer_connections,
             RequestCode.GET_ALL_PRODUCER_INFO: self._all_producers,
+            RequestCode.UPDATE_AND_GET_GROUP_FORBIDDEN: self._readable,
             RequestCode.QUERY_TOPIC_CONSUME_BY_WHO: self._groups_of_topic,
             RequestCode.QUERY_TOPICS_BY_CONSUMER: self._topics_of_group,
             RequestCode.QUERY_SUBSCRIPTION_BY_CONSUMER: self._subscription,
@@ -85,6 +86,19 @@ class GroupAdmin:
         group = self._groups.find(text_field(request.ext, "group"), self._clock.now_ms())
         # Without what is null: the proxy would trip over it.
         return request.answer(body=dumps(msgspec.to_builtins(group)))
+
+    def _readable(self, request: RemotingCommand, _: Connection) -> RemotingCommand:
+        """Close a topic to a group or open it, where that is asked; tell whether it is open."""
+        ext, now_ms = request.ext, self._clock.now_ms()
+        group, topic = text_field(ext, "group"), text_field(ext, "topic")
+        if "readable" in ext:
+            self._groups.find(group, now_ms)
+            fault = topic_name_fault(topic)
+            if fault is not None:
+                raise BrokerError(ResponseCode.INVALID_PARAMETER, fault)
+            self._groups.set_readable(group, topic, bool_field(ext, "readable"), now_ms)
+        is_open = self._groups.may_read(group, topic)
+        return request.answer(body=dumps({"group": group, "topic": topic, "readable": is_open}))
 
     def _consumer_connections(self, request: RemotingCommand, _: Connection) -> RemotingCommand:
         name = text_field(request.ext, "consumerGroup")

@@ -137,6 +137,9 @@ class PopRequests:
         if not group.consume_enable:
             text = f"subscription group {group_name} may not consume"
             raise BrokerError(ResponseCode.NO_PERMISSION, text)
+        if not self._groups.may_read(group_name, name):
+            text = f"the consumer group[{group_name}] is forbidden for topic[{name}]"
+            raise BrokerError(ResponseCode.NO_PERMISSION, text)
         fault = topic_name_fault(retry_topic(name, group_name))
         if fault is not None:
             text = f"there cannot be a topic for retries of {group_name} in {name}: {fault}"

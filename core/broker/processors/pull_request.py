@@ -134,6 +134,9 @@ class PullRequests:
         if not group.consume_enable:
             text = f"subscription group {group_name} may not consume"
             raise BrokerError(ResponseCode.NO_PERMISSION, text)
+        if not self._groups.may_read(group_name, topic):
+            text = f"the consumer group[{group_name}] is forbidden for topic[{shown(topic)[1:-1]}]"
+            raise BrokerError(ResponseCode.NO_PERMISSION, text)
         config = self._topics.get(topic)
         if config is None:
             text = f"topic {shown(topic)[1:-1]} does not exist"

@@ -1,6 +1,7 @@
 """Subscription groups: what each consumer group may do and how often it retries.
 
-Owns: the group table, its version, creation at first use. Must not touch: files, sockets, clocks.
+Owns: the group table, topics that are closed to a group, their version, creation at first use.
+Must not touch: files, sockets, clocks.
 Spec: RocketMQ SubscriptionGroupConfig, SubscriptionGroupManager. The connected members are in
 consumer_groups.py.
 """
@@ -13,8 +14,8 @@ from typing import Any, Final
 import msgspec
 
 from motelog.core.errors import BrokerError
-from motelog.core.remoting.codes import ResponseCode
-from motelog.core.remoting.fields import INT32, INT64
+from motelog.core.remoting.codes import Permission, ResponseCode
+from motelog.core.remoting.fields import INT32, INT64, Int32
 from motelog.core.remoting.topic_config import QUEUE_COUNT_MAX, DataVersion
 from motelog.core.topic_names import group_name_fault, is_lmq
 
@@ -56,6 +57,8 @@ class SubscriptionGroups:
         self._auto_create = auto_create
         self._groups_max = groups_max
         self._groups: dict[str, SubscriptionGroup] = {}
+        # RocketMQ's forbiddenTable: for each group the topics, with bits of what may not be done.
+        self._forbidden: dict[str, dict[str, int]] = {}
         self.version = DataVersion()
         self.is_dirty = False
         self.listeners: list[Callable[[], None]] = []
@@ -101,24 +104,52 @@ class SubscriptionGroups:
             self._groups[group.group_name] = group
         self._changed(now_ms)
 
+    def may_read(self, group: str, topic: str) -> bool:
+        """Say whether the topic is not closed to the group."""
+        if not self._forbidden:
+            return True
+        return not self._forbidden.get(group, {}).get(topic, 0) & Permission.READ
+
+    def set_readable(self, group: str, topic: str, is_on: bool, now_ms: int) -> None:
+        """Close a topic to a group, or open it; BrokerError if there are too many."""
+        closed = self._forbidden.get(group, {})
+        if is_on == self.may_read(group, topic):
+            return
+        if not is_on and sum(map(len, self._forbidden.values())) >= self._groups_max:
+            text = f"{self._groups_max} topics are closed to groups, the most that is kept"
+            raise BrokerError(ResponseCode.SYSTEM_ERROR, text)
+        bits = closed.get(topic, 0) ^ Permission.READ
+        changed = {name: kept for name, kept in (closed | {topic: bits}).items() if kept}
+        self._forbidden = {**self._forbidden, group: changed}
+        if not changed:
+            del self._forbidden[group]
+        self._changed(now_ms)
+
     def names(self) -> list[str]:
         return list(self._groups)
 
     def delete(self, name: str, now_ms: int) -> None:
         """Forget a group; without effect when it does not exist."""
+        self._forbidden.pop(name, None)
         if self._groups.pop(name, None) is not None:
             self._changed(now_ms)
 
     def snapshot(self) -> dict[str, Any]:
         """Return the content of subscriptionGroup.json; a copy, fit to be encoded in a thread."""
-        return {"dataVersion": self.version, "subscriptionGroupTable": dict(self._groups)}
+        return {
+            "dataVersion": self.version,
+            "forbiddenTable": {group: dict(topics) for group, topics in self._forbidden.items()},
+            "subscriptionGroupTable": dict(self._groups),
+        }
 
     def load(self, content: Mapping[str, Any]) -> None:
         """Load the content of subscriptionGroup.json; msgspec.ValidationError if it is not that."""
         version = msgspec.convert(content.get("dataVersion", {}), DataVersion)
         table = content.get("subscriptionGroupTable", {})
         groups = msgspec.convert(table, dict[str, SubscriptionGroup])
+        forbidden = msgspec.convert(content.get("forbiddenTable", {}), dict[str, dict[str, Int32]])
         self._groups = {name: _in_bounds(group) for name, group in groups.items()}
+        self._forbidden = forbidden
         self.version = version
 
     def _changed(self, now_ms: int) -> None:

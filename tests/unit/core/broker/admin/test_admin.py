@@ -180,6 +180,12 @@ STATUS = [
     (RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE, {}, OK),
     (RequestCode.DELETE_EXPIRED_COMMITLOG, {}, OK),
     (RequestCode.CLEAN_UNUSED_TOPIC, {}, OK),
+    (
+        RequestCode.UPDATE_AND_GET_GROUP_FORBIDDEN,
+        {"group": "G", "topic": "bad name", "readable": "false"},
+        INVALID,
+    ),
+    (RequestCode.UPDATE_AND_GET_GROUP_FORBIDDEN, {"group": "G"}, REFUSED),
     # Without access control nobody may make users; with it: tests/integration/test_acl.py.
     *(
         (code, {"username": "alice", "subject": "User:alice"}, ResponseCode.NO_PERMISSION)
@@ -205,6 +211,35 @@ def test_every_request_of_the_tools_is_in_the_table(stage: BrokerStage) -> None:
     }
     asked = {request_code for request_code, _, _ in STATUS}
     assert stage.processors.admin.processors().keys() == asked | with_a_body
+
+
+def test_a_topic_is_closed_to_one_group_alone(stage: BrokerStage) -> None:
+    def readable(**fields: str) -> bool:
+        ext = {"group": "G", "topic": "T"} | fields
+        told = loads(stage.ask(RequestCode.UPDATE_AND_GET_GROUP_FORBIDDEN, ext).body)
+        assert told == ext | {"readable": told["readable"]}
+        return bool(told["readable"])
+
+    def codes() -> list[ResponseCode]:
+        pop = {
+            "topic": "T", "queueId": -1, "maxMsgNums": 1, "invisibleTime": 60_000, "pollTime": 0,
+            "bornTime": 0, "initMode": 0,
+        }  # fmt: skip
+        return [
+            code
+            for group in ("G", "H")
+            for code in (
+                stage.code(RequestCode.PULL_MESSAGE, pull_ext("T", 0, consumerGroup=group)),
+                stage.code(RequestCode.POP_MESSAGE, pop | {"consumerGroup": group}),
+            )
+        ]
+
+    assert readable()
+    assert not readable(readable="false")
+    assert not readable()
+    assert codes() == [ResponseCode.NO_PERMISSION, ResponseCode.NO_PERMISSION, OK, OK]
+    assert readable(readable="true")
+    assert codes()[0] == OK
 
 
 @pytest.mark.parametrize(

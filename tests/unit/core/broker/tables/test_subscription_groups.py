@@ -46,6 +46,48 @@ def test_the_number_of_groups_is_bounded() -> None:
     assert len(groups) == 1
 
 
+def test_a_topic_is_closed_to_a_group_and_opened() -> None:
+    groups = make_groups()
+    groups.put(SubscriptionGroup(group_name="G"), 0)
+    version = groups.version
+    groups.set_readable("G", "T", True, 1)
+    assert groups.version == version
+    groups.set_readable("G", "T", False, 1)
+    assert groups.version != version
+    assert [groups.may_read(*pair) for pair in (("G", "T"), ("G", "U"), ("H", "T"))] == [
+        False, True, True,
+    ]  # fmt: skip
+    other = make_groups()
+    other.load(msgspec.json.decode(msgspec.json.encode(groups.snapshot())))
+    assert groups.snapshot()["forbiddenTable"] == {"G": {"T": 4}}
+    assert not other.may_read("G", "T")
+    other.set_readable("G", "T", True, 2)
+    assert other.may_read("G", "T")
+    assert other.snapshot()["forbiddenTable"] == {}
+    groups.delete("G", 2)
+    assert groups.may_read("G", "T")
+
+
+def test_other_bits_of_rocketmqs_table_are_kept() -> None:
+    groups = make_groups()
+    groups.load({"forbiddenTable": {"G": {"T": 2}}})
+    assert groups.may_read("G", "T")
+    groups.set_readable("G", "T", False, 1)
+    assert groups.snapshot()["forbiddenTable"] == {"G": {"T": 6}}
+    groups.set_readable("G", "T", True, 1)
+    assert groups.snapshot()["forbiddenTable"] == {"G": {"T": 2}}
+
+
+def test_there_is_a_most_of_closed_topics() -> None:
+    groups = SubscriptionGroups(auto_create=True, groups_max=2)
+    for topic in ("T", "U"):
+        groups.set_readable("G", topic, False, 1)
+    with pytest.raises(BrokerError, match="the most that is kept"):
+        groups.set_readable("G", "V", False, 1)
+    groups.set_readable("G", "T", True, 1)
+    groups.set_readable("G", "V", False, 1)
+
+
 def test_saved_groups_come_back_in_rocketmqs_shape() -> None:
     groups = make_groups()
     groups.put(SubscriptionGroup(group_name="G", retry_max_times=3, consume_enable=False), 7)
