@@ -35,7 +35,14 @@ from motelog.core.broker.tables.topics import REVIVE_QUEUES
 from motelog.core.broker.waiting.long_poll import HeldRequests
 from motelog.core.broker.waiting.waker import Waker
 from motelog.core.errors import BrokerError, StoreError, StoreFencedError
-from motelog.core.records.layout import Record, parse
+from motelog.core.records.layout import (
+    FIRST,
+    MAGIC_V1,
+    MAGIC_V2,
+    RECORD_BYTES_MIN,
+    Record,
+    parse,
+)
 from motelog.core.remoting.frames import RemotingCommand, RequestCode, ResponseCode
 from motelog.core.remoting.pop_fields import (
     ORDER_QUEUE,
@@ -69,7 +76,7 @@ class _Found:
     queue_id: int
     begin_offset: int
     result: ReadResult
-    records: list[Record]
+    queue_offsets: list[int]
     # Its group is new here: the offset that it begins at.
     first_offset: int | None
 
@@ -189,7 +196,7 @@ class PopProcessor:
             return self._empty(pop, ResponseCode.POLLING_TIMEOUT, 0)
         found, rest = self._look(pop, may_wait=may_wait)
         self._move_on(pop, found)
-        given = [one for one in found if one.records]
+        given = [one for one in found if one.queue_offsets]
         if given:
             self._has_found = True
             return self._give_out(pop, given, rest)
@@ -222,14 +229,14 @@ class PopProcessor:
                     continue
                 result, begin = self._read_queue(pop, key, begin, room, room_bytes, may_wait)
             except NotInMemoryError:
-                if not any(one.records for one in found):
+                if not any(one.queue_offsets for one in found):
                     raise
                 rest += 1
                 continue
-            records = _parsed(result.records)
-            if records or result.next_offset > begin or first is not None:
-                found.append(_Found(topic, queue_id, begin, result, records, first))
-            room -= len(records)
+            offsets = _queue_offsets(result.records)
+            if offsets or result.next_offset > begin or first is not None:
+                found.append(_Found(topic, queue_id, begin, result, offsets, first))
+            room -= len(offsets)
             room_bytes -= len(result.records)
             room = room if room_bytes > 0 else 0
             rest += max(0, result.max_offset - result.next_offset)
@@ -329,14 +336,14 @@ class PopProcessor:
             if one.first_offset is not None:
                 topic, group, queue_id = key
                 self._offsets.commit(group, topic, queue_id, one.first_offset)
-            if not one.records:
+            if not one.queue_offsets:
                 self._pop.pass_over(key, one.result.next_offset)
 
     def _give_out(self, pop: Pop, given: list[_Found], rest: int) -> RemotingCommand | None:
         group = pop.group.group_name
         for one in given:
             records = one.result.records
-            self._stats.note_get(one.topic, group, len(one.records), len(records))
+            self._stats.note_get(one.topic, group, len(one.queue_offsets), len(records))
         if pop.is_order:
             return self._give_out_in_order(pop, given, rest)
         places = [(one.queue_id, one.begin_offset) for one in given]
@@ -351,7 +358,7 @@ class PopProcessor:
                     group,
                     one.queue_id,
                     one.begin_offset,
-                    tuple([record.queue_offset for record in one.records]),
+                    tuple(one.queue_offsets),
                     pop_time_ms=now_ms,
                     invisible_ms=pop.invisible_ms,
                     revive_queue=revive_queue,
@@ -382,7 +389,7 @@ class PopProcessor:
             key = pop.queue_key(one.topic, one.queue_id)
             counts, least = self._pop.orders.pop(
                 key,
-                [record.queue_offset for record in one.records],
+                one.queue_offsets,
                 attempt=pop.attempt,
                 now_ms=now_ms,
                 invisible_ms=pop.invisible_ms,
@@ -411,8 +418,7 @@ class PopProcessor:
                 (one.topic, one.queue_id, one.begin_offset) for one in given
             ),
             "msgOffsetInfo": encode_offsets(
-                (one.topic, one.queue_id, [record.queue_offset for record in one.records])
-                for one in given
+                (one.topic, one.queue_id, one.queue_offsets) for one in given
             ),
         }
         if deliveries is not None:
@@ -440,7 +446,7 @@ class PopProcessor:
                     pop.topic,
                     replace(receipt, queue_offset=record.queue_offset).encode(),
                 )
-                for record in one.records
+                for record in _parsed(one.result.records)
             ]
         )
 
@@ -556,6 +562,21 @@ def _topics_of(key: _HeldKey) -> tuple[str, str, str]:
     """Return the topics whose growth may be what is waited for."""
     _, topic, group, _ = key
     return topic, retry_topic(topic, group, RETRY_V1), retry_topic(topic, group, RETRY_V2)
+
+
+def _queue_offsets(records: bytes) -> list[int]:
+    """Return where each record is in its queue: all that most pops need to know of them."""
+    found = []
+    at, end = 0, len(records)
+    while at < end:
+        if end - at < RECORD_BYTES_MIN:
+            raise StoreError("the store gave less than a record")
+        size, magic, _, _, _, queue_offset, *_ = FIRST.unpack_from(records, at)
+        if magic not in (MAGIC_V1, MAGIC_V2) or not RECORD_BYTES_MIN <= size <= end - at:
+            raise StoreError(f"the store gave bytes that are no record: {size} {magic:#x}")
+        found.append(queue_offset)
+        at += size
+    return found
 
 
 def _parsed(records: bytes) -> list[Record]:
