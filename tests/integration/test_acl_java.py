@@ -114,8 +114,8 @@ async def test_java_clients_and_tools_with_a_login(
             assert (kind, text) == ("refused", "no route")
 
 
-#: Commands as words, and patterns of lines that they print. RocketMQ's own broker takes some of
-#: what is refused here: short passwords, rules about clusters.
+#: Commands as words, and patterns of lines that they print; also of RocketMQ 5.3.3's own broker,
+#: but for what that takes: short passwords, rules about clusters or of users that there are not.
 USER_COMMANDS = (
     ("createUser -b {broker} -u alice -p alice-secret", "create user to {broker} success"),
     ("createUser -c DefaultCluster -u root -p root-secret -t Super", "create user to .* success"),
