@@ -257,7 +257,9 @@ class Claims:
         """Have up to ``limit`` claims go on whose turn it is; return whether there may be more."""
         if not self._journal.is_known:
             return False
-        for client_id in list(islice(self._ready, limit)):
+        ready = list(islice(self._ready, limit))
+        self._journal.fetch(ready)
+        for client_id in ready:
             if client_id not in self._ready:
                 continue  # ended by what an earlier one has done
             del self._ready[client_id]

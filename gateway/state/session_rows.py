@@ -485,7 +485,8 @@ class SessionRows:
 
     def holder(self, client_id: str) -> tuple[bool, int]:
         """Return (whether the session is stored, the run that holds it or 0)."""
-        return self._holder(client_id, self._runs_of((client_id,)).get(client_id))
+        row = self._row(client_id)
+        return self._holder(client_id, None if row is None else row[1])
 
     def _holder(self, client_id: str, number: int | None) -> tuple[bool, int]:
         """Likewise; ``number`` is the run in its row, None if it has none."""
@@ -624,16 +625,19 @@ class SessionRows:
 
     def state(self, client_id: str) -> SessionState | None:
         """Return the state of a session as far as the view is applied; ViewError."""
-        if client_id in self.fetched:
-            row = self.fetched[client_id]
-        else:
-            row = self._view.execute(
-                "SELECT at, run, state FROM sessions WHERE client_id = ?", (client_id,)
-            ).fetchone()
+        row = self._row(client_id)
         return None if row is None else self._unpack(client_id, *row)
 
+    def _row(self, client_id: str) -> _Row | None:
+        if client_id in self.fetched:
+            return self.fetched[client_id]
+        row: _Row | None = self._view.execute(
+            "SELECT at, run, state FROM sessions WHERE client_id = ?", (client_id,)
+        ).fetchone()
+        return row
+
     def fetch(self, client_ids: Collection[str]) -> None:
-        """Have ``state`` find the rows of these sessions in ``fetched``; ViewError.
+        """Have ``state`` and ``holder`` find the rows of these in ``fetched``; ViewError.
 
         Whoever calls clears ``fetched`` before rows change.
         """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -121,6 +122,31 @@ def test_client_is_taken_over_by_another_gateway(version: int, lasts: bool) -> N
         assert old.output.closed == [number - 1]
         assert old.metrics.sessions_taken_over == 1
     assert open_claims(fleet) == 0
+
+
+def test_sessions_whose_turn_has_come_are_found_with_one_look(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    fleet = Fleet("a", "b")
+    for number in range(1, 11):
+        fleet.connected("a", number, f"dev{number}")
+        fleet.lose("a", number)
+    fleet.settle()
+    looks: list[str] = []
+    execute = fleet["b"].view.execute
+
+    def counted(statement: str, values: Sequence[Any] = ()) -> Any:
+        if "FROM sessions WHERE client_id =" in statement:
+            looks.append(statement)
+        return execute(statement, values)
+
+    monkeypatch.setattr(fleet["b"].view, "execute", counted)
+    for number in range(1, 11):
+        fleet.connect("b", number, f"dev{number}")
+    while fleet["b"].clients.read_back(50):
+        pass
+    assert [fleet["b"].sent(number)[0][2:4] for number in range(1, 11)] == [b"\x01\x00"] * 10
+    assert looks == []  # for one session each
 
 
 def test_session_and_what_is_in_flight_move_with_the_client() -> None:
