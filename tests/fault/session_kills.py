@@ -20,6 +20,8 @@ With ``--workers N`` the gateway is several processes, and most rounds are about
     worker    one after the other is killed while the server and the others go on; clients come back
               to whichever takes them. Then the server is killed or stopped
     pause     one stands still for so long that the others take it for dead, and then goes on
+    stall     one stands still for some seconds, while its clients wait; the others may take it for
+              dead, or not
 
 Whenever a subscriber gets a message, for each topic and QoS: the first copies come in the order in
 which they were published, without a gap, and at QoS 2 there is no second copy. Whenever a client
@@ -41,8 +43,8 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Generator
-from contextlib import closing, suppress
+from collections.abc import Callable, Generator, Iterator
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -62,12 +64,14 @@ from tests.support.worker_processes import clients_of, is_ready, workers_of
 KINDS = ("async", "sync", "start", "stop")
 #: Of KINDS, by chance: a start is quick and a stop is not what this is about.
 WEIGHTS = (6, 3, 2, 1)
-WORKER_KINDS = ("worker", *KINDS, "pause")
-WORKER_WEIGHTS = (12, 2, 1, 1, 1, 2)
+WORKER_KINDS = ("worker", *KINDS, "pause", "stall")
+WORKER_WEIGHTS = (12, 2, 1, 1, 1, 2, 2)
 #: Processes that are killed in one round, at most.
 WORKERS_KILLED_MAX = 3
 #: Longer than the others wait for a process that says nothing.
 PAUSE_S = 8.0
+#: Around the time after which a process asks whether it counts as lost.
+STALL_S = (2.0, 5.0)
 #: What the process says when it hears that.
 LOST = "as lost: its clients are disconnected"
 #: What it answers to a client that comes before it has begun again.
@@ -301,6 +305,8 @@ class SessionKills:
                     self._kill_workers(process)
                 elif kind == "pause":
                     self._pause_worker(process)
+                elif kind == "stall":
+                    self._stall_worker(process)
                 elif kind == POWER:
                     assert self._disk is not None
                     # A gateway that cannot flush refuses what it could not; nobody may hear more.
@@ -329,25 +335,38 @@ class SessionKills:
             self._play(self._chance.uniform(0.1, LOAD_S_MAX), is_coming_back=True)
 
     def _pause_worker(self, process: MotelogProcess) -> None:
-        worker = self._one_worker(process)
-        for one in (self._paho_reader, self._paho_writer):
-            one.stop()  # it would wait for an answer until the pause is over
-        worker.suspend()
-        self._is_paused = True
-        try:
+        with self._standing_still(process) as worker:
             self._play(1.0)  # some of it into the sockets of the process
             theirs = clients_of(worker.pid)
             for client in self._clients():
                 if not client.is_away and client.address in theirs:
                     client.break_off()
             self._play(PAUSE_S)
-        finally:
-            worker.resume()
         # It ends the connections of those who have come meanwhile, and refuses others until its new
         # run has begun: paho must not be among them.
         end = time.monotonic() + PAUSE_S
         while LOST not in process.output() and time.monotonic() < end:
             self._play(0.1)
+        self._come_back_after()
+
+    def _stall_worker(self, process: MotelogProcess) -> None:
+        with self._standing_still(process):
+            self._play(self._chance.uniform(*STALL_S))
+        self._come_back_after()
+
+    @contextmanager
+    def _standing_still(self, process: MotelogProcess) -> Iterator[psutil.Process]:
+        worker = self._one_worker(process)
+        for one in (self._paho_reader, self._paho_writer):
+            one.stop()  # it would wait for an answer until the process goes on
+        worker.suspend()
+        self._is_paused = True
+        try:
+            yield worker
+        finally:
+            worker.resume()
+
+    def _come_back_after(self) -> None:
         self._play(BEGINS_S)
         self._is_paused = False
         self._play(LOAD_S_MAX, is_coming_back=True)
