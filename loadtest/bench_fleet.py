@@ -32,7 +32,7 @@ from motelog.gateway.mqtt.frames import encode_publish
 from motelog.gateway.mqtt.packet_types import PacketType
 from motelog.loadtest.bench_client import NS, Bench, Client, Frame, Latency
 from motelog.loadtest.bench_connect import ConnectBench
-from motelog.loadtest.bench_process import family, user_bytes
+from motelog.loadtest.bench_process import cpu_seconds, family, user_bytes
 from motelog.loadtest.bench_report import BenchError, BenchOptions, BenchUnreachableError
 
 #: Of the descriptors of a process; the system spreads connections over a server's workers by a
@@ -73,6 +73,12 @@ class FleetReport:
     """Likewise, once all sessions were up."""
     canary_held_us_p99: float
     canary_held_us_max: float
+    client_cpu_us: float
+    """For each session, until the last was connected."""
+    server_cpu_us: float | None
+    client_held_cores: float
+    """Cores in use once all sessions were up."""
+    server_held_cores: float | None
     client_bytes: int
     server_bytes: int | None
     server_base_bytes: int | None
@@ -197,15 +203,17 @@ class _Fleet:
         canary, options = self._canary, self._options
         canary.open_clients()
         canary.begin()
-        begun_ns = time.monotonic_ns()
+        begun_ns, begun_cpu = time.monotonic_ns(), self._cpu()
         self._start()
         self._wait_for_all()
-        seconds = (time.monotonic_ns() - begun_ns) / NS
+        up_ns, up_cpu = time.monotonic_ns(), self._cpu()
+        seconds = (up_ns - begun_ns) / NS
         whole = canary.start_again()
-        end_ns = time.monotonic_ns() + int(options.duration_s * NS)
+        end_ns = up_ns + int(options.duration_s * NS)
         while time.monotonic_ns() < end_ns:
             self._turn("are held")
         held = canary.start_again()
+        held_s, held_cpu = (time.monotonic_ns() - up_ns) / NS, self._cpu()
         client_bytes = user_bytes(self._client_pids())
         server_bytes = self._server_bytes()
         for line in self._lines:
@@ -238,6 +246,10 @@ class _Fleet:
             canary_held_us_p50=held[0],
             canary_held_us_p99=held[1],
             canary_held_us_max=held[2],
+            client_cpu_us=(up_cpu[0] - begun_cpu[0]) * 1e6 / sessions,
+            server_cpu_us=(up_cpu[1] - begun_cpu[1]) * 1e6 / sessions if server_bytes else None,
+            client_held_cores=(held_cpu[0] - up_cpu[0]) / held_s,
+            server_held_cores=(held_cpu[1] - up_cpu[1]) / held_s if server_bytes else None,
             client_bytes=client_bytes,
             server_bytes=server_bytes,
             server_base_bytes=self._base_bytes,
@@ -329,6 +341,14 @@ class _Fleet:
     def _server_pids(self) -> list[int]:
         pid = self._options.server_pid
         return [] if pid is None else family(pid)
+
+    def _cpu(self) -> tuple[float, float]:
+        """Return the seconds of processor time that the clients and the server have used."""
+        client, server = (
+            sum(cpu_seconds(pid) or 0.0 for pid in pids)
+            for pids in (self._client_pids(), self._server_pids())
+        )
+        return client, server
 
     def _server_bytes(self) -> int | None:
         pids = self._server_pids()

@@ -37,6 +37,12 @@ def test_two_processes_hold_their_sessions_at_two_workers_and_the_canary_lives()
     assert report.server_bytes is not None
     assert report.server_bytes > 50_000_000
     assert report.client_bytes > 20_000_000
+    assert report.client_cpu_us > 0
+    assert report.client_held_cores > 0
+    assert report.server_cpu_us is not None
+    assert report.server_cpu_us > 0
+    assert report.server_held_cores is not None
+    assert report.server_held_cores > 0
     assert any("301 of 301 sessions are held; canary p50" in line for line in lines)
 
 
@@ -44,6 +50,7 @@ def test_a_server_elsewhere_has_no_memory_here() -> None:
     with bench_server() as server:
         report = run_fleet(BenchOptions(port=server.port, connections=20, duration_s=0.2))
     assert (report.server_bytes, report.server_base_bytes) == (None, None)
+    assert (report.server_cpu_us, report.server_held_cores) == (None, None)
     assert not report.errors
 
 

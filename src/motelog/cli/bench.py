@@ -197,8 +197,19 @@ def _text_of_fleet(report: FleetReport) -> str:
             f"p50 {report.canary_held_us_p50:,.0f}, p99 {report.canary_held_us_p99:,.0f}, "
             f"max {report.canary_held_us_max:,.0f} us",
         ),
+        (
+            "client CPU",
+            f"{report.client_cpu_us:,.0f} us each, held {report.client_held_cores:.2f} cores",
+        ),
         ("client memory", f"{report.client_bytes / 1e6:,.0f} MB"),
     ]
+    if report.server_cpu_us is not None and report.server_held_cores is not None:
+        rows.append(
+            (
+                "server CPU",
+                f"{report.server_cpu_us:,.0f} us each, held {report.server_held_cores:.2f} cores",
+            )
+        )
     if report.server_bytes is not None and report.server_base_bytes is not None:
         rows += [
             (
