@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from collections.abc import Sequence
 from typing import Any
 
@@ -147,6 +148,28 @@ def test_sessions_whose_turn_has_come_are_found_with_one_look(
         pass
     assert [fleet["b"].sent(number)[0][2:4] for number in range(1, 11)] == [b"\x01\x00"] * 10
     assert looks == []  # for one session each
+
+
+def test_sessions_that_end_with_their_connections_take_no_memory_at_other_gateways() -> None:
+    fleet = Fleet("a", "b")
+
+    def connect(numbers: range) -> int:
+        """Connect clients at one gateway; return what the other keeps of that, in bytes."""
+        for number in numbers:
+            fleet.connect("a", number % 15, f"idle{number}", properties=NO_PROPERTIES)
+            fleet.read_back(fleet["a"])
+            assert fleet["a"].sent(number % 15)[0][0] == 0x20
+            fleet.lose("a", number % 15)
+        tracemalloc.start()
+        fleet.read_back(fleet["b"])
+        kept, _ = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        return kept
+
+    connect(range(50))
+    assert connect(range(50, 1050)) < 1000 * 30  # a client identifier alone takes more
+    assert open_claims(fleet) == 0
+    assert fleet["b"].view.execute("SELECT count(*) FROM sessions").fetchone() == (0,)
 
 
 def test_session_and_what_is_in_flight_move_with_the_client() -> None:
