@@ -254,12 +254,13 @@ class Bench:
         self.say(f"{elapsed_s:4.0f} s  {self.messages / elapsed_s:12,.0f} messages/s")
 
     def _connect(self, client: Client) -> None:
+        sources = self.options.sources
         try:
             connection = self.reactor.connect(
                 self._address,
                 Framing.MQTT,
                 frame_bytes_max=PACKET_BYTES_MAX,
-                source=self.options.source,
+                source=sources[len(self._by_connection) % len(sources)] if sources else None,
             )
         except OSError as exc:
             raise BenchError(

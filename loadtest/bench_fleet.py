@@ -3,7 +3,7 @@
 Owns: the load processes, what they tell, the canary, the memory of both ends. Must not touch:
 packets and phases of one process (loadtest.bench_connect).
 
-    connect   each process opens its share, from a source address of its own on loopback: the ports
+    connect   each process opens its share, from source addresses of its own on loopback: the ports
               of one address are too few, and so are the descriptors of one process
     hold      all are up; keep alives are answered; memory is read at the end
     end       the last keep alives are waited for, and all is counted
@@ -38,8 +38,10 @@ from motelog.loadtest.bench_report import BenchError, BenchOptions, BenchUnreach
 #: Of the descriptors of a process; the system spreads connections over a server's workers by a
 #: hash, and some get a percent more than others.
 DESCRIPTORS_SHARE: Final = 0.9
-#: An address has about 28,000 ports for connections to one other.
 SESSIONS_OF_PROCESS_MAX: Final = 25_000
+#: An address has about 28,000 ports for connections to one other. The system looks first for one of
+#: every second, and once these are taken it goes through all of them: 1 ms for each connection.
+SESSIONS_OF_ADDRESS_MAX: Final = 14_000
 #: CONNECTs that are open at once, in all processes together.
 CONNECTING_TOGETHER_MAX: Final = 1_000
 #: Then the server has stopped taking connections.
@@ -168,12 +170,17 @@ def processes_for(sessions: int) -> int:
     return math.ceil(sessions / sessions_of_process())
 
 
-def source_of(number: int, host: str) -> str | None:
-    """Return the local address of a load process; None unless the server is on IPv4 loopback."""
+def sources_of(number: int, sessions: int, host: str) -> tuple[str, ...]:
+    """Return the local addresses of a load process, none unless the server is on IPv4 loopback.
+
+    Each process has ``sessions``, or one more.
+    """
     address = ipaddress.ip_address(host)
     if address.version != 4 or not address.is_loopback:
-        return None
-    return str(ipaddress.IPv4Address("127.0.1.0") + 1 + number)
+        return ()
+    count = math.ceil((sessions + 1) / SESSIONS_OF_ADDRESS_MAX)
+    first = ipaddress.IPv4Address("127.0.1.1") + number * count
+    return tuple(str(first + offset) for offset in range(count))
 
 
 def run_fleet(options: BenchOptions, *, processes: int | None = None) -> FleetReport:
@@ -278,7 +285,7 @@ class _Fleet:
             options = replace(
                 self._options,
                 connections=share,
-                source=source_of(number, host),
+                sources=sources_of(number, total // count, host),
                 server_pid=None,
                 progress=None,
                 connect_timeout_s=86_400,

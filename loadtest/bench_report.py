@@ -61,8 +61,8 @@ class BenchOptions:
     connect_timeout_s: float = 30.0
     connecting_max: int = 90
     """Connections that open at once; a common listen backlog is 100."""
-    source: str | None = None
-    """Local address of the connections; None: the system chooses."""
+    sources: tuple[str, ...] = ()
+    """Local addresses of the connections, in turn; empty: the system chooses."""
     topic_prefix: str = "bench"
     progress: Callable[[str], None] | None = None
     """Called with a line about once a second."""

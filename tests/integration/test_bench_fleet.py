@@ -6,14 +6,26 @@ import pytest
 
 from motelog.loadtest import bench_client, bench_fleet
 from motelog.loadtest.bench import BenchError, BenchOptions, run
-from motelog.loadtest.bench_fleet import run_fleet, source_of
+from motelog.loadtest.bench_fleet import run_fleet, sources_of
 from motelog.testing import MotelogProcess
 from tests.support.bench_server import Faults, bench_server
 from tests.support.cli import motelog_lines
+from tests.support.worker_processes import clients_of, workers_of
 
 
-def test_two_processes_hold_their_sessions_at_two_workers_and_the_canary_lives() -> None:
+def test_two_processes_hold_their_sessions_at_two_workers_and_the_canary_lives(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(bench_fleet, "SESSIONS_OF_ADDRESS_MAX", 100)
     lines: list[str] = []
+    addresses: set[str] = set()
+
+    def progress(line: str) -> None:
+        lines.append(line)
+        if "are held" in line and not addresses:
+            for worker in workers_of(motelog.pid).values():
+                addresses.update(host for host, _ in clients_of(worker))
+
     with MotelogProcess(options=["--workers=2"]) as motelog:
         host, port = motelog.mqtt
         options = BenchOptions(
@@ -22,10 +34,11 @@ def test_two_processes_hold_their_sessions_at_two_workers_and_the_canary_lives()
             connections=301,
             duration_s=2.5,
             server_pid=motelog.pid,
-            progress=lines.append,
+            progress=progress,
         )
         report = run_fleet(options, processes=2)
     assert not report.errors, report.error_examples
+    assert {f"127.0.1.{number}" for number in range(1, 5)} <= addresses
     assert (report.sessions, report.processes) == (301, 2)
     assert report.server_processes == 3
     # Each second a part of the sessions has its turn.
@@ -89,8 +102,10 @@ def test_the_command_chooses_how_many_processes() -> None:
     assert report["server_bytes"] > 0
 
 
-def test_each_process_has_an_address_of_its_own_on_loopback_alone() -> None:
-    assert source_of(0, "127.0.0.1") == "127.0.1.1"
-    assert len({source_of(number, "127.0.0.1") for number in range(1000)}) == 1000
-    assert source_of(0, "192.0.2.1") is None
-    assert source_of(0, "::1") is None
+def test_each_process_has_addresses_of_its_own_on_loopback_alone() -> None:
+    assert sources_of(0, 10_000, "127.0.0.1") == ("127.0.1.1",)
+    assert sources_of(1, 18_000, "127.0.0.1") == ("127.0.1.3", "127.0.1.4")
+    of_all = [one for number in range(56) for one in sources_of(number, 17_857, "127.0.0.1")]
+    assert len(set(of_all)) == len(of_all) == 112
+    assert sources_of(0, 10_000, "192.0.2.1") == ()
+    assert sources_of(0, 10_000, "::1") == ()
