@@ -69,6 +69,9 @@ LOST_TICKS: Final = 5
 #: Time between two ticks after which others may take this gateway for lost: less than LOST_TICKS of
 #: theirs.
 STILL_MS_MAX: Final = 4_000
+#: Time after which this gateway asks the log about itself. What it has begun meanwhile, it may end:
+#: on a busy machine a turn takes a while, and whoever asks at the last moment is late in some.
+DOUBT_MS: Final = 3_000
 #: Stands for "behind everything in the view" in the places of records that are not read back.
 _NOT_READ: Final = 1 << 62
 
@@ -705,17 +708,19 @@ class SessionJournal:
     @property
     def has_stood_still(self) -> bool:
         """Whether others may have taken this run for lost, as it has not ticked for so long."""
-        still_ms = self._clock.monotonic_ms() - self._ticked_ms
-        return still_ms > STILL_MS_MAX and self.others_live
+        return self._is_late(STILL_MS_MAX)
+
+    def _is_late(self, ms: int) -> bool:
+        return self._clock.monotonic_ms() - self._ticked_ms > ms and self.others_live
 
     def is_in_doubt(self) -> bool:
         """Whether it is open if this run lives: then nothing is to be taken or sent.
 
-        So it is when others may have taken it for lost. A record of the run that is read back
-        answers: if another gateway has said before it that the run is lost, the run is over, and
-        if behind it, that is nothing. So the log is asked here, and ``refresh`` reads the answer.
+        So it is soon before others may have taken it for lost. A record of the run that is read
+        back answers: if another gateway has said before it that the run is lost, the run is over,
+        and if behind it, that is nothing. The log is asked here; ``refresh`` reads the answer.
         """
-        while self.has_stood_still:
+        while self._is_late(DOUBT_MS):
             if self._question is not None and self._question[1].error is None:
                 number, _, asked_ms = self._question
                 if self._last_number < number or self.is_over:

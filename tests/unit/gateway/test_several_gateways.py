@@ -507,6 +507,24 @@ def test_gateway_that_has_stood_still_keeps_its_clients_if_nobody_says_that_it_i
     assert holders(fleet) == ["a"]
 
 
+def test_turn_that_takes_a_while_may_end_when_the_gateway_has_not_asked_before_it() -> None:
+    fleet = Fleet("a", "b")
+    fleet.connected("a", 1)
+    fleet.tick()
+    late = fleet["a"]
+    late_ms = 0
+    while not late.journal.is_in_doubt():
+        fleet.clock.advance(100)
+        late_ms += 100
+    assert late_ms > 2_000  # a second's tick may be late
+    # A turn began 100 ms ago, and ends somewhat later.
+    fleet.clock.advance(800)
+    late.clients.check_life()
+    assert holders(fleet) == ["a"]
+    fleet.settle()
+    assert not late.journal.is_in_doubt()
+
+
 def test_gateway_that_is_lost_while_it_asks_drops_its_clients() -> None:
     fleet = Fleet("a", "b")
     fleet.connected("a", 1)
