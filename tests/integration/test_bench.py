@@ -12,8 +12,11 @@ from pathlib import Path
 
 import pytest
 
+from motelog.cli.bench import _say_what_it_said
+from motelog.cli.output import CliError
 from motelog.loadtest import bench_client
 from motelog.loadtest.bench import KINDS, BenchError, BenchOptions, BenchReport, run
+from motelog.testing import MotelogProcess
 from tests.support.bench_server import Faults, bench_server
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -147,6 +150,20 @@ def test_without_a_server_the_bench_says_so() -> None:
         reserved.bind(("127.0.0.1", 0))
         with pytest.raises(BenchError, match="connect failed"):
             run("connect", options(reserved.getsockname()[1]))
+
+
+def test_a_server_of_our_own_is_heard_when_the_bench_has_failed(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    own = MotelogProcess()
+    own._output = [f"line {number}\n" for number in range(100)]
+    for error in (None, KeyboardInterrupt(), CliError("no")):
+        _say_what_it_said(own, type(error), error, None)
+    _, said = capsys.readouterr()
+    assert said.splitlines()[1:] == [
+        "The server's last lines:",
+        *(f"line {number}" for number in range(80, 100)),
+    ]
 
 
 def test_a_server_that_never_answers_is_given_up() -> None:

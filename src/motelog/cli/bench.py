@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
 from enum import StrEnum
+from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -22,8 +23,10 @@ from motelog.cli.status import IS_IT_RUNNING, Status
 if TYPE_CHECKING:
     from motelog.loadtest.bench import BenchReport
     from motelog.loadtest.bench_fleet import FleetReport
+    from motelog.testing import MotelogProcess
 
 PROGRESS_EVERY_S = 9.5  # of lines that stay: each tenth of those that come each second
+SERVER_LINES = 20  # of a server of our own, when the bench has failed
 START_S = 3.0  # for each worker of a stack of our own: they start together, and cores are few
 
 
@@ -96,6 +99,7 @@ def bench(
             )
             stack.callback(own.stop, 15 + START_S * workers)
             own.start()
+            stack.push(partial(_say_what_it_said, own))
             (host, port), pid = own.mqtt, own.pid
         else:
             host, port = address("--to", to)
@@ -126,6 +130,14 @@ def bench(
         write(_text(report) if isinstance(report, BenchReport) else _text_of_fleet(report))
     lost = report.lost if isinstance(report, BenchReport) else report.canary_lost
     stop(Status.FAILED if lost or report.errors else Status.DONE)
+
+
+def _say_what_it_said(own: MotelogProcess, kind: object, error: object, trace: object) -> None:
+    """Show the last lines of a server of our own when the bench has failed."""
+    del kind, trace
+    if isinstance(error, CliError):
+        lines = own.output().splitlines(keepends=True)[-SERVER_LINES:]
+        sys.stderr.write("".join(["\nThe server's last lines:\n", *lines]))
 
 
 @contextmanager
