@@ -32,6 +32,7 @@ from motelog.core.errors import BrokerError, MotelogError, RecordError, Remoting
 from motelog.core.limited_log import LimitedLog
 from motelog.core.records.decode import in_queue
 from motelog.core.remoting.frames import RemotingCommand, RequestCode
+from motelog.core.topic_names import MQTT_SESSION_TOPIC
 from motelog.gateway.log.log_port import LogRead, QueueHandle
 from motelog.gateway.log.remote.links import BrokerLinks
 from motelog.gateway.log.remote.queues import Chunk, RemoteQueue
@@ -46,6 +47,9 @@ UNREAD_BYTES_MAX: Final = 1_048_576
 FETCHES_AT_ONCE: Final = 32
 FETCHES_MAX: Final = 10_000
 RETRY_S: Final = 1.0
+#: Topics with one reader, who does not go back: many gateways append to them, and each would keep
+#: what all have told.
+READ_ONCE: Final = frozenset({MQTT_SESSION_TOPIC})
 #: An empty answer that comes sooner was not held: the broker holds as many pulls as it may.
 HELD_S_MIN: Final = 0.5
 
@@ -104,6 +108,8 @@ class Reads:
         fetch: Fetch | None,
     ) -> LogRead | Fetch:
         """Return records at hand, or what brings them."""
+        if queue.name.topic in READ_ONCE:
+            self._drop_before(queue, queue_offset)
         found = fetch.found if fetch is not None else None
         if queue.chunk_at(queue_offset) is not None:
             records, next_offset = self._read_kept(queue, queue_offset, count_max, bytes_max)
@@ -155,7 +161,13 @@ class Reads:
         self._kept[chunk] = None
 
     def _drop_oldest(self) -> None:
-        chunk = next(iter(self._kept))
+        self._drop(next(iter(self._kept)))
+
+    def _drop_before(self, queue: RemoteQueue, queue_offset: int) -> None:
+        while queue.chunks and queue.chunks[0].next_offset <= queue_offset:
+            self._drop(queue.chunks[0])
+
+    def _drop(self, chunk: Chunk) -> None:
         del self._kept[chunk]
         self._kept_bytes -= len(chunk.records)
         chunk.queue.drop(chunk)

@@ -276,6 +276,26 @@ async def test_records_at_hand_are_bounded_and_others_come_again() -> None:
         assert bodies(found)[0] == b"0" + bytes(1000)
 
 
+async def test_what_the_one_reader_of_a_topic_is_past_is_not_kept(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(reads, "READ_ONCE", {"T"})
+    async with fake_cluster("a") as cluster, remote_log(cluster) as log:
+        broker, queue = cluster.brokers[0], log.queues("T")[0]
+        assert await tail_of(log, queue) == 0
+        for number in range(10):
+            broker.store("T", 0, b"%d" % number + bytes(1000))
+            await eventually(lambda: queue.pull_offset == number + 1)  # type: ignore[attr-defined]  # noqa: B023
+            found = await read(log, queue, number, count_max=10)
+            assert bodies(found) == [b"%d" % number + bytes(1000)]
+            assert found == await read(log, queue, number, count_max=10)  # it may fail to apply it
+        assert len(queue.chunks) == 1  # type: ignore[attr-defined]  # it is this log's own
+        assert await read(log, queue, 10) == LogRead(b"", 10, 10, False)
+        assert not queue.chunks  # type: ignore[attr-defined]
+        assert log._reads._kept_bytes == 0
+        assert bodies(await read(log, queue, 3))[0] == b"3" + bytes(1000)  # the log still has it
+
+
 async def test_asking_for_the_end_again_disturbs_no_reader() -> None:
     async with fake_cluster("a") as cluster, remote_log(cluster) as log:
         broker, queue = cluster.brokers[0], log.queues("T")[0]
