@@ -215,11 +215,15 @@ def test_a_process_that_is_killed_comes_back(server: MotelogProcess, clients: Cl
     victim, other = NAMES
     before = workers_of(server.pid)
     psutil.Process(before[victim]).kill()
+    # Asked at once: on a busy machine the next one may be there before a client has done anything.
+    answers = [ask(server, "/health/ready")]
+    while answers[-1].status_code != 503:
+        assert len(answers) < 1000
+        answers.append(ask(server, "/health/ready"))
     found[other].subscribe("killed/#")  # the others go on
-    ready = ask(server, "/health/ready")
-    assert ready.status_code == 503
-    assert ready.json()["faults"]["workers"].startswith(f"{victim} ")
-    assert "SIGKILL" in ready.json()["faults"]["workers"]
+    fault = answers[-1].json()["faults"]["workers"]
+    assert fault.startswith(f"{victim} ")
+    assert "SIGKILL" in fault
     for number in range(5):
         clients.one(server, f"new{number}")  # whichever takes it
     wait_until(lambda: ask(server, "/health/ready").status_code == 200)
