@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Container, Iterator, Mapping
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
 import msgspec
 
@@ -111,6 +111,10 @@ class AdminConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
 
     tls_key: str = ""
     """PEM file of its key, not encrypted. Empty: it is in the same file."""
+
+    connections_max: Annotated[int, msgspec.Meta(ge=1)] = 256
+    """Connections at a time. One more, and the one that has waited longest for a request gives
+    way. Each takes a descriptor."""
 
     insecure: Literal["", "I know"] = ""
     """Lets an address that is reached from other machines do without TLS, as behind a proxy that

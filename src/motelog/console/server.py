@@ -1,6 +1,7 @@
-"""The console's HTTP server: starlette routes on hypercorn's trio worker.
+"""The console's HTTP server: starlette routes, served by hypercorn.
 
-Owns: the listening socket and the routes. Must not touch: what is healthy (health.py) or counted.
+Owns: the listening socket and the routes. Must not touch: what is healthy (health.py) or counted,
+how long a client is waited for (``connections``).
 
     GET /               pages for a browser (``pages``)
     GET /status         what the first one shows, as JSON (``status``)
@@ -19,7 +20,6 @@ from typing import Any, TypeAlias
 
 import trio
 from hypercorn.config import Config
-from hypercorn.trio import serve
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
@@ -29,6 +29,7 @@ from starlette.types import ASGIApp
 from motelog.config import AdminConfig
 from motelog.console.api import Api, Endpoint
 from motelog.console.audit import Audit
+from motelog.console.connections import Connections
 from motelog.console.gate import LIVE, NO_TOKEN, READY, Gate, Role, caller_of, error
 from motelog.console.gateway import GatewayApi
 from motelog.console.health import Health
@@ -45,10 +46,6 @@ from motelog.core.net.tls import TlsContexts
 logger = logging.getLogger(__name__)
 
 _Handler: TypeAlias = Callable[[Request], Awaitable[Response]]
-
-SHUTDOWN_S = 1.0  # time for open requests at the end; all of ours are short
-REQUEST_BYTES_MAX = 16_384  # of a request's head
-HANDSHAKE_S = 10.0
 
 
 class _AcceptFilter(logging.Filter):
@@ -70,28 +67,15 @@ class _AcceptFilter(logging.Filter):
 _accept_line = _AcceptFilter()
 
 
-class _Config(Config):
-    """hypercorn's settings; each TLS connection has the certificate that the files have by then."""
+def _newest(contexts: TlsContexts) -> ssl.SSLContext:
+    """Return a context by which each connection has the certificate that the files have by then."""
 
-    def __init__(self, contexts: TlsContexts | None) -> None:
-        super().__init__()
-        self._contexts = contexts
+    def choose(connection: Any, *_: object) -> None:
+        connection.context = contexts.current()
 
-    @property
-    def ssl_enabled(self) -> bool:
-        return self._contexts is not None
-
-    def create_ssl_context(self) -> ssl.SSLContext | None:
-        contexts = self._contexts
-        if contexts is None:
-            return None
-
-        def choose(connection: Any, *_: object) -> None:
-            connection.context = contexts.current()
-
-        context = contexts.current()
-        context.sni_callback = choose
-        return context
+    context = contexts.current()
+    context.sni_callback = choose
+    return context
 
 
 class Console:
@@ -127,27 +111,25 @@ class Console:
 
         OSError if the address cannot be bound, or if it names the certificate.
         """
-        contexts: TlsContexts | None = None
+        tls: TlsContexts | None = None
         if self._config.tls_certificate:
-            contexts = TlsContexts(self._config.tls_certificate, self._config.tls_key)
+            tls = TlsContexts(self._config.tls_certificate, self._config.tls_key)
         listener = open_listener(self._config.listen)
         self.address = listener.getsockname()[:2]
         logging.getLogger("trio.serve_listeners").addFilter(_accept_line)
-        config = _Config(contexts)
-        config.bind = [f"fd://{listener.detach()}"]
-        config.graceful_timeout = SHUTDOWN_S
-        config.shutdown_timeout = SHUTDOWN_S
-        config.h11_max_incomplete_size = REQUEST_BYTES_MAX
+        config = Config()
         config.include_server_header = False
-        config.ssl_handshake_timeout = HANDSHAKE_S
-        config.alpn_protocols = ["http/1.1"]
         # Its start message would be a second, differently formatted line about our address.
         config.errorlog = logging.getLogger(__name__ + ".http")
         config.errorlog.setLevel(logging.WARNING)
+        connections = Connections(
+            self.application(), config, connections_max=self._config.connections_max
+        )
+        socket = trio.SocketListener(trio.socket.from_stdlib_socket(listener))
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._loop_lag.run)
             nursery.start_soon(self._status.run)
-            await nursery.start(serve, self.application(), config)
+            await nursery.start(connections.run, socket, None if tls is None else _newest(tls))
             task_status.started()
 
     def application(self) -> ASGIApp:

@@ -1,0 +1,160 @@
+"""The console's connections: how many there are at a time, and how long a slow one is waited for.
+
+Owns: the limit of connections, which gives way to a new one, the deadlines of HTTP clients.
+Must not touch: routes, answers, the listening socket's options.
+Invariants: there are at most ``connections_max``, those that are being ended aside. One whose
+request is being answered never gives way. Single bytes renew no deadline.
+
+    accept -> TLS handshake -> head of a request -> its body -> answer -> head of the next ...
+               HANDSHAKE_S      HEAD_S              BODY_S      SEND_S
+"""
+
+from __future__ import annotations
+
+import logging
+import ssl
+from typing import Any, Final, TypeAlias, cast
+
+import trio
+from hypercorn.config import Config
+from hypercorn.events import Closed, Event, RawData
+from hypercorn.trio.tcp_server import TCPServer
+from hypercorn.trio.worker_context import WorkerContext
+from hypercorn.typing import ConnectionState
+from hypercorn.utils import wrap_app
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from motelog.core.limited_log import LimitedLog
+
+logger = logging.getLogger(__name__)
+
+HANDSHAKE_S: Final = 10.0
+HEAD_S: Final = 10.0  # also how long a connection stays after an answer; pages ask every two
+BODY_S: Final = 10.0
+SEND_S: Final = 30.0  # for one part of an answer
+HEAD_BYTES_MAX: Final = 16_384
+_FULL_LINE_PERIOD_S: Final = 60.0
+_STATE: Final = "motelog.connection"
+
+_Stream: TypeAlias = "trio.SSLStream[trio.SocketStream] | trio.SocketStream"
+
+
+class _Connection:
+    """One connection; ``requests`` are those that are being answered."""
+
+    __slots__ = ("requests", "scope")
+
+    def __init__(self) -> None:
+        self.requests = 0
+        self.scope = trio.CancelScope()
+
+
+class Connections:
+    """Serves an application on a listening socket; all of it changes between two awaits."""
+
+    def __init__(self, app: ASGIApp, config: Config, *, connections_max: int) -> None:
+        config.ssl_handshake_timeout = HANDSHAKE_S
+        config.keep_alive_timeout = HEAD_S
+        config.h11_max_incomplete_size = HEAD_BYTES_MAX
+        self._inner = app
+        # hypercorn has names of its own for what ASGI gives and takes.
+        self._app = wrap_app(cast("Any", self._answer), config.wsgi_max_body_size, "asgi")
+        self._config = config
+        self._connections_max = connections_max
+        self._open: set[_Connection] = set()
+        # In the order in which they began to wait for a request; the first gives way.
+        self._waiting: dict[_Connection, None] = {}
+        self._context = WorkerContext(None)
+        self._log = LimitedLog(logger, lines_max=1, period_s=_FULL_LINE_PERIOD_S)
+
+    async def run(
+        self,
+        listener: trio.SocketListener,
+        tls: ssl.SSLContext | None,
+        *,
+        task_status: trio.TaskStatus[object] = trio.TASK_STATUS_IGNORED,
+    ) -> None:
+        """Serve until cancelled; started once clients may come."""
+        if tls is None:
+            await trio.serve_listeners(self._serve, [listener], task_status=task_status)
+        else:
+            secure = trio.SSLListener(listener, tls, https_compatible=True)
+            await trio.serve_listeners(self._serve, [secure], task_status=task_status)
+
+    async def _serve(self, stream: _Stream) -> None:
+        if not self._make_room():
+            return  # serve_listeners closes it
+        connection = _Connection()
+        self._open.add(connection)
+        self._waiting[connection] = None
+        state = ConnectionState({_STATE: connection})
+        try:
+            with connection.scope:
+                await _Server(self._app, self._config, self._context, state, cast("Any", stream))
+        finally:
+            self._leave(connection)
+
+    def _make_room(self) -> bool:
+        """End the connection that has waited longest for a request, if there is no place left."""
+        if len(self._open) < self._connections_max:
+            return True
+        self._log.warning(
+            "all connections are taken; one without a request gives way to each new one"
+            " connections_max=%d",
+            self._connections_max,
+        )
+        first = next(iter(self._waiting), None)
+        if first is None:
+            return False
+        self._leave(first)
+        first.scope.cancel()
+        return True
+
+    def _leave(self, connection: _Connection) -> None:
+        self._open.discard(connection)
+        self._waiting.pop(connection, None)
+
+    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
+        connection: _Connection = scope["state"].pop(_STATE)
+        body_by_s = trio.current_time() + BODY_S
+        is_whole = False
+
+        async def receive_in_time() -> Message:
+            nonlocal is_whole
+            if is_whole:
+                return await receive()  # that the client has gone
+            with trio.move_on_after(max(0.0, body_by_s - trio.current_time())):
+                message = await receive()
+                is_whole = not message.get("more_body", False)
+                return message
+            connection.scope.cancel()
+            await trio.sleep_forever()
+            raise AssertionError("the connection is cancelled")
+
+        connection.requests += 1
+        self._waiting.pop(connection, None)
+        try:
+            await self._inner(scope, receive_in_time, send)
+        finally:
+            connection.requests -= 1
+            if not connection.requests and connection in self._open:
+                self._waiting[connection] = None
+
+
+class _Server(TCPServer):
+    """hypercorn's connection; its client must take what is sent to it."""
+
+    async def protocol_send(self, event: Event) -> None:
+        if not isinstance(event, RawData):
+            await super().protocol_send(event)
+            return
+        async with self.send_lock:
+            # Shielded as hypercorn does: a part of an answer that is sent is sent whole.
+            with trio.CancelScope(shield=True, deadline=trio.current_time() + SEND_S):
+                try:
+                    await self.stream.send_all(event.data)
+                    return
+                except (trio.BrokenResourceError, trio.ClosedResourceError):
+                    pass
+        await trio.aclose_forcefully(self.stream)
+        await self.protocol.handle(Closed())
