@@ -99,6 +99,11 @@ class RunningConfig:
             case _:
                 return False
 
+    def is_settable(self, setting: Setting) -> bool:
+        """Say whether ``set_key`` may have a key, as far as that is known without reading again."""
+        is_free = setting.origin == "default" or is_set_at_runtime(setting.origin)
+        return self.can_reload and is_free and not _is_of_the_file(setting.key)
+
     def changes(self) -> list[Change]:
         """Return what a reload would do; ConfigError if the configuration is wrong."""
         return self._changes(self._reread())
@@ -131,11 +136,11 @@ class RunningConfig:
             close = difflib.get_close_matches(key, found, n=1)
             hint = f"; did you mean {close[0]}?" if close else ""
             raise KeyRefusedError(f"there is no key {key}{hint}", is_unknown=True)
-        if key.partition(".")[0] in FILE_ONLY:
+        if _is_of_the_file(key):
             raise KeyRefusedError(f"{key} is set in the file: it says who may reach this server")
         origin = found[key].origin
         place = runtime_store.path_of(loaded.section)
-        if origin != "default" and not origin.startswith(RUNTIME_STORE):
+        if origin != "default" and not is_set_at_runtime(origin):
             raise KeyRefusedError(f"{key} is set by {origin}: change it there")
         if place is None:
             text = "there is no place for keys: set runtime_file in [admin], in the file"
@@ -177,3 +182,12 @@ class RunningConfig:
         if role is not None and role not in self._roles:
             return "not used"
         return "applied" if self.is_live(key) else "needs restart"
+
+
+def is_set_at_runtime(origin: str) -> bool:
+    """Say whether a value of this origin was set by ``set_key``."""
+    return origin.startswith(RUNTIME_STORE)
+
+
+def _is_of_the_file(key: str) -> bool:
+    return key.partition(".")[0].partition("[")[0] in FILE_ONLY

@@ -15,7 +15,7 @@ from motelog.console.api import Endpoint, NoParameters
 from motelog.console.asking import RefusedError
 from motelog.console.gate import Role
 from motelog.core.errors import ConfigError
-from motelog.running_config import Change, KeyRefusedError, RunningConfig
+from motelog.running_config import Change, KeyRefusedError, RunningConfig, is_set_at_runtime
 
 logger = logging.getLogger(__name__)
 
@@ -23,13 +23,16 @@ logger = logging.getLogger(__name__)
 class ConfigKey(msgspec.Struct, frozen=True):
     """One key; ``is_live`` says whether a reload takes it.
 
-    ``origin`` is "default", FILE:LINE, a variable or an option.
+    ``origin`` is "default", FILE:LINE, a variable, an option or the runtime store. ``is_settable``:
+    while the server runs; ``is_set_here``: that was done, and can be given up.
     """
 
     key: str
     value: Any
     origin: str
     is_live: bool
+    is_settable: bool
+    is_set_here: bool
 
 
 class ConfigKeys(msgspec.Struct, frozen=True):
@@ -103,7 +106,14 @@ class ConfigApi:
         running = self._running
         return ConfigKeys(
             [
-                ConfigKey(one.key, one.value, one.origin, running.is_live(one.key))
+                ConfigKey(
+                    one.key,
+                    one.value,
+                    one.origin,
+                    is_live=running.is_live(one.key),
+                    is_settable=running.is_settable(one),
+                    is_set_here=is_set_at_runtime(one.origin),
+                )
                 for one in running.settings()
             ]
         )

@@ -27,6 +27,7 @@ from starlette.routing import Route
 
 from motelog.console.api import Api, Done, query_of
 from motelog.console.asking import RefusedError
+from motelog.console.configuration import ConfigChanges
 from motelog.console.gate import COOKIE, Role, caller_of, cookie_of
 from motelog.console.health import Health
 from motelog.console.status import Status
@@ -99,6 +100,9 @@ PAGES: Final = (
     Page("/config/changes", "get_config_changes", "configuration_changes.html", below="/config"),
 )
 
+#: As `motelog config set` says it.
+NOTHING_CHANGED: Final = "nothing was changed: the configuration cannot be used"
+
 #: What is said of a change that was made, and the page that is shown then.
 CHANGED: Final = {
     "kick_client": ("The client is disconnected.", "/clients"),
@@ -108,6 +112,8 @@ CHANGED: Final = {
     "delete_retained": ("The retained message is deleted.", "/retained"),
     "reset_group": ("The group goes on there.", "/groups"),
     "reload_config": ("The configuration was read again.", "/config"),
+    "set_config_key": ("The key is set.", "/config"),
+    "unset_config_key": ("The key is given up.", "/config"),
     "resend_dead_letters": ("Dead letters were sent again.", "/dead-letters"),
 }
 
@@ -219,12 +225,17 @@ class Pages:
             return RedirectResponse(f"{then}?{urlencode({'done': name})}", 303)
         if isinstance(answer, Trace):
             return RedirectResponse(f"{then}?{urlencode({'trace': answer.trace})}", 303)
-        return self._render(request, "changed.html", done=text, answer=answer, back=then)
+        template = "changed.html"
+        if isinstance(answer, ConfigChanges):
+            template = "configuration_changed.html"
+            if answer.faults:
+                raise RefusedError("\n".join((NOTHING_CHANGED, *answer.faults)), 409)
+        return self._render(request, template, done=text, answer=answer, back=then)
 
     async def _form(self, request: Request) -> dict[str, str]:
         """Return the fields of a form that has the key of a page of ours."""
         values = await _fields(request)
-        if not self._keys.fits(values.pop("key", ""), cookie_of(request)):
+        if not self._keys.fits(values.pop("form_key", ""), cookie_of(request)):
             raise RefusedError("the form is from a page that is too old: load it again", 403)
         return values
 

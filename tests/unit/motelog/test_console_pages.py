@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -97,7 +98,7 @@ async def test_a_change_is_made_by_a_form_with_the_key_of_its_page() -> None:
         form = Tags((await client.get("/clients/client?client_id=dev")).text).forms
         fields = form["/do/kick_client"]
         for key in ("", "0" * 64, "é"):
-            answer = await client.post("/do/kick_client", data=fields | {"key": key})
+            answer = await client.post("/do/kick_client", data=fields | {"form_key": key})
             assert answer.status_code == 403
         answer = await client.post("/do/kick_client", data={"client_id": "dev"})
         assert answer.status_code == 403
@@ -171,7 +172,10 @@ async def test_who_has_logged_in_sees_what_the_token_may(tmp_path: Path) -> None
             assert token not in set_cookie
             answer = await client.get("/clients/client?client_id=dev")
             assert ("/do/kick_client" in Tags(answer.text).forms) == (role >= Role.OPERATE)
-            fields = {"key": Tags(answer.text).forms["/logout"]["key"], "client_id": "nobody"}
+            fields = {
+                "form_key": Tags(answer.text).forms["/logout"]["form_key"],
+                "client_id": "nobody",
+            }
             answer = await client.post("/do/kick_client", data=fields)
             assert answer.status_code == (404 if role >= Role.OPERATE else 403)
             # The cookie is sent by the browser on its own: what programs do needs more than it.
@@ -192,8 +196,8 @@ async def test_a_form_of_another_login_is_refused(tmp_path: Path) -> None:
         for _ in range(2):
             client.cookies.clear()
             answer = await client.post("/login", data={"token": token})
-            keys.append(Tags(answer.text).forms["/logout"]["key"])
-        fields = {"key": keys[0], "client_id": "dev"}
+            keys.append(Tags(answer.text).forms["/logout"]["form_key"])
+        fields = {"form_key": keys[0], "client_id": "dev"}
         assert (await client.post("/do/kick_client", data=fields)).status_code == 403
         peer.assert_open()
 
@@ -239,6 +243,62 @@ async def test_configuration_is_shown_with_what_a_reload_would_change(tmp_path: 
         answer = await client.get("/config/changes")
         assert "It cannot be used" in answer.text
         assert "/do/reload_config" not in answer.text
+
+
+async def test_a_key_is_set_and_given_up(tmp_path: Path) -> None:
+    path, audit = tmp_path / "m.toml", tmp_path / "audit"
+    path.write_text(
+        f'roles = ["console"]\n[admin]\nruntime_file = "{tmp_path}/keys"\n[log]\nlevel = "info"\n'
+    )
+    running = RunningConfig(load_told(path), lambda runtime: load_told(path, runtime))
+    endpoints = ConfigApi(running).endpoints()
+    async with browser(Gateway(), endpoints, audit_file=str(audit)) as client:
+        fields = Tags((await client.get("/config")).text).forms["/do/set_config_key"]
+
+        async def put(key: str, value: str, **more: str) -> httpx.Response:
+            data = fields | {"key": key, "value": value} | more
+            return await client.post("/do/set_config_key", data=data)
+
+        answer = await put("log.format", "json")
+        assert "The key is set." in answer.text
+        assert "applied" in answer.text
+        for key, value, status, why in (
+            ("log.formt", "json", 404, "there is no key log.formt; did you mean log.format?"),
+            ("log.format", "<i>", 409, "nothing was changed: the configuration cannot be used"),
+            ("log.level", "debug", 409, f"log.level is set by {path}:5: change it there"),
+            ("admin.listen", "x", 409, "it says who may reach this server"),
+        ):
+            answer = await put(key, value)
+            assert (answer.status_code, why in answer.text) == (status, True), key
+            assert "<i>" not in answer.text
+        assert (await put("log.format", "text", form_key="guessed")).status_code == 403
+        shown = (await client.get("/config")).text
+        assert "runtime store" in shown
+        fields = Tags(shown).forms["/do/unset_config_key"]
+        answer = await client.post("/do/unset_config_key", data=fields)
+        assert "The key is given up." in answer.text
+        assert "/do/unset_config_key" not in (await client.get("/config")).text
+    noted = [json.loads(line) for line in audit.read_text().splitlines()]
+    actions = [(one["action"], one["what"], one["outcome"]) for one in noted]
+    what = {"key": "log.format", "value": "json"}
+    assert ("set_config_key", what, "done") in actions
+    assert ("unset_config_key", {"key": "log.format"}, "done") in actions
+
+
+@pytest.mark.parametrize("role", [Role.VIEW, Role.OPERATE])
+async def test_a_key_is_set_by_admins_alone(tmp_path: Path, role: Role) -> None:
+    path, file = tmp_path / "m.toml", str(tmp_path / "tokens")
+    path.write_text('roles = ["console"]\n')
+    token = tokens.create(file, "bob", role, None)
+    running = RunningConfig(load_told(path), lambda runtime: load_told(path, runtime))
+    endpoints = ConfigApi(running).endpoints()
+    async with browser(Gateway(), endpoints, tokens_file=file) as client:
+        await client.post("/login", data={"token": token})
+        shown = (await client.get("/config")).text
+        forms = Tags(shown).forms
+        assert "/do/set_config_key" not in forms
+        fields = {"form_key": forms["/logout"]["form_key"], "key": "log.format", "value": "json"}
+        assert (await client.post("/do/set_config_key", data=fields)).status_code == 403
 
 
 async def test_a_client_is_traced_and_its_names_are_text() -> None:
