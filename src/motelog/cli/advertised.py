@@ -18,7 +18,7 @@ import trio
 
 from motelog.cli.finding import Finding
 from motelog.core.addresses import format_address, parse_address
-from motelog.core.errors import MotelogError, RemotingError
+from motelog.core.errors import ConfigError, MotelogError, RemotingError
 from motelog.core.net.config import ListenerConfig, is_loopback
 from motelog.core.remoting.client import RemotingClient, connect
 from motelog.core.remoting.frames import RemotingCommand, RequestCode
@@ -133,6 +133,9 @@ async def _dial(listener: ListenerConfig) -> Finding:
     address = format_address(host, port)
     try:
         await trio.aclose_forcefully(await connect(address, timeout_s=WITHIN_S, tls=tls))
+    except ConfigError as exc:
+        remedy = "its certificate first (TLS of that listener), then ask again"
+        return Finding(title, "fault", f"{text} is not tried: {exc}", remedy)
     except RemotingError as exc:
         certificate = f", with a certificate for {host}" if tls is not None else ""
         remedy = f"open that port to clients{certificate}, or set another advertise of the listener"

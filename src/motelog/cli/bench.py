@@ -6,6 +6,7 @@ Owns: its options, the progress line, the report as text. Must not touch: the me
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -14,17 +15,21 @@ from dataclasses import asdict
 from enum import StrEnum
 from functools import partial
 from typing import TYPE_CHECKING, Annotated
+from urllib.parse import urlsplit
 
 import typer
 
+from motelog.cli import contexts
 from motelog.cli.output import CliError, stop, table, write, write_json
 from motelog.cli.status import IS_IT_RUNNING, Status
+from motelog.core.addresses import format_address
 
 if TYPE_CHECKING:
     from motelog.loadtest.bench import BenchReport
     from motelog.loadtest.bench_fleet import FleetReport
     from motelog.testing import MotelogProcess
 
+MQTT_PORT = 1883
 PROGRESS_EVERY_S = 9.5  # of lines that stay: each tenth of those that come each second
 SERVER_LINES = 20  # of a server of our own, when the bench has failed
 START_S = 3.0  # for each worker of a stack of our own: they start together, and cores are few
@@ -47,7 +52,11 @@ def bench(
     ],
     to: Annotated[
         str | None,
-        typer.Option(metavar="HOST:PORT", help="MQTT server. [default: a stack of its own]"),
+        typer.Option(
+            metavar="HOST:PORT",
+            help="MQTT server. [default: that of --context or MOTELOG_CONTEXT, else a stack of"
+            " its own]",
+        ),
     ] = None,
     connections: Annotated[int, typer.Option(min=1, help="Publishers, or sessions.")] = 100,
     sessions: Annotated[
@@ -90,6 +99,7 @@ def bench(
 
     if sessions is not None and kind is not Kind.CONNECT:
         raise CliError("--sessions is an option of connect", status=Status.USAGE)
+    to = to or _of_context()
     with ExitStack() as stack:
         progress = stack.enter_context(_progress())
         if to is None:
@@ -138,6 +148,24 @@ def _say_what_it_said(own: MotelogProcess, kind: object, error: object, trace: o
     if isinstance(error, CliError):
         lines = own.output().splitlines(keepends=True)[-SERVER_LINES:]
         sys.stderr.write("".join(["\nThe server's last lines:\n", *lines]))
+
+
+def _of_context() -> str | None:
+    """Return the MQTT server of the context that this command names, None for none.
+
+    One that is only used (`motelog context use`) does not count: load goes where it was sent.
+    """
+    context = contexts.chosen() if os.environ.get(contexts.VARIABLE) else None
+    if context is None or not context.mqtt:
+        return None
+    url = urlsplit(context.mqtt)
+    if url.scheme != "mqtt" or context.user_name:
+        raise CliError(
+            "bench speaks MQTT without TLS and login, which the context has",
+            remedy="--to HOST:PORT names a listener without them",
+            status=Status.USAGE,
+        )
+    return format_address(url.hostname or "", url.port or MQTT_PORT)
 
 
 @contextmanager

@@ -63,6 +63,14 @@ def add(
         Path | None,
         typer.Option(metavar="FILE", help="File with accessKey and secretKey, for name servers."),
     ] = None,
+    tls_file: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Speak TLS to name servers and brokers: as --tls of the commands; a"
+            " tls.properties names the client's certificate and key too.",
+        ),
+    ] = None,
     user_name: Annotated[str, typer.Option(metavar="NAME", help="MQTT login.")] = "",
     password_file: Annotated[
         Path | None, typer.Option(metavar="FILE", help="File with its password.")
@@ -94,6 +102,7 @@ def add(
         ca_file=_file(ca_file),
         token_file=_secret(token_file),
         credentials_file=_secret(credentials_file),
+        tls_file=_file(tls_file),
         user_name=user_name,
         password_file=_secret(password_file),
     )

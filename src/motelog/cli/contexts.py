@@ -52,6 +52,7 @@ class Context:
     ca_file: str = ""
     token_file: str = ""
     credentials_file: str = ""
+    tls_file: str = ""
     user_name: str = ""
     password_file: str = ""
 
@@ -61,6 +62,7 @@ class Context:
             "admin": self.admin,
             "namesrv": self.namesrv,
             "credentials": self.credentials_file,
+            "tls": self.tls_file,
         }
         return {name: value for name, value in found.items() if value}
 

@@ -19,6 +19,7 @@ from typing import Annotated
 
 import typer
 
+from motelog.cli import contexts
 from motelog.cli.credentials import CredentialsFile, credentials_of
 from motelog.cli.finding import Finding
 from motelog.cli.native import checked_namesrv
@@ -26,6 +27,7 @@ from motelog.cli.output import stop, table, write, write_json
 from motelog.cli.port_owner import port_owner
 from motelog.cli.status import Status
 from motelog.cli.tls import TlsFile, tls_of
+from motelog.core.errors import ConfigError
 
 PYTHON_MIN = (3, 11)
 DESCRIPTORS_WANTED = 20_000
@@ -67,9 +69,15 @@ def doctor(
     """Check this machine, and the addresses that clients are told.
 
     The exit status is 1 if Motelog cannot work here, or if clients here would not reach a broker
-    or listener. Run it where clients are: --namesrv asks as they do.
+    or listener. Run it where clients are: --namesrv asks as they do. --config looks at the server's
+    certificates and keys too: run that as the server's user. In a context, and without either, its
+    name servers are asked.
     """
     found = findings(data)
+    context = contexts.chosen()
+    if context is not None and config is None and namesrv is None and context.namesrv:
+        namesrv = context.namesrv
+        credentials, tls = credentials or context.credentials_file, tls or context.tls_file
     if config is not None:
         found += _of_config(config, credentials, tls)
     if namesrv is not None:
@@ -96,17 +104,23 @@ def _of_config(file: Path, credentials: str | None, tls: str | None) -> list[Fin
         listener_findings,
         own_namesrv,
     )
+    from motelog.cli.certificates import certificate_findings
     from motelog.config import client_files, load_config
 
     config = load_config(file)
-    found = listener_findings(config)
+    found = certificate_findings(config) + listener_findings(config)
     namesrv = own_namesrv(config)
     if namesrv is not None:
         own_credentials, own_tls = client_files(config)
+        try:
+            account, secure = credentials_of(credentials or own_credentials), tls_of(tls or own_tls)
+        except ConfigError as exc:
+            remedy = "credentials_file and tls_file, or --credentials and --tls, must be readable"
+            return [*found, Finding("name server", "fault", f"is not asked: {exc}", remedy)]
         found += cluster_findings(
             namesrv,
-            credentials=credentials_of(credentials or own_credentials),
-            tls=tls_of(tls or own_tls),
+            credentials=account,
+            tls=secure,
             is_for_others=is_for_others(config),
         )
     return found

@@ -20,7 +20,7 @@ from tests.support.cli import motelog_here
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A user without contexts."""
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
-    for name in ("MOTELOG_CONTEXT", "MOTELOG_TOKEN_FILE", "MOTELOG_CREDENTIALS"):
+    for name in ("MOTELOG_CONTEXT", "MOTELOG_TOKEN_FILE", "MOTELOG_CREDENTIALS", "MOTELOG_TLS"):
         monkeypatch.delenv(name, raising=False)
     return tmp_path
 
@@ -149,3 +149,50 @@ def test_publishing_means_the_server_of_the_context(home: Path) -> None:
     assert "chmod 600" in run("pub", "-t", "t", "-m", "x", status=78)
     run("pub", "-t", "t", "-m", "x", "-p", "3", status=4)  # not opened for another server
     assert "127.0.0.1:2" in run("topic", "list", status=4)
+
+
+def test_native_commands_and_doctor_have_the_tls_of_the_context(home: Path) -> None:
+    properties = home / "tls.properties"
+    properties.write_text(f"tls.client.trustCertPath={certificates().ca}\n")
+    run(
+        "context", "add", "a", "--namesrv", "127.0.0.1:2", "--tls-file", str(properties), "--use"
+    )  # fmt: skip
+    assert "127.0.0.1:2" in run("topic", "list", status=4)
+    assert "127.0.0.1:2" in run("doctor", "--json", status=1)
+    properties.write_text("tls.client.trustCertPath=/no/such/file\n")
+    for command in (("topic", "list"), ("produce", "t", "-m", "x"), ("group", "list"), ("doctor",)):
+        assert "/no/such/file" in run(*command, status=78)
+    run("context", "use", "")
+    assert "127.0.0.1:2" not in run("doctor", "--json")
+
+
+def test_doctor_names_the_certificate_that_cannot_be_used(home: Path) -> None:
+    files = certificates()
+    config = home / "m.toml"
+
+    def told(certificate: str, key: str) -> dict[str, str]:
+        config.write_text(
+            f'roles = ["console"]\n[admin]\ntls_certificate = "{certificate}"\ntls_key = "{key}"\n'
+        )
+        status = 0 if (certificate, key) == (files.server, files.server_key) else 1
+        found = json.loads(run("doctor", "--config", str(config), "--json", status=status))
+        return next(one for one in found["findings"] if one["name"] == "TLS of [admin]")
+
+    assert told(files.server, files.server_key)["level"] == "ok"
+    missing = told(files.server, "/no/such/key")
+    assert "/no/such/key: No such file" in missing["text"]
+    assert "cert dev-ca" in missing["remedy"]
+    unfit = told(files.server, files.client_key)
+    assert files.client_key in unfit["text"]
+    assert files.client_key in unfit["remedy"]
+    assert f"cannot read {home}: " in told(str(home), "")["text"]
+
+
+def test_bench_sends_its_load_to_a_context_that_is_named(home: Path) -> None:
+    run("context", "add", "plain", "--mqtt", "mqtt://127.0.0.1:1")
+    run("context", "add", "secure", "--mqtt", "mqtts://127.0.0.1:1")
+    assert "127.0.0.1:1" in run("--context", "plain", "bench", "pub", status=4)
+    assert "without TLS" in run("--context", "secure", "bench", "pub", status=2)
+    assert "127.0.0.1:3" in run(
+        "--context", "secure", "bench", "pub", "--to", "127.0.0.1:3", status=4
+    )
