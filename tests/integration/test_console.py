@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -34,7 +35,8 @@ from tests.conformance.peers import Gateway
 from tests.integration.test_mqtt_clients import PahoClient
 from tests.support import browser
 from tests.support.broker_stack import started_stack
-from tests.support.certificates import make_certificates
+from tests.support.certificates import certificates, make_certificates
+from tests.support.openssl import check_versions_and_ciphers
 from tests.unit.motelog.test_console_pages import Tags
 
 needs_browser = pytest.mark.skipif(browser.found() is None, reason="there is no chromium")
@@ -275,6 +277,20 @@ async def test_over_tls_a_renewed_certificate_is_shown_and_heads_are_bounded(
     assert answer.status_code == 200
     with pytest.raises(httpx.ConnectError):
         await ask(before)
+    nursery.cancel_scope.cancel()
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl is not installed")
+async def test_openssl_finds_tls_1_2_and_1_3_alone(nursery: trio.Nursery) -> None:
+    files = certificates()
+    config = AdminConfig(
+        listen="127.0.0.1:0", tls_certificate=files.server, tls_key=files.server_key
+    )
+    health, registry = Health(), Registry()
+    status = Status(health, registry, {}, data=None)
+    console = Console(config, health, registry, GatewayApi(), status)
+    await nursery.start(console.run)
+    await trio.to_thread.run_sync(check_versions_and_ciphers, console.address[1])
     nursery.cancel_scope.cancel()
 
 

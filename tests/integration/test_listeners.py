@@ -241,8 +241,9 @@ def test_a_client_without_a_certificate_is_refused(server: ListenerServer) -> No
 
 
 @pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl is not installed")
-def test_openssl_finds_tls_1_2_and_1_3_alone(server: ListenerServer) -> None:
-    check_versions_and_ciphers(server.port("tls"))
+@pytest.mark.parametrize("listener", ["tls", "wss"])
+def test_openssl_finds_tls_1_2_and_1_3_alone(server: ListenerServer, listener: str) -> None:
+    check_versions_and_ciphers(server.port(listener))
 
 
 def ended_after(sock: socket.socket) -> float:

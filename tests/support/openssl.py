@@ -1,11 +1,15 @@
 """What the openssl command finds out about a TLS listener, as testssl does.
 
 Owns: s_client, check_versions_and_ciphers. Must not touch: servers.
+Not tried, as OpenSSL 3 has none of it any more: SSL 2 and 3, EXPORT ciphers, a client that
+compresses. OCSP is not looked for: no listener staples.
 """
 
 from __future__ import annotations
 
 import subprocess
+import tempfile
+from pathlib import Path
 from typing import Final
 
 from tests.support.certificates import certificates
@@ -36,6 +40,12 @@ def check_versions_and_ciphers(port: int) -> None:
         assert name in said
         assert "Verify return code: 0 (ok)" in said
         assert "Compression: NONE" in said
+        assert "OCSP response: no response sent" in s_client(port, option, "-status")
+    # Tickets of TLS 1.2 spare a device that comes back the signature.
+    with tempfile.TemporaryDirectory() as folder:
+        session = str(Path(folder, "session"))
+        assert "New, TLSv1.2" in s_client(port, "-tls1_2", "-sess_out", session)
+        assert "Reused, TLSv1.2" in s_client(port, "-tls1_2", "-sess_in", session)
     for option in ("-tls1", "-tls1_1"):
         said = s_client(port, option, "-cipher", "ALL:@SECLEVEL=0")
         assert "Cipher is (NONE)" in said
