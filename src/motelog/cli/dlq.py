@@ -228,8 +228,8 @@ def _found(group: str, work: Callable[[], T]) -> T:
     except* RouteError as exc:
         raise CliError(
             f"there are no dead letters of a group {group!r} that can be read",
-            remedy="on RocketMQ 4 give the topic permission to read first: motelog topic create"
-            f" '%DLQ%{group}' --change --queues 1",
+            remedy="`motelog dlq list` has the groups that have some; on RocketMQ 4 their topic"
+            f" must first be readable: motelog topic create '%DLQ%{group}' --change --queues 1",
             status=Status.NOT_FOUND,
         ) from exc
 

@@ -159,8 +159,9 @@ class Pages:
             except RefusedError as exc:
                 titles = {403: "Not allowed", 404: "Not found"}
                 title = titles.get(exc.status, "It cannot be done")
+                _, then = CHANGED.get(request.path_params.get("name", ""), ("", back))
                 return self._render(
-                    request, "refused.html", exc.status, title=title, why=str(exc), back=back
+                    request, "refused.html", exc.status, title=title, why=str(exc), back=then
                 )
 
         return answer

@@ -271,6 +271,7 @@ async def test_a_key_is_set_and_given_up(tmp_path: Path) -> None:
             answer = await put(key, value)
             assert (answer.status_code, why in answer.text) == (status, True), key
             assert "<i>" not in answer.text
+            assert '<a href="/config">Back</a>' in answer.text
         assert (await put("log.format", "text", form_key="guessed")).status_code == 403
         shown = (await client.get("/config")).text
         assert "runtime store" in shown
