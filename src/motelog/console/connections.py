@@ -115,7 +115,7 @@ class Connections:
         self._waiting.pop(connection, None)
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
-        connection: _Connection = scope["state"].pop(_STATE)
+        connection: _Connection = scope["state"][_STATE]
         body_by_s = trio.current_time() + BODY_S
         is_whole = False
 
