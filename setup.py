@@ -28,7 +28,7 @@ KERNELS = (
     "gateway/mqtt/_frames.pyx",
     "gateway/publish/_router.pyx",
     "spark/_arrow.pyx",
-    "spark/_json_columns.pyx",
+    "spark/_payload_columns.pyx",
 )
 PURE = os.environ.get("MOTELOG_PURE") == "1"
 PURE_MODULE = Path("motelog", "core", "_pure.py")  # motelog.core.kernels looks for it

@@ -16,9 +16,9 @@ import pyarrow.compute as pc
 
 from motelog.spark.arrow import ColumnBuffers
 from motelog.spark.columns import DECODED, Column
-from motelog.spark.json_columns import JsonColumns, NodeBuffers
 from motelog.spark.layout import Beside, Layout
-from motelog.spark.payload_fields import Field, Kind, numbered
+from motelog.spark.payload_columns import NodeBuffers, PayloadColumns
+from motelog.spark.payload_fields import Field, Kind, PayloadFormat, numbered
 from motelog.spark.wanted import WANT_ALL, Wanted
 
 _TIME = pa.timestamp("us", tz="UTC")
@@ -54,6 +54,7 @@ _KINDS: dict[Kind, Any] = {
     Kind.DOUBLE: pa.float64(),
     Kind.TIMESTAMP: _TIME,
     Kind.DATE: pa.date32(),
+    Kind.BINARY: pa.binary(),
 }
 
 
@@ -89,11 +90,16 @@ def arrow_type(field: Field) -> Any:
 class Batches:
     """Makes batches of one layout of what the decoder hands over; counts malformed payloads."""
 
-    def __init__(self, layout: Layout, wanted: Wanted = WANT_ALL) -> None:
+    def __init__(
+        self,
+        layout: Layout,
+        wanted: Wanted = WANT_ALL,
+        payload_format: PayloadFormat | None = None,
+    ) -> None:
         self._layout = layout
         self._schema = arrow_schema(layout)
         own = tuple(place for place in layout if isinstance(place, Column))
-        self._is_typed = len(own) < len(layout)
+        self._is_typed = payload_format is not None and len(own) < len(layout)
         self._wanted = wanted
         self._made = [column for column in own if column in _MADE_OF or column is Column.QOS]
         needed = (
@@ -106,7 +112,8 @@ class Batches:
         self.columns = tuple(dict.fromkeys(needed))
         fields = [place for place in layout if isinstance(place, Field)]
         self._nodes = numbered(fields)
-        self._parser = JsonColumns(self._nodes)
+        if payload_format is not None:
+            self._parser = PayloadColumns(payload_format, self._nodes)
         self.malformed = 0
         self.first_reason: str | None = None
 
@@ -204,7 +211,7 @@ def _strings_in(texts: Any, names: Sequence[str]) -> list[Any]:
     is_there = texts.is_valid()
     found = texts.drop_null()
     nodes = numbered([Field(name, Kind.STRING) for name in names])
-    parser = JsonColumns(nodes, batch_values_max=len(nodes) * len(found) + 1)
+    parser = PayloadColumns("json", nodes, batch_values_max=len(nodes) * len(found) + 1)
     parser.parse((found.null_count, found.buffers()), 0, len(found))
     taken, _ = parser.take()
     places = pc.subtract(pc.cumulative_sum(pc.cast(is_there, pa.int32())), 1)

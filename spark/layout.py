@@ -19,7 +19,13 @@ from typing import Any, Final, TypeAlias
 from motelog.spark.columns import COLUMN_TYPES, Column, column_named, schema_ddl
 from motelog.spark.errors import OptionError
 from motelog.spark.options import SourceOptions, columns_named
-from motelog.spark.payload_fields import Field, FieldTypeError, fields_ddl, fields_of
+from motelog.spark.payload_fields import (
+    Field,
+    FieldTypeError,
+    PayloadFormat,
+    fields_ddl,
+    fields_of,
+)
 
 
 class Beside(Enum):
@@ -49,7 +55,9 @@ def schema_of(options: SourceOptions) -> str:
             "the fields of a payload, such as 'value double, ts timestamp'; .schema(...) with the"
             " columns of the message among them does as well",
         )
-    fields = fields_ddl(_fields_of_json(given)) if given.startswith("{") else given
+    fields = given
+    if given.startswith("{"):
+        fields = fields_ddl(_fields_of_json(given, options.payload_format))
     beside = ", ".join(f"{beside.value} {kind}" for beside, kind in _BESIDE_TYPES.items())
     return f"{message}, {fields}, {beside}"
 
@@ -67,7 +75,11 @@ def layout_of(schema: Mapping[str, Any], options: SourceOptions) -> Layout:
         first = _first_field(names, options)
     try:
         layout = tuple(
-            _place(entry, is_field=first is not None and first <= i < len(names) - len(Beside))
+            _place(
+                entry,
+                options.payload_format,
+                is_field=first is not None and first <= i < len(names) - len(Beside),
+            )
             for i, entry in enumerate(schema["fields"])
         )
     except FieldTypeError as exc:
@@ -76,9 +88,9 @@ def layout_of(schema: Mapping[str, Any], options: SourceOptions) -> Layout:
     return layout
 
 
-def _fields_of_json(text: str) -> tuple[Field, ...]:
+def _fields_of_json(text: str, payload_format: PayloadFormat) -> tuple[Field, ...]:
     try:
-        return fields_of(json.loads(text))
+        return fields_of(json.loads(text), payload_format)
     except FieldTypeError as exc:
         raise OptionError("payloadSchema", text, f"types that a payload gives ({exc})") from None
     except (ValueError, KeyError, TypeError, RecursionError):
@@ -99,7 +111,9 @@ def _first_field(names: list[str], options: SourceOptions) -> int:
     return first
 
 
-def _place(entry: Mapping[str, Any], *, is_field: bool) -> Column | Field | Beside:
+def _place(
+    entry: Mapping[str, Any], payload_format: PayloadFormat, *, is_field: bool
+) -> Column | Field | Beside:
     name = entry["name"]
     if not is_field:
         beside = _BESIDE.get(name)
@@ -110,7 +124,7 @@ def _place(entry: Mapping[str, Any], *, is_field: bool) -> Column | Field | Besi
         if column is not None:
             _check_type(entry, column.label, COLUMN_TYPES[column])
             return column
-    return fields_of({"fields": [entry]})[0]
+    return fields_of({"fields": [entry]}, payload_format)[0]
 
 
 def _check_type(entry: Mapping[str, Any], name: str, expected: str) -> None:

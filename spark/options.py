@@ -24,6 +24,7 @@ from motelog.core.topic_names import group_name_fault, topic_name_fault
 from motelog.spark.columns import BYTES_MAX, DEFAULT, Column, column_named
 from motelog.spark.errors import OffsetFormatError, OptionError
 from motelog.spark.offsets import EDGES, Edge, parse_offsets
+from motelog.spark.payload_fields import FORMATS, PayloadFormat
 from motelog.spark.topics import Topics
 from motelog.spark.wanted import TAGS_ALL, Wanted, topic_pattern
 
@@ -137,7 +138,7 @@ class SourceOptions:
     # no rows.
     fail_on_missing_topic: bool = True
     # What payloads are, and their fields as Spark's DDL or as JSON: then rows have typed columns.
-    payload_format: Literal["json"] | None = None
+    payload_format: PayloadFormat | None = None
     payload_schema: str | None = None
     # A compressed payload that cannot be inflated: an error, or null. With a payload format it is
     # one more malformed payload, unless this option is set.
@@ -462,7 +463,7 @@ _PARSERS: Final[dict[str, Callable[[str, str], object]]] = {
     "sql_filter": _parse_sql,
     "mqtt_filter": _parse_mqtt_filter,
     "push_filters": _boolean,
-    "payload_format": _one_of({"json": "json"}),
+    "payload_format": _one_of({name: name for name in FORMATS}),
     "payload_schema": _parse_schema,
     "bad_payload": _one_of({"fail": "fail", "null": "null"}),
     "payload_bytes_max": _whole(1, BYTES_MAX),

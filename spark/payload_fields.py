@@ -1,7 +1,7 @@
 """What the fields of a payload are: a tree made from a Spark schema, without Spark.
 
-Owns: Kind, Field, which types a payload's field may have, the numbering that kernels use. Must not
-touch: pyspark, pyarrow.
+Owns: Kind, Field, which types a payload's field may have, the formats of payloads, the numbering
+that kernels use. Must not touch: pyspark, pyarrow.
 
 Nodes are numbered level by level, so that the children of a node stand side by side:
 
@@ -15,7 +15,14 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Any, Final
+from typing import Any, Final, Literal, TypeAlias
+
+PayloadFormat: TypeAlias = Literal["json", "msgpack"]
+#: Payload format -> its name.
+FORMATS: Final[dict[PayloadFormat, str]] = {
+    "json": "JSON",
+    "msgpack": "MessagePack",
+}
 
 
 class Kind(IntEnum):
@@ -34,6 +41,7 @@ class Kind(IntEnum):
     DECIMAL = 10
     TIMESTAMP = 11
     DATE = 12
+    BINARY = 13
 
 
 #: As StructType.jsonValue() names them.
@@ -48,7 +56,12 @@ _SIMPLE: Final = {
     "double": Kind.DOUBLE,
     "timestamp": Kind.TIMESTAMP,
     "date": Kind.DATE,
+    "binary": Kind.BINARY,
 }
+_GIVEN: Final = (
+    "a payload gives string, boolean, tinyint, smallint, int, bigint, float, double, decimal,"
+    " timestamp, date, struct and array, in MessagePack binary as well"
+)
 _DDL: Final = {Kind.BYTE: "tinyint", Kind.SHORT: "smallint", Kind.LONG: "bigint"}
 _DECIMAL: Final = re.compile(r"decimal\((\d+),(\d+)\)")
 #: A struct in a struct, or a list in a list, and so on: values are read by recursion.
@@ -79,12 +92,17 @@ class Node:
     first: int
 
 
-def fields_of(schema: Mapping[str, Any]) -> tuple[Field, ...]:
+def fields_of(schema: Mapping[str, Any], payload_format: PayloadFormat) -> tuple[Field, ...]:
     """Return the fields of a struct as ``StructType.jsonValue()`` gives it."""
-    return tuple(
+    fields = tuple(
         _field(entry["name"], entry["type"], entry["nullable"], entry["name"], 1)
         for entry in schema["fields"]
     )
+    if payload_format == "json":
+        for node in numbered(fields):
+            if node.field.kind is Kind.BINARY:
+                raise FieldTypeError(f"{node.path} is binary; {_GIVEN}")
+    return fields
 
 
 def _field(name: str, kind: Any, nullable: bool, path: str, depth: int) -> Field:
@@ -118,10 +136,7 @@ def _field(name: str, kind: Any, nullable: bool, path: str, depth: int) -> Field
         )
         return Field(name, Kind.STRUCT, children)
     shown = kind if isinstance(kind, str) else kind["type"]
-    raise FieldTypeError(
-        f"{path} is {shown}; a payload gives string, boolean, tinyint, smallint, int, bigint,"
-        " float, double, decimal, timestamp, date, struct and array"
-    )
+    raise FieldTypeError(f"{path} is {shown}; {_GIVEN}")
 
 
 def numbered(fields: Sequence[Field]) -> list[Node]:

@@ -79,7 +79,7 @@ class _RangeReader:
         self._consumer = consumer
         self._range = offset_range
         self._queue = offset_range.queue
-        self._batches = Batches(layout, options.wanted)
+        self._batches = Batches(layout, options.wanted, options.payload_format)
         self._is_filtered = options.wanted.by_broker
         self._options = options
         self._decoder = RecordColumns(

@@ -24,7 +24,7 @@ KERNELS: Final = {
     "motelog.gateway.mqtt.frames": None,
     "motelog.gateway.publish.router": None,
     "motelog.spark.arrow": "spark",
-    "motelog.spark.json_columns": "spark",
+    "motelog.spark.payload_columns": "spark",
 }
 COMPILED: Final = "compiled"
 REFERENCE: Final = "reference (slow)"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import os
 import subprocess
 import sys
@@ -9,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import paho.mqtt.client as paho
 import pytest
 from paho.mqtt.enums import CallbackAPIVersion
@@ -266,6 +268,27 @@ def test_typed_payloads_are_rows_with_fields_and_malformed_ones_stay(
     finish(query)
     (seen,) = (p["observedMetrics"]["payloads"] for p in query.recentProgress if p["numInputRows"])
     assert (seen["n"], seen["count(_malformed)"]) == (64, 4)
+
+
+def test_payloads_in_messagepack_are_rows_with_fields(
+    source: Source, producer: SyncProducer
+) -> None:
+    schema = "value double, at timestamp, raw binary, tags array<string>"
+    at = dt.datetime(2026, 11, 21, 3, tzinfo=dt.UTC)
+    readings = [{"value": n / 4, "at": at, "raw": b"\xff", "tags": [str(n)]} for n in range(20)]
+    bodies = [msgspec.msgpack.encode(reading) for reading in readings]
+    producer.send_batch([Message("spark_msgpack", body) for body in (*bodies, b'{"value": 1}')])
+    options = {"columns": "key", "payloadFormat": "msgpack", "payloadSchema": schema}
+    typed = source("spark_msgpack", **options).load()
+    found = typed.where("_malformed is null").selectExpr(
+        "value", "unix_millis(at) AS at", "raw", "tags"
+    )
+    assert sorted(tuple(row) for row in found.collect()) == [
+        (n / 4, round(at.timestamp() * 1000), b"\xff", [str(n)]) for n in range(20)
+    ]
+    (bad,) = typed.where("_malformed is not null").collect()
+    assert bad["_malformed"] == "expected a map at byte 0"
+    assert bytes(bad["_payload"]) == b'{"value": 1}'
 
 
 def test_filters_leave_out_what_is_not_wanted(

@@ -1,6 +1,6 @@
-"""Payload columns and field trees for tests of the JSON parser; payloads that are nearly JSON.
+"""Payload columns and field trees for tests of the payload parser; payloads that are nearly right.
 
-Owns: payloads as the Arrow decoder hands them over, every kind of field, what a parser says.
+Owns: payloads as the Arrow decoder hands them over, kinds of fields, what a parser says, JSON.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from motelog.spark._arrow_py import ColumnBuffers
-from motelog.spark._json_columns_py import NodeBuffers
-from motelog.spark.payload_fields import Field, Kind, numbered
+from motelog.spark._payload_nodes_py import NodeBuffers
+from motelog.spark.payload_fields import Field, Kind, PayloadFormat, numbered
 
 #: What a parser hands over: columns, and (row, reason) of malformed payloads.
 Taken = tuple[list[NodeBuffers], list[tuple[int, str]]]
@@ -91,12 +91,13 @@ def answer(
     payloads: Sequence[bytes | None],
     nodes: Any = NODES,
     *,
+    payload_format: PayloadFormat = "json",
     row_values_max: int = 1 << 20,
     batch_values_max: int = 1 << 24,
 ) -> list[tuple[int, int, Taken]]:
     """Return everything that a parser says about the payloads, batch by batch."""
-    parser = kernel.JsonColumns(
-        nodes, row_values_max=row_values_max, batch_values_max=batch_values_max
+    parser = kernel.PayloadColumns(
+        payload_format, nodes, row_values_max=row_values_max, batch_values_max=batch_values_max
     )
     column = payload_column(payloads)
     said: list[tuple[int, int, Taken]] = []
@@ -105,6 +106,22 @@ def answer(
         at = parser.parse(column, at, len(payloads))
         said.append((at, parser.rows, parser.take()))
     return said
+
+
+def rows_of(
+    payloads: Sequence[bytes | None], fields: Sequence[Field], payload_format: PayloadFormat
+) -> list[dict[str, Any]]:
+    """Return rows as Spark would get them."""
+    from motelog.spark.batches import Batches
+    from motelog.spark.layout import Beside
+
+    made = Batches((*fields, *Beside), payload_format=payload_format)
+    found: list[dict[str, Any]] = []
+    for batch in made.made_of(len(payloads), [payload_column(payloads)]):
+        batch.validate(full=True)
+        found += batch.to_pylist()
+    assert made.malformed == sum(row["_malformed"] is not None for row in found)
+    return found
 
 
 def random_payload(chance: random.Random) -> bytes:

@@ -10,14 +10,17 @@ import pytest
 
 pytest.importorskip("pyarrow", reason="needs the [spark] extra")
 
-from motelog.spark import _json_columns_py, batches, json_columns
+from motelog.spark import _payload_columns_py, batches, payload_columns
 from motelog.spark.columns import Column
 from motelog.spark.layout import Beside
-from motelog.spark.payload_fields import Field, Kind, numbered
-from tests.support.json_payloads import FIELDS, answer, payload_column
+from motelog.spark.payload_fields import Field, Kind, PayloadFormat, numbered
+from tests.support.payloads import FIELDS, answer, payload_column
+from tests.support.payloads import rows_of as payload_rows
 
 parsers = pytest.mark.parametrize(
-    "parser", [json_columns.JsonColumns, _json_columns_py.JsonColumns], ids=["chosen", "reference"]
+    "parser",
+    [payload_columns.PayloadColumns, _payload_columns_py.PayloadColumns],
+    ids=["chosen", "reference"],
 )
 EMPTY = {field.name: None for field in FIELDS}
 
@@ -26,17 +29,12 @@ EMPTY = {field.name: None for field in FIELDS}
 def rows_of(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Any:
     """Return a function: payloads -> rows as Spark would get them."""
     parser = request.getfixturevalue("parser")
-    monkeypatch.setattr(batches, "JsonColumns", parser)
+    monkeypatch.setattr(batches, "PayloadColumns", parser)
 
     def rows(payloads: list[bytes | None]) -> list[dict[str, Any]]:
-        made = batches.Batches((*FIELDS, *Beside))
+        made = batches.Batches((*FIELDS, *Beside), payload_format="json")
         assert made.columns == (Column.PAYLOAD,)
-        found = []
-        for batch in made.made_of(len(payloads), [payload_column(payloads)]):
-            batch.validate(full=True)
-            found += batch.to_pylist()
-        assert made.malformed == sum(row["_malformed"] is not None for row in found)
-        return found
+        return payload_rows(payloads, FIELDS, "json")
 
     return rows
 
@@ -135,7 +133,7 @@ def test_an_array_of_empty_objects_cannot_fill_memory(
     parser: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Kernel:
-        JsonColumns = parser
+        PayloadColumns = parser
 
     payload = b'{"deep": [' + b",".join([b"{}"] * 50) + b"]}"
     ((_, _, (_, faults)),) = answer(Kernel, [payload], row_values_max=100)
@@ -148,14 +146,16 @@ def test_an_array_of_empty_objects_cannot_fill_memory(
 def test_batches_are_cut_where_payloads_have_very_many_values(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def small(nodes: Any) -> Any:
-        return json_columns.JsonColumns(nodes, batch_values_max=4)
+    def small(payload_format: PayloadFormat, nodes: Any) -> Any:
+        return payload_columns.PayloadColumns(payload_format, nodes, batch_values_max=4)
 
-    monkeypatch.setattr(batches, "JsonColumns", small)
+    monkeypatch.setattr(batches, "PayloadColumns", small)
     layout = (Column.PAYLOAD, Field("n", Kind.INT), *Beside)
     payloads: list[bytes | None] = [b'{"n": %d}' % n for n in range(9)]
     payloads[5] = b"?"
-    found = list(batches.Batches(layout).made_of(9, [payload_column(payloads)]))
+    found = list(
+        batches.Batches(layout, payload_format="json").made_of(9, [payload_column(payloads)])
+    )
     assert [batch.num_rows for batch in found] == [2, 2, 2, 2, 1]
     rows = [row for batch in found for row in batch.to_pylist()]
     assert [row["n"] for row in rows] == [0, 1, 2, 3, 4, None, 6, 7, 8]
@@ -164,9 +164,9 @@ def test_batches_are_cut_where_payloads_have_very_many_values(
 
 
 def test_offsets_that_lead_out_of_the_payloads_are_refused() -> None:
-    parser = json_columns.JsonColumns([numbered([])[0]])
+    parser = payload_columns.PayloadColumns("json", [numbered([])[0]])
     with pytest.raises(ValueError, match="rows"):
         parser.parse((0, [None, bytes(8), b""]), 0, 2)
-    if json_columns.COMPILED:
+    if payload_columns.COMPILED:
         with pytest.raises(ValueError, match="offsets"):
             parser.parse((0, [None, bytes(4) + b"\x09\0\0\0", b"{}"]), 0, 1)
