@@ -13,6 +13,7 @@ from motelog.cli.credentials import CredentialsFile, credentials_of
 from motelog.cli.log_reading import BEGIN, begins_of, start_of
 from motelog.cli.native import GROUP, NAMESRV, Namesrv
 from motelog.cli.output import CliError
+from motelog.cli.running import run_interruptibly
 from motelog.cli.status import Status
 from motelog.cli.stored_message import show
 from motelog.cli.tls import TlsFile, tls_of
@@ -100,7 +101,7 @@ def consume(
 
     try:
         select(tags, sql)
-        received = trio.run(run)
+        received = run_interruptibly(run)
     except ValueError as exc:
         raise CliError(str(exc), status=Status.USAGE) from exc
     if count is not None and received < count and seconds is not None:

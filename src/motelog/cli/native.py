@@ -13,6 +13,7 @@ import typer
 
 from motelog.cli.credentials import credentials_of
 from motelog.cli.output import CliError
+from motelog.cli.running import run_interruptibly
 from motelog.cli.status import Status
 from motelog.cli.tls import tls_of
 
@@ -50,8 +51,6 @@ def with_admin(
     work: Callable[[Admin], Awaitable[T]], *, namesrv: str, credentials: str | None, tls: str | None
 ) -> T:
     """Return what ``work`` returns when it is given an Admin."""
-    import trio
-
     from motelog.bridge.admin import Admin
 
     account, secure = credentials_of(credentials), tls_of(tls)
@@ -60,7 +59,7 @@ def with_admin(
         async with Admin(namesrv=namesrv, credentials=account, tls=secure) as admin:
             return await work(admin)
 
-    return trio.run(run)
+    return run_interruptibly(run)
 
 
 def with_both(
@@ -71,8 +70,6 @@ def with_both(
     tls: str | None,
 ) -> T:
     """Return what ``work`` returns when it is given an Admin and a consumer that joins nothing."""
-    import trio
-
     from motelog.bridge.admin import Admin
     from motelog.bridge.pull import PullConsumer
 
@@ -85,7 +82,7 @@ def with_both(
         ):
             return await work(admin, consumer)
 
-    return trio.run(run)
+    return run_interruptibly(run)
 
 
 def kind_of_topic(name: str, brokers: Iterable[BrokerInfo]) -> str:

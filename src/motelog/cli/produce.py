@@ -10,6 +10,7 @@ from motelog.cli.credentials import CredentialsFile, credentials_of
 from motelog.cli.input import bodies
 from motelog.cli.native import GROUP, NAMESRV, Namesrv
 from motelog.cli.output import CliError, write, write_json
+from motelog.cli.running import run_interruptibly
 from motelog.cli.status import Status
 from motelog.cli.tls import TlsFile, tls_of
 
@@ -35,8 +36,6 @@ def produce(
     json: Annotated[bool, typer.Option("--json", help="One JSON object per message.")] = False,
 ) -> None:
     """Send a message to a queue topic, or one per line of standard input."""
-    import trio
-
     from motelog.bridge.producer import Producer
     from motelog.core.message import Message
 
@@ -66,7 +65,7 @@ def produce(
                     )
 
     try:
-        trio.run(run)
+        run_interruptibly(run)
     except ValueError as exc:
         raise CliError(str(exc), status=Status.USAGE) from exc
     if not json:

@@ -16,6 +16,7 @@ import typer
 from motelog.cli import mqtt_options
 from motelog.cli.input import bodies, whole
 from motelog.cli.output import CliError, write_json, write_note
+from motelog.cli.running import run_interruptibly
 from motelog.cli.status import Status
 
 pub = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
@@ -108,7 +109,7 @@ def publish(
             await client.settle()
         return client
 
-    client = trio.run(run)
+    client = run_interruptibly(run)
     if json:
         write_json(
             {

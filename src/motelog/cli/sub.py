@@ -13,6 +13,7 @@ import typer
 
 from motelog.cli import mqtt_options
 from motelog.cli.output import CliError, write_bytes, write_error, write_json, write_note
+from motelog.cli.running import run_interruptibly
 from motelog.cli.status import Status
 
 if TYPE_CHECKING:
@@ -169,7 +170,7 @@ def subscribe(
             await client.settle()
         return received
 
-    received = trio.run(run)
+    received = run_interruptibly(run)
     if seconds is not None and count is not None and received < count:
         text = f"{received} of {count} messages arrived within {seconds:g} s"
         raise CliError(text, status=Status.TIME)
