@@ -23,11 +23,13 @@ from motelog.spark._payload_nodes_py import (
     buffers_of,
     fault_text,
 )
+from motelog.spark._sparkplug_payload_py import SparkplugReader
 from motelog.spark.payload_fields import Node, PayloadFormat
 
 _READERS: Final[dict[PayloadFormat, type[PayloadReader]]] = {
     "json": JsonReader,
     "msgpack": MsgpackReader,
+    "sparkplug": SparkplugReader,
 }
 
 

@@ -26,6 +26,7 @@ from motelog.spark.payload_fields import (
     fields_ddl,
     fields_of,
 )
+from motelog.spark.sparkplug_fields import SPARKPLUG_FIELDS, check_sparkplug_fields
 
 
 class Beside(Enum):
@@ -48,6 +49,8 @@ def schema_of(options: SourceOptions) -> str:
     if options.payload_format is None:
         return message
     given = options.payload_schema
+    if given is None and options.payload_format == "sparkplug":
+        given = fields_ddl(SPARKPLUG_FIELDS)
     if given is None:
         raise OptionError(
             "payloadSchema",
@@ -82,6 +85,8 @@ def layout_of(schema: Mapping[str, Any], options: SourceOptions) -> Layout:
             )
             for i, entry in enumerate(schema["fields"])
         )
+        if options.payload_format == "sparkplug":
+            check_sparkplug_fields(place for place in layout if isinstance(place, Field))
     except FieldTypeError as exc:
         raise OptionError("payloadSchema", options.payload_schema or "", f"types ({exc})") from None
     _check_names(names)

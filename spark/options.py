@@ -138,6 +138,7 @@ class SourceOptions:
     # no rows.
     fail_on_missing_topic: bool = True
     # What payloads are, and their fields as Spark's DDL or as JSON: then rows have typed columns.
+    # Sparkplug B brings its own fields; a schema takes some of them.
     payload_format: PayloadFormat | None = None
     payload_schema: str | None = None
     # A compressed payload that cannot be inflated: an error, or null. With a payload format it is

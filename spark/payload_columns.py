@@ -13,10 +13,10 @@ Owns: which of the two is used, and the documentation of both. Must not touch: p
   are null. Rows count from the last ``take``.
 - ``rows``: how much it holds.
 
-A payload is one JSON object (RFC 8259, UTF-8), or one map in MessagePack, else it is malformed as a
-whole: nothing of it is taken. Names are compared exactly. A field that is missing or null is null.
-A name that no field has is left out, after its value was checked as far as the format goes; one of
-a field must not come twice.
+A payload is one JSON object (RFC 8259, UTF-8), one map in MessagePack, or one of Sparkplug B, else
+it is malformed as a whole: nothing of it is taken. Names are compared exactly. A field that is
+missing or null is null. A name that no field has is left out, after its value was checked as far as
+the format goes; one of a field must not come twice.
 
                         JSON                            MessagePack
     string              a string                        str in UTF-8
@@ -34,7 +34,8 @@ a field must not come twice.
     binary              not at all                      bin, or str of whatever bytes
     struct, array       an object, an array             a map, an array
 
-Both are at most 64 levels deep.
+Both are at most 64 levels deep. Of Sparkplug B the fields are those of ``sparkplug_fields``, or
+some of them; which of a metric's goes where is said in ``_sparkplug_payload_py``.
 
 More than ``row_values_max`` entries from one payload are malformed: a short array of empty objects
 would fill memory with their nulls. A parser belongs to one thread.

@@ -17,11 +17,12 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any, Final, Literal, TypeAlias
 
-PayloadFormat: TypeAlias = Literal["json", "msgpack"]
+PayloadFormat: TypeAlias = Literal["json", "msgpack", "sparkplug"]
 #: Payload format -> its name.
 FORMATS: Final[dict[PayloadFormat, str]] = {
     "json": "JSON",
     "msgpack": "MessagePack",
+    "sparkplug": "Sparkplug B",
 }
 
 

@@ -19,12 +19,16 @@ from motelog.spark import _payload_columns, _payload_columns_py
 from motelog.spark.payload_fields import Node, PayloadFormat
 from tests.support.msgpack_payloads import MSGPACK_NODES, random_msgpack
 from tests.support.payloads import NODES, answer, random_payload
+from tests.support.sparkplug_payloads import ODD_NODES, SPARKPLUG_NODES, random_sparkplug
 
 Make = Callable[[random.Random], bytes]
 FORMATS: list[tuple[PayloadFormat, list[Node], Make]] = [
     ("json", NODES, random_payload),
     ("msgpack", MSGPACK_NODES, random_msgpack),
+    ("sparkplug", SPARKPLUG_NODES, random_sparkplug),
+    *(("sparkplug", nodes, random_sparkplug) for nodes in ODD_NODES),
 ]
+FORMATS += FORMATS[:3] * 5
 
 
 def main() -> int:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 import random
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from motelog.spark import _payload_columns_py
-from motelog.spark.payload_fields import Field, Kind, numbered
+from motelog.spark.payload_fields import Field, Kind, Node, numbered
+from motelog.spark.sparkplug_fields import SPARKPLUG_FIELDS
 from tests.support.msgpack_payloads import (
     MSGPACK_FIELDS,
     MSGPACK_NODES,
@@ -18,7 +20,13 @@ from tests.support.msgpack_payloads import (
     random_msgpack,
     text,
 )
-from tests.support.payloads import FIELDS, VALUES, answer, random_payload
+from tests.support.payloads import FIELDS, VALUES, answer, random_payload, rows_of
+from tests.support.sparkplug_payloads import (
+    ODD_NODES,
+    SPARKPLUG_NODES,
+    random_sparkplug,
+    sparkplug_messages,
+)
 
 _payload_columns = pytest.importorskip(
     "motelog.spark._payload_columns", reason="kernel not built (MOTELOG_PURE)"
@@ -28,6 +36,7 @@ payloads = st.integers(0, 2**32).map(lambda seed: random_payload(random.Random(s
 
 
 msgpacks = st.integers(0, 2**32).map(lambda seed: random_msgpack(random.Random(seed)))
+sparkplugs = st.integers(0, 2**32).map(lambda seed: random_sparkplug(random.Random(seed)))
 
 
 @settings(max_examples=200, deadline=None)
@@ -142,3 +151,90 @@ def test_a_payload_is_msgpack_exactly_where_its_own_library_says_so(value: bytes
     if faults and "nested deeper" in faults[0][1]:
         return
     assert is_good == (not faults)
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    rows=st.lists(st.one_of(sparkplugs, sparkplugs, st.binary(max_size=20), st.none()), max_size=8),
+    nodes=st.sampled_from([SPARKPLUG_NODES] * 10 + ODD_NODES),
+    limits=st.tuples(st.sampled_from([3, 1 << 20]), st.sampled_from([20, 1 << 24])),
+)
+def test_compiled_sparkplug_is_answered_like_the_reference(
+    rows: list[bytes | None], nodes: list[Node], limits: tuple[int, int]
+) -> None:
+    said, meant = (
+        answer(
+            kernel,
+            rows,
+            nodes,
+            payload_format="sparkplug",
+            row_values_max=limits[0],
+            batch_values_max=limits[1],
+        )
+        for kernel in (_payload_columns, _payload_columns_py)
+    )
+    assert said == meant
+
+
+uint64 = st.integers(0, (1 << 64) - 1)
+time_ms = st.integers(0, 253402300799999)
+metrics = st.fixed_dictionaries(
+    {},
+    optional={
+        "name": st.text(max_size=5),
+        "alias": uint64,
+        "timestamp": time_ms,
+        "is_historical": st.booleans(),
+        "is_transient": st.booleans(),
+    },
+).flatmap(
+    lambda given: st.sampled_from(
+        [
+            ("long_value", uint64),
+            ("double_value", st.floats(allow_nan=False)),
+            ("boolean_value", st.booleans()),
+            ("string_value", st.text(max_size=5)),
+            ("bytes_value", st.binary(max_size=5)),
+        ]
+    ).flatmap(lambda kind: kind[1].map(lambda value: given | {kind[0]: value}))
+)
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    given=st.fixed_dictionaries(
+        {"metrics": st.lists(metrics, max_size=5)},
+        optional={
+            "timestamp": time_ms,
+            "seq": st.integers(0, 255),
+            "uuid": st.text(max_size=5),
+            "body": st.binary(max_size=5),
+        },
+    )
+)
+def test_what_googles_encoder_writes_is_read_as_it_was_meant(given: dict[str, Any]) -> None:
+    pytest.importorskip("google.protobuf", reason="needs the [spark] extra")
+    pytest.importorskip("pyarrow", reason="needs the [spark] extra")
+    payload = sparkplug_messages()[0](**given).SerializeToString()
+    (row,) = rows_of([payload], SPARKPLUG_FIELDS, "sparkplug")
+    assert row["_malformed"] is None
+    meant = given | {"metrics": [without_transient(metric) for metric in given["metrics"]]}
+    assert without_nulls(row) == meant
+
+
+def without_transient(metric: dict[str, Any]) -> dict[str, Any]:
+    """Return a metric as columns have it."""
+    return {
+        name: value - (1 << 64) if name in ("alias", "long_value") and value >> 63 else value
+        for name, value in metric.items()
+        if name != "is_transient"
+    }
+
+
+def without_nulls(row: dict[str, Any]) -> dict[str, Any]:
+    found = {name: value for name, value in row.items() if value is not None}
+    if "timestamp" in found:
+        found["timestamp"] = round(found["timestamp"].timestamp() * 1000)
+    if found.get("metrics"):
+        found["metrics"] = [without_nulls(metric) for metric in found["metrics"]]
+    return found

@@ -123,6 +123,36 @@ def test_what_cannot_be_used_is_said(
         schema_of(options(**given)) if fields is None else layout(fields, **given)
 
 
+def test_messagepack_has_binary_fields() -> None:
+    fields = t.StructType([t.StructField("raw", t.BinaryType())])
+    given = options(payloadFormat="msgpack", columns="device", payloadSchema=fields.json())
+    assert "`raw` binary" in schema_of(given)
+    assert layout_of(fields.jsonValue(), options(payloadFormat="msgpack")) == (
+        Field("raw", Kind.BINARY),
+    )
+
+
+def test_sparkplug_brings_its_fields() -> None:
+    given = options(payloadFormat="sparkplug", columns="device")
+    schema = schema_of(given)
+    assert schema.startswith("device string, `timestamp` timestamp, `seq` int, `uuid` string,")
+    assert schema.endswith("`bytes_value`: binary>>, _malformed string, _payload binary")
+    some = "seq int, metrics array<struct<name: string, double_value: double>>"
+    given = options(payloadFormat="sparkplug", columns="device", payloadSchema=some)
+    assert schema_of(given) == f"device string, {some}, _malformed string, _payload binary"
+
+
+def test_sparkplug_has_no_other_fields() -> None:
+    given = options(payloadFormat="sparkplug")
+    with pytest.raises(OptionError, match="value is no field of Sparkplug B; there are timestamp,"):
+        layout_of(t.StructType([VALUE]).jsonValue(), given)
+    metric = t.StructType([t.StructField("long_value", t.DoubleType())])
+    fields = t.StructType([t.StructField("metrics", t.ArrayType(metric))])
+    words = "metrics.long_value is double; in Sparkplug B it is bigint"
+    with pytest.raises(OptionError, match=words):
+        layout_of(fields.jsonValue(), given)
+
+
 def test_a_schema_of_a_payload_needs_its_format() -> None:
     with pytest.raises(OptionError, match="option 'payloadFormat' with it"):
         parse_options({"topic": "telemetry", "payloadSchema": "value double"})

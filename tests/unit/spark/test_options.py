@@ -115,6 +115,10 @@ def test_a_start_may_be_a_time(
         ({"subscribePattern": "t.*"}, "Kafka source: here it is 'topicPattern'"),
         ({"failOnDataLoss": "no"}, "option 'failOnDataLoss' is 'no', expected 'true' or 'false'"),
         (
+            {"payloadFormat": "avro"},
+            "option 'payloadFormat' is 'avro', expected 'json' or 'msgpack' or 'sparkplug'",
+        ),
+        (
             {"maxOffsetsPerTrigger": "1", "maxBytesPerTrigger": "1"},
             "option 'maxBytesPerTrigger' is '1', expected to be alone",
         ),
