@@ -312,7 +312,12 @@ class Claims:
             if not self._is_wanted(claim):
                 continue
             if not (claim.kind.may_wait and claim.at >= 0):
-                self._end(claim, "another gateway has not handed it over in time")
+                self._end(
+                    claim,
+                    "another gateway has not handed it over in time"
+                    if claim.at >= 0
+                    else "the log has not given the claim back in time",
+                )
             elif self._is_gone(claim):
                 self._end(claim, "the log has deleted the record of the claim")
             else:

@@ -57,10 +57,12 @@ HOUR_MS: Final = 3_600_000
 #: How long to wait for a log that does not have them at hand.
 READ_BACK_PAUSE_S: Final = 0.005
 #: How long records of other gateways, and claims for them, wait for more after a look: for each of
-#: these gateways. So all together look as often as two do. What comes when all is quiet waits for
-#: nothing.
+#: these gateways, so that all together look as often as two do. From some twenty on the records
+#: cost more than the looks, as each is read by all: their number a second is kept then. What comes
+#: when all is quiet waits for nothing.
 GATHER_S: Final = 0.002
-GATHER_S_MAX: Final = 0.1
+GATHER_RECORDS_S: Final = 0.0001
+GATHER_S_MAX: Final = 0.3
 
 
 class ListenerError(MotelogError):
@@ -227,7 +229,8 @@ class Gateway:
                 await trio.lowlevel.checkpoint()
 
         def gather_s() -> float:
-            return min(GATHER_S * journal.others_count, GATHER_S_MAX)
+            others = journal.others_count
+            return min(others * max(GATHER_S, GATHER_RECORDS_S * others), GATHER_S_MAX)
 
         def state_has_grown(queues: Sequence[QueueHandle]) -> None:
             if journal.others_live and (journal.has_grown(queues) or retained.has_grown(queues)):
