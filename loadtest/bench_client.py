@@ -39,6 +39,10 @@ PING_EVERY_S: Final = 45
 WAIT_MS: Final = 50
 PACKET_BYTES_MAX: Final = 2 << 20
 PINGREQ: Final = b"\xc0\x00"
+#: Reason codes of a server that cannot take a client now: the first of MQTT 3, the others of 5.
+NOT_NOW: Final = frozenset({0x03, 0x88, 0x89})
+#: Then nobody else of this process connects for as long.
+TRY_AGAIN_NS: Final = NS
 
 Frame = tuple[int, int, Any, Any, int, Any]
 
@@ -98,6 +102,9 @@ class Bench:
         self.errors = 0
         self.error_examples: list[str] = []
         self.is_refused = False
+        self.tried_again = 0
+        #: Connections whose clients come again; the server closes them.
+        self._not_now: set[int] = set()
         self.session_bytes: int | None = None
         self.is_measuring = False
         self.now_ns = time.monotonic_ns()
@@ -106,6 +113,7 @@ class Bench:
         self._by_connection: dict[int, Client] = {}
         self._waiting: deque[Client] = deque()
         self._connecting = 0
+        self._connect_from_ns = 0
         self._address = resolve(options.host, options.port)
         self.clients = self.make_clients()
         allow_descriptors(len(self.clients) + options.connecting_max)
@@ -170,8 +178,9 @@ class Bench:
         give_up_ns = time.monotonic_ns() + int(self.options.connect_timeout_s * NS)
         next_second_ns = time.monotonic_ns() + NS
         while self._waiting or self._connecting:
-            while self._waiting and self._connecting < self.options.connecting_max:
-                self._connect(self._waiting.popleft())
+            if self.now_ns >= self._connect_from_ns:
+                while self._waiting and self._connecting < self.options.connecting_max:
+                    self._connect(self._waiting.popleft())
             self.turn()
             if self.errors:
                 kind = BenchRefusedError if self.is_refused else BenchUnreachableError
@@ -293,7 +302,9 @@ class Bench:
                 match first_byte >> 4:
                     case PacketType.CONNACK:
                         code = decode_connack(version, body).reason_code
-                        if code:
+                        if code in NOT_NOW and self.options.tries_again:
+                            self._not_now.add(connection)
+                        elif code:
                             self.is_refused = True
                             self.fail(f"CONNECT was refused with code 0x{code:02x}")
                         elif client.topic_filter is None:
@@ -325,6 +336,13 @@ class Bench:
     def _ended(self, connection: int, reason: CloseReason) -> None:
         client = self._by_connection.pop(connection)
         self._connecting -= not client.is_up
+        if connection in self._not_now:
+            self._not_now.remove(connection)
+            self.tried_again += 1
+            self._waiting.append(client)
+            self._connect_from_ns = self.now_ns + TRY_AGAIN_NS
+            self.say(f"{client.client_id} comes again, as the server could not take it")
+            return
         client.is_up = False
         how = reason.name.lower().replace("_", " ")
         self.fail(f"{client.client_id}: the connection ended ({how})")

@@ -42,8 +42,9 @@ SESSIONS_OF_PROCESS_MAX: Final = 25_000
 #: An address has about 28,000 ports for connections to one other. The system looks first for one of
 #: every second, and once these are taken it goes through all of them: 1 ms for each connection.
 SESSIONS_OF_ADDRESS_MAX: Final = 14_000
-#: CONNECTs that are open at once, in all processes together.
+#: CONNECTs that are open at once: in all processes together, or in each if that is more.
 CONNECTING_TOGETHER_MAX: Final = 1_000
+CONNECTING_OF_PROCESS_MAX: Final = 50
 #: Then the server has stopped taking connections.
 STALL_S: Final = 60.0
 CANARY_EVERY_NS: Final = NS // 10
@@ -61,6 +62,8 @@ class FleetReport:
     seconds: float
     """Until the last was connected."""
     rate: float
+    tried_again: int
+    """CONNECTs that the server refused as it could not take them then; they came again."""
     connect_us_p50: float
     connect_us_p99: float
     held_s: float
@@ -94,6 +97,7 @@ class FleetReport:
 @dataclass(frozen=True, slots=True)
 class _Up:
     sessions: int
+    tried_again: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,6 +204,7 @@ class _Fleet:
         self._options = options
         self._canary = Canary(options)
         self._up = [0] * processes
+        self._tried_again = [0] * processes
         self._done: dict[int, _Done] = {}
         self._lines: list[Connection] = []
         self._processes: list[ForkServerProcess] = []
@@ -240,6 +245,7 @@ class _Fleet:
             processes=len(self._lines),
             seconds=seconds,
             rate=sessions / seconds,
+            tried_again=sum(self._tried_again),
             connect_us_p50=connect_us_p50,
             connect_us_p99=connect_us_p99,
             held_s=options.duration_s,
@@ -289,7 +295,8 @@ class _Fleet:
                 server_pid=None,
                 progress=None,
                 connect_timeout_s=86_400,
-                connecting_max=max(1, CONNECTING_TOGETHER_MAX // count),
+                connecting_max=max(CONNECTING_OF_PROCESS_MAX, CONNECTING_TOGETHER_MAX // count),
+                tries_again=True,
             )
             process = context.Process(target=_hold_share, args=(theirs, options), daemon=True)
             process.start()
@@ -308,8 +315,10 @@ class _Fleet:
             if up > before:
                 progressed_ns, before = time.monotonic_ns(), up
             if time.monotonic_ns() - progressed_ns > STALL_S * NS:
+                again = sum(self._tried_again)
                 raise BenchUnreachableError(
-                    f"{up:,} sessions were up, and no other came within {STALL_S:g} s"
+                    f"{up:,} sessions were up, and no other came within {STALL_S:g} s; "
+                    f"{again:,} times the server refused a client as it could not take it then"
                 )
 
     def _turn(self, what: str) -> None:
@@ -335,6 +344,7 @@ class _Fleet:
         match told:
             case _Up():
                 self._up[number] = told.sessions
+                self._tried_again[number] = told.tried_again
             case _Done():
                 self._done[number] = told
             case BenchError():
@@ -371,7 +381,7 @@ class _Share(ConnectBench):
 
     def say(self, line: str) -> None:
         del line  # the number says it
-        self._line.send(_Up(self.messages))
+        self._line.send(_Up(self.messages, self.tried_again))
 
 
 def _hold_share(line: Connection, options: BenchOptions) -> None:
@@ -388,7 +398,7 @@ def _hold_to_the_end(line: Connection, options: BenchOptions) -> None:
     share = _Share(options, line)
     try:
         share.open_clients()
-        line.send(_Up(share.messages))
+        line.send(_Up(share.messages, share.tried_again))
         share.hold(line.poll)
         line.recv()
         share.drain()

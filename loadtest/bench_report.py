@@ -61,6 +61,8 @@ class BenchOptions:
     connect_timeout_s: float = 30.0
     connecting_max: int = 90
     """Connections that open at once; a common listen backlog is 100."""
+    tries_again: bool = False
+    """Whether a client that the server cannot take now comes again, as devices do."""
     sources: tuple[str, ...] = ()
     """Local addresses of the connections, in turn; empty: the system chooses."""
     topic_prefix: str = "bench"

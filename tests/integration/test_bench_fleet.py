@@ -8,7 +8,7 @@ from motelog.loadtest import bench_client, bench_fleet
 from motelog.loadtest.bench import BenchError, BenchOptions, run
 from motelog.loadtest.bench_fleet import run_fleet, sources_of
 from motelog.testing import MotelogProcess
-from tests.support.bench_server import Faults, bench_server
+from tests.support.bench_server import BenchServer, Faults, bench_server
 from tests.support.cli import motelog_lines
 from tests.support.worker_processes import clients_of, workers_of
 
@@ -87,14 +87,39 @@ def test_a_canary_that_is_not_served_is_lost(monkeypatch: pytest.MonkeyPatch) ->
     assert "the canary's message" in report.error_examples[0]
 
 
+def refuse_behind_the_canary(
+    monkeypatch: pytest.MonkeyPatch, server: BenchServer, code: int
+) -> None:
+    monkeypatch.setattr(
+        bench_fleet.Canary, "begin", lambda _: setattr(server.faults, "connack", code)
+    )
+
+
 def test_a_refusal_in_a_load_process_ends_the_bench(monkeypatch: pytest.MonkeyPatch) -> None:
     with bench_server() as server:
-        # The canary is up, then nobody is taken any more.
-        monkeypatch.setattr(
-            bench_fleet.Canary, "begin", lambda _: setattr(server.faults, "connack", 0x88)
-        )
-        with pytest.raises(BenchError, match="CONNECT was refused"):
+        refuse_behind_the_canary(monkeypatch, server, 0x87)
+        with pytest.raises(BenchError, match="CONNECT was refused with code 0x05"):
             run_fleet(BenchOptions(port=server.port, connections=10, duration_s=1), processes=2)
+
+
+def test_whom_the_server_cannot_take_now_comes_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    with bench_server(faults=Faults(connack_times=7)) as server:
+        refuse_behind_the_canary(monkeypatch, server, 0x88)
+        options = BenchOptions(port=server.port, connections=10, duration_s=0.2)
+        report = run_fleet(options, processes=2)
+    assert (report.sessions, report.tried_again, report.errors) == (10, 7, 0)
+
+
+def test_a_server_that_never_takes_them_is_told_with_the_refusals(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(bench_fleet, "STALL_S", 2.0)
+    with bench_server() as server:
+        refuse_behind_the_canary(monkeypatch, server, 0x88)
+        with pytest.raises(
+            BenchError, match=r"0 sessions were up, .* \d+ times the server refused"
+        ):
+            run_fleet(BenchOptions(port=server.port, connections=2, duration_s=1), processes=1)
 
 
 def test_the_command_chooses_how_many_processes() -> None:

@@ -28,6 +28,8 @@ class Faults:
     """What goes wrong; each number N means every Nth, 0 never."""
 
     connack: int = 0
+    connack_times: int = 1_000_000
+    """How many CONNECTs are refused so; then all are taken."""
     granted_qos: int | None = None
     acknowledgement_lost: int = 0
     acknowledgement_doubled: int = 0
@@ -84,9 +86,11 @@ class BenchServer:
                 continue
             match first_byte >> 4:
                 case PacketType.CONNECT:
-                    self._reactor.send(
-                        connection, encode_connack(self.version, self.faults.connack)
-                    )
+                    code = self.faults.connack if self.faults.connack_times else 0
+                    self._reactor.send(connection, encode_connack(self.version, code))
+                    if code:
+                        self.faults.connack_times -= 1
+                        self._reactor.close(connection)
                 case PacketType.SUBSCRIBE:
                     subscribe = decode_subscribe(self.version, first_byte, body)
                     entry = subscribe.entries[0]

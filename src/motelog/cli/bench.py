@@ -224,6 +224,7 @@ def _text_of_fleet(report: FleetReport) -> str:
         ("sessions", f"{report.sessions:,} from {report.processes} processes"),
         ("connected", f"in {report.seconds:.1f} s, {report.rate:,.0f} /s"),
         ("a CONNECT", f"p50 {report.connect_us_p50:,.0f}, p99 {report.connect_us_p99:,.0f} us"),
+        ("tried again", f"{report.tried_again:,}, as the server could not take them then"),
         ("held", f"{report.held_s:g} s"),
         ("keep alives", f"{report.pings:,}, {report.pings_missing:,} not answered"),
         ("canary", f"{report.canary_messages:,} messages, {report.canary_lost:,} lost"),
