@@ -194,9 +194,10 @@ class Answers:
         packet: bytes | None = None
         if kind in (PacketType.PUBACK, PacketType.PUBREC):
             self._metrics.publishes_refused += 1
-            if kind is PacketType.PUBREC:
-                session.particulars.received.pop(packet_id, None)
             packet = refuse_publish(connection, kind, packet_id, error.reason_code, str(error))
+            if packet is not None and kind is PacketType.PUBREC:
+                # The exchange has ended. Without an answer the client sends the message again.
+                session.particulars.received.pop(packet_id, None)
         if packet is None:
             self._disconnect(connection, error.reason_code, str(error))
         else:

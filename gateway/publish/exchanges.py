@@ -12,21 +12,24 @@ Spec: MQTT 5.0 and 3.1.1 section 4.3.3.
     PUBREC  -> mark RELEASED                        -> PUBREL
     PUBCOMP -> mark COMPLETED
 
-A gateway that dies between the mark and the message has not answered. So a client that sends the
-message again, to a process that only knows the mark, has it looked up in the log.
+A gateway that dies between the mark and the message has not answered, and neither has one whose
+append has failed: the log may have the message or not. So a client that sends the message again has
+it looked up in the log, wherever only the mark is known.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Final
 
 from motelog.core.clock import Clock
+from motelog.core.errors import MotelogError
 from motelog.core.message import MQTT_CLIENT_ID, MQTT_PACKET_ID, decode_properties
 from motelog.core.records.decode import decode_brief
 from motelog.gateway.deliver.delivery import Delivery
 from motelog.gateway.deliver.outgoing import TOPIC_PROPERTY
-from motelog.gateway.log.log_port import LogPort, LogRead, QueueHandle
+from motelog.gateway.log.log_port import LogPort, LogRead, QueueHandle, Ticket
 from motelog.gateway.mqtt.acks import encode_ack
 from motelog.gateway.mqtt.packet_types import PacketType, ReasonCode
 from motelog.gateway.output import Output
@@ -69,6 +72,11 @@ class Exchanges:
         self._rels: Acks = []
         self._comps: Acks = []
         self._repeated: Acks = []
+        self._taken: list[tuple[Session, Received]] = []
+        self._taken_again: Acks = []
+        #: (client identifier, packet identifier) -> what its message's append waits for; None in
+        #: the turn that takes the message.
+        self._appending: dict[tuple[str, int], Ticket | None] = {}
 
     # --- messages from clients -----------------------------------------------------------
 
@@ -83,6 +91,11 @@ class Exchanges:
         received = session.particulars.received
         if packet_id in received:
             known = received[packet_id]
+            exchange = session.client_id, packet_id
+            if exchange in self._appending:
+                # Sent again before the log has told of the first.
+                self._answer_with(self._appending[exchange], (connection.number, packet_id))
+                return None
             is_stored = known is None or self._has_message(session.client_id, known, queue)
             if is_stored is None:
                 # The client comes back and sends it again; by then the records are at hand.
@@ -97,12 +110,15 @@ class Exchanges:
             code = ReasonCode.RECEIVE_MAXIMUM_EXCEEDED  # [MQTT-3.3.4-9]
             self._disconnect(connection, code, "Receive Maximum exceeded")
             return None
-        received[packet_id] = None
         if not session.expiry_s:
+            received[packet_id] = None
             return b""
         name = self._log_port.describe(queue)
         tail = self._log_port.tail(queue) or 0
         now_ms = self._clock.now_ms()
+        received[packet_id] = taken = Received(packet_id, name, tail, now_ms)
+        self._taken.append((session, taken))
+        self._appending[session.client_id, packet_id] = None
         self._marks.append(
             Mark(MarkKind.RECEIVED, session.client_id, packet_id, name, tail, now_ms)
         )
@@ -114,6 +130,31 @@ class Exchanges:
             return []
         marks, self._marks = self._marks, []
         return [self._journal.received_marks(marks)]
+
+    def _answer_with(self, ticket: Ticket | None, ack: tuple[int, int]) -> None:
+        if ticket is None:
+            self._taken_again.append(ack)
+        else:
+            self._answers.answer(PacketType.PUBREC, [ack], ticket)
+
+    def appended(self, ticket: Ticket) -> None:
+        """Note what becomes of the messages that were taken in this turn: ``ticket`` tells it."""
+        if not self._taken:
+            return
+        taken, self._taken = self._taken, []
+        again, self._taken_again = self._taken_again, []
+        for session, received in taken:
+            self._appending[session.client_id, received.packet_id] = ticket
+        self._answers.after(ticket, partial(self._settled, taken))
+        self._answers.answer(PacketType.PUBREC, again, ticket)
+
+    def _settled(self, taken: list[tuple[Session, Received]], error: MotelogError | None) -> None:
+        for session, mark in taken:
+            packet_id = mark.packet_id
+            self._appending.pop((session.client_id, packet_id), None)
+            received = session.particulars.received
+            if error is None and received.get(packet_id) is mark:
+                received[packet_id] = None
 
     def _has_message(self, client_id: str, known: Received, queue: QueueHandle) -> bool | None:
         """Return whether the log has the message of a mark that an earlier process wrote.

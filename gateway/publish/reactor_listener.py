@@ -421,5 +421,6 @@ class ReactorListener:
         self._acks.clear()
         self._recs.clear()
         began_ns = self._began_ns
+        self._exchanges.appended(ticket)
         self._answers.answer(PacketType.PUBACK, acks, ticket, began_ns)
         self._answers.answer(PacketType.PUBREC, recs, ticket, began_ns)

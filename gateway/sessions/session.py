@@ -48,8 +48,8 @@ class Particulars:
 
     def __init__(self) -> None:
         self.will: StoredWill | None = None
-        #: QoS 2 messages from the client that it has not released: packet identifier -> None, or
-        #: where to look for the message if an earlier process took it.
+        #: QoS 2 messages from the client that it has not released: packet identifier -> None if the
+        #: log has the message, else where to look for it.
         self.received: dict[int, Received | None] = {}
         #: Topic filter -> subscription identifier, for the filters that have one.
         self.identifiers: dict[str, int] = {}

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import pytest
+
+from motelog.core.errors import StoreError
 from motelog.gateway.mqtt.acks import encode_ack
 from motelog.gateway.mqtt.packet_types import PacketType
 from tests.conformance.peers import Gateway, Peer, publish_packet
 
 PUBREC, PUBREL = PacketType.PUBREC, PacketType.PUBREL
+NO_ANSWER = StoreError("the broker has not answered")
 
 
 def released(peer: Peer) -> list[int]:
@@ -33,3 +37,96 @@ def test_a_step_that_another_record_takes_along_waits_for_that_record() -> None:
     assert released(reader) == []
     log.settle()
     assert released(reader) == [first, second]
+
+
+def payloads(gateway: Gateway, topic: str) -> list[bytes]:
+    return [record[13] for record in gateway.stage.stored() if record[0] == topic.encode()]
+
+
+def answers(peer: Peer) -> list[tuple[PacketType, int]]:
+    return [(p.type, int.from_bytes(p.body[:2], "big")) for p in peer.packets()]
+
+
+def published_before_a_failure(gateway: Gateway, version: int, *, is_stored: bool) -> None:
+    """Have a client's message refused by the log after its connection has ended."""
+    log = gateway.stage.log
+    client = gateway.connect_persistent(version, "client")
+    log.settles_at_once = False
+    gateway.connect(5).put("other", b"0", 1)  # the failure waits behind it
+    if not is_stored:
+        log.error = NO_ANSWER
+    client.put("t", b"1", 2, packet_id=7)
+    log.error = None
+    client.drop()
+    log.settle(1)
+    log.settle(error=NO_ANSWER if is_stored else None)
+    log.settles_at_once = True
+    log.settle()
+    assert payloads(gateway, "t") == [b"1"] * is_stored
+
+
+@pytest.mark.parametrize("version", [4, 5])
+@pytest.mark.parametrize("is_stored", [False, True])
+def test_what_the_log_has_refused_behind_a_connection_is_looked_up_when_it_comes_again(
+    version: int, is_stored: bool
+) -> None:
+    gateway = Gateway()
+    published_before_a_failure(gateway, version, is_stored=is_stored)
+    client = gateway.connect_persistent(version, "client")
+    client.put("t", b"1", 2, packet_id=7, dup=True)
+    assert answers(client) == [(PUBREC, 7)]
+    assert payloads(gateway, "t") == [b"1"]
+
+
+@pytest.mark.parametrize("is_stored", [False, True])
+def test_a_refusal_that_ends_the_connection_does_not_double_what_the_log_has(
+    is_stored: bool,
+) -> None:
+    gateway = Gateway()
+    log = gateway.stage.log
+    client = gateway.connect_persistent(4, "client")
+    log.settles_at_once = False
+    gateway.connect(5).put("other", b"0", 1)
+    log.error = None if is_stored else NO_ANSWER
+    client.put("t", b"1", 2, packet_id=7)
+    log.error = None
+    log.settle(1)
+    log.settle(error=NO_ANSWER if is_stored else None)
+    log.settles_at_once = True
+    log.settle()
+    assert client.is_closed
+    client = gateway.connect_persistent(4, "client")
+    client.put("t", b"1", 2, packet_id=7, dup=True)
+    assert answers(client) == [(PUBREC, 7)]
+    assert payloads(gateway, "t") == [b"1"]
+
+
+@pytest.mark.parametrize("error", [None, NO_ANSWER])
+def test_what_comes_again_before_the_log_has_told_is_answered_as_the_first(
+    error: StoreError | None,
+) -> None:
+    gateway = Gateway()
+    log = gateway.stage.log
+    client = gateway.connect_persistent(5, "client")
+    log.settles_at_once = False
+    twice = [publish_packet(5, "t", b"1", 2, packet_id=7, dup=dup) for dup in (False, True)]
+    client.send(b"".join(twice))
+    client.put("t", b"1", 2, packet_id=7, dup=True)
+    assert answers(client) == []
+    log.settle(error=error)
+    assert [p.body[:2] for p in client.packets() if p.type == PUBREC] == [b"\0\7"] * 3
+    assert payloads(gateway, "t") == [b"1"]
+
+
+def test_what_comes_again_over_another_connection_is_appended_once() -> None:
+    gateway = Gateway()
+    log = gateway.stage.log
+    client = gateway.connect_persistent(4, "client")
+    log.settles_at_once = False
+    client.put("t", b"1", 2, packet_id=7)
+    client = gateway.connect_persistent(4, "client")
+    client.put("t", b"1", 2, packet_id=7, dup=True)
+    assert answers(client) == []
+    log.settle()
+    assert answers(client) == [(PUBREC, 7)]
+    assert payloads(gateway, "t") == [b"1"]
