@@ -724,6 +724,8 @@ class Round:
             self._client(joined(namesrv.address)) as to_namesrv,
             self._client(joined(broker.address)) as to_broker,
         ):
+            # Who says nothing for seconds is not waited for.
+            await self._ask(to_namesrv, self._request(NAMESRV_REQUESTS, 0.0))
             for request in self._built_up():
                 await self._ask(to_broker, request)
             for request in self._filled(BROKER_REQUESTS, KEEPING_OF_BROKER):
