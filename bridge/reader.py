@@ -141,8 +141,12 @@ class Reader:
                 result.next_offset,
             )
             await trio.sleep(RETRY_S)  # a broker that goes on refusing is not asked in a tight loop
+            await trio.lowlevel.checkpoint_if_cancelled()
             reading.move_to(result.next_offset)
             return
+        # The queue may have been given up when the answer was here already. What it has is somebody
+        # else's then, and an offset moved now would be saved though messages before it were left.
+        await trio.lowlevel.checkpoint_if_cancelled()
         reading.broker_id = result.suggested_broker_id
         messages = reading.selector.keep(result.messages())
         reading.add(messages, result.next_offset)
