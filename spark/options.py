@@ -96,7 +96,7 @@ class SourceOptions:
     """The user's options. Spark has the same names in camelCase."""
 
     # Queue topics, several separated by ",", or a regular expression that whole names match: topics
-    # that come later are read too. One of the two.
+    # that come later are read too. One of the two, or neither: then mqtt_filter chooses them.
     topic: tuple[str, ...] = ()
     topic_pattern: str | None = None
     # Name servers as HOST:PORT, several separated by ";".
@@ -161,6 +161,8 @@ class SourceOptions:
 
     @property
     def topics(self) -> Topics:
+        if not self.topic and self.topic_pattern is None and self.mqtt_filter is not None:
+            return Topics.of_filter(self.mqtt_filter)
         return Topics(self.topic, self.topic_pattern)
 
     @property
@@ -192,7 +194,7 @@ def parse_options(given: Mapping[str, str]) -> SourceOptions:
         raise OptionError(
             "topic", "", f"the queue topic to read, such as 'telemetry'; {_NO_OPTIONS}"
         )
-    if "topic" not in values and "topic_pattern" not in values:
+    if values.keys().isdisjoint(("topic", "topic_pattern", "mqtt_filter")):
         raise OptionError("topic", "", "the queue topic to read, such as 'telemetry'")
     if "payload_format" in values:
         values = {"columns": _BESIDE_FIELDS, "bad_payload": "null", **values}

@@ -61,7 +61,7 @@ class TopicView:
             if topics.pattern is not None:
                 names.update(topics.among(consumer.topics()))
                 if not names and options.fail_on_missing_topic:
-                    raise OptionError("topicPattern", topics.pattern, _MISSING)
+                    raise OptionError(*topics.asked, _MISSING)
             found: list[MessageQueue] = []
             for topic in sorted(names):
                 found += queues_of(consumer, topic)

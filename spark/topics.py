@@ -1,4 +1,4 @@
-"""Which topics a query reads: those that it names, or all whose names match.
+"""Which topics a query reads: those that it names, all whose names match, or an MQTT filter's.
 
 Owns: Topics. Must not touch: pyspark, sockets.
 """
@@ -8,19 +8,52 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Final
+
+from motelog.core.topic_names import is_device_topic
+
+#: Where MQTT topic names go whose first level is no queue topic, unless gateways have another.
+MQTT_DEFAULT: Final = "MQTT_DEFAULT"
 
 
 @dataclass(frozen=True, slots=True)
 class Topics:
-    """Topics by their names, or those whose whole name matches a regular expression."""
+    """Topics by their names, or those whose whole name matches a regular expression.
+
+    ``mqtt_filter`` is where the expression comes from, if it is not the user's.
+    """
 
     names: tuple[str, ...] = ()
     pattern: str | None = None
+    mqtt_filter: str | None = None
+
+    @classmethod
+    def of_filter(cls, mqtt_filter: str) -> Topics:
+        """Return the topics that may have what an MQTT topic filter matches.
+
+        Gateways map names by their first level, unless configured otherwise.
+        """
+        first = mqtt_filter.partition("/")[0]
+        if first in ("+", "#"):
+            return cls(pattern=".*", mqtt_filter=mqtt_filter)
+        own = f"{re.escape(first)}|" if is_device_topic(first) else ""
+        return cls(pattern=own + MQTT_DEFAULT, mqtt_filter=mqtt_filter)
+
+    @property
+    def asked(self) -> tuple[str, str]:
+        """The option that chooses the topics, and its text."""
+        if self.mqtt_filter is not None:
+            return "mqttFilter", self.mqtt_filter
+        if self.pattern is not None:
+            return "topicPattern", self.pattern
+        return "topic", ",".join(self.names)
 
     def __contains__(self, topic: str) -> bool:
         return topic in self.names or bool(self.among((topic,)))
 
     def __str__(self) -> str:
+        if self.mqtt_filter is not None:
+            return f"topics of the MQTT filter {self.mqtt_filter!r}"
         if self.pattern is not None:
             return f"topics that match {self.pattern!r}"
         names = ", ".join(map(repr, self.names))

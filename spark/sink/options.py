@@ -23,9 +23,8 @@ from typing import Final
 from motelog.core.topic_names import is_device_topic, topic_name_fault
 from motelog.spark.errors import ColumnError, OptionError
 from motelog.spark.options import Endpoint, parse_options
+from motelog.spark.topics import MQTT_DEFAULT
 
-#: For names whose first level is no queue topic; gateways have the same default.
-DEFAULT_TOPIC: Final = "MQTT_DEFAULT"
 #: A name that no device may use, so that no MQTT filter matches its records.
 LEDGER_TOPIC: Final = "%SPARK%LEDGER"
 GROUP: Final = "motelog-spark-sink"
@@ -90,7 +89,7 @@ class SinkOptions:
     # Name servers, producer group, account, TLS; as with the source.
     endpoint: Endpoint = ("127.0.0.1:9876", GROUP, None, None)
     # Where MQTT topic names go whose first level is no queue topic: the gateways' default_topic.
-    default_topic: str = DEFAULT_TOPIC
+    default_topic: str = MQTT_DEFAULT
     # What says which rows are in the log already.
     ledger_topic: str = LEDGER_TOPIC
     # How long an attempt that was killed keeps the one after it waiting.
@@ -137,7 +136,7 @@ def parse_sink_options(given: Mapping[str, str], *, is_stream: bool) -> SinkOpti
     return SinkOptions(
         topic=topic,
         endpoint=common.endpoint,
-        default_topic=_topic("defaultTopic", own.get("defaultTopic", DEFAULT_TOPIC)),
+        default_topic=_topic("defaultTopic", own.get("defaultTopic", MQTT_DEFAULT)),
         ledger_topic=_ledger("ledgerTopic", own.get("ledgerTopic", LEDGER_TOPIC)),
         lease_s=_seconds("leaseSeconds", own.get("leaseSeconds", str(LEASE_S))),
         write_id=write_id,

@@ -292,7 +292,7 @@ def test_payloads_in_messagepack_are_rows_with_fields(
 
 
 def test_filters_leave_out_what_is_not_wanted(
-    source: Source, spark_session: Any, producer: SyncProducer
+    source: Source, spark_session: Any, producer: SyncProducer, namesrv: str
 ) -> None:
     send(producer, "spark_filters", 0, 200, devices=10)
 
@@ -300,12 +300,17 @@ def test_filters_leave_out_what_is_not_wanted(
         return sorted(row["key"] for row in frame.select("key").collect())
 
     thirds = sorted(f"k{n}" for n in range(3, 200, 10))
-    columns = "key,device"
+    columns = "key,device,queue_topic"
     assert keys(source("spark_filters", columns=columns, tags="dev3").load()) == thirds
     by_sql = source("spark_filters", columns=columns, sqlFilter="TAGS = 'dev3'").load()
     assert keys(by_sql) == thirds
     by_topic = source("spark_filters", columns=columns, mqttFilter="spark_filters/dev3/+").load()
     assert keys(by_topic) == thirds
+    # Without a topic, over all that are there.
+    reader = spark_session.read.format("motelog").option("columns", columns)
+    reader = reader.option("namesrv", namesrv).option("mqttFilter", "+/dev3/+")
+    of_any_topic = reader.load().where("queue_topic = 'spark_filters'")
+    assert keys(of_any_topic) == thirds
     setting = "spark.sql.python.filterPushdown.enabled"
     spark_session.conf.set(setting, "true")
     try:

@@ -153,6 +153,25 @@ def test_topics_are_named_or_match() -> None:
         parse_options({"topicPattern": "site-("})
 
 
+@pytest.mark.parametrize(
+    ("mqtt_filter", "read", "not_read"),
+    [
+        ("telemetry/+/temp", {"telemetry", "MQTT_DEFAULT"}, {"telemetry2", "alerts"}),
+        ("a.b/#", {"MQTT_DEFAULT"}, {"a.b", "aXb"}),
+        ("+/temp", {"telemetry", "alerts", "MQTT_DEFAULT"}, set()),
+        ("#", {"telemetry", "alerts", "MQTT_DEFAULT"}, set()),
+    ],
+)
+def test_an_mqtt_filter_alone_chooses_the_topics(
+    mqtt_filter: str, read: set[str], not_read: set[str]
+) -> None:
+    topics = parse_options({"mqttFilter": mqtt_filter}).topics
+    assert set(topics.among([*read, *not_read])) == read
+    assert str(topics) == f"topics of the MQTT filter {mqtt_filter!r}"
+    named = parse_options({"mqttFilter": mqtt_filter, "topic": "t"}).topics
+    assert str(named) == "topic 't'"
+
+
 def test_properties_are_read_when_they_are_named() -> None:
     by_default = parse_options({"topic": "t"}).columns
     assert Column.PROPERTIES not in by_default

@@ -319,6 +319,16 @@ def test_topics_that_match_are_read_from_when_they_appear(broker: FakeConsumer) 
     assert run(reader, end, ReadAllAvailable()) == [[(0, 0), (0, 1), (0, 2)]]
 
 
+def test_an_mqtt_filter_finds_topics_as_they_appear(broker: FakeConsumer) -> None:
+    with pytest.raises(OptionError, match=r"option 'mqttFilter' is 'site-7/#', expected a topic"):
+        all_of(mqttFilter="site-7/#").initialOffset()
+    reader = all_of(mqttFilter="+/dev1/#")
+    start = reader.initialOffset()
+    broker.add_queue(0, *(telemetry(n) for n in range(3)), topic="site-7")
+    end = reader.latestOffset(start, ReadAllAvailable())
+    assert set(end) == {"telemetry", "site-7"}
+
+
 def test_a_topic_that_was_seen_and_is_away_is_an_outage(broker: FakeConsumer) -> None:
     reader = all_of(topicPattern="tele.*")
     start = reader.initialOffset()
