@@ -284,6 +284,32 @@ def test_a_shell_can_complete(words: str, found: list[str]) -> None:
     assert motelog(environment=environment).stdout.split() == found
 
 
+def test_the_script_that_is_printed_completes_in_bash() -> None:
+    script = motelog("completion", environment={"SHELL": "/bin/bash"}).stdout
+    assert script == motelog("completion", "bash").stdout
+    asked = """
+        COMP_WORDS=(motelog store ver) COMP_CWORD=2
+        function=$(complete -p motelog)
+        function=${function##*-F }
+        function=${function%% *}
+        $function motelog ver store  # as bash calls it
+        echo "${COMPREPLY[@]}"
+    """
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    found = subprocess.run(
+        ["bash", "-c", script + asked],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PATH": path},
+        check=True,
+        timeout=60,
+    )
+    assert found.stdout.split() == ["verify"]
+    refused = motelog("completion", "tcsh")
+    assert (refused.returncode, refused.stdout) == (2, "")
+    assert "name one of bash, zsh, fish" in refused.stderr
+
+
 def test_version() -> None:
     assert motelog("--version").stdout == f"motelog {package.__version__}\n"
     (found,) = motelog_lines("version", "--json")

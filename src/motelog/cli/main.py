@@ -61,6 +61,7 @@ COMMANDS: Final = {
     "config": "Look at the configuration and check it.",
     "support-bundle": "Put what somebody needs to help you into one file, without secrets.",
     "doctor": "Check this machine.",
+    "completion": "Print the script that completes commands in a shell.",
     "version": "Show release, Python and kernels.",
 }
 # Commands whose names are no names in Python, or those of other modules.
