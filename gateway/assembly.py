@@ -35,6 +35,7 @@ from motelog.gateway.publish.routes import Routes
 from motelog.gateway.publish.wills import Wills
 from motelog.gateway.sessions.connection import Connection
 from motelog.gateway.sessions.groups import Receiver
+from motelog.gateway.sessions.session import Session
 from motelog.gateway.sessions.subscriptions import SubscriptionTree
 from motelog.gateway.sharing import SharedSubscriptions
 from motelog.gateway.state.journal import SessionJournal
@@ -130,6 +131,9 @@ def assemble(
     def disconnect(connection: Connection, reason_code: int, why: str) -> None:
         clients.disconnect(connection, reason_code, why)
 
+    def resumed(session: Session) -> None:
+        exchanges.resumed(session)
+
     answers = Answers(
         output,
         metrics,
@@ -178,6 +182,7 @@ def assemble(
         answer_after=answers.after,
         publish_will=wills.publish,
         handle_kept=handle_kept,
+        resumed=resumed,
         access=access,
     )
     exchanges = Exchanges(

@@ -179,9 +179,13 @@ class Clients:
         answer_after: Callable[[Ticket, Callable[[MotelogError | None], None]], None],
         publish_will: Callable[[Who, StoredWill], None],
         handle_kept: Callable[[list[tuple[Any, ...]]], None],
+        resumed: Callable[[Session], None],
         access: Access | None = None,
     ) -> None:
-        """``access`` is None where clients are not told apart."""
+        """``access`` is None where clients are not told apart.
+
+        ``resumed`` is called with a session whose client may send QoS 2 messages again.
+        """
         self._config = config
         self._access = access
         #: Client identifiers that are still to be looked at after a change of logins or rights.
@@ -202,6 +206,7 @@ class Clients:
         self._answer_after = answer_after
         self._publish_will = publish_will
         self._handle_kept = handle_kept
+        self._resumed = resumed
         self._metrics = metrics
         self._claims = claims
         self._parked: dict[int, Parked] = {}
@@ -407,6 +412,8 @@ class Clients:
         for received in stored.received:
             known = received if received.queue else None
             session.particulars.received[received.packet_id] = known
+        if stored.received:
+            self._resumed(session)
         self._delivery.resume(session, stored)
         self._metrics.sessions_resumed += 1
 

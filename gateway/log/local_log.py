@@ -42,6 +42,8 @@ class PagingIn:
 class LocalLog:
     """The log of a broker that runs in this process and thread. Its handles are the tails."""
 
+    append_ms_max = 0
+
     def __init__(self, api: BrokerApi) -> None:
         self._api = api
         # The hot calls go straight to the broker.

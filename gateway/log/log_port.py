@@ -153,6 +153,14 @@ class LogPort(Protocol):
         """
         ...
 
+    @property
+    def append_ms_max(self) -> int:
+        """How long a batch may still reach the log after the process that appended it has ended.
+
+        0 if it is there when ``append`` returns.
+        """
+        ...
+
     def delayed(self, message: Any, due_ms: int) -> Any:
         """Return what to append in place of ``message``, so that it comes at ``due_ms``.
 

@@ -12,7 +12,7 @@ from typing import Any, Final, Self
 
 import trio
 
-from motelog.bridge.client import Client
+from motelog.bridge.client import REQUEST_TIMEOUT_S, Client
 from motelog.bridge.pull import HOLD_S
 from motelog.core.acl.files import read_credentials
 from motelog.core.message import TIMER_DELIVER_MS, encode_properties
@@ -39,6 +39,9 @@ KEPT_BYTES_MAX: Final = 33_554_432
 
 class RemoteLog:
     """The log of a RocketMQ cluster. ``namesrv`` is ``host:port;host:port``."""
+
+    #: A batch waits for the one before it.
+    append_ms_max = int(2 * REQUEST_TIMEOUT_S * 1000)
 
     def __init__(
         self,

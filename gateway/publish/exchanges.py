@@ -14,34 +14,36 @@ Spec: MQTT 5.0 and 3.1.1 section 4.3.3.
 
 A gateway that dies between the mark and the message has not answered, and neither has one whose
 append has failed: the log may have the message or not. So a client that sends the message again has
-it looked up in the log, wherever only the mark is known.
+it looked up in the log (``look_up``), wherever only the mark is known. Until then it is sent away,
+and comes back. An append that is on its way is waited for in the same manner.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from motelog.core.clock import Clock
 from motelog.core.errors import MotelogError
-from motelog.core.message import MQTT_CLIENT_ID, MQTT_PACKET_ID, decode_properties
-from motelog.core.records.decode import decode_brief
+from motelog.core.message import MQTT_PACKET_ID
 from motelog.gateway.deliver.delivery import Delivery
-from motelog.gateway.deliver.outgoing import TOPIC_PROPERTY
-from motelog.gateway.log.log_port import LogPort, LogRead, QueueHandle, Ticket
+from motelog.gateway.log.log_port import LogPort, QueueHandle, Ticket
 from motelog.gateway.mqtt.acks import encode_ack
 from motelog.gateway.mqtt.packet_types import PacketType, ReasonCode
 from motelog.gateway.output import Output
 from motelog.gateway.publish.acknowledge import Acks, Answers
+from motelog.gateway.publish.look_up import LookUp, exchange_name
 from motelog.gateway.sessions.connection import Connection
 from motelog.gateway.sessions.session import Session
 from motelog.gateway.state.journal import SessionJournal
 from motelog.gateway.state.stored import Mark, MarkKind, Received
 
-#: Records behind a mark among which its message is looked for: more than one append takes.
-LOOK_UP_COUNT_MAX: Final = 65_536
-_LOOK_UP_BYTES: Final = 1_048_576
+_K = TypeVar("_K")
+_V = TypeVar("_V")
+
+#: Of clients that come back: what is looked up for them, and what has been appended after all.
+KEPT_MAX: Final = 10_000
 
 
 class Exchanges:
@@ -77,6 +79,9 @@ class Exchanges:
         #: (client identifier, packet identifier) -> what its message's append waits for; None in
         #: the turn that takes the message.
         self._appending: dict[tuple[str, int], Ticket | None] = {}
+        self._look_ups: dict[tuple[str, Received], LookUp] = {}
+        #: What has been stored only after the connection had ended.
+        self._stored_late: dict[tuple[str, Received], None] = {}
 
     # --- messages from clients -----------------------------------------------------------
 
@@ -122,7 +127,7 @@ class Exchanges:
         self._marks.append(
             Mark(MarkKind.RECEIVED, session.client_id, packet_id, name, tail, now_ms)
         )
-        return f"{MQTT_PACKET_ID}\x01{_exchange(packet_id, now_ms)}\x02".encode()
+        return f"{MQTT_PACKET_ID}\x01{exchange_name(packet_id, now_ms)}\x02".encode()
 
     def take_marks(self) -> list[tuple[Any, ...]]:
         """Return the record of this turn's marks, to be appended before their messages."""
@@ -155,36 +160,45 @@ class Exchanges:
             received = session.particulars.received
             if error is None and received.get(packet_id) is mark:
                 received[packet_id] = None
+                if session.connection is None:  # it was stored with the place of the mark
+                    _keep(self._stored_late, (session.client_id, mark), None)
+
+    def resumed(self, session: Session) -> None:
+        """Begin to look up what the client of a stored session may send again."""
+        for known in session.particulars.received.values():
+            handle = None if known is None else self._log_port.find_queue(known.queue)
+            if known is not None and handle is not None:
+                self._look_up(handle, session.client_id, known)
+
+    def _look_up(self, handle: QueueHandle, client_id: str, known: Received) -> LookUp:
+        key = client_id, known
+        look_up = self._look_ups.get(key)
+        if look_up is None:
+            now_ms = self._clock.now_ms()
+            look_up = LookUp(self._log_port, handle, client_id, known, begun_ms=now_ms)
+            _keep(self._look_ups, key, look_up)
+        return look_up
 
     def _has_message(self, client_id: str, known: Received, queue: QueueHandle) -> bool | None:
-        """Return whether the log has the message of a mark that an earlier process wrote.
+        """Return whether the log has the message of a mark.
 
-        None if that cannot be said now, as the records are not at hand. ``queue`` is where the
-        message would go now: an earlier process that created the topic did not know its queues.
+        None if that cannot be said now: records are not at hand, or the append may still be on its
+        way. ``queue`` is where the message would go now: an earlier process that created the topic
+        did not know its queues.
         """
         log = self._log_port
+        key = client_id, known
+        if key in self._stored_late:
+            return True
         handle = log.find_queue(known.queue) or log.find_queue(log.describe(queue))
-        return None if handle is None else self._is_in(handle, client_id, known)
-
-    def _is_in(self, handle: QueueHandle, client_id: str, known: Received) -> bool | None:
-        exchange = _exchange(known.packet_id, known.taken_ms)
-        at = known.queue_offset
-        while at < known.queue_offset + LOOK_UP_COUNT_MAX:
-            read = self._log_port.read(handle, at, count_max=2048, bytes_max=_LOOK_UP_BYTES)
-            if not isinstance(read, LogRead):
-                self._log_port.when_at_hand(read, _go_on)
-                return None
-            for record in decode_brief(read.records, TOPIC_PROPERTY):
-                properties = decode_properties(record[3])
-                if (
-                    properties.get(MQTT_PACKET_ID) == exchange
-                    and properties.get(MQTT_CLIENT_ID) == client_id
-                ):
-                    return True
-            if not read.is_more:
-                return False
-            at = read.next_offset
-        return False
+        if handle is None:
+            return None
+        look_up = self._look_up(handle, client_id, known)
+        if look_up.is_over:
+            del self._look_ups[key]
+        # A clock that was put back does not keep the client waiting.
+        is_young = 0 <= look_up.begun_ms - known.taken_ms < log.append_ms_max
+        return None if look_up.is_stored is False and is_young else look_up.is_stored
 
     # --- acknowledgements of both directions ---------------------------------------------
 
@@ -255,10 +269,8 @@ class Exchanges:
             self._answers.answer(PacketType.PUBCOMP, comps, ticket)
 
 
-def _exchange(packet_id: int, taken_ms: int) -> str:
-    """Return what names a QoS 2 exchange of one client: identifiers are used again."""
-    return f"{packet_id}@{taken_ms}"
-
-
-def _go_on() -> None:
-    """Nobody waits: the client sends its message again."""
+def _keep(kept: dict[_K, _V], key: _K, value: _V) -> None:
+    """Keep the newest entries alone."""
+    kept[key] = value
+    if len(kept) > KEPT_MAX:
+        del kept[next(iter(kept))]

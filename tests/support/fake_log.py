@@ -76,6 +76,7 @@ class FakeLog:
         self.creating: dict[str, int] = {}
         self.refused_topics: dict[str, BrokerError] = {}
         self.knows_tails = True
+        self.append_ms_max = 0
         self.now_ms = 1_000_000
         self.end_offset = 0
         self._tails: dict[tuple[str, int], QueueTail] = {}

@@ -6,7 +6,7 @@ import pytest
 
 from motelog.core.errors import StoreError
 from motelog.gateway.mqtt.acks import encode_ack
-from motelog.gateway.mqtt.packet_types import PacketType
+from motelog.gateway.mqtt.packet_types import PacketType, ReasonCode
 from tests.conformance.peers import Gateway, Peer, publish_packet
 
 PUBREC, PUBREL = PacketType.PUBREC, PacketType.PUBREL
@@ -128,5 +128,56 @@ def test_what_comes_again_over_another_connection_is_appended_once() -> None:
     client.put("t", b"1", 2, packet_id=7, dup=True)
     assert answers(client) == []
     log.settle()
+    assert answers(client) == [(PUBREC, 7)]
+    assert payloads(gateway, "t") == [b"1"]
+
+
+def test_a_message_that_another_gateway_may_still_append_is_waited_for() -> None:
+    gateway = Gateway()
+    log = gateway.stage.log
+    published_before_a_failure(gateway, 4, is_stored=False)
+    log.append_ms_max = 6_000
+    client = gateway.connect_persistent(4, "client")
+    client.put("t", b"1", 2, packet_id=7, dup=True)
+    client.assert_ended(ReasonCode.SERVER_BUSY)
+    gateway.pass_s(7)
+    client = gateway.connect_persistent(4, "client")
+    client.put("t", b"1", 2, packet_id=7, dup=True)
+    assert answers(client) == [(PUBREC, 7)]
+    assert payloads(gateway, "t") == [b"1"]
+
+
+@pytest.mark.parametrize("is_quick", [True, False])
+def test_what_is_not_at_hand_is_read_once_the_client_is_back(is_quick: bool) -> None:
+    gateway = Gateway()
+    log = gateway.stage.log
+    published_before_a_failure(gateway, 4, is_stored=True)
+    log.cold = set(range(10))
+    client = gateway.connect_persistent(4, "client")
+    if is_quick:
+        log.paged_in()
+    client.put("t", b"1", 2, packet_id=7, dup=True)
+    if not is_quick:
+        client.assert_ended(ReasonCode.SERVER_BUSY)
+        log.paged_in()
+        client = gateway.connect_persistent(4, "client")
+        client.put("t", b"1", 2, packet_id=7, dup=True)
+    assert answers(client) == [(PUBREC, 7)]
+    assert payloads(gateway, "t") == [b"1"]
+
+
+def test_what_was_stored_behind_the_connection_is_known_without_reading() -> None:
+    gateway = Gateway()
+    log = gateway.stage.log
+    client = gateway.connect_persistent(4, "client")
+    log.settles_at_once = False
+    client.put("t", b"1", 2, packet_id=7)
+    client.drop()
+    log.settle()
+    log.settles_at_once = True
+    log.settle()
+    log.cold = set(range(10))
+    client = gateway.connect_persistent(4, "client")
+    client.put("t", b"1", 2, packet_id=7, dup=True)
     assert answers(client) == [(PUBREC, 7)]
     assert payloads(gateway, "t") == [b"1"]
