@@ -233,12 +233,13 @@ class Gateway:
             return min(others * max(GATHER_S, GATHER_RECORDS_S * others), GATHER_S_MAX)
 
         def state_has_grown(queues: Sequence[QueueHandle]) -> None:
-            if journal.others_live and (journal.has_grown(queues) or retained.has_grown(queues)):
+            is_awaited = journal.others_live or journal.is_far_behind
+            if is_awaited and (journal.has_grown(queues) or retained.has_grown(queues)):
                 meet()
 
         async def meet_others() -> None:
             # Reads back what others may have written, as clients wait for it, and tells them what
-            # is wanted here.
+            # is wanted here. Also much that this gateway has written.
             nonlocal to_meet
             while True:
                 await to_meet.wait()

@@ -72,6 +72,10 @@ STILL_MS_MAX: Final = 4_000
 #: Time after which this gateway asks the log about itself. What it has begun meanwhile, it may end:
 #: on a busy machine a turn takes a while, and whoever asks at the last moment is late in some.
 DOUBT_MS: Final = 3_000
+#: Records of changes that wait to be read back, from which on that does not wait for the next
+#: second: a fleet that connects would have a second's records in memory, and the process keeps what
+#: it has once taken.
+UNREAD_MAX: Final = 1000
 #: Stands for "behind everything in the view" in the places of records that are not read back.
 _NOT_READ: Final = 1 << 62
 
@@ -442,7 +446,8 @@ class SessionJournal:
         for client_id, change in changes:
             one = _Written(record.number, ticket, change)
             known = written.get(client_id)
-            if known is None:
+            is_whole = type(change) is bytes and ticket.is_settled and ticket.error is None
+            if known is None or is_whole:  # what came before a whole state is in it
                 written[client_id] = [one]
             else:
                 known.append(one)
@@ -588,6 +593,11 @@ class SessionJournal:
         """The number of this run's last record in the view."""
         run = self._rows.runs.get(self._run)
         return 0 if run is None else run.last_number
+
+    @property
+    def is_far_behind(self) -> bool:
+        """Whether so much of what was appended here waits to be read back that it takes memory."""
+        return len(self._writers) >= UNREAD_MAX
 
     def refresh(self, limit: int) -> bool:
         """Apply about ``limit`` changes from the log to the view; return whether there are more."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import socket
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -52,6 +54,34 @@ async def test_keep_alive_0_of_version_4_is_looked_after_by_the_system(gateway: 
     [timer] = [t[5] for t in timers if t[2] == _hex_address(ours) and t[3] == "01"]
     assert timer.startswith("02:"), "the keep-alive timer of the gateway's socket does not run"
     await stream.aclose()
+
+
+async def test_many_new_sessions_are_in_the_view_before_the_next_second(
+    nursery: trio.Nursery, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr("motelog.gateway.server.TICK_S", 3600.0)
+    monkeypatch.setattr("motelog.gateway.state.journal.UNREAD_MAX", 2)
+    path = str(tmp_path / "view.db")
+    gateway = Gateway(GatewayConfig(listen="127.0.0.1:0", view_path=path), FakeLog())
+    await nursery.start(gateway.run)
+
+    def names() -> list[str]:
+        with closing(sqlite3.connect(path)) as view:
+            rows = view.execute("SELECT client_id FROM sessions ORDER BY client_id")
+            return [name for (name,) in rows]
+
+    with trio.fail_after(20):
+        streams = []
+        for client_id in ("one", "three", "two"):
+            assert names() == []
+            stream = await trio.open_tcp_stream(*gateway.address)
+            await stream.send_all(encode_connect(Connect(4, False, 60, client_id)))
+            assert await stream.receive_some() == CONNECTED
+            streams.append(stream)
+        while names() != ["one", "three", "two"]:  # noqa: ASYNC110  # no event
+            await trio.sleep(0.01)
+        for stream in streams:
+            await stream.aclose()
 
 
 @pytest.mark.parametrize("version", [4, 5])

@@ -361,6 +361,44 @@ def test_collected_records_are_appended_in_bounded_parts(monkeypatch: pytest.Mon
     assert stage.journal.load("dev6") is not None
 
 
+def test_much_that_waits_to_be_read_back_is_told_until_it_has_been(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("motelog.gateway.state.journal.UNREAD_MAX", 3)
+    stage = Stage()
+    for number in range(3):
+        assert not stage.journal.is_far_behind
+        stage.journal.save(msgspec.structs.replace(SESSION, client_id=f"dev{number}"))
+    assert stage.journal.is_far_behind
+    stage.read()
+    assert not stage.journal.is_far_behind
+
+
+def test_whole_state_stands_for_what_was_told_before_it() -> None:
+    stage = Stage()
+    stage.journal.save(SESSION)
+    stage.journal.mark(Mark(MarkKind.RECEIVED, "dev", 9, QUEUE, 11))
+    stage.journal.commit()
+    later = msgspec.structs.replace(SESSION, expiry_s=60, received=(Received(9, QUEUE, 11),))
+    stage.journal.save(later)
+    assert stage.load() == later
+    stage.journal.save(SESSION)
+    stage.journal.mark(Mark(MarkKind.RECEIVED, "dev", 3, QUEUE, 12))
+    stage.journal.commit()
+    assert stage.load().received == (Received(3, QUEUE, 12),)
+
+
+def test_whole_state_that_fails_leaves_what_was_told_before_it() -> None:
+    stage = Stage()
+    stage.journal.save(SESSION)
+    stage.log.settles_at_once = False
+    later = msgspec.structs.replace(SESSION, expiry_s=60)
+    stage.journal.save(later)
+    assert stage.journal.load("dev") == later
+    stage.log.settle(error=StoreFullError("full"))
+    assert stage.journal.load("dev") == SESSION
+
+
 def test_fetched_sessions_are_found_until_the_turn_ends() -> None:
     stage = Stage()
     names = [f"dev{number}" for number in range(150)]
