@@ -19,7 +19,7 @@ BENCH_ARGS ?=
 # Where it is set, each process that the tests start would compile every module anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help run check test lint types unit suite fuzz bench wheel clean
+.PHONY: help run check test lint types unit suite fuzz bench wheel wheels clean
 
 help:  ## show this list
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /	/' | expand -t 10
@@ -57,6 +57,10 @@ wheel: .make/test  ## build the source distribution, and the wheel from it, in d
 	@rm -rf dist
 	@$(BIN)/python -m build --no-isolation --outdir dist .
 
+wheels: .make/wheels  ## build the source distribution, and wheels for x86-64 and ARM from it, in dist
+	@rm -rf dist
+	@.ci/wheels $(BIN)/python
+
 clean:  ## remove everything that was built, and the virtual environment
 	rm -rf $(VENV) .make build dist *.egg-info src/*.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
 	find bridge core gateway loadtest spark -name '*.so' -delete
@@ -84,3 +88,8 @@ clean:  ## remove everything that was built, and the virtual environment
 	@echo "building kernels and installing with every extra (once)"
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[spark,loadtest,test,dev]'
 	@touch $@ .make/run
+
+.make/wheels: .make/test .ci/wheels.txt
+	@echo "installing a compiler for both processors (once)"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --requirement .ci/wheels.txt
+	@touch $@
