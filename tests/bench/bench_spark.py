@@ -2,10 +2,13 @@
 
 All sources give the same columns, rows, batches and partitions to Spark's noop sink, in turn, in
 one session. The idle source returns one prepared Arrow batch over and over, so it shows what Spark
-itself costs. ``pulled`` has all records sent, ``motelog`` reads them in the broker's files.
+itself costs. ``pulled`` has all records sent, ``motelog`` reads them in the broker's files. With
+``--kafka``, Spark's Kafka source reads the same keys and payloads from a Kafka broker, in as many
+partitions: key, value and timestamp beside three columns, all of its seven beside all of ours.
 CPU is that of Spark's JVM and Python workers; ``cpu_ns_per_row_with_broker`` adds the broker's.
 
-Usage: python -m tests.bench.bench_spark [--rows N] [--rounds N]. Prints JSON.
+Usage: python -m tests.bench.bench_spark [--rows N] [--rounds N] [--kafka]. Prints JSON, and what it
+does on standard error.
 """
 
 from __future__ import annotations
@@ -19,6 +22,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 from typing import Any
 
 import psutil
@@ -31,6 +35,7 @@ from motelog.spark import arrow
 from motelog.spark.columns import Column, schema_ddl
 from motelog.spark.session import start_session
 from motelog.testing import MotelogProcess
+from tests.bench.kafka_peer import KafkaServer, NoKafkaError, session_settings
 
 TOPIC = "bench_spark"
 BATCH_ROWS = 10_000
@@ -41,29 +46,66 @@ COLUMNS = {
     "telemetry": (Column.DEVICE, Column.PAYLOAD, Column.STORE_TIME),
     "all": tuple(Column),
 }
+KAFKA_COLUMNS = {"telemetry": ("key", "value", "timestamp"), "all": ("*",)}
+#: As many as our broker gives a topic.
+KAFKA_PARTITIONS = 4
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rows", type=int, default=1_000_000)
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--kafka", action="store_true", help="beside Spark's Kafka source")
     arguments = parser.parse_args()
-    with MotelogProcess() as motelog:
-        namesrv = "{}:{}".format(*motelog.namesrv)
-        with SyncProducer(namesrv=namesrv) as producer:
+    with ExitStack() as stack:
+        motelog = stack.enter_context(MotelogProcess())
+        kafka = start_kafka(stack) if arguments.kafka else None
+        tell(f"sending {arguments.rows} messages")
+        with SyncProducer(namesrv="{}:{}".format(*motelog.namesrv)) as producer:
             fill(producer, arguments.rows)
-        session = start_session("bench_spark", master="local[2]")
-        try:
-            session.dataSource.register(IdleSource)
-            results = {
-                name: compare(session, motelog, columns, arguments)
-                for name, columns in COLUMNS.items()
-            }
-        finally:
-            session.stop()
+        session = start_session(
+            "bench_spark", master="local[2]", conf=session_settings() if kafka else None
+        )
+        stack.callback(session.stop)
+        session.dataSource.register(IdleSource)
+        if kafka is not None:
+            tell("copying them to Kafka")
+            fill_kafka(session, motelog, kafka)
+        results = {name: compare(session, motelog, kafka, name, arguments) for name in COLUMNS}
     report = {"question": "Spark source against an idle one", **machine(), "columns": results}
     print(json.dumps(report, indent=2))  # noqa: T201  # the result
     return 0
+
+
+def start_kafka(stack: ExitStack) -> KafkaServer | None:
+    """Return a running Kafka; None, and a sentence on standard error, where it cannot be had."""
+    try:
+        return stack.enter_context(KafkaServer(partitions=KAFKA_PARTITIONS))
+    except NoKafkaError as exc:
+        tell(f"measuring without Kafka: {exc}")
+        return None
+
+
+def fill_kafka(session: Any, motelog: MotelogProcess, kafka: KafkaServer) -> None:
+    """Send what is in our topic to Kafka's: the device as key, the payload as value."""
+    source = session.read.format("motelog").option("columns", "device,payload")
+    source = source.option("topic", TOPIC).option("namesrv", "{}:{}".format(*motelog.namesrv))
+    frame = source.load().selectExpr("device AS key", "payload AS value")
+    writer = frame.write.format("kafka").option("kafka.bootstrap.servers", kafka.address)
+    writer.option("topic", TOPIC).save()
+
+
+class KafkaReader:
+    """Reads the columns that Kafka has in place of ours; loads like one of Spark's readers."""
+
+    def __init__(self, session: Any, kafka: KafkaServer, columns: str) -> None:
+        self._reader = session.read.format("kafka").options(
+            **{"kafka.bootstrap.servers": kafka.address, "subscribe": TOPIC}
+        )
+        self._columns = columns
+
+    def load(self) -> Any:
+        return self._reader.load().selectExpr(*KAFKA_COLUMNS[self._columns])
 
 
 def fill(producer: SyncProducer, rows: int) -> None:
@@ -82,8 +124,13 @@ def fill(producer: SyncProducer, rows: int) -> None:
 
 
 def compare(
-    session: Any, stack: MotelogProcess, columns: tuple[Column, ...], arguments: argparse.Namespace
+    session: Any,
+    stack: MotelogProcess,
+    kafka: KafkaServer | None,
+    name: str,
+    arguments: argparse.Namespace,
 ) -> dict[str, Any]:
+    columns = COLUMNS[name]
     pulled, mapped = (
         session.read.format("motelog").options(
             namesrv="{}:{}".format(*stack.namesrv),
@@ -102,15 +149,20 @@ def compare(
         path=path, rows=str(arguments.rows), partitions=str(partitions), schema=schema_ddl(columns)
     )
     readers = {"idle": idle, "pulled": pulled, "motelog": mapped}
-    measured: dict[str, list[Measured]] = {name: [] for name in readers}
-    broker = psutil.Process(stack.pid)
+    brokers = dict.fromkeys(readers, psutil.Process(stack.pid))
+    if kafka is not None:
+        readers["kafka"] = KafkaReader(session, kafka, name)
+        brokers["kafka"] = psutil.Process(kafka.pid)
+    measured: dict[str, list[Measured]] = {source: [] for source in readers}
     try:
         for turn in range(arguments.rounds + 1):
-            for name, reader in readers.items():
-                broker_before = cpu_s(broker)
+            for source, reader in readers.items():
+                broker_before = cpu_s(brokers[source])
                 wall_s, spark_s = measure(session, reader)
+                broker_s = cpu_s(brokers[source]) - broker_before
+                tell(f"{name} {turn} {source}: {wall_s:.1f} s, CPU {spark_s:.2f} + {broker_s:.2f}")
                 if turn:  # the first turn warms up
-                    measured[name].append((wall_s, spark_s, cpu_s(broker) - broker_before))
+                    measured[source].append((wall_s, spark_s, broker_s))
     finally:
         os.unlink(path)
     return summary(measured, arguments.rows) | {"partitions": partitions}
@@ -133,6 +185,10 @@ def summary(measured: dict[str, list[Measured]], rows: int) -> dict[str, Any]:
     result["pulled_to_mapped_with_broker"] = _ratio(
         measured["pulled"], measured["motelog"], with_broker=True
     )
+    if "kafka" in measured:
+        for name in ("pulled", "motelog"):
+            ratio = _ratio(measured[name], measured["kafka"], with_broker=True)
+            result[f"{name}_to_kafka_with_broker"] = ratio
     return result
 
 
@@ -208,6 +264,10 @@ class IdleReader(DataSourceReader):
         while left > 0:
             yield batch if left >= batch.num_rows else batch.slice(0, left)
             left -= batch.num_rows
+
+
+def tell(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)  # noqa: T201  # how far it is
 
 
 def machine() -> dict[str, Any]:
