@@ -687,7 +687,9 @@ class Producer:
         if self._ids is None:
             raise ClientClosedError("not open: use the producer inside `async with`")
         properties = dict(message.properties)
-        message_id = properties.setdefault(UNIQ_KEY, self._ids.next(time.time_ns() // 1_000_000))
+        message_id = properties.get(UNIQ_KEY)
+        if message_id is None:
+            message_id = properties[UNIQ_KEY] = self._ids.next(time.time_ns() // 1_000_000)
         properties.setdefault(WAIT, "true")
         if message.tags is not None:
             properties[TAGS] = message.tags

@@ -150,7 +150,7 @@ class PartitionWriter:
         if topic is None:
             topic = self._topics[row.topic] = self._open(row.topic)
         content = content_digits(row)
-        if topic.found[content]:
+        if topic.found and topic.found[content]:
             topic.found[content] -= 1
             self._written = replace(self._written, found=self._written.found + 1)
             return
@@ -163,12 +163,14 @@ class PartitionWriter:
         # As the gateway chooses, so that a device has all its messages in one queue.
         queue = topic.queues[zlib.crc32((row.selector or content).encode()) % len(topic.queues)]
         # A character has up to three bytes, or four and a second unit in its length.
-        properties_bytes = 3 * sum(len(name) + len(row.properties[name]) for name in row.properties)
-        size_bytes = _HEADER_BYTES + len(row.body) + properties_bytes
-        chunk = self._chunks.setdefault(queue, _Chunk())
-        if chunk.messages and chunk.size_bytes + size_bytes > CHUNK_BYTES:
+        characters = len("".join((*row.properties, *row.properties.values())))
+        size_bytes = _HEADER_BYTES + len(row.body) + 3 * characters
+        chunk = self._chunks.get(queue)
+        if chunk is not None and chunk.size_bytes + size_bytes > CHUNK_BYTES:
             self._flush(queue)
-            chunk = self._chunks.setdefault(queue, _Chunk())
+            chunk = None
+        if chunk is None:
+            chunk = self._chunks[queue] = _Chunk()
         chunk.messages.append(message)
         chunk.size_bytes += size_bytes
         self._held_bytes += size_bytes
@@ -332,14 +334,11 @@ def row_prefix(part: Part) -> str:
 
 def content_digits(row: OutgoingRow) -> str:
     """Return the digits that stand for what a row says."""
-    digest = blake2b(digest_size=_CONTENT_BYTES)
     texts = [row.tag or "", *row.keys, ""]
     for name, value in sorted(row.properties.items()):
         texts += (name, value)
-    digest.update("\0".join(texts).encode())
-    digest.update(b"\0\0")
-    digest.update(row.body)
-    return digest.hexdigest().upper()
+    content = "\0".join(texts).encode() + b"\0\0" + row.body
+    return blake2b(content, digest_size=_CONTENT_BYTES).hexdigest().upper()
 
 
 def _named(topic: str, label: str) -> MessageQueue:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator, Mapping
+from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -24,7 +25,7 @@ from motelog.core.message import (
     TAGS,
     UNIQ_KEY,
 )
-from motelog.core.topic_names import is_device_topic, topic_name_fault
+from motelog.core.topic_names import TOPICS_KEPT, is_device_topic, topic_name_fault
 from motelog.spark.errors import RowError
 from motelog.spark.sink.options import SinkOptions
 
@@ -37,6 +38,10 @@ _SAID_ELSEWHERE: Final = frozenset(
 )
 # Numbers stay numbers, as with Spark's to_json.
 _encoder: Final = msgspec.json.Encoder(decimal_format="number")
+
+
+# The rows of a batch go to few topics.
+_topic_name_fault: Final = lru_cache(TOPICS_KEPT)(topic_name_fault)
 
 
 class OutgoingRow(NamedTuple):
@@ -75,20 +80,17 @@ def outgoing_rows(batch: Any, options: SinkOptions, *, begin: int = 0) -> Iterat
         name: batch.column(index).to_pylist(maps_as_pydicts="lossy")
         for index, name in enumerate(batch.schema.names)
     }
-    names = tuple(columns)
-    for number, values in enumerate(zip(*columns.values(), strict=True), begin):
+    absent = [None] * batch.num_rows
+    rows = zip(*(columns.get(name, absent) for name in _Values._fields), strict=True)
+    for number, values in enumerate(rows, begin):
         try:
-            yield _outgoing(_Values(**dict(zip(names, values, strict=True))), options)
+            yield _outgoing(_Values._make(values), options)
         except (RowError, ValueError) as exc:
             raise RowError(f"row {number} of the partition: {exc}") from None
 
 
 def _outgoing(row: _Values, options: SinkOptions) -> OutgoingRow:
-    properties = {
-        name: value
-        for name, value in (row.properties or {}).items()
-        if name not in _SAID_ELSEWHERE and value is not None
-    }
+    properties = _own_properties(row.properties) if row.properties else {}
     tag = row.device
     if row.topic is not None:
         levels = _checked(row.topic).split("/")
@@ -101,7 +103,7 @@ def _outgoing(row: _Values, options: SinkOptions) -> OutgoingRow:
     queue_topic = row.queue_topic or options.topic or queue_topic
     if not queue_topic:
         raise RowError("topic and queue_topic are null, and option 'topic' is not set")
-    fault = topic_name_fault(queue_topic)
+    fault = _topic_name_fault(queue_topic)
     if fault is not None:
         raise RowError(fault)
     if row.qos is not None:
@@ -119,6 +121,14 @@ def _outgoing(row: _Values, options: SinkOptions) -> OutgoingRow:
         properties,
         tag or row.topic or "",
     )
+
+
+def _own_properties(properties: Mapping[str, str]) -> dict[str, str]:
+    return {
+        name: value
+        for name, value in properties.items()
+        if name not in _SAID_ELSEWHERE and value is not None
+    }
 
 
 def _checked(name: str) -> str:

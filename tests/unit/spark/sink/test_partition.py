@@ -11,7 +11,7 @@ import pytest
 from motelog.core.message import UNIQ_KEY, decode_properties
 from motelog.spark.errors import LedgerGapError, OutageError, ReplacedError
 from motelog.spark.sink.ledger import Ledger, Part
-from motelog.spark.sink.partition import PartitionWriter, Written
+from motelog.spark.sink.partition import PartitionWriter, Written, content_digits
 from motelog.spark.sink.rows import OutgoingRow
 from tests.support.sink_log import Killed, SinkLog
 from tests.support.spark_broker import ManualTime
@@ -221,3 +221,11 @@ def test_queues_that_come_later_are_not_used_by_a_batch_that_has_begun(log: Sink
     assert bodies(log) == Counter(b"row %d" % n for n in range(20))
     assert {queue.queue_id for queue, q in log.stored.items() if queue.topic == "alerts"
             and q.records} == {0, 1}  # fmt: skip
+
+
+def test_a_content_has_the_digits_that_it_always_had() -> None:
+    # An attempt of a newer release must find the rows of one that was killed before it.
+    properties = {"qosLevel": "1", "n": "\u00e9"}
+    row = OutgoingRow("alerts", b"\0body", "dev1", ("a", "b"), properties, "dev1")
+    assert content_digits(row) == "4C080A723D78"
+    assert content_digits(OutgoingRow("alerts", b"", None, (), {}, "")) == "8B7F68D533EE"
