@@ -205,20 +205,22 @@ def _ratio(own: list[Measured], base: list[Measured], *, with_broker: bool = Fal
 
 def measure(session: Any, reader: Any) -> tuple[float, float]:
     """Return (wall seconds, CPU seconds of Spark's processes) of one read to the noop sink."""
-    cpu_before = spark_cpu_s()
+    cpu_before = spark_cpu_s(session)
     begin = time.perf_counter()
     reader.load().write.format("noop").mode("overwrite").save()
     wall_s = time.perf_counter() - begin
-    return wall_s, spark_cpu_s() - cpu_before
+    return wall_s, spark_cpu_s(session) - cpu_before
 
 
-def spark_cpu_s() -> float:
-    """Return the CPU seconds of the JVM that we started, and of the workers that it started."""
-    seconds = 0.0
-    for child in psutil.Process().children():
-        if "java" in child.name():
-            seconds += sum(map(cpu_s, (child, *child.children(recursive=True))))
-    return seconds
+def spark_cpu_s(session: Any) -> float:
+    """Return the CPU seconds of Spark's JVM, and of the workers that it started."""
+    jvm = spark_jvm(session)
+    return sum(map(cpu_s, (jvm, *jvm.children(recursive=True))))
+
+
+def spark_jvm(session: Any) -> psutil.Process:
+    """Return the JVM of a session, which need not be the only one that we started."""
+    return psutil.Process(session.sparkContext._gateway.proc.pid)
 
 
 def cpu_s(process: psutil.Process) -> float:

@@ -29,7 +29,16 @@ from motelog.bridge.sync import SyncProducer
 from motelog.core.message import Message
 from motelog.spark.session import start_session
 from motelog.testing import MotelogProcess
-from tests.bench.bench_spark import TOPIC, cpu_s, fill, fill_kafka, machine, start_kafka, tell
+from tests.bench.bench_spark import (
+    TOPIC,
+    cpu_s,
+    fill,
+    fill_kafka,
+    machine,
+    spark_jvm,
+    start_kafka,
+    tell,
+)
 from tests.bench.kafka_peer import KafkaServer, session_settings
 
 TRIGGER_ROWS = 400
@@ -37,7 +46,7 @@ TRIGGER_ROWS = 400
 TRIGGERS, FIRST_TRIGGERS = 40, 5
 LATENCY_TOPIC = "bench_latency"
 #: Messages and seconds of a round, and how many seconds at its begin do not count.
-SENT_PER_S, LATENCY_S, FIRST_S = 100, 40, 10
+SENT_PER_S, LATENCY_S, FIRST_S = 100, 30, 8
 QUERY_WITHIN_S = 300
 ROW = (
     "concat('dev', id % 1000) AS device",
@@ -147,7 +156,7 @@ def run_triggers(peers: Peers, source: str) -> Trigger:
         while not query.awaitTermination(0.1):
             progress = query.lastProgress
             if progress is not None and progress.batchId < TRIGGERS - 1:
-                seen.append((progress.batchId, *spark_cpu_s()))
+                seen.append((progress.batchId, *spark_cpu_s(peers.session)))
         durations = [
             one.durationMs for one in query.recentProgress if one.batchId >= FIRST_TRIGGERS
         ]
@@ -169,15 +178,13 @@ def run_triggers(peers: Peers, source: str) -> Trigger:
     )
 
 
-def spark_cpu_s() -> tuple[float, float]:
+def spark_cpu_s(session: Any) -> tuple[float, float]:
     """Return the CPU seconds of Spark's JVM, and of the Python processes that it started."""
-    for child in psutil.Process().children():
-        if "java" in child.name() and (workers := child.children(recursive=True)):
-            for worker in workers:
-                with suppress(psutil.NoSuchProcess):
-                    _workers_cpu_s[worker.pid] = cpu_s(worker)
-            return cpu_s(child), sum(_workers_cpu_s.values())
-    return 0.0, 0.0
+    jvm = spark_jvm(session)
+    for worker in jvm.children(recursive=True):
+        with suppress(psutil.NoSuchProcess):
+            _workers_cpu_s[worker.pid] = cpu_s(worker)
+    return cpu_s(jvm), sum(_workers_cpu_s.values())
 
 
 #: What Spark's Python processes had used when they were last seen: idle ones end.
@@ -197,11 +204,12 @@ def bench_latency(peers: Peers, arguments: argparse.Namespace) -> dict[str, Any]
         for send in senders.values():
             send(str(time.time_ns()))  # makes the topic
         late_ms: dict[str, list[float]] = {source: [] for source in senders}
-        for turn in range(arguments.rounds):
+        for turn in range(arguments.rounds + 1):
             for source, send in senders.items():
                 one = run_latency(peers, source, send)
                 tell(f"latency {turn} {source}: {spread(one)}")
-                late_ms[source] += one
+                if turn:  # the first turn warms up
+                    late_ms[source] += one
     return {source: spread(values) for source, values in late_ms.items()}
 
 
@@ -274,11 +282,11 @@ def bench_sink(peers: Peers, arguments: argparse.Namespace) -> dict[str, Any]:
     measured: dict[str, list[tuple[float, float, float]]] = {name: [] for name in writers}
     for turn in range(arguments.rounds + 1):
         for name, (writer, broker) in writers.items():
-            before = *spark_cpu_s(), cpu_s(broker) if broker else 0.0
+            before = *spark_cpu_s(peers.session), cpu_s(broker) if broker else 0.0
             begin = time.perf_counter()
             writer.save()
             wall_s = time.perf_counter() - begin
-            after = *spark_cpu_s(), cpu_s(broker) if broker else 0.0
+            after = *spark_cpu_s(peers.session), cpu_s(broker) if broker else 0.0
             jvm_s, python_s, broker_s = (b - a for a, b in zip(before, after, strict=True))
             tell(
                 f"sink {turn} {name}: {wall_s:.1f} s, CPU of JVM {jvm_s:.2f},"
