@@ -1,12 +1,12 @@
-"""What do small triggers, the way from a publisher to a row, and the sink cost beside Kafka's?
+"""What do small triggers, the way from publisher to row, and the sink cost, beside Kafka's?
 
 ``trigger``: a stream of 400 rows a trigger to Spark's noop sink; how long triggers take by Spark's
 own progress, and the CPU of JVM and Python for each (the first triggers are left out).
 ``latency``: triggers of one second; a message carries when it was sent, foreachBatch collects it.
 ``sink``: the same rows to format("motelog"), format("kafka") and the noop sink, in turn, which
-shows what making them costs. CPU is that of the JVM, Python workers and the broker together.
+shows what making them costs. CPU is that of the JVM, Python workers and the broker.
 
-Usage: python -m tests.bench.bench_spark_stream [--case NAME] [--rounds N] [--no-kafka]. Prints
+Usage: python -m tests.bench.bench_spark_stream [--case NAME] [--rounds N] [--kafka]. Prints
 JSON, and what it does on standard error.
 """
 
@@ -89,12 +89,12 @@ def main() -> int:
     parser.add_argument("--case", choices=cases, action="append", help="may be repeated")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--rows", type=int, default=200_000, help="of a round of the sink")
-    parser.add_argument("--no-kafka", action="store_true")
+    parser.add_argument("--kafka", action="store_true", help="beside Spark's Kafka source and sink")
     arguments = parser.parse_args()
     results: dict[str, Any] = {}
     with ExitStack() as stack:
         motelog = stack.enter_context(MotelogProcess())
-        kafka = None if arguments.no_kafka else start_kafka(stack)
+        kafka = start_kafka(stack) if arguments.kafka else None
         conf = session_settings() if kafka is not None else None
         session = start_session("bench_spark_stream", master="local[2]", conf=conf)
         stack.callback(session.stop)
