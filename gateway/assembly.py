@@ -15,7 +15,7 @@ from typing import Any
 
 from motelog.core.clock import Clock
 from motelog.gateway.access.access import Access
-from motelog.gateway.claims import Claims
+from motelog.gateway.claims import TOPICS_MS_MAX, Claims
 from motelog.gateway.clients import CONNECTIONS_RESERVED, Clients
 from motelog.gateway.config import GatewayConfig
 from motelog.gateway.deliver.catch_up import Quota
@@ -160,9 +160,12 @@ def assemble(
         wake=wake,
     )
 
-    def is_at_hand(client_id: str) -> bool:
+    def is_at_hand(client_id: str, waited_ms: int) -> bool:
         stored = journal.load(client_id)
-        return stored is None or delivery.knows_queues(stored)
+        if stored is None:
+            return True
+        knows_topics = waited_ms >= TOPICS_MS_MAX or delivery.knows_queues(stored)
+        return knows_topics and exchanges.knows(stored)
 
     claims = Claims(journal, clock=clock, after=answers.after, is_at_hand=is_at_hand, soon=meet)
     shared = SharedSubscriptions(

@@ -31,6 +31,8 @@ WAIT_MS_MAX: Final = 10_000
 #: How long one whose turn it is waits for topics that others have just created: they are found
 #: within a second. What is not found by then has been deleted.
 TOPICS_MS_MAX: Final = 4_000
+#: How long it waits for all that is not at hand: QoS 2 messages that another has begun to append.
+EARLY_MS_MAX: Final = 8_000
 
 
 class ClaimKind(Enum):
@@ -114,10 +116,12 @@ class Claims:
         *,
         clock: Clock,
         after: Callable[[Ticket, Callable[[MotelogError | None], None]], None],
-        is_at_hand: Callable[[str], bool],
+        is_at_hand: Callable[[str, int], bool],
         soon: Callable[[], None],
     ) -> None:
         """``is_at_hand`` says whether the session of a client identifier can be resumed here.
+
+        It is told for how many milliseconds that has waited.
 
         ``soon`` has ``commit`` called soon, for what several turns want together.
         """
@@ -292,7 +296,7 @@ class Claims:
         elif not claim.kind.is_connect:
             return False
         waited_ms = self._clock.monotonic_ms() - claim.begun_ms
-        return waited_ms < TOPICS_MS_MAX and not self._is_at_hand(claim.client_id)
+        return waited_ms < EARLY_MS_MAX and not self._is_at_hand(claim.client_id, waited_ms)
 
     def _wait_anew(self, claim: Claim) -> None:
         claim.begun_ms = self._clock.monotonic_ms()

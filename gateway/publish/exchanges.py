@@ -37,7 +37,7 @@ from motelog.gateway.publish.look_up import LookUp, exchange_name
 from motelog.gateway.sessions.connection import Connection
 from motelog.gateway.sessions.session import Session
 from motelog.gateway.state.journal import SessionJournal
-from motelog.gateway.state.stored import Mark, MarkKind, Received
+from motelog.gateway.state.stored import Mark, MarkKind, Received, StoredSession
 
 _K = TypeVar("_K")
 _V = TypeVar("_V")
@@ -170,6 +170,30 @@ class Exchanges:
             if known is not None and handle is not None:
                 self._look_up(handle, session.client_id, known)
 
+    def knows(self, stored: StoredSession) -> bool:
+        """Return whether it is known which messages the log has that the client may send again.
+
+        Else that is looked up meanwhile.
+        """
+        return all(
+            known.queue == "" or self._is_known(stored.client_id, known)
+            for known in stored.received
+        )
+
+    def _is_known(self, client_id: str, known: Received) -> bool:
+        handle = self._log_port.find_queue(known.queue)
+        if handle is None or (client_id, known) in self._stored_late:
+            return True  # without a queue it can be looked up only where the message would go now
+        look_up = self._look_up(handle, client_id, known)
+        if look_up.is_over and self._is_stored(look_up, known) is None:
+            del self._look_ups[client_id, known]
+        return look_up.is_over and (client_id, known) in self._look_ups
+
+    def _is_stored(self, look_up: LookUp, known: Received) -> bool | None:
+        # A clock that was put back does not keep the client waiting.
+        is_young = 0 <= look_up.begun_ms - known.taken_ms < self._log_port.append_ms_max
+        return None if look_up.is_stored is False and is_young else look_up.is_stored
+
     def _look_up(self, handle: QueueHandle, client_id: str, known: Received) -> LookUp:
         key = client_id, known
         look_up = self._look_ups.get(key)
@@ -196,9 +220,7 @@ class Exchanges:
         look_up = self._look_up(handle, client_id, known)
         if look_up.is_over:
             del self._look_ups[key]
-        # A clock that was put back does not keep the client waiting.
-        is_young = 0 <= look_up.begun_ms - known.taken_ms < log.append_ms_max
-        return None if look_up.is_stored is False and is_young else look_up.is_stored
+        return self._is_stored(look_up, known)
 
     # --- acknowledgements of both directions ---------------------------------------------
 

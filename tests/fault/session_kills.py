@@ -89,6 +89,8 @@ LOAD_S_MAX = 1.5
 DRAINED_WITHIN_S = 60.0
 #: Connections that a client makes to have one thing sent again.
 COMES_BACK_MAX = 20
+#: Between two of them; paho by itself waits for a second.
+COMES_BACK_S = 0.5
 #: Unacknowledged messages of one publisher.
 SENDING_MAX = 20
 #: Rounds after which publishers take new topics, which the log does not have yet.
@@ -133,6 +135,7 @@ class PahoClient:
         for _ in range(COMES_BACK_MAX):
             if self._has_come_back(port):
                 return
+            time.sleep(COMES_BACK_S)
         raise AuditError(f"{self.name} is disconnected each time that it comes back")
 
     def _has_come_back(self, port: int) -> bool:

@@ -596,6 +596,41 @@ def test_client_comes_back_when_the_topics_of_its_session_are_known(
     assert [packet[0] for packet in fleet["b"].packets(2)] == [0x20, 0x3A]
 
 
+@pytest.mark.parametrize("comes_late", [False, True])
+def test_client_waits_for_a_qos_2_message_that_may_be_on_its_way(
+    comes_late: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fleet = Fleet("a", "b")
+    fleet.connected("a", 1)
+    publish(fleet, "b", b"zero")
+    monkeypatch.setattr(fleet.log, "append_ms_max", (LOST_TICKS + 3) * 1000)
+    append, on_its_way = fleet.log.append, []
+
+    def dies_after_the_mark(messages: list[Any]) -> Any:
+        on_its_way.extend(messages[1:])
+        return append(messages[:1])
+
+    monkeypatch.setattr(fleet.log, "append", dies_after_the_mark)
+    fleet["a"].turn((1, frame("t/1", b"one", 2, 5)))
+    monkeypatch.setattr(fleet.log, "append", append)
+    taken_ms = fleet.clock.now_ms()
+    fleet.kill("a")
+    fleet.connect("b", 2)
+    for _ in range(LOST_TICKS + 1):
+        fleet.tick()
+    assert fleet["b"].packets(2) == []
+    if comes_late:
+        append(on_its_way)
+    while not (packets := fleet["b"].packets(2)):
+        fleet.tick()
+    assert packets[0][0] == 0x20
+    waited_ms = fleet.clock.now_ms() - taken_ms
+    assert (waited_ms >= fleet.log.append_ms_max) is not comes_late
+    fleet["b"].turn((2, frame("t/1", b"one", 2, 5, dup=1)))
+    assert fleet["b"].sent(2) == [b"\x50\x02\x00\x05"]
+    assert [record[13] for record in fleet["b"].stored()] == [b"zero", b"one"]
+
+
 def test_topics_that_are_not_found_keep_a_client_waiting_for_seconds_alone(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
