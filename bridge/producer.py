@@ -45,6 +45,7 @@ from motelog.bridge.trace.records import (
 from motelog.core.addresses import format_address
 from motelog.core.errors import (
     BrokerError,
+    RemotingConnectError,
     RemotingConnectionError,
     RemotingError,
     RemotingTimeoutError,
@@ -88,6 +89,7 @@ MESSAGE_BYTES_MAX: Final = 4 * 1024 * 1024
 COMPRESS_ABOVE_BYTES: Final = 4096
 # Pause before asking the same broker again; other brokers are asked at once.
 RETRY_PAUSE_S: Final = 0.1
+RETRY_PAUSE_S_MAX: Final = 0.8
 # Compressing less than this takes a few milliseconds, which a thread would not make shorter.
 _COMPRESS_IN_THREAD_BYTES: Final = 262_144
 _ZLIB_LEVEL: Final = 5  # what Java clients use
@@ -169,7 +171,8 @@ class Producer:
 
     A message that a broker refuses by flow control (SYSTEM_BUSY, FLOW_CONTROL) is sent again like
     any other that failed, a little later: ``retries`` times besides the first. Without
-    ``retry_when_busy`` the first refusal raises BrokerError, and the caller slows down.
+    ``retry_when_busy`` the first refusal raises BrokerError, and the caller slows down. Where no
+    broker can be connected to, it is tried until the timeout: nothing has been sent.
     With ``retry_when_not_stored`` an answer that says less than OK (not on the disk, not at a
     slave in time) has another broker asked, too; the message is then stored twice.
     With ``avoid_slow_brokers`` a broker that was slow or did not answer gets no turn for a while:
@@ -458,12 +461,14 @@ class Producer:
         stored: SendResult | None = None
         asked_at: float | None = None
         last: Exception | None = None
-        for attempt in range(self._retries + 1):
+        failures = 0
+        for attempt in itertools.count():
             remaining_s = deadline - trio.current_time()
-            if remaining_s <= 0:
+            if remaining_s <= 0 or failures > self._retries:
                 break
             target: MessageQueue | None = None
             others: set[str] = set()
+            is_away = False
             try:
                 # Nearly always known, and a deadline costs more than to look.
                 route = self._client.known_route(topic, for_sending=True, newer_than=asked_at)
@@ -475,7 +480,7 @@ class Producer:
                 if queue is None and hash_key is None:
                     others = {other.broker_name for other in route.write_queues} - avoided
                 result = await self._timed_attempt(
-                    route, target, messages, message_id, command, deadline, self._retries - attempt
+                    route, target, messages, message_id, command, deadline, self._retries - failures
                 )
                 if result.status is SendStatus.OK or not (self._retries_when_not_stored and others):
                     return result
@@ -502,9 +507,13 @@ class Producer:
             except (RemotingError, NoNameServerError) as exc:
                 attempts.append(_describe(target, exc))
                 last = exc
+                is_away = isinstance(exc, RemotingConnectError) and not others
+            # Nothing was sent to a broker that is away: it may start again while there is time.
+            failures += not (is_away and self._retries)
             asked_at = trio.current_time()  # ask again: the route may have been wrong
             if not others:
-                await trio.sleep(min(RETRY_PAUSE_S * 2**attempt, max(0.0, deadline - asked_at)))
+                pause_s = min(RETRY_PAUSE_S * 2**attempt, RETRY_PAUSE_S_MAX)
+                await trio.sleep(min(pause_s, max(0.0, deadline - asked_at)))
         if stored is not None:
             return stored
         raise SendFailedError(

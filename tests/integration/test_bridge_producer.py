@@ -219,6 +219,38 @@ async def test_failure_of_every_attempt_says_what_happened() -> None:
         assert len(caught.value.attempts) == 3
 
 
+async def test_a_broker_that_starts_again_in_time_gets_the_message_once() -> None:
+    async with fake_cluster("a") as cluster, Producer(namesrv=cluster.namesrv) as producer:
+        broker = cluster.brokers[0]
+        with trio.socket.socket() as unused:
+            await unused.bind(("127.0.0.1", 0))
+            alive, broker.address = broker.address, f"127.0.0.1:{unused.getsockname()[1]}"
+
+            async def start_again() -> None:
+                await trio.sleep(1.5)  # three attempts take half of it
+                broker.address = alive
+
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(start_again)
+                await producer.send(Message("T", b"late"), timeout_s=10)
+            assert len(sends(broker)) == 1
+
+
+@pytest.mark.parametrize(("retries", "attempts"), [(0, 1), (2, 4)])
+async def test_a_broker_that_stays_away_is_tried_for_as_long_as_there_is_time(
+    retries: int, attempts: int
+) -> None:
+    async with fake_cluster("a") as cluster:
+        with trio.socket.socket() as unused:
+            await unused.bind(("127.0.0.1", 0))
+            cluster.brokers[0].address = f"127.0.0.1:{unused.getsockname()[1]}"
+            async with Producer(namesrv=cluster.namesrv, retries=retries) as producer:
+                with pytest.raises(SendFailedError, match="refused") as caught:
+                    await producer.send(Message("T", b""), timeout_s=2)
+    assert len(caught.value.attempts) >= attempts
+    assert retries or len(caught.value.attempts) == 1
+
+
 async def test_warnings_of_the_broker_are_a_status() -> None:
     async with fake_cluster("a") as cluster, Producer(namesrv=cluster.namesrv) as producer:
         cluster.brokers[0].script = lambda request: (
