@@ -70,3 +70,12 @@ _UNITS: Final = {
     "s": _time("seconds", 1000, "30s"),
     "hours": _time("hours", 3_600_000, "72h"),
 }
+
+
+def span_text(seconds: float) -> str:
+    """Return a length of time for people, in its two largest units: "3 d 4 h", "12 s"."""
+    for unit, worth, below in (("d", 86_400, "h"), ("h", 3600, "min"), ("min", 60, "s")):
+        if seconds >= worth:
+            rest = int(seconds % worth // (worth // 24 if unit == "d" else worth // 60))
+            return f"{int(seconds // worth)} {unit}" + (f" {rest} {below}" if rest else "")
+    return f"{int(seconds)} s"

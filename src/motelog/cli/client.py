@@ -84,7 +84,7 @@ def describe(client_id: ClientId, admin: Admin = ADMIN, json: Json = False) -> N
         ("not read yet", f"{one['output_bytes']} bytes"),
         ("takes packets of", f"{one['packet_bytes_max']} bytes"),
         ("topic aliases", str(one["topic_alias_max"])),
-        ("passed over", str(session["dropped"])),
+        ("passed over", ", ".join(f"{n} {why}" for why, n in session["dropped"].items()) or "-"),
         ("filters", ", ".join(f["filter"] for f in session["filters"]) or "-"),
     ]
     write(table(rows))

@@ -13,6 +13,7 @@ import typer
 from motelog.cli.admin import ADMIN, Admin, Json, ask, ask_pages, time_text
 from motelog.cli.output import CliError, agreed, table, write, write_json
 from motelog.cli.status import Status
+from motelog.core.units import span_text
 
 session = typer.Typer(
     help="Look at sessions and end them.",
@@ -190,4 +191,5 @@ def _expiry(one: dict[str, Any]) -> str:
         return "never"
     if one["expires_ms"] is not None:
         return time_text(one["expires_ms"])
-    return f"{one['expiry_s']} s after its connection"
+    expiry_s = one["expiry_s"]
+    return f"{span_text(expiry_s)} after its connection" if expiry_s else "with its connection"

@@ -32,6 +32,7 @@ from motelog.console.gate import COOKIE, Role, caller_of, cookie_of
 from motelog.console.health import Health
 from motelog.console.status import Status
 from motelog.console.tokens import LOGIN_S, FormKeys, Tokens
+from motelog.core.units import span_text
 from motelog.gateway.operator_answers import Trace
 
 _HERE: Final = Path(__file__).parent
@@ -323,16 +324,8 @@ def _time(ms: int | None) -> str:
     except (OverflowError, ValueError):
         return str(ms)
     apart_s = (datetime.now(UTC) - at).total_seconds()
-    told = f"{_span(apart_s)} ago" if apart_s >= 0 else f"in {_span(-apart_s)}"
+    told = f"{span_text(apart_s)} ago" if apart_s >= 0 else f"in {span_text(-apart_s)}"
     return f"{at:%Y-%m-%d %H:%M:%S} ({told})"
-
-
-def _span(seconds: float) -> str:
-    for unit, worth, below in (("d", 86_400, "h"), ("h", 3600, "min"), ("min", 60, "s")):
-        if seconds >= worth:
-            rest = int(seconds % worth // (worth // 24 if unit == "d" else worth // 60))
-            return f"{int(seconds // worth)} {unit}" + (f" {rest} {below}" if rest else "")
-    return f"{int(seconds)} s"
 
 
 def _size(count: int) -> str:
@@ -354,7 +347,7 @@ def _rate(number: float) -> str:
 def _expiry(seconds: int) -> str:
     if seconds == _EXPIRY_NEVER:
         return "never"
-    return f"{_span(seconds)} after its connection" if seconds else "with its connection"
+    return f"{span_text(seconds)} after its connection" if seconds else "with its connection"
 
 
 def _form(payload: bytes) -> str:
@@ -424,7 +417,7 @@ _FILTERS: Final[dict[str, Callable[..., Any]]] = {
     "visible": _visible,
     "time": _time,
     "clock_time": _clock_time,
-    "span": _span,
+    "span": span_text,
     "size": _size,
     "count": _count,
     "rate": _rate,

@@ -6,7 +6,7 @@ from fractions import Fraction
 
 import pytest
 
-from motelog.core.units import unit_of
+from motelog.core.units import span_text, unit_of
 
 
 @pytest.mark.parametrize(
@@ -50,3 +50,11 @@ def test_a_text_that_is_no_size(text: str) -> None:
 )
 def test_a_mere_count_has_no_unit(key: str) -> None:
     assert unit_of(key) is None
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(0, "0 s"), (59.9, "59 s"), (60, "1 min"), (7_290, "2 h 1 min"), (2_592_000, "30 d")],
+)
+def test_times_for_people(seconds: float, text: str) -> None:
+    assert span_text(seconds) == text
