@@ -61,6 +61,7 @@ from motelog.gateway.mqtt.auth import Auth, decode_auth, encode_auth
 from motelog.gateway.mqtt.disconnect import decode_disconnect, encode_disconnect
 from motelog.gateway.mqtt.packet_types import PacketType, PropertyId, PropertyValue, ReasonCode
 from motelog.gateway.mqtt.properties import reason_string
+from motelog.gateway.mqtt.topics import matched_filter
 from motelog.gateway.output import Output
 from motelog.gateway.sessions.connect_rules import (
     Accepted,
@@ -75,6 +76,7 @@ from motelog.gateway.sessions.connection import Connection
 from motelog.gateway.sessions.groups import Receiver
 from motelog.gateway.sessions.publish_rules import unexpected
 from motelog.gateway.sessions.session import Session
+from motelog.gateway.sessions.stream import StreamStart
 from motelog.gateway.sessions.subscribe_rules import (
     Granted,
     NotGranted,
@@ -109,6 +111,8 @@ _FAULTS: Final = {
 }
 #: Rows of the view that one tick looks at, so that many sessions that end together stall nobody.
 DUE_MAX: Final = 100
+#: How long a SUBSCRIBE waits for brokers to say where queues end: a client waits longer for SUBACK.
+TAILS_MS_MAX: Final = 4_000
 #: SUBSCRIBE and UNSUBSCRIBE of one client that wait for an earlier SUBSCRIBE.
 WAITING_MAX: Final = 16
 #: Bytes of the packets behind a CONNECT that is parked. Nothing more is read from such a client, so
@@ -136,6 +140,18 @@ class Parked:
         #: As the frames kernel makes them.
         self.kept: list[tuple[Any, ...]] = []
         self.kept_bytes = 0
+
+
+class Subscribing(NamedTuple):
+    """A SUBSCRIBE that waits for the log to say where queues end and streams begin.
+
+    ``later`` has first byte and body of the packets behind it that change subscriptions too.
+    ``give_up`` carries it out without the queues' ends.
+    """
+
+    begun_ms: int
+    later: list[tuple[int, bytes]]
+    give_up: Callable[[], None]
 
 
 class Proving(NamedTuple):
@@ -227,9 +243,8 @@ class Clients:
         #: million.
         self._connected_ms = array("Q", bytes(8 * len(connections)))
         self._keep_alive_s = array("H", bytes(2 * len(connections)))
-        #: Session whose SUBSCRIBE waits for where streams begin -> (first byte, body) of the later
-        #: packets that change its subscriptions.
-        self._subscribing: dict[Session, list[tuple[int, bytes]]] = {}
+        #: Session whose SUBSCRIBE waits for the log -> that.
+        self._subscribing: dict[Session, Subscribing] = {}
         self._peer_log = LimitedLog(logger, monotonic_s=lambda: clock.monotonic_ms() / 1000)
         self._closings = LimitedByKey(logger, monotonic_s=lambda: clock.monotonic_ms() / 1000)
 
@@ -436,6 +451,7 @@ class Clients:
         if self._journal.is_in_doubt():
             return False
         self._end_logins()
+        self._give_up_waiting()
         self._delivery.keep_to_quota()
         delivery = self._delivery
         self._journal.tick(delivery.positions(), delivery.progress(), delivery.take_left())
@@ -774,12 +790,12 @@ class Clients:
         self, connection: Connection, session: Session, first_byte: int, body: bytes
     ) -> None:
         packet_type = first_byte >> 4
-        waiting = self._subscribing.get(session)
-        if waiting is not None and packet_type in (PacketType.SUBSCRIBE, PacketType.UNSUBSCRIBE):
-            if len(waiting) == WAITING_MAX:
+        waits = self._subscribing.get(session)
+        if waits is not None and packet_type in (PacketType.SUBSCRIBE, PacketType.UNSUBSCRIBE):
+            if len(waits.later) == WAITING_MAX:
                 why = "too many SUBSCRIBE and UNSUBSCRIBE wait for an earlier one"
                 raise GatewayError(why, reason_code=ReasonCode.QUOTA_EXCEEDED)
-            waiting.append((first_byte, body))
+            waits.later.append((first_byte, body))
         elif packet_type == PacketType.SUBSCRIBE:
             self._subscribe(connection, session, first_byte, body)
         elif packet_type == PacketType.UNSUBSCRIBE:
@@ -1230,9 +1246,14 @@ class Clients:
         subscribed = subscribe(self._config, session, version, first_byte, body, acl)
         suback = connection.choose(subscribed.reasoned, subscribed.suback)
         connection.check_size(suback)  # a client that cannot be answered gets nothing
-        streams = [d for d in subscribed.decisions if isinstance(d, Granted) and d.start]
-        if streams:
-            self._find_streams(session, subscribed, streams, suback)
+        granted = [d for d in subscribed.decisions if isinstance(d, Granted)]
+        starts = {
+            one.topic_filter: one.start
+            for one in granted
+            if one.start or not self._delivery.reads(matched_filter(one.topic_filter))
+        }
+        if starts:
+            self._find_starts(session, subscribed, starts, suback)
         else:
             self._apply(connection, session, subscribed, {}, suback)
 
@@ -1252,35 +1273,62 @@ class Clients:
                 self._log_refusal(session, decision)
         self._answer_stored(connection, session, suback)
 
-    def _find_streams(
-        self, session: Session, subscribed: Subscribed, streams: list[Granted], suback: bytes
+    def _find_starts(
+        self,
+        session: Session,
+        subscribed: Subscribed,
+        wanted: dict[str, StreamStart | None],
+        suback: bytes,
     ) -> None:
-        """Carry out a SUBSCRIBE when the log has said where its streams begin.
+        """Carry out a SUBSCRIBE when the log has said where its streams begin, and queues end.
 
-        Until then, what else the client wants to change of its subscriptions has to wait.
+        What is published behind SUBACK has to come, and only that, also after a crash: so a queue's
+        end has to be known, or the subscription would begin later, or a stored one at the queue's
+        beginning. Until then, what else the client wants to change of its subscriptions waits.
         """
-        waiting = self._subscribing[session] = []
         starts: dict[str, Starts] = {}
-        wanted = {granted.topic_filter: granted for granted in streams}
 
         def found(topic_filter: str, of_filter: Starts) -> None:
+            if self._subscribing.get(session) is not waits:
+                return  # it has been given up
             starts[topic_filter] = of_filter
-            if len(starts) < len(wanted):
-                return
-            del self._subscribing[session]
-            connection = session.connection
-            if connection is not None:
-                self._apply(connection, session, subscribed, starts, suback)
-            for one in wanted:
-                self._delivery.end_starts(one)
-            while waiting and connection is not None and session not in self._subscribing:
-                self.handle(connection.number, *waiting.pop(0))
-            if waiting and session in self._subscribing:
-                self._subscribing[session] += waiting
+            if len(starts) == len(wanted):
+                self._found_starts(session, subscribed, starts, suback)
 
-        for topic_filter, granted in wanted.items():
-            assert granted.start is not None
-            self._delivery.find_starts(topic_filter, granted.start, partial(found, topic_filter))
+        def give_up() -> None:
+            for topic_filter, start in wanted.items():
+                if start is None and topic_filter not in starts:
+                    found(topic_filter, {})
+
+        waits = Subscribing(self._clock.monotonic_ms(), [], give_up)
+        self._subscribing[session] = waits
+        for topic_filter, start in wanted.items():
+            then = partial(found, topic_filter)
+            self._delivery.find_starts(matched_filter(topic_filter), start, then)
+
+    def _found_starts(
+        self, session: Session, subscribed: Subscribed, starts: dict[str, Starts], suback: bytes
+    ) -> None:
+        later = self._subscribing.pop(session).later
+        connection = session.connection
+        if connection is not None:
+            try:
+                self._apply(connection, session, subscribed, starts, suback)
+            except GatewayError as exc:
+                self.disconnect(connection, exc.reason_code, str(exc))
+        for topic_filter in starts:
+            self._delivery.end_starts(matched_filter(topic_filter))
+        while later and connection is not None and session not in self._subscribing:
+            self.handle(connection.number, *later.pop(0))
+        if later and session in self._subscribing:
+            self._subscribing[session].later.extend(later)
+
+    def _give_up_waiting(self) -> None:
+        """Carry out SUBSCRIBEs for which brokers do not say where queues end, as they are away."""
+        now_ms = self._clock.monotonic_ms()
+        for waits in list(self._subscribing.values()):
+            if now_ms - waits.begun_ms >= TAILS_MS_MAX:
+                waits.give_up()
 
     def _answer_stored(self, connection: Connection, session: Session, packet: bytes) -> None:
         """Send an answer when the state that it promises is in the log."""

@@ -164,12 +164,17 @@ class Delivery:
         if session.lagging:
             self._catch_up.filters_changed(session)
 
+    def reads(self, topic_filter: str) -> bool:
+        """Whether all queues that a filter needs are read already, from a tail that is known."""
+        return self._queues.reads(topic_filter)
+
     def find_starts(
-        self, topic_filter: str, start: StreamStart, then: Callable[[Starts], None]
+        self, topic_filter: str, start: StreamStart | None, then: Callable[[Starts], None]
     ) -> None:
         """Call ``then`` with where ``start`` is in each queue that ``topic_filter`` needs.
 
-        At once, if the log knows it at once. ``end_starts`` has to be called afterwards.
+        So when all of them are read; without a ``start`` there is nothing else to find. At once,
+        if the log knows it at once. ``end_starts`` has to be called afterwards.
         """
         self._queues.subscribe(topic_filter)  # so that the queues are watched meanwhile
         starts: Starts = {}
@@ -177,8 +182,11 @@ class Delivery:
         if not missing:
             then(starts)
 
-        def note(queue: WatchedQueue, queue_offset: int) -> None:
-            starts[queue] = max(queue_offset, start.queue_offset)
+        def note(queue: WatchedQueue, start_offset: int, queue_offset: int) -> None:
+            starts[queue] = max(queue_offset, start_offset)
+            when_known(queue)
+
+        def when_known(queue: WatchedQueue) -> None:
             if queue.is_known:
                 note_known(queue)
             else:
@@ -190,9 +198,13 @@ class Delivery:
                 then(starts)
 
         for queue in list(missing):
-            known = self._log_port.offset_at(queue.handle, start.time_ms, partial(note, queue))
+            if start is None:
+                when_known(queue)
+                continue
+            noted = partial(note, queue, start.queue_offset)
+            known = self._log_port.offset_at(queue.handle, start.time_ms, noted)
             if known is not None:
-                note(queue, known)
+                noted(known)
 
     def end_starts(self, topic_filter: str) -> None:
         """Let go of the queues that ``find_starts`` has kept watched."""

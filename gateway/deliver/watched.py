@@ -85,6 +85,8 @@ class WatchedQueues:
         self.parts: list[int] = []
         #: Names of queues that have been left since somebody took them from here.
         self.left: set[str] = set()
+        #: Those of the queues that are read whose tail is not known yet.
+        self._unknown: set[WatchedQueue] = set()
         self._numbers: dict[str, int] = {}
         #: Queue topic -> bucket or ALL -> how many subscriptions want it. Below: how many may match
         #: any topic.
@@ -178,6 +180,15 @@ class WatchedQueues:
                     del self._wanted[topic]
                 self._unwatch(topic)
 
+    def reads(self, topic_filter: str) -> bool:
+        """Whether all queues that a filter needs are read already, from a tail that is known."""
+        choices = self._buckets(topic_filter)
+        if choices is None:
+            return self._wanted_any > 0 and not self._unknown
+        if not self._wanted_any and any(b not in self._wanted.get(t, ()) for t, b in choices):
+            return False
+        return not self._unknown or self._unknown.isdisjoint(self.needed(topic_filter))
+
     def resume(
         self, topic_filters: Collection[str], known: Iterable[str]
     ) -> dict[str, WatchedQueue]:
@@ -226,6 +237,7 @@ class WatchedQueues:
                 if tail is None:
                     queue.is_waiting = True
                     queue.is_known = False
+                    self._unknown.add(queue)
                 else:
                     queue.next_offset = tail
 
@@ -235,6 +247,7 @@ class WatchedQueues:
             queue = self.by_handle.pop(handle, None)
             if queue is not None:
                 self.left.add(queue.name)
+                self._unknown.discard(queue)
             self._needed.clear()
 
     def _wanted_of(self, topic: str) -> Sequence[QueueHandle]:
@@ -262,6 +275,7 @@ class WatchedQueues:
     def _begin(self, queue: WatchedQueue, tail: int) -> None:
         queue.next_offset = tail
         queue.is_known = True
+        self._unknown.discard(queue)
         self._may_go_on(queue)
 
     def _on_topic_created(self, topic: str) -> None:

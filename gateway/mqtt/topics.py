@@ -78,6 +78,12 @@ def parse_shared(topic_filter: str) -> tuple[str, str] | None:
     return group, inner
 
 
+def matched_filter(topic_filter: str) -> str:
+    """Return what topic names are matched against: of a shared subscription, its inner filter."""
+    shared = parse_shared(topic_filter)
+    return topic_filter if shared is None else shared[1]
+
+
 def has_wildcard(topic_filter: str) -> bool:
     """Whether a legal topic filter matches more than the name it spells."""
     return "+" in topic_filter or "#" in topic_filter

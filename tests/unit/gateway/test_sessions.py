@@ -60,14 +60,32 @@ def connect(
     return bool(connack[2])
 
 
-def subscribe(
-    stage: Stage, number: int, *filters: str, qos: int = 1, identifier: int = 0, **how: Any
+def subscribe(stage: Stage, number: int, *filters: str, **how: Any) -> None:
+    ask_to_subscribe(stage, number, *filters, **how)
+    assert subacks(stage, number) == [7]
+
+
+def ask_to_subscribe(
+    stage: Stage,
+    number: int,
+    *filters: str,
+    qos: int = 1,
+    identifier: int = 0,
+    packet_id: int = 7,
+    **how: Any,
 ) -> None:
     entries = tuple(SubscribeEntry(topic_filter, qos, **how) for topic_filter in filters)
     told = Properties(subscription_identifiers=(identifier,)) if identifier else NO_PROPERTIES
-    stage.turn((number, encode_subscribe(5, Subscribe(7, entries, told))))
-    [suback] = [packet for packet in stage.output.sent[number] if packet[0] == 0x90]
-    stage.output.sent[number].remove(suback)
+    stage.turn((number, encode_subscribe(5, Subscribe(packet_id, entries, told))))
+
+
+def subacks(stage: Stage, number: int) -> list[int]:
+    """Take what SUBSCRIBE was answered, as packet identifiers."""
+    sent = stage.output.sent[number]
+    answers = [packet for packet in sent if packet[0] == 0x90]
+    for packet in answers:
+        sent.remove(packet)
+    return [int.from_bytes(packet[2:4], "big") for packet in answers]
 
 
 def publish(stage: Stage, *payloads: bytes, qos: int = 1, topic: str = "t/1") -> None:
@@ -676,8 +694,9 @@ def test_queue_that_was_left_and_is_wanted_again_is_not_read_again_after_a_crash
         stage.clients.tick()
     stage.log.knows_tails = False
     connect(stage, 2)
-    subscribe(stage, 2, "t/#", qos=2)
+    ask_to_subscribe(stage, 2, "t/#", qos=2)
     stage.log.tell_tails()
+    assert subacks(stage, 2) == [7]
     publish(stage, b"a", qos=2)
     settle(stage)
     assert [payload for _, _, payload in got(stage, 2)] == [b"a"]
@@ -689,6 +708,50 @@ def test_queue_that_was_left_and_is_wanted_again_is_not_read_again_after_a_crash
     connect(stage, 2)
     settle(stage)
     assert [payload for _, _, payload in got(stage, 2)] == []
+
+
+@pytest.mark.parametrize("topic_filter", ["t/#", "t/1", "$share/g/t/#"])
+def test_suback_waits_until_it_is_known_where_the_queues_end(topic_filter: str) -> None:
+    stage = Stage()
+    publish(stage, b"before")
+    stage.log.knows_tails = False
+    connect(stage, 1)
+    ask_to_subscribe(stage, 1, topic_filter)
+    ask_to_subscribe(stage, 1, "other", packet_id=8)
+    publish(stage, b"not acknowledged yet")
+    assert subacks(stage, 1) == []
+    stage.log.tell_tails()
+    stage.log.tell_tails()  # of "other"
+    assert subacks(stage, 1) == [7, 8]
+    stage.log.knows_tails = True
+    publish(stage, b"behind")
+    stage = restart(stage)  # before a tick
+    connect(stage, 1)
+    settle(stage)
+    assert [payload for _, _, payload in got(stage, 1)] == [b"behind"]
+
+
+def test_suback_comes_without_the_ends_of_queues_whose_broker_is_away() -> None:
+    stage = Stage()
+    publish(stage, b"before")
+    stage.log.knows_tails = False
+    for number in 1, 2:
+        connect(stage, number, f"c{number}")
+        ask_to_subscribe(stage, number, "t/#")
+        ask_to_subscribe(stage, number, "other", packet_id=8)
+    lose(stage, 2)
+    stage.clock.advance(3_999)
+    stage.clients.tick()
+    assert subacks(stage, 1) == []
+    stage.clock.advance(1)
+    stage.clients.tick()
+    assert subacks(stage, 1) == [7]
+    stage.log.tell_tails()
+    assert subacks(stage, 1) == [8]
+    publish(stage, b"a")
+    settle(stage)
+    assert [payload for _, _, payload in got(stage, 1)] == [b"a"]
+    assert len(stage.clients.named("", "", 9)) == 2
 
 
 def test_client_that_refuses_a_qos_2_message_is_not_sent_it_again() -> None:
