@@ -44,8 +44,18 @@ LATE_GOODBYE = Will(
 def subscribe(
     fleet: Fleet, name: str, number: int, topic_filter: str = "t/#", qos: int = 1
 ) -> None:
+    ask_to_subscribe(fleet, name, number, topic_filter, qos)
+    take_suback(fleet, name, number)
+
+
+def ask_to_subscribe(
+    fleet: Fleet, name: str, number: int, topic_filter: str = "t/#", qos: int = 1
+) -> None:
     entries = (SubscribeEntry(topic_filter, qos),)
     fleet[name].turn((number, encode_subscribe(5, Subscribe(7, entries))))
+
+
+def take_suback(fleet: Fleet, name: str, number: int) -> None:
     [suback] = [p for p in fleet[name].output.sent[number] if p[0] == 0x90]
     fleet[name].output.sent[number].remove(suback)
 
@@ -887,12 +897,13 @@ def test_replay_waits_until_the_log_has_said_how_far_it_is_and_the_view_is_there
     fleet = Fleet("a", "b")
     fleet.connected("a", 1)
     fleet.log.knows_tails = False
-    subscribe(fleet, "a", 1)
+    ask_to_subscribe(fleet, "a", 1)
+    fleet.log.tell_tails()  # of the queues that the filter needs
+    take_suback(fleet, "a", 1)
     fleet.log.cold = {0}
     retain(fleet, "b", b"kept")
     fleet.settle()
     assert got(fleet["a"], 1) == []
-    fleet.log.tell_tails()  # of the queues that the filter needs
     fleet.log.tell_tails()
     fleet["a"].delivery.deliver(fleet.clock.now_ms())
     assert got(fleet["a"], 1) == []
