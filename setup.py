@@ -25,6 +25,7 @@ KERNELS = (
     "core/remoting/_sends.pyx",
     "core/store/disk/_file_batch.pyx",
     "core/store/index/_index.pyx",
+    "gateway/deliver/_runs.pyx",
     "gateway/mqtt/_frames.pyx",
     "gateway/publish/_router.pyx",
     "spark/_arrow.pyx",

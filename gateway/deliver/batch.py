@@ -10,14 +10,10 @@ A call of the output for each message would cost more than the message.
 
 from __future__ import annotations
 
-from typing import Final
-
-from motelog.gateway.mqtt.frames import Publish, encode_publishes
+from motelog.gateway.deliver.runs import Run, take_run
+from motelog.gateway.mqtt.frames import PUBLISH_OVERHEAD_BYTES, Publish, encode_publishes
 from motelog.gateway.sessions.connection import PACKET_BYTES_LIMIT
 from motelog.gateway.sessions.session import Session
-
-#: Most bytes of a PUBLISH but for its topic name, properties and payload.
-OVERHEAD_BYTES: Final = 13
 
 
 class Batch:
@@ -80,11 +76,32 @@ class Batch:
             block = None
         self.parts.append((name, body, first_byte | qos << 1, packet_id, block))
         self.count += 1
-        self.bytes += len(name) + len(body) + OVERHEAD_BYTES
+        self.bytes += len(name) + len(body) + PUBLISH_OVERHEAD_BYTES
         if block:
             self.bytes += len(block)
         self.is_full = self.bytes > self._bytes_high
         return True
+
+    def take_run(self, run: Run, begin: int, queue_number: int, first_byte: int) -> int:
+        """Take plain messages from ``run[begin]`` on; return where it ended."""
+        window = self.window
+        end, window.last_packet_id, self.bytes = take_run(
+            run,
+            begin,
+            self.parts,
+            window.lend(),
+            window.limit,
+            window.last_packet_id,
+            queue_number,
+            self.plain_qos,
+            first_byte,
+            self.bytes,
+            self._bytes_high,
+        )
+        window.take_back()
+        self.count += end - begin
+        self.is_full = self.bytes > self._bytes_high
+        return end
 
     def send(self) -> int:
         """Send what was taken; return how many messages that is."""

@@ -32,8 +32,8 @@ _INFLATED_BYTES_MAX: Final = 4_194_304
 
 TOPIC_PROPERTY: Final = MQTT_TOPIC.encode()
 V5_PROPERTIES: Final = f"{MQTT_PROPERTIES}\x01".encode()
-_AT_MOST_ONCE: Final = f"{MQTT_QOS}\x010\x02".encode()
-_EXACTLY_ONCE: Final = f"{MQTT_QOS}\x012\x02".encode()
+AT_MOST_ONCE: Final = f"{MQTT_QOS}\x010\x02".encode()
+EXACTLY_ONCE: Final = f"{MQTT_QOS}\x012\x02".encode()
 _RETAIN: Final = f"{MQTT_RETAIN}\x011\x02".encode()
 
 _IDENTIFIER: Final = bytes((PropertyId.SUBSCRIPTION_IDENTIFIER,))
@@ -46,9 +46,9 @@ BriefRecord = tuple[int, bytes | None, bytes, bytes, bytes, int, int, int]
 def message_qos(properties: bytes) -> int:
     """Return the QoS at which the message was published; a native producer's has 1."""
     # find, because "in" raises and catches an exception inside whenever it looks for bytes.
-    if properties.find(_AT_MOST_ONCE) >= 0:
+    if properties.find(AT_MOST_ONCE) >= 0:
         return 0
-    return 2 if properties.find(_EXACTLY_ONCE) >= 0 else 1
+    return 2 if properties.find(EXACTLY_ONCE) >= 0 else 1
 
 
 def body_and_block(

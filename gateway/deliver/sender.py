@@ -10,21 +10,18 @@ Spec: MQTT 5.0 sections 3.3, 4.3, 4.4 and 4.9.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from enum import Enum, auto
 from typing import NamedTuple
 
 from motelog.core.errors import MotelogError
-from motelog.core.message import SYS_FLAG_COMPRESSED
 from motelog.gateway.deliver.batch import Batch
 from motelog.gateway.deliver.outgoing import (
-    V5_PROPERTIES,
-    BriefRecord,
     OutgoingMessage,
     encode_for,
     identifiers_for,
-    message_qos,
 )
+from motelog.gateway.deliver.runs import Run
 from motelog.gateway.deliver.watched import WatchedQueues
 from motelog.gateway.log.log_port import Ticket
 from motelog.gateway.metrics import GatewayMetrics
@@ -136,7 +133,7 @@ class Sender:
     def hand_run(
         self,
         session: Session,
-        run: Sequence[tuple[int, bytes, BriefRecord]],
+        run: Run,
         queue_number: int,
         now_ms: int,
         *,
@@ -147,36 +144,18 @@ class Sender:
         The others wait for window or socket. Most messages have nothing that is to be looked at:
         they are not even made an OutgoingMessage.
         """
-        batch = self._batch_of(session)
-        plain_qos, add = batch.plain_qos, batch.add
-        first_byte = 0x30 | _RETAIN if replayed else 0x30
-        for position, (options, name, record) in enumerate(run):
-            queue_offset, _, _, properties, body, sys_flag, _, _ = record
-            qos = options & QOS_MASK
-            if qos:
-                qos = min(qos, message_qos(properties))
-            is_plain = qos <= plain_qos and not options & PARTICULAR
-            if (
-                is_plain
-                and not sys_flag & SYS_FLAG_COMPRESSED
-                and properties.find(V5_PROPERTIES) < 0
-            ):
-                flight = flight_of(queue_number, queue_offset, qos)
-                if add(name, body, None, qos, flight, first_byte):
-                    continue
-                if qos or replayed:
-                    return position
-                self._metrics.messages_dropped_qos0 += 1
-                session.note_dropped("slow")
-                continue
-            message = OutgoingMessage(record, name, now_ms)
-            if not self.hand(
-                session, options, message, queue_number, queue_offset, replayed=replayed
-            ):
+        position = 0
+        while True:
+            first_byte = 0x30 | _RETAIN if replayed else 0x30
+            position = self._batch_of(session).take_run(run, position, queue_number, first_byte)
+            if position == len(run):
                 return position
-            batch = self._batch_of(session)  # ``hand`` may have sent the last one
-            add = batch.add
-        return len(run)
+            # It is not plain, or has no room.
+            options, name, record = run[position]
+            message = OutgoingMessage(record, name, now_ms)
+            if not self.hand(session, options, message, queue_number, record[0], replayed=replayed):
+                return position
+            position += 1
 
     def _batch_of(self, session: Session) -> Batch:
         batch = self._batches.get(session)

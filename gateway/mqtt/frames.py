@@ -53,6 +53,9 @@ position is 0. The topic is not checked. ValueError if ``first_byte`` begins no 
 is too long.
 """
 
+#: Most bytes of a PUBLISH but for its topic name, properties and payload.
+PUBLISH_OVERHEAD_BYTES: Final = 13
+
 #: (topic, payload, first byte, packet identifier, properties or None)
 Publish = tuple[bytes, bytes, int, int, bytes | None]
 

@@ -67,12 +67,12 @@ class InflightWindow:
     may bring a ``limit`` below their number: then no message is taken until there is room again.
     """
 
-    __slots__ = ("_flights", "_last_packet_id", "limit")
+    __slots__ = ("_flights", "last_packet_id", "limit")
 
     def __init__(self, limit: int) -> None:
         assert 1 <= limit <= PACKET_ID_MAX
         self.limit = limit
-        self._last_packet_id = 0
+        self.last_packet_id = 0
         self._flights: dict[int, int] | None = None
 
     def __len__(self) -> int:
@@ -102,21 +102,35 @@ class InflightWindow:
             flights = self._flights = {}
         elif len(flights) >= self.limit:
             return 0
-        packet_id = self._last_packet_id
+        packet_id = self.last_packet_id
         while True:  # ends: fewer than ``limit`` of the identifiers are taken
             packet_id = packet_id + 1 if packet_id < PACKET_ID_MAX else 1
             if packet_id not in flights:  # [MQTT-2.2.1-4]
                 break
-        self._last_packet_id = packet_id
+        self.last_packet_id = packet_id
         flights[packet_id] = flight
         return packet_id
+
+    def lend(self) -> dict[int, int]:
+        """Return the table, packet identifier -> flight, to be added to as ``allocate`` does.
+
+        ``last_packet_id`` is set with it, and then ``take_back`` is called.
+        """
+        if self._flights is None:
+            self._flights = {}
+        return self._flights
+
+    def take_back(self) -> None:
+        """Drop the table if nothing has been added."""
+        if not self._flights:
+            self._flights = None
 
     def restore(self, flights: Iterable[tuple[int, int]]) -> None:
         """Take over the flights of an earlier connection, oldest first, whatever the limit."""
         restored = dict(flights)
         if restored:
             self._flights = restored
-            self._last_packet_id = next(reversed(restored))
+            self.last_packet_id = next(reversed(restored))
 
     def get(self, packet_id: int) -> int | None:
         """Return the flight under the identifier, if there is one."""

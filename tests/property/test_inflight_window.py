@@ -20,7 +20,7 @@ class WindowMachine(RuleBasedStateMachine):
     @initialize(limit=st.integers(1, 5), last=st.sampled_from([0, PACKET_ID_MAX - 3]))
     def begin(self, limit: int, last: int) -> None:
         self.window = InflightWindow(limit)
-        self.window._last_packet_id = last  # the way round is too long to walk
+        self.window.last_packet_id = last  # the way round is too long to walk
 
     @rule()
     def allocate(self) -> None:

@@ -21,6 +21,7 @@ KERNELS: Final = {
     "motelog.core.remoting.sends": None,
     "motelog.core.store.disk.file_batch": None,
     "motelog.core.store.index.index": None,
+    "motelog.gateway.deliver.runs": None,
     "motelog.gateway.mqtt.frames": None,
     "motelog.gateway.publish.router": None,
     "motelog.spark.arrow": "spark",

@@ -1,0 +1,42 @@
+"""Plain messages to one receiver, as fast as they are read.
+
+Picks the compiled kernel (_runs.pyx) or, where the installation was built without kernels, the
+reference (_runs_py.py).
+Owns: which messages have nothing that is to be looked at, their packet identifiers and flights.
+Must not touch: messages that are not plain, what a receiver without room loses (``sender``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Final, TypeAlias
+
+from motelog.core import kernels
+from motelog.gateway.deliver.outgoing import BriefRecord
+from motelog.gateway.mqtt.frames import Publish
+
+COMPILED: Final = kernels.COMPILED
+_kernel = kernels.kernel_of(__name__)
+
+#: (subscription options, topic name, record)
+Run: TypeAlias = Sequence[tuple[int, bytes, BriefRecord]]
+
+take_run: Final[
+    Callable[
+        [Run, int, list[Publish], dict[int, int], int, int, int, int, int, int, int],
+        tuple[int, int, int],
+    ]
+] = _kernel.take_run
+"""``take_run(run, begin, parts, flights, limit, last_packet_id, queue_number, plain_qos,
+first_byte, bytes_taken, bytes_high)``: take messages from ``run[begin]`` on, as long as they are
+plain and there is room.
+
+Each goes to ``parts`` and, above QoS 0, to ``flights`` under the next free packet identifier. Plain
+is a message with a QoS of at most ``plain_qos`` (-1: none is), neither compressed nor with MQTT 5
+properties, whose options are not PARTICULAR. There is room while ``bytes_taken`` is at most
+``bytes_high`` and, above QoS 0, fewer than ``limit`` flights are there. ``first_byte`` is the
+PUBLISH's but for its QoS.
+
+Returns (position of the first that is not taken, last packet identifier, bytes taken). TypeError or
+ValueError if ``run`` has another form; what came before it is taken then.
+"""
