@@ -1,9 +1,15 @@
-from motelog.gateway.deliver.runs import Run
+from collections.abc import Sequence
+
+from motelog.gateway.deliver.outgoing import BriefRecord
+from motelog.gateway.deliver.runs import Wants
 from motelog.gateway.mqtt.frames import Publish
+from motelog.gateway.sessions.session import Session
 
 def take_run(
-    run: Run,
+    records: Sequence[BriefRecord],
     begin: int,
+    wants: Wants,
+    receiver: Session,
     parts: list[Publish],
     flights: dict[int, int],
     limit: int,
@@ -11,6 +17,7 @@ def take_run(
     queue_number: int,
     plain_qos: int,
     first_byte: int,
+    aged_ms: int,
     bytes_taken: int,
     bytes_high: int,
 ) -> tuple[int, int, int]: ...

@@ -1,9 +1,9 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
 """Kernel of gateway.deliver.runs; mirrors _runs_py.py, answer for answer.
 
-Schema: (options, topic name, record) as runs.py names them; a record is a BriefRecord.
-Preconditions: none; the types of what is read are checked, and no call in the loop runs code of
-the caller's. The GIL is held: the work is on Python objects.
+Schema: records are BriefRecords; topic name -> receiver -> options, or the options of all.
+Preconditions: none; the types of what is read are checked. But for the comparison of receivers, no
+call in the loop runs code of the caller's. The GIL is held: the work is on Python objects.
 Measured 2026-11-23, busy 2-core x86-64, 100 messages of QoS 1 to a window of 100: 0.23 us for each,
 the reference takes 1.48.
 """
@@ -12,6 +12,7 @@ from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from cpython.dict cimport PyDict_Contains, PyDict_SetItem, PyDict_Size
 from cpython.tuple cimport PyTuple_GET_SIZE
 from libc.stdint cimport int64_t
+from libc.string cimport memcmp
 
 from motelog.core.message import SYS_FLAG_COMPRESSED as _SYS_FLAG_COMPRESSED
 from motelog.gateway.deliver.outgoing import (
@@ -36,40 +37,59 @@ cdef int64_t OFFSET_MAX = (1 << 48) - 1
 
 
 def take_run(
-    list run not None, Py_ssize_t begin, list parts not None, dict flights not None,
-    Py_ssize_t limit, int last_packet_id, queue_number, int plain_qos, int first_byte,
-    int64_t bytes_taken, int64_t bytes_high,
+    list records not None, Py_ssize_t begin, wants, receiver, list parts not None,
+    dict flights not None, Py_ssize_t limit, int last_packet_id, queue_number, int plain_qos,
+    int first_byte, int64_t aged_ms, int64_t bytes_taken, int64_t bytes_high,
 ):
     cdef Py_ssize_t position = begin
-    cdef tuple message, record
+    cdef dict matches = None
+    cdef tuple record
     cdef bytes name, body, properties
-    cdef int64_t options, queue_offset, sys_flag
+    cdef bytes last_name = None
+    cdef int64_t queue_offset, sys_flag, store_ms
+    cdef int64_t options = 0
     cdef int qos, packet_id
     if begin < 0 or limit < 0 or limit > PACKET_ID_MAX or not 0 <= last_packet_id <= PACKET_ID_MAX:
         raise ValueError("begin, limit or packet identifier out of range")
+    if type(wants) is dict:
+        matches = wants
+    else:
+        options = wants
     place = flight_of(queue_number, 0, 0)
-    while position < len(run):
-        message = run[position]
-        if message is None or PyTuple_GET_SIZE(message) != 3:
-            raise ValueError("a message of a run has three parts")
-        record = message[2]
+    while position < len(records):
+        record = records[position]
         if record is None or PyTuple_GET_SIZE(record) != 8:
             raise ValueError("a record has eight parts")
         # Of any other type, a number could run code that changes the lists.
-        if type(message[0]) is not int or type(record[0]) is not int or type(record[5]) is not int:
-            raise TypeError("options, queue offset and flags are numbers")
-        options, name = message[0], message[1]
-        queue_offset, properties, body, sys_flag = record[0], record[3], record[4], record[5]
-        if name is None or properties is None or body is None:
-            raise TypeError("topic name, properties and body are bytes")
+        if type(record[0]) is not int or type(record[5]) is not int or type(record[6]) is not int:
+            raise TypeError("queue offset, flags and store time are numbers")
+        queue_offset, name, properties, body = record[0], record[1], record[3], record[4]
+        sys_flag, store_ms = record[5], record[6]
+        if properties is None or body is None:
+            raise TypeError("properties and body are bytes")
         if not 0 <= queue_offset <= OFFSET_MAX:
             raise ValueError(f"{queue_offset} is not a queue offset")
-        if options & PARTICULAR or sys_flag & COMPRESSED or bytes_taken > bytes_high:
+        if name is None:
+            break
+        # Records in a row are often of one topic name.
+        if matches is not None and not (last_name is not None and _same(name, last_name)):
+            matched = matches.get(name)
+            if matched is None:
+                break
+            found = (<dict?> matched).get(receiver)
+            options = -1 if found is None else found
+            last_name = name
+        if options < 0:
+            position += 1
+            continue
+        if sys_flag & COMPRESSED or store_ms < aged_ms:
             break
         qos = _qos(properties)
         if qos > <int>(options & QOS_MASK):
             qos = <int>(options & QOS_MASK)
-        if qos > plain_qos or _has(properties, V5_PROPERTIES):
+        if options & PARTICULAR or qos > plain_qos or _has(properties, V5_PROPERTIES):
+            break
+        if bytes_taken > bytes_high:
             break
         packet_id = 0
         if qos:
@@ -89,6 +109,12 @@ def take_run(
         bytes_taken += PyBytes_GET_SIZE(name) + PyBytes_GET_SIZE(body) + OVERHEAD_BYTES
         position += 1
     return position, last_packet_id, bytes_taken
+
+
+cdef inline bint _same(bytes one, bytes other) noexcept:
+    return PyBytes_GET_SIZE(one) == PyBytes_GET_SIZE(other) and (
+        memcmp(PyBytes_AS_STRING(one), PyBytes_AS_STRING(other), PyBytes_GET_SIZE(one)) == 0
+    )
 
 
 cdef inline int _qos(bytes properties) noexcept:

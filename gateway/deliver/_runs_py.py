@@ -16,8 +16,10 @@ from motelog.gateway.sessions.subscriptions import PARTICULAR, QOS_MASK
 
 
 def take_run(
-    run: Any,
+    records: Any,
     begin: int,
+    wants: Any,
+    receiver: Any,
     parts: list[Any],
     flights: dict[int, int],
     limit: int,
@@ -25,16 +27,27 @@ def take_run(
     queue_number: int,
     plain_qos: int,
     first_byte: int,
+    aged_ms: int,
     bytes_taken: int,
     bytes_high: int,
 ) -> tuple[int, int, int]:
     position = begin
-    for options, name, record in run[begin:]:
-        queue_offset, _, _, properties, body, sys_flag, _, _ = record
-        if options & PARTICULAR or sys_flag & SYS_FLAG_COMPRESSED or bytes_taken > bytes_high:
+    for queue_offset, name, _, properties, body, sys_flag, store_ms, _ in records[begin:]:
+        options = wants
+        if isinstance(wants, dict):
+            matched = wants.get(name)
+            if matched is None:
+                break
+            options = matched.get(receiver)
+            if options is None:
+                position += 1
+                continue
+        if name is None or sys_flag & SYS_FLAG_COMPRESSED or store_ms < aged_ms:
             break
         qos = min(options & QOS_MASK, message_qos(properties))
-        if qos > plain_qos or properties.find(V5_PROPERTIES) >= 0:
+        if options & PARTICULAR or qos > plain_qos or properties.find(V5_PROPERTIES) >= 0:
+            break
+        if bytes_taken > bytes_high:
             break
         packet_id = 0
         if qos:

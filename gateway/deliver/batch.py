@@ -10,7 +10,10 @@ A call of the output for each message would cost more than the message.
 
 from __future__ import annotations
 
-from motelog.gateway.deliver.runs import Run, take_run
+from collections.abc import Sequence
+
+from motelog.gateway.deliver.outgoing import BriefRecord
+from motelog.gateway.deliver.runs import Wants, take_run
 from motelog.gateway.mqtt.frames import PUBLISH_OVERHEAD_BYTES, Publish, encode_publishes
 from motelog.gateway.sessions.connection import PACKET_BYTES_LIMIT
 from motelog.gateway.sessions.session import Session
@@ -82,12 +85,24 @@ class Batch:
         self.is_full = self.bytes > self._bytes_high
         return True
 
-    def take_run(self, run: Run, begin: int, queue_number: int, first_byte: int) -> int:
-        """Take plain messages from ``run[begin]`` on; return where it ended."""
+    def take_run(
+        self,
+        records: Sequence[BriefRecord],
+        begin: int,
+        wants: Wants,
+        queue_number: int,
+        *,
+        first_byte: int,
+        aged_ms: int,
+    ) -> int:
+        """Take plain messages from ``records[begin]`` on; return where it ended."""
         window = self.window
+        count = len(self.parts)
         end, window.last_packet_id, self.bytes = take_run(
-            run,
+            records,
             begin,
+            wants,
+            self.session,
             self.parts,
             window.lend(),
             window.limit,
@@ -95,11 +110,12 @@ class Batch:
             queue_number,
             self.plain_qos,
             first_byte,
+            aged_ms,
             self.bytes,
             self._bytes_high,
         )
         window.take_back()
-        self.count += end - begin
+        self.count += len(self.parts) - count
         self.is_full = self.bytes > self._bytes_high
         return end
 

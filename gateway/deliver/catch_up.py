@@ -341,28 +341,23 @@ class CatchUp:
         is_particular = session.has_particulars and bool(
             session.particulars.delivered or session.particulars.since
         )
-        run: list[tuple[int, bytes, BriefRecord]] = []
-        matches = self._matches
-        for record in records:
+        position = 0
+        while True:
+            if not is_particular:
+                position = self._sender.hand_run(
+                    session, records, position, self._matches, queue.number, aged_ms=self._aged_ms
+                )
+            if position == len(records):
+                return None
+            # It is not plain, or has no room, or its topic name comes for the first time.
+            record = records[position]
             name = record[1] or native_topic_name(record)
-            matched = matches.get(name)
-            if matched is None:
-                matched = self.matches(name)
-            options = matched.get(session)
-            if options is None:
-                continue
-            if is_particular or record[6] < self._aged_ms:
-                taken = self._sender.hand_run(session, run, queue.number, now_ms)
-                if taken < len(run):
-                    return run[taken][2][0]
-                run.clear()
+            options = self.matches(name).get(session)
+            if options is not None:
                 message = OutgoingMessage(record, name, now_ms)
                 if not self.offer(session, options, name, message, queue, record[0]):
                     return record[0]
-            else:
-                run.append((options, name, record))
-        taken = self._sender.hand_run(session, run, queue.number, now_ms)
-        return run[taken][2][0] if taken < len(run) else None
+            position += 1
 
     def _options_since(
         self, session: Session, name: bytes, queue: WatchedQueue, queue_offset: int

@@ -18,9 +18,12 @@ Where the filters of all riders fix their tags, the log passes over the other re
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
-from typing import Final, Protocol
+from collections.abc import Set as AbstractSet
+from operator import itemgetter
+from typing import Final, NamedTuple, Protocol
 
 from sortedcontainers import SortedDict
 
@@ -49,6 +52,9 @@ SLICE_BYTES: Final = 262_144
 FEW: Final = 8
 ROOM_MIN: Final = 16
 BYTES_EXPECTED: Final = 512
+#: Most bytes that are read ahead for one that fills its window again and again: a read for each
+#: window would cost as much as all the rest.
+AHEAD_BYTES: Final = 131_072
 
 #: Tag hash of a record without a tag: a native producer's may be for anybody.
 NO_TAG: Final = 0
@@ -84,6 +90,15 @@ class Passenger(Protocol):
     def reached(self, session: Session, queue: WatchedQueue) -> None:
         """Take a session off, which is at the live position."""
         ...
+
+
+class Slice(NamedTuple):
+    """Records from ``position`` on, which tell all that is before ``end``; of ``tags``, or all."""
+
+    position: int
+    end: int
+    records: Sequence[BriefRecord]
+    tags: AbstractSet[int] | None
 
 
 class Car:
@@ -141,6 +156,10 @@ class Elevator:
         #: Cursor -> those that wait there, with the tag hashes that they can want. Sessions that
         #: left together have one cursor.
         self._ready: SortedDict = SortedDict()
+        #: What has been read and not been offered, as the only rider had no room for it.
+        self._ahead: Slice | None = None
+        #: Whether such a rider has been seen.
+        self._is_drained = False
 
     # --- who rides -----------------------------------------------------------------------
 
@@ -218,21 +237,16 @@ class Elevator:
             # Whoever is picked up on the way is one of those here, so that its tags count.
             until = car.position + SLICE_COUNT_BY_TAGS
             boarding = deque(self._ready.irange(car.position, until))
-            read = self._read(car, boarding)
-            if read is None:
+            found = self._slice(car, boarding)
+            if found is None:
                 return
-            if read.begin_offset > car.position:
-                count_lost(self._metrics, queue.name, car.position, read.begin_offset)
-            end = min(read.next_offset, queue.next_offset)
-            records = decode_brief(read.records, TOPIC_PROPERTY)
+            end, records = found.end, found.records
             if boarding and boarding[0] == car.position:
                 boarding.popleft()
                 self._pick_up(car, car.position)
             if len(car.riders) == 1 and not boarding:
-                end, records = self._deliver_run(car, records, end, now_ms), []
+                end, records = self._deliver_run(car, found, now_ms), []
             for record in records:
-                if record[0] >= end:
-                    break
                 if boarding and boarding[0] <= record[0]:
                     while boarding and boarding[0] <= record[0]:
                         boarding.popleft()
@@ -254,7 +268,24 @@ class Elevator:
         if not car.riders:
             self._end(car)
 
-    def _read(self, car: Car, boarding: Sequence[int]) -> LogRead | None:
+    def _slice(self, car: Car, boarding: Sequence[int]) -> Slice | None:
+        """Return what comes next for a car; None if it has to wait for the log."""
+        tags = self._tags(car, boarding)
+        ahead, self._ahead = self._ahead, None
+        if ahead is not None and ahead.position == car.position and ahead.tags == tags:
+            return ahead
+        read = self._read(car, boarding, tags)
+        if read is None:
+            return None
+        if read.begin_offset > car.position:
+            count_lost(self._metrics, self._queue.name, car.position, read.begin_offset)
+        end = min(read.next_offset, self._queue.next_offset)
+        records = decode_brief(read.records, TOPIC_PROPERTY)
+        if records and records[-1][0] >= end:
+            records = [record for record in records if record[0] < end]
+        return Slice(car.position, end, records, tags)
+
+    def _tags(self, car: Car, boarding: Sequence[int]) -> set[int] | None:
         tags: set[int] | None = None
         if None not in car.tags:
             tags = {NO_TAG, *(tag for tag in car.tags if tag is not None)}
@@ -263,11 +294,17 @@ class Elevator:
                 tags = None
             else:
                 tags.update(*(more for by_session in waiting for more in by_session.values()))
+        return tags
+
+    def _read(
+        self, car: Car, boarding: Sequence[int], tags: AbstractSet[int] | None
+    ) -> LogRead | None:
         count_max, bytes_max = SLICE_COUNT if tags is None else SLICE_COUNT_BY_TAGS, SLICE_BYTES
         room = self._room(car, boarding)
         if room is not None:
-            bytes_max = min(bytes_max, room * BYTES_EXPECTED)
-            if tags is None:
+            ahead = AHEAD_BYTES if self._is_drained else 0
+            bytes_max = min(bytes_max, max(room * BYTES_EXPECTED, ahead))
+            if tags is None and not ahead:
                 count_max = min(count_max, room)
         read = self._log_port.read(
             self._queue.handle,
@@ -304,14 +341,16 @@ class Elevator:
             return None
         return ROOM_MIN + sum(session.inflight.room for session in sessions)
 
-    def _deliver_run(self, car: Car, records: Sequence[BriefRecord], end: int, now_ms: int) -> int:
-        """Offer the records before ``end`` to the only rider; return where the car is then."""
+    def _deliver_run(self, car: Car, found: Slice, now_ms: int) -> int:
+        """Offer the records of a slice to the only rider; return where the car is then."""
         [session] = car.riders
-        if records and records[-1][0] >= end:
-            records = [record for record in records if record[0] < end]
+        records = found.records
         queue_offset = self._passenger.offer_run(session, records, self._queue, now_ms)
         if queue_offset is None:
-            return end
+            return found.end
+        rest = records[bisect_left(records, queue_offset, key=itemgetter(0)) :]
+        self._ahead = found._replace(position=queue_offset, records=rest)
+        self._is_drained = True
         self._park(session, queue_offset)
         return queue_offset + 1
 

@@ -19,7 +19,7 @@ from typing import Final
 
 from motelog.core.limited_log import LimitedLog
 from motelog.core.topic_names import MQTT_RETAINED_TOPIC
-from motelog.gateway.deliver.outgoing import BriefRecord
+from motelog.gateway.deliver.outgoing import BriefRecord, OutgoingMessage
 from motelog.gateway.deliver.sender import Sender
 from motelog.gateway.deliver.watched import WatchedQueues
 from motelog.gateway.sessions.groups import Receiver
@@ -205,7 +205,7 @@ class Replays:
         number = self._queues.number_of(QUEUE_NAME)
         count = self._room(session, topic_filter)
         found = self._retained.scan(topic_filter, replay.after, count, replay.before)
-        run: list[tuple[int, bytes, BriefRecord]] = []
+        records: list[BriefRecord] = []
         is_waiting = False
         for text, payload, properties, store_ms, queue_offset, _ in found.messages:
             if number is None or queue_offset >= NOT_READ:
@@ -214,14 +214,13 @@ class Replays:
                 break
             if queue_offset not in replay.delivered:
                 name = text.encode()
-                record = (queue_offset, name, b"", properties, payload, 0, store_ms, 0)
-                run.append((options, name, record))
-        if run:
+                records.append((queue_offset, name, b"", properties, payload, 0, store_ms, 0))
+        if records:
             assert number is not None, "places of records are known"
-            taken = self._sender.hand_run(session, run, number, now_ms, replayed=topic_filter)
+            taken = self._hand(session, options, records, number, now_ms, topic_filter)
             if taken:
-                replay.after = run[taken - 1][1].decode()
-            if taken < len(run):
+                replay.after = (records[taken - 1][1] or b"").decode()
+            if taken < len(records):
                 return True
         if is_waiting:
             return True
@@ -230,6 +229,31 @@ class Replays:
         else:
             replay.after = found.after
         return False
+
+    def _hand(
+        self,
+        session: Session,
+        options: int,
+        records: list[BriefRecord],
+        number: int,
+        now_ms: int,
+        topic_filter: str,
+    ) -> int:
+        """Hand the messages over in their order; return how many were taken, by room."""
+        position = 0
+        while True:
+            position = self._sender.hand_run(
+                session, records, position, options, number, is_replay=True
+            )
+            if position == len(records):
+                return position
+            record = records[position]
+            message = OutgoingMessage(record, record[1] or b"", now_ms)
+            if not self._sender.hand(
+                session, options, message, number, record[0], replayed=topic_filter
+            ):
+                return position
+            position += 1
 
     def refreshed(self) -> list[Session]:
         """Return the sessions that have waited for the view, to be tried again."""

@@ -10,18 +10,19 @@ Spec: MQTT 5.0 sections 3.3, 4.3, 4.4 and 4.9.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from enum import Enum, auto
 from typing import NamedTuple
 
 from motelog.core.errors import MotelogError
 from motelog.gateway.deliver.batch import Batch
 from motelog.gateway.deliver.outgoing import (
+    BriefRecord,
     OutgoingMessage,
     encode_for,
     identifiers_for,
 )
-from motelog.gateway.deliver.runs import Run
+from motelog.gateway.deliver.runs import Wants
 from motelog.gateway.deliver.watched import WatchedQueues
 from motelog.gateway.log.log_port import Ticket
 from motelog.gateway.metrics import GatewayMetrics
@@ -133,29 +134,23 @@ class Sender:
     def hand_run(
         self,
         session: Session,
-        run: Run,
+        records: Sequence[BriefRecord],
+        begin: int,
+        wants: Wants,
         queue_number: int,
-        now_ms: int,
         *,
-        replayed: str = "",
+        aged_ms: int = 0,
+        is_replay: bool = False,
     ) -> int:
-        """Do as ``hand`` for (options, topic name, record) in their order; return how many it took.
+        """Take what is plain from ``records[begin]`` on, for the next ``send_batches``.
 
-        The others wait for window or socket. Most messages have nothing that is to be looked at:
-        they are not even made an OutgoingMessage.
+        Return where that ended: what is there has to go through ``hand``, or has no room. Most
+        messages are plain: they are not even made an OutgoingMessage.
         """
-        position = 0
-        while True:
-            first_byte = 0x30 | _RETAIN if replayed else 0x30
-            position = self._batch_of(session).take_run(run, position, queue_number, first_byte)
-            if position == len(run):
-                return position
-            # It is not plain, or has no room.
-            options, name, record = run[position]
-            message = OutgoingMessage(record, name, now_ms)
-            if not self.hand(session, options, message, queue_number, record[0], replayed=replayed):
-                return position
-            position += 1
+        first_byte = 0x30 | _RETAIN if is_replay else 0x30
+        return self._batch_of(session).take_run(
+            records, begin, wants, queue_number, first_byte=first_byte, aged_ms=aged_ms
+        )
 
     def _batch_of(self, session: Session) -> Batch:
         batch = self._batches.get(session)

@@ -24,7 +24,8 @@ TEXTS = (
     f"{MQTT_PROPERTIES}\x01aa\x02".encode(),
     MQTT_QOS.encode(),
 )
-ODD = (None, (), (1, b"t"), (1, b"t", None), (1, b"t", (0,) * 8), (1.0, b"t", (0,) * 8))
+NAMES = (b"a", b"b", b"", b"x" * 200, None)
+ODD = (None, (), (0,) * 8, (0, b"t", b"", b"", b"", 0, 0), (0, "t", b"", b"", b"", 0, 0, 0))
 
 
 def main() -> int:
@@ -36,7 +37,7 @@ def main() -> int:
     batches = 0
     while batches % 64 or time.monotonic() < end:
         batches += 1
-        run = [message(chance) for _ in range(chance.randrange(40))]
+        records = [record(chance) for _ in range(chance.randrange(40))]
         taken = chance.sample(range(1, 50), chance.randrange(20))
         numbers = (
             chance.choice([1, 5, 40, 65_535]),  # limit
@@ -44,35 +45,50 @@ def main() -> int:
             chance.choice([0, 1, 2**24 - 1]),  # queue number
             chance.randrange(-1, 3),  # plain QoS
             chance.choice([0x30, 0x31]),
+            chance.choice([0, 0, 5]),  # aged
             chance.randrange(99),  # bytes taken
             chance.choice([0, 500, 1 << 40]),
         )
-        begin = chance.randrange(4)
-        kernel, reference = (answer(one, run, begin, taken, numbers) for one in (_runs, _runs_py))
+        begin, wants = chance.randrange(4), wanted(chance)
+        kernel, reference = (
+            answer(one, records, begin, wants, taken, numbers) for one in (_runs, _runs_py)
+        )
         if kernel != reference:
             told = f"kernel:    {kernel}\nreference: {reference}"
-            print(f"{run!r}\n{begin} {taken} {numbers}\n{told}")  # noqa: T201
+            print(f"{records!r}\n{begin} {wants!r} {taken} {numbers}\n{told}")  # noqa: T201
             return 1
-        run.insert(chance.randrange(len(run) + 1), chance.choice(ODD))
-        answer(_runs, run, begin, taken, numbers)
+        records.insert(chance.randrange(len(records) + 1), chance.choice(ODD))
+        answer(_runs, records, begin, wants, taken, numbers)
     print(f"fuzz_runs batches={batches} in {seconds:g} s: no difference")  # noqa: T201
     return 0
 
 
-def message(chance: random.Random) -> Any:
+def record(chance: random.Random) -> Any:
     text = b"".join(chance.choices(TEXTS, k=chance.randrange(3))) + chance.randbytes(3)
+    body = chance.randbytes(chance.randrange(9))
     flags = chance.choice([0] * 8 + [1, 2, 3])
     queue_offset = chance.choice([0, 2**48 - 1, chance.randrange(2**48)])
-    record = (queue_offset, None, b"t", text, chance.randbytes(chance.randrange(9)), flags, 0, 0)
-    options = chance.choice([0, 1, 1, 1, 2, 2, chance.randrange(64)])
-    return (options, chance.randbytes(chance.randrange(5)), record)
+    return (queue_offset, chance.choice(NAMES), b"t", text, body, flags, chance.randrange(9), 0)
 
 
-def answer(kernel: Any, run: Any, begin: int, taken: list[int], numbers: Any) -> Any:
+def wanted(chance: random.Random) -> Any:
+    if chance.random() < 0.3:
+        return options(chance)
+    names = chance.sample(NAMES[:4], chance.randrange(5))
+    return {name: {"r": options(chance)} if chance.random() < 0.8 else {} for name in names}
+
+
+def options(chance: random.Random) -> int:
+    return chance.choice([0, 1, 1, 1, 2, 2, chance.randrange(64)])
+
+
+def answer(
+    kernel: Any, records: Any, begin: int, wants: Any, taken: list[int], numbers: Any
+) -> Any:
     parts: list[Any] = []
     flights = dict.fromkeys(taken, 7)
     try:
-        found = kernel.take_run(run, begin, parts, flights, *numbers)
+        found = kernel.take_run(records, begin, wants, "r", parts, flights, *numbers)
     except (TypeError, ValueError) as exc:
         found = type(exc)
     return found, parts, list(flights.items())

@@ -19,24 +19,28 @@ TEXTS = [
     f"x\x01{MQTT_PROPERTIES}".encode(),
 ]
 PROPERTIES = st.lists(st.sampled_from(TEXTS) | st.binary(max_size=3), max_size=3).map(b"".join)
+NAMES = st.sampled_from([b"a", b"a", b"b", b"", b"else"])
 RECORDS = st.tuples(
     st.integers(0, 2**48 - 1),
-    st.none(),
+    NAMES | st.none(),
     st.just(b"t"),
     PROPERTIES,
     st.binary(max_size=9),
     st.sampled_from([0, 0, 0, 2, SYS_FLAG_COMPRESSED, 3]),
-    st.just(0),
+    st.integers(0, 2),
     st.just(0),
 )
+RECEIVER: Any = "receiver"
 OPTIONS = st.sampled_from([0, 1, 1, 2, 2]) | st.integers(0, 63)
-RUNS = st.lists(st.tuples(OPTIONS, st.binary(max_size=5), RECORDS), max_size=6)
+MATCHED = st.fixed_dictionaries({}, optional={RECEIVER: OPTIONS, "other": OPTIONS})
+WANTS = OPTIONS | st.dictionaries(NAMES, MATCHED)
 PACKET_IDS = st.sampled_from([0, 1, 2, 3, PACKET_ID_MAX - 1, PACKET_ID_MAX])
 
 
 @settings(max_examples=500)
 @given(
-    run=RUNS,
+    records=st.lists(RECORDS, max_size=6),
+    wants=WANTS,
     begin=st.integers(0, 3),
     taken=st.sets(PACKET_IDS.filter(bool)),
     limit=st.integers(1, 6) | st.just(PACKET_ID_MAX),
@@ -44,18 +48,20 @@ PACKET_IDS = st.sampled_from([0, 1, 2, 3, PACKET_ID_MAX - 1, PACKET_ID_MAX])
     queue_number=st.sampled_from([0, 1, 2**24 - 1]),
     plain_qos=st.integers(-1, 2),
     first_byte=st.sampled_from([0x30, 0x31]),
+    aged_ms=st.sampled_from([0, 0, 1]),
     bytes_taken=st.integers(0, 40),
 )
 def test_compiled_kernel_answers_like_the_reference(
-    run: list[Any], begin: int, taken: set[int], bytes_taken: int, **how: Any
+    records: list[Any], begin: int, wants: Any, taken: set[int], bytes_taken: int, **how: Any
 ) -> None:
     found = []
     for kernel in (_runs, _runs_py):
         parts: list[Any] = []
         flights = dict.fromkeys(taken, 7)
         answer = kernel.take_run(
-            run, begin, parts, flights, bytes_taken=bytes_taken, bytes_high=60, **how
-        )
+            records, begin, wants, RECEIVER, parts, flights,
+            bytes_taken=bytes_taken, bytes_high=60, **how,
+        )  # fmt: skip
         found.append((answer, parts, list(flights.items())))
     assert found[0] == found[1]
 
@@ -67,10 +73,23 @@ def test_packet_identifiers_are_those_of_the_window(kernel: Any) -> None:
     other = InflightWindow(5)
     other.restore(window)
     window.last_packet_id = other.last_packet_id = PACKET_ID_MAX - 1
-    run = [(1, b"t", (at, None, b"t", b"", b"", 0, 0, 0)) for at in range(9)]
+    records = [(at, b"t", b"t", b"", b"", 0, 0, 0) for at in range(9)]
     parts: list[Any] = []
     end, last_packet_id, _ = kernel.take_run(
-        run, 1, parts, window.lend(), 5, window.last_packet_id, 3, 1, 0x30, 0, 0xFFFF
+        records,
+        1,
+        1,
+        RECEIVER,
+        parts,
+        window.lend(),
+        5,
+        window.last_packet_id,
+        3,
+        1,
+        0x30,
+        0,
+        0,
+        99,
     )
     expected = [other.allocate(flight_of(3, at, 1)) for at in range(1, 5)]
     assert end == 4
@@ -80,28 +99,24 @@ def test_packet_identifiers_are_those_of_the_window(kernel: Any) -> None:
     assert dict(window) == dict(other)
 
 
-RECORD = (0, None, b"", b"", b"", 0, 0, 0)
-
-
 @pytest.mark.parametrize(
-    "message",
+    "record",
     [
         None,
-        (1, b"t"),
-        (1, b"t", RECORD[:7]),
-        (1, b"t", None),
-        (True, b"t", RECORD),
-        (1, "t", RECORD),
-        (1, None, RECORD),
-        (1, b"t", (2**48, *RECORD[1:])),
-        (1, b"t", (-1, *RECORD[1:])),
-        (1, b"t", (0, None, b"", None, b"", 0, 0, 0)),
-        (1, b"t", (0, None, b"", b"", b"", "0", 0, 0)),
+        (0, b"t", b"", b"", b"", 0, 0),
+        (True, b"t", b"", b"", b"", 0, 0, 0),
+        (2**48, b"t", b"", b"", b"", 0, 0, 0),
+        (-1, b"t", b"", b"", b"", 0, 0, 0),
+        (0, "t", b"", b"", b"", 0, 0, 0),
+        (0, b"t", b"", None, b"", 0, 0, 0),
+        (0, b"t", b"", b"", None, 0, 0, 0),
+        (0, b"t", b"", b"", b"", "0", 0, 0),
+        (0, b"t", b"", b"", b"", 0, 0.5, 0),
     ],
 )
-def test_kernel_refuses_what_is_no_run(message: Any) -> None:
+def test_kernel_refuses_what_is_no_record(record: Any) -> None:
     with pytest.raises((TypeError, ValueError)):
-        _runs.take_run([message], 0, [], {}, 1, 0, 0, 2, 0x30, 0, 9)
+        _runs.take_run([record], 0, 1, RECEIVER, [], {}, 1, 0, 0, 2, 0x30, 0, 0, 9)
 
 
 @pytest.mark.parametrize(
@@ -111,4 +126,4 @@ def test_kernel_refuses_numbers_that_lead_nowhere(
     begin: int, limit: int, last_packet_id: int
 ) -> None:
     with pytest.raises(ValueError, match="range"):
-        _runs.take_run([], begin, [], {}, limit, last_packet_id, 0, 2, 0x30, 0, 9)
+        _runs.take_run([], begin, 1, RECEIVER, [], {}, limit, last_packet_id, 0, 2, 0x30, 0, 0, 9)
