@@ -10,7 +10,7 @@ import os
 from typing import Final
 
 #: How many busy processes keep the one busy.
-ENOUGH: Final = 6
+ENOUGH: Final = 3
 #: The system knows no more.
 NICENESS_MAX: Final = 19
 
@@ -19,7 +19,7 @@ def niceness(processes: int) -> int:
     """Return by how much each of ``processes`` stands back, for ``os.nice`` or ``setpriority``.
 
     Were there many more than cores, and all busy, the one would get no more than any of them. So it
-    can have a sixth of what they have together. Each step makes a process weigh 1.25 times less.
+    can have a third of what they have together. Each step makes a process weigh 1.25 times less.
     """
     enough = max(len(os.sched_getaffinity(0)), ENOUGH)
     return min(round(math.log(max(processes / enough, 1), 1.25)), NICENESS_MAX)

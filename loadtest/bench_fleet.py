@@ -27,7 +27,7 @@ from multiprocessing.connection import Connection
 from multiprocessing.context import ForkServerProcess
 from typing import Final
 
-from motelog.core.niceness import niceness
+from motelog.core.niceness import NICENESS_MAX, niceness
 from motelog.gateway.mqtt.frames import encode_publish
 from motelog.gateway.mqtt.packet_types import PacketType
 from motelog.loadtest.bench_client import NS, Bench, Client, Frame, Latency
@@ -45,6 +45,8 @@ SESSIONS_OF_ADDRESS_MAX: Final = 14_000
 #: CONNECTs that are open at once: in all processes together, or in each if that is more.
 CONNECTING_TOGETHER_MAX: Final = 1_000
 CONNECTING_OF_PROCESS_MAX: Final = 50
+#: By how much load processes stand back behind workers: a third of the weight.
+BEHIND_WORKERS: Final = 5
 #: Then the server has stopped taking connections.
 STALL_S: Final = 60.0
 CANARY_EVERY_NS: Final = NS // 10
@@ -302,9 +304,11 @@ class _Fleet:
             process.start()
             theirs.close()
             assert process.pid is not None
-            # Behind the canary; workers stand back likewise behind their broker.
+            # Behind the canary, and behind the server's workers, which stand back behind their
+            # broker: on a machine of its own the load would take nothing from either.
             own = os.getpriority(os.PRIO_PROCESS, 0)
-            os.setpriority(os.PRIO_PROCESS, process.pid, own + niceness(count))
+            behind = min(own + niceness(count) + BEHIND_WORKERS, NICENESS_MAX)
+            os.setpriority(os.PRIO_PROCESS, process.pid, behind)
             self._lines.append(ours)
             self._processes.append(process)
 

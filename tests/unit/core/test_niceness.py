@@ -12,7 +12,7 @@ def test_processes_stand_back_when_they_are_more_than_enough(
     cores: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(cores)))
-    enough = max(cores, 6)
+    enough = max(cores, 3)
     for processes in (1, cores, enough):
         assert niceness(processes) == 0
     for processes in (2 * enough, 4 * enough, 28 * enough):
