@@ -34,8 +34,8 @@ from motelog.loadtest.bench_report import (
 )
 
 NS: Final = 1_000_000_000
-KEEP_ALIVE_S: Final = 60
-PING_EVERY_S: Final = 45
+#: After so much of the keep alive a client sends its PINGREQ.
+PING_SHARE: Final = 0.75
 WAIT_MS: Final = 50
 PACKET_BYTES_MAX: Final = 2 << 20
 PINGREQ: Final = b"\xc0\x00"
@@ -109,7 +109,7 @@ class Bench:
         self.is_measuring = False
         self.now_ns = time.monotonic_ns()
         self.progressed_ns = self.now_ns
-        self._ping_ns = self.now_ns + PING_EVERY_S * NS
+        self._ping_ns = self.now_ns + self.ping_every_ns
         self._by_connection: dict[int, Client] = {}
         self._waiting: deque[Client] = deque()
         self._connecting = 0
@@ -243,11 +243,15 @@ class Bench:
         for connection, reason in turn.closed:
             self._ended(connection, reason)
 
+    @property
+    def ping_every_ns(self) -> int:
+        return int(self.options.keep_alive_s * PING_SHARE * NS)
+
     def ping(self) -> int:
         """Send what keeps the connections alive; return when to do so again."""
         up = [number for number, client in self._by_connection.items() if client.is_up]
         self.reactor.fan_out(PINGREQ, up)
-        return self.now_ns + PING_EVERY_S * NS
+        return self.now_ns + self.ping_every_ns
 
     def fail(self, what: str) -> None:
         """Count an error; the first few are kept as examples."""
@@ -285,7 +289,7 @@ class Bench:
             connect = Connect(
                 version=self.options.version,
                 clean_start=not self.options.is_persistent,
-                keep_alive_s=KEEP_ALIVE_S,
+                keep_alive_s=self.options.keep_alive_s,
                 client_id=self._by_connection[connection].client_id,
             )
             self.reactor.set_variant(connection, self.options.version)

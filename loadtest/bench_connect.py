@@ -11,7 +11,6 @@ from collections.abc import Callable
 from typing import Final
 
 from motelog.gateway.mqtt.packet_types import PacketType
-from motelog.loadtest import bench_client
 from motelog.loadtest.bench_client import NS, PINGREQ, Bench, Client, Frame
 from motelog.loadtest.bench_process import UsageMeter, anonymous_bytes
 from motelog.loadtest.bench_report import BenchOptions
@@ -44,7 +43,7 @@ class ConnectBench(Bench):
 
     def ping(self) -> int:
         # A process that gets little of the processor is late, and must not become later each time.
-        step_ns = bench_client.PING_EVERY_S * NS // PING_SLICES
+        step_ns = self.ping_every_ns // PING_SLICES
         late = (self.now_ns - self._ping_ns) // step_ns if step_ns else 0
         slices = {(self._slice + i) % PING_SLICES for i in range(min(late + 1, PING_SLICES))}
         self._slice = (self._slice + len(slices)) % PING_SLICES

@@ -61,6 +61,8 @@ class BenchOptions:
     connect_timeout_s: float = 30.0
     connecting_max: int = 90
     """Connections that open at once; a common listen backlog is 100."""
+    keep_alive_s: int = 60
+    """Of all clients; after three quarters of it they send PINGREQ."""
     tries_again: bool = False
     """Whether a client that the server cannot take now comes again, as devices do."""
     sources: tuple[str, ...] = ()
@@ -87,6 +89,7 @@ class BenchOptions:
                 ("warm_up_s", 0, 3_600),
                 ("drain_s", 0, 60),
                 ("version", 4, 5),
+                ("keep_alive_s", 1, 65_535),
             )
             if not low <= getattr(self, name) <= high
         ]

@@ -126,10 +126,17 @@ def test_a_connection_that_ends_is_an_error() -> None:
 def test_those_who_are_connected_ping_while_others_still_connect(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(bench_client, "PING_EVERY_S", 0)
+    monkeypatch.setattr(bench_client, "PING_SHARE", 0)
     with bench_server() as server:
         assert is_clean(run("connect", options(server.port, connections=300, duration_s=0)))
         assert server.pings > 0
+
+
+def test_keep_alives_come_before_their_time_is_over() -> None:
+    with bench_server() as server:
+        held = options(server.port, connections=90, duration_s=1.8, keep_alive_s=2)
+        assert is_clean(run("connect", held))
+        assert server.pings >= 90
 
 
 def test_a_refusal_ends_the_bench() -> None:

@@ -69,7 +69,7 @@ def test_a_server_elsewhere_has_no_memory_here() -> None:
 
 
 def test_keep_alives_without_an_answer_are_failures(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bench_client, "PING_EVERY_S", 0)
+    monkeypatch.setattr(bench_client, "PING_SHARE", 0)
     options = {"connections": 50, "duration_s": 0.2, "drain_s": 0.1}
     with bench_server(faults=Faults(ignores_pings=True)) as server:
         report = run("connect", BenchOptions(port=server.port, **options))  # type: ignore[arg-type]  # by name

@@ -76,6 +76,9 @@ def bench(
     qos: Annotated[int, typer.Option("--qos", "-q", min=0, max=2, help="0, 1 or 2.")] = 1,
     payload_bytes: Annotated[int, typer.Option("--bytes", min=16, help="Payload bytes.")] = 64,
     seconds: Annotated[float, typer.Option(min=0.1, help="How long to measure.")] = 5.0,
+    keep_alive: Annotated[
+        int, typer.Option(min=1, max=65_535, help="Seconds, of all clients.")
+    ] = 60,
     protocol: Annotated[int, typer.Option(min=4, max=5, help="4 is MQTT 3.1.1.")] = 4,
     pid: Annotated[
         int | None, typer.Option(help="Server process whose CPU and memory are shown.")
@@ -124,6 +127,7 @@ def bench(
             payload_bytes=payload_bytes,
             duration_s=seconds,
             version=protocol,
+            keep_alive_s=keep_alive,
             server_pid=pid,
             progress=progress,
         )
